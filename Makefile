@@ -1,0 +1,51 @@
+# Two commands are enough: `make run` and `make test`. Each sets up what is missing.
+# KIND=cpu|cuda|spark|volta|vllm|plain chooses the machine for setup.sh; PROFILE=... the parameters of `make run`.
+
+KIND ?= auto
+PROFILE ?= auto
+NOTEBOOK ?= notebooks/grpo_code_execution.ipynb
+BIN := .venv/bin
+READY := .venv/rlnb-set
+
+.DELETE_ON_ERROR:
+.PHONY: help setup run test lint lab gallery slow bench
+
+help: ## these lines
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 18
+
+$(READY): setup.sh pyproject.toml $(wildcard requirements/*.txt)
+	./setup.sh $(KIND)
+
+setup: ## make or repair .venv and say what this machine has
+	./setup.sh $(KIND)
+
+run: $(READY) ## train: the first notebook at the profile that suits this machine; results in outputs/
+	$(BIN)/rlnb run $(NOTEBOOK) --profile $(PROFILE)
+
+test: lint ## all checks and quick tests, the notebooks' tiny runs among them
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(READY) ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy rlnb
+
+slow: $(READY) ## the tests that take minutes each
+	$(BIN)/python -m pytest -m slow
+
+lab: $(READY) ## JupyterLab with the notebooks
+	$(BIN)/jupyter lab notebooks
+
+gallery: $(READY) ## run every notebook at the cpu profile and keep the executed copies in docs/gallery/
+	@mkdir -p docs/gallery
+	@set -e; for notebook in notebooks/*.ipynb; do \
+	    name=$$(basename $$notebook .ipynb); \
+	    rm -rf outputs/gallery/$$name; \
+	    $(BIN)/rlnb run $$notebook --profile cpu --out outputs/gallery/$$name; \
+	    cp "$$(ls outputs/gallery/$$name/attempt-*.ipynb | sort -V | tail -n 1)" docs/gallery/$$name.ipynb; \
+	done
+
+bench: $(READY) ## side-by-side measurements against peers, one JSON line each
+	@set -e; for benchmark in $(filter-out benchmarks/timing.py benchmarks/__init__.py,$(wildcard benchmarks/*.py)); do \
+	    echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; \
+	done

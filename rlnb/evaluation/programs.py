@@ -1,0 +1,149 @@
+"""How well a policy writes programs for held-out tasks: sampled and greedy, known and new families."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..policy import Policy, generate
+from ..rewards.code_execution import Judgement, Preset, judge
+from ..sandbox import Limits, Sandbox
+from ..tasks import Task
+from ..tasks.prompts import PromptForm, build_prompt
+from .compare import Estimate, bootstrap_difference
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One judged completion. split: "known" or "new"; greedy: decoded at temperature 0."""
+
+    task: Task
+    split: str
+    greedy: bool
+    completion: str
+    judgement: Judgement
+
+
+@dataclass(frozen=True)
+class ProgramEvaluation:
+    """What is asked of a policy at every evaluation; the same tasks, prompts and seeds each time.
+
+    splits: held-out tasks by split. num_samples: sampled completions a task beside the greedy one.
+    """
+
+    splits: Mapping[str, Sequence[Task]]
+    form: PromptForm
+    sandbox: Sandbox
+    preset: Preset
+    printed_example: bool
+    num_samples: int
+    temperature: float
+    max_completion_length: int
+    timeout_seconds: float
+    stop_token_ids: Sequence[int]
+    batch_size: int = 32
+    seed: int = 0
+
+    def __call__(
+        self, policy: Policy, *, num_questions: int, progress: Callable[[int, int], None] | None = None
+    ) -> list[Answer]:
+        """Judge the policy on the first `num_questions` tasks of each split. The random state is left as it was."""
+        tasks = [(split, task) for split, members in self.splits.items() for task in members[:num_questions]]
+        prompts = [
+            build_prompt(task, self.form, policy.tokenizer, printed_example=self.printed_example) for _, task in tasks
+        ]
+        answers: list[Answer] = []
+        modes = [(True, 1)] + ([(False, self.num_samples)] if self.temperature else [])
+        total = sum(repeats for _, repeats in modes) * len(tasks)
+        for greedy, repeats in modes:
+            rows = [index for index in range(len(tasks)) for _ in range(repeats)]
+            done = len(answers)
+            completions = generate(
+                policy,
+                [prompts[row].text for row in rows],
+                max_new_tokens=self.max_completion_length,
+                temperature=0.0 if greedy else self.temperature,
+                seed=self.seed,
+                stop_token_ids=self.stop_token_ids,
+                batch_size=self.batch_size,
+                progress=(lambda part, _, done=done: progress(done + part, total)) if progress else None,
+            )
+            judged = judge(
+                completions,
+                [tasks[row][1] for row in rows],
+                [prompts[row].prefix for row in rows],
+                self.sandbox,
+                limits=Limits(
+                    cpu_seconds=self.timeout_seconds,
+                    memory_mib=self.sandbox.limits.memory_mib,
+                    output_kib=self.sandbox.limits.output_kib,
+                ),
+            )
+            answers += [
+                Answer(tasks[row][1], tasks[row][0], greedy, completion, judgement)
+                for row, completion, judgement in zip(rows, completions, judged, strict=True)
+            ]
+        return answers
+
+
+def measure(answers: Sequence[Answer], preset: Preset) -> dict[str, dict[str, dict[str, float]]]:
+    """{measure: {split: {task id: mean}}} of "reward" and "pass_rate_sampled" (sampled) and "pass_rate_greedy".
+
+    Rewards that are None (the sandbox failed) are left out; a task without any is missing.
+    """
+    measures: dict[str, dict[str, dict[str, list[float]]]] = {"reward": {}, "pass_rate_sampled": {}, "pass_rate_greedy": {}}
+    sampled_any = any(not answer.greedy for answer in answers)
+    for answer in answers:
+        reward = answer.judgement.reward(preset)
+        if reward is None:
+            continue
+        passed = float(answer.judgement.passed)
+        names = {"pass_rate_greedy": passed} if answer.greedy else {"reward": reward, "pass_rate_sampled": passed}
+        if answer.greedy and not sampled_any:
+            names["reward"] = reward
+        for name, value in names.items():
+            measures[name].setdefault(answer.split, {}).setdefault(answer.task.id, []).append(value)
+    return {
+        name: {split: {task: sum(v) / len(v) for task, v in tasks.items()} for split, tasks in splits.items()}
+        for name, splits in measures.items()
+    }
+
+
+def heldout_metrics(answers: Sequence[Answer], preset: Preset) -> dict[str, float]:
+    """The means under their metric names, `heldout/<split>/<measure>`."""
+    return {
+        f"heldout/{split}/{name}": sum(tasks.values()) / len(tasks)
+        for name, splits in measure(answers, preset).items()
+        for split, tasks in splits.items()
+    }
+
+
+def compare(before: Sequence[Answer], after: Sequence[Answer], preset: Preset) -> list[dict[str, Any]]:
+    """A row a measure and split, "all" splits together first: before, after and the paired difference with interval."""
+    rows = []
+    first, second = measure(before, preset), measure(after, preset)
+    for name in first:
+        splits = {split: list(tasks) for split, tasks in first[name].items()}
+        for split in ["all", *splits]:
+            pairs = [
+                (first[name][part][task], second[name][part][task])
+                for part in (splits if split == "all" else [split])
+                for task in splits[part]
+                if task in second[name].get(part, {})
+            ]
+            if not pairs:
+                continue
+            old, new = zip(*pairs, strict=True)
+            difference: Estimate = bootstrap_difference(old, new)
+            rows.append(
+                {
+                    "measure": name,
+                    "split": split,
+                    "num_tasks": len(pairs),
+                    "before": sum(old) / len(old),
+                    "after": sum(new) / len(new),
+                    "difference": difference.value,
+                    "low": difference.low,
+                    "high": difference.high,
+                }
+            )
+    return rows

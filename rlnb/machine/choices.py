@@ -1,0 +1,132 @@
+"""What to choose on a machine, as far as the parameters leave it open."""
+
+import os
+import re
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from importlib import metadata
+
+from rlnb.machine.facts import ON, Machine
+from rlnb.machine.table import profile_of, row_of
+
+PTXAS = "/usr/local/cuda/bin/ptxas"
+LARGER_MODEL_GIB = 24.0  # above this, 3 billion weights with their adapters and batches fit
+SMALL_GPU_GIB = 8.0  # below this, 1.5 billion weights of 2 bytes leave no room for a batch
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What suits a machine; values that a user gives overrule it.
+
+    profile: a file of params/<notebook>/. vllm: whether it may be used. environment: variables to
+    set before torch is imported. warnings: whole sentences, each with its remedy.
+    """
+
+    profile: str
+    model_id: str
+    dtype: str
+    attention: str
+    engine: str
+    load_in_4bit: bool
+    gradient_checkpointing: bool
+    vllm: bool
+    environment: dict[str, str]
+    warnings: tuple[str, ...]
+    offline: bool
+
+
+def installed_version(package: str) -> str | None:
+    """Version of an installed distribution, looked up and never imported; None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def recommend(
+    machine: Machine,
+    *,
+    files_exist: Callable[[str], bool] = os.path.exists,
+    environ: Mapping[str, str] = os.environ,
+    version: Callable[[str], str | None] = installed_version,
+) -> Recommendation:
+    """The choices that suit a machine, a pure function of its arguments."""
+    row = row_of(machine.name)
+    on_gpu = row.name not in ("cpu", "older")
+    unsloth = row.unsloth and version("unsloth") is not None
+    offline = _is_offline(machine, environ)
+    model_id = "embedded"
+    if on_gpu:
+        model_id = "Qwen/Qwen2.5-3B" if machine.memory_gib > LARGER_MODEL_GIB else "Qwen/Qwen2.5-1.5B"
+    is_small = on_gpu and 0 < machine.memory_gib < SMALL_GPU_GIB
+    return Recommendation(
+        profile=profile_of(row, machine.memory_gib),
+        model_id=model_id,
+        dtype=row.dtype,
+        attention="sdpa",
+        engine="unsloth" if unsloth else "transformers",
+        load_in_4bit=is_small and version("bitsandbytes") is not None,
+        gradient_checkpointing=on_gpu,
+        vllm=row.vllm and not (row.name == "gb10" and unsloth),
+        environment=_environment(row.name, offline=offline, files_exist=files_exist),
+        warnings=tuple(_warnings(machine, version)),
+        offline=offline,
+    )
+
+
+def apply_environment(
+    recommendation: Recommendation, environ: MutableMapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Set what is unset, before torch and huggingface_hub are imported; returns what was set."""
+    missing = {name: value for name, value in recommendation.environment.items() if name not in environ}
+    environ.update(missing)
+    return missing
+
+
+def _is_offline(machine: Machine, environ: Mapping[str, str]) -> bool:
+    if machine.hub in ("offline", "unreachable"):
+        return True
+    # Compute nodes of Supercloud have no network; RLNB_OFFLINE=0 is for its login nodes.
+    return machine.environment == "supercloud" and environ.get("RLNB_OFFLINE", "").lower() in ("", *ON)
+
+
+def _environment(name: str, *, offline: bool, files_exist: Callable[[str], bool]) -> dict[str, str]:
+    variables = {"HF_HUB_DISABLE_TELEMETRY": "1"}
+    if offline:
+        # transformers and datasets follow the hub's switch.
+        variables |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
+    if name == "older":
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    if name == "gb10":
+        variables["TORCH_CUDA_ARCH_LIST"] = "12.1a"  # for packages built from source
+        # Triton before 3.7 brings a ptxas that does not know sm_121a (triton#8539); CUDA 13's does. Never
+        # elsewhere: a wrong path breaks older cards.
+        if files_exist(PTXAS):
+            variables["TRITON_PTXAS_PATH"] = PTXAS
+    return variables
+
+
+def _warnings(machine: Machine, version: Callable[[str], str | None]) -> list[str]:
+    gpu, warnings = machine.accelerator, []
+    torch = version("torch") or ""
+    if machine.name == "older":
+        warnings.append(f"{gpu} is older than Volta and not served by torch any more: the CPU computes.")
+    if machine.name == "newer" and machine.capability:
+        major, minor = machine.capability
+        warnings.append(
+            f"{gpu} (capability {major}.{minor}) is not in rlnb/machine/table.py: "
+            "small batches, no unsloth and no vLLM are chosen; the parameters may say otherwise."
+        )
+    # Wheels of the cu126 index keep kernels for 7.0 until torch 2.14.
+    last = (2, 14) if "+cu126" in torch else (2, 10)
+    if machine.name == "v100" and torch and _release(torch) > last:
+        warnings.append(f"torch {torch} has no kernels for {gpu}: ./setup.sh volta installs torch 2.10.")
+    if machine.name in ("v100", "gb10") and version("flash-attn") is not None:
+        warnings.append(f"flash-attn does not work on {gpu}: uninstall it.")
+    if machine.accelerator and machine.memory_gib == 0:
+        warnings.append(f"The memory of {gpu} is not known: choices are those for a small GPU.")
+    return warnings
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

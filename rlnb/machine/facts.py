@@ -1,0 +1,189 @@
+"""What this machine is: looked at without torch, named by a pure function."""
+
+import csv
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rlnb.machine.table import name_of
+
+HUB = "https://huggingface.co"
+HUB_SECONDS = 3.0
+OFFLINE_SWITCHES = ("RLNB_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+ON = ("1", "on", "yes", "true")  # what huggingface_hub takes for yes, in any case
+SUPERCLOUD_PATHS = ("/state/partition1", "/home/gridsan")
+SUPERCLOUD_CLUSTERS = ("txgreen", "tx-green", "txe1", "tx-e1", "supercloud")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Facts only.
+
+    name: a row of the table. accelerator: the GPU's name as nvidia-smi prints it, "" without one.
+    capability: CUDA compute capability, (8, 0). memory_gib: of the first visible GPU; the system's where
+    there is none or where the GPU shares it (GB10); 0.0 where unknown. cpu_count: usable cores.
+    environment: workstation, slurm or supercloud. hub: reachable, unreachable, offline (the environment
+    asks for it) or unasked.
+    """
+
+    name: str
+    accelerator: str
+    capability: tuple[int, int] | None
+    memory_gib: float
+    cpu_count: int
+    environment: str
+    hub: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One line of nvidia-smi; memory_gib is 0.0 where it prints [N/A]."""
+
+    uuid: str
+    name: str
+    capability: tuple[int, int]
+    memory_gib: float
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was seen, before any judgement. paths: those of SUPERCLOUD_PATHS that exist."""
+
+    gpus: tuple[Gpu, ...] = ()
+    system_memory_gib: float = 0.0
+    cpu_count: int = 1
+    hostname: str = ""
+    paths: tuple[str, ...] = ()
+    has_sbatch: bool = False
+    hub: str = "unasked"
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> Machine:
+    """This machine. What is not there is a fact and never an error; asking the hub takes 3 s at most."""
+    environ = os.environ if environ is None else environ
+    hub = "unasked"
+    if any(environ.get(name, "").lower() in ON for name in OFFLINE_SWITCHES):
+        hub = "offline"
+    elif ask_hub:
+        address = environ.get("HF_ENDPOINT") or HUB
+        hub = "reachable" if answers(address, seconds=HUB_SECONDS) else "unreachable"
+    seen = Probe(
+        gpus=_nvidia_smi(),
+        system_memory_gib=_system_memory_gib(),
+        cpu_count=usable_cores(environ),
+        hostname=socket.gethostname(),
+        paths=tuple(path for path in SUPERCLOUD_PATHS if os.path.exists(path)),
+        has_sbatch=shutil.which("sbatch") is not None,
+        hub=hub,
+        environ=dict(environ),
+    )
+    return identify(seen)
+
+
+def identify(seen: Probe) -> Machine:
+    """Name what was seen."""
+    environment = "slurm" if seen.has_sbatch or "SLURM_JOB_ID" in seen.environ else "workstation"
+    cluster = seen.environ.get("SLURM_CLUSTER_NAME", "").lower()
+    if seen.paths or cluster in SUPERCLOUD_CLUSTERS or "supercloud" in seen.hostname.lower():
+        environment = "supercloud"
+    gpu = _first_visible(seen.gpus, seen.environ.get("CUDA_VISIBLE_DEVICES"))
+    if gpu is None:
+        return Machine("cpu", "", None, seen.system_memory_gib, seen.cpu_count, environment, seen.hub)
+    name = name_of(gpu.capability)
+    shares_memory = name == "gb10" and gpu.memory_gib == 0
+    memory_gib = seen.system_memory_gib if shares_memory else gpu.memory_gib
+    return Machine(name, gpu.name, gpu.capability, memory_gib, seen.cpu_count, environment, seen.hub)
+
+
+def usable_cores(environ: Mapping[str, str]) -> int:
+    """The least of this process's affinity, its container's quota and its SLURM task's share."""
+    cores = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    if quota.isdigit() and period.strip().isdigit():
+        cores.append(int(quota) // int(period))
+    share = environ.get("SLURM_CPUS_PER_TASK", "")
+    if share.isdigit():
+        cores.append(int(share))
+    return max(1, min(cores))
+
+
+def answers(address: str, *, seconds: float) -> bool:
+    """Whether a web address answers in time, the look-up of its name and any proxy included."""
+    replies: list[bool] = []
+
+    def ask() -> None:
+        try:
+            request = urllib.request.Request(address, method="HEAD", headers={"User-Agent": "rlnb"})
+            with urllib.request.urlopen(request, timeout=seconds):
+                replies.append(True)
+        except urllib.error.HTTPError as error:
+            # A mirror may not know its own front page; 403 and 407 are how a proxy refuses.
+            replies.append(error.code not in (403, 407) and error.code < 500)
+        except (OSError, ValueError):
+            replies.append(False)
+
+    # In a thread: a name server that keeps silent holds up getaddrinfo whatever timeout the request has.
+    asker = threading.Thread(target=ask, daemon=True)
+    asker.start()
+    asker.join(seconds)
+    return replies == [True]
+
+
+def parse_nvidia_smi(printed: str) -> tuple[Gpu, ...]:
+    """The GPUs in what `nvidia-smi --query-gpu=uuid,name,compute_cap,memory.total` prints as bare CSV."""
+    gpus = []
+    for cells in csv.reader(printed.splitlines(), skipinitialspace=True):
+        if len(cells) != 4:
+            continue
+        uuid, name, capability, memory_mib = (cell.strip() for cell in cells)
+        major, _, minor = capability.partition(".")
+        if major.isdigit() and minor.isdigit():
+            memory_gib = round(int(memory_mib) / 1024, 1) if memory_mib.isdigit() else 0.0
+            gpus.append(Gpu(uuid, name, (int(major), int(minor)), memory_gib))
+    return tuple(gpus)
+
+
+def _first_visible(gpus: tuple[Gpu, ...], visible: str | None) -> Gpu | None:
+    """The GPU that CUDA numbers 0: torch heeds CUDA_VISIBLE_DEVICES, nvidia-smi does not."""
+    if visible is None or not gpus:
+        return gpus[0] if gpus else None
+    first = visible.split(",")[0].strip()
+    if first.isdigit():
+        return gpus[int(first)] if int(first) < len(gpus) else None
+    if first.startswith("MIG-"):  # a slice of a GPU, of a size that is not known here
+        return Gpu(first, gpus[0].name, gpus[0].capability, 0.0)
+    return next((gpu for gpu in gpus if first and gpu.uuid.startswith(first)), None)
+
+
+def _nvidia_smi() -> tuple[Gpu, ...]:
+    query = ["--query-gpu=uuid,name,compute_cap,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", *query], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return parse_nvidia_smi(answer.stdout)
+
+
+def _system_memory_gib() -> float:
+    amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limit = _read("/sys/fs/cgroup/memory.max").strip()
+    if limit.isdigit():
+        amounts.append(int(limit))
+    return round(min(amounts) / 2**30, 1)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""

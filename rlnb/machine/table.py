@@ -1,0 +1,75 @@
+"""The machines that we know, and what suits each: one table."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """What suits one kind of machine.
+
+    capabilities: CUDA compute capabilities, (8, 0). profile: for the memory that such a machine usually has.
+    unsloth, vllm: whether they work there.
+    """
+
+    name: str
+    capabilities: tuple[tuple[int, int], ...]
+    profile: str
+    dtype: str
+    unsloth: bool
+    vllm: bool
+
+
+# Written for torch 2.10 to 2.14, unsloth 2026.10.7, vllm 0.31.0 and bitsandbytes 0.50.
+# Attention is sdpa everywhere: it is part of torch, with flash kernels from 8.0 on; the flash-attn package
+# adds nothing to it for training and breaks on 7.0 and 12.1.
+MACHINES = (
+    # float32: bfloat16 multiplies faster on new CPUs, but its attention is slower (2.4 times, measured).
+    # On a CPU unsloth hands training to TRL's own classes anyway.
+    Row("cpu", (), "cpu", "float32", unsloth=False, vllm=False),
+    # Before Volta: torch's wheels have no kernels for these any more, so the CPU computes.
+    Row("older", ((5, 0), (5, 2), (6, 0), (6, 1), (6, 2)), "cpu", "float32", unsloth=False, vllm=False),
+    # No bfloat16, no FlashAttention 2. torch 2.10 is the last on PyPI with kernels for 7.0; vLLM's have none.
+    Row("v100", ((7, 0), (7, 2)), "v100", "float16", unsloth=True, vllm=False),
+    # No bfloat16 either, but served by every wheel.
+    Row("t4", ((7, 5),), "v100", "float16", unsloth=True, vllm=True),
+    Row("a100", ((8, 0),), "a100", "bfloat16", unsloth=True, vllm=True),
+    # A10, A40, RTX 30; L4, L40S, RTX 40: as an A100, with batches by the memory that they have.
+    Row("ampere", ((8, 6), (8, 7)), "a100", "bfloat16", unsloth=True, vllm=True),
+    Row("ada", ((8, 9),), "a100", "bfloat16", unsloth=True, vllm=True),
+    # H100, H200, GH200.
+    Row("h100", ((9, 0),), "h100", "bfloat16", unsloth=True, vllm=True),
+    # B200, B300.
+    Row("b200", ((10, 0), (10, 3)), "h100", "bfloat16", unsloth=True, vllm=True),
+    # RTX 50, RTX PRO 6000.
+    Row("rtx_blackwell", ((12, 0),), "a100", "bfloat16", unsloth=True, vllm=True),
+    # DGX Spark. unsloth switches vLLM off for the name "NVIDIA GB10"; TRL alone may use it.
+    Row("gb10", ((12, 1),), "gb10", "bfloat16", unsloth=True, vllm=True),
+    # Any other: what every GPU since Ampere does, in small batches, without packages that bring own kernels.
+    Row("newer", (), "v100", "bfloat16", unsloth=False, vllm=False),
+)
+
+# A profile's batches need this much. With less the next one is taken, v100's at last: slices of a GPU and
+# consumer cards end up where their memory says.
+PROFILE_MEMORY_GIB = (("h100", 70.0), ("a100", 38.0))
+
+
+def row_of(name: str) -> Row:
+    """The row of that name."""
+    return next(row for row in MACHINES if row.name == name)
+
+
+def name_of(capability: tuple[int, int]) -> str:
+    """The row that serves a compute capability; "older" below the table, "newer" for all else it lacks."""
+    for row in MACHINES:
+        if capability in row.capabilities:
+            return row.name
+    return "older" if capability < (7, 0) else "newer"
+
+
+def profile_of(row: Row, memory_gib: float) -> str:
+    """The profile whose batches fit into the memory."""
+    steps = [name for name, _ in PROFILE_MEMORY_GIB]
+    if row.profile not in steps:
+        return row.profile
+    fitting = [name for name, needed_gib in PROFILE_MEMORY_GIB if memory_gib >= needed_gib]
+    return next((name for name in fitting if steps.index(name) >= steps.index(row.profile)), "v100")

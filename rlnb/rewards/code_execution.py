@@ -1,0 +1,212 @@
+"""Rewards for programs: what happened when the completion's code ran, and whether it is right.
+
+A completion is judged twice: once as a script, as its writer meant it, and once with calls of its function
+behind it, whose results are compared out here. The expected results never enter the program's process, so
+nothing that it prints can make a wrong function right.
+"""
+
+import ast
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..errors import SandboxUnavailable
+from ..sandbox import Execution, Limits, Sandbox
+from ..tasks import Task, extract_code
+
+Preset = Literal["execution", "tests"]
+MARK = "#rlnb-result "
+
+# Preset "execution": what the script did, never whether it is right.
+EXECUTION_REWARDS: dict[str, float | None] = {
+    "ok_with_output": 1.0,
+    "ok_without_output": 0.5,
+    "no_code": -0.5,
+    "syntax_error": -0.5,
+    "runtime_error": -1.0,
+    "timeout": -1.0,
+    "memory_exceeded": -1.0,
+    "output_exceeded": -1.0,
+    "killed": -1.0,
+    "sandbox_error": None,  # nobody's fault: TRL leaves the completion out of its group
+}
+# Preset "tests": correctness pays, wrong code earns nothing, code that does not run less than nothing.
+PASS_REWARD, WRONG_REWARD, ERROR_REWARD = 1.0, 0.0, -0.5
+OUTCOMES = tuple(EXECUTION_REWARDS)
+MAX_SANDBOX_ERRORS = 0.01
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What became of one completion.
+
+    code: its program, None where there is none. outcome: a key of EXECUTION_REWARDS. execution: of the script, None
+    without code. results: for each test True, False (wrong result) or None (no result: an error, or never reached).
+    """
+
+    code: str | None
+    outcome: str
+    execution: Execution | None
+    results: tuple[bool | None, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Every test passed, and there was one."""
+        return bool(self.results) and all(self.results)
+
+    def reward(self, preset: Preset) -> float | None:
+        """The reward under a preset; None when the sandbox failed."""
+        if preset == "execution" or self.outcome == "sandbox_error":
+            return EXECUTION_REWARDS[self.outcome]
+        if self.passed:
+            return PASS_REWARD
+        ran = self.outcome in ("ok_with_output", "ok_without_output") and None not in self.results
+        return WRONG_REWARD if ran and self.results else ERROR_REWARD
+
+
+def with_calls(code: str, task: Task) -> str:
+    """The program followed by a call of its function for each test, each result on a marked line of its own."""
+    arguments = [test.arguments for test in task.tests]
+    return (
+        f"{code}\n\n"
+        f"for __arguments in {arguments!r}:\n"
+        f"    try:\n"
+        f"        __result = repr({task.function}(*__arguments))\n"
+        f"    except Exception:\n"
+        f"        __result = ''\n"
+        f"    print({chr(10) + MARK!r} + __result.replace(chr(10), ' '))\n"
+    )
+
+
+def compare_results(execution: Execution, task: Task) -> tuple[bool | None, ...]:
+    """For each test whether the printed result is the expected one; None where no result was printed.
+
+    The last marked lines count, so that marks printed by the program itself do not shift the others.
+    """
+    printed = [line[len(MARK) :] for line in execution.stdout.splitlines() if line.startswith(MARK)]
+    printed = printed[-len(task.tests) :] if execution.status == "ok" else printed[: len(task.tests)]
+    printed += [""] * (len(task.tests) - len(printed))
+    return tuple(None if not text else equal_to(text, test.expected) for text, test in zip(printed, task.tests, strict=True))
+
+
+def equal_to(text: str, expected: Any) -> bool:
+    """Whether `text` is the source of a plain value equal to `expected`. True is not 1, a list is not a tuple."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return False
+    return same(value, expected)
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, float) or isinstance(right, float):
+        numbers = isinstance(left, int | float) and isinstance(right, int | float)
+        return numbers and math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(left, list | tuple) and type(left) is type(right):
+        return len(left) == len(right) and all(map(same, left, right))
+    return type(left) is type(right) and bool(left == right)
+
+
+def judge(
+    completions: Sequence[str], tasks: Sequence[Task], prefixes: Sequence[str], sandbox: Sandbox, *, limits: Limits | None = None
+) -> list[Judgement]:
+    """Judge completions[i] as an answer to tasks[i] whose prompt ends in prefixes[i]. Each distinct program runs once."""
+    codes = [extract_code(text, prefix=prefix) for text, prefix in zip(completions, prefixes, strict=True)]
+    called = [with_calls(code, task) if code else None for code, task in zip(codes, tasks, strict=True)]
+    programs = list(dict.fromkeys(program for program in [*codes, *called] if program is not None))
+    executions = dict(zip(programs, sandbox.run_many(programs, limits=limits), strict=True))
+    judgements = []
+    for code, program, task in zip(codes, called, tasks, strict=True):
+        if code is None or program is None:
+            judgements.append(Judgement(None, "no_code", None, (None,) * len(task.tests)))
+            continue
+        results = compare_results(executions[program], task)
+        judgements.append(Judgement(code, outcome_of(executions[code]), executions[code], results))
+    return judgements
+
+
+def outcome_of(execution: Execution) -> str:
+    """The key of EXECUTION_REWARDS; output is standard output that is not blank."""
+    if execution.status != "ok":
+        return execution.status
+    return "ok_with_output" if execution.stdout.strip() else "ok_without_output"
+
+
+class CodeReward:
+    """A reward function for TRL that judges completions in a sandbox.
+
+    The dataset has the columns `task_id` and `prefix` beside `prompt`. `seconds` counts the time spent in here,
+    `calls` the batches. Raises SandboxUnavailable when more than 1% of the programs failed for the sandbox's sake.
+    """
+
+    __name__ = "code"
+
+    def __init__(self, tasks: Sequence[Task], sandbox: Sandbox, *, preset: Preset) -> None:
+        self.tasks: Mapping[str, Task] = {task.id: task for task in tasks}
+        self.sandbox = sandbox
+        self.preset = preset
+        self.seconds = 0.0
+        self.num_judged = 0
+        self.num_sandbox_errors = 0
+        self.last_outcomes: list[str] = []
+
+    def __call__(
+        self,
+        *,
+        completions: Sequence[Any],
+        task_id: Sequence[str],
+        prefix: Sequence[str],
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list[Any]], None] | None = None,
+        **_: Any,
+    ) -> list[float | None]:
+        """One reward a completion. TRL's other columns are accepted and not used."""
+        started = time.perf_counter()
+        tasks = [self.tasks[name] for name in task_id]
+        judgements = judge([text_of(completion) for completion in completions], tasks, prefix, self.sandbox)
+        rewards = [judgement.reward(self.preset) for judgement in judgements]
+        self.last_outcomes = [judgement.outcome for judgement in judgements]
+        self._count_sandbox_errors(judgements)
+        self.seconds += time.perf_counter() - started
+        if log_metric:
+            for name, value in batch_metrics(judgements, rewards).items():
+                log_metric(name, value)
+            log_metric("time/reward_seconds", time.perf_counter() - started)
+        if log_extra:
+            log_extra("outcome", self.last_outcomes)
+            log_extra("passed", [judgement.passed for judgement in judgements])
+        return rewards
+
+    def _count_sandbox_errors(self, judgements: Sequence[Judgement]) -> None:
+        self.num_judged += len(judgements)
+        failed = [judgement for judgement in judgements if judgement.outcome == "sandbox_error"]
+        self.num_sandbox_errors += len(failed)
+        if failed and self.num_sandbox_errors > max(1, MAX_SANDBOX_ERRORS * self.num_judged):
+            error = failed[0].execution.error if failed[0].execution else ""
+            raise SandboxUnavailable(
+                f"sandbox: {self.num_sandbox_errors} of {self.num_judged} programs could not be run ({error}); "
+                "`rlnb doctor` shows what this machine allows"
+            )
+
+
+def text_of(completion: Any) -> str:
+    """The text of a completion as TRL hands it over: a string, or messages for conversational prompts."""
+    return completion if isinstance(completion, str) else str(completion[0]["content"])
+
+
+def batch_metrics(judgements: Sequence[Judgement], rewards: Sequence[float | None]) -> dict[str, float]:
+    """The metrics of a batch: mean reward, programs that ran, share that is right, share of each outcome."""
+    given = [reward for reward in rewards if reward is not None]
+    counts = Counter(judgement.outcome for judgement in judgements)
+    shares = {f"status/{outcome}_share": counts[outcome] / len(judgements) for outcome in OUTCOMES}
+    return {
+        "reward/avg_batch_reward": sum(given) / len(given) if given else math.nan,
+        "reward/successful_predictions_count": float(counts["ok_with_output"] + counts["ok_without_output"]),
+        "reward/pass_rate": sum(judgement.passed for judgement in judgements) / len(judgements),
+        **shares,
+    }

@@ -1,0 +1,56 @@
+"""How a task is asked: a chat, a chat whose reply has begun, or a program to be continued."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .programming import Task
+
+PromptForm = Literal["chat", "prefilled", "completion"]
+SYSTEM = "You write Python."  # short: every prompt is read again for each completion and in each training pass
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """text: what the model reads, chat markers included. prefix: the part of it that opens the answer."""
+
+    text: str
+    prefix: str
+
+
+def question(task: Task, *, printed_example: bool = True) -> str:
+    """The task in words with one example. With `printed_example` the answer is to print it, so output is earned."""
+    request = f" After the function, print `{task.example_call}`." if printed_example else ""
+    return (
+        f"Write a Python function `{task.function}({task.parameters})`. {task.statement} "
+        f"For example, `{task.example_call}` gives `{task.example.expected!r}`.{request} "
+        "Answer with one Python code block only."
+    )
+
+
+def build_prompt(task: Task, form: PromptForm, tokenizer: Any, *, printed_example: bool = True) -> Prompt:
+    """The prompt of a task. `tokenizer` renders the chat template; "completion" needs none.
+
+    "prefilled" ends in the function's first line without a newline: tokenizers join a newline and the indentation
+    that follows into one token, so after a newline the model cannot indent (94% syntax errors, measured).
+    """
+    signature = f"def {task.function}({task.parameters}):"
+    if form == "completion":
+        example = f">>> {task.example_call}\n    {task.example.expected!r}"
+        text = f'{signature}\n    """{task.statement}\n\n    {example}\n    """'
+        return Prompt(text, text)
+    messages = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": question(task, printed_example=printed_example)},
+    ]
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    prefix = f"```python\n{signature}" if form == "prefilled" else ""
+    return Prompt(text + prefix, prefix)
+
+
+def stop_tokens(form: PromptForm, tokenizer: Any) -> list[int]:
+    """Tokens that end an answer besides the model's own: the closing fence, where the prompt has opened it.
+
+    Empty where the tokenizer splits the fence, or where the answer opens the fence itself.
+    """
+    ids = tokenizer("```", add_special_tokens=False)["input_ids"]
+    return list(ids) if form == "prefilled" and len(ids) == 1 else []

@@ -1,0 +1,1 @@
+"""Training loops, one a file, and what we hang on TRL's."""

@@ -1,0 +1,261 @@
+"""What rlnb hangs on TRL's GRPOTrainer: the configuration, the order of prompts, and callbacks.
+
+The step itself is TRL's; docs/one_grpo_step.md maps each hook here to the method there.
+"""
+
+import math
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from datasets import Dataset
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl import GRPOConfig
+
+from ..errors import ParamsError, Preempted, TrainingDiverged
+from ..metrics import Tracker
+from ..policy import Policy
+from ..tasks import Task
+from ..tasks.prompts import PromptForm, build_prompt
+
+INCOMPLETE_MARK = "checkpoint-is-incomplete.txt"
+
+
+def grpo_config(training: Any, *, output_dir: str | Path, seed: int, dtype: str, use_gpu: bool, vllm: Any = None) -> GRPOConfig:
+    """TRL's configuration from the parameters' `training` and `vllm` sections.
+
+    One epoch over prompts that `prompt_dataset` has put in order for the whole run, so that a resumed run sees the
+    same prompts (TRL's own sampler starts again at its first permutation). Reporting is ours: see `MetricsReporter`.
+    """
+    options: dict[str, Any] = {}
+    if vllm is not None and vllm.enabled:
+        options = {
+            "use_vllm": True,
+            "vllm_mode": vllm.mode,
+            "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
+            "vllm_max_model_length": vllm.max_model_len,
+        }
+        if vllm.server_base_url:
+            options["vllm_server_base_url"] = vllm.server_base_url
+    return GRPOConfig(
+        output_dir=str(Path(output_dir) / "checkpoints"),
+        learning_rate=training.learning_rate,
+        max_steps=training.max_steps,
+        per_device_train_batch_size=training.per_device_train_batch_size,
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        num_generations=training.num_generations,
+        max_completion_length=training.max_completion_length,
+        temperature=training.temperature,
+        top_p=training.top_p,
+        beta=training.beta,
+        loss_type=training.loss_type,
+        scale_rewards=training.scale_rewards,
+        warmup_steps=training.warmup_steps,
+        lr_scheduler_type=training.lr_scheduler,
+        max_grad_norm=training.max_grad_norm,
+        weight_decay=training.weight_decay,
+        gradient_checkpointing=bool(training.gradient_checkpointing),
+        save_steps=training.save_steps,
+        save_total_limit=training.save_total_limit,
+        seed=seed,
+        use_cpu=not use_gpu,
+        bf16=use_gpu and dtype == "bfloat16",
+        fp16=use_gpu and dtype == "float16",
+        shuffle_dataset=False,
+        logging_steps=1,
+        logging_first_step=True,
+        disable_tqdm=True,
+        report_to="none",
+        remove_unused_columns=False,
+        dataloader_pin_memory=use_gpu,
+        **options,
+    )
+
+
+def prompt_order(num_tasks: int, num_prompts: int, *, seed: int) -> list[int]:
+    """Indices of the tasks asked over a whole run: one seeded permutation after another, cut to `num_prompts`."""
+    if num_tasks < 1:
+        raise ParamsError("tasks: no task is left to train on; allow more levels or longer prompts")
+    generator = random.Random(seed)
+    order: list[int] = []
+    while len(order) < num_prompts:
+        order += generator.sample(range(num_tasks), num_tasks)
+    return order[:num_prompts]
+
+
+def prompt_dataset(
+    tasks: Sequence[Task], policy: Policy, config: GRPOConfig, *, form: PromptForm, printed_example: bool, max_prompt_tokens: int
+) -> Dataset:
+    """The prompts of the whole run in order. Tasks whose prompt is longer than `max_prompt_tokens` are left out."""
+    prompts = [build_prompt(task, form, policy.tokenizer, printed_example=printed_example) for task in tasks]
+    rows = [
+        {"prompt": prompt.text, "task_id": task.id, "prefix": prompt.prefix}
+        for task, prompt in zip(tasks, prompts, strict=True)
+        if len(policy.tokenizer(prompt.text)["input_ids"]) <= max_prompt_tokens
+    ]
+    completions_per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps * config.world_size
+    num_prompts = config.max_steps * math.ceil(completions_per_step / config.num_generations)
+    return Dataset.from_list([rows[i] for i in prompt_order(len(rows), num_prompts, seed=config.seed)])
+
+
+def latest_checkpoint(directory: str | Path) -> str | None:
+    """The newest complete checkpoint under `directory`, or None. One that was being written at a kill is passed over."""
+    found = [
+        (int(path.name.rpartition("-")[2]), path)
+        for path in Path(directory).glob("checkpoint-*")
+        if path.name.rpartition("-")[2].isdigit()
+        and (path / "trainer_state.json").exists()
+        and not (path / INCOMPLETE_MARK).exists()
+    ]
+    return str(max(found)[1]) if found else None
+
+
+def checkpoint_to_resume(resume: str, output_dir: str | Path) -> str | None:
+    """What `training.resume` means: "auto" the newest checkpoint of this run, "never" none, else that directory."""
+    if resume == "never":
+        return None
+    return latest_checkpoint(output_dir) if resume == "auto" else resume
+
+
+class StopOnSignal(TrainerCallback):
+    """On SIGTERM or SIGUSR1 (SLURM: time is nearly up, or preemption) save and stop at the end of the step.
+
+    Not transformers' `enable_jit_checkpoint`, which saves in mid-step and so loses a step. Use as a context manager
+    around `train()`: it puts the handlers back, and raises Preempted when a signal has cut training short.
+    """
+
+    def __init__(self) -> None:
+        self.received = ""
+        self._finished = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopOnSignal":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                self._previous[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if error_type is None and self.received and not self._finished:
+            raise Preempted(f"{self.received}: the checkpoint of this step is saved; run again to go on from it")
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        self.received = signal.Signals(number).name
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        self._finished = state.global_step >= state.max_steps
+        if self.received:
+            control.should_save = True
+            control.should_training_stop = True
+        return control
+
+
+class MetricsReporter(TrainerCallback):
+    """Hands every log of the trainer to the run's tracker, and shows one line a step.
+
+    show: called with (step, max_steps, logs) after each step's log, for the live plot.
+    """
+
+    def __init__(self, tracker: Tracker, *, show: Callable[[int, int, Mapping[str, Any]], None] | None = None) -> None:
+        self.tracker = tracker
+        self.show = show
+        self.step_seconds = 0.0
+        self._step_started = 0.0
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._step_started = time.perf_counter()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.step_seconds += time.perf_counter() - self._step_started
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+            return
+        self.tracker.report(state.global_step, dict(logs))
+        if self.show:
+            self.show(state.global_step, state.max_steps, logs)
+
+
+class IntervalEvaluation(TrainerCallback):
+    """Every `interval` steps call `evaluate() -> metrics` and add them to that step's log.
+
+    `evaluate` must leave the random state and the model's mode as they were; `policy.generate` does. Give it the
+    trainer after construction (`callback.trainer = trainer`): TRL offers no other way into a step's log, since
+    `trainer.log` inside a callback swallows the step's own.
+    """
+
+    def __init__(self, evaluate: Callable[[], Mapping[str, float]], *, interval: int) -> None:
+        self.evaluate = evaluate
+        self.interval = interval
+        self.trainer: Any = None
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        due = self.interval and state.global_step % self.interval == 0 and state.global_step < state.max_steps
+        if due and not control.should_training_stop:
+            for name, value in self.evaluate().items():
+                self.trainer._metrics["train"][name].append(value)
+            control.should_log = True
+        return control
+
+
+class FirstStepCheck(TrainerCallback):
+    """After the first step says in one line what was learned from, and warns where it was next to nothing."""
+
+    def __init__(self, say: Callable[[str], None] = print) -> None:
+        self.say = say
+        self._done = False
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        if self._done or not logs or logs.get("reward") is None:
+            return
+        self._done = True
+        cut, tied = logs.get("completions/clipped_ratio") or 0.0, logs.get("frac_reward_zero_std") or 0.0
+        length = logs.get("completions/mean_length") or 0.0
+        invalid = sum(logs.get(f"status/{name}_share") or 0.0 for name in ("no_code", "syntax_error"))
+        self.say(
+            f"step {state.global_step}: mean reward {logs['reward']:+.2f}, {length:.0f} tokens a completion, "
+            f"{cut:.0%} cut, {tied:.0%} of the groups tied, {invalid:.0%} without valid code"
+        )
+        if cut > 0.2:
+            self.say(f"warning: {cut:.0%} of the completions were cut; raise training.max_completion_length")
+        if tied >= 1:
+            self.say("warning: all groups tied, so nothing was learned; raise training.num_generations or change reward.preset")
+        if invalid > 0.5:
+            self.say(f"warning: {invalid:.0%} of the completions hold no valid code; try tasks.prompt = prefilled")
+
+
+def check_trained(state: TrainerState) -> None:
+    """Raise TrainingDiverged when `train()` came back without having trained, or with a loss that is no number.
+
+    A dataset with fewer prompts than one step takes trains 0 steps and returns normally in TRL 1.16.
+    """
+    if state.global_step < 1:
+        raise TrainingDiverged("training made 0 steps: the data holds fewer prompts than one step takes")
+    losses = [row["loss"] for row in state.log_history if "loss" in row]
+    if losses and not math.isfinite(losses[-1]):
+        raise TrainingDiverged(f"the loss became {losses[-1]}; lower training.learning_rate")

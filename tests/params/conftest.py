@@ -1,0 +1,24 @@
+"""A project of its own for tests of parameters."""
+
+from pathlib import Path
+
+import pytest
+
+from rlnb.params import load_params
+from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
+
+NOTEBOOK = "grpo_code_execution"
+
+
+@pytest.fixture
+def project(tmp_path: Path):
+    """A project with an empty default.yaml; the function returned loads `text` as the profile v100."""
+    folder = tmp_path / "params" / NOTEBOOK
+    folder.mkdir(parents=True)
+    (folder / "default.yaml").write_text("")
+
+    def load(text: str, **given) -> GrpoCodeExecutionParams:
+        (folder / "v100.yaml").write_text(text)
+        return load_params(NOTEBOOK, **{"profile": "v100", "root": tmp_path, "environ": {}, **given})
+
+    return load

@@ -1,0 +1,140 @@
+"""What "auto" becomes on a machine, and what a machine cannot do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlnb.errors import ParamsError
+from rlnb.machine import Machine, installed_version, recommend
+from rlnb.params import check_machine, describe, load_params, resolve
+from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
+
+CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
+V100 = Machine("v100", "Tesla V100", (7, 0), 32.0, 8, "slurm", "reachable")
+A100 = Machine("a100", "NVIDIA A100", (8, 0), 80.0, 16, "workstation", "reachable")
+GB10 = Machine("gb10", "NVIDIA GB10", (12, 1), 119.6, 20, "workstation", "reachable")
+
+
+def recommended(machine: Machine):
+    return recommend(machine, files_exist=lambda path: False, environ={}, version={}.get)
+
+
+@pytest.fixture
+def no_login(tmp_path: Path) -> dict[str, str]:
+    """An environment in which nobody is logged in to W&B."""
+    return {"NETRC": str(tmp_path / "netrc")}
+
+
+def test_every_auto_becomes_what_is_recommended(no_login):
+    resolved = resolve(GrpoCodeExecutionParams(), recommended(V100), environ=no_login)
+    model = resolved.model
+    assert (model.id, model.dtype, model.attention) == ("Qwen/Qwen2.5-3B", "float16", "sdpa")
+    assert (model.engine, model.load_in_4bit) == ("transformers", False)
+    assert resolved.training.gradient_checkpointing is True
+    assert resolved.tracking.wandb == "disabled"
+    assert [row.field for row in describe(resolved) if row.value == "'auto'"] == ["training.resume"]
+
+
+def test_a_value_that_was_given_stays(no_login):
+    given = {"model": {"id": "me/mine", "dtype": "float32"}, "training": {"gradient_checkpointing": False}}
+    params = load_params("grpo_code_execution", profile="default", overrides=given, environ={})
+    resolved = resolve(params, recommended(A100), environ=no_login)
+    assert (resolved.model.id, resolved.model.dtype) == ("me/mine", "float32")
+    assert resolved.training.gradient_checkpointing is False
+    sources = {row.field: row.source for row in describe(resolved)}
+    assert (sources["model.dtype"], sources["model.attention"]) == ("parameters cell", "auto")
+
+
+def test_resolving_leaves_the_original_as_it_was(no_login):
+    params = load_params("grpo_code_execution", profile="default", environ={})
+    before = describe(params)
+    resolve(params, recommended(A100), environ=no_login)
+    assert describe(params) == before
+
+
+@pytest.mark.parametrize(
+    ("environ", "hub", "mode"),
+    [
+        ({}, "reachable", "disabled"),
+        ({"WANDB_API_KEY": "k"}, "reachable", "online"),
+        ({"WANDB_API_KEY": "k"}, "unreachable", "disabled"),
+        ({"WANDB_API_KEY": "k", "WANDB_MODE": "offline"}, "reachable", "offline"),
+    ],
+)
+def test_wandb_is_online_where_there_is_a_key_and_a_network(no_login, environ, hub, mode):
+    chosen = recommended(replace(A100, hub=hub))
+    assert resolve(GrpoCodeExecutionParams(), chosen, environ={**no_login, **environ}).tracking.wandb == mode
+
+
+def test_a_login_in_netrc_counts_as_a_key(no_login):
+    netrc = Path(no_login["NETRC"])
+    netrc.write_text("machine api.wandb.ai login user password k\n")
+    netrc.chmod(0o600)
+    assert resolve(GrpoCodeExecutionParams(), recommended(A100), environ=no_login).tracking.wandb == "online"
+
+
+@pytest.mark.parametrize(
+    ("given", "machine", "expected"),
+    [
+        (
+            {"model": {"dtype": "bfloat16"}},
+            V100,
+            "model.dtype = 'bfloat16' is not computed by Tesla V100; write float16",
+        ),
+        ({"model": {"dtype": "float16"}}, CPU, "model.dtype = 'float16' trains on GPUs only; write float32"),
+        ({"model": {"load_in_4bit": True}}, CPU, "model.load_in_4bit = true needs a CUDA GPU; write false"),
+        (
+            {"model": {"engine": "unsloth"}},
+            CPU,
+            "model.engine = 'unsloth' needs a CUDA GPU; write transformers",
+        ),
+        (
+            {"model": {"attention": "flash_attention_2"}},
+            V100,
+            "model.attention = 'flash_attention_2' does not work on Tesla V100; write sdpa",
+        ),
+        (
+            {"model": {"attention": "flash_attention_2"}},
+            GB10,
+            "model.attention = 'flash_attention_2' does not work on NVIDIA GB10; write sdpa",
+        ),
+        (
+            {"vllm": {"enabled": True}},
+            CPU,
+            "vllm.enabled = true does not work on a CPU; write false, or vllm.mode = server",
+        ),
+        (
+            {"vllm": {"enabled": True}, "model": {"engine": "unsloth"}},
+            GB10,
+            "vllm.enabled = true is switched off by unsloth on NVIDIA GB10; "
+            "write false, or model.engine = transformers",
+        ),
+        (
+            {"tracking": {"wandb": "online"}},
+            A100,
+            "tracking.wandb = 'online' needs a key; "
+            "set WANDB_API_KEY, in .env for instance, or write offline",
+        ),
+    ],
+)
+def test_what_a_machine_cannot_do_is_refused_with_the_remedy(no_login, given, machine, expected):
+    with pytest.raises(ParamsError) as refused:
+        check_machine(GrpoCodeExecutionParams(**given), machine, environ=no_login)
+    assert str(refused.value) == f"default: {expected}"
+
+
+def test_four_bits_need_bitsandbytes(no_login):
+    if installed_version("bitsandbytes") is not None:
+        pytest.skip("bitsandbytes is installed here")
+    with pytest.raises(ParamsError) as refused:
+        check_machine(GrpoCodeExecutionParams(model={"load_in_4bit": True}), A100, environ=no_login)
+    assert str(refused.value) == (
+        "default: model.load_in_4bit = true needs bitsandbytes, which is not installed; run ./setup.sh cuda"
+    )
+
+
+@pytest.mark.parametrize("machine", [CPU, V100, A100, GB10])
+def test_what_is_recommended_is_never_refused(no_login, machine):
+    resolved = resolve(GrpoCodeExecutionParams(), recommended(machine), environ=no_login)
+    check_machine(resolved, machine, environ=no_login)

@@ -1,0 +1,278 @@
+"""`rlnb run` as a user meets it: directories, parameters, exit codes, resume; real kernels, no training."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from rlnb import cli, runs
+from rlnb.params import load_params
+
+PARAMETERS = """
+profile: str = "auto"  # what the values start from
+output_dir: str = "outputs/grpo_code_execution"  # where the run writes
+seed: int = 42  # seed of everything
+training: dict = {}  # over the profile
+"""
+TRAINS_UNTIL_SIGTERM = """
+import pathlib, signal, time
+from rlnb.errors import Preempted
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+checkpoint = pathlib.Path(output_dir, "checkpoint")
+print("going on" if checkpoint.exists() else "starting", flush=True)
+while not checkpoint.exists():
+    pathlib.Path(output_dir, "training").touch()
+    time.sleep(0.02)
+    if stop:
+        checkpoint.touch()
+        raise Preempted("stopped at step 1 of 90")
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("RLNB_", "MBPP_"))]:
+        monkeypatch.delenv(name)
+
+
+def write_notebook(*sources: str, parameters: str = PARAMETERS) -> Path:
+    """A notebook of a parameters cell and these cells under one heading."""
+    cells = [new_code_cell(parameters), new_markdown_cell("# Train\n\nWatch the reward.")]
+    cells[0].metadata["tags"] = ["parameters"] if parameters else []
+    path = Path("grpo_code_execution.ipynb")
+    nbformat.write(new_notebook(cells=cells + [new_code_cell(source) for source in sources]), path)
+    return path
+
+
+@pytest.fixture
+def start_run():
+    """A function that starts `rlnb run` as a process of its own; what is left at the end is killed."""
+    started = []
+
+    def start(*arguments: str, **environment: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "rlnb.cli", "run", "grpo_code_execution.ipynb", "--profile", "tiny"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([*command, *arguments], env=os.environ | environment, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def run(*arguments: str) -> int:
+    return cli.main(["run", "grpo_code_execution.ipynb", "--profile", "tiny", *arguments])
+
+
+def wait_for(condition, *, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+def status_of(directory: str) -> tuple[str, int, int]:
+    status = json.loads(Path(directory, "status.json").read_text())
+    return status["state"], status["exit"], status["attempt"]
+
+
+def test_a_run_leaves_notebook_parameters_versions_and_status(capsys):
+    write_notebook(
+        "import sys\nprint(profile, output_dir, seed, training)\nprint('careful', file=sys.stderr)"
+    )
+    assert run("--set", "training.max_steps=1", "--set", "seed=7", "--out", "here") == 0
+    assert sorted(path.name for path in Path("here").iterdir()) == [
+        ".lock",
+        "attempt-01.ipynb",
+        "params.yaml",
+        "status.json",
+        "versions.json",
+    ]
+    assert status_of("here") == ("done", 0, 1)
+    params = load_params("grpo_code_execution", profile="here/params.yaml")
+    assert (params.output_dir, params.seed, params.training.max_steps) == ("here", 7, 1)
+    versions = json.loads(Path("here/versions.json").read_text())
+    assert versions["packages"]["papermill"] and versions["machine"]["cpu_count"] >= 1
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        "here/attempt-01.ipynb: grpo_code_execution.ipynb, profile tiny",
+        '[1/3] profile: str = "auto"  # what the values start from',
+        "[2/3] # Parameters",
+        "[3/3] Train",
+        "here/params.yaml here 7 {}",
+        "done: here/attempt-01.ipynb",
+    ]
+    assert printed.err == "careful\n"
+
+
+def test_a_preempted_run_goes_on_when_run_again(start_run):
+    write_notebook(TRAINS_UNTIL_SIGTERM)
+    process = start_run()
+    directory = "outputs/grpo_code_execution/tiny-001"
+    wait_for(Path(directory, "training").exists)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 85
+    assert out.endswith("[3/3] Train\nstarting\n")
+    assert err.splitlines()[-2:] == [
+        "stopped by SIGTERM in cell 4 of 4: stopped at step 1 of 90",
+        f"preempted: run the same command again to go on; so far: {directory}/attempt-01.ipynb",
+    ]
+    assert status_of(directory) == ("preempted", 85, 1)
+
+    again = start_run()
+    out, err = again.communicate(timeout=20)
+    assert (again.returncode, err) == (0, "")
+    first_line = f"{directory}/attempt-02.ipynb: grpo_code_execution.ipynb, profile tiny"
+    assert out.startswith(f"{first_line}, after attempt 1 was preempted by SIGTERM\n")
+    assert out.endswith(f"going on\ndone: {directory}/attempt-02.ipynb\n")
+    assert status_of(directory) == ("done", 0, 2)
+
+
+def test_a_directory_in_use_refuses_a_second_run(capsys, start_run):
+    write_notebook(TRAINS_UNTIL_SIGTERM)
+    process = start_run("--out", "here")
+    wait_for(Path("here/training").exists)
+    assert run("--out", "here") == 2
+    assert capsys.readouterr().err == (
+        f"rlnb: here: process {process.pid} on {socket.gethostname()} is running here. "
+        f"Wait for it, or give another --out.\n"
+    )
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 85
+
+
+def test_a_failing_cell_shows_the_end_of_its_traceback(capsys):
+    write_notebook("def reward():\n    return 1 / 0\nreward()")
+    assert run("--out", "here") == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2:] == [
+        "ZeroDivisionError: division by zero",
+        "failed: a cell raised ZeroDivisionError; all of it is in here/attempt-01.ipynb",
+    ]
+    assert len(lines) <= 13
+    assert status_of("here") == ("failed", 1, 1)
+
+
+def test_a_kernel_that_dies_is_138(capsys):
+    write_notebook("import os\nos.kill(os.getpid(), 9)")
+    assert run("--out", "here") == 138
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "killed: the kernel was killed by SIGKILL in cell 4 of 4, most often because memory ran out; "
+        "so far: here/attempt-01.ipynb"
+    )
+    assert status_of("here") == ("killed", 138, 1)
+
+
+def test_a_wrong_parameter_is_one_message_and_leaves_nothing(capsys):
+    write_notebook()
+    assert run("--set", "training.learning_rat=1e-5") == 2
+    message = capsys.readouterr().err
+    assert message.startswith("rlnb: --set: training.learning_rat ") and "learning_rate" in message
+    assert len(message.splitlines()) == 1
+    assert not Path("outputs").exists()
+
+
+def test_a_finished_run_is_not_run_again(capsys):
+    write_notebook("print('ran')")
+    assert run("--out", "here") == 0
+    capsys.readouterr()
+    assert cli.main(["run", "grpo_code_execution.ipynb", "--out", "here"]) == 0
+    expected = "here: finished by attempt 1. To run it anew, give another --out.\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_an_unfinished_run_is_not_continued_with_other_parameters(capsys):
+    write_notebook("1 / 0")
+    assert run("--out", "here", "--set", "training.max_steps=2") == 1
+    capsys.readouterr()
+    assert run("--out", "here", "--set", "training.max_steps=3") == 2
+    assert capsys.readouterr().err == (
+        "rlnb: here/params.yaml: training.max_steps was 2 and is 3 now. "
+        "Give another --out, or ask for what this run had.\n"
+    )
+
+
+def test_every_rank_runs_and_only_rank_0_writes_the_status(start_run):
+    write_notebook("print('ran')")
+    ranks = [start_run("--out", "here", RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
+    printed = [process.communicate(timeout=30) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0]
+    assert printed[0][0].endswith("ran\ndone: here/attempt-01.ipynb\n") and printed[1] == ("", "")
+    notebooks = sorted(path.name for path in Path("here").glob("*.ipynb"))
+    assert notebooks == ["attempt-01.ipynb", "attempt-01.rank1.ipynb"]
+    assert json.loads(Path("here/status.json").read_text())["notebook"] == "attempt-01.ipynb"
+
+
+def test_ranks_must_be_told_their_directory(capsys, monkeypatch):
+    write_notebook()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run() == 2
+    assert capsys.readouterr().err == (
+        "rlnb: --out: is missing. Under torchrun all ranks must be told the same directory.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            "",
+            "no cell is tagged 'parameters'. Tag the one that defines profile and output_dir, "
+            "so that rlnb run can set them.",
+        ),
+        (
+            'output_dir: str = "here"',
+            "the cell tagged 'parameters' does not define profile. "
+            'Add a line like profile: str = "auto", so that rlnb run can set it.',
+        ),
+    ],
+)
+def test_a_notebook_that_cannot_be_told_its_parameters_is_refused(capsys, parameters, message):
+    write_notebook(parameters=parameters)
+    assert run() == 2
+    assert capsys.readouterr().err == f"rlnb: grpo_code_execution.ipynb: {message}\n"
+
+
+def test_a_missing_notebook_is_one_line(capsys, tmp_path):
+    assert run() == 2
+    assert (
+        capsys.readouterr().err
+        == f"rlnb: grpo_code_execution.ipynb: there is no such notebook in {tmp_path}\n"
+    )
+
+
+def test_output_dir_is_set_by_out_alone(capsys):
+    write_notebook()
+    assert run("--set", "output_dir=elsewhere") == 2
+    assert capsys.readouterr().err == "rlnb: --set output_dir=elsewhere: is set by --out; write --out\n"
+
+
+def test_the_newest_unfinished_run_with_equal_parameters_is_continued(tmp_path):
+    for name, state, text in [("001", "done", "same"), ("002", "failed", "same"), ("003", "failed", "other")]:
+        directory = tmp_path / f"cpu-{name}"
+        directory.mkdir()
+        (directory / "params.yaml").write_text(text)
+        status = runs.start_attempt(directory, notebook="attempt-01.ipynb")
+        runs.end_attempt(directory, status, state=state, exit=0)
+    (tmp_path / "cpu_tests-009").mkdir()
+    assert runs.choose_directory(tmp_path, "cpu", params_text=lambda _: "same").name == "cpu-002"
+    assert runs.choose_directory(tmp_path, "cpu", params_text=lambda _: "new").name == "cpu-004"
+    assert runs.choose_directory(tmp_path, "tiny", params_text=lambda _: "new").name == "tiny-001"
+
+
+def test_help_and_refusals_do_not_wait_for_papermill():
+    code = "import sys, rlnb.cli; print({'papermill', 'torch', 'pydantic'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

@@ -1,0 +1,152 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlnb.doctor import Finding, render, report
+from rlnb.machine import Machine
+
+LAPTOP = Machine("cpu", "", None, 24.0, 2, "workstation", "reachable")
+V100 = Machine("v100", "Tesla V100-SXM2-32GB", (7, 0), 31.7, 8, "supercloud", "offline")
+SPARK = Machine("gb10", "NVIDIA GB10", (12, 1), 119.7, 20, "workstation", "reachable")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose only pin is an installed package, set up for a CPU."""
+    (tmp_path / "requirements").mkdir()
+    for name in ("cpu", "unsloth", "volta"):
+        (tmp_path / "requirements" / f"{name}.txt").write_text(f"pytest=={pytest.__version__}  # via dev\n")
+    (tmp_path / "rlnb-set").write_text("cpu\n")
+    return tmp_path
+
+
+def findings_of(machine: Machine, project: Path, **environ: str) -> dict[str, Finding]:
+    environ = {"NETRC": str(project / "netrc"), **environ}
+    return {
+        finding.topic: finding
+        for finding in report(machine, root=project, environ=environ, prefix=str(project))
+    }
+
+
+def test_a_cpu_machine_needs_neither_gpu_nor_bitsandbytes(project):
+    findings = findings_of(LAPTOP, project)
+    assert findings["GPU"] == Finding("GPU", "none; 2 cores, 24 GiB of memory")
+    assert findings["quantization"].found.endswith("(not needed on a CPU)")
+    assert findings["quantization"].remedy == ""
+
+
+def test_a_set_that_does_not_serve_the_gpu_is_named_with_the_one_that_does(project):
+    (project / "rlnb-set").write_text("unsloth\n")
+    assert findings_of(V100, project)["GPU"] == Finding(
+        "GPU",
+        "Tesla V100-SXM2-32GB, capability 7.0, 32 GiB",
+        "the packages of set unsloth do not serve it: ./setup.sh volta",
+    )
+
+
+@pytest.mark.parametrize(("machine", "name"), [(V100, "volta"), (SPARK, "unsloth")])
+def test_the_set_made_for_a_gpu_is_no_shortfall(project, machine, name):
+    (project / "rlnb-set").write_text(name)
+    assert findings_of(machine, project)["GPU"].remedy == ""
+
+
+def test_a_gpu_set_without_a_gpu_is_said_to_be_normal_on_a_login_node(project):
+    (project / "rlnb-set").write_text("unsloth")
+    assert findings_of(LAPTOP, project)["GPU"].remedy == (
+        "set unsloth needs a GPU and none is visible (normal on a login node)"
+    )
+
+
+def test_a_package_that_moved_away_from_its_pin_is_named(project):
+    (project / "requirements" / "cpu.txt").write_text("pytest==1.0\nno-such-package==2.0\n")
+    assert findings_of(LAPTOP, project)["package set"] == Finding(
+        "package set",
+        "cpu: 0 of 2 packages as pinned",
+        f"pytest {pytest.__version__}, pinned 1.0; no-such-package missing, pinned 2.0: "
+        "run ./setup.sh to put them back",
+    )
+
+
+def test_pins_for_other_platforms_are_not_missed(project):
+    (project / "requirements" / "cpu.txt").write_text("pywinpty==3.1.2 ; os_name == 'nt'  # via terminado\n")
+    assert findings_of(LAPTOP, project)["package set"].found == "cpu: 0 of 0 packages as pinned"
+
+
+def test_a_setup_that_was_broken_off_is_finished_by_setup(project):
+    (project / "rlnb-set").unlink()
+    assert findings_of(LAPTOP, project)["package set"].remedy == (
+        "this Python was not set up to the end: run ./setup.sh"
+    )
+
+
+def test_an_unreachable_hub_says_what_still_works(project):
+    machine = Machine("cpu", "", None, 24.0, 2, "workstation", "unreachable")
+    finding = findings_of(machine, project)["model hub"]
+    assert finding.found == "unreachable, runs are offline"
+    assert finding.remedy.startswith(
+        "did not answer within 3 s. The embedded model and the built-in tasks work"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [(".env", "export WANDB_API_KEY=s3cret\n"), ("netrc", "machine api.wandb.ai password s3cret\n")],
+)
+def test_a_key_is_reported_by_its_place_and_never_printed(project, place, text):
+    (project / place).write_text(text)
+    findings = findings_of(LAPTOP, project)
+    assert findings["W&B key"].found.endswith(place)
+    assert "s3cret" not in render(list(findings.values()))
+
+
+def test_a_key_in_the_environment_is_never_printed(project):
+    findings = findings_of(LAPTOP, project, WANDB_API_KEY="s3cret")
+    assert findings["W&B key"].found == "in WANDB_API_KEY"
+    assert "s3cret" not in render(list(findings.values()))
+
+
+def test_an_empty_line_in_dotenv_is_no_key(project):
+    (project / ".env").write_text("WANDB_API_KEY=\n")
+    assert findings_of(LAPTOP, project)["W&B key"].found.startswith("none")
+
+
+def test_the_sandbox_is_tried_for_real(project):
+    assert "limits on" in findings_of(LAPTOP, project)["sandbox"].found
+
+
+def test_no_line_of_the_table_is_longer_than_a_terminal(project):
+    findings = [
+        *findings_of(V100, project).values(),
+        Finding("long", "word " * 60, "do this " * 40, fatal=True),
+    ]
+    assert max(len(line) for line in render(findings).splitlines()) <= 80
+
+
+def test_the_table_marks_shortfalls_and_says_what_to_do_about_each():
+    findings = [
+        Finding("GPU", "none"),
+        Finding("disk", "1 GiB free", "free some"),
+        Finding("torch", "-", "get it", True),
+    ]
+    assert render(findings).splitlines() == [
+        "  GPU     none",
+        "! disk    1 GiB free",
+        "x torch   -",
+        "",
+        "What to do:",
+        "! disk: free some",
+        "x torch: get it",
+    ]
+
+
+def test_the_command_answers_in_seconds_without_torch():
+    program = "import sys; from rlnb.doctor import main; code = main(); print('torch' in sys.modules, code)"
+    environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environ, timeout=30
+    )
+    assert done.stdout.splitlines()[-1] == "False 0"
+    assert "training stack" in done.stdout

@@ -1,0 +1,144 @@
+"""What setup.sh, requirements/ and slurm/run.sbatch promise, as far as can be seen without installing."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SETS = ("cpu", "cuda", "vllm", "unsloth", "volta")
+PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)
+STACK = {"torch": "2.13.0", "trl": "1.16.0", "transformers": "5.17.0", "datasets": "5.0.1"}
+
+
+def pins(name: str) -> dict[str, str]:
+    return dict(PIN.findall((ROOT / "requirements" / f"{name}.txt").read_text()))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.name)
+def test_requirement_files_name_no_host_and_no_path(path):
+    for line in path.read_text().splitlines():
+        requirement = line.split("#")[0]
+        assert not re.search(r"https?:|file:|://|@|/|^-|\+", requirement), line
+
+
+@pytest.mark.parametrize(
+    ("name", "versions"),
+    [
+        ("cpu", STACK),
+        ("cuda", STACK),
+        ("vllm", STACK | {"vllm": "0.31.0"}),
+        ("unsloth", {"torch": "2.14.1", "trl": "1.15.0", "datasets": "4.8.5", "unsloth": "2026.10.7"}),
+        ("volta", {"torch": "2.10.0", "trl": "1.15.0", "transformers": "4.57.6"}),
+    ],
+)
+def test_each_set_pins_the_training_stack_that_was_tried_together(name, versions):
+    found = pins(name)
+    assert {package: found.get(package) for package in versions} == versions
+
+
+def test_the_cpu_set_brings_no_cuda():
+    assert [
+        name for name in pins("cpu") if re.match(r"nvidia-|cuda-|triton|bitsandbytes|xformers|unsloth", name)
+    ] == []
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_has_what_the_notebooks_import(name):
+    wanted = {
+        "papermill",
+        "jupyterlab",
+        "ipykernel",
+        "ipywidgets",
+        "matplotlib",
+        "pydantic",
+        "pyyaml",
+        "wandb",
+    }
+    wanted |= {"tensorboard", "open-spiel", "peft", "accelerate", "gguf", "nbclient", "nbformat", "numpy"}
+    assert wanted - pins(name).keys() == set()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_tools_move_no_package_of_a_set(name):
+    assert {tool: pin for tool, pin in pins("dev").items() if pins(name).get(tool, pin) != pin} == {}
+
+
+@pytest.mark.parametrize("script", ["setup.sh", "requirements/compile.sh", "slurm/run.sbatch", ".ci/run"])
+def test_shell_scripts_parse(script):
+    subprocess.run(["bash", "-n", ROOT / script], check=True)
+
+
+def test_setup_refuses_an_unknown_kind_in_one_line_and_touches_nothing():
+    done = subprocess.run([ROOT / "setup.sh", "toaster"], capture_output=True, text=True, cwd="/")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "setup.sh: unknown kind of machine 'toaster'; "
+        "write one of auto, cpu, cuda, spark, volta, vllm, plain.\n"
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    """A submit directory with an rlnb that exits 85 on a signal and an scontrol that notes its arguments."""
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    rlnb = tmp_path / ".venv" / "bin" / "rlnb"
+    rlnb.write_text(
+        f"#!{sys.executable}\n"
+        "import signal, sys, time\n"
+        "from pathlib import Path\n"
+        "def stop(number, frame):\n"
+        "    time.sleep(0.3)  # saving\n"
+        "    Path('stopped').write_text(signal.Signals(number).name)\n"
+        "    sys.exit(85)\n"
+        "signal.signal(signal.SIGUSR1, stop)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "Path('started').write_text(' '.join(sys.argv[1:]))\n"
+        "time.sleep(0 if '--quick' in sys.argv else 30)\n"
+    )
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text('#!/bin/sh\necho "$@" > scontrol-was-asked\n')
+    rlnb.chmod(0o755)
+    scontrol.chmod(0o755)
+    return tmp_path
+
+
+def start_job(cluster: Path, *arguments: str) -> subprocess.Popen:
+    environ = {
+        "PATH": f"{cluster}:{os.environ['PATH']}",
+        "SLURM_SUBMIT_DIR": str(cluster),
+        "SLURM_JOB_ID": "7",
+    }
+    job = subprocess.Popen(["bash", ROOT / "slurm" / "run.sbatch", *arguments], env=environ)
+    for _ in range(200):
+        if (cluster / "started").exists():
+            return job
+        time.sleep(0.05)
+    raise TimeoutError("the job did not start")
+
+
+def test_a_job_whose_time_is_up_saves_and_queues_itself_again(cluster):
+    job = start_job(cluster, "notebooks/a.ipynb", "--profile", "tiny")
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(timeout=20) == 85
+    assert (cluster / "started").read_text() == "run --out outputs/slurm-7 notebooks/a.ipynb --profile tiny"
+    assert (cluster / "stopped").read_text() == "SIGUSR1"
+    assert (cluster / "scontrol-was-asked").read_text() == "requeue 7\n"
+
+
+def test_a_cancelled_job_saves_and_stays_cancelled(cluster):
+    job = start_job(cluster, "notebooks/a.ipynb")
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(timeout=20) == 85
+    assert (cluster / "stopped").read_text() == "SIGTERM"
+    assert not (cluster / "scontrol-was-asked").exists()
+
+
+def test_a_job_that_ends_by_itself_hands_its_exit_code_on(cluster):
+    assert start_job(cluster, "notebooks/a.ipynb", "--quick").wait(timeout=20) == 0
+    assert not (cluster / "scontrol-was-asked").exists()
