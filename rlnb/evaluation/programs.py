@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..policy import Policy, generate
-from ..rewards.code_execution import Judgement, Preset, judge
-from ..sandbox import Limits, Sandbox
-from ..tasks import Task
-from ..tasks.prompts import PromptForm, build_prompt
-from .compare import Estimate, bootstrap_difference
+from rlnb.policy import Policy, generate
+from rlnb.rewards.code_execution import Judgement, Preset, judge
+from rlnb.sandbox import Limits, Sandbox
+from rlnb.tasks import Task
+from rlnb.tasks.prompts import PromptForm, build_prompt
+from rlnb.evaluation.compare import Estimate, bootstrap_difference
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class ProgramEvaluation:
         """Judge the policy on the first `num_questions` tasks of each split. The random state is left as it was."""
         tasks = [(split, task) for split, members in self.splits.items() for task in members[:num_questions]]
         prompts = [
-            build_prompt(task, self.form, policy.tokenizer, printed_example=self.printed_example) for _, task in tasks
+            build_prompt(task, self.form, policy.tokenizer, printed_example=self.printed_example)
+            for _, task in tasks
         ]
         answers: list[Answer] = []
         modes = [(True, 1)] + ([(False, self.num_samples)] if self.temperature else [])
@@ -90,14 +91,20 @@ def measure(answers: Sequence[Answer], preset: Preset) -> dict[str, dict[str, di
 
     Rewards that are None (the sandbox failed) are left out; a task without any is missing.
     """
-    measures: dict[str, dict[str, dict[str, list[float]]]] = {"reward": {}, "pass_rate_sampled": {}, "pass_rate_greedy": {}}
+    measures: dict[str, dict[str, dict[str, list[float]]]] = {
+        "reward": {},
+        "pass_rate_sampled": {},
+        "pass_rate_greedy": {},
+    }
     sampled_any = any(not answer.greedy for answer in answers)
     for answer in answers:
         reward = answer.judgement.reward(preset)
         if reward is None:
             continue
         passed = float(answer.judgement.passed)
-        names = {"pass_rate_greedy": passed} if answer.greedy else {"reward": reward, "pass_rate_sampled": passed}
+        names = (
+            {"pass_rate_greedy": passed} if answer.greedy else {"reward": reward, "pass_rate_sampled": passed}
+        )
         if answer.greedy and not sampled_any:
             names["reward"] = reward
         for name, value in names.items():

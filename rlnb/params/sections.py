@@ -134,6 +134,10 @@ class TasksParams(Section):
         description="Form of the prompt: chat = a question, prefilled = the reply already begins with the "
         "function's first line, completion = signature and docstring for a base model",
     )
+    printed_example: bool = Field(
+        default=True,
+        description="Ask for a printed example after the function, so that output is earned by running it",
+    )
     levels: Integers = Field(
         default=(1, 2, 3), min_length=1, description="Levels of the built-in tasks, 1 (easy) to 3"
     )
@@ -248,6 +252,9 @@ class EvaluationParams(Section):
     num_samples: int = Field(default=1, ge=1, description="Sampled completions of each task")
     eval_interval_steps: int = Field(
         default=20, ge=0, description="Steps between evaluations; 0 = only before and after"
+    )
+    interval_questions: int = Field(
+        default=5, ge=1, description="Tasks of each held-out split at the evaluations in between"
     )
     temperature: float = Field(default=0.2, ge=0, le=2, description="Sampling temperature; 0 = greedy")
     timeout_seconds: float = Field(

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..errors import SandboxUnavailable
-from ..sandbox import Execution, Limits, Sandbox
-from ..tasks import Task, extract_code
+from rlnb.errors import SandboxUnavailable
+from rlnb.sandbox import Execution, Limits, Sandbox
+from rlnb.tasks import Task, extract_code
 
 Preset = Literal["execution", "tests"]
 MARK = "#rlnb-result "
@@ -89,7 +89,10 @@ def compare_results(execution: Execution, task: Task) -> tuple[bool | None, ...]
     printed = [line[len(MARK) :] for line in execution.stdout.splitlines() if line.startswith(MARK)]
     printed = printed[-len(task.tests) :] if execution.status == "ok" else printed[: len(task.tests)]
     printed += [""] * (len(task.tests) - len(printed))
-    return tuple(None if not text else equal_to(text, test.expected) for text, test in zip(printed, task.tests, strict=True))
+    return tuple(
+        None if not text else equal_to(text, test.expected)
+        for text, test in zip(printed, task.tests, strict=True)
+    )
 
 
 def equal_to(text: str, expected: Any) -> bool:
@@ -113,7 +116,12 @@ def same(left: Any, right: Any) -> bool:
 
 
 def judge(
-    completions: Sequence[str], tasks: Sequence[Task], prefixes: Sequence[str], sandbox: Sandbox, *, limits: Limits | None = None
+    completions: Sequence[str],
+    tasks: Sequence[Task],
+    prefixes: Sequence[str],
+    sandbox: Sandbox,
+    *,
+    limits: Limits | None = None,
 ) -> list[Judgement]:
     """Judge completions[i] as an answer to tasks[i] whose prompt ends in prefixes[i]. Each distinct program runs once."""
     codes = [extract_code(text, prefix=prefix) for text, prefix in zip(completions, prefixes, strict=True)]

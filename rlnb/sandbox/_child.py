@@ -28,7 +28,10 @@ DENIED = {
     "umount2": (166, 39), "reboot": (169, 142), "init_module": (175, 105), "finit_module": (313, 273),
     "perf_event_open": (298, 241), "userfaultfd": (323, 282), "mq_open": (240, 180), "shmget": (29, 194),
 }  # fmt: skip
-ARCHES = {"x86_64": (0xC000003E, 0, 56, 435), "aarch64": (0xC00000B7, 1, 220, 435)}  # audit id, column, clone, clone3
+ARCHES = {
+    "x86_64": (0xC000003E, 0, 56, 435),
+    "aarch64": (0xC00000B7, 1, 220, 435),
+}  # audit id, column, clone, clone3
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 # Landlock's rights that change files (ABI 1): write, remove and make of every kind; truncate (ABI 3) is added if known.
 FILE_WRITE_RIGHTS, TRUNCATE_RIGHT = 0b1111111110010, 1 << 14
@@ -67,11 +70,17 @@ def deny_system_calls(libc):
     load, equal, greater_equal, masked, give = 0x20, 0x15, 0x35, 0x45, 0x06
     rules = [(load, 0, 0, 4), (equal, 1, 0, audit), (give, 0, 0, KILL), (load, 0, 0, 0)]
     if machine == "x86_64":
-        rules += [(greater_equal, 0, 1, 0x40000000), (give, 0, 0, KILL)]  # the x32 numbers are a way around the list
+        rules += [
+            (greater_equal, 0, 1, 0x40000000),
+            (give, 0, 0, KILL),
+        ]  # the x32 numbers are a way around the list
     for numbers in DENIED.values():
         if numbers[column] >= 0:
             rules += [(equal, 0, 1, numbers[column]), (give, 0, 0, ERRNO_EPERM)]
-    rules += [(equal, 0, 1, clone3), (give, 0, 0, ERRNO_ENOSYS)]  # its flags lie in memory, where no filter can look
+    rules += [
+        (equal, 0, 1, clone3),
+        (give, 0, 0, ERRNO_ENOSYS),
+    ]  # its flags lie in memory, where no filter can look
     rules += [(equal, 0, 3, clone), (load, 0, 0, 16), (masked, 1, 0, CLONE_THREAD), (give, 0, 0, ERRNO_EPERM)]
     rules.append((give, 0, 0, ALLOW))
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
@@ -89,7 +98,9 @@ def protect_files(libc, folder):
     ruleset = libc.syscall(LANDLOCK_CREATE_RULESET, struct.pack("Q", rights), 8, 0)
     parent = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     rule = struct.pack("=Qi", rights, parent)
-    failed = libc.syscall(LANDLOCK_ADD_RULE, ruleset, 1, rule, 0) or libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0)
+    failed = libc.syscall(LANDLOCK_ADD_RULE, ruleset, 1, rule, 0) or libc.syscall(
+        LANDLOCK_RESTRICT_SELF, ruleset, 0
+    )
     os.close(parent)
     os.close(ruleset)
     if failed:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..errors import SandboxUnavailable
+from rlnb.errors import SandboxUnavailable
 
 Status = Literal[
     "ok",
@@ -156,7 +156,13 @@ class Sandbox:
 
 def start(folder: str, status_write: int) -> "subprocess.Popen[bytes]":
     """Start the child interpreter in `folder`. No fork of this process: `Popen` uses vfork where nothing forbids it."""
-    environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "HOME": folder, "TMPDIR": folder, "PYTHONHASHSEED": "0"}
+    environment = {
+        "PATH": os.defpath,
+        "LANG": "C.UTF-8",
+        "HOME": folder,
+        "TMPDIR": folder,
+        "PYTHONHASHSEED": "0",
+    }
     return subprocess.Popen(
         [INTERPRETER, "-I", "-S", CHILD],
         stdin=subprocess.PIPE,
@@ -211,7 +217,9 @@ def watch(process: "subprocess.Popen[bytes]", given: bytes, status_read: int, li
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream:
                 stream.close()
-    return verdict(process.returncode, ended_for, outputs, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    return verdict(
+        process.returncode, ended_for, outputs, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    )
 
 
 def pump(
@@ -283,7 +291,9 @@ def verdict(
         if ended_for == "timeout":  # the compiler itself was made to run for ever
             status, error = "timeout", "time limit while compiling"
     elif ended_for:
-        status, error = ("timeout", "time limit") if ended_for == "timeout" else ("output_exceeded", "output limit")
+        status, error = (
+            ("timeout", "time limit") if ended_for == "timeout" else ("output_exceeded", "output limit")
+        )
     elif exit_code in (-signal.SIGXCPU, -signal.SIGKILL) and seconds > 1:
         status, error = "timeout", "CPU time limit"
     elif exit_code < 0:
@@ -294,4 +304,6 @@ def verdict(
         status, error = "runtime_error", last_line or f"exit code {exit_code}"
     else:
         status, error = "ok", ""
-    return Execution(status, stdout, stderr, error, seconds, peak_memory_mib, isolation if letter in "CS" else "")
+    return Execution(
+        status, stdout, stderr, error, seconds, peak_memory_mib, isolation if letter in "CS" else ""
+    )

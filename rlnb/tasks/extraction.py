@@ -3,9 +3,13 @@
 import ast
 import re
 
-FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(
+    r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE
+)
 PYTHON_NAMES = ("python", "py", "python3")
-CODE_START = re.compile(r"^(?:def |class |import |from \w+ import |@|print\(|for |while |if |[A-Za-z_]\w* *=[^=])", re.MULTILINE)
+CODE_START = re.compile(
+    r"^(?:def |class |import |from \w+ import |@|print\(|for |while |if |[A-Za-z_]\w* *=[^=])", re.MULTILINE
+)
 
 
 def extract_code(completion: str, *, prefix: str = "") -> str | None:

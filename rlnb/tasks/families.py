@@ -9,15 +9,39 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .programming import Task, Test
+from rlnb.tasks.programming import Task, Test
 
 # Families that are never trained: what is learned elsewhere must carry over to them.
-NEW_FAMILIES = ("affine", "contains_number", "filtered_sum", "long_words", "replace_letter", "pair_list", "clamp", "digits")
+NEW_FAMILIES = (
+    "affine",
+    "contains_number",
+    "filtered_sum",
+    "long_words",
+    "replace_letter",
+    "pair_list",
+    "clamp",
+    "digits",
+)
 NUM_TESTS = 6
-WORDS = ("apple", "river", "moon", "stone", "letter", "banana", "green", "python", "summer", "paper", "tree", "window")
+WORDS = (
+    "apple",
+    "river",
+    "moon",
+    "stone",
+    "letter",
+    "banana",
+    "green",
+    "python",
+    "summer",
+    "paper",
+    "tree",
+    "window",
+)
 
 Reference = Callable[..., Any]
-Spec = tuple[str, int, str, str, Reference, str]  # family, level, parameters, statement, reference, kinds of inputs
+Spec = tuple[
+    str, int, str, str, Reference, str
+]  # family, level, parameters, statement, reference, kinds of inputs
 
 
 def specs() -> Iterator[Spec]:
@@ -34,9 +58,23 @@ def number_specs() -> Iterator[Spec]:
     for k in (1, 3, 5, 8, 10, 15, 20, 100):
         yield "add", 1, "n", f"Return the sum of n and {k}.", lambda n, k=k: n + k, "n"
     for k in (2, 3, 4, 5, 6, 7, 9, 10):
-        yield "divisible", 1, "n", f"Return True if n is divisible by {k}, else False.", lambda n, k=k: n % k == 0, "n"
+        yield (
+            "divisible",
+            1,
+            "n",
+            f"Return True if n is divisible by {k}, else False.",
+            lambda n, k=k: n % k == 0,
+            "n",
+        )
     for k in (0, 1, 5, 10, 20, 30, 50, 100):
-        yield "greater", 1, "n", f"Return True if n is greater than {k}, else False.", lambda n, k=k: n > k, "n"
+        yield (
+            "greater",
+            1,
+            "n",
+            f"Return True if n is greater than {k}, else False.",
+            lambda n, k=k: n > k,
+            "n",
+        )
     for k in (3, 4, 5, 6, 7, 8, 9, 11):
         yield "remainder", 1, "n", f"Return the remainder of n divided by {k}.", lambda n, k=k: n % k, "n"
     for k in (1, 2, 3, 4, 5, 7, 10, 12):
@@ -112,7 +150,14 @@ def list_specs() -> Iterator[Spec]:
             *(lambda xs, test=test: sum(x for x in xs if test(x)), "l"),
         )
     for k in (0, 1, 2, 3, 4, 5, 7, 9):
-        yield "contains_number", 1, "xs", f"Return True if {k} is in xs, else False.", lambda xs, k=k: k in xs, "l"
+        yield (
+            "contains_number",
+            1,
+            "xs",
+            f"Return True if {k} is in xs, else False.",
+            lambda xs, k=k: k in xs,
+            "l",
+        )
         yield (
             *("without", 2, "xs", f"Return a list of the numbers in xs without {k}."),
             *(lambda xs, k=k: [x for x in xs if x != k], "l"),
@@ -126,18 +171,43 @@ def list_specs() -> Iterator[Spec]:
         ("list_statistic", 1, "Return the largest number in xs.", max),
         ("list_statistic", 1, "Return the smallest number in xs.", min),
         ("list_statistic", 1, "Return the number of elements of xs.", len),
-        ("list_statistic", 2, "Return the largest number in xs minus the smallest.", lambda xs: max(xs) - min(xs)),
-        ("list_statistic", 2, "Return the sum of the first and the last number in xs.", lambda xs: xs[0] + xs[-1]),
+        (
+            "list_statistic",
+            2,
+            "Return the largest number in xs minus the smallest.",
+            lambda xs: max(xs) - min(xs),
+        ),
+        (
+            "list_statistic",
+            2,
+            "Return the sum of the first and the last number in xs.",
+            lambda xs: xs[0] + xs[-1],
+        ),
         ("list_order", 1, "Return xs sorted from small to large.", sorted),
         ("list_order", 1, "Return xs sorted from large to small.", lambda xs: sorted(xs, reverse=True)),
         ("list_order", 1, "Return xs in reverse order.", lambda xs: xs[::-1]),
         ("list_order", 1, "Return the first element of xs.", lambda xs: xs[0]),
         ("list_order", 1, "Return the last element of xs.", lambda xs: xs[-1]),
         ("list_order", 2, "Return every second element of xs, beginning with the first.", lambda xs: xs[::2]),
-        ("pair_list", 2, "Return a list with the smallest and the largest number in xs.", lambda xs: [min(xs), max(xs)]),
-        ("pair_list", 2, "Return a list with the first and the last number in xs.", lambda xs: [xs[0], xs[-1]]),
+        (
+            "pair_list",
+            2,
+            "Return a list with the smallest and the largest number in xs.",
+            lambda xs: [min(xs), max(xs)],
+        ),
+        (
+            "pair_list",
+            2,
+            "Return a list with the first and the last number in xs.",
+            lambda xs: [xs[0], xs[-1]],
+        ),
         ("pair_list", 2, "Return a list with the length and the sum of xs.", lambda xs: [len(xs), sum(xs)]),
-        ("pair_list", 2, "Return a list with the sum and the largest number of xs.", lambda xs: [sum(xs), max(xs)]),
+        (
+            "pair_list",
+            2,
+            "Return a list with the sum and the largest number of xs.",
+            lambda xs: [sum(xs), max(xs)],
+        ),
     ]
     for family, level, statement, reference in whole:
         yield family, level, "xs", statement, reference, "l"
@@ -150,21 +220,42 @@ def text_specs() -> Iterator[Spec]:
             *(lambda text, c=letter: text.count(c), "t"),
         )
         yield (
-            *("contains_letter", 1, "text", f"Return True if text contains the letter '{letter}', else False."),
+            *(
+                "contains_letter",
+                1,
+                "text",
+                f"Return True if text contains the letter '{letter}', else False.",
+            ),
             *(lambda text, c=letter: c in text, "t"),
         )
         yield (
             *("remove_letter", 2, "text", f"Return text without the letter '{letter}'."),
             *(lambda text, c=letter: text.replace(c, ""), "t"),
         )
-    for old, new in (("a", "o"), ("e", "a"), ("o", "0"), ("r", "l"), ("n", "m"), ("t", "d"), ("p", "b"), ("e", "i")):
+    for old, new in (
+        ("a", "o"),
+        ("e", "a"),
+        ("o", "0"),
+        ("r", "l"),
+        ("n", "m"),
+        ("t", "d"),
+        ("p", "b"),
+        ("e", "i"),
+    ):
         yield (
             *("replace_letter", 2, "text", f"Return text with every '{old}' replaced by '{new}'."),
             *(lambda text, old=old, new=new: text.replace(old, new), "t"),
         )
     for k in (2, 3, 4, 5):
         yield "repeat_text", 1, "text", f"Return text repeated {k} times.", lambda text, k=k: text * k, "t"
-        yield "prefix", 1, "text", f"Return the first {k} characters of text.", lambda text, k=k: text[:k], "t"
+        yield (
+            "prefix",
+            1,
+            "text",
+            f"Return the first {k} characters of text.",
+            lambda text, k=k: text[:k],
+            "t",
+        )
         yield (
             *("long_words", 3, "words", f"Return a list of the words longer than {k} letters."),
             *(lambda words, k=k: [word for word in words if len(word) > k], "w"),
@@ -173,8 +264,21 @@ def text_specs() -> Iterator[Spec]:
             *("count_long", 3, "words", f"Return how many words are longer than {k} letters."),
             *(lambda words, k=k: sum(1 for word in words if len(word) > k), "w"),
         )
-    for sign, name in (("-", "a dash"), (",", "a comma"), (" ", "a space"), ("+", "a plus sign"), ("/", "a slash")):
-        yield "join_words", 2, "words", f"Return the words joined with {name}.", lambda words, sign=sign: sign.join(words), "w"
+    for sign, name in (
+        ("-", "a dash"),
+        (",", "a comma"),
+        (" ", "a space"),
+        ("+", "a plus sign"),
+        ("/", "a slash"),
+    ):
+        yield (
+            "join_words",
+            2,
+            "words",
+            f"Return the words joined with {name}.",
+            lambda words, sign=sign: sign.join(words),
+            "w",
+        )
     simple: list[tuple[str, int, str, str, Reference, str]] = [
         ("text_case", 1, "text", "Return text in upper case.", str.upper, "t"),
         ("text_case", 1, "text", "Return text with its first letter in upper case.", str.capitalize, "t"),
@@ -199,7 +303,11 @@ def text_specs() -> Iterator[Spec]:
 def draw(kind: str, generator: random.Random) -> tuple[Any, ...]:
     """Arguments of one call."""
     if kind == "n":
-        return (generator.choice([generator.randint(-10, 60), generator.randint(0, 30), generator.randint(0, 200)]),)
+        return (
+            generator.choice(
+                [generator.randint(-10, 60), generator.randint(0, 30), generator.randint(0, 200)]
+            ),
+        )
     if kind == "s":
         return (generator.randint(3, 20),)
     if kind == "b":
@@ -223,9 +331,7 @@ def builtin_tasks(levels: tuple[int, ...] = (1, 2, 3)) -> list[Task]:
         name = f"{family}-{counts[family]:02d}"
         if level in levels:
             tests = distinct_tests(name, kind, reference)
-            tasks.append(
-                Task(name, family, level, "f", parameters, statement, tests[0], tuple(tests[1:]))
-            )
+            tasks.append(Task(name, family, level, "f", parameters, statement, tests[0], tuple(tests[1:])))
     return tasks
 
 

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .programming import Task
+from rlnb.tasks.programming import Task
 
 PromptForm = Literal["chat", "prefilled", "completion"]
-SYSTEM = "You write Python."  # short: every prompt is read again for each completion and in each training pass
+# An empty system message keeps a chat template from adding its own: every token of a prompt is read again for each
+# completion and in each training pass.
+SYSTEM = ""
 
 
 @dataclass(frozen=True)
@@ -19,11 +21,10 @@ class Prompt:
 
 def question(task: Task, *, printed_example: bool = True) -> str:
     """The task in words with one example. With `printed_example` the answer is to print it, so output is earned."""
-    request = f" After the function, print `{task.example_call}`." if printed_example else ""
+    request = f" After it, print `{task.example_call}`." if printed_example else ""
     return (
-        f"Write a Python function `{task.function}({task.parameters})`. {task.statement} "
-        f"For example, `{task.example_call}` gives `{task.example.expected!r}`.{request} "
-        "Answer with one Python code block only."
+        f"Write a Python function. {task.statement} For example, `{task.example_call}` gives "
+        f"`{task.example.expected!r}`.{request}"
     )
 
 

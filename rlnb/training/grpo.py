@@ -17,16 +17,18 @@ from datasets import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig
 
-from ..errors import ParamsError, Preempted, TrainingDiverged
-from ..metrics import Tracker
-from ..policy import Policy
-from ..tasks import Task
-from ..tasks.prompts import PromptForm, build_prompt
+from rlnb.errors import ParamsError, Preempted, TrainingDiverged
+from rlnb.metrics import Tracker
+from rlnb.policy import Policy
+from rlnb.tasks import Task
+from rlnb.tasks.prompts import PromptForm, build_prompt
 
 INCOMPLETE_MARK = "checkpoint-is-incomplete.txt"
 
 
-def grpo_config(training: Any, *, output_dir: str | Path, seed: int, dtype: str, use_gpu: bool, vllm: Any = None) -> GRPOConfig:
+def grpo_config(
+    training: Any, *, output_dir: str | Path, seed: int, dtype: str, use_gpu: bool, vllm: Any = None
+) -> GRPOConfig:
     """TRL's configuration from the parameters' `training` and `vllm` sections.
 
     One epoch over prompts that `prompt_dataset` has put in order for the whole run, so that a resumed run sees the
@@ -89,7 +91,13 @@ def prompt_order(num_tasks: int, num_prompts: int, *, seed: int) -> list[int]:
 
 
 def prompt_dataset(
-    tasks: Sequence[Task], policy: Policy, config: GRPOConfig, *, form: PromptForm, printed_example: bool, max_prompt_tokens: int
+    tasks: Sequence[Task],
+    policy: Policy,
+    config: GRPOConfig,
+    *,
+    form: PromptForm,
+    printed_example: bool,
+    max_prompt_tokens: int,
 ) -> Dataset:
     """The prompts of the whole run in order. Tasks whose prompt is longer than `max_prompt_tokens` are left out."""
     prompts = [build_prompt(task, form, policy.tokenizer, printed_example=printed_example) for task in tasks]
@@ -98,7 +106,9 @@ def prompt_dataset(
         for task, prompt in zip(tasks, prompts, strict=True)
         if len(policy.tokenizer(prompt.text)["input_ids"]) <= max_prompt_tokens
     ]
-    completions_per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps * config.world_size
+    completions_per_step = (
+        config.per_device_train_batch_size * config.gradient_accumulation_steps * config.world_size
+    )
     num_prompts = config.max_steps * math.ceil(completions_per_step / config.num_generations)
     return Dataset.from_list([rows[i] for i in prompt_order(len(rows), num_prompts, seed=config.seed)])
 
@@ -144,7 +154,9 @@ class StopOnSignal(TrainerCallback):
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if error_type is None and self.received and not self._finished:
-            raise Preempted(f"{self.received}: the checkpoint of this step is saved; run again to go on from it")
+            raise Preempted(
+                f"{self.received}: the checkpoint of this step is saved; run again to go on from it"
+            )
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         self.received = signal.Signals(number).name
@@ -165,16 +177,22 @@ class MetricsReporter(TrainerCallback):
     show: called with (step, max_steps, logs) after each step's log, for the live plot.
     """
 
-    def __init__(self, tracker: Tracker, *, show: Callable[[int, int, Mapping[str, Any]], None] | None = None) -> None:
+    def __init__(
+        self, tracker: Tracker, *, show: Callable[[int, int, Mapping[str, Any]], None] | None = None
+    ) -> None:
         self.tracker = tracker
         self.show = show
         self.step_seconds = 0.0
         self._step_started = 0.0
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         self._step_started = time.perf_counter()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         self.step_seconds += time.perf_counter() - self._step_started
 
     def on_log(
@@ -244,9 +262,13 @@ class FirstStepCheck(TrainerCallback):
         if cut > 0.2:
             self.say(f"warning: {cut:.0%} of the completions were cut; raise training.max_completion_length")
         if tied >= 1:
-            self.say("warning: all groups tied, so nothing was learned; raise training.num_generations or change reward.preset")
+            self.say(
+                "warning: all groups tied, so nothing was learned; raise training.num_generations or change reward.preset"
+            )
         if invalid > 0.5:
-            self.say(f"warning: {invalid:.0%} of the completions hold no valid code; try tasks.prompt = prefilled")
+            self.say(
+                f"warning: {invalid:.0%} of the completions hold no valid code; try tasks.prompt = prefilled"
+            )
 
 
 def check_trained(state: TrainerState) -> None:

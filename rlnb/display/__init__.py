@@ -1,0 +1,1 @@
+"""What a notebook shows: tables, live plots, examples. Imported by notebooks only."""
