@@ -43,6 +43,11 @@ class Policy:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
+    def stop_at(self, token_ids: Sequence[int]) -> None:
+        """End every generation at these tokens too, TRL's included: it reads the model's generation config."""
+        config = self.model.generation_config
+        config.eos_token_id = sorted({*config.eos_token_id, *token_ids})
+
     def num_parameters(self) -> tuple[int, int]:
         """Trained and all parameters."""
         sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self.model.parameters()]
@@ -296,18 +301,18 @@ def generate(
     max_new_tokens: int,
     temperature: float,
     seed: int = 0,
-    stop_token_ids: Sequence[int] = (),
     batch_size: int = 32,
     reference: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[str]:
     """One completion a prompt, in their order; special tokens removed, a stop token kept when it is text.
 
+    Ends where the policy stops (`Policy.stop_at`).
     temperature 0 is greedy. Sampling depends on `seed` and the prompts alone and leaves the global random state as
     it was. reference: with the adapters disabled. progress: called with (done, all) after each batch.
     """
     tokenizer, model = policy.tokenizer, policy.model
-    ends = sorted({*model.generation_config.eos_token_id, *stop_token_ids})
+    ends = model.generation_config.eos_token_id
     sampling = (
         {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         if temperature

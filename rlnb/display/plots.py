@@ -35,8 +35,8 @@ class LiveRewards:
         self.path = Path(output_dir) / "metrics.jsonl"
         self._handle: Any = None
 
-    def update(self, step: int, max_steps: int, _: Mapping[str, Any]) -> None:
-        """Redraw; the signature is that of `MetricsReporter.show`."""
+    def update(self, step: int, max_steps: int) -> None:
+        """Redraw after a step; what `MetricsReporter` calls."""
         figure = draw_rewards(read_metrics(self.path), max_steps=max_steps)
         if self._handle is None:
             self._handle = display(figure, display_id=True)

@@ -1,9 +1,12 @@
 """How well a policy writes programs for held-out tasks: sampled and greedy, known and new families."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
 from rlnb.policy import Policy, generate
 from rlnb.rewards.code_execution import Judgement, Preset, judge
 from rlnb.sandbox import Limits, Sandbox
@@ -39,9 +42,25 @@ class ProgramEvaluation:
     temperature: float
     max_completion_length: int
     timeout_seconds: float
-    stop_token_ids: Sequence[int]
     batch_size: int = 32
     seed: int = 0
+
+    @classmethod
+    def from_params(
+        cls, params: GrpoCodeExecutionParams, splits: Mapping[str, Sequence[Task]], sandbox: Sandbox
+    ) -> "ProgramEvaluation":
+        """What a notebook's parameters ask for."""
+        return cls(
+            splits=splits,
+            form=params.tasks.prompt,
+            sandbox=sandbox,
+            preset=params.reward.preset,
+            printed_example=params.tasks.printed_example,
+            num_samples=params.evaluation.num_samples,
+            temperature=params.evaluation.temperature,
+            max_completion_length=params.training.max_completion_length,
+            timeout_seconds=params.evaluation.timeout_seconds,
+        )
 
     def __call__(
         self, policy: Policy, *, num_questions: int, progress: Callable[[int, int], None] | None = None
@@ -64,7 +83,6 @@ class ProgramEvaluation:
                 max_new_tokens=self.max_completion_length,
                 temperature=0.0 if greedy else self.temperature,
                 seed=self.seed,
-                stop_token_ids=self.stop_token_ids,
                 batch_size=self.batch_size,
                 progress=(lambda part, _, done=done: progress(done + part, total)) if progress else None,
             )
@@ -154,3 +172,31 @@ def compare(before: Sequence[Answer], after: Sequence[Answer], preset: Preset) -
                 }
             )
     return rows
+
+
+def save_results(
+    path: str | Path, params: GrpoCodeExecutionParams, before: Sequence[Answer], after: Sequence[Answer]
+) -> None:
+    """Write parameters, comparison and every answer as JSON, whole or not at all."""
+    results = {
+        "params": params.model_dump(mode="json"),
+        "comparison": compare(before, after, params.reward.preset),
+        "before": [answer_record(answer) for answer in before],
+        "after": [answer_record(answer) for answer in after],
+    }
+    path = Path(path)
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    unfinished.rename(path)
+
+
+def answer_record(answer: Answer) -> dict[str, Any]:
+    """An answer as plain data."""
+    return {
+        "task": answer.task.id,
+        "split": answer.split,
+        "greedy": answer.greedy,
+        "completion": answer.completion,
+        "outcome": answer.judgement.outcome,
+        "results": answer.judgement.results,
+    }

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from datasets import Dataset
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig
 
 from rlnb.errors import ParamsError, Preempted, TrainingDiverged
@@ -71,6 +71,8 @@ def grpo_config(
         shuffle_dataset=False,
         logging_steps=1,
         logging_first_step=True,
+        log_completions=True,
+        num_completions_to_print=0,
         disable_tqdm=True,
         report_to="none",
         remove_unused_columns=False,
@@ -125,6 +127,11 @@ def latest_checkpoint(directory: str | Path) -> str | None:
     return str(max(found)[1]) if found else None
 
 
+def step_of(checkpoint: str | None) -> int:
+    """The step a checkpoint was saved at, 0 for none."""
+    return int(checkpoint.rpartition("-")[2]) if checkpoint else 0
+
+
 def checkpoint_to_resume(resume: str, output_dir: str | Path) -> str | None:
     """What `training.resume` means: "auto" the newest checkpoint of this run, "never" none, else that directory."""
     if resume == "never":
@@ -139,7 +146,8 @@ class StopOnSignal(TrainerCallback):
     around `train()`: it puts the handlers back, and raises Preempted when a signal has cut training short.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trainer: Any) -> None:
+        trainer.add_callback(self)
         self.received = ""
         self._finished = False
         self._previous: dict[int, Any] = {}
@@ -172,14 +180,14 @@ class StopOnSignal(TrainerCallback):
 
 
 class MetricsReporter(TrainerCallback):
-    """Hands every log of the trainer to the run's tracker, and shows one line a step.
+    """Hands every log of the trainer to the run's tracker, and prints some fifty lines over the run.
 
-    show: called with (step, max_steps, logs) after each step's log, for the live plot.
+    show: called with (step, max_steps) after each step's log, for the live plot. Takes the place of the trainer's
+    own printing of whole logs. `step_seconds` counts the time inside steps.
     """
 
-    def __init__(
-        self, tracker: Tracker, *, show: Callable[[int, int, Mapping[str, Any]], None] | None = None
-    ) -> None:
+    def __init__(self, tracker: Tracker, trainer: Any, *, show: Callable[[int, int], None] | None = None) -> None:
+        trainer.remove_callback(PrinterCallback)
         self.tracker = tracker
         self.show = show
         self.step_seconds = 0.0
@@ -205,23 +213,37 @@ class MetricsReporter(TrainerCallback):
     ) -> None:
         if not state.is_world_process_zero or not logs or "train_runtime" in logs:
             return
-        self.tracker.report(state.global_step, dict(logs))
+        step, last = state.global_step, state.max_steps
+        self.tracker.report(step, dict(logs))
+        if step == last or step % max(1, last // 50) == 0:
+            print(progress_line(step, last, logs), flush=True)
         if self.show:
-            self.show(state.global_step, state.max_steps, logs)
+            self.show(step, last)
+
+
+def progress_line(step: int, max_steps: int, logs: Mapping[str, Any]) -> str:
+    """One step in a line: reward, share that passes, share that ran, length, seconds."""
+    ran = sum(logs.get(f"status/{name}_share") or 0.0 for name in ("ok_with_output", "ok_without_output"))
+    return (
+        f"step {step}/{max_steps}  reward {logs.get('reward') or 0.0:+.2f}  "
+        f"passes {logs.get('reward/pass_rate') or 0.0:.0%}  runs {ran:.0%}  "
+        f"{logs.get('completions/mean_length') or 0.0:.0f} tokens  {logs.get('step_time') or 0.0:.1f} s"
+    )
 
 
 class IntervalEvaluation(TrainerCallback):
     """Every `interval` steps call `evaluate() -> metrics` and add them to that step's log.
 
-    `evaluate` must leave the random state and the model's mode as they were; `policy.generate` does. Give it the
-    trainer after construction (`callback.trainer = trainer`): TRL offers no other way into a step's log, since
-    `trainer.log` inside a callback swallows the step's own.
+    `evaluate` must leave the random state and the model's mode as they were; `policy.generate` does. The metrics
+    go through the trainer's own store: `trainer.log` inside a callback would swallow the step's log.
     """
 
-    def __init__(self, evaluate: Callable[[], Mapping[str, float]], *, interval: int) -> None:
+    def __init__(
+        self, evaluate: Callable[[], Mapping[str, float]], *, interval: int, trainer: Any
+    ) -> None:
         self.evaluate = evaluate
         self.interval = interval
-        self.trainer: Any = None
+        self.trainer = trainer
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
