@@ -21,11 +21,11 @@ class Prompt:
 
 def question(task: Task, *, printed_example: bool = True) -> str:
     """The task in words with one example. With `printed_example` the answer is to print it, so output is earned."""
-    request = f" After it, print `{task.example_call}`." if printed_example else ""
-    return (
-        f"Write a Python function. {task.statement} For example, `{task.example_call}` gives "
-        f"`{task.example.expected!r}`.{request}"
-    )
+    example = f"`{task.example_call}` gives `{task.example.expected!r}`."
+    if printed_example:
+        example = f"At the end, `print({task.example_call})` gives `{task.example.expected!r}`."
+        return f"Write a Python function. {task.statement} {example}"
+    return f"Write a Python function. {task.statement} For example, {example}"
 
 
 def build_prompt(task: Task, form: PromptForm, tokenizer: Any, *, printed_example: bool = True) -> Prompt:

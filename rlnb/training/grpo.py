@@ -115,11 +115,11 @@ def prompt_dataset(
     return Dataset.from_list([rows[i] for i in prompt_order(len(rows), num_prompts, seed=config.seed)])
 
 
-def latest_checkpoint(directory: str | Path) -> str | None:
-    """The newest complete checkpoint under `directory`, or None. One that was being written at a kill is passed over."""
+def latest_checkpoint(output_dir: str | Path) -> str | None:
+    """The newest complete checkpoint of a run, or None. One that was being written at a kill is passed over."""
     found = [
         (int(path.name.rpartition("-")[2]), path)
-        for path in Path(directory).glob("checkpoint-*")
+        for path in (Path(output_dir) / "checkpoints").glob("checkpoint-*")
         if path.name.rpartition("-")[2].isdigit()
         and (path / "trainer_state.json").exists()
         and not (path / INCOMPLETE_MARK).exists()

@@ -1,0 +1,169 @@
+"""What we hang on TRL: exact resume, evaluation that disturbs nothing, stopping on a signal."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+from transformers import TrainerState
+
+from rlnb.errors import ParamsError, TrainingDiverged
+from rlnb.metrics import METRICS, describe, read_metrics
+from rlnb.training import grpo
+
+SCRIPT = str(Path(__file__).with_name("tiny_run.py"))
+COMPARED = ("loss", "grad_norm", "reward", "entropy", "learning_rate", "completions/mean_length")
+
+
+def run(output_dir: Path, *options: str) -> None:
+    subprocess.run([sys.executable, SCRIPT, str(output_dir), *options], check=True, capture_output=True, timeout=200)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output_dir = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    run(output_dir)
+    return output_dir
+
+
+def stop_after(output_dir: Path, *, step: int, by: signal.Signals) -> str:
+    """Start a run, send it a signal once a step is through, and return what it said on stderr."""
+    command = [sys.executable, SCRIPT, str(output_dir), "--announce"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == f"step {step}":
+                process.send_signal(by)
+                break
+        return process.communicate(timeout=200)[1]
+
+
+def assert_same_training(first: Path, second: Path) -> None:
+    histories = [json.loads((path / "history.json").read_text()) for path in (first, second)]
+    for name in COMPARED:
+        assert [row[name] for row in histories[0]] == [row[name] for row in histories[1]], name
+    weights = [load_file(path / "adapters" / "adapter_model.safetensors") for path in (first, second)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+
+def test_training_changes_the_adapters_and_learns(uninterrupted: Path) -> None:
+    weights = load_file(uninterrupted / "adapters" / "adapter_model.safetensors")
+    assert any(abs(weight).max() > 0 for name, weight in weights.items() if "lora_B" in name)
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_run_stopped_by_a_signal_resumes_to_the_bit(
+    uninterrupted: Path, tmp_path: Path, by: signal.Signals
+) -> None:
+    stopped = tmp_path / "stopped"
+    message = stop_after(stopped, step=3, by=by)
+    assert f"Preempted: {by.name}: the checkpoint of this step is saved; run again to go on from it" in message
+    saved = grpo.step_of(grpo.latest_checkpoint(stopped))
+    assert 3 <= saved < 6  # between checkpoints of every second step: the signal's own
+    run(stopped)
+    assert_same_training(uninterrupted, stopped)
+
+
+def test_a_run_killed_outright_resumes_to_the_bit_from_its_last_checkpoint(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    killed = tmp_path / "killed"
+    stop_after(killed, step=5, by=signal.SIGKILL)
+    assert grpo.step_of(grpo.latest_checkpoint(killed)) == 4
+    run(killed)
+    assert_same_training(uninterrupted, killed)
+    assert [row["step"] for row in read_metrics(killed / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_evaluating_at_intervals_changes_nothing_in_the_training(uninterrupted: Path, tmp_path: Path) -> None:
+    evaluated = tmp_path / "evaluated"
+    run(evaluated, "--evaluate")
+    assert_same_training(uninterrupted, evaluated)
+    rows = {row["step"]: row for row in read_metrics(evaluated / "metrics.jsonl")}
+    assert [step for step, row in rows.items() if "heldout/known/reward" in row] == [2, 4]
+    assert "loss" in rows[2] and "reward" in rows[2]  # the step's own log is not swallowed
+
+
+def test_every_metric_of_a_run_stands_in_the_table(uninterrupted: Path) -> None:
+    written = {name for row in read_metrics(uninterrupted / "metrics.jsonl") for name in row}
+    unknown = {name for name in written - {"step", "time"} if describe(name) is None}
+    assert not unknown
+    assert {"loss", "reward", "step_time"} <= written & set(METRICS)
+
+
+def test_old_checkpoints_are_cleaned_up(uninterrupted: Path) -> None:
+    names = sorted(path.name for path in (uninterrupted / "checkpoints").glob("checkpoint-*"))
+    assert names == ["checkpoint-4", "checkpoint-6"]
+
+
+def test_the_prompt_order_goes_through_every_task_before_any_comes_again() -> None:
+    order = grpo.prompt_order(5, 12, seed=3)
+    assert len(order) == 12
+    assert sorted(order[:5]) == sorted(order[5:10]) == [0, 1, 2, 3, 4]
+    assert order == grpo.prompt_order(5, 12, seed=3) != grpo.prompt_order(5, 12, seed=4)
+
+
+def test_the_prompt_order_leaves_the_global_random_state_alone() -> None:
+    random.seed(1)
+    before = random.getstate()
+    grpo.prompt_order(5, 12, seed=3)
+    assert random.getstate() == before
+
+
+def test_no_task_left_to_train_on_is_refused() -> None:
+    with pytest.raises(ParamsError, match="tasks: no task is left to train on; allow more levels or longer prompts"):
+        grpo.prompt_order(0, 4, seed=1)
+
+
+def test_a_checkpoint_that_was_being_written_is_passed_over(tmp_path: Path) -> None:
+    for step, mark in [(2, ""), (10, ""), (12, grpo.INCOMPLETE_MARK)]:
+        folder = tmp_path / "checkpoints" / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        (folder / "trainer_state.json").touch()
+        if mark:
+            (folder / mark).touch()
+    (tmp_path / "checkpoints" / "checkpoint-14").mkdir()
+    found = grpo.checkpoint_to_resume("auto", tmp_path)
+    assert grpo.step_of(found) == 10
+    assert grpo.checkpoint_to_resume("never", tmp_path) is None
+    assert grpo.checkpoint_to_resume("elsewhere", tmp_path) == "elsewhere"
+
+
+def test_training_without_a_step_is_an_error() -> None:
+    with pytest.raises(TrainingDiverged, match="training made 0 steps"):
+        grpo.check_trained(TrainerState(global_step=0))
+
+
+def test_a_loss_that_is_no_number_is_an_error() -> None:
+    state = TrainerState(global_step=2)
+    state.log_history = [{"loss": 0.1}, {"loss": float("nan")}]
+    with pytest.raises(TrainingDiverged, match="the loss became nan; lower training.learning_rate"):
+        grpo.check_trained(state)
+
+
+def first_step_lines(**logs: float) -> list[str]:
+    lines: list[str] = []
+    check = grpo.FirstStepCheck(lines.append)
+    check.on_log(None, TrainerState(global_step=1), None, logs={"reward": 0.25, **logs})  # type: ignore[arg-type]
+    return lines
+
+
+def test_the_first_step_says_in_one_line_what_was_learned_from() -> None:
+    logs = {"completions/mean_length": 30.2, "frac_reward_zero_std": 0.25, "completions/clipped_ratio": 0.1}
+    assert first_step_lines(**logs) == [
+        "step 1: mean reward +0.25, 30 tokens a completion, 10% cut, 25% of the groups tied, 0% without valid code"
+    ]
+
+
+def test_the_first_step_warns_of_cut_tied_and_invalid_completions() -> None:
+    logs = {"completions/clipped_ratio": 0.5, "frac_reward_zero_std": 1.0, "status/no_code_share": 0.6}
+    assert first_step_lines(**logs)[1:] == [
+        "warning: 50% of the completions were cut; raise training.max_completion_length",
+        "warning: all groups tied, so nothing was learned; raise training.num_generations or change reward.preset",
+        "warning: 60% of the completions hold no valid code; try tasks.prompt = prefilled",
+    ]

@@ -1,0 +1,76 @@
+"""A GRPO run of the tiny model in its own process: what the tests of resuming start, stop and start again.
+
+The tasks are few, so that the prompts' order crosses epoch boundaries; the reward is the share of lower-case
+letters, which random weights can earn and learn.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from trl import GRPOTrainer
+
+from rlnb.metrics import open_tracker
+from rlnb.params.sections import ModelParams, TrainingParams
+from rlnb.policy import generate, load_policy, save_adapters
+from rlnb.tasks.families import builtin_tasks
+from rlnb.training import grpo
+
+
+def lower_case(*, completions: list[str], **_: object) -> list[float]:
+    return [sum(letter.islower() for letter in text) / max(1, len(text)) for text in completions]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output_dir", type=Path)
+    parser.add_argument("--max-steps", type=int, default=6)
+    parser.add_argument("--evaluate", action="store_true")
+    parser.add_argument("--announce", action="store_true", help="print a line a step")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    policy = load_policy(tiny_model(arguments.output_dir.parent))
+    training = TrainingParams(
+        learning_rate=1e-2, max_steps=arguments.max_steps, per_device_train_batch_size=4, num_generations=4,
+        gradient_accumulation_steps=2, max_completion_length=12, save_steps=2, gradient_checkpointing=False,
+    )  # fmt: skip
+    config = grpo.grpo_config(training, output_dir=arguments.output_dir, seed=1, dtype="float32", use_gpu=False)
+    prompts = grpo.prompt_dataset(
+        builtin_tasks()[:3], policy, config, form="chat", printed_example=False, max_prompt_tokens=500
+    )
+    trainer = GRPOTrainer(
+        policy.model, reward_funcs=[lower_case], args=config, train_dataset=prompts,
+        processing_class=policy.tokenizer,
+    )  # fmt: skip
+    checkpoint = grpo.checkpoint_to_resume("auto", arguments.output_dir)
+    tracker = open_tracker(
+        arguments.output_dir, config={}, resume_step=grpo.step_of(checkpoint), tensorboard=False
+    )
+    show = (lambda step, _: print("step", step, flush=True)) if arguments.announce else None
+    trainer.add_callback(grpo.MetricsReporter(tracker, trainer, show=show))
+    if arguments.evaluate:
+        texts = [row["prompt"] for row in list(prompts)[:2]]
+
+        def evaluate() -> dict[str, float]:
+            answers = generate(policy, texts, max_new_tokens=5, temperature=1.0, seed=3)
+            return {"heldout/known/reward": sum(lower_case(completions=answers)) / len(answers)}
+
+        trainer.add_callback(grpo.IntervalEvaluation(evaluate, interval=2, trainer=trainer))
+    with tracker, grpo.StopOnSignal(trainer):
+        trainer.train(resume_from_checkpoint=checkpoint)
+    grpo.check_trained(trainer.state)
+    save_adapters(policy, arguments.output_dir / "adapters")
+    history = [row for row in trainer.state.log_history if "loss" in row]
+    (arguments.output_dir / "history.json").write_text(json.dumps(history))
+
+
+def tiny_model(cache_dir: Path) -> ModelParams:
+    return ModelParams(
+        id="tiny", cache_dir=str(cache_dir / "cache"), engine="transformers", dtype="float32", attention="sdpa",
+        load_in_4bit=False, lora_rank=4, lora_dropout=0.1,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
