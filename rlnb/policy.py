@@ -243,6 +243,7 @@ def load_with_unsloth(
 def complete_tokenizer(model: Any, tokenizer: Any) -> None:
     """Pad on the left, with a token that is not an end token, and stop at every end the model or its chat knows."""
     tokenizer.padding_side = "left"
+    tokenizer.clean_up_tokenization_spaces = False  # it would strip spaces from code
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     ends = model.generation_config.eos_token_id
@@ -264,7 +265,7 @@ def clear_errors(model_id: str, cache_dir: str | Path) -> Iterator[None]:
         raise PolicyUnavailable(
             f"model.id = {model_id!r} does not fit this GPU; set model.load_in_4bit to true or take a smaller model"
         ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         offline = os.environ.get("HF_HUB_OFFLINE") == "1"
         if offline and not Path(model_id).exists():
             raise PolicyUnavailable(
@@ -273,7 +274,7 @@ def clear_errors(model_id: str, cache_dir: str | Path) -> Iterator[None]:
                 "or set model.id to 'embedded'"
             ) from error
         raise PolicyUnavailable(
-            f"model.id = {model_id!r} cannot be loaded: {str(error).splitlines()[0]}"
+            f"model.id = {model_id!r} cannot be loaded: {str(error).strip().splitlines()[0]}"
         ) from error
 
 

@@ -28,6 +28,7 @@ from rlnb.errors import RlnbError
 
 UNIX_SOCKET_PATH_LIMIT = 107  # bytes, of sun_path on Linux without its ending zero
 SOCKET_NAME_LENGTH = len("/kernel-ipc-99")
+SOCKET_DIRECTORY_PREFIX = "rlnb-ipc-"  # no other part of rlnb may use it: what is not locked is removed
 
 
 class RunInUse(RlnbError):
@@ -151,11 +152,14 @@ def socket_directory() -> Iterator[Path]:
     another container that shares the temporary directory.
     """
     root = Path(tempfile.gettempdir())
-    if len(os.fsencode(root)) + len("/rlnb-12345678") + SOCKET_NAME_LENGTH > UNIX_SOCKET_PATH_LIMIT:
+    if (
+        len(os.fsencode(root)) + len(f"/{SOCKET_DIRECTORY_PREFIX}12345678") + SOCKET_NAME_LENGTH
+        > UNIX_SOCKET_PATH_LIMIT
+    ):
         root = Path("/tmp")
     _remove_dead_socket_directories(root)
     while True:
-        directory = Path(tempfile.mkdtemp(prefix="rlnb-", dir=root))
+        directory = Path(tempfile.mkdtemp(prefix=SOCKET_DIRECTORY_PREFIX, dir=root))
         descriptor = os.open(directory, os.O_RDONLY)
         if _try_lock(descriptor) and directory.exists():  # else another run took it for a dead one just now
             break
@@ -214,7 +218,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _remove_dead_socket_directories(root: Path) -> None:
-    for directory in root.glob("rlnb-????????"):
+    for directory in root.glob(SOCKET_DIRECTORY_PREFIX + "????????"):
         try:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:  # gone meanwhile, or another user's

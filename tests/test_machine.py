@@ -74,8 +74,13 @@ def test_no_two_rows_claim_the_same_capability():
 
 
 def test_without_a_gpu_the_memory_is_the_systems():
-    seen = Probe(system_memory_gib=31.2, cpu_count=4)
+    seen = Probe(system_memory_gib=31.2, cpu_count=4, cpu_flags=frozenset({"fpu", "avx2"}))
     assert identify(seen) == Machine("cpu", "", None, 31.2, 4, "workstation", "unasked")
+
+
+@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
+def test_a_cpu_that_multiplies_bfloat16_has_a_row_of_its_own(flag: str) -> None:
+    assert identify(Probe(cpu_flags=frozenset({"fpu", flag}))).name == "cpu_bf16"
 
 
 def test_a_gb10_has_the_systems_memory_since_nvidia_smi_prints_none():
@@ -140,6 +145,7 @@ def test_nvidia_smi_is_read_with_commas_in_names_and_memory_that_is_not_availabl
     ("name", "memory_gib", "profile", "dtype", "model_id"),
     [
         ("cpu", 512.0, "cpu", "float32", "embedded"),
+        ("cpu_bf16", 512.0, "cpu", "bfloat16", "embedded"),
         ("older", 16.0, "cpu", "float32", "embedded"),
         ("v100", 16.0, "v100", "float16", "Qwen/Qwen2.5-1.5B"),
         ("v100", 32.0, "v100", "float16", "Qwen/Qwen2.5-3B"),
@@ -160,7 +166,7 @@ def test_each_machine_gets_what_it_can_compute_and_hold(name, memory_gib, profil
     chosen = choose(a_machine(name, memory_gib))
     assert (chosen.profile, chosen.dtype, chosen.model_id) == (profile, dtype, model_id)
     assert chosen.attention == "sdpa"
-    assert chosen.gradient_checkpointing == (name not in ("cpu", "older"))
+    assert chosen.gradient_checkpointing == (name not in ("cpu", "cpu_bf16", "older"))
 
 
 def test_every_row_has_a_profile_for_the_first_pipeline():
@@ -178,7 +184,7 @@ def test_unsloth_is_chosen_on_gpus_where_it_is_installed(name):
     assert choose(machine).engine == "transformers"
 
 
-@pytest.mark.parametrize("name", ["cpu", "older", "newer"])
+@pytest.mark.parametrize("name", ["cpu", "cpu_bf16", "older", "newer"])
 def test_unsloth_is_not_chosen_where_it_is_not_known_to_work(name):
     assert choose(a_machine(name, 80.0), installed={"unsloth": "2026.10.7"}).engine == "transformers"
 

@@ -126,13 +126,24 @@ def show_samples(output_dir: str | Path, *, limit: int = 8) -> Table:
     """Completions of the last training step that was logged, as TRL wrote them, best rewards first."""
     files = sorted(Path(output_dir).glob("checkpoints/completions/completions_*.parquet"))
     if not files:
-        return Table(["step", "completion", "outcome", "reward", "advantage"], [], caption="No completions were logged.")
+        return Table(
+            ["step", "completion", "outcome", "reward", "advantage"],
+            [],
+            caption="No completions were logged.",
+        )
     rows = pandas.read_parquet(files[-1]).sort_values("code", ascending=False).to_dict("records")
     picked = rows if len(rows) <= limit else [rows[i * (len(rows) - 1) // (limit - 1)] for i in range(limit)]
     return Table(
         ["step", "task", "completion", "outcome", "reward", "advantage"],
         [
-            (row["step"], row["prompt"][-160:], row["completion"] + "\n", row["outcome"], row["code"], row["advantage"])
+            (
+                row["step"],
+                row["prompt"][-160:],
+                row["completion"] + "\n",
+                row["outcome"],
+                row["code"],
+                row["advantage"],
+            )
             for row in picked
         ],
         caption=f"{len(picked)} of {len(rows)} completions of step {rows[0]['step']}",

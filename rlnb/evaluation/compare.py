@@ -23,12 +23,17 @@ def bootstrap_difference(
 ) -> Estimate:
     """Mean of after - before over paired tasks, with its percentile bootstrap interval.
 
-    before, after: float (num_tasks,), one mean a task, in the same order. Tasks are resampled, not samples, since
-    samples of one task are alike. Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
+    before, after: float (num_tasks,), one mean a task, in the same order. Tasks are resampled, not samples,
+    since samples of one task are alike. Raises ValueError where the two do not pair. Efron and Tibshirani, An
+    Introduction to the Bootstrap (1993), chapter 13.
     """
-    differences = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
-    if differences.ndim != 1 or not len(differences):
-        raise ValueError("before and after must hold one number a task, and at least one task")
+    old, new = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
+    if old.ndim != 1 or old.shape != new.shape or not len(old):
+        raise ValueError(
+            f"before and after have the shapes {old.shape} and {new.shape}; "
+            "give one number a task, the same tasks in both, and at least one"
+        )
+    differences = new - old
     draws = np.random.default_rng(seed).integers(len(differences), size=(num_resamples, len(differences)))
     low, high = np.quantile(differences[draws].mean(axis=1), [0.025, 0.975])
     return Estimate(float(differences.mean()), float(low), float(high))

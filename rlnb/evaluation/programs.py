@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlnb.evaluation.compare import Estimate, bootstrap_difference
 from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
 from rlnb.policy import Policy, generate
 from rlnb.rewards.code_execution import Judgement, Preset, judge
-from rlnb.sandbox import Limits, Sandbox
+from rlnb.sandbox import Sandbox
 from rlnb.tasks import Task
 from rlnb.tasks.prompts import PromptForm, build_prompt
-from rlnb.evaluation.compare import Estimate, bootstrap_difference
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,10 @@ class ProgramEvaluation:
     def __call__(
         self, policy: Policy, *, num_questions: int, progress: Callable[[int, int], None] | None = None
     ) -> list[Answer]:
-        """Judge the policy on the first `num_questions` tasks of each split. The random state is left as it was."""
+        """Judge the policy on the first `num_questions` tasks of each split; keeps the random state.
+
+        progress: called with the number of completions written and their total.
+        """
         tasks = [(split, task) for split, members in self.splits.items() for task in members[:num_questions]]
         prompts = [
             build_prompt(task, self.form, policy.tokenizer, printed_example=self.printed_example)
@@ -84,18 +87,14 @@ class ProgramEvaluation:
                 temperature=0.0 if greedy else self.temperature,
                 seed=self.seed,
                 batch_size=self.batch_size,
-                progress=(lambda part, _, done=done: progress(done + part, total)) if progress else None,
+                progress=shifted(progress, done, total) if progress else None,
             )
             judged = judge(
                 completions,
                 [tasks[row][1] for row in rows],
                 [prompts[row].prefix for row in rows],
                 self.sandbox,
-                limits=Limits(
-                    cpu_seconds=self.timeout_seconds,
-                    memory_mib=self.sandbox.limits.memory_mib,
-                    output_kib=self.sandbox.limits.output_kib,
-                ),
+                limits=replace(self.sandbox.limits, cpu_seconds=self.timeout_seconds),
             )
             answers += [
                 Answer(tasks[row][1], tasks[row][0], greedy, completion, judgement)
@@ -104,10 +103,20 @@ class ProgramEvaluation:
         return answers
 
 
-def measure(answers: Sequence[Answer], preset: Preset) -> dict[str, dict[str, dict[str, float]]]:
-    """{measure: {split: {task id: mean}}} of "reward" and "pass_rate_sampled" (sampled) and "pass_rate_greedy".
+def shifted(progress: Callable[[int, int], None], done: int, total: int) -> Callable[[int, int], None]:
+    """The progress of a part that begins when `done` of `total` are done."""
 
-    Rewards that are None (the sandbox failed) are left out; a task without any is missing.
+    def report(part: int, _: int) -> None:
+        progress(done + part, total)
+
+    return report
+
+
+def measure(answers: Sequence[Answer], preset: Preset) -> dict[str, dict[str, dict[str, float]]]:
+    """{measure: {split: {task id: mean}}} of "reward", "pass_rate_sampled" and "pass_rate_greedy".
+
+    The reward is that of sampled completions, of greedy ones where none was sampled. Completions whose reward
+    is None (the sandbox failed) are left out; a task without any other is missing.
     """
     measures: dict[str, dict[str, dict[str, list[float]]]] = {
         "reward": {},
@@ -143,7 +152,10 @@ def heldout_metrics(answers: Sequence[Answer], preset: Preset) -> dict[str, floa
 
 
 def compare(before: Sequence[Answer], after: Sequence[Answer], preset: Preset) -> list[dict[str, Any]]:
-    """A row a measure and split, "all" splits together first: before, after and the paired difference with interval."""
+    """A row a measure and split, "all" splits first: before, after, difference and its interval.
+
+    Only tasks that were measured both times count.
+    """
     rows = []
     first, second = measure(before, preset), measure(after, preset)
     for name in first:

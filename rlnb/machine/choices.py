@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from rlnb.machine.facts import ON, Machine
-from rlnb.machine.table import profile_of, row_of
+from rlnb.machine.table import CPU_ROWS, profile_of, row_of
 
 PTXAS = "/usr/local/cuda/bin/ptxas"
 LARGER_MODEL_GIB = 24.0  # above this, 3 billion weights with their adapters and batches fit
@@ -52,7 +52,7 @@ def recommend(
 ) -> Recommendation:
     """The choices that suit a machine, a pure function of its arguments."""
     row = row_of(machine.name)
-    on_gpu = row.name not in ("cpu", "older")
+    on_gpu = row.name not in CPU_ROWS
     unsloth = row.unsloth and version("unsloth") is not None
     offline = _is_offline(machine, environ)
     model_id = "embedded"

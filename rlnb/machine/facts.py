@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlnb.machine.table import name_of
+from rlnb.machine.table import BF16_FLAGS, name_of
 
 HUB = "https://huggingface.co"
 HUB_SECONDS = 3.0
@@ -53,11 +53,13 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Probe:
-    """What was seen, before any judgement. paths: those of SUPERCLOUD_PATHS that exist."""
+    """What was seen, before any judgement. paths: those of SUPERCLOUD_PATHS that exist. cpu_flags: the kernel's
+    names of the CPU's instruction sets."""
 
     gpus: tuple[Gpu, ...] = ()
     system_memory_gib: float = 0.0
     cpu_count: int = 1
+    cpu_flags: frozenset[str] = frozenset()
     hostname: str = ""
     paths: tuple[str, ...] = ()
     has_sbatch: bool = False
@@ -78,6 +80,7 @@ def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> 
         gpus=_nvidia_smi(),
         system_memory_gib=_system_memory_gib(),
         cpu_count=usable_cores(environ),
+        cpu_flags=_cpu_flags(),
         hostname=socket.gethostname(),
         paths=tuple(path for path in SUPERCLOUD_PATHS if os.path.exists(path)),
         has_sbatch=shutil.which("sbatch") is not None,
@@ -95,7 +98,8 @@ def identify(seen: Probe) -> Machine:
         environment = "supercloud"
     gpu = _first_visible(seen.gpus, seen.environ.get("CUDA_VISIBLE_DEVICES"))
     if gpu is None:
-        return Machine("cpu", "", None, seen.system_memory_gib, seen.cpu_count, environment, seen.hub)
+        cpu = "cpu_bf16" if seen.cpu_flags & BF16_FLAGS else "cpu"
+        return Machine(cpu, "", None, seen.system_memory_gib, seen.cpu_count, environment, seen.hub)
     name = name_of(gpu.capability)
     shares_memory = name == "gb10" and gpu.memory_gib == 0
     memory_gib = seen.system_memory_gib if shares_memory else gpu.memory_gib
@@ -112,6 +116,15 @@ def usable_cores(environ: Mapping[str, str]) -> int:
     if share.isdigit():
         cores.append(int(share))
     return max(1, min(cores))
+
+
+def _cpu_flags() -> frozenset[str]:
+    """Of the first core; the line is called flags on x86-64 and Features on aarch64."""
+    for line in _read("/proc/cpuinfo").splitlines():
+        name, _, values = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(values.split())
+    return frozenset()
 
 
 def answers(address: str, *, seconds: float) -> bool:

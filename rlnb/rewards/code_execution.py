@@ -8,6 +8,7 @@ nothing that it prints can make a wrong function right.
 import ast
 import math
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ EXECUTION_REWARDS: dict[str, float | None] = {
     "sandbox_error": None,  # nobody's fault: TRL leaves the completion out of its group
 }
 # Preset "tests": correctness pays, wrong code earns nothing, code that does not run less than nothing.
-PASS_REWARD, WRONG_REWARD, ERROR_REWARD = 1.0, 0.0, -0.5
+PASS_REWARD, WRONG_REWARD, ERROR_REWARD = 1.0, 0.0, -0.25
 OUTCOMES = tuple(EXECUTION_REWARDS)
 MAX_SANDBOX_ERRORS = 0.01
 
@@ -43,8 +44,8 @@ MAX_SANDBOX_ERRORS = 0.01
 class Judgement:
     """What became of one completion.
 
-    code: its program, None where there is none. outcome: a key of EXECUTION_REWARDS. execution: of the script, None
-    without code. results: for each test True, False (wrong result) or None (no result: an error, or never reached).
+    code: its program, None where there is none. outcome: a key of EXECUTION_REWARDS. execution: of the script,
+    None without code. results: for each test True, False (wrong result) or None (an error, or never reached).
     """
 
     code: str | None
@@ -67,26 +68,35 @@ class Judgement:
         return WRONG_REWARD if ran and self.results else ERROR_REWARD
 
 
+# Names by way of `builtins`, since a program may have its own `print` or `repr`. Subclasses of dict are shown as
+# the dict that they equal.
+CALLS = """
+
+import builtins as __builtins
+for __arguments in {arguments!r}:
+    try:
+        __result = {function}(*__arguments)
+        __result = __builtins.dict(__result) if __builtins.isinstance(__result, __builtins.dict) else __result
+        __result = " ".join(__builtins.repr(__result).splitlines())
+    except __builtins.Exception:
+        __result = ""
+    __builtins.print({mark!r} + __result, file=__builtins.__import__("sys").__stdout__)
+"""
+
+
 def with_calls(code: str, task: Task) -> str:
     """The program followed by a call of its function for each test, each result on a marked line of its own."""
     arguments = [test.arguments for test in task.tests]
-    return (
-        f"{code}\n\n"
-        f"for __arguments in {arguments!r}:\n"
-        f"    try:\n"
-        f"        __result = repr({task.function}(*__arguments))\n"
-        f"    except Exception:\n"
-        f"        __result = ''\n"
-        f"    print({chr(10) + MARK!r} + __result.replace(chr(10), ' '))\n"
-    )
+    return code + CALLS.format(arguments=arguments, function=task.function, mark="\n" + MARK)
 
 
 def compare_results(execution: Execution, task: Task) -> tuple[bool | None, ...]:
     """For each test whether the printed result is the expected one; None where no result was printed.
 
-    The last marked lines count, so that marks printed by the program itself do not shift the others.
+    The last marked lines count, so that marks printed by the program itself do not shift the others. A program
+    that forges marks gains nothing: it knows the calls, as any function does, and not what they should give.
     """
-    printed = [line[len(MARK) :] for line in execution.stdout.splitlines() if line.startswith(MARK)]
+    printed = [line[len(MARK) :] for line in execution.stdout.split("\n") if line.startswith(MARK)]
     printed = printed[-len(task.tests) :] if execution.status == "ok" else printed[: len(task.tests)]
     printed += [""] * (len(task.tests) - len(printed))
     return tuple(
@@ -96,23 +106,34 @@ def compare_results(execution: Execution, task: Task) -> tuple[bool | None, ...]
 
 
 def equal_to(text: str, expected: Any) -> bool:
-    """Whether `text` is the source of a plain value equal to `expected`. True is not 1, a list is not a tuple."""
+    """Whether `text` is the source of a plain value equal to `expected`.
+
+    True is not 1, and a list is no tuple; a whole float equals its integer.
+    """
     try:
-        value = ast.literal_eval(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of doubtful escapes in what a program printed
+            value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return False
     return same(value, expected)
 
 
 def same(left: Any, right: Any) -> bool:
+    """Equality of plain values; see `equal_to`."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, float) or isinstance(right, float):
         numbers = isinstance(left, int | float) and isinstance(right, int | float)
-        return numbers and math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
-    if isinstance(left, list | tuple) and type(left) is type(right):
+        # A tolerance would turn an integer too large for a float into an OverflowError.
+        return numbers and (left == right or abs(left) < 1e300 and math.isclose(left, right, abs_tol=1e-12))
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list | tuple):
         return len(left) == len(right) and all(map(same, left, right))
-    return type(left) is type(right) and bool(left == right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(value, right[key]) for key, value in left.items())
+    return bool(left == right)
 
 
 def judge(
@@ -123,7 +144,10 @@ def judge(
     *,
     limits: Limits | None = None,
 ) -> list[Judgement]:
-    """Judge completions[i] as an answer to tasks[i] whose prompt ends in prefixes[i]. Each distinct program runs once."""
+    """Judge completions[i] as an answer to tasks[i] whose prompt ends in prefixes[i].
+
+    Each distinct program runs once. Where the sandbox failed in either run, the outcome is "sandbox_error".
+    """
     codes = [extract_code(text, prefix=prefix) for text, prefix in zip(completions, prefixes, strict=True)]
     called = [with_calls(code, task) if code else None for code, task in zip(codes, tasks, strict=True)]
     programs = list(dict.fromkeys(program for program in [*codes, *called] if program is not None))
@@ -133,8 +157,9 @@ def judge(
         if code is None or program is None:
             judgements.append(Judgement(None, "no_code", None, (None,) * len(task.tests)))
             continue
-        results = compare_results(executions[program], task)
-        judgements.append(Judgement(code, outcome_of(executions[code]), executions[code], results))
+        script, calls = executions[code], executions[program]
+        blamed = calls if calls.status == "sandbox_error" else script
+        judgements.append(Judgement(code, outcome_of(blamed), blamed, compare_results(calls, task)))
     return judgements
 
 
@@ -148,8 +173,8 @@ def outcome_of(execution: Execution) -> str:
 class CodeReward:
     """A reward function for TRL that judges completions in a sandbox.
 
-    The dataset has the columns `task_id` and `prefix` beside `prompt`. `seconds` counts the time spent in here,
-    `calls` the batches. Raises SandboxUnavailable when more than 1% of the programs failed for the sandbox's sake.
+    The dataset has the columns `task_id` and `prefix` beside `prompt`. `seconds` counts the time spent in here.
+    Raises SandboxUnavailable when more than 1% of the programs failed for the sandbox's sake.
     """
 
     __name__ = "code"
@@ -197,8 +222,8 @@ class CodeReward:
         if failed and self.num_sandbox_errors > max(1, MAX_SANDBOX_ERRORS * self.num_judged):
             error = failed[0].execution.error if failed[0].execution else ""
             raise SandboxUnavailable(
-                f"sandbox: {self.num_sandbox_errors} of {self.num_judged} programs could not be run ({error}); "
-                "`rlnb doctor` shows what this machine allows"
+                f"sandbox: {self.num_sandbox_errors} of {self.num_judged} programs could not be run "
+                f"({error}); `rlnb doctor` shows what this machine allows"
             )
 
 

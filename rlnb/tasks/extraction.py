@@ -2,53 +2,94 @@
 
 import ast
 import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+# A fence, its language, and all up to a closing fence at least as long, or to the end of the text.
 FENCE = re.compile(
-    r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE
+    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)[^\n`]*\n"
+    r"(?P<code>.*?)(?P<end>^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)",
+    re.DOTALL | re.MULTILINE,
 )
-PYTHON_NAMES = ("python", "py", "python3")
+# Closed behind code instead of on a line of its own: no line of Python ends like this.
+CLOSED_LATE = re.compile(r"(?<=[^\s`])[ \t]*```[ \t]*$.*", re.DOTALL | re.MULTILINE)
+PYTHON = ("python", "py", "python3")
+UNNAMED = ("",)
+MARKDOWN = ("markdown", "md")
+# Lines that begin a program: surely, or perhaps a sentence.
 CODE_START = re.compile(
-    r"^(?:def |class |import |from \w+ import |@|print\(|for |while |if |[A-Za-z_]\w* *=[^=])", re.MULTILINE
+    r"^(?:(?P<surely>def |class |import |from \w+ import |@|print\()|for |while |if |[A-Za-z_]\w* *=[^=])",
+    re.MULTILINE,
 )
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. language: in lower case, "" where none is named."""
+
+    language: str
+    code: str
+    closed: bool
 
 
 def extract_code(completion: str, *, prefix: str = "") -> str | None:
     """The program in a completion, or None where there is none.
 
-    prefix: the opening of the answer that the prompt already holds (a fence and the function's first line); the
-    completion goes on from there. The first complete python block wins, then the first complete block of no named
-    language, then an unclosed block, then bare text from the first line that looks like code, provided it parses.
+    prefix: the opening of the answer that the prompt already holds (a fence and the function's first line);
+    the completion goes on from there. The first complete python block wins, then the first complete block of no
+    named language, then an unclosed block, then bare text (see `bare_code`), unless there is any block.
     """
     text = (prefix + completion).replace("\r\n", "\n")
-    blocks = [(match[2].lower(), match[3], is_closed(match)) for match in FENCE.finditer(text)]
-    ranked = [
-        [code for name, code, closed in blocks if closed and name in PYTHON_NAMES],
-        [code for name, code, closed in blocks if closed and not name],
-        [code for name, code, closed in blocks if not closed and (name in PYTHON_NAMES or not name)],
-    ]
-    for codes in ranked:
-        for code in codes:
-            if code.strip():
-                return code.strip("\n") + "\n"
+    blocks = list(blocks_of(text))
+    for closed, languages in ((True, PYTHON), (True, UNNAMED), (False, PYTHON + UNNAMED)):
+        for block in blocks:
+            if block.closed == closed and block.language in languages and block.code.strip():
+                return block.code.strip("\n") + "\n"
     return None if blocks else bare_code(text)
 
 
-def is_closed(match: re.Match[str]) -> bool:
-    """Whether the block ends with its fence and not with the text."""
-    return match[0].rstrip().endswith(match[1]) and match.end(3) < match.end()
+def blocks_of(text: str) -> Iterator[Block]:
+    """The fenced blocks of a text; those inside a block of markdown instead of it."""
+    for match in FENCE.finditer(text):
+        language, code, closed = match["language"].lower(), match["code"], bool(match["end"])
+        if match["indent"]:  # in a list item, say: the fence's indentation is not the code's
+            code = re.sub(rf"^[ \t]{{1,{len(match['indent'])}}}", "", code, flags=re.MULTILINE)
+        if language in MARKDOWN:
+            yield from blocks_of(code)
+        elif not closed and CLOSED_LATE.search(code):
+            yield Block(language, CLOSED_LATE.sub("", code, count=1), closed=True)
+        else:
+            yield Block(language, code, closed)
 
 
 def bare_code(text: str) -> str | None:
-    """Unfenced code: from the first line that looks like code to the last line with which it still parses."""
-    start = CODE_START.search(text)
-    if start is None:
-        return None
-    lines = text[start.start() :].rstrip().splitlines()
-    for end in range(len(lines), 0, -1):
-        code = "\n".join(lines[:end]) + "\n"
+    """Unfenced code: from the first line that looks like code, as far as it parses.
+
+    A line that might begin a sentence counts only if it parses. Where nothing does, all of it is a program with
+    a syntax error; later lines are not tried, or a broken function could be skipped for the print behind it.
+    """
+    first = CODE_START.search(text)
+    for match in CODE_START.finditer(text):
+        code = parsing_part(text[match.start() :])
+        if code or match["surely"]:
+            return code or text[match.start() :].rstrip() + "\n"
+    return text[first.start() :].rstrip() + "\n" if first else None
+
+
+def parsing_part(text: str) -> str:
+    """The leading lines of a text that parse: all before the line of the first error, and so on."""
+    lines = text.rstrip().split("\n")
+    while lines:
+        code = "\n".join(lines) + "\n"
         try:
-            ast.parse(code)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        return code
-    return "\n".join(lines) + "\n"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of doubtful escapes; they are the program's affair
+                ast.parse(code)
+        except SyntaxError as error:
+            del lines[min(error.lineno or 1, len(lines)) - 1 :]
+        except (ValueError, RecursionError, MemoryError):
+            return ""
+        else:
+            return code if code.strip() else ""
+    return ""

@@ -19,7 +19,7 @@ class Task:
     """A function to write.
 
     id: unique. family: tasks that differ only in constants or wording share one. level: 1 (one step) to 3.
-    function: its name. parameters: its signature's inside, as source. statement: what it must do, one sentence.
+    function: its name. parameters: its signature's inside, as source. statement: one sentence, what it must do.
     example: the call shown in the prompt, never among `tests`.
     """
 
@@ -41,7 +41,7 @@ class Task:
 def split_tasks(
     tasks: Sequence[Task], *, new_families: Sequence[str], known_share: float, seed: int
 ) -> dict[str, list[Task]]:
-    """Split into "train", "known" (held out, of families that are trained) and "new" (families never trained).
+    """Split into "train", "known" (held out of families that are trained) and "new" (families never trained).
 
     known_share: share of each trained family that is held out, at least one task of a family of two or more.
     """

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from rlnb.tasks.programming import Task
 
 PromptForm = Literal["chat", "prefilled", "completion"]
-# An empty system message keeps a chat template from adding its own: every token of a prompt is read again for each
-# completion and in each training pass.
+# An empty system message keeps a chat template from adding its own: every token of a prompt is read again for
+# each completion and in each training pass.
 SYSTEM = ""
 
 
@@ -20,7 +20,7 @@ class Prompt:
 
 
 def question(task: Task, *, printed_example: bool = True) -> str:
-    """The task in words with one example. With `printed_example` the answer is to print it, so output is earned."""
+    """The task in words with one example. With `printed_example` output is earned by printing it."""
     example = f"`{task.example_call}` gives `{task.example.expected!r}`."
     if printed_example:
         example = f"At the end, `print({task.example_call})` gives `{task.example.expected!r}`."
@@ -31,8 +31,9 @@ def question(task: Task, *, printed_example: bool = True) -> str:
 def build_prompt(task: Task, form: PromptForm, tokenizer: Any, *, printed_example: bool = True) -> Prompt:
     """The prompt of a task. `tokenizer` renders the chat template; "completion" needs none.
 
-    "prefilled" ends in the function's first line without a newline: tokenizers join a newline and the indentation
-    that follows into one token, so after a newline the model cannot indent (94% syntax errors, measured).
+    "prefilled" ends in the function's first line without a newline: tokenizers join a newline and the
+    indentation that follows into one token, so after a newline the model cannot indent (94% syntax errors,
+    measured).
     """
     signature = f"def {task.function}({task.parameters}):"
     if form == "completion":

@@ -2,7 +2,7 @@
 
 import ast
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,10 @@ from rlnb.tasks.programming import Task, Test, split_tasks
 
 KNOWN_SHARE = 0.3
 MBPP_HUB_ID = "google-research-datasets/mbpp"
-MBPP_SPLITS = {
-    "train": range(601, 975),
-    "known": range(511, 601),
-    "new": range(11, 511),
-}  # Austin et al. 2021
+# The published train, validation and test ranges: Austin et al. 2021, arXiv:2108.07732.
+MBPP_SPLITS = {"train": range(601, 975), "known": range(511, 601), "new": range(11, 511)}
+
+Record = tuple[str, Any]  # where it stands, as an error names it, and what stands there
 
 
 def load_tasks(
@@ -29,88 +28,126 @@ def load_tasks(
 ) -> dict[str, list[Task]]:
     """The splits "train", "known" and "new" of a source: the values of `TasksParams`.
 
-    builtin: "known" holds out tasks of trained families, "new" whole families. mbpp: the published train, validation
-    and test ranges of task ids, and a task's wording is its only family. jsonl: the records' own "split" where they
-    have one, else as builtin. The split of the built-in tasks is fixed, so that runs with other seeds compare.
+    builtin: "known" holds out tasks of trained families, "new" whole families; the same for every seed, so that
+    runs compare. mbpp: the published ranges of task ids. jsonl: the records' own "split" where they have
+    one, else "known" holds out tasks by the seed. Levels choose among built-in tasks and those of a file.
+    Raises ParamsError for a file that cannot be read and a record that is no task.
     """
     if source == "builtin":
         return split_tasks(builtin_tasks(levels), new_families=NEW_FAMILIES, known_share=KNOWN_SHARE, seed=0)
     if source == "mbpp":
-        tasks = dict(read_records(mbpp_records(mbpp_path), mbpp_path or MBPP_HUB_ID))
-        by_number = {int(task.id.rpartition("-")[2]): task for task, _ in tasks.values()}
-        return {
-            name: [by_number[n] for n in numbers if n in by_number] for name, numbers in MBPP_SPLITS.items()
-        }
-    named = dict(read_records(json_lines(Path(jsonl_path)), jsonl_path))
-    if all(split for _, split in named.values()):
-        return {
-            name: [task for task, split in named.values() if split == name]
-            for name in ("train", "known", "new")
-        }
-    return split_tasks(
-        [task for task, _ in named.values()], new_families=(), known_share=KNOWN_SHARE, seed=seed
-    )
+        by_number = mbpp_tasks(mbpp_records(mbpp_path))
+        return {name: [by_number[n] for n in ids if n in by_number] for name, ids in MBPP_SPLITS.items()}
+    if source == "jsonl":
+        return file_tasks(json_records(Path(jsonl_path)), levels, seed=seed)
+    raise ParamsError(f"tasks.source = {source!r} is no source of tasks; write 'builtin', 'mbpp' or 'jsonl'")
 
 
-def mbpp_records(path: str) -> Iterator[Mapping[str, Any]]:
+def mbpp_tasks(records: Iterable[Record]) -> dict[int, Task]:
+    """MBPP's tasks by their number, without those that cannot be checked from outside their process."""
+    tasks = {}
+    for place, record in records:
+        task = checked(mbpp_task, place, record)
+        if task is not None:
+            tasks[int(record["task_id"])] = task
+    return tasks
+
+
+def file_tasks(records: Iterable[Record], levels: tuple[int, ...], *, seed: int) -> dict[str, list[Task]]:
+    """The splits of a file's tasks, which may be MBPP's or ours."""
+    splits: dict[str, list[Task]] = {"train": [], "known": [], "new": []}
+    undecided: list[Task] = []
+    seen: dict[str, str] = {}
+    for place, record in records:
+        is_mbpp = isinstance(record, Mapping) and "test_list" in record
+        task = checked(mbpp_task if is_mbpp else plain_task, place, record)
+        if task is None:
+            continue
+        if task.id in seen:
+            raise ParamsError(
+                f"{place}: id {task.id!r} stands at {seen[task.id]} already; give each task its own"
+            )
+        seen[task.id] = place
+        split = record.get("split")
+        if split is not None and split not in splits:
+            raise ParamsError(f"{place}: split = {split!r} is unknown; write 'train', 'known' or 'new'")
+        if task.level in levels:
+            (undecided if split is None else splits[split]).append(task)
+    drawn = split_tasks(undecided, new_families=(), known_share=KNOWN_SHARE, seed=seed)
+    return {name: splits[name] + drawn[name] for name in splits}
+
+
+def mbpp_records(path: str) -> Iterator[Record]:
     """MBPP's records: from a file, a directory that holds `mbpp.jsonl`, or the hub."""
-    if not path:
-        from datasets import load_dataset
-
-        splits = load_dataset(MBPP_HUB_ID, "full")
-        for name in splits:
-            yield from splits[name]
+    if path:
+        file = Path(path)
+        yield from json_records(file / "mbpp.jsonl" if file.is_dir() else file)
         return
-    file = Path(path)
-    yield from json_lines(file / "mbpp.jsonl" if file.is_dir() else file)
+    from datasets import load_dataset  # heavy, and not needed by the other sources
+
+    try:
+        parts = load_dataset(MBPP_HUB_ID, "full")
+    except (OSError, ValueError) as error:
+        raise ParamsError(
+            f"tasks.source = 'mbpp': {MBPP_HUB_ID} cannot be had from the hub ({type(error).__name__}); "
+            "set MBPP_DATASET_PATH to a copy of mbpp.jsonl, or tasks.source to 'builtin'"
+        ) from error
+    for part in parts.values():
+        for record in part:
+            yield f"{MBPP_HUB_ID}: task_id {record['task_id']}", record
 
 
-def json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Records of a JSONL file, or of a JSON file that holds one list. Raises ParamsError naming the bad line."""
+def json_records(path: Path) -> Iterator[Record]:
+    """Records of a JSONL file, or of a JSON file that holds one list."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ParamsError(f"tasks: {path} cannot be read: {error.strerror}") from error
+        raise ParamsError(f"{path}: cannot be read: {error.strerror}; name a file of tasks") from error
+    except UnicodeDecodeError as error:
+        raise ParamsError(f"{path}: is no UTF-8 text (byte {error.start}); name a file of tasks") from error
     if text.lstrip().startswith("["):
-        yield from json.loads(text)
+        for number, record in enumerate(parsed(text, str(path)), start=1):
+            yield f"{path}: record {number}", record
         return
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ParamsError(
-                f"{path}:{number}: not a JSON object ({error.msg}); write one task a line"
-            ) from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield f"{path}:{number}", parsed(line, f"{path}:{number}")
 
 
-def read_records(records: Iterable[Mapping[str, Any]], place: str) -> Iterator[tuple[str, tuple[Task, str]]]:
-    """(id, (task, split or "")) of every record that can be checked from outside its process.
-
-    A record is MBPP's (`text` or `prompt`, `code`, `test_list` of asserts) or ours (`statement`, `function`,
-    `parameters`, `tests` of {"arguments", "expected"}; optional `id`, `family`, `level`, `split`). MBPP tasks whose
-    asserts are not `f(literals) == literal` are left out, and so are records of no test beside the example.
-    """
-    for number, record in enumerate(records, start=1):
-        try:
-            task = mbpp_task(record) if "test_list" in record else plain_task(record, number)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ParamsError(
-                f"{place}: record {number} is no task: {error!r}; see docs/architecture.md"
-            ) from error
-        if task is not None:
-            yield task.id, (task, str(record.get("split", "")))
+def parsed(text: str, place: str) -> Any:
+    """The value of a JSON text. Raises ParamsError naming the place."""
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+        raise ParamsError(f"{place}: not JSON ({reason}); write one task a line") from error
 
 
-def plain_task(record: Mapping[str, Any], number: int) -> Task:
+def checked(read: Callable[[Mapping[str, Any]], Task | None], place: str, record: Any) -> Task | None:
+    """The task that `read` makes of a record. Raises ParamsError naming the place and what is wrong."""
+    try:
+        if not isinstance(record, Mapping):
+            raise TypeError("a record is an object with named fields")
+        return read({"id": place, **record})
+    except KeyError as error:
+        raise ParamsError(f"{place}: no task: the field {error} is missing") from error
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ParamsError(f"{place}: no task: {error}") from error
+
+
+def plain_task(record: Mapping[str, Any]) -> Task:
+    """A task of our format, see docs/architecture.md. The first test is the prompt's example."""
     tests = [Test(tuple(test["arguments"]), test["expected"]) for test in record["tests"]]
     if len(tests) < 2:
-        raise ValueError("tests must hold at least 2, the first is the prompt's example")
-    name = str(record.get("id", f"task-{number}"))
+        raise ValueError("tests must hold at least 2; the first is the prompt's example")
+    if any(not is_literal(test.arguments) or not is_literal(test.expected) for test in tests):
+        raise ValueError("tests hold a number that is not finite; write finite ones")
+    if not record["function"].isidentifier():
+        raise ValueError(f"function = {record['function']!r} is no name")
+    ast.parse(f"def f({record['parameters']}): pass")
     return Task(
-        id=name,
-        family=str(record.get("family", name)),
+        id=str(record["id"]),
+        family=str(record.get("family", "file")),
         level=int(record.get("level", 1)),
         function=record["function"],
         parameters=record["parameters"],
@@ -120,19 +157,31 @@ def plain_task(record: Mapping[str, Any], number: int) -> Task:
     )
 
 
+def is_literal(value: Any) -> bool:
+    """Whether a value crosses a process boundary as its source: NaN and infinities do not."""
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except ValueError:
+        return False
+
+
 def mbpp_task(record: Mapping[str, Any]) -> Task | None:
-    """A task of MBPP's format, None where its asserts are more than a call compared with a literal."""
+    """A task of MBPP's format, None where its asserts are more than a call compared with a literal.
+
+    `text`, or `prompt` in the sanitized edition, `code`, and `test_list` of asserts. The first assert is the
+    prompt's example.
+    """
     if record.get("test_setup_code") or record.get("test_imports"):
         return None
     calls = [literal_call(assertion) for assertion in record["test_list"]]
-    checked = [call for call in calls if call is not None]
-    if len(checked) < len(calls) or len(checked) < 2 or len({name for name, _ in checked}) > 1:
+    usable = [call for call in calls if call is not None]
+    if len(usable) < len(calls) or len(usable) < 2 or len({name for name, _ in usable}) > 1:
         return None
-    function = checked[0][0]
-    tests = [test for _, test in checked]
+    function = usable[0][0]
+    tests = [test for _, test in usable]
     return Task(
         id=f"mbpp-{record['task_id']}",
-        family=f"mbpp-{record['task_id']}",
+        family="mbpp",
         level=1,
         function=function,
         parameters=parameters_of(record["code"], function),
@@ -155,7 +204,7 @@ def literal_call(assertion: str) -> tuple[str, Test] | None:
             return None
         arguments = tuple(ast.literal_eval(argument) for argument in call.args)
         return call.func.id, Test(arguments, ast.literal_eval(compare.comparators[0]))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, IndexError):
         return None
 
 

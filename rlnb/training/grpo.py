@@ -186,7 +186,9 @@ class MetricsReporter(TrainerCallback):
     own printing of whole logs. `step_seconds` counts the time inside steps.
     """
 
-    def __init__(self, tracker: Tracker, trainer: Any, *, show: Callable[[int, int], None] | None = None) -> None:
+    def __init__(
+        self, tracker: Tracker, trainer: Any, *, show: Callable[[int, int], None] | None = None
+    ) -> None:
         trainer.remove_callback(PrinterCallback)
         self.tracker = tracker
         self.show = show
@@ -238,9 +240,7 @@ class IntervalEvaluation(TrainerCallback):
     go through the trainer's own store: `trainer.log` inside a callback would swallow the step's log.
     """
 
-    def __init__(
-        self, evaluate: Callable[[], Mapping[str, float]], *, interval: int, trainer: Any
-    ) -> None:
+    def __init__(self, evaluate: Callable[[], Mapping[str, float]], *, interval: int, trainer: Any) -> None:
         self.evaluate = evaluate
         self.interval = interval
         self.trainer = trainer

@@ -37,6 +37,7 @@ def test_the_default_file_holds_the_published_settings_which_are_the_models_defa
         "num_questions": 5,
         "num_samples": 1,
         "eval_interval_steps": 20,
+        "interval_questions": 5,
         "temperature": 0.2,
         "timeout_seconds": 10.0,
     }

@@ -20,7 +20,9 @@ COMPARED = ("loss", "grad_norm", "reward", "entropy", "learning_rate", "completi
 
 
 def run(output_dir: Path, *options: str) -> None:
-    subprocess.run([sys.executable, SCRIPT, str(output_dir), *options], check=True, capture_output=True, timeout=200)
+    subprocess.run(
+        [sys.executable, SCRIPT, str(output_dir), *options], check=True, capture_output=True, timeout=200
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,9 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_bit(
 ) -> None:
     stopped = tmp_path / "stopped"
     message = stop_after(stopped, step=3, by=by)
-    assert f"Preempted: {by.name}: the checkpoint of this step is saved; run again to go on from it" in message
+    assert (
+        f"Preempted: {by.name}: the checkpoint of this step is saved; run again to go on from it" in message
+    )
     saved = grpo.step_of(grpo.latest_checkpoint(stopped))
     assert 3 <= saved < 6  # between checkpoints of every second step: the signal's own
     run(stopped)
@@ -116,7 +120,9 @@ def test_the_prompt_order_leaves_the_global_random_state_alone() -> None:
 
 
 def test_no_task_left_to_train_on_is_refused() -> None:
-    with pytest.raises(ParamsError, match="tasks: no task is left to train on; allow more levels or longer prompts"):
+    with pytest.raises(
+        ParamsError, match="tasks: no task is left to train on; allow more levels or longer prompts"
+    ):
         grpo.prompt_order(0, 4, seed=1)
 
 

@@ -35,7 +35,9 @@ def main() -> None:
         learning_rate=1e-2, max_steps=arguments.max_steps, per_device_train_batch_size=4, num_generations=4,
         gradient_accumulation_steps=2, max_completion_length=12, save_steps=2, gradient_checkpointing=False,
     )  # fmt: skip
-    config = grpo.grpo_config(training, output_dir=arguments.output_dir, seed=1, dtype="float32", use_gpu=False)
+    config = grpo.grpo_config(
+        training, output_dir=arguments.output_dir, seed=1, dtype="float32", use_gpu=False
+    )
     prompts = grpo.prompt_dataset(
         builtin_tasks()[:3], policy, config, form="chat", printed_example=False, max_prompt_tokens=500
     )

@@ -1,0 +1,152 @@
+"""The notebooks as readers and machines meet them: the form of the essay, the parameters cell, a run of each."""
+
+import ast
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+import pytest
+
+from rlnb.metrics import read_metrics
+from rlnb.params import load_params
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
+PARAMETER_LINE = re.compile(r"^(\w+): (str|int|float|bool|dict|list) = ([^#]+?)  # ([^#=]+)$")
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def cells_of(path: Path) -> list[Any]:
+    return nbformat.read(path, as_version=4).cells
+
+
+def code_cells(path: Path) -> list[Any]:
+    return [cell for cell in cells_of(path) if cell.cell_type == "code"]
+
+
+def parameter_lines(path: Path) -> list[str]:
+    (cell,) = [cell for cell in code_cells(path) if "parameters" in cell.metadata.get("tags", [])]
+    return cell.source.splitlines()
+
+
+@each_notebook
+def test_a_notebook_is_an_essay_of_few_short_cells(path: Path) -> None:
+    cells = cells_of(path)
+    assert len(code_cells(path)) <= 15
+    assert max(len(cell.source.splitlines()) for cell in code_cells(path)) <= 20
+    assert cells[0].cell_type == "markdown"
+    bare = [after.source for before, after in zip(cells, cells[1:], strict=False)
+            if after.cell_type == "code" and before.cell_type != "markdown"]  # fmt: skip
+    assert bare == []
+
+
+@each_notebook
+def test_a_notebook_holds_no_logic_worth_testing(path: Path) -> None:
+    functions = [
+        node
+        for cell in code_cells(path)
+        for node in ast.walk(ast.parse(cell.source))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    assert [node.name for node in functions if (node.end_lineno or 0) - node.lineno >= 5] == []
+
+
+@each_notebook
+def test_a_template_holds_no_output(path: Path) -> None:
+    assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(path))
+
+
+@each_notebook
+def test_each_line_of_the_parameters_cell_is_one_that_papermill_reads_whole(path: Path) -> None:
+    assert [line for line in parameter_lines(path) if not PARAMETER_LINE.match(line)] == []
+
+
+@each_notebook
+def test_the_parameters_cell_has_the_fields_of_the_model(path: Path) -> None:
+    module = importlib.import_module(f"rlnb.params.{path.stem}")
+    model = getattr(module, "".join(part.title() for part in path.stem.split("_")) + "Params")
+    expected = {"profile": "str"}
+    for name, field in model.model_fields.items():
+        expected[name] = "dict" if hasattr(field.annotation, "model_fields") else field.annotation.__name__
+    matches = [PARAMETER_LINE.match(line) for line in parameter_lines(path)]
+    assert {match[1]: match[2] for match in matches if match} == expected
+    values = {match[1]: ast.literal_eval(match[3]) for match in matches if match}
+    profile = values.pop("profile")
+    params = load_params(path.stem, profile="default" if profile == "auto" else profile, overrides=values)
+    assert params.seed == load_params(path.stem, profile="default").seed
+
+
+@each_notebook
+def test_the_examples_in_the_parameters_cell_are_accepted(path: Path) -> None:
+    for match in filter(None, map(PARAMETER_LINE.match, parameter_lines(path))):
+        if match[4].startswith("for example {") and match[1] not in ("tracking", "vllm"):
+            section = ast.literal_eval(match[4].removeprefix("for example "))
+            load_params(path.stem, profile="default", overrides={match[1]: section})
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_the_gallery_shows_the_notebooks_as_they_are(path: Path) -> None:
+    shown = [cell for cell in code_cells(path) if "injected-parameters" not in cell.metadata.get("tags", [])]
+    template = ROOT / "notebooks" / path.name
+    assert [cell.source for cell in shown] == [cell.source for cell in code_cells(template)]
+    assert all(output.output_type != "error" for cell in shown for output in cell.outputs)
+
+
+@each_notebook
+def test_a_notebook_runs_under_nbval_at_its_tiny_profile(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / path.name
+    parameters = {"profile": "tiny", "output_dir": str(tmp_path / "run")}
+    papermill.execute_notebook(path, copy, parameters=parameters, prepare_only=True, progress_bar=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--nbval-lax",
+        "--nbval-current-env",
+        "--nbval-cell-timeout=300",
+    ]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", "--rootdir", str(tmp_path), f"--nbval-kernel-startup-timeout=120", str(copy)],
+        cwd=ROOT, capture_output=True, text=True, timeout=600, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def start_run(out: Path, *, steps: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "rlnb.cli", "run", str(ROOT / "notebooks/grpo_code_execution.ipynb")]
+    options = ["--profile", "tiny", "--set", f"training.max_steps={steps}", "--out", str(out)]
+    return subprocess.Popen(
+        [*command, *options], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def test_a_run_stopped_by_sigterm_in_mid_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with start_run(out, steps=20) as run:
+        deadline = time.monotonic() + 200
+        while len(read_metrics(out / "metrics.jsonl") if (out / "metrics.jsonl").exists() else []) < 4:
+            assert run.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        run.send_signal(signal.SIGTERM)
+        said = run.communicate(timeout=200)[0]
+    assert run.returncode == 85, said
+    status = json.loads((out / "status.json").read_text())
+    assert (status["state"], status["signal"], status["attempt"]) == ("preempted", "SIGTERM", 1)
+    stopped_at = len(read_metrics(out / "metrics.jsonl"))
+    with start_run(out, steps=20) as run:
+        said = run.communicate(timeout=300)[0]
+    assert run.returncode == 0, said
+    assert f"20 steps; going on from {out}/checkpoints/checkpoint-{stopped_at}" in said
+    assert [row["step"] for row in read_metrics(out / "metrics.jsonl")] == list(range(1, 21))
+    assert json.loads((out / "status.json").read_text())["state"] == "done"

@@ -1,0 +1,197 @@
+"""The documents say what is there: links, anchors, names, commands, the table of notebooks."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlnb.params import load_params
+from rlnb.rewards.code_execution import ERROR_REWARD, EXECUTION_REWARDS, PASS_REWARD, WRONG_REWARD
+from rlnb.tasks.sources import load_tasks
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = {
+    "grpo_code_execution", "mbpp_eval", "gpt_oss_2048", "grpo_code_game", "spiral_self_play", "ppo_openspiel",
+}  # fmt: skip
+LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
+CODE = re.compile(r"^ {4}.*$|^```(?:.|\n)*?^```$", re.MULTILINE)
+LONGEST = {"README.md": 119, "CONTRIBUTING.md": 100}
+
+
+def pages(root: Path) -> list[Path]:
+    """The documents at the top, in docs/ and in packages."""
+    patterns = ("*.md", "docs/**/*.md", "rlnb/**/*.md", "slurm/*.md")
+    return [path for pattern in patterns for path in sorted(root.glob(pattern))]
+
+
+def links(text: str) -> Iterator[tuple[str, str]]:
+    """(text, target) of the links outside code."""
+    return iter(LINK.findall(CODE.sub("", text)))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a hosting site makes of the headings."""
+    headings = re.findall(r"^#+ +(.+)$", CODE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead_links(root: Path) -> list[str]:
+    """Relative links that lead nowhere, and links [`name`](file.py) to files that define no such name."""
+    dead = []
+    for page in pages(root):
+        for label, target in links(page.read_text(encoding="utf-8")):
+            if re.match(r"[a-z]+:", target):
+                continue
+            place, _, anchor = target.partition("#")
+            file = page.parent / place if place else page
+            where = f"{page.relative_to(root)}: {target}"
+            if not file.exists():
+                dead.append(f"{where} is not there")
+            elif anchor and file.suffix == ".md" and anchor not in anchors(file.read_text(encoding="utf-8")):
+                dead.append(f"{where}: no such heading")
+            elif file.suffix == ".py" and re.fullmatch(r"`\w+`", label):
+                name = label.strip("`")
+                defined = rf"^\s*(?:class |def )?{name}\b\s*[(:=]"
+                if not re.search(defined, file.read_text(encoding="utf-8"), re.MULTILINE):
+                    dead.append(f"{where} defines no {name}")
+    return dead
+
+
+def too_long(root: Path) -> list[str]:
+    lengths = {name: len((root / name).read_text(encoding="utf-8").splitlines()) for name in LONGEST}
+    return [f"{name} has {length} lines" for name, length in lengths.items() if length > LONGEST[name]]
+
+
+def unknown_targets(root: Path) -> list[str]:
+    """`make` targets that README and CONTRIBUTING name and the Makefile has not."""
+    targets = set(re.findall(r"^([a-z]+):", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = [
+        target
+        for name in LONGEST
+        for target in re.findall(r"(?:^ {4}|`)make ([a-z]+)", (root / name).read_text(encoding="utf-8"), re.M)
+    ]
+    return [target for target in named if target not in targets]
+
+
+def notebook_states(root: Path) -> dict[str, str]:
+    """{notebook: its state} of the README's table."""
+    text = (root / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| *\[?(\w+)\]?[^|]*\|(?:[^|]*\|){3} *(\w+) *\|$", text, re.MULTILINE)
+    return {name: state for name, state in rows if name != "notebook"}
+
+
+def wrong_states(root: Path) -> list[str]:
+    """Notebooks that the table calls available and that are not there, and the other way round."""
+    there = {path.stem for path in (root / "notebooks").glob("*.ipynb")}
+    return [
+        f"{name} is {state}"
+        for name, state in notebook_states(root).items()
+        if state not in ("available", "planned") or (state == "available") != (name in there)
+    ]
+
+
+def test_every_link_leads_somewhere():
+    assert dead_links(ROOT) == []
+
+
+def test_readme_and_contributing_can_be_read_in_minutes():
+    assert too_long(ROOT) == []
+
+
+def test_the_commands_of_readme_and_contributing_are_make_targets():
+    assert unknown_targets(ROOT) == []
+
+
+def test_the_readme_names_every_notebook_and_whether_it_is_there():
+    assert notebook_states(ROOT).keys() == NOTEBOOKS
+    assert wrong_states(ROOT) == []
+
+
+def test_every_profile_that_a_page_names_exists():
+    text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")))
+    profiles = {path.stem for path in ROOT.glob("params/*/*.yaml")} | {"auto"}
+    named = set(re.findall(r"--profile (\w+)", text))
+    assert named and named <= profiles
+
+
+def test_the_page_of_the_first_notebook_has_its_profiles_as_they_are():
+    page = (ROOT / "docs" / "grpo_code_execution.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| `(\w+)` \|.*\| (\d+) in groups of (\d+), x (\d+) \| (\w+) \|$", page, re.MULTILINE
+    )
+    assert {"default", "cpu", "cpu_tests", "tiny"} <= {profile for profile, *_ in rows}
+    for profile, *said in rows:
+        params = load_params("grpo_code_execution", profile=profile, environ={})
+        training, preset = params.training, params.reward.preset
+        batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
+        assert said == [*map(str, (batch, training.num_generations, training.max_steps)), preset], profile
+
+
+def test_the_page_of_the_first_notebook_has_its_rewards_and_tasks_as_they_are():
+    page = (ROOT / "docs" / "grpo_code_execution.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([a-z][^|]*) \| ([+-][\d.]+) \| ([^|]*) \|$", page, re.MULTILINE)
+    execution = {outcome: float(reward) for outcome, reward, _ in rows}
+    assert list(execution.values()) == [
+        EXECUTION_REWARDS[outcome]
+        for outcome in ("ok_with_output", "ok_without_output", "syntax_error", "runtime_error")
+    ]
+    assert (
+        f"{PASS_REWARD:+} all tests pass, {WRONG_REWARD} a wrong result, {ERROR_REWARD} a call raised" in page
+    )
+    assert [tests for *_, tests in rows][2:] == [str(ERROR_REWARD)] * 2
+    splits = load_tasks("builtin")
+    tasks = [task for members in splits.values() for task in members]
+    assert f"{len(tasks)} tasks of {len({task.family for task in tasks})} families" in page
+    assert re.search(
+        "[|] {train} [|] {known}, .*[|] {new}, ".format(**{k: len(v) for k, v in splits.items()}), page
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_the_commands_that_the_readme_shows_exist(command):
+    assert f"rlnb {command}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "rlnb.cli", command, "--help"], cwd=ROOT, capture_output=True
+    )
+    assert done.returncode == 0
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A small project whose documents are right."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "a.ipynb").write_text("{}")
+    (tmp_path / "code.py").write_text("NAME = 1\n")
+    (tmp_path / "Makefile").write_text("test: lint\n")
+    (tmp_path / "CONTRIBUTING.md").write_text("    make test\n")
+    (tmp_path / "README.md").write_text(
+        "# One: two\n\n[up](#one-two) [site](https://example.org)\n\n"
+        "    [code](not/a/link)\n\n[`NAME`](code.py)\n\n"
+        "| notebook | learns | reward | minutes | state |\n|---|---|---|---|---|\n"
+        "| [a](notebooks/a.ipynb) ([page](code.py)) | x | y | 1 | available |\n| b | x | y | | planned |\n"
+    )
+    for check in (dead_links, too_long, unknown_targets, wrong_states):
+        assert check(tmp_path) == []
+    assert notebook_states(tmp_path) == {"a": "available", "b": "planned"}
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("check", "old", "new", "said"),
+    [
+        (dead_links, "](code.py)", "](kode.py)", "README.md: kode.py is not there"),
+        (dead_links, "#one-two", "#three", "README.md: #three: no such heading"),
+        (dead_links, "`NAME`", "`OTHER`", "README.md: code.py defines no OTHER"),
+        (too_long, "# One", "\n" * 120 + "# One", "README.md has 132 lines"),
+        (unknown_targets, "# One", "`make tea` # One", "tea"),
+        (wrong_states, "planned", "available", "b is available"),
+        (wrong_states, "| available", "| planned", "a is planned"),
+    ],
+)
+def test_a_planted_mistake_is_found(check, old, new, said, project):
+    readme = project / "README.md"
+    readme.write_text(readme.read_text().replace(old, new))
+    assert said in check(project)

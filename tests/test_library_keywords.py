@@ -1,0 +1,235 @@
+"""Every keyword that we pass to trl, transformers, peft and unsloth exists in the versions that we pin.
+
+There is no GPU in CI, so nobody would notice a renamed argument of the CUDA sets before a user does. Both
+sides are read as syntax trees: our calls, notebooks included, and the libraries' definitions.
+"""
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from library_sources import LibrarySources, installed_folder
+
+ROOT = Path(__file__).parents[1]
+LIBRARIES = ("trl", "transformers", "peft", "unsloth", "bitsandbytes")
+# Methods that hand their **kwargs on to those of another class.
+HANDED_ON = {
+    "AutoModelForCausalLM.from_pretrained": "PreTrainedModel.from_pretrained",
+    "AutoTokenizer.from_pretrained": "PreTrainedTokenizerBase.from_pretrained",
+}
+PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """A call into a library. name: "AutoTokenizer.from_pretrained". unread: after ** and no dict."""
+
+    place: str
+    library: str
+    name: str
+    keywords: tuple[str, ...]
+    unread: tuple[str, ...]
+
+
+def library_calls(source: str, place: str) -> Iterator[LibraryCall]:
+    """The calls of classes and functions imported from LIBRARIES, and of methods of their instances."""
+    tree = ast.parse(source)
+    imported = {
+        alias.asname or alias.name: (node.module.partition(".")[0], alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in LIBRARIES
+        for alias in node.names
+    }
+    for node in (
+        tree.body
+    ):  # trainer = GRPOTrainer(...) in a notebook: what is called on it is called on a GRPOTrainer
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made_by = node.value.func
+            if (
+                isinstance(made_by, ast.Name)
+                and made_by.id in imported
+                and isinstance(node.targets[0], ast.Name)
+            ):
+                imported.setdefault(node.targets[0].id, imported[made_by.id])
+    given = dict_keys(tree)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for node in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+        owner, _, method = ast.unparse(node.func).partition(".")
+        if owner not in imported or "." in method:
+            continue
+        library, name = imported[owner]
+        keywords, unread = [], []
+        for keyword in node.keywords:
+            if keyword.arg is not None:
+                keywords.append(keyword.arg)
+            elif ast.unparse(keyword.value) in given:
+                keywords += given[ast.unparse(keyword.value)]
+            else:
+                unread.append(f"**{ast.unparse(keyword.value)}")
+        yield LibraryCall(
+            f"{place}:{node.lineno}",
+            library,
+            f"{name}.{method}" if method else name,
+            tuple(keywords),
+            tuple(unread),
+        )
+
+
+def dict_keys(tree: ast.Module) -> dict[str, list[str]]:
+    """The keys of every dict of a file by the variable's name, whether given at once or one by one."""
+    keys: dict[str, list[str]] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        if isinstance(target, ast.Name) and isinstance(node.value, ast.Dict):
+            texts = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
+            keys.setdefault(target.id, []).extend(texts)
+        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+            keys.setdefault(ast.unparse(target.value), []).append(target.slice.value)
+    return keys
+
+
+def our_calls(root: Path) -> list[LibraryCall]:
+    """The library calls of rlnb/, benchmarks/ and the notebooks."""
+    calls: list[LibraryCall] = []
+    for path in sorted([*root.glob("rlnb/**/*.py"), *root.glob("benchmarks/**/*.py")]):
+        calls += library_calls(path.read_text(encoding="utf-8"), path.relative_to(root).as_posix())
+    for path in sorted(root.glob("notebooks/*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        source = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        calls += library_calls(source, path.relative_to(root).as_posix())
+    return calls
+
+
+def unknown_keywords(calls: list[LibraryCall], sources: LibrarySources) -> list[str]:
+    """What these versions do not have, one line a problem. Libraries that are not at hand are passed over."""
+    problems = []
+    for call in calls:
+        if call.library not in sources.folders:
+            continue
+        known = sources.keywords(call.library, call.name)
+        if known is not None and call.name in HANDED_ON:
+            known |= sources.keywords(call.library, HANDED_ON[call.name]) or set()
+        if known is None:
+            problems.append(f"{call.place}: {call.library} has no {call.name}")
+            continue
+        problems += [
+            f"{call.place}: {call.name} takes no {name}" for name in call.keywords if name not in known
+        ]
+        problems += [f"{call.place}: {call.name}({name}): write it as a dict above" for name in call.unread]
+    return problems
+
+
+@pytest.fixture(scope="session")
+def installed() -> LibrarySources:
+    folders = {library: installed_folder(library) for library in LIBRARIES}
+    return LibrarySources({library: folder for library, folder in folders.items() if folder})
+
+
+def test_the_installed_libraries_know_every_keyword_that_we_pass(installed):
+    calls = our_calls(ROOT)
+    read = {call.name for call in calls if call.library in installed.folders}
+    assert {"GRPOConfig", "GRPOTrainer", "LoraConfig", "AutoModelForCausalLM.from_pretrained"} <= read
+    assert unknown_keywords(calls, installed) == []
+
+
+def test_a_keyword_that_does_not_exist_is_found_wherever_it_is_given(installed):
+    source = (
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        "from transformers import AutoModelForCausalLM\n"
+        "options = {'learning_rate': 1.0}\n"
+        "options['vllm_max_model_len'] = 2048\n"
+        "config = GRPOConfig(max_prompt_length=512, **options)\n"
+        "trainer = GRPOTrainer('m', args=config, tokenizer=None)\n"
+        "trainer.train(resume=True)\n"
+        "AutoModelForCausalLM.from_pretrained('m', torch_dtyp=None, **elsewhere)\n"
+    )
+    assert unknown_keywords(list(library_calls(source, "a.py")), installed) == [
+        "a.py:5: GRPOConfig takes no max_prompt_length",
+        "a.py:5: GRPOConfig takes no vllm_max_model_len",
+        "a.py:6: GRPOTrainer takes no tokenizer",
+        "a.py:7: GRPOTrainer.train takes no resume",
+        "a.py:8: AutoModelForCausalLM.from_pretrained takes no torch_dtyp",
+        "a.py:8: AutoModelForCausalLM.from_pretrained(**elsewhere): write it as a dict above",
+    ]
+
+
+def test_a_name_that_a_library_does_not_have_is_found(installed):
+    calls = list(library_calls("from trl import PPOTrainer\nPPOTrainer(model=None)\n", "a.py"))
+    assert unknown_keywords(calls, installed) == ["a.py:2: trl has no PPOTrainer"]
+
+
+def test_every_name_of_trl_in_the_walk_through_a_step_exists(installed):
+    text = (ROOT / "docs" / "one_grpo_step.md").read_text(encoding="utf-8")
+    assert missing_members(text, installed) == []
+    assert len(re.findall(r"`GRPOTrainer\.\w+", text)) >= 10
+
+
+def test_a_renamed_method_in_the_walk_is_found(installed):
+    assert missing_members(
+        "`GRPOTrainer.train` calls `GRPOTrainer._do_it()`, not `GRPOConfig.betas`.", installed
+    ) == [
+        "GRPOTrainer._do_it",
+        "GRPOConfig.betas",
+    ]
+
+
+def missing_members(text: str, sources: LibrarySources) -> list[str]:
+    """`GRPOTrainer.x` and `GRPOConfig.x` in a text that trl does not have."""
+    named = re.findall(r"`(GRPOTrainer|GRPOConfig|RepeatSampler)\.(\w+)", text)
+    return [f"{owner}.{name}" for owner, name in named if name not in sources.members("trl", owner)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("requirements", ["cpu", "cuda", "vllm", "unsloth", "volta"])
+def test_each_pinned_set_knows_every_keyword_that_we_pass(requirements, tmp_path):
+    """Also those of machines that CI has not: the pinned wheels are downloaded and read, never installed."""
+    pins = dict(PIN.findall((ROOT / "requirements" / f"{requirements}.txt").read_text()))
+    calls = our_calls(ROOT)
+    called = {call.library for call in calls}
+    sources = LibrarySources(
+        {
+            library: unpacked(f"{library}=={pins[library]}", tmp_path)
+            for library in LIBRARIES
+            if library in pins and library in called
+        }
+    )
+    assert {"trl", "transformers", "peft"} <= sources.folders.keys()
+    assert unknown_keywords(calls, sources) == []
+
+
+def unpacked(requirement: str, folder: Path) -> Path:
+    """The package folder of a wheel, downloaded alone; skips where pip or its index is missing."""
+    library = requirement.partition("==")[0]
+    pip = [sys.executable, "-m", "pip"]
+    if subprocess.run(
+        [*pip, "--version"], capture_output=True
+    ).returncode:  # an environment that uv made without it
+        pip = [shutil.which("pip") or pytest.skip("no pip to download wheels with")]
+    download = [
+        *pip,
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--dest",
+        str(folder),
+        requirement,
+    ]
+    done = subprocess.run(download, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        pytest.skip(f"{requirement} cannot be downloaded: {done.stderr.strip().splitlines()[-1]}")
+    wheel = next(folder.glob(f"{library}-*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder / library
