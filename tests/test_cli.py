@@ -246,6 +246,23 @@ def test_a_notebook_that_cannot_be_told_its_parameters_is_refused(capsys, parame
     assert capsys.readouterr().err == f"rlnb: grpo_code_execution.ipynb: {message}\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no JSON", "is not a notebook in the format that Jupyter writes"),
+        ("[]", "is not a notebook in the format that Jupyter writes"),
+        (
+            '{"cells": [{"metadata": {"tags": ["parameters"]}, "source": ["seed = 1\\n", "profile = ="]}]}',
+            "line 2 of the cell tagged 'parameters' is not Python: invalid syntax",
+        ),
+    ],
+)
+def test_what_is_no_notebook_is_refused(capsys, text, message):
+    Path("grpo_code_execution.ipynb").write_text(text)
+    assert run() == 2
+    assert capsys.readouterr().err == f"rlnb: grpo_code_execution.ipynb: {message}\n"
+
+
 def test_a_missing_notebook_is_one_line(capsys, tmp_path):
     assert run() == 2
     assert (
@@ -273,6 +290,34 @@ def test_the_newest_unfinished_run_with_equal_parameters_is_continued(tmp_path):
     assert runs.choose_directory(tmp_path, "tiny", params_text=lambda _: "new").name == "tiny-001"
 
 
-def test_help_and_refusals_do_not_wait_for_papermill():
-    code = "import sys, rlnb.cli; print({'papermill', 'torch', 'pydantic'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+def imported_by(program: str) -> tuple[str, float]:
+    """Which slow packages a fresh interpreter has imported after a program, and its CPU seconds."""
+    slow = "{'papermill', 'nbformat', 'torch', 'pydantic'}"
+    say = f"print(sorted({slow} & set(sys.modules)), time.process_time())"
+    code = f"import sys, time, rlnb.cli\n{program}\n{say}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names, _, seconds = done.stdout.strip().rpartition(" ")
+    return names, float(seconds)
+
+
+def test_help_waits_for_no_slow_package():
+    assert imported_by("")[0] == "[]"
+
+
+@pytest.mark.parametrize(
+    "assignment", ["training.max_step=3", "training.max_steps=three", "training.max_steps=0"]
+)
+def test_a_refusal_of_a_key_a_type_or_a_range_does_not_wait_for_papermill(assignment):
+    write_notebook()
+    run = f"['run', 'grpo_code_execution.ipynb', '--profile', 'tiny', '--set', '{assignment}']"
+    names, seconds = imported_by(f"assert rlnb.cli.main({run}) == 2")
+    assert names == "['pydantic']"
+    assert seconds < 2
+
+
+def test_papermill_finds_the_engine_whichever_of_the_two_is_imported_first():
+    find = "from papermill.engines import papermill_engines; print(papermill_engines.get_engine('rlnb'))"
+    for first in ("papermill", "rlnb.papermill_engine", "rlnb.papermill_engine.engine"):
+        code = f"import {first}; {find}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout == "<class 'rlnb.papermill_engine.engine.RlnbEngine'>\n", done.stderr

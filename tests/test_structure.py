@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 # From top to bottom. A module imports what lies below it: nothing above, nothing beside but its own package.
 FLOORS = (
     ("cli",),
-    ("doctor",),
+    ("doctor", "headless"),
     ("display",),
     ("papermill_engine", "training"),
     ("evaluation",),
@@ -27,7 +27,7 @@ FLOORS = (
     ("errors",),
 )
 # `rlnb doctor`, parameters that are refused, rewards in worker processes: none of them waits for torch.
-LIGHT = {name for floor in FLOORS[6:] for name in floor} - {"policy"} | {"cli", "doctor"}
+LIGHT = {name for floor in FLOORS[6:] for name in floor} - {"policy"} | {"cli", "doctor", "headless"}
 HEAVY = ("torch", "transformers")
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 # CPU seconds of a module's import beyond those of packages without which it could not be: pydantic and YAML

@@ -18,4 +18,5 @@ def progress_bar(label: str) -> Callable[[int, int], None]:
 
 
 def bar(label: str, done: int, total: int) -> str:
-    return f"{label} <progress value='{done}' max='{total}' style='vertical-align:middle'></progress> {done}/{total}"
+    style = "vertical-align:middle"
+    return f"{label} <progress value='{done}' max='{total}' style='{style}'></progress> {done}/{total}"

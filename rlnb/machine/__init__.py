@@ -7,7 +7,17 @@ Of the bottom floor, `params` may import this package, and this package `errors`
 """
 
 from rlnb.machine.choices import Recommendation, apply_environment, installed_version, recommend
-from rlnb.machine.facts import Gpu, Machine, Probe, answers, identify, parse_nvidia_smi, probe, usable_cores
+from rlnb.machine.facts import (
+    Gpu,
+    Machine,
+    Probe,
+    answers,
+    identify,
+    parse_nvidia_smi,
+    probe,
+    rank,
+    usable_cores,
+)
 from rlnb.machine.table import MACHINES, Row
 
 __all__ = [
@@ -23,6 +33,7 @@ __all__ = [
     "installed_version",
     "parse_nvidia_smi",
     "probe",
+    "rank",
     "recommend",
     "usable_cores",
 ]

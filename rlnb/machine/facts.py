@@ -53,8 +53,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Probe:
-    """What was seen, before any judgement. paths: those of SUPERCLOUD_PATHS that exist. cpu_flags: the kernel's
-    names of the CPU's instruction sets."""
+    """What was seen, before any judgement.
+
+    paths: those of SUPERCLOUD_PATHS that exist. cpu_flags: the kernel's names of the CPU's instruction sets.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     system_memory_gib: float = 0.0
@@ -104,6 +106,11 @@ def identify(seen: Probe) -> Machine:
     shares_memory = name == "gb10" and gpu.memory_gib == 0
     memory_gib = seen.system_memory_gib if shares_memory else gpu.memory_gib
     return Machine(name, gpu.name, gpu.capability, memory_gib, seen.cpu_count, environment, seen.hub)
+
+
+def rank(environ: Mapping[str, str] = os.environ) -> int:
+    """This process's rank under torchrun or accelerate, else 0. What all ranks share, rank 0 alone writes."""
+    return int(environ.get("RANK", "0"))
 
 
 def usable_cores(environ: Mapping[str, str]) -> int:

@@ -25,8 +25,9 @@ class Row:
 MACHINES = (
     # On a CPU unsloth hands training to TRL's own classes, so it is left out.
     Row("cpu", (), "cpu", "float32", unsloth=False, vllm=False),
-    # With instructions for bfloat16 a forward pass of the embedded model takes 0.35 of float32's time, a backward
-    # pass 0.8 (2 cores with avx512_bf16); without them it would take several times as long. Adapters stay float32.
+    # With instructions for bfloat16 a forward pass of the embedded model takes 0.35 of float32's time, a
+    # backward pass 0.8 (2 cores with avx512_bf16); without them it would take several times as long. Adapters
+    # stay float32.
     Row("cpu_bf16", (), "cpu", "bfloat16", unsloth=False, vllm=False),
     # Before Volta: torch's wheels have no kernels for these any more, so the CPU computes.
     Row("older", ((5, 0), (5, 2), (6, 0), (6, 1), (6, 2)), "cpu", "float32", unsloth=False, vllm=False),

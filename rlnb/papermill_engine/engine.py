@@ -30,8 +30,8 @@ from papermill.log import logger
 
 from rlnb import runs
 from rlnb.errors import Preempted
+from rlnb.machine import rank
 
-EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_PREEMPTED, EXIT_KILLED = 0, 1, 2, 85, 138
 FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 OWN_KERNELS = ("rlnb", "python3")
 CLEAN_EXITS = (("SystemExit", ""), ("SystemExit", "0"))
@@ -135,9 +135,7 @@ class ForwardingClient(PapermillNotebookClient):
         with runs.socket_directory() as self.socket_directory, self._forwarding_signals():
             try:
                 return super().execute(**kwargs)
-            except (
-                RuntimeError
-            ) as error:  # nbclient's DeadKernelError between cells, and at the start its parent
+            except RuntimeError as error:  # nbclient's DeadKernelError between cells, at the start its parent
                 if self.signals:
                     raise self._stopped("between two cells") from error
                 if isinstance(error, KernelDied):
@@ -149,9 +147,7 @@ class ForwardingClient(PapermillNotebookClient):
         kernel = super().create_kernel_manager()
         kernel.transport = "ipc"
         kernel.connection_file = str(self.socket_directory / "kernel.json")
-        if (
-            self.kernel_name in OWN_KERNELS
-        ):  # a kernel of this name in the user's home may be another project's
+        if self.kernel_name in OWN_KERNELS:  # in the user's home this name may be another project's
             kernel.kernel_spec.argv[0] = sys.executable
         return kernel
 
@@ -238,10 +234,12 @@ class ForwardingClient(PapermillNotebookClient):
 def outcome_of_error(error: BaseException) -> dict[str, Any]:
     """The state, exit code, signal and reason that status.json gets when the engine raised `error`."""
     if isinstance(error, Stopped):
-        return {"state": "preempted", "exit": EXIT_PREEMPTED, "signal": error.signal, "reason": str(error)}
-    if isinstance(error, KernelDied):
-        return {"state": "killed", "exit": EXIT_KILLED, "signal": error.signal, "reason": str(error)}
-    return {"state": "failed", "exit": EXIT_FAILED, "reason": f"{type(error).__name__}: {error}"}
+        state, code = "preempted", runs.EXIT_PREEMPTED
+    elif isinstance(error, KernelDied):
+        state, code = "killed", runs.EXIT_KILLED
+    else:
+        return {"state": "failed", "exit": runs.EXIT_FAILED, "reason": f"{type(error).__name__}: {error}"}
+    return {"state": state, "exit": code, "signal": error.signal, "reason": str(error)}
 
 
 def outcome_of_cells(nb: NotebookNode) -> dict[str, Any]:
@@ -250,13 +248,8 @@ def outcome_of_cells(nb: NotebookNode) -> dict[str, Any]:
         for output in cell.get("outputs", []):
             if output.output_type == "error" and (output.ename, output.evalue) not in CLEAN_EXITS:
                 reason = f"cell {index} of {len(nb.cells)}: {output.ename}: {output.evalue}"
-                return {"state": "failed", "exit": EXIT_FAILED, "reason": reason}
-    return {"state": "done", "exit": EXIT_DONE}
-
-
-def rank() -> int:
-    """This process's rank under torchrun or accelerate, else 0."""
-    return int(os.environ.get("RANK", "0"))
+                return {"state": "failed", "exit": runs.EXIT_FAILED, "reason": reason}
+    return {"state": "done", "exit": runs.EXIT_DONE}
 
 
 def _status_directory(output_path: str | None) -> Path | None:
@@ -266,9 +259,8 @@ def _status_directory(output_path: str | None) -> Path | None:
     handler = papermill_io.get_handler(output_path)
     if not isinstance(handler, LocalHandler):
         return None
-    return Path(
-        handler._cwd or "", output_path
-    ).parent  # with --cwd, papermill keeps the folder it came from there
+    # With --cwd, papermill keeps the folder it came from in the handler.
+    return Path(handler._cwd or "", output_path).parent
 
 
 def _join_text(text: str, more: str) -> str:

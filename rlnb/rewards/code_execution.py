@@ -44,8 +44,8 @@ MAX_SANDBOX_ERRORS = 0.01
 class Judgement:
     """What became of one completion.
 
-    code: its program, None where there is none. outcome: a key of EXECUTION_REWARDS. execution: of the script,
-    None without code. results: for each test True, False (wrong result) or None (an error, or never reached).
+    code: its program, None where there is none. outcome: a key of EXECUTION_REWARDS. execution: of the
+    script, None without code. results: for each test True, False (wrong) or None (error, or never reached).
     """
 
     code: str | None
@@ -68,8 +68,8 @@ class Judgement:
         return WRONG_REWARD if ran and self.results else ERROR_REWARD
 
 
-# Names by way of `builtins`, since a program may have its own `print` or `repr`. Subclasses of dict are shown as
-# the dict that they equal.
+# Names by way of `builtins`, since a program may have its own `print` or `repr`. Subclasses of dict are shown
+# as the dict that they equal.
 CALLS = """
 
 import builtins as __builtins
@@ -85,7 +85,7 @@ for __arguments in {arguments!r}:
 
 
 def with_calls(code: str, task: Task) -> str:
-    """The program followed by a call of its function for each test, each result on a marked line of its own."""
+    """The program, then a call of its function for each test, each result on a marked line of its own."""
     arguments = [test.arguments for test in task.tests]
     return code + CALLS.format(arguments=arguments, function=task.function, mark="\n" + MARK)
 
@@ -93,8 +93,8 @@ def with_calls(code: str, task: Task) -> str:
 def compare_results(execution: Execution, task: Task) -> tuple[bool | None, ...]:
     """For each test whether the printed result is the expected one; None where no result was printed.
 
-    The last marked lines count, so that marks printed by the program itself do not shift the others. A program
-    that forges marks gains nothing: it knows the calls, as any function does, and not what they should give.
+    The last marked lines count, so that marks printed by the program itself do not shift the others. A
+    program that forges marks gains nothing: it knows the calls, as any function does, not the answers.
     """
     printed = [line[len(MARK) :] for line in execution.stdout.split("\n") if line.startswith(MARK)]
     printed = printed[-len(task.tests) :] if execution.status == "ok" else printed[: len(task.tests)]
@@ -173,7 +173,7 @@ def outcome_of(execution: Execution) -> str:
 class CodeReward:
     """A reward function for TRL that judges completions in a sandbox.
 
-    The dataset has the columns `task_id` and `prefix` beside `prompt`. `seconds` counts the time spent in here.
+    The dataset has the columns `task_id` and `prefix` beside `prompt`. `seconds` counts the time spent here.
     Raises SandboxUnavailable when more than 1% of the programs failed for the sandbox's sake.
     """
 

@@ -198,8 +198,8 @@ def become(code: object) -> None:
     except MemoryError:
         sys.exit(MEMORY_EXIT_CODE)
     except BaseException as error:
-        frames = error.__traceback__
-        print_traceback(type(error), error, frames and frames.tb_next)
+        frames = error.__traceback__ and error.__traceback__.tb_next  # without this one
+        print_traceback(type(error), error.with_traceback(frames), frames)
         sys.exit(1)
 
 

@@ -37,8 +37,8 @@ def extract_code(completion: str, *, prefix: str = "") -> str | None:
     """The program in a completion, or None where there is none.
 
     prefix: the opening of the answer that the prompt already holds (a fence and the function's first line);
-    the completion goes on from there. The first complete python block wins, then the first complete block of no
-    named language, then an unclosed block, then bare text (see `bare_code`), unless there is any block.
+    the completion goes on from there. The first complete python block wins, then the first complete block of
+    no named language, then an unclosed block, then bare text (see `bare_code`), unless there is any block.
     """
     text = (prefix + completion).replace("\r\n", "\n")
     blocks = list(blocks_of(text))
@@ -66,8 +66,8 @@ def blocks_of(text: str) -> Iterator[Block]:
 def bare_code(text: str) -> str | None:
     """Unfenced code: from the first line that looks like code, as far as it parses.
 
-    A line that might begin a sentence counts only if it parses. Where nothing does, all of it is a program with
-    a syntax error; later lines are not tried, or a broken function could be skipped for the print behind it.
+    A line that might begin a sentence counts only if it parses. A line that surely is code decides: where it
+    does not parse, all of it is a program with a syntax error, and no print behind it is run in its stead.
     """
     first = CODE_START.search(text)
     for match in CODE_START.finditer(text):

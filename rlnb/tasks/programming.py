@@ -19,7 +19,7 @@ class Task:
     """A function to write.
 
     id: unique. family: tasks that differ only in constants or wording share one. level: 1 (one step) to 3.
-    function: its name. parameters: its signature's inside, as source. statement: one sentence, what it must do.
+    function: its name. parameters: its signature's inside, as source. statement: what it must do, in words.
     example: the call shown in the prompt, never among `tests`.
     """
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rlnb.errors import ParamsError
 from rlnb.tasks.programming import Task
 
 PromptForm = Literal["chat", "prefilled", "completion"]
@@ -44,6 +45,11 @@ def build_prompt(task: Task, form: PromptForm, tokenizer: Any, *, printed_exampl
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": question(task, printed_example=printed_example)},
     ]
+    if not tokenizer.chat_template:
+        raise ParamsError(
+            f"tasks.prompt = {form!r} needs a chat template, which this model's tokenizer does not have; "
+            "write tasks.prompt = 'completion', or take a model made for chat"
+        )
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     prefix = f"```python\n{signature}" if form == "prefilled" else ""
     return Prompt(text + prefix, prefix)

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ def load_tasks(
 ) -> dict[str, list[Task]]:
     """The splits "train", "known" and "new" of a source: the values of `TasksParams`.
 
-    builtin: "known" holds out tasks of trained families, "new" whole families; the same for every seed, so that
-    runs compare. mbpp: the published ranges of task ids. jsonl: the records' own "split" where they have
+    builtin: "known" holds out tasks of trained families, "new" whole families; the same for every seed, so
+    that runs compare. mbpp: the published ranges of task ids. jsonl: the records' own "split" where they have
     one, else "known" holds out tasks by the seed. Levels choose among built-in tasks and those of a file.
     Raises ParamsError for a file that cannot be read and a record that is no task.
     """
@@ -128,10 +129,14 @@ def checked(read: Callable[[Mapping[str, Any]], Task | None], place: str, record
     try:
         if not isinstance(record, Mapping):
             raise TypeError("a record is an object with named fields")
-        return read({"id": place, **record})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of doubtful escapes in the code of a record
+            return read({"id": place, **record})
     except KeyError as error:
         raise ParamsError(f"{place}: no task: the field {error} is missing") from error
-    except (TypeError, ValueError, SyntaxError) as error:
+    except SyntaxError as error:
+        raise ParamsError(f"{place}: no task: its code does not parse") from error
+    except (TypeError, ValueError) as error:
         raise ParamsError(f"{place}: no task: {error}") from error
 
 

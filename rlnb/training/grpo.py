@@ -3,6 +3,7 @@
 The step itself is TRL's; docs/one_grpo_step.md maps each hook here to the method there.
 """
 
+import json
 import math
 import random
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig
@@ -31,19 +33,10 @@ def grpo_config(
 ) -> GRPOConfig:
     """TRL's configuration from the parameters' `training` and `vllm` sections.
 
-    One epoch over prompts that `prompt_dataset` has put in order for the whole run, so that a resumed run sees the
-    same prompts (TRL's own sampler starts again at its first permutation). Reporting is ours: see `MetricsReporter`.
+    One epoch over prompts that `prompt_dataset` has put in order for the whole run, so that a resumed run
+    sees the same prompts (TRL's own sampler starts again at its first permutation). Reporting is ours: see
+    `MetricsReporter`.
     """
-    options: dict[str, Any] = {}
-    if vllm is not None and vllm.enabled:
-        options = {
-            "use_vllm": True,
-            "vllm_mode": vllm.mode,
-            "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
-            "vllm_max_model_length": vllm.max_model_len,
-        }
-        if vllm.server_base_url:
-            options["vllm_server_base_url"] = vllm.server_base_url
     return GRPOConfig(
         output_dir=str(Path(output_dir) / "checkpoints"),
         learning_rate=training.learning_rate,
@@ -77,12 +70,25 @@ def grpo_config(
         report_to="none",
         remove_unused_columns=False,
         dataloader_pin_memory=use_gpu,
-        **options,
+        ddp_find_unused_parameters=False,  # each adapter is used in each pass
+        **(vllm_options(vllm) if vllm is not None and vllm.enabled else {}),
     )
 
 
+def vllm_options(vllm: Any) -> dict[str, Any]:
+    """TRL's names for the parameters' `vllm` section; a server's memory is settled by whoever started it."""
+    if vllm.mode == "server":
+        return {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": vllm.server_base_url}
+    return {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
+        "vllm_max_model_length": vllm.max_model_len,
+    }
+
+
 def prompt_order(num_tasks: int, num_prompts: int, *, seed: int) -> list[int]:
-    """Indices of the tasks asked over a whole run: one seeded permutation after another, cut to `num_prompts`."""
+    """Indices of the tasks asked over a whole run: seeded permutations in a row, cut to `num_prompts`."""
     if num_tasks < 1:
         raise ParamsError("tasks: no task is left to train on; allow more levels or longer prompts")
     generator = random.Random(seed)
@@ -101,7 +107,7 @@ def prompt_dataset(
     printed_example: bool,
     max_prompt_tokens: int,
 ) -> Dataset:
-    """The prompts of the whole run in order. Tasks whose prompt is longer than `max_prompt_tokens` are left out."""
+    """The prompts of the whole run in order, without tasks whose prompt exceeds `max_prompt_tokens`."""
     prompts = [build_prompt(task, form, policy.tokenizer, printed_example=printed_example) for task in tasks]
     rows = [
         {"prompt": prompt.text, "task_id": task.id, "prefix": prompt.prefix}
@@ -116,38 +122,50 @@ def prompt_dataset(
 
 
 def latest_checkpoint(output_dir: str | Path) -> str | None:
-    """The newest complete checkpoint of a run, or None. One that was being written at a kill is passed over."""
-    found = [
-        (int(path.name.rpartition("-")[2]), path)
-        for path in (Path(output_dir) / "checkpoints").glob("checkpoint-*")
-        if path.name.rpartition("-")[2].isdigit()
-        and (path / "trainer_state.json").exists()
-        and not (path / INCOMPLETE_MARK).exists()
-    ]
-    return str(max(found)[1]) if found else None
+    """The newest complete checkpoint of a run, or None; one that a kill left half written is passed over."""
+    paths = (Path(output_dir) / "checkpoints").glob("checkpoint-*")
+    found = [(step, str(path)) for path in paths if (step := saved_step(path)) is not None]
+    return max(found)[1] if found else None
+
+
+def saved_step(checkpoint: str | Path) -> int | None:
+    """The step a checkpoint was saved at, None for what is no complete checkpoint."""
+    directory = Path(checkpoint)
+    if (directory / INCOMPLETE_MARK).exists():
+        return None
+    try:  # written last of all, so whoever has it whole has the rest
+        return int(json.loads((directory / "trainer_state.json").read_text())["global_step"])
+    except (OSError, ValueError, LookupError):
+        return None
 
 
 def step_of(checkpoint: str | None) -> int:
-    """The step a checkpoint was saved at, 0 for none."""
-    return int(checkpoint.rpartition("-")[2]) if checkpoint else 0
+    """The step a complete checkpoint was saved at, 0 for none."""
+    return (saved_step(checkpoint) if checkpoint else None) or 0
 
 
 def checkpoint_to_resume(resume: str, output_dir: str | Path) -> str | None:
-    """What `training.resume` means: "auto" the newest checkpoint of this run, "never" none, else that directory."""
+    """What `training.resume` means: "auto" the run's newest checkpoint, "never" none, else that directory."""
     if resume == "never":
         return None
-    return latest_checkpoint(output_dir) if resume == "auto" else resume
+    if resume == "auto":
+        return latest_checkpoint(output_dir)
+    if saved_step(resume) is None:
+        raise ParamsError(f"training.resume = {resume!r} holds no complete checkpoint; write auto or never")
+    return resume
 
 
 class StopOnSignal(TrainerCallback):
     """On SIGTERM or SIGUSR1 (SLURM: time is nearly up, or preemption) save and stop at the end of the step.
 
-    Not transformers' `enable_jit_checkpoint`, which saves in mid-step and so loses a step. Use as a context manager
-    around `train()`: it puts the handlers back, and raises Preempted when a signal has cut training short.
+    Not transformers' `enable_jit_checkpoint`, which saves in mid-step and so loses a step. Use as a context
+    manager around `train()`: it puts the handlers back, and raises Preempted when a signal has cut training
+    short.
     """
 
     def __init__(self, trainer: Any) -> None:
-        trainer.add_callback(self)
+        # Before the others, so that no evaluation is begun in the seconds that are left.
+        trainer.callback_handler.callbacks.insert(0, self)
         self.received = ""
         self._finished = False
         self._previous: dict[int, Any] = {}
@@ -173,17 +191,28 @@ class StopOnSignal(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
         self._finished = state.global_step >= state.max_steps
-        if self.received:
+        received = received_by_any_rank(self.received, args)
+        if received:
+            self.received = received
             control.should_save = True
             control.should_training_stop = True
         return control
 
 
+def received_by_any_rank(received: str, args: TrainingArguments) -> str:
+    """The signal that one of the ranks got: all stop at the same step, or some would wait for ever."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return received
+    number = torch.tensor(signal.Signals[received] if received else 0, device=args.device)
+    torch.distributed.all_reduce(number, op=torch.distributed.ReduceOp.MAX)
+    return signal.Signals(number.item()).name if number else ""
+
+
 class MetricsReporter(TrainerCallback):
     """Hands every log of the trainer to the run's tracker, and prints some fifty lines over the run.
 
-    show: called with (step, max_steps) after each step's log, for the live plot. Takes the place of the trainer's
-    own printing of whole logs. `step_seconds` counts the time inside steps.
+    show: called with (step, max_steps) as often as a line is printed, for the live plot. Takes the place of
+    the trainer's own printing of whole logs. `step_seconds` counts the time inside steps.
     """
 
     def __init__(
@@ -219,8 +248,8 @@ class MetricsReporter(TrainerCallback):
         self.tracker.report(step, dict(logs))
         if step == last or step % max(1, last // 50) == 0:
             print(progress_line(step, last, logs), flush=True)
-        if self.show:
-            self.show(step, last)
+            if self.show:
+                self.show(step, last)
 
 
 def progress_line(step: int, max_steps: int, logs: Mapping[str, Any]) -> str:
@@ -236,8 +265,8 @@ def progress_line(step: int, max_steps: int, logs: Mapping[str, Any]) -> str:
 class IntervalEvaluation(TrainerCallback):
     """Every `interval` steps call `evaluate() -> metrics` and add them to that step's log.
 
-    `evaluate` must leave the random state and the model's mode as they were; `policy.generate` does. The metrics
-    go through the trainer's own store: `trainer.log` inside a callback would swallow the step's log.
+    `evaluate` must leave the random state and the model's mode as they were; `policy.generate` does. The
+    metrics go through the trainer's own store: `trainer.log` inside a callback would swallow the step's log.
     """
 
     def __init__(self, evaluate: Callable[[], Mapping[str, float]], *, interval: int, trainer: Any) -> None:
@@ -285,7 +314,8 @@ class FirstStepCheck(TrainerCallback):
             self.say(f"warning: {cut:.0%} of the completions were cut; raise training.max_completion_length")
         if tied >= 1:
             self.say(
-                "warning: all groups tied, so nothing was learned; raise training.num_generations or change reward.preset"
+                "warning: all groups tied, so nothing was learned; "
+                "raise training.num_generations or change reward.preset"
             )
         if invalid > 0.5:
             self.say(
@@ -294,7 +324,7 @@ class FirstStepCheck(TrainerCallback):
 
 
 def check_trained(state: TrainerState) -> None:
-    """Raise TrainingDiverged when `train()` came back without having trained, or with a loss that is no number.
+    """Raise TrainingDiverged when `train()` came back without having trained, or its loss is no number.
 
     A dataset with fewer prompts than one step takes trains 0 steps and returns normally in TRL 1.16.
     """

@@ -1,4 +1,4 @@
-"""The notebooks as readers and machines meet them: the form of the essay, the parameters cell, a run of each."""
+"""The notebooks as readers and machines meet them: form of the essay, parameters cell, a run of each."""
 
 import ast
 import importlib
@@ -108,16 +108,12 @@ def test_a_notebook_runs_under_nbval_at_its_tiny_profile(path: Path, tmp_path: P
     parameters = {"profile": "tiny", "output_dir": str(tmp_path / "run")}
     papermill.execute_notebook(path, copy, parameters=parameters, prepare_only=True, progress_bar=False)
     command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--nbval-lax",
-        "--nbval-current-env",
-        "--nbval-cell-timeout=300",
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)),
+        *("--nbval-lax", "--nbval-current-env"),
+        *("--nbval-cell-timeout=300", "--nbval-kernel-startup-timeout=120"),
     ]
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "--rootdir", str(tmp_path), f"--nbval-kernel-startup-timeout=120", str(copy)],
+        [*command, str(copy)],
         cwd=ROOT, capture_output=True, text=True, timeout=600, env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]

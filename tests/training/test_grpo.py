@@ -1,8 +1,11 @@
 """What we hang on TRL: exact resume, evaluation that disturbs nothing, stopping on a signal."""
 
 import json
+import os
 import random
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +16,7 @@ from transformers import TrainerState
 
 from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.metrics import METRICS, describe, read_metrics
+from rlnb.params.sections import TrainingParams, VllmParams
 from rlnb.training import grpo
 
 SCRIPT = str(Path(__file__).with_name("tiny_run.py"))
@@ -84,6 +88,33 @@ def test_a_run_killed_outright_resumes_to_the_bit_from_its_last_checkpoint(
     assert [row["step"] for row in read_metrics(killed / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
+def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_rank_0_alone_writes(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, SCRIPT, str(tmp_path / "run"), "--announce", "--max-steps", "500"]
+    ranks = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+                              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    try:
+        assert ranks[0].stdout is not None
+        assert any(line.strip() == "step 2" for line in ranks[0].stdout)
+        ranks[1].send_signal(signal.SIGTERM)
+        said = [rank.communicate(timeout=100)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert all("Preempted: SIGTERM: the checkpoint of this step is saved" in text for text in said), said
+    steps = [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert steps == list(range(1, grpo.step_of(grpo.latest_checkpoint(tmp_path / "run")) + 1))
+
+
 def test_evaluating_at_intervals_changes_nothing_in_the_training(uninterrupted: Path, tmp_path: Path) -> None:
     evaluated = tmp_path / "evaluated"
     run(evaluated, "--evaluate")
@@ -130,14 +161,52 @@ def test_a_checkpoint_that_was_being_written_is_passed_over(tmp_path: Path) -> N
     for step, mark in [(2, ""), (10, ""), (12, grpo.INCOMPLETE_MARK)]:
         folder = tmp_path / "checkpoints" / f"checkpoint-{step}"
         folder.mkdir(parents=True)
-        (folder / "trainer_state.json").touch()
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
         if mark:
             (folder / mark).touch()
     (tmp_path / "checkpoints" / "checkpoint-14").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint-16").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint-16" / "trainer_state.json").write_text('{"global_st')
     found = grpo.checkpoint_to_resume("auto", tmp_path)
     assert grpo.step_of(found) == 10
     assert grpo.checkpoint_to_resume("never", tmp_path) is None
-    assert grpo.checkpoint_to_resume("elsewhere", tmp_path) == "elsewhere"
+
+
+def test_a_checkpoint_may_be_anywhere_and_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 7}')
+    assert grpo.step_of(grpo.checkpoint_to_resume(f"{tmp_path}/", "elsewhere")) == 7
+
+
+def test_a_directory_without_a_checkpoint_is_not_resumed_from(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError) as refusal:
+        grpo.checkpoint_to_resume(str(tmp_path), "elsewhere")
+    assert str(refusal.value) == (
+        f"training.resume = '{tmp_path}' holds no complete checkpoint; write auto or never"
+    )
+
+
+def test_a_run_whose_training_was_through_trains_no_further(uninterrupted: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    shutil.copytree(uninterrupted, again)
+    run(again)
+    assert_same_training(uninterrupted, again)
+    assert [row["step"] for row in read_metrics(again / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_vllm_options_reach_trl_only_where_it_is_enabled_and_they_count() -> None:
+    server = VllmParams(mode="server", server_base_url="http://host:8000")
+    assert grpo.vllm_options(server) == {
+        "use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://host:8000",
+    }  # fmt: skip
+    assert grpo.vllm_options(VllmParams()) == {
+        "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.85,
+        "vllm_max_model_length": 2048,
+    }  # fmt: skip
+    training = TrainingParams(gradient_checkpointing=False)
+    config = grpo.grpo_config(
+        training, output_dir="out", seed=1, dtype="float32", use_gpu=False, vllm=VllmParams()
+    )
+    assert not config.use_vllm and not config.bf16 and not config.fp16
 
 
 def test_training_without_a_step_is_an_error() -> None:
@@ -162,7 +231,8 @@ def first_step_lines(**logs: float) -> list[str]:
 def test_the_first_step_says_in_one_line_what_was_learned_from() -> None:
     logs = {"completions/mean_length": 30.2, "frac_reward_zero_std": 0.25, "completions/clipped_ratio": 0.1}
     assert first_step_lines(**logs) == [
-        "step 1: mean reward +0.25, 30 tokens a completion, 10% cut, 25% of the groups tied, 0% without valid code"
+        "step 1: mean reward +0.25, 30 tokens a completion, 10% cut, 25% of the groups tied, "
+        "0% without valid code"
     ]
 
 
@@ -170,6 +240,7 @@ def test_the_first_step_warns_of_cut_tied_and_invalid_completions() -> None:
     logs = {"completions/clipped_ratio": 0.5, "frac_reward_zero_std": 1.0, "status/no_code_share": 0.6}
     assert first_step_lines(**logs)[1:] == [
         "warning: 50% of the completions were cut; raise training.max_completion_length",
-        "warning: all groups tied, so nothing was learned; raise training.num_generations or change reward.preset",
+        "warning: all groups tied, so nothing was learned; "
+        "raise training.num_generations or change reward.preset",
         "warning: 60% of the completions hold no valid code; try tasks.prompt = prefilled",
     ]

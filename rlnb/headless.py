@@ -1,38 +1,23 @@
-"""`rlnb run`: a notebook, its parameters and a directory; run it again and it goes on where it stopped."""
+"""`rlnb run`: a notebook, its parameters and a directory; run it again and it goes on where it stopped.
 
+All that can be refused is refused in here, before papermill is imported: a wrong name costs half a second.
+"""
+
+import ast
 import contextlib
 import dataclasses
 import functools
+import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import papermill
-from nbclient.exceptions import DeadKernelError
-from papermill.engines import papermill_engines
-from papermill.exceptions import PapermillExecutionError
-from papermill.iorw import load_notebook_node
-from papermill.translators import PythonTranslator
-from papermill.utils import find_first_tagged_cell_index
-
 from rlnb import runs
 from rlnb.errors import ParamsError
-from rlnb.machine import probe, recommend
-from rlnb.papermill_engine.engine import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_KILLED,
-    EXIT_PREEMPTED,
-    RlnbEngine,
-    Stopped,
-    rank,
-)
+from rlnb.machine import probe, rank, recommend
 from rlnb.params import dump_yaml, load_params
 from rlnb.params.sections import NotebookParams
-
-TRACEBACK_LINES = 12
 
 
 def run_notebook(
@@ -65,7 +50,7 @@ def run_notebook(
         _settle_params(notebook, directory, params)
         if last is not None and last.state == "done":
             print(f"{directory}: finished by attempt {last.attempt}. To run it anew, give another --out.")
-            return EXIT_DONE
+            return runs.EXIT_DONE
         output = runs.attempt_notebook(directory, rank=rank())
         if rank() == 0:
             runs.write_versions(directory, machine=dataclasses.asdict(probe(ask_hub=False)))
@@ -75,38 +60,10 @@ def run_notebook(
         given = {
             name: values[name] for name in names if name in values and not isinstance(values[name], dict)
         }
-        return _execute(notebook, output, parameters=given)
+        # Imported here: papermill and Jupyter take two seconds, which a refusal need not wait for.
+        from rlnb.papermill_engine.execution import execute
 
-
-def _execute(notebook: Path, output: Path, *, parameters: dict[str, Any]) -> int:
-    """Run the cells with output on this terminal; a word on how it ended, and the exit code."""
-    papermill_engines.register("rlnb", RlnbEngine)  # this very module, whatever version is installed
-    shown = {"stdout_file": sys.stdout, "stderr_file": sys.stderr} if rank() == 0 else {}
-    try:
-        papermill.execute_notebook(
-            notebook,
-            output,
-            parameters=parameters,
-            engine_name="rlnb",
-            kernel_name=RlnbEngine.nb_kernel_name(None),
-            language="python",
-            progress_bar=False,
-            **shown,
-        )
-    except PapermillExecutionError as error:
-        traceback = "\n".join(str(error).strip().splitlines()[-TRACEBACK_LINES:])
-        return _say(
-            EXIT_FAILED, f"{traceback}\nfailed: a cell raised {error.ename}; all of it is in {output}"
-        )
-    except Stopped as error:
-        return _say(
-            EXIT_PREEMPTED, f"{error}\npreempted: run the same command again to go on; so far: {output}"
-        )
-    except DeadKernelError as error:
-        return _say(EXIT_KILLED, f"killed: {error}; so far: {output}")
-    if rank() == 0:
-        print(f"done: {output}")
-    return EXIT_DONE
+        return execute(notebook, output, parameters=given)
 
 
 def _after(last: runs.Status | None) -> str:
@@ -117,23 +74,24 @@ def _after(last: runs.Status | None) -> str:
     return f", after attempt {last.attempt} was {how}" + (f" by {last.signal}" if last.signal else "")
 
 
-def _say(code: int, text: str) -> int:
-    print(text, file=sys.stderr)
-    return code
-
-
 def _parameter_names(notebook: Path) -> list[str]:
-    """The names that the parameters cell defines; raises ParamsError where a run could not set its own."""
+    """The names that the parameters cell defines; raises ParamsError where a run could not set its own.
+
+    The notebook is read as the JSON that it is: importing nbformat takes longer than all the rest here.
+    """
     if not notebook.is_file():
         raise ParamsError(f"{notebook}: there is no such notebook in {os.getcwd()}")
-    content = load_notebook_node(str(notebook))
-    index = find_first_tagged_cell_index(content, "parameters")
-    if index < 0:
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ParamsError(f"{notebook}: is not a notebook in the format that Jupyter writes") from None
+    if not tagged:
         raise ParamsError(
             f"{notebook}: no cell is tagged 'parameters'. Tag the one that defines profile and output_dir, "
             f"so that rlnb run can set them."
         )
-    names = [parameter.name for parameter in PythonTranslator.inspect(content.cells[index])]
+    names = _assigned_names("".join(tagged[0]["source"]), notebook)
     for name in ("profile", "output_dir"):
         if name not in names:
             raise ParamsError(
@@ -141,6 +99,22 @@ def _parameter_names(notebook: Path) -> list[str]:
                 f'Add a line like {name}: str = "auto", so that rlnb run can set it.'
             )
     return names
+
+
+def _assigned_names(source: str, notebook: Path) -> list[str]:
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError as error:
+        raise ParamsError(
+            f"{notebook}: line {error.lineno} of the cell tagged 'parameters' is not Python: {error.msg}"
+        ) from None
+    targets: list[ast.expr] = []
+    for statement in statements:
+        if isinstance(statement, ast.Assign):
+            targets += statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            targets.append(statement.target)
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _load_params(
@@ -170,9 +144,8 @@ def _settle_params(notebook: Path, directory: Path, params: NotebookParams) -> N
     """Write params.yaml, or check that the run was started with these: its checkpoints fit no others."""
     path = directory / "params.yaml"
     if not path.exists():
-        runs.write_text(
-            path, dump_yaml(params)
-        )  # by every rank: the text is the same, and the rename is whole
+        # By every rank: the text is the same, and the rename is whole.
+        runs.write_text(path, dump_yaml(params))
         return
     before, now = (_flat(p.model_dump()) for p in (load_params(notebook.stem, profile=str(path)), params))
     changed = [

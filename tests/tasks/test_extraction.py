@@ -1,0 +1,111 @@
+"""The program in a completion: the one a reader would run."""
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlnb.tasks import extract_code
+
+FORMS = {
+    "a fence": ("```python\nx = 1\n```", "x = 1\n"),
+    "prose before and after": ("Sure!\n\n```python\nx = 1\n```\nThis sets x.", "x = 1\n"),
+    "an info string": ('```python title="a.py" {1,2}\nx = 1\n```', "x = 1\n"),
+    "a name in capitals": ("```Python3\nx = 1\n```", "x = 1\n"),
+    "tildes": ("~~~python\nx = '```'\n~~~", "x = '```'\n"),
+    "a fence of four holding one of three": ("````python\nx = '''\n```\n'''\n````", "x = '''\n```\n'''\n"),
+    "a longer closing fence": ("```python\nx = 1\n`````\nand so on", "x = 1\n"),
+    "a fence closed behind code": ("```python\nprint(1)```\nThis prints.", "print(1)\n"),
+    "a fence in a list": (
+        "1. First:\n   ```python\n   def f():\n       return 1\n   ```",
+        "def f():\n    return 1\n",
+    ),
+    "a block in a block of markdown": ("````markdown\n# T\n```python\nx = 1\n```\n````", "x = 1\n"),
+    "carriage returns": ("```python\r\nx = 1\r\ny = 2\r\n```\r\n", "x = 1\ny = 2\n"),
+    "an unclosed fence": ("```python\nx = 1\nprint(x)", "x = 1\nprint(x)\n"),
+    "no language": ("```\nx = 1\n```", "x = 1\n"),
+    "the first of two": ("```python\nx = 1\n```\nor\n```python\nx = 2\n```", "x = 1\n"),
+    "python before no language": ("```\nx = 1\n```\n```python\nx = 2\n```", "x = 2\n"),
+    "python behind another language": ("```bash\nls\n```\n```python\nx = 2\n```", "x = 2\n"),
+    "complete before unclosed": ("```python\n```\n```\nx = 1\n```\n```python\nx =", "x = 1\n"),
+    "a block that is not empty": ("```python\n\n```\n```python\nx = 2\n```", "x = 2\n"),
+    "only another language": ("```bash\nls\n```", None),
+    "only an empty block": ("```python\n```", None),
+    "no code": ("I do not know how to do this.", None),
+    "nothing": ("", None),
+    "bare code": ("x = 1\nprint(x)", "x = 1\nprint(x)\n"),
+    "bare code in prose": (
+        "Here it is:\ndef f():\n    return 1\nI hope it helps.",
+        "def f():\n    return 1\n",
+    ),
+    "a sentence that begins like code": (
+        "for example, so:\ndef f():\n    return 1\n",
+        "def f():\n    return 1\n",
+    ),
+    "bare code that does not parse": ("def f(n):\n    return (n", "def f(n):\n    return (n\n"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_program_is_found_in(form):
+    completion, code = FORMS[form]
+    assert extract_code(completion) == code
+
+
+def test_a_broken_function_is_not_skipped_for_the_print_behind_it():
+    completion = "def f(n)\n    return n\nprint(5)"
+    assert extract_code(completion) == completion + "\n"
+
+
+PREFIX = "```python\ndef f(n):"
+CONTINUED = {
+    "closes the fence": "\n    return n\n```\nDone.",
+    "never closes it": "\n    return n",
+    "closes it behind code": "\n    return n```",
+    "closes it and opens another": "\n    return n\n```\nOr:\n```python\ny = 2\n```",
+}
+
+
+@pytest.mark.parametrize("form", CONTINUED)
+def test_a_begun_answer_is_gone_on_with_by_a_completion_that(form):
+    assert extract_code(CONTINUED[form], prefix=PREFIX) == "def f(n):\n    return n\n"
+
+
+def test_a_begun_answer_that_stops_at_once_is_a_program_of_one_line():
+    assert extract_code("\n```", prefix=PREFIX) == "def f(n):\n"
+
+
+def test_a_begun_answer_without_a_fence_ends_where_it_no_longer_parses():
+    prefix = 'def f(n):\n    """Return n."""'
+    assert extract_code("\n    return n\n\nThat is all.", prefix=prefix) == prefix + "\n    return n\n\n"
+
+
+def test_text_that_warns_when_parsed_is_read_in_silence(recwarn):
+    assert extract_code("x = '\\d'") == "x = '\\d'\n"
+    assert not recwarn.list
+
+
+lines = st.text(st.characters(exclude_characters="`~\r", exclude_categories=("Cs", "Cc")), max_size=30)
+programs = st.lists(lines, min_size=1, max_size=8).map("\n".join).filter(str.strip)
+
+
+@given(programs)
+def test_code_in_a_fence_comes_back_as_it_was(code):
+    assert extract_code(f"Here:\n```python\n{code}\n```\nThere.") == code.strip("\n") + "\n"
+
+
+@given(st.text(st.sampled_from("`~ \n\tpython=(1'\"df:"), max_size=60), st.sampled_from(["", PREFIX]))
+def test_any_text_is_read_without_an_error(text, prefix):
+    code = extract_code(text, prefix=prefix)
+    assert code is None or code.strip()
+
+
+@given(
+    st.lists(st.sampled_from(["def f(n):", "    return n", "print(1)", "Some prose.", "x = (1"]), max_size=6)
+)
+def test_bare_code_parses_or_is_all_there_is(given_lines):
+    text = "\n".join(given_lines)
+    code = extract_code(text)
+    if code is not None and not text.endswith(code.rstrip()):
+        ast.parse(code)
