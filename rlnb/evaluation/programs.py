@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rlnb.evaluation.compare import Estimate, bootstrap_difference
+from rlnb.machine import rank
 from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
 from rlnb.policy import Policy, generate
 from rlnb.rewards.code_execution import Judgement, Preset, judge
+from rlnb.runs import write_text
 from rlnb.sandbox import Sandbox
 from rlnb.tasks import Task
 from rlnb.tasks.prompts import PromptForm, build_prompt
@@ -196,10 +198,8 @@ def save_results(
         "before": [answer_record(answer) for answer in before],
         "after": [answer_record(answer) for answer in after],
     }
-    path = Path(path)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    unfinished.rename(path)
+    if rank() == 0:
+        write_text(Path(path), json.dumps(results, indent=1) + "\n")
 
 
 def answer_record(answer: Answer) -> dict[str, Any]:

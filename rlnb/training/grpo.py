@@ -212,7 +212,8 @@ class MetricsReporter(TrainerCallback):
     """Hands every log of the trainer to the run's tracker, and prints some fifty lines over the run.
 
     show: called with (step, max_steps) as often as a line is printed, for the live plot. Takes the place of
-    the trainer's own printing of whole logs. `step_seconds` counts the time inside steps.
+    the trainer's own printing of whole logs. `step_seconds` counts the time inside steps,
+    `log_seconds` that of tracking and showing.
     """
 
     def __init__(
@@ -222,6 +223,7 @@ class MetricsReporter(TrainerCallback):
         self.tracker = tracker
         self.show = show
         self.step_seconds = 0.0
+        self.log_seconds = 0.0
         self._step_started = 0.0
 
     def on_step_begin(
@@ -244,12 +246,14 @@ class MetricsReporter(TrainerCallback):
     ) -> None:
         if not state.is_world_process_zero or not logs or "train_runtime" in logs:
             return
+        started = time.perf_counter()
         step, last = state.global_step, state.max_steps
         self.tracker.report(step, dict(logs))
         if step == last or step % max(1, last // 50) == 0:
             print(progress_line(step, last, logs), flush=True)
             if self.show:
                 self.show(step, last)
+        self.log_seconds += time.perf_counter() - started
 
 
 def progress_line(step: int, max_steps: int, logs: Mapping[str, Any]) -> str:

@@ -93,12 +93,12 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_rank_0_alone_writes
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [sys.executable, SCRIPT, str(tmp_path / "run"), "--announce", "--max-steps", "500"]
+    command = [sys.executable, SCRIPT, str(tmp_path / "run"), "--announce", "--max-steps", "50"]
     ranks = [
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
-                              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+                              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"},
         )
         for rank in (0, 1)
     ]  # fmt: skip
