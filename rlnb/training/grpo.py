@@ -37,6 +37,16 @@ def grpo_config(
     sees the same prompts (TRL's own sampler starts again at its first permutation). Reporting is ours: see
     `MetricsReporter`.
     """
+    options: dict[str, Any] = {}
+    if vllm is not None and vllm.enabled and vllm.mode == "server":  # its memory is settled by who started it
+        options = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": vllm.server_base_url}
+    elif vllm is not None and vllm.enabled:
+        options = {
+            "use_vllm": True,
+            "vllm_mode": "colocate",
+            "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
+            "vllm_max_model_length": vllm.max_model_len,
+        }
     return GRPOConfig(
         output_dir=str(Path(output_dir) / "checkpoints"),
         learning_rate=training.learning_rate,
@@ -71,20 +81,8 @@ def grpo_config(
         remove_unused_columns=False,
         dataloader_pin_memory=use_gpu,
         ddp_find_unused_parameters=False,  # each adapter is used in each pass
-        **(vllm_options(vllm) if vllm is not None and vllm.enabled else {}),
+        **options,
     )
-
-
-def vllm_options(vllm: Any) -> dict[str, Any]:
-    """TRL's names for the parameters' `vllm` section; a server's memory is settled by whoever started it."""
-    if vllm.mode == "server":
-        return {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": vllm.server_base_url}
-    return {
-        "use_vllm": True,
-        "vllm_mode": "colocate",
-        "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
-        "vllm_max_model_length": vllm.max_model_len,
-    }
 
 
 def prompt_order(num_tasks: int, num_prompts: int, *, seed: int) -> list[int]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 from transformers import TrainerState
+from trl import GRPOConfig
 
 from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.metrics import METRICS, describe, read_metrics
@@ -193,20 +194,27 @@ def test_a_run_whose_training_was_through_trains_no_further(uninterrupted: Path,
     assert [row["step"] for row in read_metrics(again / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
-def test_vllm_options_reach_trl_only_where_it_is_enabled_and_they_count() -> None:
-    server = VllmParams(mode="server", server_base_url="http://host:8000")
-    assert grpo.vllm_options(server) == {
-        "use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://host:8000",
-    }  # fmt: skip
-    assert grpo.vllm_options(VllmParams()) == {
-        "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.85,
-        "vllm_max_model_length": 2048,
-    }  # fmt: skip
+def config_with(vllm: VllmParams) -> GRPOConfig:
     training = TrainingParams(gradient_checkpointing=False)
-    config = grpo.grpo_config(
-        training, output_dir="out", seed=1, dtype="float32", use_gpu=False, vllm=VllmParams()
-    )
+    return grpo.grpo_config(training, output_dir="out", seed=1, dtype="float32", use_gpu=False, vllm=vllm)
+
+
+def test_vllm_reaches_trl_only_where_it_is_enabled() -> None:
+    config = config_with(VllmParams())
     assert not config.use_vllm and not config.bf16 and not config.fp16
+
+
+def test_vllm_on_the_training_gpu_is_told_what_it_may_take() -> None:
+    config = config_with(VllmParams(enabled=True))
+    assert (config.use_vllm, config.vllm_mode) == (True, "colocate")
+    assert (config.vllm_gpu_memory_utilization, config.vllm_max_model_length) == (0.85, 2048)
+
+
+def test_a_vllm_server_is_told_its_address_alone() -> None:
+    config = config_with(VllmParams(enabled=True, mode="server", server_base_url="http://host:8000"))
+    assert (config.use_vllm, config.vllm_mode) == (True, "server")
+    assert config.vllm_server_base_url == "http://host:8000"
+    assert config.vllm_max_model_length is None
 
 
 def test_training_without_a_step_is_an_error() -> None:
