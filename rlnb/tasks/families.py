@@ -6,7 +6,8 @@ Pass rates of the untrained embedded model (SmolLM2-135M-Instruct) were the guid
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -22,10 +23,11 @@ PARAMETERS: dict[Inputs, str] = {
     "words": "words",
 }
 WORDS = (
-    *("apple", "river", "moon", "stone", "letter", "banana"),
-    *("green", "python", "summer", "paper", "tree", "window"),
+    *("go", "sun", "moon", "tree", "apple", "river"),
+    *("stone", "paper", "letter", "banana", "python", "window"),
 )
-NUM_TESTS = 6
+NUM_CALLS = 150  # of each kind of inputs; a task's example and tests are chosen among them
+MIN_TESTS, MAX_TESTS = 6, 10
 # Families that are never trained: what is learned elsewhere must carry over to them.
 NEW_FAMILIES = (
     *("affine", "contains_number", "filtered_sum", "long_words"),
@@ -48,7 +50,7 @@ class Family(NamedTuple):
 
 
 # (constants, families): one task for each constant and family. Tasks are numbered in this order, and the
-# number is part of the name that seeds their inputs: a family's new members go behind its old ones.
+# number is part of the name that seeds their calls: a family's new members go behind its old ones.
 Group = tuple[Sequence[Any], Sequence[Family]]
 NO_CONSTANT = ((),)
 
@@ -79,7 +81,7 @@ NUMBER_GROUPS: tuple[Group, ...] = (
     (((0, 10), (1, 5), (5, 20), (0, 100), (-5, 5), (10, 30), (2, 12), (3, 9)), [
         Family("clamp", 3, "number", "Return n, but at least {} and at most {}.",
                lambda n, low, high: max(low, min(n, high)))]),
-    ((1, 2, 3, 4, 5, 6, 7, 10), [
+    ((2, 3, 4, 5, 6, 7, 8, 10), [
         Family("multiples_sum", 3, "small", "Return the sum of all multiples of {0} from {0} up to n.",
                lambda n, k: sum(range(k, n + 1, k)))]),
     ([(*power, first) for power, first in product(POWERS, (1, 2, 3))], [
@@ -105,7 +107,7 @@ CONDITIONS = (
     ("smaller than 4", lambda x: x < 4),
     ("smaller than 10", lambda x: x < 10),
     ("divisible by 3", lambda x: x % 3 == 0),
-    ("not zero", lambda x: x != 0),
+    ("smaller than 7", lambda x: x < 7),
 )
 
 LIST_GROUPS: tuple[Group, ...] = (
@@ -208,54 +210,90 @@ TEXT_GROUPS: tuple[Group, ...] = (
 
 
 def builtin_tasks(levels: tuple[int, ...] = (1, 2, 3)) -> list[Task]:
-    """All built-in tasks of the levels, the same on every machine: a task's name seeds its inputs.
+    """All built-in tasks of the levels, the same on every machine: a task's name seeds its calls.
 
-    The tests of a task have no two calls alike, none is the example's, and not all results are the same.
+    No constant, no argument handed back and no other task's reference passes a task's tests.
     """
-    tasks = []
-    counts: dict[str, int] = {}
-    for family, constants in members():
-        counts[family.name] = counts.get(family.name, 0) + 1
-        if family.level in levels:
-            name = f"{family.name}-{counts[family.name]:02d}"
-            example, *tests = distinct_tests(name, family, constants)
-            tasks.append(
-                Task(
-                    id=name,
-                    family=family.name,
-                    level=family.level,
+    members = builtin_members()
+    kinds: dict[Inputs, list[Member]] = {}
+    for member in members:
+        kinds.setdefault(member.family.inputs, []).append(member)
+    tasks = {}
+    for inputs, alike in kinds.items():
+        calls = distinct_calls(inputs)
+        results = [[member.result(argument) for argument in calls] for member in alike]
+        printed = [[repr(result) for result in row] for row in results]
+        for member, row, texts in zip(alike, results, printed, strict=True):
+            if member.family.level in levels:
+                wrong = [*(other for other in printed if other is not texts), [repr(call) for call in calls]]
+                chosen = choose_tests(member.id, texts, wrong)
+                example, *tests = (Test((calls[place],), row[place]) for place in chosen)
+                tasks[member.id] = Task(
+                    id=member.id,
+                    family=member.family.name,
+                    level=member.family.level,
                     function="f",
-                    parameters=PARAMETERS[family.inputs],
-                    statement=family.statement.format(*constants),
+                    parameters=PARAMETERS[inputs],
+                    statement=member.family.statement.format(*member.constants),
                     example=example,
                     tests=tuple(tests),
                 )
-            )
-    return tasks
+    return [tasks[member.id] for member in members if member.id in tasks]
 
 
-def members() -> Iterator[tuple[Family, tuple[Any, ...]]]:
-    """Each built-in task as its family and its constants."""
+class Member(NamedTuple):
+    """A built-in task before its tests are chosen."""
+
+    id: str
+    family: Family
+    constants: tuple[Any, ...]
+
+    def result(self, argument: Any) -> Any:
+        return self.family.reference(argument, *self.constants)
+
+
+def builtin_members() -> list[Member]:
+    """Each built-in task as its family and its constants, in order."""
+    members = []
+    counts: Counter[str] = Counter()
     for constants, families in (*NUMBER_GROUPS, *LIST_GROUPS, *TEXT_GROUPS):
         for constant in constants:
             for family in families:
-                yield family, constant if isinstance(constant, tuple) else (constant,)
+                counts[family.name] += 1
+                values = constant if isinstance(constant, tuple) else (constant,)
+                members.append(Member(f"{family.name}-{counts[family.name]:02d}", family, values))
+    return members
 
 
-def distinct_tests(name: str, family: Family, constants: tuple[Any, ...]) -> list[Test]:
-    """NUM_TESTS + 1 calls with their results, so different that no constant answers them all."""
-    generator = random.Random(name)
-    tests: list[Test] = []
-    for _ in range(10_000):
-        if len(tests) > NUM_TESTS and len({repr(test.expected) for test in tests[1:]}) > 1:
-            return tests
-        argument = draw(family.inputs, generator)
-        if any(test.arguments == (argument,) for test in tests):
-            continue
-        tests.append(Test((argument,), family.reference(argument, *constants)))
-        if len(tests) > NUM_TESTS + 1:  # all results alike so far: forget the oldest call and draw on
-            del tests[1]
-    raise ValueError(f"{name}: no two calls with {family.inputs!r} inputs have different results")
+def choose_tests(name: str, results: Sequence[str], wrong: Sequence[Sequence[str]]) -> list[int]:
+    """Places of the example and of the tests among the calls: random ones, then those that tell most.
+
+    results: what the reference returns for each call, printed. wrong: the same of programs that must fail.
+    Raises ValueError where MAX_TESTS do not tell them all from the reference.
+    """
+    order = random.Random(name).sample(range(len(results)), len(results))
+    chosen = order[:MIN_TESTS]
+    constants = [[value] * len(results) for value in dict.fromkeys(results)]
+    passing = [row for row in (*wrong, *constants) if all(row[place] == results[place] for place in chosen)]
+    while passing:
+        tells = {place: sum(row[place] != results[place] for row in passing) for place in order}
+        best = max(order, key=tells.__getitem__)
+        if tells[best] == 0 or len(chosen) == MAX_TESTS:
+            raise ValueError(f"{name}: {MAX_TESTS} tests do not tell it from {len(passing)} wrong programs")
+        chosen.append(best)
+        passing = [row for row in passing if row[best] == results[best]]
+    example = next(place for place in reversed(order) if place not in chosen)
+    return [example, *chosen]
+
+
+def distinct_calls(inputs: Inputs) -> list[Any]:
+    """Up to NUM_CALLS different arguments of a kind, the same on every machine."""
+    generator = random.Random(inputs)
+    calls: dict[str, Any] = {}
+    for _ in range(10 * NUM_CALLS):
+        argument = draw(inputs, generator)
+        calls.setdefault(repr(argument), argument)
+    return list(calls.values())[:NUM_CALLS]
 
 
 def draw(inputs: Inputs, generator: random.Random) -> Any:

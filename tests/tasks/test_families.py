@@ -5,7 +5,14 @@ from collections import Counter
 
 import pytest
 
-from rlnb.tasks.families import NEW_FAMILIES, builtin_tasks
+from rlnb.tasks.families import (
+    MAX_TESTS,
+    MIN_TESTS,
+    NEW_FAMILIES,
+    builtin_members,
+    builtin_tasks,
+    choose_tests,
+)
 from rlnb.tasks.sources import load_tasks
 
 TASKS = builtin_tasks()
@@ -30,11 +37,41 @@ def test_the_first_task_reads_as_it_should():
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.id)
-def test_tests_tell_a_right_function_from_a_constant(task):
+def test_the_tests_and_the_example_are_different_calls(task):
     calls = [repr(test.arguments) for test in (task.example, *task.tests)]
-    assert 5 <= len(task.tests) <= 10
+    assert MIN_TESTS <= len(task.tests) <= MAX_TESTS
     assert len(set(calls)) == len(calls)
-    assert len({repr(test.expected) for test in task.tests}) >= 2
+
+
+@pytest.mark.parametrize(
+    ("task", "member"), list(zip(TASKS, builtin_members(), strict=True)), ids=[task.id for task in TASKS]
+)
+def test_only_the_own_reference_passes(task, member):
+    expected = [repr(test.expected) for test in task.tests]
+    arguments = [test.arguments[0] for test in task.tests]
+    assert [repr(member.result(argument)) for argument in arguments] == expected
+    others = [
+        other
+        for other in builtin_members()
+        if other.id != member.id and other.family.inputs == member.family.inputs
+    ]
+    assert others
+    for other in others:
+        assert [repr(other.result(argument)) for argument in arguments] != expected, other.id
+    assert [repr(argument) for argument in arguments] != expected
+    assert len(set(expected)) > 1
+
+
+def test_a_task_that_no_test_tells_from_another_is_refused():
+    with pytest.raises(ValueError, match="same-01: 10 tests do not tell it from 1 wrong programs"):
+        choose_tests("same-01", ["1", "2"] * 20, [["1", "2"] * 20])
+
+
+def test_a_rare_difference_becomes_a_test():
+    results = [str(number) for number in range(100)]
+    wrong = [*results[:99], "other"]
+    _, *chosen = choose_tests("rare-01", results, [wrong])
+    assert 99 in chosen
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.id)
