@@ -1,8 +1,9 @@
 """Rewards for programs: what happened when the completion's code ran, and whether it is right.
 
 A completion is judged twice: once as a script, as its writer meant it, and once with calls of its function
-behind it, whose results are compared out here. The expected results never enter the program's process, so
-nothing that it prints can make a wrong function right.
+behind it, whose results are compared out here. The expected results are never sent to the program's process,
+so nothing that it prints can make a wrong function right. But its reads are not restricted: a program that
+looks for them can find on the disk what they come from, `rlnb.tasks.families` or a file of tasks.
 """
 
 import ast
@@ -54,9 +55,17 @@ class Judgement:
     results: tuple[bool | None, ...]
 
     @property
+    def ran(self) -> bool:
+        """The script, as it stands, ended well."""
+        return self.outcome in ("ok_with_output", "ok_without_output")
+
+    @property
     def passed(self) -> bool:
-        """Every test passed, and there was one."""
-        return bool(self.results) and all(self.results)
+        """The script ran, and every test passed; there was one.
+
+        Right results alone are not enough: calls behind a script can complete what is broken without them.
+        """
+        return self.ran and bool(self.results) and all(self.results)
 
     def reward(self, preset: Preset) -> float | None:
         """The reward under a preset; None when the sandbox failed."""
@@ -64,8 +73,7 @@ class Judgement:
             return EXECUTION_REWARDS[self.outcome]
         if self.passed:
             return PASS_REWARD
-        ran = self.outcome in ("ok_with_output", "ok_without_output") and None not in self.results
-        return WRONG_REWARD if ran and self.results else ERROR_REWARD
+        return WRONG_REWARD if self.ran and self.results and None not in self.results else ERROR_REWARD
 
 
 # Names by way of `builtins`, since a program may have its own `print` or `repr`. Subclasses of dict are shown

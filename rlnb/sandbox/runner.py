@@ -39,14 +39,16 @@ MEMORY_EXIT_CODE = 77  # as in _child.py, which cannot be imported from here nor
 LAYERS = ("process", "limits", "files", "system calls")
 LOOK_SECONDS = 0.05  # how often a running program's clock and memory are read
 DRAIN_SECONDS = 1.0  # for what an ended program's pipes still hold
+START_SECONDS = 60.0  # until the letter: on a starved machine an interpreter starts slowly
 
 
 @dataclass(frozen=True)
 class Limits:
     """What one program may use.
 
-    CPU seconds end a busy program, twice that plus a second of wall time a sleeping one. output_kib: of
-    standard output and of standard error each. file_mib: of each file.
+    CPU seconds end a busy program, its compilation included; twice that plus a second of wall time, counted
+    from its first line, a sleeping one. output_kib: of standard output and of standard error each. file_mib:
+    of each file.
     """
 
     cpu_seconds: float = 5.0
@@ -240,7 +242,7 @@ class Seen:
         default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray(), "status": bytearray()}
     )
     peak_memory_mib: float = 0.0
-    ended_for: Literal["", "timeout", "output_exceeded", "stopped"] = ""
+    ended_for: Literal["", "timeout", "not_started", "output_exceeded", "stopped"] = ""
 
 
 def watch(
@@ -253,7 +255,7 @@ def watch(
     seen: Seen,
 ) -> None:
     """Move bytes until the process has ended, by itself or killed at a limit, and its pipes are empty."""
-    deadline = time.monotonic() + limits.wall_seconds
+    deadline = time.monotonic() + START_SECONDS
     cap = limits.output_kib * 1024
     with selectors.DefaultSelector() as selector:
         if process.stdin is None or process.stdout is None or process.stderr is None:
@@ -277,6 +279,8 @@ def watch(
                 if not chunk:
                     selector.unregister(key.fileobj)
                 elif len(seen.streams[key.data]) <= cap:
+                    if key.data == "status" and not seen.streams["status"] and not over:
+                        deadline = time.monotonic() + limits.wall_seconds
                     seen.streams[key.data] += chunk
             if over:
                 if time.monotonic() > deadline:
@@ -289,8 +293,10 @@ def watch(
                 seen.ended_for = "output_exceeded"
             elif has_ended(process.pid):
                 over = True
-            elif time.monotonic() > deadline or cpu_seconds(process.pid) > limits.cpu_seconds:
+            elif cpu_seconds(process.pid) > limits.cpu_seconds:
                 seen.ended_for = "timeout"
+            elif time.monotonic() > deadline:
+                seen.ended_for = "timeout" if seen.streams["status"] else "not_started"
             if over or seen.ended_for:
                 over = True
                 kill_group(process)  # after the program's own end: what it may have left behind
@@ -351,16 +357,18 @@ def verdict(exit_code: int, seen: Seen, seconds: float, *, limits: Limits) -> Ex
         status, error = "sandbox_error", "stopped while it ran"
     elif letter == "S":
         status, error = "syntax_error", message
+    elif seen.ended_for == "not_started":
+        status, error = "sandbox_error", f"the interpreter did not start in {START_SECONDS:g} s"
     elif seen.ended_for == "timeout":
         status, error = "timeout", "time limit" if letter else "time limit while compiling"
-    elif letter != "C":
-        status, error = "sandbox_error", isolation or f"the interpreter did not start (exit code {exit_code})"
-        if exit_code == -signal.SIGSEGV:  # the compiler's stack: the program's doing
-            status, error = "killed", f"signal {-exit_code} while compiling"
     elif len(seen.streams["stdout"]) > cap or len(seen.streams["stderr"]) > cap:
         status, error = "output_exceeded", "output limit"
     elif exit_code in (-signal.SIGXCPU, -signal.SIGKILL) and seconds > limits.cpu_seconds:
         status, error = "timeout", "CPU time limit"
+    elif letter != "C":
+        status, error = "sandbox_error", isolation or f"the interpreter did not start (exit code {exit_code})"
+        if exit_code == -signal.SIGSEGV:  # the compiler's stack: the program's doing
+            status, error = "killed", f"signal {-exit_code} while compiling"
     elif exit_code < 0:
         status, error = "killed", f"signal {-exit_code}"
     elif exit_code == MEMORY_EXIT_CODE:

@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 # A fence, its language, and all up to a closing fence at least as long, or to the end of the text.
 FENCE = re.compile(
@@ -17,11 +18,16 @@ CLOSED_LATE = re.compile(r"(?<=[^\s`])[ \t]*```[ \t]*$.*", re.DOTALL | re.MULTIL
 PYTHON = ("python", "py", "python3")
 UNNAMED = ("",)
 MARKDOWN = ("markdown", "md")
-# Lines that begin a program: surely, or perhaps a sentence.
+STATEMENT = re.compile(r"^[^\S\n]*[^\s#]", re.MULTILINE)
+NAME = r"[A-Za-z_](?:[\w.]|\[[^\]\n]*\])*"  # or an attribute, or an item
+# Lines that begin a program: surely, or perhaps a sentence. The last are assignments of all kinds.
 CODE_START = re.compile(
-    r"^(?:(?P<surely>def |class |import |from \w+ import |@|print\()|for |while |if |[A-Za-z_]\w* *=[^=])",
+    r"^(?:(?P<surely>(?:async )?def |class |import |from [\w.]+ import |@|print\(|try:)"
+    r"|(?:async )?for |while |if |(?:(?:async )?with|match) [^\n]*:"
+    rf"|{NAME}(?: *, *\*?{NAME})*(?: *: *{NAME}(?: *\| *{NAME})*)? *(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=))",
     re.MULTILINE,
 )
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -39,12 +45,13 @@ def extract_code(completion: str, *, prefix: str = "") -> str | None:
     prefix: the opening of the answer that the prompt already holds (a fence and the function's first line);
     the completion goes on from there. The first complete python block wins, then the first complete block of
     no named language, then an unclosed block, then bare text (see `bare_code`), unless there is any block.
+    A block without a statement, comments alone, is no program.
     """
     text = (prefix + completion).replace("\r\n", "\n")
     blocks = list(blocks_of(text))
     for closed, languages in ((True, PYTHON), (True, UNNAMED), (False, PYTHON + UNNAMED)):
         for block in blocks:
-            if block.closed == closed and block.language in languages and block.code.strip():
+            if block.closed == closed and block.language in languages and STATEMENT.search(block.code):
                 return block.code.strip("\n") + "\n"
     return None if blocks else bare_code(text)
 
@@ -64,11 +71,14 @@ def blocks_of(text: str) -> Iterator[Block]:
 
 
 def bare_code(text: str) -> str | None:
-    """Unfenced code: from the first line that looks like code, as far as it parses.
+    """Unfenced code: all of the text if it is Python, else from the first line that looks like code, as far
+    as it parses.
 
     A line that might begin a sentence counts only if it parses. A line that surely is code decides: where it
     does not parse, all of it is a program with a syntax error, and no print behind it is run in its stead.
     """
+    if whole := whole_program(text):
+        return whole
     first = CODE_START.search(text)
     for match in CODE_START.finditer(text):
         code = parsing_part(text[match.start() :])
@@ -77,18 +87,51 @@ def bare_code(text: str) -> str | None:
     return text[first.start() :].rstrip() + "\n" if first else None
 
 
+def whole_program(text: str) -> str:
+    """A text that is all Python, without sentences before it that happen to parse; "" where it is not."""
+    try:
+        statements = parse(text).body
+    except UNREADABLE:
+        return ""
+    sentences = list(takewhile(may_be_prose, statements))
+    if len(sentences) == len(statements):
+        return ""
+    ends = [statement.end_lineno or 0 for statement in sentences if not is_constant(statement)]
+    code = "\n".join(text.split("\n")[max(ends, default=0) :]).strip("\n").rstrip() + "\n"
+    return code if STATEMENT.search(code) else ""
+
+
+def may_be_prose(statement: ast.stmt) -> bool:
+    """Whether a statement does nothing, and so may be a sentence: `Sure`, `yes or no`, `Answer: seven`."""
+    if isinstance(statement, ast.AnnAssign):
+        return statement.value is None
+    return isinstance(statement, ast.Expr) and not any(
+        isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(statement)
+    )
+
+
+def is_constant(statement: ast.stmt) -> bool:
+    """Whether a statement is a docstring or the like, which does no harm before a program."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def parse(code: str) -> ast.Module:
+    """The syntax tree of a program, without warnings of doubtful escapes: they are the program's affair."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(code)
+
+
 def parsing_part(text: str) -> str:
     """The leading lines of a text that parse: all before the line of the first error, and so on."""
     lines = text.rstrip().split("\n")
     while lines:
         code = "\n".join(lines) + "\n"
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of doubtful escapes; they are the program's affair
-                ast.parse(code)
+            parse(code)
         except SyntaxError as error:
             del lines[min(error.lineno or 1, len(lines)) - 1 :]
-        except (ValueError, RecursionError, MemoryError):
+        except UNREADABLE:
             return ""
         else:
             return code if code.strip() else ""

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import keyword
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -32,15 +33,26 @@ def load_tasks(
     builtin: "known" holds out tasks of trained families, "new" whole families; the same for every seed, so
     that runs compare. mbpp: the published ranges of task ids. jsonl: the records' own "split" where they have
     one, else "known" holds out tasks by the seed. Levels choose among built-in tasks and those of a file.
-    Raises ParamsError for a file that cannot be read and a record that is no task.
+    Raises ParamsError for a file that cannot be read, a record that is no task, and nothing to train on.
     """
     if source == "builtin":
         return split_tasks(builtin_tasks(levels), new_families=NEW_FAMILIES, known_share=KNOWN_SHARE, seed=0)
     if source == "mbpp":
         by_number = mbpp_tasks(mbpp_records(mbpp_path))
-        return {name: [by_number[n] for n in ids if n in by_number] for name, ids in MBPP_SPLITS.items()}
+        splits = {name: [by_number[n] for n in ids if n in by_number] for name, ids in MBPP_SPLITS.items()}
+        if not splits["train"]:
+            raise ParamsError(
+                f"{mbpp_path or MBPP_HUB_ID}: no task_id is of MBPP's train split, 601 to 974; add such tasks"
+            )
+        return splits
     if source == "jsonl":
-        return file_tasks(json_records(Path(jsonl_path)), levels, seed=seed)
+        splits = file_tasks(json_records(Path(jsonl_path)), levels, seed=seed)
+        if not splits["train"]:
+            raise ParamsError(
+                f"{jsonl_path}: no task of tasks.levels = {list(levels)} is in split 'train'; "
+                "add some, or allow more levels"
+            )
+        return splits
     raise ParamsError(f"tasks.source = {source!r} is no source of tasks; write 'builtin', 'mbpp' or 'jsonl'")
 
 
@@ -50,7 +62,7 @@ def mbpp_tasks(records: Iterable[Record]) -> dict[int, Task]:
     for place, record in records:
         task = checked(mbpp_task, place, record)
         if task is not None:
-            tasks[int(record["task_id"])] = task
+            tasks[record["task_id"]] = task
     return tasks
 
 
@@ -70,7 +82,7 @@ def file_tasks(records: Iterable[Record], levels: tuple[int, ...], *, seed: int)
             )
         seen[task.id] = place
         split = record.get("split")
-        if split is not None and split not in splits:
+        if split not in (None, *splits):
             raise ParamsError(f"{place}: split = {split!r} is unknown; write 'train', 'known' or 'new'")
         if task.level in levels:
             (undecided if split is None else splits[split]).append(task)
@@ -101,7 +113,7 @@ def mbpp_records(path: str) -> Iterator[Record]:
 def json_records(path: Path) -> Iterator[Record]:
     """Records of a JSONL file, or of a JSON file that holds one list."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors of Windows begin with a mark
     except OSError as error:
         raise ParamsError(f"{path}: cannot be read: {error.strerror}; name a file of tasks") from error
     except UnicodeDecodeError as error:
@@ -119,9 +131,13 @@ def parsed(text: str, place: str) -> Any:
     """The value of a JSON text. Raises ParamsError naming the place."""
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-        raise ParamsError(f"{place}: not JSON ({reason}); write one task a line") from error
+    except json.JSONDecodeError as error:
+        reason = error.msg
+    except ValueError:
+        reason = "a number is too long"
+    except RecursionError:
+        reason = "nested too deeply"
+    raise ParamsError(f"{place}: not JSON ({reason}); write one task a line")
 
 
 def checked(read: Callable[[Mapping[str, Any]], Task | None], place: str, record: Any) -> Task | None:
@@ -136,27 +152,43 @@ def checked(read: Callable[[Mapping[str, Any]], Task | None], place: str, record
         raise ParamsError(f"{place}: no task: the field {error} is missing") from error
     except SyntaxError as error:
         raise ParamsError(f"{place}: no task: its code does not parse") from error
+    except (RecursionError, MemoryError) as error:
+        raise ParamsError(f"{place}: no task: nested too deeply") from error
     except (TypeError, ValueError) as error:
         raise ParamsError(f"{place}: no task: {error}") from error
 
 
+def typed(value: Any, kind: type, *, name: str) -> Any:
+    """The value of a field. Raises TypeError where it is of another kind."""
+    if type(value) is not kind:
+        words = {str: "text", list: "list", int: "whole number", dict: "object with named fields"}
+        raise TypeError(f"{name} = {value!r} is no {words[kind]}")
+    return value
+
+
 def plain_task(record: Mapping[str, Any]) -> Task:
     """A task of our format, see docs/architecture.md. The first test is the prompt's example."""
-    tests = [Test(tuple(test["arguments"]), test["expected"]) for test in record["tests"]]
+    calls = [typed(test, dict, name="a test") for test in typed(record["tests"], list, name="tests")]
+    tests = [
+        Test(tuple(typed(call["arguments"], list, name="arguments")), call["expected"]) for call in calls
+    ]
     if len(tests) < 2:
         raise ValueError("tests must hold at least 2; the first is the prompt's example")
     if any(not is_literal(test.arguments) or not is_literal(test.expected) for test in tests):
         raise ValueError("tests hold a number that is not finite; write finite ones")
-    if not record["function"].isidentifier():
-        raise ValueError(f"function = {record['function']!r} is no name")
-    ast.parse(f"def f({record['parameters']}): pass")
+    function = typed(record["function"], str, name="function")
+    if not function.isidentifier() or keyword.iskeyword(function):
+        raise ValueError(f"function = {function!r} is no name")
+    parameters = typed(record["parameters"], str, name="parameters")
+    if not is_signature(parameters):
+        raise ValueError(f"parameters = {parameters!r} is no signature's inside, on one line")
     return Task(
         id=str(record["id"]),
         family=str(record.get("family", "file")),
-        level=int(record.get("level", 1)),
-        function=record["function"],
-        parameters=record["parameters"],
-        statement=record["statement"],
+        level=typed(record.get("level", 1), int, name="level"),
+        function=function,
+        parameters=parameters,
+        statement=typed(record["statement"], str, name="statement"),
         example=tests[0],
         tests=tuple(tests[1:]),
     )
@@ -168,6 +200,22 @@ def is_literal(value: Any) -> bool:
         return bool(ast.literal_eval(repr(value)) == value)
     except ValueError:
         return False
+    except SyntaxError as error:  # the parser's limit
+        raise ValueError("tests are nested too deeply") from error
+
+
+def is_signature(parameters: str) -> bool:
+    """Whether parameters fill the parentheses of one `def` and nothing else. Raises SyntaxError."""
+    source = f"def f({parameters}): pass"
+    body = ast.parse(source).body
+    function = body[0]
+    return (
+        len(body) == 1
+        and isinstance(function, ast.FunctionDef)
+        and function.returns is None
+        and isinstance(function.body[0], ast.Pass)
+        and (function.end_lineno, function.end_col_offset) == (1, len(source.encode()))
+    )
 
 
 def mbpp_task(record: Mapping[str, Any]) -> Task | None:
@@ -178,19 +226,21 @@ def mbpp_task(record: Mapping[str, Any]) -> Task | None:
     """
     if record.get("test_setup_code") or record.get("test_imports"):
         return None
-    calls = [literal_call(assertion) for assertion in record["test_list"]]
+    asserts = typed(record["test_list"], list, name="test_list")
+    number = typed(record["task_id"], int, name="task_id")
+    calls = [literal_call(typed(assertion, str, name="an assert")) for assertion in asserts]
     usable = [call for call in calls if call is not None]
     if len(usable) < len(calls) or len(usable) < 2 or len({name for name, _ in usable}) > 1:
         return None
     function = usable[0][0]
     tests = [test for _, test in usable]
     return Task(
-        id=f"mbpp-{record['task_id']}",
+        id=f"mbpp-{number}",
         family="mbpp",
         level=1,
         function=function,
-        parameters=parameters_of(record["code"], function),
-        statement=str(record.get("text") or record["prompt"]).strip(),
+        parameters=parameters_of(typed(record["code"], str, name="code"), function),
+        statement=typed(record.get("text") or record["prompt"], str, name="text").strip(),
         example=tests[0],
         tests=tuple(tests[1:]),
     )
@@ -208,8 +258,9 @@ def literal_call(assertion: str) -> tuple[str, Test] | None:
         if len(compare.ops) != 1 or not isinstance(compare.ops[0], ast.Eq):
             return None
         arguments = tuple(ast.literal_eval(argument) for argument in call.args)
-        return call.func.id, Test(arguments, ast.literal_eval(compare.comparators[0]))
-    except (SyntaxError, ValueError, IndexError):
+        test = Test(arguments, ast.literal_eval(compare.comparators[0]))
+        return (call.func.id, test) if is_literal((test.arguments, test.expected)) else None
+    except (SyntaxError, ValueError, TypeError, IndexError):
         return None
 
 

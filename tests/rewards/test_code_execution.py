@@ -16,6 +16,7 @@ from rlnb.rewards.code_execution import (
     WRONG_REWARD,
     CodeReward,
     Judgement,
+    batch_metrics,
     compare_results,
     equal_to,
     judge,
@@ -79,6 +80,11 @@ def test_preset_execution_pays_no_code_like_broken_syntax(sandbox):
     (judgement,) = judge(["I cannot."], [DOUBLE], [""], sandbox)
     assert (judgement.outcome, judgement.reward("execution")) == ("no_code", -0.5)
     assert judgement.reward("tests") == ERROR_REWARD
+
+
+def test_comments_alone_are_no_code(sandbox):
+    judgement = judged("# To do: write f.", sandbox)
+    assert (judgement.outcome, judgement.reward("execution")) == ("no_code", -0.5)
 
 
 def test_preset_execution_never_looks_at_correctness(sandbox):
@@ -187,6 +193,25 @@ def test_a_function_earns_less_than_a_wrong_one_that(what, sandbox):
     assert judgement.reward("tests") in (ERROR_REWARD, WRONG_REWARD)
     if what != "prints the marks and leaves":
         assert judgement.reward("tests") == ERROR_REWARD
+
+
+NOT_RUNNING = {
+    "is completed by the calls behind it": (RIGHT + "x = 1 \\", "syntax_error"),
+    "fails once its function has served": (
+        "import atexit, os\n" + RIGHT + "atexit.register(lambda: os._exit(1))",
+        "runtime_error",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_RUNNING)
+def test_right_results_are_no_pass_where_the_script(what, sandbox):
+    program, outcome = NOT_RUNNING[what]
+    judgement = judged(program, sandbox)
+    assert (judgement.outcome, judgement.results) == (outcome, (True, True, True))
+    assert not judgement.passed
+    assert judgement.reward("tests") == ERROR_REWARD
+    assert batch_metrics([judgement], [ERROR_REWARD])["reward/pass_rate"] == 0
 
 
 def test_expected_results_never_enter_the_program(sandbox):

@@ -29,6 +29,18 @@ def sandbox():
         yield opened
 
 
+@pytest.fixture
+def child(tmp_path, monkeypatch):
+    """The real child, once the code that is given has run: `child("time.sleep(1)")`."""
+
+    def begin_with(code: str) -> None:
+        path = tmp_path / "child.py"
+        path.write_text(code + "\n" + Path(runner.CHILD).read_text())
+        monkeypatch.setattr(runner, "CHILD", str(path))
+
+    return begin_with
+
+
 def children() -> set[str]:
     """The direct children of this process, dead ones too."""
     found = set()
@@ -150,6 +162,53 @@ def test_a_program_that_closes_its_streams_is_not_cut_short(sandbox):
 def test_output_just_over_the_limit_counts_although_the_program_has_ended(sandbox):
     execution = sandbox.run("print('x' * 1024, end='y')", limits=Limits(output_kib=1))
     assert (execution.status, execution.stdout) == ("output_exceeded", "x" * 1024)
+
+
+DOUBTFUL = "".join(f"x = {number} is {number}\n" for number in range(2000))
+
+
+def test_what_a_compiler_warns_of_is_no_output(sandbox):
+    execution = sandbox.run(DOUBTFUL + "print(x)", limits=Limits(output_kib=1))
+    assert (execution.status, execution.stdout, execution.stderr) == ("ok", "True\n", "")
+
+
+def test_a_program_still_hears_its_own_warnings(sandbox):
+    execution = sandbox.run("import warnings; warnings.warn('old'); exec('1 is 1')")
+    assert "UserWarning: old" in execution.stderr
+    assert "SyntaxWarning" in execution.stderr
+
+
+def test_output_over_the_limit_before_the_program_began_is_not_the_sandboxs_failure(sandbox, child):
+    child("import sys, time; sys.stderr.write('x' * 2000); sys.stderr.flush(); time.sleep(99)")
+    execution = sandbox.run("print(1)", limits=Limits(output_kib=1))
+    assert (execution.status, execution.error) == ("output_exceeded", "output limit")
+
+
+def test_a_slow_start_costs_a_program_no_time(sandbox, child):
+    child("import time; time.sleep(3.5)")
+    execution = sandbox.run("print(1)", limits=Limits(cpu_seconds=1))
+    assert (execution.status, execution.stdout) == ("ok", "1\n")
+
+
+def test_an_interpreter_that_does_not_start_in_time_is_tried_again(sandbox, child, monkeypatch, tmp_path):
+    first = tmp_path / "first"
+    first.touch()
+    child(f"import os, time\nif os.path.exists({str(first)!r}): os.remove({str(first)!r}); time.sleep(99)")
+    monkeypatch.setattr(runner, "START_SECONDS", 5.0)
+    assert set(sandbox.report()) == set(runner.LAYERS)
+    assert not first.exists()
+
+
+def test_an_interpreter_that_never_starts_is_nobodys_fault(sandbox, child, monkeypatch):
+    child("import time; time.sleep(99)")
+    monkeypatch.setattr(runner, "START_SECONDS", 0.5)
+    execution = sandbox.run("print(1)")
+    assert (execution.status, execution.error) == ("sandbox_error", "the interpreter did not start in 0.5 s")
+
+
+def test_a_program_that_compiles_for_ever_is_ended_by_its_cpu_time(sandbox):
+    execution = sandbox.run("x = [1, 2, y]\n" * 200_000, limits=Limits(cpu_seconds=0.2))
+    assert (execution.status, execution.error) == ("timeout", "time limit while compiling")
 
 
 ATTACKS = {

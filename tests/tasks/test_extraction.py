@@ -44,6 +44,21 @@ FORMS = {
         "def f():\n    return 1\n",
     ),
     "bare code that does not parse": ("def f(n):\n    return (n", "def f(n):\n    return (n\n"),
+    "only comments": ("```python\n# To do.\n```", None),
+    "comments before a program": ("```python\n# Try.\n```\n```python\nx = 1\n```", "x = 1\n"),
+    "bare comments": ("# I do not know.", None),
+    "a sentence that is all name": ("Sure\n\n@cached\ndef f(): pass", "@cached\ndef f(): pass\n"),
+    "an assignment to an item in prose": (
+        "So:\nd['a'].b += 1\nprint(d)\nIt is so.",
+        "d['a'].b += 1\nprint(d)\n",
+    ),
+    "a pair in prose": ("So:\na, *b = 1, 2\nprint(b)\nIt is so.", "a, *b = 1, 2\nprint(b)\n"),
+    "an annotation in prose": (
+        "So:\nx: list[int] = []\nprint(x)\nIt is so.",
+        "x: list[int] = []\nprint(x)\n",
+    ),
+    "a file opened in prose": ("So:\nwith f() as g: pass\nIt is so.", "with f() as g: pass\n"),
+    "a dotted import in prose": ("So:\nfrom a.b import c\nc()\nIt is so.", "from a.b import c\nc()\n"),
 }
 
 
@@ -51,6 +66,34 @@ FORMS = {
 def test_the_program_is_found_in(form):
     completion, code = FORMS[form]
     assert extract_code(completion) == code
+
+
+WHOLE = [
+    "a, b = 1, 2\nprint(a + b)",
+    "try:\n    x = 1\nexcept Exception:\n    x = 2\nprint(x)",
+    "x: int = 5\nprint(x)",
+    "async def f(): pass\nprint(f)",
+    'with open("a", "w") as h: ...\nprint(h.name)',
+    "(a, b) = 1, 2\nprint(a)",
+    '"""A program."""\n# It prints.\nmain = print\nmain(1)',
+    "sorted([2, 1])",
+]
+
+
+@pytest.mark.parametrize("program", WHOLE)
+def test_a_bare_program_is_taken_whole(program):
+    assert extract_code(program) == program + "\n"
+
+
+def test_a_try_statement_in_prose_keeps_its_head():
+    assert extract_code(f"This works:\n{WHOLE[1]}\nIt is so.") == WHOLE[1] + "\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["Sure", "yes", "yes or no", "'Sure'", "42", "Answer: seven", "Answer: 42", "a, b"]
+)
+def test_a_sentence_that_happens_to_parse_is_no_program(text):
+    assert extract_code(text) is None
 
 
 def test_a_broken_function_is_not_skipped_for_the_print_behind_it():
@@ -87,7 +130,10 @@ def test_text_that_warns_when_parsed_is_read_in_silence(recwarn):
 
 
 lines = st.text(st.characters(exclude_characters="`~\r", exclude_categories=("Cs", "Cc")), max_size=30)
-programs = st.lists(lines, min_size=1, max_size=8).map("\n".join).filter(str.strip)
+statements = lines.filter(lambda line: line.strip() and not line.strip().startswith("#"))
+programs = st.tuples(st.lists(lines, max_size=4), statements, st.lists(lines, max_size=4)).map(
+    lambda parts: "\n".join([*parts[0], parts[1], *parts[2]])
+)
 
 
 @given(programs)

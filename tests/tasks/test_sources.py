@@ -41,7 +41,8 @@ def mbpp():
 
 
 def test_a_line_becomes_a_task_whose_first_test_is_the_example(write):
-    (task,) = load(write({**RECORD, "level": 2, "split": "known"}))["known"]
+    known = {**RECORD, "level": 2, "split": "known"}
+    (task,) = load(write(known, {**RECORD, "id": "other"}))["known"]
     assert (task.id, task.family, task.level) == ("double-1", "double", 2)
     assert (task.example_call, task.example.expected) == ("double(2)", 4)
     assert [(test.arguments, test.expected) for test in task.tests] == [((5,), 10)]
@@ -94,6 +95,35 @@ BROKEN = {
         {**RECORD, "split": "dev"},
         "split = 'dev' is unknown; write 'train', 'known' or 'new'",
     ),
+    "names its function by a number": ({**RECORD, "function": 5}, "no task: function = 5 is no text"),
+    "names its function by a keyword": (
+        {**RECORD, "function": "class"},
+        "no task: function = 'class' is no name",
+    ),
+    "names a list of splits": (
+        {**RECORD, "split": ["train"]},
+        "split = ['train'] is unknown; write 'train', 'known' or 'new'",
+    ),
+    "has text for arguments": (
+        {**RECORD, "tests": [{"arguments": "ab", "expected": 1}] * 2},
+        "no task: arguments = 'ab' is no list",
+    ),
+    "has a number for a test": (
+        {**RECORD, "tests": [1, 2]},
+        "no task: a test = 1 is no object with named fields",
+    ),
+    "has arguments nested too deeply": (
+        {**RECORD, "tests": [{"arguments": json.loads("[" * 300 + "]" * 300), "expected": 1}] * 2},
+        "no task: tests are nested too deeply",
+    ),
+    "has a number too long": (
+        json.dumps(RECORD).replace("10", "1" * 5000),
+        "not JSON (a number is too long); write one task a line",
+    ),
+    "has an endless level": (
+        {**RECORD, "level": float("inf")},
+        "no task: level = inf is no whole number",
+    ),
     "has parameters that do not parse": (
         {**RECORD, "parameters": "n, n ="},
         "no task: its code does not parse",
@@ -106,6 +136,79 @@ def test_the_error_names_file_and_line_of_a_record_that(problem, write):
     record, message = BROKEN[problem]
     path = write({**RECORD, "id": "good"}, record)
     assert message_of(path) == f"{path}:2: {message}"
+
+
+INJECTED = {
+    "another function": "n): pass\ndef g(n",
+    "a second line": "n,\nm",
+    "a result": "n) -> (int",
+    "a body": "n): return (n",
+    "a comment": "n): pass #",
+}
+
+
+@pytest.mark.parametrize("what", INJECTED)
+def test_parameters_hold_no_more_than_a_signature_and_not(what, write):
+    message = message_of(write({**RECORD, "parameters": INJECTED[what]}))
+    assert "no task: " in message
+    assert "\n" not in message
+
+
+def test_parameters_may_have_defaults_annotations_and_stars(write):
+    parameters = "n: int = 1, *rest, sep: str = '#)', **options"
+    ((task,), _, _) = load(write({**RECORD, "parameters": parameters})).values()
+    assert task.parameters == parameters
+
+
+MBPP_RECORD = {
+    "task_id": 601,
+    "text": "Return twice n.",
+    "code": "def double(n):\n    return 2 * n",
+    "test_list": ["assert double(2) == 4", "assert double(5) == 10"],
+}
+BROKEN_MBPP = {
+    "is numbered in words": ({"task_id": "abc"}, "no task: task_id = 'abc' is no whole number"),
+    "has no number": ({"task_id": None}, "no task: task_id = None is no whole number"),
+    "has a number for an assert": ({"test_list": [1]}, "no task: an assert = 1 is no text"),
+    "has text for a list of asserts": (
+        {"test_list": "assert f(1) == 1"},
+        "no task: test_list = 'assert f(1) == 1' is no list",
+    ),
+    "has a number for its code": ({"code": 5}, "no task: code = 5 is no text"),
+}
+
+
+@pytest.mark.parametrize("source", ["mbpp", "jsonl"])
+@pytest.mark.parametrize("problem", BROKEN_MBPP)
+def test_the_error_names_file_and_line_of_a_record_of_mbpp_that(problem, source, write):
+    fields, message = BROKEN_MBPP[problem]
+    path = write(MBPP_RECORD, {**MBPP_RECORD, **fields})
+    assert message_of(path, source) == f"{path}:2: {message}"
+
+
+@pytest.mark.parametrize("literal", ["0x" + "f" * 5000, "1e999", "{[]: 1}"])
+def test_an_mbpp_task_is_left_out_whose_result_cannot_be_shown(literal, write):
+    odd = {**MBPP_RECORD, "task_id": 602, "test_list": [f"assert double(2) == {literal}"] * 2}
+    splits = load_tasks("mbpp", mbpp_path=write(MBPP_RECORD, odd))
+    assert [task.id for task in splits["train"]] == ["mbpp-601"]
+
+
+def test_a_file_without_a_task_to_train_on_is_refused(write):
+    path = write({**RECORD, "split": "new"})
+    assert message_of(path) == (
+        f"{path}: no task of tasks.levels = [1, 2, 3] is in split 'train'; add some, or allow more levels"
+    )
+    path = write({**MBPP_RECORD, "task_id": 11})
+    assert message_of(path, "mbpp") == (
+        f"{path}: no task_id is of MBPP's train split, 601 to 974; add such tasks"
+    )
+
+
+@pytest.mark.parametrize("brackets", ["", "[]"])
+def test_a_file_may_begin_with_a_byte_order_mark(brackets, tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(brackets[:1] + json.dumps(RECORD) + brackets[1:], encoding="utf-8-sig")
+    assert [task.id for task in load(str(path))["train"]] == ["double-1"]
 
 
 def test_two_tasks_of_one_id_are_refused(write):
