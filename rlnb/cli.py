@@ -1,12 +1,16 @@
 """The command `rlnb`: each subcommand is one call into the floors below."""
 
 import argparse
+import contextlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
-from rlnb.errors import RlnbError
-from rlnb.runs import EXIT_REFUSED
+from rlnb.errors import ParamsError, RlnbError
+from rlnb.runs import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
 
 RUN_HELP = """\
 Run a notebook without a browser. What it printed and drew is in DIR/attempt-01.ipynb, what it was asked
@@ -21,8 +25,9 @@ examples:
   torchrun --nproc-per-node 2 -m rlnb.cli run notebooks/grpo_code_execution.ipynb --out outputs/two
 
 signals:
-  SIGTERM, SIGUSR1 and SIGINT (Ctrl-C) are passed on to the notebook, which saves a checkpoint and stops.
-  A second Ctrl-C kills it.
+  SIGTERM, SIGUSR1 and SIGHUP (the terminal was closed; not under nohup): the notebook saves a checkpoint at
+  the end of its step and stops. SIGINT (Ctrl-C): it stops at once, which costs the steps since the last
+  checkpoint; a second one kills it.
 
 exit codes:
   0 done; 1 a cell failed; 2 refused before it ran (parameters, or the directory is in use);
@@ -30,14 +35,44 @@ exit codes:
 """
 
 
+class LastingStream(io.TextIOBase):
+    """A terminal's stream that may go away, by `| head` or a closed window: the rest goes nowhere.
+
+    A run of hours must not end because nobody reads along. stream: None where there was none from the start.
+    """
+
+    def __init__(self, stream: TextIO | None, *, descriptor: int) -> None:
+        self._stream, self._descriptor = stream, descriptor
+        if stream is None:
+            self._go_nowhere()
+
+    def write(self, text: str) -> int:
+        """Write and flush; after the first failure there is nothing to write to."""
+        if self._stream is not None:
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except OSError:
+                self._go_nowhere()
+        return len(text)
+
+    def _go_nowhere(self) -> None:
+        self._stream = None
+        # The descriptor stays open: Python flushes to it at its exit, and the kernel inherits it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._descriptor)
+        os.set_inheritable(self._descriptor, True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; what a user got wrong is one message, no traceback."""
-    options = _parser().parse_args(arguments)
-    try:
-        return int(options.command(options))
-    except RlnbError as error:
-        print(f"rlnb: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+    out, err = LastingStream(sys.stdout, descriptor=1), LastingStream(sys.stderr, descriptor=2)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        options = _parser().parse_args(arguments)
+        try:
+            return int(options.command(options))
+        except RlnbError as error:
+            print(f"rlnb: {error}", file=sys.stderr)
+            return EXIT_REFUSED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,7 +102,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--out",
-        type=Path,
         metavar="DIR",
         help="directory of the run (default: outputs/<notebook>/<profile>-NNN, the newest unfinished one "
         "with the same parameters or else a new one)",
@@ -80,12 +114,25 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
+    try:
+        with stopping_early():
+            return _run_notebook(options)
+    except StoppedEarly as stopped:
+        print(f"{stopped}; run the same command again to go on", file=sys.stderr)
+        return EXIT_PREEMPTED
+
+
+def _run_notebook(options: argparse.Namespace) -> int:
     # Imported here: pydantic and YAML, which `rlnb doctor` and --help need not wait for.
     from rlnb.headless import run_notebook
     from rlnb.params import parse_set
 
+    for option, value in (("--profile", options.profile), ("--out", options.out)):
+        if value is not None and not value.strip():
+            raise ParamsError(f"{option}: is empty; most likely the shell variable in it is not set")
     overrides = parse_set(*options.assignments)
-    return run_notebook(options.notebook, profile=options.profile, overrides=overrides, out=options.out)
+    out = None if options.out is None else Path(options.out)
+    return run_notebook(options.notebook, profile=options.profile, overrides=overrides, out=out)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -230,14 +230,20 @@ def _key(topic: str, name: str, host: str, *, root: Path, environ: Mapping[str, 
     """Where a key is, never what it is."""
     if environ.get(name):
         return Finding(topic, f"in {name}")
-    dotenv, netrc = root / ".env", Path(environ.get("NETRC") or Path.home() / ".netrc")
-    if dotenv.is_file() and re.search(
-        rf"^\s*(export\s+)?{name}\s*=\s*\S", dotenv.read_text(encoding="utf-8"), re.M
-    ):
+    if name in _names_in_dotenv(root):
         return Finding(topic, "in .env")
+    netrc = Path(environ.get("NETRC") or os.path.expanduser("~/.netrc"))
     if netrc.is_file() and host in netrc.read_text(encoding="utf-8", errors="replace"):
         return Finding(topic, f"in {_short(netrc)}")
     return Finding(topic, f"none: runs write metrics.jsonl and TensorBoard ({name} in .env adds W&B)")
+
+
+def _names_in_dotenv(root: Path) -> list[str]:
+    try:
+        from rlnb.params import load_dotenv
+    except ImportError:  # pydantic and YAML are missing from a bare Python; that is said where packages are
+        return []
+    return load_dotenv(root, environ={}, project=root)
 
 
 def _disk(root: Path, machine: Machine) -> list[Finding]:
@@ -268,7 +274,7 @@ def _kernel(prefix: str) -> Finding:
 
 
 def _short(path: Path) -> str:
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))  # stays "~" where nobody knows; Path.home() would raise
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
 
 

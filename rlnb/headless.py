@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from typing import Any
 from rlnb import runs
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, rank, recommend
-from rlnb.params import dump_yaml, load_params
-from rlnb.params.sections import NotebookParams
+from rlnb.params import check_machine, dump_yaml, load_dotenv, load_params, resolve
+from rlnb.params.sections import NotebookParams, value_of
 
 
 def run_notebook(
@@ -32,19 +33,22 @@ def run_notebook(
     profile: None is what the run in `out` was started with, and `auto` for a new run. out: None is the
     newest unfinished run with the same parameters under outputs/<notebook>/, or else a new directory
     there. Raises ParamsError or RunInUse before anything has run. Under torchrun every rank runs the
-    notebook; status, lock, versions and the terminal are rank 0's.
+    notebook; status, lock, versions and the terminal are rank 0's. Keys of .env go into the environment.
     """
     names = _parameter_names(notebook)
+    load_dotenv(Path.cwd())
+    machine = probe(ask_hub=False)
     load = functools.partial(_load_params, notebook, overrides=overrides or {})
     if out is None:
-        profile = _resolve_profile(profile or "auto")
+        profile = recommend(machine).profile if profile in (None, "auto") else profile
         directory = _default_directory(notebook, profile, load=load)
     else:
         directory = out
-        saved = directory / "params.yaml"
-        profile = profile or (str(saved) if saved.exists() else "auto")
+        saved = str(directory / "params.yaml")
+        profile = profile or (saved if os.path.exists(saved) else "auto")
     params = load(profile, directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    check_machine(resolve(params, recommend(machine)), machine)
+    _make_directory(directory)
     with contextlib.nullcontext() if rank() else runs.locked(directory):
         last = runs.read_status(directory)
         _settle_params(notebook, directory, params)
@@ -53,13 +57,15 @@ def run_notebook(
             return runs.EXIT_DONE
         output = runs.attempt_notebook(directory, rank=rank())
         if rank() == 0:
-            runs.write_versions(directory, machine=dataclasses.asdict(probe(ask_hub=False)))
+            runs.write_versions(directory, machine=dataclasses.asdict(machine))
             print(f"{output}: {notebook.name}, profile {profile}{_after(last)}", flush=True)
         values = {"profile": str(directory / "params.yaml"), **params.model_dump(mode="json")}
         # Sections stay as the notebook has them, empty: their values come from params.yaml.
         given = {
             name: values[name] for name in names if name in values and not isinstance(values[name], dict)
         }
+        if last is not None and "training" in names and value_of(params, "training.resume") == "never":
+            given["training"] = {"resume": "auto"}  # "never" was for the first attempt; this one goes on
         # Imported here: papermill and Jupyter take two seconds, which a refusal need not wait for.
         from rlnb.papermill_engine.execution import execute
 
@@ -69,6 +75,8 @@ def run_notebook(
 def _after(last: runs.Status | None) -> str:
     if last is None:
         return ""
+    if last.state == "unreadable":
+        return f", after attempt {last.attempt}; {last.reason}, so how that ended is not known"
     # The directory is ours now, so whatever still says running, on another host perhaps, is not.
     how = "killed" if last.state == "running" else last.state
     return f", after attempt {last.attempt} was {how}" + (f" by {last.signal}" if last.signal else "")
@@ -126,10 +134,6 @@ def _load_params(
     return load_params(notebook.stem, profile=profile, overrides=values, place="--set")
 
 
-def _resolve_profile(profile: str) -> str:
-    return recommend(probe(ask_hub=False)).profile if profile == "auto" else profile
-
-
 def _default_directory(notebook: Path, profile: str, *, load: Any) -> Path:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ParamsError("--out: is missing. Under torchrun all ranks must be told the same directory.")
@@ -140,8 +144,23 @@ def _default_directory(notebook: Path, profile: str, *, load: Any) -> Path:
     )
 
 
+def _make_directory(directory: Path) -> None:
+    """Make it, and write to it: what permissions promise, not every file system keeps."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ParamsError(
+            f"{directory}: cannot be the directory of a run: {error.strerror}. Give another --out."
+        ) from None
+
+
 def _settle_params(notebook: Path, directory: Path, params: NotebookParams) -> None:
-    """Write params.yaml, or check that the run was started with these: its checkpoints fit no others."""
+    """Write params.yaml, or check that the run was started with these: its checkpoints fit no others.
+
+    output_dir may differ: it is this directory, which may have been moved or named from elsewhere.
+    """
     path = directory / "params.yaml"
     if not path.exists():
         # By every rank: the text is the same, and the rename is whole.
@@ -149,7 +168,9 @@ def _settle_params(notebook: Path, directory: Path, params: NotebookParams) -> N
         return
     before, now = (_flat(p.model_dump()) for p in (load_params(notebook.stem, profile=str(path)), params))
     changed = [
-        f"{name} was {before[name]} and is {now[name]} now" for name in now if now[name] != before[name]
+        f"{name} was {before[name]} and is {now[name]} now"
+        for name in now
+        if name != "output_dir" and now[name] != before[name]
     ]
     if changed:
         raise ParamsError(f"{path}: {'; '.join(changed)}. Give another --out, or ask for what this run had.")

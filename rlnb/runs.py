@@ -15,9 +15,11 @@ import os
 import platform
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,8 @@ from typing import Any
 import rlnb
 from rlnb.errors import RlnbError
 
+# What ends a run early: SLURM's, Ctrl-C, and a terminal that was closed.
+STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_PREEMPTED, EXIT_KILLED = 0, 1, 2, 85, 138
 UNIX_SOCKET_PATH_LIMIT = 107  # bytes, of sun_path on Linux without its ending zero
 SOCKET_NAME_LENGTH = len("/kernel-ipc-99")
@@ -36,13 +40,28 @@ class RunInUse(RlnbError):
     """Another process is running in the same directory."""
 
 
+class StoppedEarly(SystemExit):
+    """A signal came before there was a kernel to pass it on to; `signal` is its name.
+
+    No Exception, like KeyboardInterrupt: it is raised anywhere, in the middle of an import for instance.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(EXIT_PREEMPTED)
+        self.signal = signal.Signals(number).name
+
+    def __str__(self) -> str:
+        return f"stopped by {self.signal} while no cell was running"
+
+
 @dataclasses.dataclass(frozen=True)
 class Status:
     """How an attempt stands: what status.json holds.
 
-    state: running, done, failed (a cell raised), preempted (stopped by a signal; run again to go on) or
-    killed (the kernel or the run itself died). exit: the exit code of `rlnb run`, None while running.
-    signal: the name of the signal that stopped it, else "". started, ended: ISO times in UTC.
+    state: running, done, failed (a cell raised), preempted (stopped by a signal; run again to go on),
+    killed (the kernel or the run itself died) or unreadable (status.json does not say). exit: the exit code
+    of `rlnb run`, None while running. signal: the name of the signal that stopped it, else "". started,
+    ended: ISO times in UTC.
     """
 
     state: str
@@ -61,12 +80,19 @@ def read_status(directory: Path) -> Status | None:
     """The status of the latest attempt, None where there was none.
 
     A run that was killed with SIGKILL cannot say so: its file still says running. When its process is
-    gone from this host, the status returned says killed.
+    gone from this host, the status returned says killed. A file that rlnb cannot have written loses nothing:
+    checkpoints stand for themselves.
     """
     path = directory / "status.json"
     if not path.exists():
         return None
-    status = Status(**json.loads(path.read_text()))
+    try:
+        status = Status(**json.loads(path.read_text()))
+        is_sound = isinstance(status.attempt, int) and isinstance(status.pid, int)
+    except (ValueError, TypeError):
+        is_sound = False
+    if not is_sound:
+        return Status("unreadable", _last_attempt(directory), "", 0, "", "", reason=f"{path} is unreadable")
     if status.state == "running" and status.host == socket.gethostname() and not _is_alive(status.pid):
         reason = f"process {status.pid} is gone without having said how it ended"
         return dataclasses.replace(status, state="killed", reason=reason)
@@ -99,9 +125,7 @@ def attempt_notebook(directory: Path, *, rank: int = 0) -> Path:
     Every rank counts its own files, since rank 0 may already be running when another one asks.
     """
     suffix = ".ipynb" if rank == 0 else f".rank{rank}.ipynb"
-    own = re.compile(rf"attempt-(\d+){re.escape(suffix)}")
-    numbers = [int(match[1]) for path in directory.iterdir() if (match := own.fullmatch(path.name))]
-    return directory / f"attempt-{max(numbers, default=0) + 1:02d}{suffix}"
+    return directory / f"attempt-{_last_attempt(directory, suffix) + 1:02d}{suffix}"
 
 
 def choose_directory(base: Path, profile: str, *, params_text: Callable[[Path], str]) -> Path:
@@ -118,6 +142,33 @@ def choose_directory(base: Path, profile: str, *, params_text: Callable[[Path], 
         if unfinished and params.exists() and params.read_text() == params_text(directory):
             return directory
     return base / f"{profile}-{max(found)[0] + 1 if found else 1:03d}"
+
+
+@contextmanager
+def stopping_early() -> Iterator[None]:
+    """Raise StoppedEarly on the first of STOPPING_SIGNALS; further ones do not disturb what it unwinds."""
+
+    def stop(number: int, frame: Any) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise StoppedEarly(number)
+
+    before = {number: signal.getsignal(number) for number in listened_to()}
+    try:
+        for number in before:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def listened_to() -> list[signal.Signals]:
+    """STOPPING_SIGNALS that may be handled: Python allows it in the main thread only, nohup no SIGHUP."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in STOPPING_SIGNALS if not (is_nohup and number == signal.SIGHUP)]
 
 
 @contextmanager
@@ -192,6 +243,11 @@ def write_versions(directory: Path, *, machine: Mapping[str, Any]) -> None:
 
 def _write_status(directory: Path, status: Status) -> None:
     write_text(directory / "status.json", json.dumps(dataclasses.asdict(status), indent=1) + "\n")
+
+
+def _last_attempt(directory: Path, suffix: str = ".ipynb") -> int:
+    own = re.compile(rf"attempt-(\d+){re.escape(suffix)}")
+    return max((int(m[1]) for path in directory.iterdir() if (m := own.fullmatch(path.name))), default=0)
 
 
 def _now() -> str:

@@ -59,9 +59,9 @@ def start_run():
     """A function that starts `rlnb run` as a process of its own; what is left at the end is killed."""
     started = []
 
-    def start(*arguments: str, **environment: str) -> subprocess.Popen:
+    def start(*arguments: str, stdout: int = subprocess.PIPE, **environment: str) -> subprocess.Popen:
         command = [sys.executable, "-m", "rlnb.cli", "run", "grpo_code_execution.ipynb", "--profile", "tiny"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        pipes = {"stdout": stdout, "stderr": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen([*command, *arguments], env=os.environ | environment, **pipes))
         return started[-1]
 
@@ -138,6 +138,48 @@ def test_a_preempted_run_goes_on_when_run_again(start_run):
     assert out.startswith(f"{first_line}, after attempt 1 was preempted by SIGTERM\n")
     assert out.endswith(f"going on\ndone: {directory}/attempt-02.ipynb\n")
     assert status_of(directory) == ("done", 0, 2)
+
+
+@pytest.mark.parametrize("number", runs.STOPPING_SIGNALS)
+def test_a_signal_while_papermill_is_imported_is_85_and_no_traceback(start_run, number):
+    write_notebook("print('ran')")
+    process = start_run("--out", "here")
+    wait_for(Path("here/versions.json").exists)  # the last thing before the import
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 85
+    assert err == f"stopped by {number.name} while no cell was running; run the same command again to go on\n"
+    assert not Path("here/status.json").exists()
+
+
+def test_a_closed_terminal_lets_the_training_cell_save(start_run):
+    write_notebook(TRAINS_UNTIL_SIGTERM)
+    process = start_run("--out", "here")
+    wait_for(Path("here/training").exists)
+    process.stdout.close()
+    process.stderr.close()
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=20) == 85
+    assert Path("here/checkpoint").exists()
+    assert status_of("here") == ("preempted", 85, 1)
+
+
+def test_a_run_goes_on_when_nobody_reads_what_it_prints(start_run):
+    write_notebook("print('ran')")
+    read, write = os.pipe()
+    os.close(read)
+    process = start_run("--out", "here", stdout=write)
+    os.close(write)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+    assert status_of("here") == ("done", 0, 1)
+
+
+def test_a_run_needs_no_terminal_at_all():
+    write_notebook("print('ran')")
+    command = f"exec {sys.executable} -m rlnb.cli run grpo_code_execution.ipynb --profile tiny --out here"
+    assert subprocess.run(f"{command} <&- >&- 2>&-", shell=True).returncode == 0
+    assert status_of("here") == ("done", 0, 1)
 
 
 def test_a_directory_in_use_refuses_a_second_run(capsys, start_run):
@@ -305,9 +347,13 @@ def test_help_waits_for_no_slow_package():
 
 
 @pytest.mark.parametrize(
-    "assignment", ["training.max_step=3", "training.max_steps=three", "training.max_steps=0"]
+    "assignment",
+    ["training.max_step=3", "training.max_steps=three", "training.max_steps=0", "model.dtype=float16"],
 )
-def test_a_refusal_of_a_key_a_type_or_a_range_does_not_wait_for_papermill(assignment):
+def test_a_refusal_of_a_key_a_type_a_range_or_by_the_machine_does_not_wait_for_papermill(
+    assignment, monkeypatch
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     write_notebook()
     run = f"['run', 'grpo_code_execution.ipynb', '--profile', 'tiny', '--set', '{assignment}']"
     names, seconds = imported_by(f"assert rlnb.cli.main({run}) == 2")

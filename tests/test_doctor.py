@@ -93,10 +93,13 @@ def test_an_unreachable_hub_says_what_still_works(project):
 
 @pytest.mark.parametrize(
     ("place", "text"),
-    [(".env", "export WANDB_API_KEY=s3cret\n"), ("netrc", "machine api.wandb.ai password s3cret\n")],
+    [
+        (".env", "export WANDB_API_KEY='s3cret' # caf\xe9\n"),
+        ("netrc", "machine api.wandb.ai password s3cret\n"),
+    ],
 )
 def test_a_key_is_reported_by_its_place_and_never_printed(project, place, text):
-    (project / place).write_text(text)
+    (project / place).write_text(text, encoding="latin-1")
     findings = findings_of(LAPTOP, project)
     assert findings["W&B key"].found.endswith(place)
     assert "s3cret" not in render(list(findings.values()))
@@ -108,9 +111,18 @@ def test_a_key_in_the_environment_is_never_printed(project):
     assert "s3cret" not in render(list(findings.values()))
 
 
-def test_an_empty_line_in_dotenv_is_no_key(project):
-    (project / ".env").write_text("WANDB_API_KEY=\n")
+@pytest.mark.parametrize("value", ["", '""', " # put it here"])
+def test_an_empty_line_in_dotenv_is_no_key(project, value):
+    (project / ".env").write_text(f"WANDB_API_KEY={value}\n")
     assert findings_of(LAPTOP, project)["W&B key"].found.startswith("none")
+
+
+def test_a_user_without_a_home_has_no_login_and_no_error(project, monkeypatch):
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    with pytest.raises(RuntimeError):
+        Path.home()
+    assert findings_of(LAPTOP, project, NETRC="")["W&B key"].found.startswith("none")
 
 
 def test_the_sandbox_is_tried_for_real(project):

@@ -14,7 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from rlnb import runs
-from rlnb.papermill_engine.engine import KernelDied, _join_text
+from rlnb.papermill_engine.engine import KernelDied, RlnbEngine, _join_text
 
 TRAINS_UNTIL_SIGTERM = """
 import signal, time, pathlib
@@ -141,6 +141,30 @@ def test_a_kernel_that_does_not_handle_the_signal_dies_of_it_and_counts_as_preem
         "reason": "stopped by SIGUSR1 in cell 1 of 1: the kernel did not handle it",
     }
     assert text_of(tmp_path / "out.ipynb") == "step 1\n"
+
+
+def test_nohup_is_respected():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert runs.listened_to() == [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_before_there_is_a_kernel_is_a_preemption(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        RlnbEngine, "execute_managed_notebook", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(runs.StoppedEarly), runs.stopping_early():
+        run_here(tmp_path, "x = 1")
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert outcome_of(tmp_path) == {
+        "state": "preempted",
+        "exit": 85,
+        "signal": "SIGTERM",
+        "reason": "stopped by SIGTERM while no cell was running",
+    }
 
 
 def test_a_second_ctrl_c_kills_a_kernel_that_does_not_listen(tmp_path, start_papermill):

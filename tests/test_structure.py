@@ -35,6 +35,7 @@ LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 IMPORT_SECONDS = 0.3
 PREREQUISITES = {
     "params": "import yaml; from pydantic import BaseModel, Field, ValidationError, field_validator",
+    "headless": "import yaml; from pydantic import BaseModel, Field, ValidationError, field_validator",
     "advantages": "import numpy",
     "trajectories": "import numpy",
     "games": "import numpy, pyspiel",

@@ -13,9 +13,8 @@ import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from rlnb import runs
 from rlnb.errors import Preempted
 from rlnb.machine import rank
 
-FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 OWN_KERNELS = ("rlnb", "python3")
 CLEAN_EXITS = (("SystemExit", ""), ("SystemExit", "0"))
 
@@ -194,10 +192,7 @@ class ForwardingClient(PapermillNotebookClient):
 
     @contextmanager
     def _forwarding_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():  # Python allows handlers there only
-            yield
-            return
-        before = {number: signal.signal(number, self._forward) for number in FORWARDED_SIGNALS}
+        before = {number: signal.signal(number, self._forward) for number in runs.listened_to()}
         try:
             yield
         finally:
@@ -211,11 +206,14 @@ class ForwardingClient(PapermillNotebookClient):
         self.signals.append(signal.Signals(number))
         name = signal.Signals(number).name
         told = "killing the kernel" if again else "passed on to the kernel, waiting for the cell to end"
-        os.write(2, f"\n{name}: {told}\n".encode())  # print is not safe in a handler
+        with suppress(OSError):  # the terminal may be gone, that is what SIGHUP says
+            os.write(2, f"\n{name}: {told}\n".encode())  # print is not safe in a handler
         provisioner = getattr(self.km, "provisioner", None)
         process = getattr(provisioner, "process", None)
         if process is not None:
-            process.send_signal(signal.SIGKILL if again else number)
+            # To the training cell a closed terminal is one more reason to save and stop.
+            told_kernel = signal.SIGTERM if number == signal.SIGHUP else number
+            process.send_signal(signal.SIGKILL if again else told_kernel)
 
     def _stopped(self, where: str) -> Stopped:
         name = self.signals[0].name if self.signals else ""
@@ -233,7 +231,7 @@ class ForwardingClient(PapermillNotebookClient):
 
 def outcome_of_error(error: BaseException) -> dict[str, Any]:
     """The state, exit code, signal and reason that status.json gets when the engine raised `error`."""
-    if isinstance(error, Stopped):
+    if isinstance(error, Stopped | runs.StoppedEarly):
         state, code = "preempted", runs.EXIT_PREEMPTED
     elif isinstance(error, KernelDied):
         state, code = "killed", runs.EXIT_KILLED

@@ -7,7 +7,7 @@ All problems are told at once, one a line: place, field, value, reason, remedy.
 
 import importlib
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,10 @@ import rlnb
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
 from rlnb.params.problems import all_and_nearest, did_you_mean, explain, show
-from rlnb.params.reading import Given, read_environment, read_mapping, read_yaml
+from rlnb.params.reading import FieldPath, Given, read_environment, read_mapping, read_yaml
 from rlnb.params.sections import Conflict, NotebookParams, Section, value_of
 
-SECRETS = ("WANDB_API_KEY", "HF_TOKEN")
 SAVED_FOR = ("notebook",)  # the key that marks a file as written by dump_yaml
-
-FieldPath = tuple[str, ...]  # ("seed",) or ("training", "max_steps")
 
 
 def load_params(
@@ -40,8 +37,9 @@ def load_params(
 
     notebook: "grpo_code_execution" is GrpoCodeExecutionParams in rlnb/params/grpo_code_execution.py.
     profile: a file of params/<notebook>/ by its name, a path ending in .yaml, or auto, which is what
-    suits this machine. overrides: a nested mapping; place is what messages call it. root: the folder
-    that holds params/, by default the project's. Raises ParamsError with every problem found.
+    suits this machine. overrides: a nested mapping, as `parse_set` returns it for instance; place is
+    what messages call it. root: the folder that holds params/, by default the project's. Raises
+    ParamsError with every problem found.
     """
     environ = os.environ if environ is None else environ
     root = Path(rlnb.__file__).resolve().parents[1] if root is None else root
@@ -58,24 +56,10 @@ def load_params(
     else:
         defaults, default_problems = _read_profile(notebook, "default", root)
         given, problems = defaults + given, default_problems + problems
-        given += read_environment(environ, fields)
-    given += read_mapping(overrides or {}, place)
+        from_environment, unknown = read_environment(environ, fields)
+        given, problems = given + from_environment, problems + unknown
+    given += read_mapping(overrides or {}, place, fields)
     return _validate(model, fields, given, problems)
-
-
-def load_dotenv(root: Path, *, environ: MutableMapping[str, str] = os.environ) -> list[str]:
-    """Take WANDB_API_KEY and HF_TOKEN, where unset, from root/.env; the names taken, never a value."""
-    path = root / ".env"
-    if not path.is_file():
-        return []
-    taken = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        name, equals, value = line.strip().removeprefix("export ").partition("=")
-        name, value = name.strip(), value.strip().strip("'\"")
-        if equals and value and name in SECRETS and not environ.get(name):
-            environ[name] = value
-            taken.append(name)
-    return taken
 
 
 def _notebook_model(notebook: str, folder: Path) -> type[NotebookParams]:

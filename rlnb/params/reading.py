@@ -1,7 +1,8 @@
 """What was given, and where: YAML files by line, environment variables, --set on a command line."""
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +17,21 @@ ENVIRONMENT_NAMES: dict[str, tuple[str, ...]] = {
     "MBPP_DATASET_PATH": ("tasks", "mbpp_path"),
 }
 PREFIX = "RLNB_"
+NO_FIELDS = ("RLNB_OFFLINE",)  # what rlnb/machine reads
 # YAML 1.1 takes these for text, since they have no dot: 1e-5, 2E3.
 NUMBER_WITHOUT_DOT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 
+FieldPath = tuple[str, ...]  # ("seed",) or ("training", "max_steps")
+
+
+class Typed(str):
+    """A value as it was typed on a command line; what it is, the field it is for will tell."""
+
 
 class Given(NamedTuple):
-    """A value, the field it is meant for, ("seed",) or ("training", "max_steps"), and where it stands."""
+    """A value, the field it is meant for, and where it stands."""
 
-    field: tuple[str, ...]
+    field: FieldPath
     value: Any
     place: str
 
@@ -50,6 +58,8 @@ def read_yaml(path: Path, shown: str) -> tuple[list[Given], list[str]]:
         raise ParamsError(f"{shown}:{line}: is not YAML: {error.problem}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ParamsError(f"{shown}: is not YAML: {error}") from error
+    except RecursionError:
+        raise ParamsError(f"{shown}: is nested too deeply; parameters are sections of fields") from None
     finally:
         loader.dispose()
     return given, problems
@@ -83,60 +93,83 @@ def _entries(
             yield name, node, line
 
 
-def read_environment(environ: Mapping[str, str], fields: Mapping[tuple[str, ...], FieldInfo]) -> list[Given]:
-    """The fields that environment variables set: RLNB_<SECTION>__<FIELD>, and before them the older names.
+def read_environment(
+    environ: Mapping[str, str], fields: Mapping[FieldPath, FieldInfo]
+) -> tuple[list[Given], list[str]]:
+    """What environment variables set, RLNB_<SECTION>__<FIELD> and the older names before them; the problems.
 
-    fields: those of the notebook's model. Texts are taken as they stand, all else is read as YAML.
-    RLNB_SEED and RLNB_OUTPUT_DIR are fields too, other RLNB_ names without a double underscore are not.
+    fields: those of the notebook's model. Other RLNB_ names are refused: most often an underscore is missing.
     """
     named = [
         (name, field) for name, field in ENVIRONMENT_NAMES.items() if name in environ and field in fields
     ]
+    problems = []
     for name in sorted(environ):
         field = tuple(name.removeprefix(PREFIX).lower().split("__", 1))
-        if name.startswith(PREFIX) and (len(field) == 2 or field in fields):
+        if not name.startswith(PREFIX) or name in NO_FIELDS:
+            continue
+        if len(field) == 2 or field in fields:
             named.append((name, field))
-    given = []
-    for name, field in named:
-        is_text = field in fields and fields[field].annotation is str
-        value = environ[name] if is_text else read_value(environ[name])
-        given.append(Given(field, value, f"environment variable {name}"))
-    return given
+        else:
+            problems.append(f"environment variable {name}: sets nothing{_variables_meant(name, fields)}")
+    given = [
+        Given(field, _read_as(fields.get(field), environ[name]), f"environment variable {name}")
+        for name, field in named
+    ]
+    return given, problems
 
 
-def read_mapping(mapping: Mapping[str, Any], place: str) -> list[Given]:
-    """The fields of a nested mapping; an empty section gives nothing."""
-    given = []
+def _variables_meant(name: str, fields: Iterable[FieldPath]) -> str:
+    """'; did you mean RLNB_TRAINING__MAX_STEPS?' for RLNB_TRAINING_MAX_STEPS and for RLNB_MAX_STEPS."""
+    words = name.removeprefix(PREFIX).lower()
+    variables = {PREFIX + "__".join(field).upper(): field for field in fields}
+    meant = [
+        variable for variable, field in variables.items() if words in ("_".join(field), field[-1])
+    ] or difflib.get_close_matches(name, [*variables, *NO_FIELDS], n=1)
+    return f"; did you mean {' or '.join(meant)}?" if meant else f"; write {PREFIX}<SECTION>__<FIELD>"
+
+
+def read_mapping(
+    mapping: Mapping[str, Any], place: str, fields: Mapping[FieldPath, FieldInfo]
+) -> list[Given]:
+    """The values of a nested mapping, those typed as their fields have it; an empty section gives nothing."""
+    values: list[tuple[FieldPath, Any]] = []
     for name, value in mapping.items():
         if isinstance(value, Mapping):
-            given += [Given((str(name), str(inner)), leaf, place) for inner, leaf in value.items()]
+            values += [((str(name), str(inner)), leaf) for inner, leaf in value.items()]
         else:
-            given.append(Given((str(name),), value, place))
-    return given
+            values.append(((str(name),), value))
+    return [
+        Given(field, _read_as(fields.get(field), value) if isinstance(value, Typed) else value, place)
+        for field, value in values
+    ]
 
 
 def parse_set(*assignments: str) -> dict[str, Any]:
-    """{"training": {"learning_rate": 1e-5}} for "training.learning_rate=1e-5"; the last of a field counts."""
+    """{"training": {"max_steps": Typed("3")}} for "training.max_steps=3"; the last of a field counts."""
     overrides: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         section, _, field = name.strip().rpartition(".")
         if not equals or not field or "." in section:
             raise ParamsError(f"--set {assignment}: is no assignment; write --set section.field=value")
-        if section:
-            overrides.setdefault(section, {})[field] = read_value(text)
-        else:
-            overrides[field] = read_value(text)
+        level = overrides.setdefault(section, {}) if section else overrides
+        level[field] = Typed(text)
     return overrides
 
 
-def read_value(text: str) -> Any:
+def _read_as(field: FieldInfo | None, text: str) -> Any:
+    """Texts as they stand, 010 and 1e5 included; all else is read as YAML."""
+    return str(text) if field is not None and field.annotation is str else _read_value(text)
+
+
+def _read_value(text: str) -> Any:
     """A number, true, false or a list, as YAML reads it; everything else is the text itself."""
     stripped = text.strip()
     if NUMBER_WITHOUT_DOT.fullmatch(stripped):
         return float(stripped)
     try:
         value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
-        return text
-    return value if isinstance(value, bool | int | float | str | list) else text
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return str(text)
+    return value if isinstance(value, bool | int | float | str | list) else str(text)

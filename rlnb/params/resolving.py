@@ -9,10 +9,29 @@ from urllib.parse import urlsplit
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, Recommendation, installed_version
 from rlnb.params.problems import show
-from rlnb.params.sections import Conflict, ModelParams, NotebookParams, Section, VllmParams, value_of
+from rlnb.params.sections import (
+    Conflict,
+    ModelParams,
+    NotebookParams,
+    Section,
+    TasksParams,
+    TrackingParams,
+    VllmParams,
+    value_of,
+)
 
 WANDB = "https://api.wandb.ai"
 SomeParams = TypeVar("SomeParams", bound=NotebookParams)
+
+
+def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a run may download a model or data, or report to W&B: is the hub worth asking for?"""
+    model, tasks, tracking = (getattr(params, name, None) for name in ("model", "tasks", "tracking"))
+    return (
+        (isinstance(model, ModelParams) and model.id not in ("embedded", "tiny"))
+        or (isinstance(tasks, TasksParams) and tasks.source == "mbpp" and not tasks.mbpp_path)
+        or (isinstance(tracking, TrackingParams) and tracking.wandb == "auto" and _has_wandb_key(environ))
+    )
 
 
 def resolve(
@@ -48,7 +67,7 @@ def check_machine(
     """Raise ParamsError for what was asked and this machine cannot do; "auto" is never refused."""
     conflicts = [*_model_conflicts(params, machine), *_vllm_conflicts(params, machine)]
     tracking = getattr(params, "tracking", None)
-    if tracking is not None and tracking.wandb == "online" and not _has_wandb_key(environ):
+    if isinstance(tracking, TrackingParams) and tracking.wandb == "online" and not _has_wandb_key(environ):
         # wandb would ask for the key at a prompt, where nobody may be.
         reason = "needs a key; set WANDB_API_KEY, in .env for instance, or write offline"
         conflicts.append(Conflict("tracking.wandb", reason))

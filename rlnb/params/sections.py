@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
+from annotated_types import Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator
 
 from rlnb.machine import installed_version
@@ -12,6 +13,7 @@ from rlnb.machine import installed_version
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Switch = Literal["auto", True, False]
+LARGEST = 2**31 - 1  # what all libraries below take for an int
 
 
 class Conflict(NamedTuple):
@@ -23,7 +25,10 @@ class Conflict(NamedTuple):
 
 
 class Section(BaseModel):
-    """Frozen, strict and closed to unknown fields; a whole number may stand for a real one, no more."""
+    """Frozen, strict and closed to unknown fields; a whole number may stand for a real one, no more.
+
+    Whole numbers are at most LARGEST, unless their field has a bound of its own.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -36,6 +41,14 @@ class Section(BaseModel):
                 return float(value)
             except ValueError:
                 return value
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _not_beyond_all_bounds(cls, value: Any, info: ValidationInfo) -> Any:
+        own = cls.model_fields[str(info.field_name)].metadata
+        if isinstance(value, int) and value > LARGEST and not any(isinstance(b, Le | Lt) for b in own):
+            raise ValueError(f"must be at most {LARGEST}")
         return value
 
     def conflicts(self) -> Iterator[Conflict]:

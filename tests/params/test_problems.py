@@ -102,6 +102,25 @@ def test_a_wrong_shape_is_named_with_file_line_and_remedy(project, text, expecte
     assert message(project, text) == f"params/{NOTEBOOK}/v100.yaml:{expected}"
 
 
+@pytest.mark.parametrize("field", ["training.max_steps", "sandbox.memory_mib", "training.num_threads"])
+def test_whole_numbers_that_no_library_takes_are_refused(field):
+    assert getattr(with_overrides(f"{field}=2147483647"), field.partition(".")[0])
+    assert message(with_overrides, f"{field}=2147483648") == (
+        f"--set: {field} = 2147483648 must be at most 2147483647"
+    )
+
+
+def test_a_seed_has_a_bound_of_its_own():
+    assert with_overrides("seed=4294967295").seed == 4294967295
+    assert message(with_overrides, "seed=4294967296") == "--set: seed = 4294967296 must be below 4294967296"
+
+
+def test_a_file_nested_too_deeply_is_refused(project):
+    assert message(project, "a: " + "[" * 2000) == (
+        f"params/{NOTEBOOK}/v100.yaml: is nested too deeply; parameters are sections of fields"
+    )
+
+
 def test_a_tag_that_would_make_an_object_is_refused(project):
     text = "tracking: {run_name: !!python/object/apply:os.system [ls]}"
     assert message(project, text) == (
@@ -148,6 +167,24 @@ def test_a_wrong_value_in_the_parameters_cell_is_named():
         "parameters cell: seed = -1 must be at least 0",
         "parameters cell: training.max_steps = 0 must be at least 1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("RLNB_TRAINING_MAX_STEPS", "did you mean RLNB_TRAINING__MAX_STEPS?"),
+        ("RLNB_MAX_STEPS", "did you mean RLNB_TRAINING__MAX_STEPS?"),
+        (
+            "RLNB_TEMPERATURE",
+            "did you mean RLNB_TRAINING__TEMPERATURE or RLNB_EVALUATION__TEMPERATURE?",
+        ),
+        ("RLNB_OFLINE", "did you mean RLNB_OFFLINE?"),
+        ("RLNB_XYZ", "write RLNB_<SECTION>__<FIELD>"),
+    ],
+)
+def test_an_environment_variable_that_sets_nothing_is_refused(name, hint):
+    told = message(with_environment, **{name: "5"})
+    assert told == f"environment variable {name}: sets nothing; {hint}"
 
 
 @pytest.mark.parametrize("assignment", ["training.max_steps", "=3", "a.b.c=3", "training.=3"])

@@ -7,7 +7,7 @@ import pytest
 
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, installed_version, recommend
-from rlnb.params import check_machine, describe, load_params, resolve
+from rlnb.params import asks_network, check_machine, describe, load_params, resolve
 from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
@@ -138,3 +138,21 @@ def test_four_bits_need_bitsandbytes(no_login):
 def test_what_is_recommended_is_never_refused(no_login, machine):
     resolved = resolve(GrpoCodeExecutionParams(), recommended(machine), environ=no_login)
     check_machine(resolved, machine, environ=no_login)
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "asks"),
+    [
+        ({}, "", False),
+        ({}, "k", True),
+        ({"tracking": {"wandb": "offline"}}, "k", False),
+        ({"model": {"id": "tiny"}}, "", False),
+        ({"model": {"id": "me/mine"}}, "", True),
+        ({"model": {"id": "auto"}}, "", True),
+        ({"tasks": {"source": "mbpp"}}, "", True),
+        ({"tasks": {"source": "mbpp", "mbpp_path": "."}}, "", False),
+    ],
+)
+def test_the_network_is_asked_for_only_where_a_run_may_need_it(no_login, given, key, asks):
+    params = GrpoCodeExecutionParams(**{"model": {"id": "embedded"}, "tasks": {"source": "builtin"}} | given)
+    assert asks_network(params, environ=no_login | {"WANDB_API_KEY": key}) is asks
