@@ -95,7 +95,8 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set_yticks(
         range(len(rows)), [f"{row['measure'].replace('_', ' ')}, {row['split']}" for row in reversed(rows)]
     )
-    axes.legend(fontsize=8)
+    if rows:
+        axes.legend(fontsize=8)
     axes.grid(alpha=0.3, axis="x")
     plt.close(figure)
     return figure

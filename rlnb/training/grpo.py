@@ -3,7 +3,6 @@
 The step itself is TRL's; docs/one_grpo_step.md maps each hook here to the method there.
 """
 
-import json
 import math
 import random
 import signal
@@ -24,8 +23,6 @@ from rlnb.metrics import Tracker
 from rlnb.policy import Policy
 from rlnb.tasks import Task
 from rlnb.tasks.prompts import PromptForm, build_prompt
-
-INCOMPLETE_MARK = "checkpoint-is-incomplete.txt"
 
 
 def grpo_config(
@@ -119,38 +116,20 @@ def prompt_dataset(
     return Dataset.from_list([rows[i] for i in prompt_order(len(rows), num_prompts, seed=config.seed)])
 
 
-def latest_checkpoint(output_dir: str | Path) -> str | None:
-    """The newest complete checkpoint of a run, or None; one that a kill left half written is passed over."""
-    paths = (Path(output_dir) / "checkpoints").glob("checkpoint-*")
-    found = [(step, str(path)) for path in paths if (step := saved_step(path)) is not None]
-    return max(found)[1] if found else None
+def settle_adapters(trainer: Any) -> None:
+    """Undo two things that TRL does to adapters, before `train()` wraps or loads them.
 
-
-def saved_step(checkpoint: str | Path) -> int | None:
-    """The step a checkpoint was saved at, None for what is no complete checkpoint."""
-    directory = Path(checkpoint)
-    if (directory / INCOMPLETE_MARK).exists():
-        return None
-    try:  # written last of all, so whoever has it whole has the rest
-        return int(json.loads((directory / "trainer_state.json").read_text())["global_step"])
-    except (OSError, ValueError, LookupError):
-        return None
-
-
-def step_of(checkpoint: str | None) -> int:
-    """The step a complete checkpoint was saved at, 0 for none."""
-    return (saved_step(checkpoint) if checkpoint else None) or 0
-
-
-def checkpoint_to_resume(resume: str, output_dir: str | Path) -> str | None:
-    """What `training.resume` means: "auto" the run's newest checkpoint, "never" none, else that directory."""
-    if resume == "never":
-        return None
-    if resume == "auto":
-        return latest_checkpoint(output_dir)
-    if saved_step(resume) is None:
-        raise ParamsError(f"training.resume = {resume!r} holds no complete checkpoint; write auto or never")
-    return resume
+    With beta > 0 it copies the fresh ones as "ref". But transformers loads from a checkpoint with two sets
+    only the second, so a resumed run would begin anew; without a copy TRL's reference is the model with its
+    adapters off, which is the same policy. And TRL makes the adapters of 4-bit models bfloat16, which fp16's
+    gradient scaler refuses: under fp16 they become float32 again.
+    """
+    if "ref" in getattr(trainer.model, "peft_config", {}):
+        trainer.model.delete_adapter("ref")
+    if trainer.args.fp16:
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
 
 
 class StopOnSignal(TrainerCallback):
@@ -219,10 +198,17 @@ class MetricsReporter(TrainerCallback):
     ) -> None:
         trainer.remove_callback(PrinterCallback)
         self.tracker = tracker
+        self.trainer = trainer
         self.show = show
         self.step_seconds = 0.0
         self.log_seconds = 0.0
         self._step_started = 0.0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if state.global_step >= state.max_steps:  # TRL's closing log would empty the last step's completions
+            self.trainer.log_completions = False
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

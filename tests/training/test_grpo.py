@@ -9,8 +9,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas
 import pytest
+import torch
 from safetensors.numpy import load_file
 from transformers import TrainerState
 from trl import GRPOConfig
@@ -18,7 +21,7 @@ from trl import GRPOConfig
 from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.metrics import METRICS, describe, read_metrics
 from rlnb.params.sections import TrainingParams, VllmParams
-from rlnb.training import grpo
+from rlnb.training import checkpoints, grpo
 
 SCRIPT = str(Path(__file__).with_name("tiny_run.py"))
 COMPARED = ("loss", "grad_norm", "reward", "entropy", "learning_rate", "completions/mean_length")
@@ -37,9 +40,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output_dir
 
 
-def stop_after(output_dir: Path, *, step: int, by: signal.Signals) -> str:
+def stop_after(output_dir: Path, *options: str, step: int, by: signal.Signals) -> str:
     """Start a run, send it a signal once a step is through, and return what it said on stderr."""
-    command = [sys.executable, SCRIPT, str(output_dir), "--announce"]
+    command = [sys.executable, SCRIPT, str(output_dir), "--announce", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -72,10 +75,24 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_bit(
     assert (
         f"Preempted: {by.name}: the checkpoint of this step is saved; run again to go on from it" in message
     )
-    saved = grpo.step_of(grpo.latest_checkpoint(stopped))
+    saved = checkpoints.step_of(checkpoints.latest_checkpoint(stopped))
     assert 3 <= saved < 6  # between checkpoints of every second step: the signal's own
     run(stopped)
     assert_same_training(uninterrupted, stopped)
+
+
+def test_a_run_with_a_reference_policy_resumes_to_the_bit_and_saves_no_copy_of_it(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    with_reference, stopped = tmp_path / "with_reference", tmp_path / "stopped"
+    run(with_reference, "--beta", "0.5")
+    stop_after(stopped, "--beta", "0.5", step=3, by=signal.SIGTERM)
+    run(stopped, "--beta", "0.5")
+    assert_same_training(with_reference, stopped)
+    saved = [stopped / "adapters", Path(checkpoints.latest_checkpoint(stopped) or "")]
+    assert [path for directory in saved for path in directory.iterdir() if path.is_dir()] == []
+    losses = [json.loads((path / "history.json").read_text()) for path in (uninterrupted, stopped)]
+    assert losses[0][-1]["loss"] != losses[1][-1]["loss"]
 
 
 def test_a_run_killed_outright_resumes_to_the_bit_from_its_last_checkpoint(
@@ -83,7 +100,7 @@ def test_a_run_killed_outright_resumes_to_the_bit_from_its_last_checkpoint(
 ) -> None:
     killed = tmp_path / "killed"
     stop_after(killed, step=5, by=signal.SIGKILL)
-    assert grpo.step_of(grpo.latest_checkpoint(killed)) == 4
+    assert checkpoints.step_of(checkpoints.latest_checkpoint(killed)) == 4
     run(killed)
     assert_same_training(uninterrupted, killed)
     assert [row["step"] for row in read_metrics(killed / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
@@ -113,7 +130,7 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_rank_0_alone_writes
             rank.kill()
     assert all("Preempted: SIGTERM: the checkpoint of this step is saved" in text for text in said), said
     steps = [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
-    assert steps == list(range(1, grpo.step_of(grpo.latest_checkpoint(tmp_path / "run")) + 1))
+    assert steps == list(range(1, checkpoints.step_of(checkpoints.latest_checkpoint(tmp_path / "run")) + 1))
 
 
 def test_evaluating_at_intervals_changes_nothing_in_the_training(uninterrupted: Path, tmp_path: Path) -> None:
@@ -158,39 +175,19 @@ def test_no_task_left_to_train_on_is_refused() -> None:
         grpo.prompt_order(0, 4, seed=1)
 
 
-def test_a_checkpoint_that_was_being_written_is_passed_over(tmp_path: Path) -> None:
-    for step, mark in [(2, ""), (10, ""), (12, grpo.INCOMPLETE_MARK)]:
-        folder = tmp_path / "checkpoints" / f"checkpoint-{step}"
-        folder.mkdir(parents=True)
-        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-        if mark:
-            (folder / mark).touch()
-    (tmp_path / "checkpoints" / "checkpoint-14").mkdir()
-    (tmp_path / "checkpoints" / "checkpoint-16").mkdir()
-    (tmp_path / "checkpoints" / "checkpoint-16" / "trainer_state.json").write_text('{"global_st')
-    found = grpo.checkpoint_to_resume("auto", tmp_path)
-    assert grpo.step_of(found) == 10
-    assert grpo.checkpoint_to_resume("never", tmp_path) is None
-
-
-def test_a_checkpoint_may_be_anywhere_and_have_any_name(tmp_path: Path) -> None:
-    (tmp_path / "trainer_state.json").write_text('{"global_step": 7}')
-    assert grpo.step_of(grpo.checkpoint_to_resume(f"{tmp_path}/", "elsewhere")) == 7
-
-
-def test_a_directory_without_a_checkpoint_is_not_resumed_from(tmp_path: Path) -> None:
-    with pytest.raises(ParamsError) as refusal:
-        grpo.checkpoint_to_resume(str(tmp_path), "elsewhere")
-    assert str(refusal.value) == (
-        f"training.resume = '{tmp_path}' holds no complete checkpoint; write auto or never"
-    )
+def completions_of(run_directory: Path) -> dict[str, list[str]]:
+    """What TRL wrote of each step."""
+    files = sorted((run_directory / "checkpoints" / "completions").glob("*.parquet"))
+    return {path.name: list(pandas.read_parquet(path)["completion"]) for path in files}
 
 
 def test_a_run_whose_training_was_through_trains_no_further(uninterrupted: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     shutil.copytree(uninterrupted, again)
+    written = completions_of(again)
     run(again)
     assert_same_training(uninterrupted, again)
+    assert completions_of(again) == written
     assert [row["step"] for row in read_metrics(again / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
@@ -215,6 +212,14 @@ def test_a_vllm_server_is_told_its_address_alone() -> None:
     assert (config.use_vllm, config.vllm_mode) == (True, "server")
     assert config.vllm_server_base_url == "http://host:8000"
     assert config.vllm_max_model_length is None
+
+
+@pytest.mark.parametrize(("fp16", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])
+def test_fp16_trains_float32_adapters_where_trl_made_them_bfloat16(fp16: bool, dtype: torch.dtype) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).to(torch.bfloat16)
+    model[0].requires_grad_(False)
+    grpo.settle_adapters(SimpleNamespace(model=model, args=SimpleNamespace(fp16=fp16)))
+    assert [parameter.dtype for parameter in model.parameters()] == [torch.bfloat16] * 2 + [dtype] * 2
 
 
 def test_training_without_a_step_is_an_error() -> None:

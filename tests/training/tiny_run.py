@@ -12,10 +12,11 @@ import torch
 from trl import GRPOTrainer
 
 from rlnb.metrics import open_tracker
+from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
 from rlnb.params.sections import ModelParams, TrainingParams
 from rlnb.policy import generate, load_policy, save_adapters
 from rlnb.tasks.families import builtin_tasks
-from rlnb.training import grpo
+from rlnb.training import checkpoints, grpo
 
 
 def lower_case(*, completions: list[str], **_: object) -> list[float]:
@@ -27,13 +28,16 @@ def main() -> None:
     parser.add_argument("output_dir", type=Path)
     parser.add_argument("--max-steps", type=int, default=6)
     parser.add_argument("--evaluate", action="store_true")
+    parser.add_argument("--beta", type=float, default=0.0)
     parser.add_argument("--announce", action="store_true", help="print a line a step")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    policy = load_policy(tiny_model(arguments.output_dir.parent))
+    model = tiny_model(arguments.output_dir.parent)
+    policy = load_policy(model)
     training = TrainingParams(
         learning_rate=1e-2, max_steps=arguments.max_steps, per_device_train_batch_size=4, num_generations=4,
         gradient_accumulation_steps=2, max_completion_length=12, save_steps=2, gradient_checkpointing=False,
+        beta=arguments.beta,
     )  # fmt: skip
     config = grpo.grpo_config(
         training, output_dir=arguments.output_dir, seed=1, dtype="float32", use_gpu=False
@@ -45,12 +49,15 @@ def main() -> None:
         policy.model, reward_funcs=[lower_case], args=config, train_dataset=prompts,
         processing_class=policy.tokenizer,
     )  # fmt: skip
-    checkpoint = grpo.checkpoint_to_resume("auto", arguments.output_dir)
+    grpo.settle_adapters(trainer)
+    params = GrpoCodeExecutionParams(model=model, training=training)
+    checkpoint = checkpoints.checkpoint_to_resume(params, arguments.output_dir)
     tracker = open_tracker(
-        arguments.output_dir, config={}, resume_step=grpo.step_of(checkpoint), tensorboard=False
+        arguments.output_dir, config={}, resume_step=checkpoints.step_of(checkpoint), tensorboard=False
     )
     show = (lambda step, _: print("step", step, flush=True)) if arguments.announce else None
     trainer.add_callback(grpo.MetricsReporter(tracker, trainer, show=show))
+    trainer.add_callback(checkpoints.SaveShape(params))
     if arguments.evaluate:
         texts = [row["prompt"] for row in list(prompts)[:2]]
 

@@ -1,0 +1,94 @@
+"""Which checkpoint a run goes on from: the newest whole one, and never one of another experiment."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from transformers import TrainerState
+
+from rlnb.errors import ParamsError
+from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
+from rlnb.training import checkpoints
+
+
+def params_with(**sections: dict[str, Any]) -> GrpoCodeExecutionParams:
+    return GrpoCodeExecutionParams.model_validate(sections)
+
+
+def to_resume(resume: str, output_dir: str | Path) -> str | None:
+    return checkpoints.checkpoint_to_resume(params_with(training={"resume": resume}), output_dir)
+
+
+def save_checkpoint(run: Path, *, step: int, params: GrpoCodeExecutionParams) -> Path:
+    """A checkpoint as far as resuming looks at it."""
+    folder = run / "checkpoints" / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    state = TrainerState(global_step=step, is_world_process_zero=True)
+    arguments: Any = SimpleNamespace(output_dir=str(folder.parent))
+    checkpoints.SaveShape(params).on_save(arguments, state, None)  # type: ignore[arg-type]
+    return folder
+
+
+def test_a_checkpoint_that_was_being_written_is_passed_over(tmp_path: Path) -> None:
+    for step, mark in [(2, ""), (10, ""), (12, checkpoints.INCOMPLETE_MARK)]:
+        folder = tmp_path / "checkpoints" / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        if mark:
+            (folder / mark).touch()
+    (tmp_path / "checkpoints" / "checkpoint-14").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint-16").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint-16" / "trainer_state.json").write_text('{"global_st')
+    found = to_resume("auto", tmp_path)
+    assert checkpoints.step_of(found) == 10
+    assert to_resume("never", tmp_path) is None
+
+
+def test_a_checkpoint_may_be_anywhere_and_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 7}')
+    assert checkpoints.step_of(to_resume(f"{tmp_path}/", "elsewhere")) == 7
+
+
+def test_a_directory_without_a_checkpoint_is_not_resumed_from(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError) as refusal:
+        to_resume(str(tmp_path), "elsewhere")
+    assert str(refusal.value) == (
+        f"training.resume = '{tmp_path}' holds no complete checkpoint; write auto or never"
+    )
+
+
+def test_a_run_goes_on_from_its_own_checkpoint_wherever_it_began(tmp_path: Path) -> None:
+    begun = save_checkpoint(tmp_path / "other", step=9, params=params_with())
+    assert to_resume(str(begun), tmp_path / "own") == str(begun)
+    own = save_checkpoint(tmp_path / "own", step=12, params=params_with())
+    assert to_resume(str(begun), tmp_path / "own") == str(own)
+
+
+def test_a_checkpoint_of_another_experiment_is_refused_with_what_differs(tmp_path: Path) -> None:
+    folder = save_checkpoint(tmp_path, step=3, params=params_with())
+    asked = params_with(reward={"preset": "tests"}, training={"max_steps": 7})
+    with pytest.raises(ParamsError) as refusal:
+        checkpoints.checkpoint_to_resume(asked, tmp_path)
+    assert str(refusal.value) == (
+        f"{folder}: belongs to another run: reward.preset was 'execution' and is 'tests' now; "
+        "training.max_steps was 90 and is 7 now. Give another output_dir, or write training.resume = never"
+    )
+
+
+def test_what_is_not_learned_from_may_change_between_attempts(tmp_path: Path) -> None:
+    folder = save_checkpoint(tmp_path, step=3, params=params_with())
+    asked = params_with(training={"save_steps": 5, "num_threads": 2}, evaluation={"num_questions": 9})
+    assert checkpoints.checkpoint_to_resume(asked, tmp_path) == str(folder)
+
+
+def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_path: Path) -> None:
+    begun = save_checkpoint(tmp_path, step=3, params=params_with())
+    resume = {"resume": str(begun)}
+    asked = params_with(reward={"preset": "tests"}, training=resume)
+    assert checkpoints.checkpoint_to_resume(asked, tmp_path / "own") == str(begun)
+    asked = params_with(model={"lora_rank": 3}, training=resume)
+    with pytest.raises(ParamsError, match="model.lora_rank was 16 and is 3 now"):
+        checkpoints.checkpoint_to_resume(asked, tmp_path / "own")
