@@ -66,7 +66,7 @@ def show_rewards(judgements: Sequence[Any]) -> Table:
                 judgement.code or "(no code)\n",
                 judgement.outcome,
                 judgement.execution.stdout[:80] if judgement.execution else "",
-                f"{sum(map(bool, judgement.results))} of {len(judgement.results)}",
+                f"{sum(map(bool, judgement.results)) if judgement.ran else 0} of {len(judgement.results)}",
                 judgement.reward("execution"),
                 judgement.reward("tests"),
             )
