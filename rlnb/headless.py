@@ -17,7 +17,7 @@ from typing import Any
 from rlnb import runs
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, rank, recommend
-from rlnb.params import check_machine, dump_yaml, load_dotenv, load_params, resolve
+from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
 from rlnb.params.sections import NotebookParams, value_of
 
 
@@ -47,6 +47,8 @@ def run_notebook(
         saved = str(directory / "params.yaml")
         profile = profile or (saved if os.path.exists(saved) else "auto")
     params = load(profile, directory)
+    if asks_network(params):
+        machine = probe()
     check_machine(resolve(params, recommend(machine)), machine)
     _make_directory(directory)
     with contextlib.nullcontext() if rank() else runs.locked(directory):
@@ -88,7 +90,9 @@ def _parameter_names(notebook: Path) -> list[str]:
     The notebook is read as the JSON that it is: importing nbformat takes longer than all the rest here.
     """
     if not notebook.is_file():
-        raise ParamsError(f"{notebook}: there is no such notebook in {os.getcwd()}")
+        meant = Path("notebooks", f"{notebook.stem}.ipynb")
+        hint = f"; did you mean {meant}?" if meant.is_file() else ""
+        raise ParamsError(f"{notebook}: there is no such notebook in {os.getcwd()}{hint}")
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]

@@ -257,12 +257,12 @@ def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _drop_rows_after(path: Path, step: int) -> None:
-    """Rewrite the file without rows after `step` and without a torn last line."""
+    """Rewrite the file without rows after `step`, all where that is 0, and without a torn last line."""
     if not path.exists():
         return
     kept = path.with_suffix(".jsonl.tmp")
     with kept.open("w") as file:
-        file.writelines(json.dumps(row) + "\n" for row in _whole_rows(path) if row["step"] <= step)
+        file.writelines(json.dumps(row) + "\n" for row in _whole_rows(path) if row["step"] <= step > 0)
     kept.replace(path)
 
 

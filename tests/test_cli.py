@@ -313,6 +313,15 @@ def test_a_missing_notebook_is_one_line(capsys, tmp_path):
     )
 
 
+def test_a_notebook_of_the_folder_beside_is_meant(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "mine.ipynb").touch()
+    assert cli.main(["run", "mine"]) == 2
+    expected = f"rlnb: mine: there is no such notebook in {tmp_path}; did you mean notebooks/mine.ipynb?\n"
+    assert capsys.readouterr().err == expected
+
+
 def test_output_dir_is_set_by_out_alone(capsys):
     write_notebook()
     assert run("--set", "output_dir=elsewhere") == 2

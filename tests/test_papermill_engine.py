@@ -14,6 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from rlnb import runs
+from rlnb.errors import ParamsError
 from rlnb.papermill_engine.engine import KernelDied, RlnbEngine, _join_text
 
 TRAINS_UNTIL_SIGTERM = """
@@ -288,3 +289,22 @@ def test_a_raising_cell_is_a_failure(tmp_path):
         run_here(tmp_path, "x = 1", "1 / 0")
     reason = "cell 2 of 2: ZeroDivisionError: division by zero"
     assert outcome_of(tmp_path) == {"state": "failed", "exit": 1, "signal": "", "reason": reason}
+
+
+def test_a_parameter_that_the_notebook_does_not_have_is_refused(tmp_path):
+    cell = new_code_cell("seed: int = 42\nlearning_rate: float = 1.0", metadata={"tags": ["parameters"]})
+    nbformat.write(new_notebook(cells=[cell]), tmp_path / "in.ipynb")
+    given = {"engine_name": "rlnb", "progress_bar": False, "kernel_name": "python3", "language": "python"}
+    with pytest.raises(ParamsError) as refused:
+        papermill.execute_notebook(
+            tmp_path / "in.ipynb",
+            tmp_path / "out.ipynb",
+            parameters={"lerning_rate": 3.0, "seed": 1},
+            **given,
+        )
+    assert str(refused.value) == (
+        "papermill: lerning_rate is no parameter of this notebook; did you mean learning_rate?"
+    )
+    assert not (tmp_path / "status.json").exists()
+    papermill.execute_notebook(tmp_path / "in.ipynb", tmp_path / "out.ipynb", parameters={"seed": 1}, **given)
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "done"

@@ -47,9 +47,9 @@ class LiveRewards:
 
 def draw_rewards(rows: Sequence[Mapping[str, Any]], *, max_steps: int) -> Figure:
     """Left: mean reward and pass rate a step, thin, with their running means. Right: shares by outcome."""
-    rows = [row for row in rows if row.get("reward/avg_batch_reward") is not None]
+    evaluated, rows = rows, [row for row in rows if row.get("reward/avg_batch_reward") is not None]
     steps = [row["step"] for row in rows]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), constrained_layout=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
     for name, label, colour in [
         ("reward/avg_batch_reward", "mean reward", "#1f77b4"),
         ("reward/pass_rate", "share that passes its tests", "#2a7f3f"),
@@ -61,11 +61,11 @@ def draw_rewards(rows: Sequence[Mapping[str, Any]], *, max_steps: int) -> Figure
         ("heldout/known/pass_rate_greedy", "held out, known families, greedy", "o"),
         ("heldout/new/pass_rate_greedy", "held out, new families, greedy", "s"),
     ]:
-        points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+        points = [(row["step"], row[name]) for row in evaluated if row.get(name) is not None]
         if points:
             left.plot(*zip(*points, strict=True), marker, color="#444444", fillstyle="none", label=label)
-    left.set(xlabel="step", xlim=(0, max_steps), title="Reward while training")
-    left.legend(loc="best", fontsize=8)
+    left.set(xlabel="step", xlim=(-0.02 * max_steps, 1.02 * max_steps), title="Reward while training")
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=8)
     left.grid(alpha=0.3)
     shares = {name: [row.get(f"status/{name}_share") or 0.0 for row in rows] for name in OUTCOME_COLOURS}
     seen = {name: values for name, values in shares.items() if any(values)}
@@ -74,7 +74,7 @@ def draw_rewards(rows: Sequence[Mapping[str, Any]], *, max_steps: int) -> Figure
         right.stackplot(
             steps, list(seen.values()), labels=[n.replace("_", " ") for n in seen], colors=colours
         )
-        right.legend(loc="lower left", fontsize=8)
+        right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=8)
     right.set(xlabel="step", xlim=(0, max_steps), ylim=(0, 1), title="What the completions did")
     return figure
 
@@ -90,13 +90,21 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]]) -> Figure:
     figure, axes = plt.subplots(figsize=(7, 0.5 * len(rows) + 1), constrained_layout=True)
     for position, row in enumerate(reversed(rows)):
         axes.plot([row["before"], row["after"]], [position, position], color="#999999")
-        axes.plot(row["before"], position, "o", color="#bbbbbb", label="before" if position == 0 else None)
+        axes.plot(
+            row["before"],
+            position,
+            "o",
+            color="#999999",
+            fillstyle="none",
+            markersize=9,
+            label="before" if position == 0 else None,
+        )
         axes.plot(row["after"], position, "o", color="#1f77b4", label="after" if position == 0 else None)
     axes.set_yticks(
         range(len(rows)), [f"{row['measure'].replace('_', ' ')}, {row['split']}" for row in reversed(rows)]
     )
     if rows:
-        axes.legend(fontsize=8)
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
     axes.grid(alpha=0.3, axis="x")
     plt.close(figure)
     return figure

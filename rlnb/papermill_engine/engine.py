@@ -24,12 +24,14 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, NotebookExecutionManager
+from papermill.inspection import _infer_parameters
 from papermill.iorw import LocalHandler, papermill_io
 from papermill.log import logger
 
 from rlnb import runs
-from rlnb.errors import Preempted
+from rlnb.errors import ParamsError, Preempted
 from rlnb.machine import rank
+from rlnb.params.problems import did_you_mean
 
 OWN_KERNELS = ("rlnb", "python3")
 CLEAN_EXITS = (("SystemExit", ""), ("SystemExit", "0"))
@@ -58,7 +60,11 @@ class RlnbEngine(NBClientEngine):
     def execute_notebook(
         cls, nb: NotebookNode, kernel_name: str, output_path: str | None = None, **kwargs: Any
     ) -> NotebookNode:
-        """Run the notebook; raises Stopped after a signal, KernelDied when the kernel died of its own."""
+        """Run the notebook; raises Stopped after a signal, KernelDied when the kernel died of its own.
+
+        And ParamsError, before there is a kernel, for a parameter that the notebook does not have.
+        """
+        _check_parameters(nb)
         directory = _status_directory(output_path)
         if directory is None:
             return super().execute_notebook(nb, kernel_name, output_path, **kwargs)
@@ -105,6 +111,23 @@ class RlnbEngine(NBClientEngine):
     def nb_language(cls, nb: NotebookNode, language: str | None = None) -> str:
         """The language asked for, else Python: papermill wants one, and templates need not name it."""
         return language or "python"
+
+
+def _check_parameters(nb: NotebookNode) -> None:
+    """papermill itself only warns of a name that the parameters cell does not define."""
+    given = nb.metadata.get("papermill", {}).get("parameters", {})
+    known = (
+        [parameter.name for parameter in _infer_parameters(nb, name="python3", language="python")]
+        if given
+        else []
+    )
+    problems = [
+        f"papermill: {name} is no parameter of this notebook{did_you_mean(name, known)}"
+        for name in given
+        if name not in known
+    ]
+    if problems:
+        raise ParamsError("\n".join(problems))
 
 
 class UninterruptedKernel(AsyncKernelManager):

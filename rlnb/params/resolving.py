@@ -66,6 +66,8 @@ def check_machine(
 ) -> None:
     """Raise ParamsError for what was asked and this machine cannot do; "auto" is never refused."""
     conflicts = [*_model_conflicts(params, machine), *_vllm_conflicts(params, machine)]
+    if machine.hub in ("offline", "unreachable"):
+        conflicts += _offline_conflicts(params, environ)
     tracking = getattr(params, "tracking", None)
     if isinstance(tracking, TrackingParams) and tracking.wandb == "online" and not _has_wandb_key(environ):
         # wandb would ask for the key at a prompt, where nobody may be.
@@ -99,6 +101,26 @@ def _model_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Confl
     has_flash_attention = machine.capability and machine.capability >= (8, 0) and machine.name != "gb10"
     if model.attention == "flash_attention_2" and not has_flash_attention:
         yield Conflict("model.attention", f"does not work on {device}; write sdpa")
+
+
+def _offline_conflicts(params: NotebookParams, environ: Mapping[str, str]) -> Iterator[Conflict]:
+    """What would have to be downloaded, as far as folders tell; loading it says the rest."""
+    model, tasks = getattr(params, "model", None), getattr(params, "tasks", None)
+    if isinstance(model, ModelParams) and model.engine != "unsloth":  # which loads copies under other names
+        cached = os.path.join(model.cache_dir, "models--" + model.id.replace("/", "--"))
+        if model.id not in ("embedded", "tiny") and not os.path.isdir(model.id) and not os.path.isdir(cached):
+            reason = (
+                f"is not in {model.cache_dir} and the hub cannot be reached; copy it there or write embedded"
+            )
+            yield Conflict("model.id", reason)
+    if isinstance(tasks, TasksParams) and tasks.source == "mbpp" and not tasks.mbpp_path:
+        home = environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+        cache = environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")
+        if not os.path.isdir(os.path.join(cache, "google-research-datasets___mbpp")):
+            reason = (
+                "cannot be had: the hub cannot be reached; set tasks.mbpp_path to a copy, or write builtin"
+            )
+            yield Conflict("tasks.source", reason)
 
 
 def _vllm_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Conflict]:

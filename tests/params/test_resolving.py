@@ -156,3 +156,35 @@ def test_what_is_recommended_is_never_refused(no_login, machine):
 def test_the_network_is_asked_for_only_where_a_run_may_need_it(no_login, given, key, asks):
     params = GrpoCodeExecutionParams(**{"model": {"id": "embedded"}, "tasks": {"source": "builtin"}} | given)
     assert asks_network(params, environ=no_login | {"WANDB_API_KEY": key}) is asks
+
+
+OFFLINE = replace(CPU, hub="unreachable")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (
+            {"model": {"id": "me/mine", "cache_dir": "cache"}},
+            "parameters cell: model.id = 'me/mine' is not in cache and the hub cannot be reached; "
+            "copy it there or write embedded",
+        ),
+        (
+            {"model": {"id": "tiny"}, "tasks": {"source": "mbpp"}},
+            "parameters cell: tasks.source = 'mbpp' cannot be had: the hub cannot be reached; "
+            "set tasks.mbpp_path to a copy, or write builtin",
+        ),
+    ],
+)
+def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypatch, given, reason):
+    monkeypatch.chdir(tmp_path)
+    given = {"tasks": {"source": "builtin"}} | given
+    params = load_params("grpo_code_execution", profile="default", overrides=given, environ={})
+    environ = {"HF_HOME": str(tmp_path)}
+    check_machine(params, CPU, environ=environ)
+    with pytest.raises(ParamsError) as refused:
+        check_machine(params, OFFLINE, environ=environ)
+    assert str(refused.value) == reason
+    (tmp_path / "cache" / "models--me--mine").mkdir(parents=True)
+    (tmp_path / "datasets" / "google-research-datasets___mbpp").mkdir(parents=True)
+    check_machine(params, OFFLINE, environ=environ)
