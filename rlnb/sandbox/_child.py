@@ -1,5 +1,6 @@
 """A forked child: it limits itself, compiles its program, tells the letter, and becomes the program."""
 
+import _thread
 import atexit
 import builtins
 import gc
@@ -8,7 +9,6 @@ import resource
 import signal
 import socket
 import sys
-import threading
 import warnings
 from types import CodeType
 from typing import Any, NoReturn
@@ -18,6 +18,27 @@ import _layers
 
 MEMORY_EXIT_CODE, FLUSH_EXIT_CODE = 77, 120  # the second is Python's own
 MAX_OPEN_FILES = 64
+QUIET = ("ignore", None, Warning, None, 0)  # a filter of warnings
+
+
+def warm_up(zygote: Any) -> None:
+    """Do once in the zygote what its children do: what Python makes at first use is then there for all.
+
+    The first compilation alone takes a millisecond. Warnings are off from here on, until a program runs.
+    """
+    warnings.filters.insert(0, QUIET)  # type: ignore[attr-defined]
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # `-S` leaves them out, a script has them
+    sys.argv = ["program.py"]
+    code = compile("import math\nprint(sum(i for i in [1]))\ndef f(x): return x\nf(1) / 0", "<warm>", "exec")
+    streams = sys.stdout, sys.stderr
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout = sys.stderr = nowhere
+        try:
+            exec(code, {"__name__": "__main__"})
+        except ZeroDivisionError as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+        flush()
+        sys.stdout, sys.stderr = streams
 
 
 def become(
@@ -28,7 +49,6 @@ def become(
     zygote: what `_zygote.Zygote` holds. job: the limits. streams: where output and errors go.
     """
     try:
-        os.setpgid(0, 0)
         for number, stream in enumerate(streams, start=1):
             os.dup2(stream, number)
         if connection is not None:
@@ -38,9 +58,9 @@ def become(
         os.write(zygote.status_write, b"X" + repr(error).encode(errors="replace")[:2000])
         os._exit(0)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # thousands of them would pass the output limit before the letter
-            code = compile(source, "<program>", "exec", dont_inherit=True)
+        # Warnings are off: thousands of them would pass the output limit before the letter.
+        code = compile(source, "<program>", "exec", dont_inherit=True)
+        warnings.filters.remove(QUIET)  # type: ignore[attr-defined]
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         message = f"{type(error).__name__}: {error}"
         os.write(zygote.status_write, b"S" + message.encode(errors="replace")[:2000])
@@ -61,13 +81,11 @@ def lock_down(zygote: Any, job: dict[str, Any]) -> None:
             resource.RLIMIT_CPU: int(min(job["cpu_seconds"], 2**31)) + 2,
             resource.RLIMIT_FSIZE: job["file_mib"] * 2**20,
         }
-        if zygote.bpf is None:  # the only thing that holds a fork bomb then, and not one of root's
+        if zygote.seccomp is None:  # the only thing that holds a fork bomb then, and not one of root's
             limits[resource.RLIMIT_NPROC] = 0
         _layers.limit_resources(limits)
-    if zygote.ruleset is not None:
-        _layers.protect_files(zygote.libc, zygote.ruleset)
-    if zygote.bpf is not None:
-        _layers.deny_system_calls(zygote.libc, zygote.bpf)
+    if zygote.seccomp is not None:
+        _layers.deny_system_calls(zygote.libc, zygote.seccomp)
 
 
 def run_as_script(code: CodeType, connection: int | None) -> NoReturn:
@@ -77,11 +95,9 @@ def run_as_script(code: CodeType, connection: int | None) -> NoReturn:
     """
     program = type(sys)("__main__")
     vars(program)["__builtins__"] = builtins
-    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # `-S` leaves them out, a script has them
     sys.modules["__main__"] = program
-    sys.argv = ["program.py"]
-    leave, print_traceback = os._exit, sys.excepthook
-    join_threads, run_exit_functions = threading._shutdown, atexit._run_exitfuncs  # type: ignore[attr-defined]
+    leave, print_traceback, num_threads = os._exit, sys.excepthook, _thread._count
+    run_exit_functions = atexit._run_exitfuncs
     exit_code = 1
     try:
         exec(code, vars(program))
@@ -97,7 +113,8 @@ def run_as_script(code: CodeType, connection: int | None) -> NoReturn:
         print_traceback(type(error), error.with_traceback(frames), frames)
     finally:
         try:
-            join_threads()
+            if num_threads():
+                sys.modules["threading"]._shutdown()
             run_exit_functions()
             flush()
         except BaseException:
@@ -122,21 +139,23 @@ def flush() -> None:
 def answer_calls(connection: int, program: dict[str, Any]) -> None:
     """Call the program's functions for the other side, until it closes the connection.
 
-    A request is [name, [argument, ...]], or None for the names of all functions; an answer begins with "V",
-    a value, or "E", the text of an exception.
+    A request is ["names"] (of all functions), ["get", name] or ["call", name, [argument, ...]]; an answer
+    begins with "V", a value, or "E", the text of an exception.
     """
+    kept: list[Any] = []
     with socket.socket(fileno=connection) as calls:
         while True:
             size = calls.recv(4, socket.MSG_WAITALL)
             if len(size) < 4:
                 return
-            request = _codec.loads(calls.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
+            request = _codec.loads(calls.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL), kept)
             try:
-                if request is None:
+                if request[0] == "names":
                     value = [name for name, member in program.items() if callable(member)]
                 else:
-                    value = program[request[0]](*request[1])
-                answer = b"V" + _codec.dumps(value)
+                    member = program[request[1]]
+                    value = member(*request[2]) if request[0] == "call" else member
+                answer = b"V" + _codec.dumps(value, kept)
             except BaseException as error:
                 answer = b"E" + f"{type(error).__name__}: {error}".encode(errors="replace")[:2000]
             calls.sendall(len(answer).to_bytes(4, "big") + answer)

@@ -30,20 +30,27 @@ TYPES = (
 )
 
 
-class Opaque:
-    """Stands for a value that is no plain data; equal to nothing but itself."""
+class Reference:
+    """Stands on this side for a value of the other that is no plain data; equal to nothing but itself.
 
-    def __init__(self, type_name: str) -> None:
+    It can be passed back, and is that value again there.
+    """
+
+    def __init__(self, number: int, type_name: str) -> None:
+        self.number = number
         self.type_name = type_name
 
     def __repr__(self) -> str:
         return f"<{self.type_name} object>"
 
 
-def dumps(value: Any) -> bytes:
-    """Encode; raises ValueError for what is too large or too deep. What is no plain data becomes Opaque."""
+def dumps(value: Any, kept: list[Any] | None = None) -> bytes:
+    """Encode; raises ValueError for what is too large or too deep, and for what is no plain data.
+
+    kept: where the other side may hold References, values that are no plain data are kept in this list.
+    """
     try:
-        data = json.dumps(_pack(value, MAX_DEPTH), separators=(",", ":")).encode("ascii")
+        data = json.dumps(_pack(value, MAX_DEPTH, kept), separators=(",", ":")).encode("ascii")
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if len(data) > MAX_BYTES:
@@ -51,15 +58,15 @@ def dumps(value: Any) -> bytes:
     return data
 
 
-def loads(data: bytes) -> Any:
-    """Decode; raises ValueError for anything that `dumps` would not write."""
+def loads(data: bytes, kept: list[Any] | None = None) -> Any:
+    """Decode; raises ValueError for anything that `dumps` would not write. kept: see there."""
     try:
-        return _unpack(json.loads(data), MAX_DEPTH)
+        return _unpack(json.loads(data), MAX_DEPTH, kept)
     except (TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def _pack(value: Any, depth: int) -> Any:
+def _pack(value: Any, depth: int, kept: list[Any] | None) -> Any:
     if depth < 0:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     if value is None or value is True or value is False:
@@ -72,18 +79,22 @@ def _pack(value: Any, depth: int) -> Any:
     if isinstance(value, float):
         return float.__float__(value)
     if isinstance(value, list):
-        return [_pack(item, depth - 1) for item in list.__iter__(value)]
+        return [_pack(item, depth - 1, kept) for item in list.__iter__(value)]
     if isinstance(value, tuple | set | frozenset):
         name = next(kind.__name__ for kind in (tuple, set, frozenset) if isinstance(value, kind))
-        return {name: [_pack(item, depth - 1) for item in value]}
+        return {name: [_pack(item, depth - 1, kept) for item in value]}
     if isinstance(value, dict):
-        return {"dict": [[_pack(key, depth - 1), _pack(item, depth - 1)] for key, item in dict.items(value)]}
+        return {
+            "dict": [
+                [_pack(key, depth - 1, kept), _pack(item, depth - 1, kept)] for key, item in dict.items(value)
+            ]
+        }
     if isinstance(value, bytes | bytearray):
         return {"bytes": bytes(value).hex()}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if isinstance(value, range):
-        return {"range": [_pack(part, 0) for part in (value.start, value.stop, value.step)]}
+        return {"range": [_pack(part, 0, kept) for part in (value.start, value.stop, value.step)]}
     if isinstance(value, type) and value.__name__ in TYPES and getattr(builtins, value.__name__) is value:
         return {"type": value.__name__}
     if hasattr(type(value), "__next__") or isinstance(
@@ -92,34 +103,40 @@ def _pack(value: Any, depth: int) -> Any:
         items = list(itertools.islice(value, MAX_ITEMS + 1))
         if len(items) > MAX_ITEMS:
             raise ValueError(f"an iterator of more than {MAX_ITEMS} items")
-        return {"iterator": [_pack(item, depth - 1) for item in items]}
-    return {"opaque": str(type(value).__name__)}
+        return {"iterator": [_pack(item, depth - 1, kept) for item in items]}
+    if isinstance(value, Reference):
+        return {"reference": [value.number, value.type_name]}
+    if kept is None:
+        raise ValueError(f"{type(value).__name__} is no plain data")
+    kept.append(value)
+    return {"reference": [len(kept) - 1, str(type(value).__name__)]}
 
 
-def _unpack(data: Any, depth: int) -> Any:
+def _unpack(data: Any, depth: int, kept: list[Any] | None) -> Any:
     if depth < 0:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     if data is None or type(data) in (bool, int, float, str):
         return data
     if isinstance(data, list):
-        return [_unpack(item, depth - 1) for item in data]
+        return [_unpack(item, depth - 1, kept) for item in data]
     if not isinstance(data, dict) or len(data) != 1:
         raise ValueError("is no value")
     ((name, content),) = data.items()
     if name == "int" and len(content) <= MAX_INTEGER_DIGITS:
         return int(content, 16)
     if name == "dict":
-        return {_unpack(key, depth - 1): _unpack(item, depth - 1) for key, item in content}
+        return {_unpack(key, depth - 1, kept): _unpack(item, depth - 1, kept) for key, item in content}
     if name == "bytes":
         return bytes.fromhex(content)
     if name == "complex":
         return complex(float(content[0]), float(content[1]))
     if name == "type" and content in TYPES:
         return getattr(builtins, content)
-    if name == "opaque":
-        return Opaque(str(content))
+    if name == "reference":
+        number, type_name = int(content[0]), str(content[1])
+        return Reference(number, type_name) if kept is None else kept[number]
     if name in ("tuple", "set", "frozenset", "range", "iterator") and isinstance(content, list):
-        items = [_unpack(item, depth - 1) for item in content]
+        items = [_unpack(item, depth - 1, kept) for item in content]
         if name == "range":
             numbers = range(*items)
             if len(numbers[: MAX_ITEMS + 1]) > MAX_ITEMS:

@@ -8,6 +8,7 @@ import ctypes
 import os
 import resource
 import struct
+from collections.abc import Mapping
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_GET_NAME = 1, 15, 16
 PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 36, 38, 2
@@ -84,14 +85,16 @@ def check(result: int, what: str) -> int:
     return result
 
 
-def limit_resources(wanted: dict[int, int]) -> None:
+def limit_resources(wanted: Mapping[int, int]) -> None:
     """Set rlimits, {resource: value}, never above the hard ones; raises OSError with those refused."""
     refused = []
     for which, value in wanted.items():
-        hard = resource.getrlimit(which)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         try:
-            resource.setrlimit(which, (value, value))
+            try:
+                resource.setrlimit(which, (value, value))
+            except ValueError:  # above the hard limit
+                hard = resource.getrlimit(which)[1]
+                resource.setrlimit(which, (hard, hard))
         except (ValueError, OSError) as error:
             refused.append(f"rlimit {which}: {error}")
     if refused:
@@ -130,10 +133,10 @@ def enter_namespaces(libc: ctypes.CDLL) -> str:
     return "/dev/shm"
 
 
-def make_file_rules(libc: ctypes.CDLL, *, readable: list[str], listed: list[str], writable: str) -> int:
-    """A Landlock ruleset: reading in `readable`, the names in `listed`, writing in `writable` and /dev/null.
+def protect_files(libc: ctypes.CDLL, *, readable: list[str], listed: list[str], writable: str) -> None:
+    """By Landlock: reading in `readable`, the names in `listed`, writing in `writable` and /dev/null.
 
-    Returns its descriptor; `protect_files` applies it. From ABI 4 on it denies TCP, from 6 on signals to and
+    For this process and all it forks, for good. From ABI 4 on it denies TCP, from 6 on signals to and
     abstract sockets of others.
     """
     abi = check(libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, 1), "Landlock")
@@ -154,12 +157,8 @@ def make_file_rules(libc: ctypes.CDLL, *, readable: list[str], listed: list[str]
         rule = struct.pack("=Qi", rights, opened)
         check(libc.syscall(LANDLOCK_ADD_RULE, ruleset, 1, rule, 0), f"Landlock on {path}")
         os.close(opened)
-    return ruleset
-
-
-def protect_files(libc: ctypes.CDLL, ruleset: int) -> None:
-    """Apply what `make_file_rules` made to this process, for good."""
     check(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0), "Landlock")
+    os.close(ruleset)
 
 
 def guards() -> dict[str, list[tuple[int, int, int, int]]]:
@@ -225,9 +224,21 @@ def make_filter(machine: str) -> bytes:
     return b"".join(struct.pack("HBBI", *rule) for rule in rules + search(0, len(starts)))
 
 
-def deny_system_calls(libc: ctypes.CDLL, bpf: bytes) -> None:
-    """Load a filter that `make_filter` made, for this process."""
-    bpf = bpf.replace(struct.pack("I", OWN_PID), struct.pack("I", os.getpid()))
-    code = ctypes.create_string_buffer(bpf, len(bpf))
-    program = ctypes.create_string_buffer(struct.pack("HL", len(bpf) // 8, ctypes.addressof(code)))
-    check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program, 0, 0), "seccomp")
+class Filter:
+    """A filter that `make_filter` made, in memory as the kernel wants it: a child only writes its number."""
+
+    def __init__(self, bpf: bytes) -> None:
+        self.code = ctypes.create_string_buffer(bpf, len(bpf))
+        self.program = ctypes.create_string_buffer(
+            struct.pack("HL", len(bpf) // 8, ctypes.addressof(self.code))
+        )
+        own = struct.pack("I", OWN_PID)
+        self.places = [place for place in range(0, len(bpf), 4) if bpf[place : place + 4] == own]
+
+
+def deny_system_calls(libc: ctypes.CDLL, seccomp: Filter) -> None:
+    """Load a filter, for this process."""
+    own = struct.pack("I", os.getpid())
+    for place in seccomp.places:
+        ctypes.memmove(ctypes.addressof(seccomp.code) + place, own, 4)
+    check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, seccomp.program, 0, 0), "seccomp")

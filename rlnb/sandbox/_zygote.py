@@ -32,7 +32,7 @@ del sys.path[0]
 # What programs import most; each costs a child's fork some microseconds and saves its import milliseconds.
 PRELOADED = (
     "bisect", "cmath", "collections", "copy", "datetime", "functools", "heapq", "itertools", "math",
-    "operator", "random", "re", "statistics", "string", "typing",
+    "operator", "random", "re", "string", "typing",
 )  # fmt: skip
 FRAME = struct.Struct(">cII")  # "J", bytes of the JSON header, bytes of the body
 STOP = b"!"
@@ -52,8 +52,10 @@ class Zygote:
         self.libc = _layers.load_libc()
         self.status_read, self.status_write = (high(end) for end in os.pipe())
         os.set_blocking(self.status_read, False)
-        self.ruleset: int | None = None
-        self.bpf: bytes | None = None
+        # Opened before files are protected, from this process too.
+        self.children = high(os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY))
+        self.last_header, self.last_job = b"", dict[str, Any]()
+        self.seccomp: _layers.Filter | None = None
         self.layers: dict[str, str] = {}
         for layer in ("namespaces", "process", "limits", "files", "system calls"):
             try:
@@ -95,12 +97,9 @@ class Zygote:
                     "dist-packages",
                 }  # rlnb may lie there, with the answers of its tasks
                 readable += [entry.path for entry in os.scandir(folder) if entry.name not in packages]
-            rules = _layers.make_file_rules(
-                self.libc, readable=readable, listed=list(libraries), writable=self.folder
-            )
-            self.ruleset = high(rules)
+            _layers.protect_files(self.libc, readable=readable, listed=list(libraries), writable=self.folder)
         elif layer == "system calls":
-            self.bpf = _layers.make_filter(os.uname().machine)
+            self.seccomp = _layers.Filter(_layers.make_filter(os.uname().machine))
 
 
 def high(descriptor: int) -> int:
@@ -152,6 +151,7 @@ def serve(zygote: Zygote) -> None:
     for name in PRELOADED:
         import_module(name)
     send(control, {"layers": zygote.layers, "pid": os.getpid()})
+    _child.warm_up(zygote)
     gc.disable()
     gc.freeze()
     for number in range(1, MAX_JOBS + 1):
@@ -161,7 +161,7 @@ def serve(zygote: Zygote) -> None:
         header, source = job
         connection = socket.recv_fds(control, 1, 1)[1][0] if header["serves_calls"] else None
         answer, body = run(zygote, header, source, connection)
-        is_clean = end_others() and empty(zygote.folder)
+        is_clean = end_others(zygote) and empty(zygote.folder)
         answer["is_spent"] = number == MAX_JOBS or not is_clean
         send(control, answer, body)
 
@@ -181,8 +181,10 @@ def receive(zygote: Zygote) -> tuple[dict[str, Any], bytes] | None:
     rest = zygote.control.recv(FRAME.size - 1, socket.MSG_WAITALL)
     _, header_bytes, body_bytes = FRAME.unpack(mark + rest)
     header = zygote.control.recv(header_bytes, socket.MSG_WAITALL)
+    if header != zygote.last_header:
+        zygote.last_header, zygote.last_job = header, json.loads(header)
     body = zygote.control.recv(body_bytes, socket.MSG_WAITALL) if body_bytes else b""
-    return json.loads(header), body
+    return zygote.last_job, body
 
 
 def send(control: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
@@ -204,13 +206,12 @@ def run(
     for descriptor in (out_write, error_write, *([] if connection is None else [connection])):
         os.close(descriptor)
     streams = {out_read: bytearray(), error_read: bytearray()}
+    ended_for = "stopped"
     try:
         ended_for = watch(zygote, pid, job, streams)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)  # it may not have had the time to lead a group
+        if ended_for:
+            os.kill(pid, signal.SIGKILL)
         _, wait_status, usage = os.wait4(pid, 0)
         drain(streams, job["output_bytes"])
     try:
@@ -234,35 +235,51 @@ def run(
 
 
 def watch(zygote: Zygote, pid: int, job: dict[str, Any], streams: dict[int, bytearray]) -> str:
-    """Collect what a child writes until it ends, or passes a limit: "" or which one."""
+    """Wait until a child ends, or passes a limit: "" or which one.
+
+    Its streams are read from the second look on: until then pipes hold what most programs ever write, and
+    each wake-up that is spared is time for the next one.
+    """
     deadline = time.monotonic() + job["wall_seconds"]
+    control, exit_signal = zygote.control.fileno(), open_pidfd(pid)
     poller = select.poll()
-    open_streams = set(streams)
-    for descriptor in (*open_streams, zygote.control.fileno()):
+    for descriptor in (control, *exit_signal):
         poller.register(descriptor, select.POLLIN)
-    pause = 0.0001
-    while True:
-        for descriptor, _ in poller.poll(LOOK_SECONDS * 1000 if open_streams else 0):
-            if descriptor == zygote.control.fileno():
-                if not zygote.control.recv(1):
-                    sys.exit(0)  # the parent is gone; what runs is ended on the way out
-                return "stopped"
-            chunk = os.read(descriptor, CHUNK)
-            streams[descriptor] += chunk
-            if not chunk:
-                poller.unregister(descriptor)
-                open_streams.discard(descriptor)
-        if max(map(len, streams.values())) > job["output_bytes"]:
-            return "output_exceeded"
-        if not open_streams:  # it has ended, or has closed them
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+    is_reading = False
+    try:
+        while True:
+            for descriptor, _ in poller.poll(LOOK_SECONDS * 1000 if exit_signal else 1):
+                if descriptor == control:
+                    if not zygote.control.recv(1):
+                        sys.exit(0)  # the parent is gone; what runs is ended on the way out
+                    return "stopped"
+                if descriptor in exit_signal:
+                    return ""
+                chunk = os.read(descriptor, CHUNK)
+                streams[descriptor] += chunk
+                if not chunk:
+                    poller.unregister(descriptor)
+            if not is_reading:
+                is_reading = True
+                for descriptor in streams:
+                    poller.register(descriptor, select.POLLIN)
+            if max(map(len, streams.values())) > job["output_bytes"]:
+                return "output_exceeded"
+            if not exit_signal and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return ""
-            time.sleep(pause)
-            pause = min(2 * pause, LOOK_SECONDS)
-        elif os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            return ""  # somebody else holds them
-        if cpu_seconds(pid) > job["cpu_seconds"] or time.monotonic() > deadline:
-            return "timeout"
+            if cpu_seconds(pid) > job["cpu_seconds"] or time.monotonic() > deadline:
+                return "timeout"
+    finally:
+        for descriptor in exit_signal:
+            os.close(descriptor)
+
+
+def open_pidfd(pid: int) -> list[int]:
+    """A descriptor that becomes readable when the child ends; none before Linux 5.3."""
+    try:
+        return [os.pidfd_open(pid)]
+    except (AttributeError, OSError):
+        return []
 
 
 def drain(streams: dict[int, bytearray], cap: int) -> None:
@@ -270,8 +287,11 @@ def drain(streams: dict[int, bytearray], cap: int) -> None:
     for descriptor, collected in streams.items():
         os.set_blocking(descriptor, False)
         with contextlib.suppress(BlockingIOError):
-            while len(collected) <= cap and (chunk := os.read(descriptor, CHUNK)):
+            while len(collected) <= cap:
+                chunk = os.read(descriptor, CHUNK)
                 collected += chunk
+                if len(chunk) < CHUNK:
+                    break
         os.close(descriptor)
 
 
@@ -283,7 +303,7 @@ def cpu_seconds(pid: int) -> float:
         return 0.0
 
 
-def end_others(seconds: float = 5.0) -> bool:
+def end_others(zygote: Zygote, seconds: float = 5.0) -> bool:
     """Kill whatever a program has left running: orphans come to this process. False where that fails."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -292,10 +312,10 @@ def end_others(seconds: float = 5.0) -> bool:
                 continue
         except ChildProcessError:
             return True
-        with open(f"/proc/self/task/{os.getpid()}/children") as children:
-            for pid in map(int, children.read().split()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        os.lseek(zygote.children, 0, os.SEEK_SET)
+        for pid in map(int, os.read(zygote.children, CHUNK).split()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.001)
     return False
 

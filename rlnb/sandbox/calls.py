@@ -68,8 +68,16 @@ class LoadedProgram:
         self.close()
 
     def call(self, name: str, *arguments: Any) -> Call:
-        """Call a function with plain data. Raises ValueError for arguments that are too large or too deep."""
-        return self._ask([name, list(arguments)])
+        """Call a function with plain data, or with what a call returned.
+
+        A value that is no plain data comes as a `Reference`. Raises ValueError for arguments that are
+        neither, too large or too deep.
+        """
+        return self._ask(["call", name, list(arguments)])
+
+    def get(self, name: str) -> Call:
+        """The value of a global name, as a call would return it."""
+        return self._ask(["get", name])
 
     def close(self) -> None:
         """End the program; `ended` then says "ok" if nothing else had ended it."""
@@ -89,7 +97,7 @@ class LoadedProgram:
             self._end()
             return ()
         self._pid = CREDENTIALS.unpack(ancillary[0][2])[0]
-        names = self._ask(None).value
+        names = self._ask(["names"]).value
         return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
     def _ask(self, request: Any) -> Call:

@@ -42,17 +42,18 @@ def check_tests(
     tests: Sequence[str],
     *,
     functions: Collection[str],
-    setup: str = "",
+    values: Collection[str] = (),
+    imports: str = "",
     limits: Limits | None = None,
 ) -> Verdict:
     """Run trusted tests, each a statement such as `assert f(2) == 4`, against an untrusted program.
 
-    functions: the names that stand for the program's; all others, `sum` or `set` too, are those of this side,
-    whatever the program defines. setup: trusted code for both sides, imports for instance. A test that fails
+    functions, values: the names that stand for the program's own; all others, `sum` or `set` too, are those
+    of this side, whatever the program defines. imports: trusted statements for this side. A test that fails
     does not end the others; a call that the program does not survive does.
     """
     results: list[bool | None] = [None] * len(tests)
-    with sandbox.load(f"{setup}\n{program}" if setup else program, limits=limits) as loaded:
+    with sandbox.load(program, limits=limits) as loaded:
         if loaded.ended is not None:
             return Verdict(
                 tuple(results), at_fault(loaded.ended.status), loaded.ended.error or "it has ended"
@@ -60,8 +61,9 @@ def check_tests(
         status: Status = "ok"
         error = ""
         names: dict[str, Any] = {"__builtins__": builtins}
-        exec(setup, names)
+        exec(imports, names)
         names |= {name: stub(loaded, name) for name in functions}
+        names |= {name: loaded.get(name).value for name in values}
         for index, test in enumerate(tests):
             if loaded.ended is not None:
                 break

@@ -64,7 +64,7 @@ class Sandbox:
         limits: Limits | None = None,
         *,
         num_workers: int = 0,
-        require: Level = "standard",
+        require: Level = "basic",
         without: Collection[str] = (),
     ) -> None:
         if not sys.platform.startswith("linux"):
@@ -167,8 +167,8 @@ class Sandbox:
         return LoadedProgram(zygote, source, limits or self.limits, level=self.level, release=self._put_back)
 
     def report(self) -> dict[str, str]:
-        """`layers` and the level, for people."""
-        return {**self.layers, "level": self.level}
+        """`layers`, for people."""
+        return dict(self.layers)
 
     def _check_open(self) -> None:
         if self._closed.is_set():

@@ -40,6 +40,8 @@ class Zygote:
     def __init__(self, without: Collection[str] = ()) -> None:
         self.folder = tempfile.mkdtemp(prefix="rlnb-")
         self.is_usable = True
+        self._last: tuple[Limits, bool] | None = None
+        self._header = b""
         self._control, theirs = socket.socketpair()
         try:
             self._process = start(theirs.fileno(), self.folder, without)
@@ -65,14 +67,9 @@ class Zygote:
 
     def send_job(self, source: bytes, limits: Limits, *, connection: socket.socket | None = None) -> None:
         """Start a program. With a connection it answers calls there, and only calls are timed."""
-        job = {
-            **asdict(limits),
-            "output_bytes": limits.output_kib * 1024,
-            "wall_seconds": limits.wall_seconds,
-        }
-        if connection is not None:
-            job |= {"cpu_seconds": 1e9, "wall_seconds": 1e9}
-        header = json.dumps({**job, "serves_calls": connection is not None}).encode()
+        if (limits, connection is None) != self._last:  # most often the same limits hold for thousands
+            self._last, self._header = (limits, connection is None), header_of(limits, connection is not None)
+        header = self._header
         try:
             self._control.sendall(FRAME.pack(b"J", len(header), len(source)) + header + source)
             if connection is not None:
@@ -138,6 +135,14 @@ class Zygote:
         if len(data) < size:
             raise ZygoteLost(f"it ended{self._last_words()}")
         return data
+
+
+def header_of(limits: Limits, serves_calls: bool) -> bytes:
+    """What a zygote is told of a job; where it serves calls, only they are timed, on this side."""
+    job = {**asdict(limits), "output_bytes": limits.output_kib * 1024, "wall_seconds": limits.wall_seconds}
+    if serves_calls:
+        job |= {"cpu_seconds": 1e9, "wall_seconds": 1e9}
+    return json.dumps({**job, "serves_calls": serves_calls}).encode()
 
 
 def start(control: int, folder: str, without: Collection[str]) -> "subprocess.Popen[bytes]":

@@ -24,6 +24,17 @@ def test_functions_are_called_with_plain_data(sandbox):
         assert program.call("f").value == {2: ()}
 
 
+def test_what_is_no_plain_data_can_be_passed_back(sandbox):
+    source = (
+        "class Pair:\n    def __init__(self, a): self.a = a\n"
+        "def f(pairs): return [p.a for p in pairs]\np = Pair(7)"
+    )
+    with sandbox.load(source) as program:
+        pair = program.call("Pair", 3).value
+        assert repr(pair) == "<Pair object>"
+        assert program.call("f", [pair, program.get("p").value]).value == [3, 7]
+
+
 def test_an_exception_is_a_value_of_the_call_and_not_the_end(sandbox):
     with sandbox.load("def f(x): return 1 // x") as program:
         failed = program.call("f", 0)
