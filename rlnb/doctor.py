@@ -184,12 +184,12 @@ def _sandbox() -> Finding:
 
     try:
         with Sandbox() as sandbox:
-            layers = sandbox.report()
+            layers, level = sandbox.report(), sandbox.level
     except (RlnbError, OSError) as error:
         return Finding("sandbox", "does not run", f"no program can be rewarded: {error}", fatal=True)
     off = {layer: why for layer, why in layers.items() if why != "on"}
-    found = ", ".join(f"{layer} {'off' if layer in off else 'on'}" for layer in layers)
-    if not off:
+    found = f"{level}: " + ", ".join(f"{layer} {'off' if layer in off else 'on'}" for layer in layers)
+    if level in ("standard", "strict"):
         return Finding("sandbox", found)
     reasons = "; ".join(f"{layer}: {why}" for layer, why in off.items())
     return Finding(

@@ -1,5 +1,8 @@
 """Run untrusted Python: isolated, limited, in parallel. What a program did is data, never an exception."""
 
-from rlnb.sandbox.runner import Execution, Limits, Sandbox
+from rlnb.sandbox.calls import Call, LoadedProgram
+from rlnb.sandbox.executions import Execution, Level, Limits
+from rlnb.sandbox.oracle import Verdict, check_tests
+from rlnb.sandbox.runner import Sandbox
 
-__all__ = ["Execution", "Limits", "Sandbox"]
+__all__ = ["Call", "Execution", "Level", "Limits", "LoadedProgram", "Sandbox", "Verdict", "check_tests"]

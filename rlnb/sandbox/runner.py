@@ -1,108 +1,91 @@
-"""Programs in fresh interpreters, each with limits of its own.
+"""Programs side by side in zygotes: what trainers and evaluations use."""
 
-Every bit of a verdict comes from the kernel (how the process ended, what it used) or from a letter written
-before any untrusted code ran. What a program prints, its traceback included, is untrusted text.
-"""
-
-import contextlib
 import json
 import os
-import selectors
-import shutil
-import signal
-import subprocess
+import queue
 import sys
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Literal
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from rlnb.errors import SandboxUnavailable
+from rlnb.sandbox.calls import LoadedProgram
+from rlnb.sandbox.executions import Execution, Level, Limits, execution_of, not_run
+from rlnb.sandbox.zygotes import Zygote, ZygoteLost
 
-Status = Literal[
-    "ok",
-    "syntax_error",
-    "runtime_error",
-    "timeout",
-    "memory_exceeded",
-    "output_exceeded",
-    "killed",
-    "sandbox_error",
-]
-CHILD = str(Path(__file__).with_name("_child.py"))
-INTERPRETER = os.path.realpath(sys.executable)  # a shim of a version manager costs milliseconds a start
-MEMORY_EXIT_CODE = 77  # as in _child.py, which cannot be imported from here nor import from here
-LAYERS = ("process", "limits", "files", "system calls")
-LOOK_SECONDS = 0.05  # how often a running program's clock and memory are read
-DRAIN_SECONDS = 1.0  # for what an ended program's pipes still hold
-START_SECONDS = 60.0  # until the letter: on a starved machine an interpreter starts slowly
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one program may use.
-
-    CPU seconds end a busy program, its compilation included; twice that plus a second of wall time, counted
-    from its first line, a sleeping one. output_kib: of standard output and of standard error each. file_mib:
-    of each file.
-    """
-
-    cpu_seconds: float = 5.0
-    memory_mib: int = 512
-    output_kib: int = 64
-    file_mib: int = 8
-
-    @property
-    def wall_seconds(self) -> float:
-        """The looser limit: a loaded machine must not turn a correct program into a timeout."""
-        return 2 * self.cpu_seconds + 1
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How one program ended.
-
-    stdout, stderr: text, cut at the output limit. error: one line saying why it did not end well, untrusted.
-    seconds: CPU seconds used. peak_memory_mib: resident, the largest seen at intervals. isolation: the layers
-    that were on, as JSON.
-    """
-
-    status: Status
-    stdout: str
-    stderr: str
-    error: str
-    seconds: float
-    peak_memory_mib: float
-    isolation: str
-
-
-def not_run(status: Status, error: str) -> Execution:
-    """The execution of a program that never started."""
-    return Execution(status, "", "", error, 0.0, 0.0, "")
+LAYERS_OF: dict[Level, tuple[str, ...]] = {
+    "basic": ("process", "limits"),
+    "standard": ("process", "limits", "system calls", "files"),
+    "strict": ("process", "limits", "system calls", "files", "namespaces"),
+}
+REMEDIES = {
+    "process": "run where a process may change its own capabilities",
+    "limits": "raise the hard limits (ulimit -H) of this shell or job",
+    "system calls": "allow seccomp filters: Docker's default profile does",
+    "files": "Linux 5.13 with Landlock in its lsm= list, and a Docker profile of 2022 or later",
+    "namespaces": "allow unprivileged user namespaces, or write standard",
+}
+SLEEPERS_SHARE, WORKERS_FOR_SLEEPERS = 0.1, 4  # times num_workers, once that share has slept to its limit
+# Does what each layer forbids, and says what came of it: "" where it was refused.
+PROBE = """
+import json, os, socket
+def refused(*acts):
+    for act in acts:
+        try: act()
+        except (OSError, MemoryError): continue
+        return "what it forbids was done"
+    return ""
+def grow():
+    with open("grown", "wb") as file:
+        file.truncate(2**40)
+forbidden = {
+    "process": [lambda: os.chroot("/")],
+    "limits": [lambda: bytearray(2**40), grow],
+    "files": [lambda: open("/etc/passwd"), lambda: os.listdir("/"), lambda: os.mkdir("/tmp/rlnb-probe")],
+    "system calls": [lambda: os.fork() or os._exit(0), lambda: os.kill(os.getppid(), 0), socket.socket],
+}
+print(json.dumps({layer: refused(*acts) for layer, acts in forbidden.items()}))
+"""
 
 
 class Sandbox:
-    """Runs programs in fresh interpreters, `num_workers` at a time (0: one a usable core).
+    """Runs programs in children of small clean interpreters, `num_workers` at a time (0: one a usable core).
 
-    Layers: an own process group with a clean environment and no privileges, resource limits, files written
-    only in a folder of its own (Landlock), no processes, network or signals (seccomp). A layer the machine
-    lacks is reported by `report()`, never counted against a program. What the user may read, a program may
-    read. Use as a context manager, or call `close()`.
+    `layers` is {layer: "on" or why it is off}, `level` what they amount to: "basic" a process of its own with
+    limits, "standard" also with few system calls (seccomp) and files (Landlock), "strict" also in namespaces.
+    Each was tried: a layer counts where the forbidden act failed. What a layer below `require` lacks is never
+    counted against a program. without: layers to leave off. Raises SandboxUnavailable where less than
+    `require` can be had. Use as a context manager, or call `close()`.
     """
 
-    def __init__(self, limits: Limits | None = None, *, num_workers: int = 0) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        num_workers: int = 0,
+        require: Level = "basic",
+        without: Collection[str] = (),
+    ) -> None:
         if not sys.platform.startswith("linux"):
             raise SandboxUnavailable(
                 f"sandbox: {sys.platform} cannot isolate a program; run rlnb on Linux (Windows: inside WSL2)"
             )
         self.limits = limits or Limits()
         self.num_workers = num_workers or len(os.sched_getaffinity(0))
-        self._pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="sandbox")
+        self.without = tuple(without)
+        self.level: Level = "none"
+        self._idle: deque[Zygote] = deque()
         self._closed = threading.Event()
+        num_threads = WORKERS_FOR_SLEEPERS * self.num_workers
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sandbox")
+        try:
+            self.layers = self._probe()
+            self.level = level_of(self.layers)
+            check_level(self.level, require, self.layers)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -114,269 +97,180 @@ class Sandbox:
         """End what still runs, and wait for it. A closed sandbox runs nothing more."""
         self._closed.set()
         self._pool.shutdown(cancel_futures=True)
+        while self._idle:
+            self._idle.pop().close()
 
     def run(self, program: str, *, limits: Limits | None = None) -> Execution:
         """Run one program; see `run_many`."""
         return self.run_many([program], limits=limits)[0]
 
-    def run_many(self, programs: Iterable[str], *, limits: Limits | None = None) -> list[Execution]:
+    def run_many(
+        self,
+        programs: Iterable[str],
+        *,
+        limits: Limits | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> list[Execution]:
         """Run programs side by side. Returns their executions in the order given.
 
-        An interrupt (Ctrl-C, an interrupted cell) ends every program of this call before it is passed on.
-        Raises SandboxUnavailable when the sandbox is closed.
+        progress is called in this thread with the number of programs done since the last call. Programs that
+        sleep to their limit cost no processor: more run at once where many do. An interrupt (Ctrl-C, an
+        interrupted cell) ends every program of this call before it is passed on. Raises SandboxUnavailable
+        when the sandbox is closed.
         """
+        self._check_open()
+        limits = limits or self.limits
+        waiting = deque(enumerate(programs))
+        executions: list[Execution | None] = [None] * len(waiting)
+        done: queue.SimpleQueue[tuple[int, Execution]] = queue.SimpleQueue()
+        interrupted = threading.Event()
+
+        def work() -> None:
+            while waiting and not interrupted.is_set() and not self._closed.is_set():
+                try:
+                    index, program = waiting.popleft()
+                except IndexError:  # another worker was faster
+                    return
+                done.put((index, self._run_program(program, limits, interrupted)))
+
+        workers: list[Future[None]] = []
+        num_done = num_sleepers = 0
+        try:
+            workers += [self._pool.submit(work) for _ in range(min(self.num_workers, len(waiting)))]
+            while num_done < len(executions):
+                index, execution = next_of(done, workers)
+                executions[index] = execution
+                num_done += 1
+                num_sleepers += execution.status == "timeout" and execution.seconds < limits.cpu_seconds / 2
+                if num_sleepers >= max(self.num_workers, SLEEPERS_SHARE * num_done):
+                    wanted = min(WORKERS_FOR_SLEEPERS * self.num_workers, len(workers) + len(waiting))
+                    workers += [self._pool.submit(work) for _ in range(wanted - len(workers))]
+                if progress is not None:
+                    progress(1)
+        except BaseException:
+            interrupted.set()
+            wait(workers)
+            raise
+        return [execution for execution in executions if execution is not None]
+
+    def load(self, program: str, *, limits: Limits | None = None) -> LoadedProgram:
+        """Run a program and keep it alive, so that its functions can be called; limits hold for each call.
+
+        Raises SandboxUnavailable when the sandbox is closed or can start none.
+        """
+        self._check_open()
+        try:
+            zygote = self._take()
+        except (OSError, ZygoteLost) as error:
+            raise SandboxUnavailable(f"sandbox: no program can be run ({error})") from None
+        source = program.encode("utf-8", "backslashreplace")
+        return LoadedProgram(zygote, source, limits or self.limits, level=self.level, release=self._put_back)
+
+    def report(self) -> dict[str, str]:
+        """`layers`, for people."""
+        return dict(self.layers)
+
+    def _check_open(self) -> None:
         if self._closed.is_set():
             raise SandboxUnavailable("sandbox: it is closed and runs nothing more; make another `Sandbox`")
-        limits = limits or self.limits
-        interrupted = threading.Event()
+
+    def _run_program(self, program: str, limits: Limits, interrupted: threading.Event) -> Execution:
+        """Run a program; once more if the sandbox, not the program, failed."""
+        try:
+            source = program.encode("utf-8")
+        except UnicodeEncodeError as error:  # a lone surrogate: no file could hold this program either
+            return not_run("syntax_error", f"SyntaxError: {error}")
 
         def stopped() -> bool:
             return interrupted.is_set() or self._closed.is_set()
 
-        futures = [self._pool.submit(run_program, program, limits, stopped=stopped) for program in programs]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            interrupted.set()
-            for future in futures:
-                future.cancel()
-            wait(futures)
-            raise
-
-    def report(self) -> dict[str, str]:
-        """{layer: "on" or why it is off} on this machine, seen from inside a program."""
-        execution = self.run("pass")
-        if not execution.isolation:
-            raise SandboxUnavailable(f"sandbox: no program can be run ({execution.error})")
-        layers = json.loads(execution.isolation)
-        return {layer: layers.get(layer, "unknown") for layer in LAYERS}
-
-
-def run_program(program: str, limits: Limits, *, stopped: Callable[[], bool]) -> Execution:
-    """Run a program in a folder of its own; once more if the sandbox, not the program, failed."""
-    try:
-        source = program.encode("utf-8")
-    except UnicodeEncodeError as error:  # a lone surrogate: no file could hold this program either
-        return not_run("syntax_error", f"SyntaxError: {error}")
-    execution = not_run("sandbox_error", "stopped before it ran")
-    for _ in range(2):
-        if stopped() or execution.status != "sandbox_error":
-            break
-        try:
-            folder = tempfile.mkdtemp(prefix="rlnb-")
+        execution, num_lost = not_run("sandbox_error", "stopped before it ran"), 0
+        for _ in range(2):
+            if stopped() or execution.status != "sandbox_error":
+                break
             try:
-                execution = run_in(folder, source, limits, stopped=stopped)
-            finally:
-                remove(folder)
-        except OSError as error:  # no process, descriptor or disk space left
-            execution = not_run("sandbox_error", str(error))
-    return execution
-
-
-def remove(folder: str) -> None:
-    """Remove a program's folder, whatever the program made of it."""
-    with contextlib.suppress(RecursionError):
-        shutil.rmtree(folder, ignore_errors=True)
-    if os.path.lexists(folder):  # nested too deeply for rmtree, or folders that may not be read
-        clear = 'chmod -R u+rwx -- "$0"; rm -rf -- "$0"'
-        subprocess.run(["/bin/sh", "-c", clear, folder], stderr=subprocess.DEVNULL, check=False)
-
-
-def run_in(folder: str, source: bytes, limits: Limits, *, stopped: Callable[[], bool]) -> Execution:
-    """Start the program, feed it, collect what it writes, end it at its limits, and say how it ended."""
-    status_read, status_write = os.pipe()
-    try:
-        process = start(folder, status_write)
-    except OSError:
-        os.close(status_read)
-        raise
-    finally:
-        os.close(status_write)
-    header = json.dumps({**asdict(limits), "status_fd": status_write}).encode()
-    seen = Seen()
-    try:
-        watch(process, header + b"\n" + source, status_read, limits=limits, stopped=stopped, seen=seen)
-    finally:
-        kill_group(process)
-        _, wait_status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(wait_status)
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream:
-                stream.close()
-        os.close(status_read)
-    return verdict(process.returncode, seen, usage.ru_utime + usage.ru_stime, limits=limits)
-
-
-def start(folder: str, status_write: int) -> "subprocess.Popen[bytes]":
-    """Start the child interpreter in `folder`. `Popen` uses vfork: a large trainer is not copied.
-
-    Not `-I`, which would ignore the hash seed: `-P -s` and a clean environment isolate as well.
-    """
-    environment = {
-        "PATH": os.defpath,
-        "LANG": "C.UTF-8",
-        "HOME": folder,
-        "TMPDIR": folder,
-        "PYTHONHASHSEED": "0",
-        "PYTHONIOENCODING": "utf-8:backslashreplace",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "MALLOC_ARENA_MAX": "1",  # each further arena takes 64 MiB of the address space that is limited
-    }
-    return subprocess.Popen(
-        [INTERPRETER, "-P", "-s", "-S", CHILD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=folder,
-        env=environment,
-        pass_fds=[status_write],
-        start_new_session=True,
-    )
-
-
-@dataclass
-class Seen:
-    """What came out of a running program so far, and the limit that it passed."""
-
-    streams: dict[str, bytearray] = field(
-        default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray(), "status": bytearray()}
-    )
-    peak_memory_mib: float = 0.0
-    ended_for: Literal["", "timeout", "not_started", "output_exceeded", "stopped"] = ""
-
-
-def watch(
-    process: "subprocess.Popen[bytes]",
-    given: bytes,
-    status_read: int,
-    *,
-    limits: Limits,
-    stopped: Callable[[], bool],
-    seen: Seen,
-) -> None:
-    """Move bytes until the process has ended, by itself or killed at a limit, and its pipes are empty."""
-    deadline = time.monotonic() + START_SECONDS
-    cap = limits.output_kib * 1024
-    with selectors.DefaultSelector() as selector:
-        if process.stdin is None or process.stdout is None or process.stderr is None:
-            raise OSError("the child was started without pipes")
-        os.set_blocking(process.stdin.fileno(), False)
-        selector.register(process.stdin, selectors.EVENT_WRITE, "stdin")
-        selector.register(process.stdout, selectors.EVENT_READ, "stdout")
-        selector.register(process.stderr, selectors.EVENT_READ, "stderr")
-        selector.register(status_read, selectors.EVENT_READ, "status")
-        over = False
-        while selector.get_map() or not over:
-            # Without a pipe to wake us, the end of the process is the only thing to wait for: look often.
-            for key, _ in selector.select(timeout=LOOK_SECONDS if selector.get_map() else 0.002):
-                if key.data == "stdin":
-                    given = given[feed(key.fd, given) :]
-                    if not given:
-                        selector.unregister(process.stdin)
-                        process.stdin.close()
-                    continue
-                chunk = os.read(key.fd, 65536)
-                if not chunk:
-                    selector.unregister(key.fileobj)
-                elif len(seen.streams[key.data]) <= cap:
-                    if key.data == "status" and not seen.streams["status"] and not over:
-                        deadline = time.monotonic() + limits.wall_seconds
-                    seen.streams[key.data] += chunk
-            if over:
-                if time.monotonic() > deadline:
-                    return  # somebody else holds a stream open
+                zygote = self._take()
+            except (OSError, ZygoteLost) as error:  # no process, descriptor or disk space left
+                execution = not_run("sandbox_error", str(error))
                 continue
-            seen.peak_memory_mib = max(seen.peak_memory_mib, peak_memory_mib(process.pid))
-            if stopped():
-                seen.ended_for = "stopped"
-            elif max(len(seen.streams["stdout"]), len(seen.streams["stderr"])) > cap:
-                seen.ended_for = "output_exceeded"
-            elif has_ended(process.pid):
-                over = True
-            elif cpu_seconds(process.pid) > limits.cpu_seconds:
-                seen.ended_for = "timeout"
-            elif time.monotonic() > deadline:
-                seen.ended_for = "timeout" if seen.streams["status"] else "not_started"
-            if over or seen.ended_for:
-                over = True
-                kill_group(process)  # after the program's own end: what it may have left behind
-                deadline = time.monotonic() + DRAIN_SECONDS
+            try:
+                answer, body = zygote.run(source, limits, stopped=stopped)
+                execution = execution_of(answer, body, limits=limits, isolation=self.level)
+            except ZygoteLost as error:
+                num_lost += 1
+                execution = not_run(
+                    "sandbox_error" if num_lost == 1 else "killed", f"its zygote was lost: {error}"
+                )
+            self._put_back(zygote)
+        return execution
+
+    def _take(self) -> Zygote:
+        """A zygote that runs nothing, a new one if need be."""
+        while True:
+            try:
+                zygote = self._idle.pop()
+            except IndexError:
+                return Zygote(self.without)
+            if zygote.is_alive():
+                return zygote
+            zygote.close()
+
+    def _put_back(self, zygote: Zygote) -> None:
+        if zygote.is_usable and not self._closed.is_set() and len(self._idle) < self.num_workers:
+            self._idle.append(zygote)
+        else:
+            zygote.close()
+
+    def _probe(self) -> dict[str, str]:
+        """{layer: "on" or why it is off}, where zygote and probe agree."""
+        try:
+            zygote = self._take()
+        except (OSError, ZygoteLost) as error:
+            raise SandboxUnavailable(f"sandbox: no program can be run ({error})") from None
+        self._put_back(zygote)
+        execution = self.run(PROBE, limits=Limits())
+        try:
+            seen = json.loads(execution.stdout)
+        except ValueError:
+            raise SandboxUnavailable(f"sandbox: no program can be run ({execution.error})") from None
+        return {
+            layer: seen.get(layer) or said if said == "on" else said for layer, said in zygote.layers.items()
+        }
 
 
-def feed(descriptor: int, given: bytes) -> int:
-    """Write what the pipe takes. Returns how many bytes are done with: all when the reader has gone."""
-    try:
-        return os.write(descriptor, given[:65536])
-    except BlockingIOError:
-        return 0
-    except BrokenPipeError:
-        return len(given)
+def next_of(
+    done: "queue.SimpleQueue[tuple[int, Execution]]", workers: list["Future[None]"]
+) -> tuple[int, Execution]:
+    """The next result. Raises what a worker raised, and SandboxUnavailable where all have stopped."""
+    while True:
+        try:
+            return done.get(timeout=1)
+        except queue.Empty:
+            if all(worker.done() for worker in workers) and done.empty():
+                for worker in workers:
+                    if not worker.cancelled():
+                        worker.result()
+                raise SandboxUnavailable("sandbox: it was closed while programs ran") from None
 
 
-def kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill the program and its group. Only before it is waited for: until then its number is its own."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+def level_of(layers: dict[str, str]) -> Level:
+    """The highest level whose layers are all on."""
+    level: Level = "none"
+    for name, needed in LAYERS_OF.items():
+        if any(layers.get(layer) != "on" for layer in needed):
+            break
+        level = name
+    return level
 
 
-def has_ended(pid: int) -> bool:
-    """Whether a child has ended; it stays to be waited for."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU seconds a process has used so far, by its CPU clock (Linux); 0 when it is gone."""
-    try:
-        return time.clock_gettime((~pid << 3) | 2)
-    except OSError:
-        return 0.0
-
-
-def peak_memory_mib(pid: int) -> float:
-    """Peak resident memory of a running process so far; 0 when it has ended.
-
-    The kernel's final figure (`ru_maxrss`) is no use: a child started by vfork begins at its parent's peak.
-    """
-    try:
-        with open(f"/proc/{pid}/status", "rb") as status:
-            peak = next((line for line in status if line.startswith(b"VmHWM:")), b"VmHWM: 0 kB")
-    except OSError:
-        return 0.0
-    return int(peak.split()[1]) / 1024
-
-
-def verdict(exit_code: int, seen: Seen, seconds: float, *, limits: Limits) -> Execution:
-    """What happened, from the kernel's word and the letter written before the program ran."""
-    cap = limits.output_kib * 1024
-    letter = seen.streams["status"][:1].decode("latin-1")
-    isolation, _, message = seen.streams["status"][1:].decode("utf-8", "replace").partition("\n")
-    stdout = seen.streams["stdout"][:cap].decode("utf-8", "replace")
-    stderr = seen.streams["stderr"][:cap].decode("utf-8", "replace")
-    status: Status
-    if seen.ended_for == "stopped":
-        status, error = "sandbox_error", "stopped while it ran"
-    elif letter == "S":
-        status, error = "syntax_error", message
-    elif seen.ended_for == "not_started":
-        status, error = "sandbox_error", f"the interpreter did not start in {START_SECONDS:g} s"
-    elif seen.ended_for == "timeout":
-        status, error = "timeout", "time limit" if letter else "time limit while compiling"
-    elif len(seen.streams["stdout"]) > cap or len(seen.streams["stderr"]) > cap:
-        status, error = "output_exceeded", "output limit"
-    elif exit_code in (-signal.SIGXCPU, -signal.SIGKILL) and seconds > limits.cpu_seconds:
-        status, error = "timeout", "CPU time limit"
-    elif letter != "C":
-        status, error = "sandbox_error", isolation or f"the interpreter did not start (exit code {exit_code})"
-        if exit_code == -signal.SIGSEGV:  # the compiler's stack: the program's doing
-            status, error = "killed", f"signal {-exit_code} while compiling"
-    elif exit_code < 0:
-        status, error = "killed", f"signal {-exit_code}"
-    elif exit_code == MEMORY_EXIT_CODE:
-        status, error = "memory_exceeded", "MemoryError"
-    elif exit_code:
-        last_line = stderr.strip().rpartition("\n")[2][:500]
-        status, error = "runtime_error", last_line or f"exit code {exit_code}"
-    else:
-        status, error = "ok", ""
-    shown = isolation if letter in ("C", "S") else ""
-    return Execution(status, stdout, stderr, error, seconds, seen.peak_memory_mib, shown)
+def check_level(level: Level, require: Level, layers: dict[str, str]) -> None:
+    """Raise SandboxUnavailable where `level` is below `require`: what lacks, why, and what to do."""
+    levels = ["none", *LAYERS_OF]
+    if levels.index(level) >= levels.index(require):
+        return
+    lacking = [layer for layer in LAYERS_OF[require] if layers.get(layer) != "on"]
+    reasons = "; ".join(f"{layer}: {layers.get(layer, 'unknown')} ({REMEDIES[layer]})" for layer in lacking)
+    raise SandboxUnavailable(
+        f"sandbox: level {require!r} is required and {level!r} is all this machine has. {reasons}. "
+        f"Or accept less: sandbox.require = {level!r}"
+    )

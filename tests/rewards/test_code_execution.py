@@ -22,7 +22,8 @@ from rlnb.rewards.code_execution import (
     judge,
     with_calls,
 )
-from rlnb.sandbox import Execution, Limits, Sandbox, runner
+from rlnb.sandbox import Execution, Limits, Sandbox, zygotes
+from rlnb.sandbox.zygotes import Zygote
 from rlnb.tasks import Task
 from rlnb.tasks.programming import Test as Call
 from rlnb.tasks.sources import json_records, load_tasks, mbpp_tasks
@@ -198,7 +199,7 @@ def test_a_function_earns_less_than_a_wrong_one_that(what, sandbox):
 NOT_RUNNING = {
     "is completed by the calls behind it": (RIGHT + "x = 1 \\", "syntax_error"),
     "fails once its function has served": (
-        "import atexit, os\n" + RIGHT + "atexit.register(lambda: os._exit(1))",
+        "import atexit, os, sys\n" + RIGHT + "atexit.register(lambda: (sys.stdout.flush(), os._exit(1)))",
         "runtime_error",
     ),
 }
@@ -222,8 +223,7 @@ def test_expected_results_never_enter_the_program(sandbox):
         "seen = repr([o for o in gc.get_objects() if isinstance(o, (dict, list, tuple))])\n"
         "frame = sys._getframe()\n"
         "while frame: seen += repr(frame.f_locals) + repr(frame.f_code.co_consts); frame = frame.f_back\n"
-        "seen += open('/proc/self/cmdline').read() + open('/proc/self/environ').read()\n"
-        "seen += repr(os.listdir('.'))\n"
+        "seen += repr(os.environ) + repr(sys.argv) + repr(os.listdir('.'))\n"
         "def f(n):\n"
         "    return seen\n"
         f"print(''.join(reversed({str(secret)[::-1]!r})) in seen)"
@@ -233,14 +233,15 @@ def test_expected_results_never_enter_the_program(sandbox):
 
 
 def test_a_sandbox_that_fails_in_either_run_blames_nobody(monkeypatch):
-    real = runner.run_in
+    real = Zygote.run
 
-    def fails_on_calls(folder, source, limits, *, stopped):
-        if MARK.encode() in source:
-            raise OSError("no process left")
-        return real(folder, source, limits, stopped=stopped)
+    def fails_on_calls(zygote, source, limits, *, stopped):
+        answer, body = real(zygote, source, limits, stopped=stopped)
+        return (
+            {**answer, "letter": "X", "message": "no process left"} if MARK.encode() in source else answer
+        ), body
 
-    monkeypatch.setattr(runner, "run_in", fails_on_calls)
+    monkeypatch.setattr(Zygote, "run", fails_on_calls)
     with Sandbox(num_workers=1) as sandbox:
         judgement = judged(RIGHT, sandbox)
     assert (judgement.outcome, judgement.execution.error) == ("sandbox_error", "no process left")
@@ -319,14 +320,14 @@ def test_results_printed_before_a_program_was_ended_count():
 
 def test_alike_completions_are_run_once(monkeypatch):
     ran = []
-    real = runner.run_in
+    real = Zygote.run
 
-    def counted(folder, source, limits, *, stopped):
+    def counted(zygote, source, limits, *, stopped):
         ran.append(source)
-        return real(folder, source, limits, stopped=stopped)
+        return real(zygote, source, limits, stopped=stopped)
 
-    monkeypatch.setattr(runner, "run_in", counted)
     with Sandbox(num_workers=1) as sandbox:
+        monkeypatch.setattr(Zygote, "run", counted)
         judgements = judge([RIGHT] * 3, [DOUBLE] * 3, [""] * 3, sandbox)
     assert [judgement.passed for judgement in judgements] == [True] * 3
     assert len(ran) == 2  # as a script, and with calls
@@ -353,11 +354,13 @@ def test_trl_is_given_a_reward_a_completion_and_the_batchs_metrics(sandbox):
     assert 0 < reward.seconds <= metrics["time/reward_seconds"]
 
 
-def test_too_many_failures_of_the_sandbox_end_the_run(sandbox, monkeypatch):
-    monkeypatch.setattr(runner, "INTERPRETER", "/no/such/python")
-    reward = CodeReward([DOUBLE], sandbox, preset="tests")
-    with pytest.raises(SandboxUnavailable) as raised:
-        reward(completions=[RIGHT, "x = 2"], task_id=["t"] * 2, prefix=[""] * 2)
+def test_too_many_failures_of_the_sandbox_end_the_run(monkeypatch):
+    with Sandbox(num_workers=1) as sandbox:
+        sandbox._idle.pop().close()
+        monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
+        reward = CodeReward([DOUBLE], sandbox, preset="tests")
+        with pytest.raises(SandboxUnavailable) as raised:
+            reward(completions=[RIGHT, "x = 2"], task_id=["t"] * 2, prefix=[""] * 2)
     assert str(raised.value) == (
         "sandbox: 2 of 2 programs could not be run ([Errno 2] No such file or directory: '/no/such/python'); "
         "`rlnb doctor` shows what this machine allows"

@@ -1,0 +1,244 @@
+"""What keeps a program in: each layer is one function, applied by the zygote once or by each child.
+
+Standard library only, since it runs in the zygote (`_zygote.py`), which imports nothing of rlnb. A layer that
+cannot be had raises OSError with the kernel's reason.
+"""
+
+import ctypes
+import os
+import resource
+import struct
+from collections.abc import Mapping
+
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_GET_NAME = 1, 15, 16
+PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 36, 38, 2
+ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
+CLONE_THREAD, SOCK_TYPE_MASK, SOCK_STREAM, X32_BIT = 0x00010000, 0xF, 1, 0x40000000
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = (
+    0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x40000000,
+)  # fmt: skip
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
+# {architecture: (its audit number, its column below)}
+ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+# What a program may ask of the kernel: (x86-64, aarch64), -1 where absent. No process, network, signal to
+# others, link or mode of a file, nothing shared with or left for others.
+ALLOWED = {
+    "read": (0, 63), "write": (1, 64), "open": (2, -1), "close": (3, 57), "stat": (4, -1), "fstat": (5, 80),
+    "lstat": (6, -1), "poll": (7, -1), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226),
+    "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139), "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65),
+    "writev": (20, 66), "access": (21, -1), "pipe": (22, -1), "select": (23, -1), "sched_yield": (24, 124),
+    "mremap": (25, 216), "msync": (26, 227), "madvise": (28, 233), "dup": (32, 23), "dup2": (33, -1),
+    "pause": (34, -1), "nanosleep": (35, 101), "getitimer": (36, 102), "alarm": (37, -1),
+    "setitimer": (38, 103), "getpid": (39, 172), "sendfile": (40, 71), "sendto": (44, 206),
+    "recvfrom": (45, 207), "shutdown": (48, 210), "getsockname": (51, 204), "getpeername": (52, 205),
+    "setsockopt": (54, 208), "getsockopt": (55, 209), "exit": (60, 93), "wait4": (61, 260),
+    "uname": (63, 160), "fcntl": (72, 25), "flock": (73, 32), "fsync": (74, 82), "fdatasync": (75, 83),
+    "truncate": (76, 45), "ftruncate": (77, 46), "getdents": (78, -1), "getcwd": (79, 17), "chdir": (80, 49),
+    "fchdir": (81, 50), "rename": (82, -1), "mkdir": (83, -1), "rmdir": (84, -1), "creat": (85, -1),
+    "unlink": (87, -1), "readlink": (89, -1), "umask": (95, 166), "gettimeofday": (96, 169),
+    "getrlimit": (97, 163), "getrusage": (98, 165), "sysinfo": (99, 179), "times": (100, 153),
+    "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175), "getegid": (108, 177),
+    "getppid": (110, 173), "getpgrp": (111, -1), "getgroups": (115, 158), "getresuid": (118, 148),
+    "getresgid": (120, 150), "getpgid": (121, 155), "getsid": (124, 156), "rt_sigpending": (127, 136),
+    "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133), "sigaltstack": (131, 132),
+    "statfs": (137, 43), "fstatfs": (138, 44), "getpriority": (140, 141), "sched_getparam": (143, 121),
+    "sched_getscheduler": (145, 120), "arch_prctl": (158, -1), "gettid": (186, 178), "time": (201, -1),
+    "futex": (202, 98), "sched_getaffinity": (204, 123), "epoll_create": (213, -1), "getdents64": (217, 61),
+    "set_tid_address": (218, 96), "restart_syscall": (219, 128), "fadvise64": (221, 223),
+    "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115),
+    "exit_group": (231, 94), "epoll_wait": (232, -1), "epoll_ctl": (233, 21), "waitid": (247, 95),
+    "openat": (257, 56), "mkdirat": (258, 34), "newfstatat": (262, 79), "unlinkat": (263, 35),
+    "renameat": (264, 38), "readlinkat": (267, 78), "faccessat": (269, 48), "pselect6": (270, 72),
+    "ppoll": (271, 73), "set_robust_list": (273, 99), "utimensat": (280, 88), "epoll_pwait": (281, 22),
+    "eventfd": (284, -1), "fallocate": (285, 47), "eventfd2": (290, 19), "epoll_create1": (291, 20),
+    "dup3": (292, 24), "pipe2": (293, 59), "getcpu": (309, 168), "renameat2": (316, 276),
+    "getrandom": (318, 278), "membarrier": (324, 283), "copy_file_range": (326, 285), "statx": (332, 291),
+    "rseq": (334, 293), "close_range": (436, 436), "faccessat2": (439, 439),
+}  # fmt: skip
+# Allowed with arguments that keep them harmless: see `guards`.
+GUARDED = {
+    "ioctl": (16, 29), "socketpair": (53, 199), "clone": (56, 220), "kill": (62, 129), "prctl": (157, 167),
+    "tgkill": (234, 131), "prlimit64": (302, 261), "clone3": (435, 435),
+}  # fmt: skip
+OWN_PID = 0x7FFFFFF1  # more than any process number
+FIRST_UNKNOWN = 452  # the C library takes ENOSYS of a newer call for an older kernel and asks otherwise
+# ioctl: is it a terminal, its size, set close-on-exec, non-blocking, how much can be read
+HARMLESS_IOCTLS = (0x5401, 0x5413, 0x5450, 0x5451, 0x5421, 0x541B)
+LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
+READ_FILE, READ_FOLDER, WRITE_FILE, TRUNCATE, IOCTL_DEVICE = 1 << 2, 1 << 3, 1 << 1, 1 << 14, 1 << 15
+RIGHTS_OF_ABI_1, REFER = (1 << 13) - 1, 1 << 13
+MAKE_AND_REMOVE = 0b1111110110000  # remove, make: folders, files, fifos; no devices, sockets or links
+CAPABILITY_VERSION_3, KEPT_CAPABILITIES = 0x20080522, 0b110  # those with which root reads what others own
+
+
+def load_libc() -> ctypes.CDLL:
+    """The C library, with errno."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def check(result: int, what: str) -> int:
+    """The result of a C call; raises OSError where it is negative."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def limit_resources(wanted: Mapping[int, int]) -> None:
+    """Set rlimits, {resource: value}, never above the hard ones; raises OSError with those refused."""
+    refused = []
+    for which, value in wanted.items():
+        try:
+            try:
+                resource.setrlimit(which, (value, value))
+            except ValueError:  # above the hard limit
+                hard = resource.getrlimit(which)[1]
+                resource.setrlimit(which, (hard, hard))
+        except (ValueError, OSError) as error:
+            refused.append(f"rlimit {which}: {error}")
+    if refused:
+        raise OSError("; ".join(refused))
+
+
+def drop_privileges(libc: ctypes.CDLL) -> None:
+    """No way up (set-uid programs), and root's powers given up: signals, tracing, administration."""
+    check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    header = ctypes.create_string_buffer(struct.pack("Ii", CAPABILITY_VERSION_3, 0))
+    data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable, of the lower and of the upper 32
+    check(libc.capget(header, data), "capget")
+    kept = data[1] & KEPT_CAPABILITIES
+    check(libc.capset(header, (ctypes.c_uint32 * 6)(kept, kept)), "capset")
+
+
+def enter_namespaces(libc: ctypes.CDLL) -> str:
+    """No network, an own host name, and a folder in memory, bounded in size and files, which it returns.
+
+    Root needs no user namespace; others get one, in which they are mapped to themselves. The folder lies over
+    /dev/shm, which holds nobody's interpreter.
+    """
+    flags = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET
+    user, group = os.geteuid(), os.getegid()
+    if libc.unshare(flags) < 0:
+        check(libc.unshare(flags | CLONE_NEWUSER), "unshare")
+        maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
+        for name, text in maps.items():
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "mount")
+    options = b"size=64m,nr_inodes=1024,mode=0700"
+    check(
+        libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options), "mount tmpfs"
+    )
+    return "/dev/shm"
+
+
+def protect_files(libc: ctypes.CDLL, *, readable: list[str], listed: list[str], writable: str) -> None:
+    """By Landlock: reading in `readable`, the names in `listed`, writing in `writable` and /dev/null.
+
+    For this process and all it forks, for good. From ABI 4 on it denies TCP, from 6 on signals to and
+    abstract sockets of others.
+    """
+    abi = check(libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, 1), "Landlock")
+    files = RIGHTS_OF_ABI_1 | (REFER if abi >= 2 else 0) | (TRUNCATE if abi >= 3 else 0)
+    files |= IOCTL_DEVICE if abi >= 5 else 0
+    attributes = struct.pack("QQQ", files, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
+    attributes = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
+    ruleset = check(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0), "Landlock")
+    read, write = READ_FILE | READ_FOLDER, WRITE_FILE | (files & TRUNCATE)
+    granted = dict.fromkeys(listed, READ_FOLDER) | dict.fromkeys(readable, read)
+    granted |= {"/dev/urandom": READ_FILE, os.devnull: READ_FILE | write}
+    granted[writable] = read | write | (MAKE_AND_REMOVE & files) | (files & REFER)
+    for path, rights in granted.items():
+        if not os.path.exists(path):
+            continue
+        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rights &= files if os.path.isdir(path) else READ_FILE | write
+        rule = struct.pack("=Qi", rights, opened)
+        check(libc.syscall(LANDLOCK_ADD_RULE, ruleset, 1, rule, 0), f"Landlock on {path}")
+        os.close(opened)
+    check(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0), "Landlock")
+    os.close(ruleset)
+
+
+def guards() -> dict[str, list[tuple[int, int, int, int]]]:
+    """{call: BPF that looks at its arguments}; each begins with one of them loaded and ends in a verdict."""
+    load, keep_bits, equal, any_bit, give = 0x20, 0x54, 0x15, 0x45, 0x06
+    allow, deny = (give, 0, 0, ALLOW), (give, 0, 0, EPERM)
+
+    def one_of(*values: int) -> list[tuple[int, int, int, int]]:
+        tests = [(equal, len(values) - i, 0, value) for i, value in enumerate(values)]
+        return [*tests, deny, allow]
+
+    first, second, third = ((load, 0, 0, 16 + 8 * i) for i in range(3))  # lower halves of the arguments
+    third_upper = (load, 0, 0, 16 + 8 * 2 + 4)
+    return {
+        "ioctl": [second, *one_of(*HARMLESS_IOCTLS)],
+        # asyncio starts with one. A stream's ends are connected already, other types could send anywhere.
+        "socketpair": [second, (keep_bits, 0, 0, SOCK_TYPE_MASK), *one_of(SOCK_STREAM)],
+        "clone": [first, (any_bit, 1, 0, CLONE_THREAD), deny, allow],
+        "clone3": [(give, 0, 0, ENOSYS)],  # its flags lie in memory, where no filter can look; clone's do not
+        "kill": [first, *one_of(OWN_PID)],
+        "tgkill": [first, *one_of(OWN_PID)],
+        "prctl": [first, *one_of(PR_SET_NAME, PR_GET_NAME)],
+        # Reading its own limits only: no new ones.
+        "prlimit64": [
+            first, (equal, 2, 0, 0), (equal, 1, 0, OWN_PID), deny, third, (equal, 1, 0, 0), deny,
+            third_upper, *one_of(0),
+        ],
+    }  # fmt: skip
+
+
+def make_filter(machine: str) -> bytes:
+    """The seccomp filter as BPF, a binary search over the call's number; OWN_PID stands for the process.
+
+    Searched so, it costs a tenth of a list's time to load: the kernel tries every number on it. Raises
+    OSError for a processor without a table.
+    """
+    if machine not in ARCHITECTURES:
+        raise OSError(f"no table of system calls for {machine}")
+    audit, column = ARCHITECTURES[machine]
+    load, equal, greater_equal, give = 0x20, 0x15, 0x35, 0x06
+    allow, deny, unknown = [(give, 0, 0, ALLOW)], [(give, 0, 0, EPERM)], [(give, 0, 0, ENOSYS)]
+    verdicts = {numbers[column]: allow for numbers in ALLOWED.values()}
+    verdicts |= {GUARDED[name][column]: code for name, code in guards().items()}
+    verdicts.pop(-1, None)
+    # From each number on: what holds up to the next one.
+    steps = {0: deny, FIRST_UNKNOWN: unknown}
+    for number in sorted(verdicts):
+        steps[number] = verdicts[number]
+        steps.setdefault(number + 1, deny)
+    starts = sorted(steps)
+    starts = [n for i, n in enumerate(starts) if i == 0 or steps[n] is not steps[starts[i - 1]]]
+
+    def search(low: int, high: int) -> list[tuple[int, int, int, int]]:
+        if high - low == 1:
+            return steps[starts[low]]
+        middle = (low + high) // 2
+        left = search(low, middle)
+        return [(greater_equal, len(left), 0, starts[middle]), *left, *search(middle, high)]
+
+    rules = [(load, 0, 0, 4), (equal, 1, 0, audit), (give, 0, 0, KILL), (load, 0, 0, 0)]
+    if machine == "x86_64":  # the x32 numbers are a way around the list
+        rules += [(greater_equal, 0, 1, X32_BIT), (give, 0, 0, KILL)]
+    return b"".join(struct.pack("HBBI", *rule) for rule in rules + search(0, len(starts)))
+
+
+class Filter:
+    """A filter that `make_filter` made, in memory as the kernel wants it: a child only writes its number."""
+
+    def __init__(self, bpf: bytes) -> None:
+        self.code = ctypes.create_string_buffer(bpf, len(bpf))
+        self.program = ctypes.create_string_buffer(
+            struct.pack("HL", len(bpf) // 8, ctypes.addressof(self.code))
+        )
+        own = struct.pack("I", OWN_PID)
+        self.places = [place for place in range(0, len(bpf), 4) if bpf[place : place + 4] == own]
+
+
+def deny_system_calls(libc: ctypes.CDLL, seccomp: Filter) -> None:
+    """Load a filter, for this process."""
+    own = struct.pack("I", os.getpid())
+    for place in seccomp.places:
+        ctypes.memmove(ctypes.addressof(seccomp.code) + place, own, 4)
+    check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, seccomp.program, 0, 0), "seccomp")

@@ -1,0 +1,342 @@
+"""A small clean interpreter that forks one limited child for each program it is given.
+
+Started by path, with `-P -s -S` and a clean environment: standard library only, one thread, no secrets. It
+listens on a socket and ends when its parent does. Every bit of what it answers comes from the kernel (how the
+child ended, what it used) or from a letter that the child wrote before any untrusted code had run: "C"
+compiled, "S" syntax error, "X" the sandbox itself failed. The descriptor of that letter is closed by then.
+"""
+
+import contextlib
+import fcntl
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+import _child  # noqa: E402
+import _layers  # noqa: E402
+
+del sys.path[0]
+
+# What programs import most; each costs a child's fork some microseconds and saves its import milliseconds.
+PRELOADED = (
+    "bisect", "cmath", "collections", "copy", "datetime", "functools", "heapq", "itertools", "math",
+    "operator", "random", "re", "string", "typing",
+)  # fmt: skip
+FRAME = struct.Struct(">cII")  # "J", bytes of the JSON header, bytes of the body
+STOP = b"!"
+KEPT_DESCRIPTORS = 40  # those that outlive a job lie above this number
+LOOK_SECONDS = 0.05  # how often a running program's clock is read
+CHUNK = 65536
+MAX_JOBS = 10_000
+
+
+class Zygote:
+    """What stays the same from child to child."""
+
+    def __init__(self, control: socket.socket, folder: str, without: Iterable[str]) -> None:
+        self.control = control
+        self.folder = folder
+        self.parent = os.getppid()
+        self.libc = _layers.load_libc()
+        self.status_read, self.status_write = (high(end) for end in os.pipe())
+        os.set_blocking(self.status_read, False)
+        # Opened before files are protected, from this process too.
+        self.children = high(os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY))
+        self.last_header, self.last_job = b"", dict[str, Any]()
+        self.seccomp: _layers.Filter | None = None
+        self.layers: dict[str, str] = {}
+        for layer in ("namespaces", "process", "limits", "files", "system calls"):
+            try:
+                if layer in without:
+                    raise OSError("switched off")
+                self.set_up(layer)
+                self.layers[layer] = "on"
+            except (OSError, AttributeError) as error:  # AttributeError: a C library without such a call
+                self.layers[layer] = str(error)
+
+    def set_up(self, layer: str) -> None:
+        """Apply to this process what children inherit, and prepare what they apply themselves."""
+        if layer == "namespaces":
+            in_a_child(lambda: _layers.enter_namespaces(self.libc))
+            os.rmdir(self.folder)
+            self.folder = _layers.enter_namespaces(self.libc)
+            if [name for _, name in socket.if_nameindex()] != ["lo"]:
+                raise OSError("the network is still there")
+            os.environ.update(HOME=self.folder, TMPDIR=self.folder)
+            os.chdir(self.folder)
+        elif layer == "process":
+            _layers.check(self.libc.prctl(_layers.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
+            _layers.drop_privileges(self.libc)
+        elif layer == "limits":
+            fixed = {resource.RLIMIT_NOFILE: _child.MAX_OPEN_FILES, resource.RLIMIT_CORE: 0}
+            _layers.limit_resources(fixed | {resource.RLIMIT_STACK: 64 * 2**20})
+        elif layer == "files":
+            readable = [
+                "/usr/lib",
+                "/lib",
+                "/lib64",
+                "/usr/share/zoneinfo",
+                "/etc/localtime",
+                *mapped_libraries(),
+            ]
+            for folder in (libraries := {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}):
+                packages = {
+                    "site-packages",
+                    "dist-packages",
+                }  # rlnb may lie there, with the answers of its tasks
+                readable += [entry.path for entry in os.scandir(folder) if entry.name not in packages]
+            _layers.protect_files(self.libc, readable=readable, listed=list(libraries), writable=self.folder)
+        elif layer == "system calls":
+            self.seccomp = _layers.Filter(_layers.make_filter(os.uname().machine))
+
+
+def high(descriptor: int) -> int:
+    """The same file under a number that no stream of a child takes."""
+    number = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, KEPT_DESCRIPTORS)
+    os.close(descriptor)
+    return number
+
+
+def in_a_child(act: Any) -> None:
+    """Try what might half succeed, and could not be undone, where it costs nothing; raises OSError."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act()
+        except BaseException as error:
+            os.write(write, str(error).encode(errors="replace")[:1000] or b"failed")
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb") as reader:
+        failed = reader.read()
+    os.waitpid(pid, 0)
+    if failed:
+        raise OSError(failed.decode(errors="replace"))
+
+
+def mapped_libraries() -> set[str]:
+    """The shared libraries that this interpreter has loaded, its own among them."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[-1].strip() for line in maps}
+    return {path for path in paths if ".so" in path and path.startswith("/")}
+
+
+def main() -> None:
+    zygote = Zygote(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], without=sys.argv[3].split(","))
+    try:
+        serve(zygote)
+    finally:
+        empty(zygote.folder)
+        with contextlib.suppress(OSError):
+            os.rmdir(zygote.folder)
+
+
+def serve(zygote: Zygote) -> None:
+    """Run one program after the other, until the parent is gone or this process has done enough."""
+    control = zygote.control
+    for name in PRELOADED:
+        import_module(name)
+    send(control, {"layers": zygote.layers, "pid": os.getpid()})
+    _child.warm_up(zygote)
+    gc.disable()
+    gc.freeze()
+    for number in range(1, MAX_JOBS + 1):
+        job = receive(zygote)
+        if job is None:
+            return
+        header, source = job
+        connection = socket.recv_fds(control, 1, 1)[1][0] if header["serves_calls"] else None
+        answer, body = run(zygote, header, source, connection)
+        is_clean = end_others(zygote) and empty(zygote.folder)
+        answer["is_spent"] = number == MAX_JOBS or not is_clean
+        send(control, answer, body)
+
+
+def receive(zygote: Zygote) -> tuple[dict[str, Any], bytes] | None:
+    """The next job, or None when the parent is gone."""
+    poller = select.poll()
+    poller.register(zygote.control, select.POLLIN)
+    while not poller.poll(1000):
+        if os.getppid() != zygote.parent:  # whoever it forked may still hold the socket's other end
+            return None
+    mark = zygote.control.recv(1)
+    while mark == STOP:  # for a program that had ended already
+        mark = zygote.control.recv(1)
+    if not mark:
+        return None
+    rest = zygote.control.recv(FRAME.size - 1, socket.MSG_WAITALL)
+    _, header_bytes, body_bytes = FRAME.unpack(mark + rest)
+    header = zygote.control.recv(header_bytes, socket.MSG_WAITALL)
+    if header != zygote.last_header:
+        zygote.last_header, zygote.last_job = header, json.loads(header)
+    body = zygote.control.recv(body_bytes, socket.MSG_WAITALL) if body_bytes else b""
+    return zygote.last_job, body
+
+
+def send(control: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
+    text = json.dumps(header).encode()
+    control.sendall(FRAME.pack(b"J", len(text), len(body)) + text + body)
+
+
+def run(
+    zygote: Zygote, job: dict[str, Any], source: bytes, connection: int | None
+) -> tuple[dict[str, Any], bytes]:
+    """Fork a child that becomes the program, watch it to its end, and say how it ended."""
+    (out_read, out_write), (error_read, error_write) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _child.become(zygote, job, source, streams=(out_write, error_write), connection=connection)
+        finally:
+            os._exit(1)
+    for descriptor in (out_write, error_write, *([] if connection is None else [connection])):
+        os.close(descriptor)
+    streams = {out_read: bytearray(), error_read: bytearray()}
+    ended_for = "stopped"
+    try:
+        ended_for = watch(zygote, pid, job, streams)
+    finally:
+        if ended_for:
+            os.kill(pid, signal.SIGKILL)
+        _, wait_status, usage = os.wait4(pid, 0)
+        drain(streams, job["output_bytes"])
+    try:
+        letter = os.read(zygote.status_read, CHUNK)
+    except BlockingIOError:
+        letter = b""
+    output, errors = streams[out_read], streams[error_read]
+    if not ended_for and max(len(output), len(errors)) > job["output_bytes"]:
+        ended_for = "output_exceeded"
+    output, errors = output[: job["output_bytes"]], errors[: job["output_bytes"]]
+    answer = {
+        "letter": letter[:1].decode("latin-1"),
+        "message": letter[1:].decode("utf-8", "replace"),
+        "ended_for": ended_for,
+        "exit_code": os.waitstatus_to_exitcode(wait_status),
+        "seconds": usage.ru_utime + usage.ru_stime,
+        "peak_memory_mib": usage.ru_maxrss / 1024,
+        "output_bytes": len(output),
+    }
+    return answer, bytes(output + errors)
+
+
+def watch(zygote: Zygote, pid: int, job: dict[str, Any], streams: dict[int, bytearray]) -> str:
+    """Wait until a child ends, or passes a limit: "" or which one.
+
+    Its streams are read from the second look on: until then pipes hold what most programs ever write, and
+    each wake-up that is spared is time for the next one.
+    """
+    deadline = time.monotonic() + job["wall_seconds"]
+    control, exit_signal = zygote.control.fileno(), open_pidfd(pid)
+    poller = select.poll()
+    for descriptor in (control, *exit_signal):
+        poller.register(descriptor, select.POLLIN)
+    is_reading = False
+    try:
+        while True:
+            for descriptor, _ in poller.poll(LOOK_SECONDS * 1000 if exit_signal else 1):
+                if descriptor == control:
+                    if not zygote.control.recv(1):
+                        sys.exit(0)  # the parent is gone; what runs is ended on the way out
+                    return "stopped"
+                if descriptor in exit_signal:
+                    return ""
+                chunk = os.read(descriptor, CHUNK)
+                streams[descriptor] += chunk
+                if not chunk:
+                    poller.unregister(descriptor)
+            if not is_reading:
+                is_reading = True
+                for descriptor in streams:
+                    poller.register(descriptor, select.POLLIN)
+            if max(map(len, streams.values())) > job["output_bytes"]:
+                return "output_exceeded"
+            if not exit_signal and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                return ""
+            if cpu_seconds(pid) > job["cpu_seconds"] or time.monotonic() > deadline:
+                return "timeout"
+    finally:
+        for descriptor in exit_signal:
+            os.close(descriptor)
+
+
+def open_pidfd(pid: int) -> list[int]:
+    """A descriptor that becomes readable when the child ends; none before Linux 5.3."""
+    try:
+        return [os.pidfd_open(pid)]
+    except (AttributeError, OSError):
+        return []
+
+
+def drain(streams: dict[int, bytearray], cap: int) -> None:
+    """Read what ended programs left in their pipes, and close them."""
+    for descriptor, collected in streams.items():
+        os.set_blocking(descriptor, False)
+        with contextlib.suppress(BlockingIOError):
+            while len(collected) <= cap:
+                chunk = os.read(descriptor, CHUNK)
+                collected += chunk
+                if len(chunk) < CHUNK:
+                    break
+        os.close(descriptor)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU seconds a process has used so far, by its CPU clock (Linux); 0 when it is gone."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return 0.0
+
+
+def end_others(zygote: Zygote, seconds: float = 5.0) -> bool:
+    """Kill whatever a program has left running: orphans come to this process. False where that fails."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return True
+        os.lseek(zygote.children, 0, os.SEEK_SET)
+        for pid in map(int, os.read(zygote.children, CHUNK).split()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+    return False
+
+
+def empty(folder: str) -> bool:
+    """Remove what a program left in the folder. False where something stays."""
+    with os.scandir(folder) as entries:
+        left = list(entries)
+    if not left:
+        return True
+    import shutil
+
+    for entry in left:
+        if entry.is_dir(follow_symlinks=False):
+            with contextlib.suppress(RecursionError):
+                shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
+    return not os.listdir(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Calling the functions of a program that is kept alive. Only plain data crosses: see `_codec.py`."""
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rlnb.sandbox import _codec
+from rlnb.sandbox.executions import Execution, Level, Limits, Status, execution_of, not_run
+from rlnb.sandbox.zygotes import Zygote, ZygoteLost
+
+CREDENTIALS = struct.Struct("3i")  # process, user, group: what the kernel says of a sender
+LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Call:
+    """What became of one call: `value` where status is "ok", else one line of `error`, untrusted.
+
+    status: "runtime_error" for an exception, "timeout", or how the program ended in mid-call. seconds: wall
+    time from the request to the answer.
+    """
+
+    status: Status
+    value: Any
+    error: str
+    seconds: float
+
+
+class LoadedProgram:
+    """A program that has run to its end and whose functions can be called; `Sandbox.load` makes it.
+
+    `ended` is None while it lives; a program that did not load has ended from the start. Calls of an ended
+    one say how it ended. Use as a context manager, or call `close()`.
+    """
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        source: bytes,
+        limits: Limits,
+        *,
+        level: Level,
+        release: Callable[[Zygote], None],
+    ) -> None:
+        self.limits = limits
+        self.ended: Execution | None = None
+        self._zygote, self._level, self._release = zygote, level, release
+        self._connection, theirs = socket.socketpair()
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._connection.settimeout(limits.wall_seconds)
+        self._pid = 0
+        try:
+            zygote.send_job(source, limits, connection=theirs)
+        except ZygoteLost as error:
+            self._give_back(not_run("sandbox_error", str(error)))
+        finally:
+            theirs.close()
+        self.names: tuple[str, ...] = self._load()
+
+    def __enter__(self) -> "LoadedProgram":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(self, name: str, *arguments: Any) -> Call:
+        """Call a function with plain data, or with what a call returned.
+
+        A value that is no plain data comes as a `Reference`. Raises ValueError for arguments that are
+        neither, too large or too deep.
+        """
+        return self._ask(["call", name, list(arguments)])
+
+    def get(self, name: str) -> Call:
+        """The value of a global name, as a call would return it."""
+        return self._ask(["get", name])
+
+    def close(self) -> None:
+        """End the program; `ended` then says "ok" if nothing else had ended it."""
+        if self.ended is None:
+            self._connection.close()  # its loop of calls ends there, and it as a script ends
+            self._end()
+
+    def _load(self) -> tuple[str, ...]:
+        """Wait until the program has run, and ask for the names of its functions: by its own word."""
+        if self.ended is not None:
+            return ()
+        if not self._is_readable(self.limits.wall_seconds):
+            self._end(("timeout", "time limit while compiling"))
+            return ()
+        _, ancillary, _, _ = self._connection.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size))
+        if not ancillary:
+            self._end()
+            return ()
+        self._pid = CREDENTIALS.unpack(ancillary[0][2])[0]
+        names = self._ask(["names"]).value
+        return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+
+    def _ask(self, request: Any) -> Call:
+        data = _codec.dumps(request)
+        if self.ended is not None:
+            return self._how_it_ended(0.0)
+        started, used = time.monotonic(), cpu_seconds(self._pid)
+        try:
+            self._connection.sendall(len(data).to_bytes(4, "big") + data)
+            answer = self._read_answer(used)
+        except OSError as error:  # reset by its end, or it does not read
+            self._end(("timeout", "time limit") if isinstance(error, TimeoutError) else None)
+            answer = None
+        except ValueError as error:
+            self._end(("runtime_error", f"no answer but {error}"))
+            answer = None
+        seconds = time.monotonic() - started
+        if answer is None:
+            return self._how_it_ended(seconds)
+        if answer[:1] != b"V":
+            return Call("runtime_error", None, answer[1:].decode("utf-8", "replace"), seconds)
+        try:
+            return Call("ok", _codec.loads(answer[1:]), "", seconds)
+        except ValueError as error:
+            return Call("runtime_error", None, f"returned no plain data: {error}", seconds)
+
+    def _read_answer(self, used: float) -> bytes | None:
+        """The next answer, None when the program ended instead. Raises TimeoutError, ValueError."""
+        deadline = time.monotonic() + self.limits.wall_seconds
+        data = bytearray()
+        size = 4
+        while len(data) < size:
+            while not self._is_readable(LOOK_SECONDS):
+                if cpu_seconds(self._pid) - used > self.limits.cpu_seconds or time.monotonic() > deadline:
+                    raise TimeoutError
+            chunk = self._connection.recv(65536)
+            if not chunk:
+                self._end()
+                return None
+            data += chunk
+            if len(data) >= 4:
+                size = 4 + int.from_bytes(data[:4], "big")
+                if size > 2 * _codec.MAX_BYTES or len(data) > size:
+                    raise ValueError("bytes of its own")
+        return bytes(data[4:])
+
+    def _is_readable(self, seconds: float) -> bool:
+        poller = select.poll()
+        poller.register(self._connection, select.POLLIN)
+        return bool(poller.poll(seconds * 1000))
+
+    def _end(self, said: tuple[Status, str] | None = None) -> None:
+        """End what still runs and ask how it ended; `said` is what this side knows better."""
+        if said is not None:
+            self._zygote.stop()
+        try:
+            answer, body = self._zygote.answer(self.limits.wall_seconds, lambda: False)
+            execution = execution_of(answer, body, limits=self.limits, isolation=self._level)
+        except ZygoteLost as error:
+            execution = not_run("sandbox_error", str(error))
+        if said is not None:
+            execution = replace(execution, status=said[0], error=said[1])
+        self._give_back(execution)
+
+    def _give_back(self, execution: Execution) -> None:
+        self.ended = execution
+        self._connection.close()
+        self._release(self._zygote)
+
+    def _how_it_ended(self, seconds: float) -> Call:
+        ended = self.ended
+        if ended is None or ended.status == "ok":
+            return Call("runtime_error", None, "it has ended", seconds)
+        return Call(ended.status, None, ended.error, seconds)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU seconds a process has used so far, by its CPU clock (Linux); 0 when it is gone."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return 0.0

@@ -1,0 +1,96 @@
+"""What a program may use, and how it ended: plain data."""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Status = Literal[
+    "ok",
+    "syntax_error",
+    "runtime_error",
+    "timeout",
+    "memory_exceeded",
+    "output_exceeded",
+    "killed",
+    "sandbox_error",
+]
+Level = Literal["none", "basic", "standard", "strict"]
+MEMORY_EXIT_CODE = 77  # as in _child.py, which nothing imports
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one program may use.
+
+    CPU seconds end a busy program, its compilation included; twice that plus a second of wall time a
+    sleeping one. output_kib: of standard output and of standard error each. file_mib: of each file.
+    """
+
+    cpu_seconds: float = 5.0
+    memory_mib: int = 512
+    output_kib: int = 64
+    file_mib: int = 8
+
+    @property
+    def wall_seconds(self) -> float:
+        """The looser limit: a loaded machine must not turn a correct program into a timeout."""
+        return 2 * self.cpu_seconds + 1
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How one program ended.
+
+    stdout, stderr: text, cut at the output limit. error: one line saying why it did not end well, untrusted.
+    seconds: CPU seconds used. peak_memory_mib: resident. isolation: the level at which it ran.
+    """
+
+    status: Status
+    stdout: str
+    stderr: str
+    error: str
+    seconds: float
+    peak_memory_mib: float
+    isolation: Level
+
+
+def not_run(status: Status, error: str) -> Execution:
+    """The execution of a program that never started."""
+    return Execution(status, "", "", error, 0.0, 0.0, "none")
+
+
+def execution_of(answer: Mapping[str, Any], body: bytes, *, limits: Limits, isolation: Level) -> Execution:
+    """What happened, from a zygote's answer: the kernel's word and the letter from before the program ran."""
+    letter, ended_for, exit_code = answer["letter"], answer["ended_for"], answer["exit_code"]
+    stdout = body[: answer["output_bytes"]].decode("utf-8", "replace")
+    stderr = body[answer["output_bytes"] :].decode("utf-8", "replace")
+    status: Status
+    if ended_for == "stopped":
+        status, error = "sandbox_error", "stopped while it ran"
+    elif letter == "S":
+        status, error = "syntax_error", answer["message"]
+    elif ended_for == "timeout":
+        status, error = "timeout", "time limit" if letter else "time limit while compiling"
+    elif ended_for == "output_exceeded":
+        status, error = "output_exceeded", "output limit"
+    elif exit_code in (-signal.SIGXCPU, -signal.SIGKILL) and answer["seconds"] > limits.cpu_seconds:
+        status, error = "timeout", "CPU time limit"
+    elif letter != "C":
+        status, error = (
+            "sandbox_error",
+            answer["message"] or f"no program was started (exit code {exit_code})",
+        )
+        if exit_code == -signal.SIGSEGV:  # the compiler's stack: the program's doing
+            status, error = "killed", f"signal {-exit_code} while compiling"
+    elif exit_code < 0:
+        status, error = "killed", f"signal {-exit_code}"
+    elif exit_code == MEMORY_EXIT_CODE:
+        status, error = "memory_exceeded", "MemoryError"
+    elif exit_code:
+        last_line = stderr.strip().rpartition("\n")[2][:500]
+        status, error = "runtime_error", last_line or f"exit code {exit_code}"
+    else:
+        status, error = "ok", ""
+    seconds, peak = answer["seconds"], answer["peak_memory_mib"]
+    return Execution(status, stdout, stderr, error, seconds, peak, isolation)

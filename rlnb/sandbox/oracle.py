@@ -1,0 +1,99 @@
+"""Tests that run here, against functions that run in the sandbox: a program sees arguments, never a test."""
+
+import builtins
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlnb.sandbox.calls import Call, LoadedProgram
+from rlnb.sandbox.executions import Limits, Status
+from rlnb.sandbox.runner import Sandbox
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """results: for each test True, False (its assertion failed) or None (error, limit, or never reached).
+
+    status: "ok", or how the first call that did not return ended. error: one line, untrusted; empty where
+    all tests passed.
+    """
+
+    results: tuple[bool | None, ...]
+    status: Status
+    error: str
+
+    @property
+    def passed(self) -> bool:
+        """Every test passed; there was one."""
+        return bool(self.results) and all(self.results)
+
+
+class CallFailed(Exception):
+    """Inside a test: the sandboxed function did not return."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call.error)
+        self.call = call
+
+
+def check_tests(
+    sandbox: Sandbox,
+    program: str,
+    tests: Sequence[str],
+    *,
+    functions: Collection[str],
+    values: Collection[str] = (),
+    imports: str = "",
+    limits: Limits | None = None,
+) -> Verdict:
+    """Run trusted tests, each a statement such as `assert f(2) == 4`, against an untrusted program.
+
+    functions, values: the names that stand for the program's own; all others, `sum` or `set` too, are those
+    of this side, whatever the program defines. imports: trusted statements for this side. A test that fails
+    does not end the others; a call that the program does not survive does.
+    """
+    results: list[bool | None] = [None] * len(tests)
+    with sandbox.load(program, limits=limits) as loaded:
+        if loaded.ended is not None:
+            return Verdict(
+                tuple(results), at_fault(loaded.ended.status), loaded.ended.error or "it has ended"
+            )
+        status: Status = "ok"
+        error = ""
+        names: dict[str, Any] = {"__builtins__": builtins}
+        exec(imports, names)
+        names |= {name: stub(loaded, name) for name in functions}
+        names |= {name: loaded.get(name).value for name in values}
+        for index, test in enumerate(tests):
+            if loaded.ended is not None:
+                break
+            try:
+                exec(test, dict(names))
+                results[index] = True
+            except AssertionError as failed:
+                results[index] = False
+                error = error or f"{test}: {failed}".removesuffix(": ")
+            except CallFailed as failed:
+                status = failed.call.status if status == "ok" else status
+                error = error or f"{test}: {failed}"
+            except Exception as unexpected:  # of comparing what the program returned
+                results[index] = False
+                error = error or f"{test}: {type(unexpected).__name__}: {unexpected}"
+    return Verdict(tuple(results), status, error)
+
+
+def at_fault(status: Status) -> Status:
+    """The status of a program that is not there to be called: one that left by exit(0) has no excuse."""
+    return "runtime_error" if status == "ok" else status
+
+
+def stub(loaded: LoadedProgram, name: str) -> Any:
+    """A function that calls the program's of that name."""
+
+    def called(*arguments: Any) -> Any:
+        call = loaded.call(name, *arguments)
+        if call.status != "ok":
+            raise CallFailed(call)
+        return call.value
+
+    return called

@@ -1,0 +1,181 @@
+"""This process's side of a zygote (`_zygote.py`): starting it, asking it, ending it."""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rlnb.sandbox.executions import Limits
+
+SCRIPT = str(Path(__file__).with_name("_zygote.py"))
+INTERPRETER = os.path.realpath(sys.executable)  # a shim of a version manager costs milliseconds a start
+FRAME = struct.Struct(">cII")  # as in _zygote.py, which nothing imports
+LOOK_SECONDS = 0.05  # how often it is asked whether to go on
+START_SECONDS = 60.0  # on a starved machine an interpreter starts slowly
+GRACE_SECONDS = 10.0  # beyond a program's own limit, until its zygote counts as hung
+
+
+class ZygoteLost(Exception):
+    """A zygote has died or hangs; nobody knows what became of its program."""
+
+
+class Zygote:
+    """A running zygote, for one program at a time. `layers`: {layer: "on" or why it is off}, by its own word.
+
+    Raises OSError or ZygoteLost where none can be started.
+    """
+
+    def __init__(self, without: Collection[str] = ()) -> None:
+        self.folder = tempfile.mkdtemp(prefix="rlnb-")
+        self.is_usable = True
+        self._last: tuple[Limits, bool] | None = None
+        self._header = b""
+        self._control, theirs = socket.socketpair()
+        try:
+            self._process = start(theirs.fileno(), self.folder, without)
+        except BaseException:
+            self._control.close()
+            remove(self.folder)
+            raise
+        finally:
+            theirs.close()
+        try:
+            answer, _ = self._receive(START_SECONDS, lambda: False)
+        except BaseException:
+            self.close()
+            raise
+        self.layers: dict[str, str] = answer["layers"]
+
+    def run(
+        self, source: bytes, limits: Limits, *, stopped: Callable[[], bool]
+    ) -> tuple[Mapping[str, Any], bytes]:
+        """Run a program to its end; the answer and what it printed, see `execution_of`."""
+        self.send_job(source, limits)
+        return self.answer(limits.wall_seconds, stopped)
+
+    def send_job(self, source: bytes, limits: Limits, *, connection: socket.socket | None = None) -> None:
+        """Start a program. With a connection it answers calls there, and only calls are timed."""
+        if (limits, connection is None) != self._last:  # most often the same limits hold for thousands
+            self._last, self._header = (limits, connection is None), header_of(limits, connection is not None)
+        header = self._header
+        try:
+            self._control.sendall(FRAME.pack(b"J", len(header), len(source)) + header + source)
+            if connection is not None:
+                socket.send_fds(self._control, [b"F"], [connection.fileno()])
+        except OSError as error:
+            raise ZygoteLost(str(error)) from None
+
+    def answer(self, seconds: float, stopped: Callable[[], bool]) -> tuple[Mapping[str, Any], bytes]:
+        """What became of the program; `stopped` ends it. Raises ZygoteLost."""
+        self.is_usable = False
+        answer, body = self._receive(seconds + GRACE_SECONDS, stopped)
+        self.is_usable = not answer["is_spent"]
+        return answer, body
+
+    def is_alive(self) -> bool:
+        """Whether its process still runs."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the program that runs; it still has to be answered for."""
+        with contextlib.suppress(OSError):
+            self._control.send(b"!")
+
+    def close(self) -> None:
+        """End it, and whatever it runs."""
+        self._control.close()  # it ends by itself at that, and kills its child first
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        remove(self.folder)
+
+    def _last_words(self) -> str:
+        """The last line of its traceback, where there is one."""
+        if self._process.stderr is None:
+            return ""
+        os.set_blocking(self._process.stderr.fileno(), False)
+        lines = (self._process.stderr.read() or b"").decode(errors="replace").split("\n")
+        return f": {lines[-2]}" if len(lines) > 1 else ""
+
+    def _receive(self, seconds: float, stopped: Callable[[], bool]) -> tuple[dict[str, Any], bytes]:
+        has_stopped, deadline = False, time.monotonic() + seconds
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        while not poller.poll(LOOK_SECONDS * 1000):
+            if time.monotonic() > deadline:
+                raise ZygoteLost(f"it did not answer in {seconds:g} s")
+            if not has_stopped and stopped():
+                has_stopped = True
+                self.stop()
+        try:
+            _, header_bytes, body_bytes = FRAME.unpack(self._read(FRAME.size))
+            return json.loads(self._read(header_bytes)), self._read(body_bytes)
+        except (OSError, ValueError, struct.error) as error:
+            raise ZygoteLost(f"{type(error).__name__}: {error}") from None
+
+    def _read(self, size: int) -> bytes:
+        data = self._control.recv(size, socket.MSG_WAITALL) if size else b""
+        if len(data) < size:
+            raise ZygoteLost(f"it ended{self._last_words()}")
+        return data
+
+
+def header_of(limits: Limits, serves_calls: bool) -> bytes:
+    """What a zygote is told of a job; where it serves calls, only they are timed, on this side."""
+    job = {**asdict(limits), "output_bytes": limits.output_kib * 1024, "wall_seconds": limits.wall_seconds}
+    if serves_calls:
+        job |= {"cpu_seconds": 1e9, "wall_seconds": 1e9}
+    return json.dumps({**job, "serves_calls": serves_calls}).encode()
+
+
+def start(control: int, folder: str, without: Collection[str]) -> "subprocess.Popen[bytes]":
+    """Start the interpreter in `folder`. `Popen` uses vfork: a large trainer is not copied.
+
+    Not `-I`, which would ignore the hash seed: `-P -s` and a clean environment isolate as well.
+    """
+    environment = {
+        "PATH": os.defpath,
+        "LANG": "C.UTF-8",
+        "HOME": folder,
+        "TMPDIR": folder,
+        "PYTHONHASHSEED": "0",
+        "PYTHONIOENCODING": "utf-8:backslashreplace",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MALLOC_ARENA_MAX": "1",  # each further arena takes 64 MiB of the address space that is limited
+    }
+    return subprocess.Popen(
+        [INTERPRETER, "-P", "-s", "-S", SCRIPT, str(control), folder, ",".join(without)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        env=environment,
+        pass_fds=[control],
+        start_new_session=True,
+    )
+
+
+def remove(folder: str) -> None:
+    """Remove a zygote's folder, whatever programs made of it."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if os.path.lexists(folder):  # nested too deeply for rmtree, or folders that may not be read
+        clear = 'chmod -R u+rwx -- "$0"; rm -rf -- "$0"'
+        subprocess.run(["/bin/sh", "-c", clear, folder], stderr=subprocess.DEVNULL, check=False)

@@ -1,0 +1,152 @@
+"""Programs that attack: {name: (program, the statuses that count as safe)}.
+
+They follow section 6 of ../shared/sandbox.md; its numbers stand behind. HOST_SAFETY must hold at level basic
+too, where neither system calls nor files are restricted: machine and verdict stay whole.
+"""
+
+ERROR = ("runtime_error",)
+TIMEOUT = ("timeout",)
+MEMORY = ("memory_exceeded", "runtime_error")
+SYNTAX = ("syntax_error",)
+OK = ("ok",)
+OUTPUT = ("output_exceeded",)
+NOT_OK = ("timeout", "memory_exceeded", "runtime_error", "killed", "output_exceeded")
+
+TIME = {
+    "a busy loop (1)": ("while True: pass", TIMEOUT),
+    "a loop that catches everything (2)": (
+        "while True:\n    try:\n        while True: pass\n    except BaseException: pass", TIMEOUT),
+    "ignores SIGALRM and SIGTERM (3)": (
+        "import signal\nfor s in (signal.SIGALRM, signal.SIGTERM, signal.SIGXCPU):\n"
+        "    signal.signal(s, signal.SIG_IGN)\nwhile True: pass", TIMEOUT),
+    "blocks all signals (4)": (
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass", TIMEOUT),
+    "one huge power (5)": ("10 ** 10 ** 8", TIMEOUT),
+    "regular expression that backtracks (6)": ("import re; re.match('(a+)+$', 'a' * 40 + 'b')", TIMEOUT),
+    "a loop in C (7)": ("sum(range(10 ** 12))", TIMEOUT),
+    "sleeps (8)": ("import time; time.sleep(99)", TIMEOUT),
+    "an exception whose text takes for ever (9)": (
+        "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E", TIMEOUT),
+    "a thread that sleeps (10)": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(99,)).start()", TIMEOUT),
+    "a daemon thread that is busy (11)": (
+        "import threading\ndef f():\n    while True: pass\n"
+        "threading.Thread(target=f, daemon=True).start()", OK),
+}  # fmt: skip
+MEMORY_CASES = {
+    "one text of 4 GB (12)": ("'x' * (4 * 2 ** 30)", MEMORY),
+    "a list that grows (13)": ("x = []\nwhile True: x.append('x' * 10 ** 6 + str(len(x)))", MEMORY),
+    "catches MemoryError for ever (14)": (
+        "while True:\n    try: bytearray(2 ** 40)\n    except MemoryError: pass", TIMEOUT),
+    "maps 4 GB (15)": ("import mmap; mmap.mmap(-1, 4 * 2 ** 30)", ERROR),
+    "a file in memory (16)": ("import os; os.memfd_create('x')", ERROR),
+    "recursion (17)": ("def f(): return f()\nf()", ERROR),
+    "recursion without a limit (18)": (
+        "import sys; sys.setrecursionlimit(10 ** 8)\ndef f(): return f()\nf()", NOT_OK),
+    "a null pointer (19)": ("import ctypes; ctypes.string_at(0)", ("killed",)),
+    "abort (20)": ("import os; os.abort()", ("killed",)),
+}  # fmt: skip
+PARSER = {
+    "5,000 brackets (21)": ("x = " + "(" * 5000, SYNTAX),
+    "90 brackets (22)": ("x = " + "[" * 90 + "]" * 90, OK),
+    "a literal of 5,000 digits (23)": ("x = " + "1" * 5000, SYNTAX),
+    "a NUL byte (24)": ("x = '\0'", SYNTAX),
+    "bad indentation (25)": ("if 1:\npass", SYNTAX),
+    "a syntax error at run time (26)": ("exec('def (')", ERROR),
+    "raises SyntaxError (27)": ("raise SyntaxError", ERROR),
+    "prints a lone surrogate (28)": ("print('\\ud800')", OK),
+}  # fmt: skip
+STREAMS = {
+    "floods its output (29)": ("while True: print('x' * 1000)", OUTPUT),
+    "floods its errors (30)": ("import sys\nwhile True: sys.stderr.write('x' * 1000)", OUTPUT),
+    "floods the descriptor (31)": ("import os\nwhile True: os.write(1, b'x' * 9999)", OUTPUT),
+    "prints blanks (32)": ("print('  \\n\\t ')", OK),
+    "closes its streams (33)": ("import os; os.close(1); os.close(2)", (*OK, *ERROR)),
+    "reads input (34)": ("input()", ERROR),
+    "prints at exit (35)": ("import atexit; atexit.register(print, 1)", OK),
+}  # fmt: skip
+PROCESSES = {
+    "a fork bomb (36)": ("import os\nwhile True: os.fork()", ERROR),
+    "a fork (37)": ("import os; os.fork()", ERROR),
+    "a subprocess (38)": ("import subprocess; subprocess.run(['/bin/true'])", ERROR),
+    "a shell (39)": (
+        "import os, sys; sys.exit(os.system('echo hello > shell') == 0 or os.path.exists('shell'))", OK),
+    "exec (40)": ("import os; os.execv('/bin/true', ['true'])", ERROR),
+    "spawn (41)": ("import os; os.posix_spawn('/bin/true', ['true'], {})", ERROR),
+    "multiprocessing (42)": (
+        "import multiprocessing as m; m.get_context('fork').Process(target=print).start()", ERROR),
+    "10,000 threads (43)": (
+        "import threading, time\n"
+        "for _ in range(10000): threading.Thread(target=time.sleep, args=(9,)).start()", NOT_OK),
+    "kills its parent (44)": ("import os; os.kill(os.getppid(), 9)", ERROR),
+    "kills everybody (45)": ("import os; os.kill(-1, 9)", ERROR),
+}  # fmt: skip
+FILES = {
+    "reads /etc/passwd (48)": ("open('/etc/passwd').read()", ERROR),
+    "lists the home folder (49)": ("import os; os.listdir(os.path.expanduser('~root'))", ERROR),
+    "writes to /tmp (51)": ("open('/tmp/rlnb-attack', 'w')", ERROR),
+    "writes to the standard library (52)": ("import json; open(json.__file__, 'a')", ERROR),
+    "a symbolic link (53)": ("import os; os.symlink('/etc/passwd', 'x'); open('x').read()", ERROR),
+    "a hard link (54)": ("import json, os; os.link(json.__file__, 'x')", ERROR),
+    "a set-uid file (55)": ("import os; open('x', 'w').close(); os.chmod('x', 0o4777)", ERROR),
+    "goes to the root folder (56)": ("import os; os.chdir('/'); os.listdir()", ERROR),
+    "fills the disk (57)": ("f = open('x', 'wb')\nwhile True: f.write(bytes(10 ** 6))", ERROR),
+    "20,000 files (58)": ("for i in range(20000): open(str(i), 'w').close()", (*NOT_OK, *OK)),
+    "its parent's environment (60)": ("import os; open(f'/proc/{os.getppid()}/environ').read()", ERROR),
+    "its parent's memory (60b)": ("import os; open(f'/proc/{os.getppid()}/mem', 'rb')", ERROR),
+    "its own descriptors (60c)": ("import os; os.listdir('/proc/self/fd')", ERROR),
+}  # fmt: skip
+NETWORK = {
+    "a TCP connection (62)": ("import socket; socket.create_connection(('127.0.0.1', 80))", ERROR),
+    "a local socket (63)": ("import socket; socket.socket(socket.AF_UNIX).connect('/run/x')", ERROR),
+    "a name (64)": ("import socket; socket.getaddrinfo('example.org', 80)", ERROR),
+    "a datagram pair": ("import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)", ERROR),
+    "asyncio (65)": ("import asyncio\nasync def f(): print(5)\nasyncio.run(f())", OK),
+}  # fmt: skip
+
+
+def system_call(x86_64: int, aarch64: int, *arguments: int) -> str:
+    """A program that makes a system call and raises when it is refused."""
+    return (
+        "import ctypes, os, platform\n"
+        f"number = {{'x86_64': {x86_64}, 'aarch64': {aarch64}}}[platform.machine()]\n"
+        f"result = ctypes.CDLL(None, use_errno=True).syscall(number, *{arguments})\n"
+        "if result < 0: raise OSError(ctypes.get_errno(), 'refused')"
+    )
+
+
+KERNEL = {
+    "ptrace (66)": (system_call(101, 117, 0, 0, 0, 0), ERROR),
+    "unshare (67)": (system_call(272, 97, 0x10000000), ERROR),
+    "mount (68)": (system_call(165, 40, 0, 0, 0, 0, 0), ERROR),
+    "io_uring (69)": (system_call(425, 425, 1, 0), ERROR),
+    "keys (70)": (system_call(250, 219, 0, 0), ERROR),
+    "bpf (70b)": (system_call(321, 280, 0, 0, 0), ERROR),
+    "its parent's thread": ("import os\n" + system_call(234, 131, 1, 1, 0), ERROR),
+    "raises its limits (72)": (
+        "import resource as r; r.setrlimit(r.RLIMIT_AS, (r.RLIM_INFINITY, r.RLIM_INFINITY))", ERROR),
+    "limits its parent": ("import os, resource as r; r.prlimit(os.getppid(), r.RLIMIT_CORE, (0, 0))", ERROR),
+    "takes precedence (73)": ("import os; os.nice(-20)", ERROR),
+    "slows its parent": ("import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)", ERROR),
+    "pins its parent": ("import os; os.sched_setaffinity(os.getppid(), [0])", ERROR),
+    "another terminal's input": ("import fcntl; fcntl.ioctl(0, 0x5412, b'x')", ERROR),
+}  # fmt: skip
+VERDICT = {
+    "writes its letter (74)": (
+        "import os\nfor fd in range(3, 256):\n    try: os.write(fd, b'Cok')\n"
+        "    except OSError: pass\n1 / 0", ERROR),
+    "its own excepthook (75)": ("import os, sys; sys.excepthook = lambda *_: os._exit(0)\n1 / 0", ERROR),
+    "another os._exit (76)": ("import os; os._exit = lambda code: None\n1 / 0", ERROR),
+    "another traceback (77)": (
+        "import os, traceback; traceback.print_exc = lambda *_: os._exit(0)\n"
+        "traceback.print_exception = traceback.print_exc\n1 / 0", ERROR),
+    "an exception whose text exits": (
+        "import os\nclass E(Exception):\n    def __str__(self): os._exit(0)\nraise E", (*OK, *ERROR)),
+    "patches builtins (80)": ("import builtins; builtins.print = builtins.len = None", OK),
+    "another exit": ("import sys, threading\nthreading._shutdown = lambda: sys.exit(0)\n1 / 0", ERROR),
+}  # fmt: skip
+STANDARD = {**TIME, **MEMORY_CASES, **PARSER, **STREAMS, **PROCESSES, **FILES, **NETWORK, **KERNEL, **VERDICT}
+HOST_SAFETY = {
+    **TIME, **PARSER, **STREAMS, **VERDICT,
+    **{name: case for name, case in MEMORY_CASES.items() if "(16)" not in name},
+}  # fmt: skip

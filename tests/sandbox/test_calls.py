@@ -1,0 +1,210 @@
+"""Functions of a program that is kept alive: their values come back, their faults are data."""
+
+import os
+import time
+
+import pytest
+
+from rlnb.errors import SandboxUnavailable
+from rlnb.sandbox import Limits, Sandbox, check_tests
+
+FAST = Limits(cpu_seconds=0.4)
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(num_workers=2, require="none") as opened:
+        yield opened
+
+
+def test_functions_are_called_with_plain_data(sandbox):
+    with sandbox.load("seen = []\ndef f(*x):\n    seen.append(x)\n    return {len(seen): x}") as program:
+        assert program.names == ("f",)
+        assert program.call("f", 1, [2.5, "x"], {"a": (3,)}).value == {1: (1, [2.5, "x"], {"a": (3,)})}
+        assert program.call("f").value == {2: ()}
+
+
+def test_what_is_no_plain_data_can_be_passed_back(sandbox):
+    source = (
+        "class Pair:\n    def __init__(self, a): self.a = a\n"
+        "def f(pairs): return [p.a for p in pairs]\np = Pair(7)"
+    )
+    with sandbox.load(source) as program:
+        pair = program.call("Pair", 3).value
+        assert repr(pair) == "<Pair object>"
+        assert program.call("f", [pair, program.get("p").value]).value == [3, 7]
+
+
+def test_an_exception_is_a_value_of_the_call_and_not_the_end(sandbox):
+    with sandbox.load("def f(x): return 1 // x") as program:
+        failed = program.call("f", 0)
+        assert (failed.status, failed.error) == (
+            "runtime_error",
+            "ZeroDivisionError: integer division or modulo by zero",
+        )
+        assert program.call("g").error == "KeyError: 'g'"
+        assert program.call("f", 1).value == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "error"),
+    [
+        ("def (", "syntax_error", "SyntaxError: "),
+        ("1 / 0", "runtime_error", "ZeroDivisionError: division by zero"),
+        ("while True: pass", "timeout", "time limit"),
+        ("import sys; sys.exit(0)", "runtime_error", "it has ended"),
+        ("import os; os._exit(0)", "runtime_error", "it has ended"),
+        ("x = []\nwhile True: x.append(bytearray(10**7))", "memory_exceeded", "MemoryError"),
+        ("while True: print('x' * 999)", "output_exceeded", "output limit"),
+    ],
+)
+def test_a_program_that_does_not_load_says_why_at_every_call(sandbox, source, status, error):
+    with sandbox.load(source, limits=FAST) as program:
+        assert program.ended is not None
+        assert program.names == ()
+        call = program.call("f")
+    assert call.status == status
+    assert call.error.startswith(error)
+
+
+ENDS = {
+    "never returns": ("while True: pass", "timeout", "time limit"),
+    "sleeps": ("import time; time.sleep(99)", "timeout", "time limit"),
+    "exits": ("import sys; sys.exit(0)", "runtime_error", "SystemExit: 0"),
+    "exits at once": ("import os; os._exit(0)", "runtime_error", "it has ended"),
+    "crashes": ("import ctypes; ctypes.string_at(0)", "killed", "signal 11"),
+    "takes all memory": ("return len(bytearray(2**40))", "runtime_error", "MemoryError: "),
+    "returns too much": ("return 'x' * 2**21", "runtime_error", "ValueError: larger than 1048576 bytes"),
+    "returns without an end": ("import itertools; return itertools.count()", "runtime_error", "ValueError: "),
+    "returns itself": (
+        "x = []; x.append(x); return x",
+        "runtime_error",
+        "ValueError: nested more than 60 deep",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_call_that(name, sandbox):
+    body, status, error = ENDS[name]
+    with sandbox.load(f"def f():\n    {body}", limits=FAST) as program:
+        started = time.monotonic()
+        call = program.call("f")
+    assert time.monotonic() - started < 5
+    assert (call.status, call.error[: len(error)]) == (status, error), call
+
+
+def test_the_limit_is_that_of_a_call_and_not_of_all_together(sandbox):
+    slow = (
+        "import time\ndef f():\n    end = time.process_time() + .2\n    while time.process_time() < end: pass"
+    )
+    with sandbox.load(slow, limits=FAST) as program:
+        assert [program.call("f").status for _ in range(5)] == ["ok"] * 5
+
+
+def test_answers_forged_at_import_change_only_its_own_values(sandbox):
+    forged = "import os\nos.write(3, b'\\0\\0\\0\\5V1234' * 3)\ndef f(): return 7"
+    with sandbox.load(forged, limits=FAST) as program:
+        assert program.call("f").status in ("ok", "runtime_error")
+    with sandbox.load("def f(): return 7") as program:
+        assert program.call("f").value == 7
+
+
+@pytest.mark.parametrize("noise", ["b'x' * 100000", "b'\\xff' * 8", "b'\\0\\0\\0\\1'"])
+def test_noise_on_the_connection_ends_nothing_but_the_program(sandbox, noise):
+    with sandbox.load(f"import os\nos.write(3, {noise})\ndef f(): return 7", limits=FAST) as program:
+        program.call("f")
+        program.call("f")
+    with sandbox.load("def f(): return 7") as program:
+        assert program.call("f").value == 7
+
+
+def test_a_closed_program_answers_no_more_and_leaves_nothing(sandbox):
+    before = len(os.listdir("/proc/self/fd"))
+    program = sandbox.load("def f(): return 7")
+    program.close()
+    program.close()
+    assert program.ended.status == "ok"
+    assert program.call("f").error == "it has ended"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_arguments_that_are_too_large_are_refused_here(sandbox):
+    with sandbox.load("def f(x): return 7") as program:
+        with pytest.raises(ValueError, match="^larger than 1048576 bytes$"):
+            program.call("f", "x" * 2**20)
+        assert program.call("f", 1).value == 7
+
+
+def test_many_programs_live_side_by_side(sandbox):
+    programs = [sandbox.load(f"def f(x): return {number} * x") for number in range(6)]
+    assert [program.call("f", 10).value for program in programs] == [0, 10, 20, 30, 40, 50]
+    for program in programs:
+        program.close()
+
+
+def test_a_closed_sandbox_loads_nothing():
+    sandbox = Sandbox(num_workers=1, require="none")
+    sandbox.close()
+    with pytest.raises(SandboxUnavailable):
+        sandbox.load("pass")
+
+
+TESTS = ["assert double(2) == 4", "assert double(-1) == -2", "assert set(map(double, [1])) == {2}"]
+
+
+def test_tests_run_on_this_side_against_the_function_on_that(sandbox):
+    verdict = check_tests(sandbox, "def double(x): return 2 * x", TESTS, functions=["double"])
+    assert (verdict.results, verdict.status, verdict.error) == ((True, True, True), "ok", "")
+    assert verdict.passed
+
+
+def test_a_test_that_fails_is_named_and_the_others_run(sandbox):
+    verdict = check_tests(sandbox, "def double(x): return x + 2", TESTS, functions=["double"])
+    assert (verdict.results, verdict.error) == ((True, False, False), "assert double(-1) == -2")
+    assert not verdict.passed
+
+
+def test_what_does_not_return_is_no_result(sandbox):
+    program = "def double(x):\n    if x < 0: raise KeyError(x)\n    return 2 * x"
+    verdict = check_tests(sandbox, program, TESTS, functions=["double"])
+    assert (verdict.results, verdict.status) == ((True, None, True), "runtime_error")
+    assert verdict.error == "assert double(-1) == -2: KeyError: -1"
+
+
+HACKS = {
+    "leaves at import": "import os; os._exit(0)",
+    "exits at import": "import sys; sys.exit(0)",
+    "agrees with everything": (
+        "class Yes:\n    def __eq__(self, other): return True\n    __hash__ = object.__hash__\n"
+        "def double(x): return Yes()"
+    ),
+    "an integer that agrees": (
+        "class Yes(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\n"
+        "def double(x): return Yes(0)"
+    ),
+    "an excepthook": "import os, sys\nsys.excepthook = lambda *_: os._exit(0)\n1 / 0",
+    "an exit function": "import atexit, os\natexit.register(os._exit, 0)\n1 / 0",
+    "exits when it is called": "import sys\ndef double(x): sys.exit(0)",
+    "raises AssertionError itself": "def double(x): raise AssertionError",
+    "looks for the tests in frames": (
+        "import sys\ndef double(x):\n    frame = sys._getframe()\n    while frame:\n"
+        "        for value in list(frame.f_locals.values()) + list(frame.f_globals.values()):\n"
+        "            if 'assert ' + 'double' in str(value): return 2 * x\n        frame = frame.f_back"
+    ),
+    "looks for the tests everywhere": (
+        "import gc\ndef double(x):\n    if any('assert double(' in str(o)[:9999] for o in gc.get_objects()\n"
+        "           if isinstance(o, (str, list, tuple, dict)) and 'any(' not in str(o)): return 2 * x"
+    ),
+    "its own set": "def set(x): return 1\ndef map(*x): return 1\ndef double(x): return 1",
+    "patches builtins": (
+        "import builtins\nbuiltins.set = builtins.map = builtins.all = lambda *x: True\n"
+        "def double(x): return 1"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HACKS)
+def test_no_test_is_passed_by_a_program_that(name, sandbox):
+    verdict = check_tests(sandbox, HACKS[name], TESTS, functions=["double"], limits=FAST)
+    assert True not in verdict.results, verdict
