@@ -8,6 +8,7 @@ import ctypes
 import os
 import resource
 import struct
+import time
 from collections.abc import Mapping
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_GET_NAME = 1, 15, 16
@@ -83,6 +84,14 @@ def check(result: int, what: str) -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return result
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU seconds a process has used so far, by its CPU clock (Linux); 0 when it is gone."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return 0.0
 
 
 def limit_resources(wanted: Mapping[int, int]) -> None:

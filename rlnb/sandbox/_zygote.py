@@ -34,6 +34,8 @@ PRELOADED = (
     "bisect", "cmath", "collections", "copy", "datetime", "functools", "heapq", "itertools", "math",
     "operator", "random", "re", "string", "typing",
 )  # fmt: skip
+SYSTEM_FILES = ("/usr/lib", "/lib", "/lib64", "/usr/share/zoneinfo", "/etc/localtime")
+PACKAGES = ("site-packages", "dist-packages")  # rlnb may lie there, with the answers of its tasks
 FRAME = struct.Struct(">cII")  # "J", bytes of the JSON header, bytes of the body
 STOP = b"!"
 KEPT_DESCRIPTORS = 40  # those that outlive a job lie above this number
@@ -83,20 +85,9 @@ class Zygote:
             fixed = {resource.RLIMIT_NOFILE: _child.MAX_OPEN_FILES, resource.RLIMIT_CORE: 0}
             _layers.limit_resources(fixed | {resource.RLIMIT_STACK: 64 * 2**20})
         elif layer == "files":
-            readable = [
-                "/usr/lib",
-                "/lib",
-                "/lib64",
-                "/usr/share/zoneinfo",
-                "/etc/localtime",
-                *mapped_libraries(),
-            ]
-            for folder in (libraries := {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}):
-                packages = {
-                    "site-packages",
-                    "dist-packages",
-                }  # rlnb may lie there, with the answers of its tasks
-                readable += [entry.path for entry in os.scandir(folder) if entry.name not in packages]
+            libraries = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+            readable = [*SYSTEM_FILES, *mapped_libraries()]
+            readable += [e.path for path in libraries for e in os.scandir(path) if e.name not in PACKAGES]
             _layers.protect_files(self.libc, readable=readable, listed=list(libraries), writable=self.folder)
         elif layer == "system calls":
             self.seccomp = _layers.Filter(_layers.make_filter(os.uname().machine))
@@ -136,7 +127,9 @@ def mapped_libraries() -> set[str]:
 
 
 def main() -> None:
-    zygote = Zygote(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], without=sys.argv[3].split(","))
+    # A number of its parent's, which may be beyond all that a child closes.
+    control = socket.socket(fileno=high(int(sys.argv[1])))
+    zygote = Zygote(control, sys.argv[2], without=sys.argv[3].split(","))
     try:
         serve(zygote)
     finally:
@@ -150,7 +143,7 @@ def serve(zygote: Zygote) -> None:
     control = zygote.control
     for name in PRELOADED:
         import_module(name)
-    send(control, {"layers": zygote.layers, "pid": os.getpid()})
+    send(control, {"layers": zygote.layers})
     _child.warm_up(zygote)
     gc.disable()
     gc.freeze()
@@ -267,7 +260,7 @@ def watch(zygote: Zygote, pid: int, job: dict[str, Any], streams: dict[int, byte
                 return "output_exceeded"
             if not exit_signal and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return ""
-            if cpu_seconds(pid) > job["cpu_seconds"] or time.monotonic() > deadline:
+            if _layers.cpu_seconds(pid) > job["cpu_seconds"] or time.monotonic() > deadline:
                 return "timeout"
     finally:
         for descriptor in exit_signal:
@@ -293,14 +286,6 @@ def drain(streams: dict[int, bytearray], cap: int) -> None:
                 if len(chunk) < CHUNK:
                     break
         os.close(descriptor)
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU seconds a process has used so far, by its CPU clock (Linux); 0 when it is gone."""
-    try:
-        return time.clock_gettime((~pid << 3) | 2)
-    except OSError:
-        return 0.0
 
 
 def end_others(zygote: Zygote, seconds: float = 5.0) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlnb.sandbox import _codec
+from rlnb.sandbox._layers import cpu_seconds
 from rlnb.sandbox.executions import Execution, Level, Limits, Status, execution_of, not_run
 from rlnb.sandbox.zygotes import Zygote, ZygoteLost
 
@@ -92,8 +93,8 @@ class LoadedProgram:
         if not self._is_readable(self.limits.wall_seconds):
             self._end(("timeout", "time limit while compiling"))
             return ()
-        _, ancillary, _, _ = self._connection.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size))
-        if not ancillary:
+        letter, ancillary, _, _ = self._connection.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size))
+        if not letter or not ancillary:
             self._end()
             return ()
         self._pid = CREDENTIALS.unpack(ancillary[0][2])[0]
@@ -172,11 +173,3 @@ class LoadedProgram:
         if ended is None or ended.status == "ok":
             return Call("runtime_error", None, "it has ended", seconds)
         return Call(ended.status, None, ended.error, seconds)
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU seconds a process has used so far, by its CPU clock (Linux); 0 when it is gone."""
-    try:
-        return time.clock_gettime((~pid << 3) | 2)
-    except OSError:
-        return 0.0

@@ -70,6 +70,7 @@ class Zygote:
         if (limits, connection is None) != self._last:  # most often the same limits hold for thousands
             self._last, self._header = (limits, connection is None), header_of(limits, connection is not None)
         header = self._header
+        self.is_usable = False  # until it has answered
         try:
             self._control.sendall(FRAME.pack(b"J", len(header), len(source)) + header + source)
             if connection is not None:
@@ -79,7 +80,6 @@ class Zygote:
 
     def answer(self, seconds: float, stopped: Callable[[], bool]) -> tuple[Mapping[str, Any], bytes]:
         """What became of the program; `stopped` ends it. Raises ZygoteLost."""
-        self.is_usable = False
         answer, body = self._receive(seconds + GRACE_SECONDS, stopped)
         self.is_usable = not answer["is_spent"]
         return answer, body

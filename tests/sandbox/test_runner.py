@@ -274,6 +274,21 @@ def test_a_program_that_kills_its_zygotes_has_itself_to_blame():
     assert (execution.status, execution.error) == ("killed", "its zygote was lost: it ended")
 
 
+@pytest.mark.parametrize("without", [(), ("namespaces", "files", "system calls")])
+def test_a_program_holds_no_descriptor_however_many_its_trainer_has(without):
+    trainers = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]
+    look = (
+        "import os\nheld = []\nfor fd in range(2000):\n"
+        "    try: os.fstat(fd); held.append(fd)\n    except OSError: pass\nprint(held)"
+    )
+    try:
+        with Sandbox(num_workers=1, require="none", without=without) as sandbox:
+            assert sandbox.run(look).stdout == "[0, 1, 2]\n"
+    finally:
+        for descriptor in trainers:
+            os.close(descriptor)
+
+
 def test_progress_is_told_in_this_thread(sandbox):
     told = []
     sandbox.run_many(["pass"] * 5, progress=lambda number: told.append((number, threading.current_thread())))
