@@ -110,6 +110,11 @@ class ModelParams(Section):
         default="auto",
         description="Quantize the frozen weights to 4 bits (bitsandbytes, CUDA only); auto = on small GPUs",
     )
+    adapters: str = Field(
+        default="",
+        description="Directory of trained adapters to begin with, a run's adapters/ or a checkpoint of it; "
+        "empty = fresh ones",
+    )
     lora_rank: int = Field(default=16, ge=1, le=1024, description="Rank of the LoRA adapters")
     lora_alpha: int = Field(
         default=32, ge=1, description="LoRA scale; the adapter's output is multiplied by alpha / rank"
@@ -131,6 +136,11 @@ class ModelParams(Section):
             )
         if self.attention == "flash_attention_2" and installed_version("flash-attn") is None:
             yield Conflict("model.attention", "needs flash-attn, which is not installed; sdpa needs nothing")
+        if self.adapters and not os.path.isfile(os.path.join(self.adapters, "adapter_config.json")):
+            yield Conflict(
+                "model.adapters",
+                "holds no adapter_config.json; write a run's adapters or checkpoints/checkpoint-N",
+            )
 
 
 class TasksParams(Section):

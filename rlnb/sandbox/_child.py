@@ -73,17 +73,23 @@ def become(
     run_as_script(code, connection)
 
 
+def rlimits_of(zygote: Any, job: dict[str, Any]) -> dict[int, int]:
+    """What a child limits itself to. Found in the zygote: each page that a child writes is a copied one."""
+    if zygote.layers["limits"] != "on":
+        return {}
+    limits = {
+        resource.RLIMIT_AS: job["memory_mib"] * 2**20,
+        resource.RLIMIT_CPU: int(min(job["cpu_seconds"], 2**31)) + 2,
+        resource.RLIMIT_FSIZE: job["file_mib"] * 2**20,
+    }
+    if zygote.seccomp is None:  # the only thing that holds a fork bomb then, and not one of root's
+        limits[resource.RLIMIT_NPROC] = 0
+    return limits
+
+
 def lock_down(zygote: Any, job: dict[str, Any]) -> None:
     zygote.libc.prctl(_layers.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if zygote.layers["limits"] == "on":
-        limits = {
-            resource.RLIMIT_AS: job["memory_mib"] * 2**20,
-            resource.RLIMIT_CPU: int(min(job["cpu_seconds"], 2**31)) + 2,
-            resource.RLIMIT_FSIZE: job["file_mib"] * 2**20,
-        }
-        if zygote.seccomp is None:  # the only thing that holds a fork bomb then, and not one of root's
-            limits[resource.RLIMIT_NPROC] = 0
-        _layers.limit_resources(limits)
+    _layers.limit_resources(job["rlimits"])
     if zygote.seccomp is not None:
         _layers.deny_system_calls(zygote.libc, zygote.seccomp)
 

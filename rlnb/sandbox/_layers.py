@@ -241,13 +241,12 @@ class Filter:
         self.program = ctypes.create_string_buffer(
             struct.pack("HL", len(bpf) // 8, ctypes.addressof(self.code))
         )
-        own = struct.pack("I", OWN_PID)
-        self.places = [place for place in range(0, len(bpf), 4) if bpf[place : place + 4] == own]
+        self.words = memoryview(self.code).cast("B").cast("I")
+        self.places = [place for place, word in enumerate(self.words) if word == OWN_PID]
 
 
 def deny_system_calls(libc: ctypes.CDLL, seccomp: Filter) -> None:
     """Load a filter, for this process."""
-    own = struct.pack("I", os.getpid())
     for place in seccomp.places:
-        ctypes.memmove(ctypes.addressof(seccomp.code) + place, own, 4)
+        seccomp.words[place] = os.getpid()
     check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, seccomp.program, 0, 0), "seccomp")

@@ -176,6 +176,7 @@ def receive(zygote: Zygote) -> tuple[dict[str, Any], bytes] | None:
     header = zygote.control.recv(header_bytes, socket.MSG_WAITALL)
     if header != zygote.last_header:
         zygote.last_header, zygote.last_job = header, json.loads(header)
+        zygote.last_job["rlimits"] = _child.rlimits_of(zygote, zygote.last_job)
     body = zygote.control.recv(body_bytes, socket.MSG_WAITALL) if body_bytes else b""
     return zygote.last_job, body
 

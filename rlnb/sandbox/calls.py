@@ -52,7 +52,6 @@ class LoadedProgram:
         self._zygote, self._level, self._release = zygote, level, release
         self._connection, theirs = socket.socketpair()
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._connection.settimeout(limits.wall_seconds)
         self._pid = 0
         try:
             zygote.send_job(source, limits, connection=theirs)
@@ -68,17 +67,18 @@ class LoadedProgram:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def call(self, name: str, *arguments: Any) -> Call:
+    def call(self, name: str, *arguments: Any, cpu_seconds: float | None = None) -> Call:
         """Call a function with plain data, or with what a call returned.
 
-        A value that is no plain data comes as a `Reference`. Raises ValueError for arguments that are
-        neither, too large or too deep.
+        A value that is no plain data comes as a `Reference`. cpu_seconds: of this call, by default that of
+        the program's limits. Raises ValueError for arguments that are neither, too large or too deep.
         """
-        return self._ask(["call", name, list(arguments)])
+        limits = self.limits if cpu_seconds is None else replace(self.limits, cpu_seconds=cpu_seconds)
+        return self._ask(["call", name, list(arguments)], limits)
 
     def get(self, name: str) -> Call:
         """The value of a global name, as a call would return it."""
-        return self._ask(["get", name])
+        return self._ask(["get", name], self.limits)
 
     def close(self) -> None:
         """End the program; `ended` then says "ok" if nothing else had ended it."""
@@ -98,17 +98,18 @@ class LoadedProgram:
             self._end()
             return ()
         self._pid = CREDENTIALS.unpack(ancillary[0][2])[0]
-        names = self._ask(["names"]).value
+        names = self._ask(["names"], self.limits).value
         return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
-    def _ask(self, request: Any) -> Call:
+    def _ask(self, request: Any, limits: Limits) -> Call:
         data = _codec.dumps(request)
         if self.ended is not None:
             return self._how_it_ended(0.0)
-        started, used = time.monotonic(), cpu_seconds(self._pid)
+        started = time.monotonic()
         try:
+            self._connection.settimeout(limits.wall_seconds)
             self._connection.sendall(len(data).to_bytes(4, "big") + data)
-            answer = self._read_answer(used)
+            answer = self._read_answer(limits)
         except OSError as error:  # reset by its end, or it does not read
             self._end(("timeout", "time limit") if isinstance(error, TimeoutError) else None)
             answer = None
@@ -125,14 +126,14 @@ class LoadedProgram:
         except ValueError as error:
             return Call("runtime_error", None, f"returned no plain data: {error}", seconds)
 
-    def _read_answer(self, used: float) -> bytes | None:
+    def _read_answer(self, limits: Limits) -> bytes | None:
         """The next answer, None when the program ended instead. Raises TimeoutError, ValueError."""
-        deadline = time.monotonic() + self.limits.wall_seconds
+        deadline, used = time.monotonic() + limits.wall_seconds, cpu_seconds(self._pid)
         data = bytearray()
         size = 4
         while len(data) < size:
             while not self._is_readable(LOOK_SECONDS):
-                if cpu_seconds(self._pid) - used > self.limits.cpu_seconds or time.monotonic() > deadline:
+                if cpu_seconds(self._pid) - used > limits.cpu_seconds or time.monotonic() > deadline:
                     raise TimeoutError
             chunk = self._connection.recv(65536)
             if not chunk:

@@ -45,14 +45,27 @@ def build_prompt(task: Task, form: PromptForm, tokenizer: Any, *, printed_exampl
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": question(task, printed_example=printed_example)},
     ]
-    if not tokenizer.chat_template:
-        raise ParamsError(
-            f"tasks.prompt = {form!r} needs a chat template, which this model's tokenizer does not have; "
-            "write tasks.prompt = 'completion', or take a model made for chat"
-        )
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    text = chat_text(
+        messages, tokenizer, asked_by=f"tasks.prompt = {form!r}", instead="tasks.prompt = 'completion'"
+    )
     prefix = f"```python\n{signature}" if form == "prefilled" else ""
     return Prompt(text + prefix, prefix)
+
+
+def chat_text(messages: list[dict[str, str]], tokenizer: Any, *, asked_by: str, instead: str) -> str:
+    """A chat as text, up to where the reply begins, without a token that the tokenizer puts in front itself.
+
+    Raises ParamsError for a tokenizer without a chat template: `asked_by` is the field, `instead` the remedy.
+    """
+    if not tokenizer.chat_template:
+        raise ParamsError(
+            f"{asked_by} needs a chat template, which this model's tokenizer does not have; "
+            f"write {instead}, or take a model made for chat"
+        )
+    text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+    first = tokenizer.bos_token
+    puts_it_itself = first and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+    return text.removeprefix(first) if puts_it_itself else text
 
 
 def stop_tokens(form: PromptForm, tokenizer: Any) -> list[int]:

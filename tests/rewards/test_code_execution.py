@@ -25,8 +25,9 @@ from rlnb.rewards.code_execution import (
 from rlnb.sandbox import Execution, Limits, Sandbox, zygotes
 from rlnb.sandbox.zygotes import Zygote
 from rlnb.tasks import Task
+from rlnb.tasks.mbpp import load_mbpp
 from rlnb.tasks.programming import Test as Call
-from rlnb.tasks.sources import json_records, load_tasks, mbpp_tasks
+from rlnb.tasks.sources import load_tasks, mbpp_tasks
 
 MBPP = Path(__file__).parents[3] / "shared" / "data" / "mbpp.jsonl"
 SLOW_TASK = 123  # 2 s of computing
@@ -369,9 +370,9 @@ def test_too_many_failures_of_the_sandbox_end_the_run(monkeypatch):
 
 def references_judged(numbers, sandbox: Sandbox, *, seconds: float) -> dict[int, Judgement]:
     """MBPP's own solutions as completions."""
-    records = {record["task_id"]: record for _, record in json_records(MBPP)}
-    tasks = mbpp_tasks((str(number), records[number]) for number in numbers)
-    completions = [f"```python\n{records[number]['code']}\n```" for number in tasks]
+    problems = load_mbpp(path=str(MBPP)).problems
+    tasks = mbpp_tasks(problems[number] for number in numbers)
+    completions = [f"```python\n{problems[number].code}\n```" for number in tasks]
     limits = Limits(cpu_seconds=seconds)
     judgements = judge(completions, list(tasks.values()), [""] * len(tasks), sandbox, limits=limits)
     return dict(zip(tasks, judgements, strict=True))

@@ -48,6 +48,7 @@ class Templates:
     def __init__(self, fence: list[int], *, chat_template: str | None = "{{ messages }}") -> None:
         self.fence = fence
         self.chat_template = chat_template
+        self.bos_token = None
 
     def apply_chat_template(self, messages, *, add_generation_prompt, tokenize):
         assert add_generation_prompt and not tokenize

