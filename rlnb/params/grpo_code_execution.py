@@ -8,6 +8,7 @@ from pydantic import Field
 from rlnb.params.sections import (
     Conflict,
     EvaluationParams,
+    MbppInTrainingParams,
     ModelParams,
     NotebookParams,
     SandboxParams,
@@ -40,6 +41,7 @@ class GrpoCodeExecutionParams(NotebookParams):
     sandbox: SandboxParams = SandboxParams()
     training: TrainingParams = TrainingParams()
     evaluation: EvaluationParams = EvaluationParams()
+    mbpp: MbppInTrainingParams = MbppInTrainingParams()
     vllm: VllmParams = VllmParams()
     tracking: TrackingParams = TrackingParams()
 

@@ -11,11 +11,12 @@ from pydantic.fields import FieldInfo
 
 from rlnb.errors import ParamsError
 
-# The names that the earlier scripts had for these two.
-ENVIRONMENT_NAMES: dict[str, tuple[str, ...]] = {
-    "MBPP_EVAL_NUM_QUESTIONS": ("evaluation", "num_questions"),
-    "MBPP_DATASET_PATH": ("tasks", "mbpp_path"),
-}
+# The names that the earlier scripts had, and every field that each of them sets.
+ENVIRONMENT_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("MBPP_EVAL_NUM_QUESTIONS", ("evaluation", "num_questions")),
+    ("MBPP_DATASET_PATH", ("tasks", "mbpp_path")),
+    ("MBPP_DATASET_PATH", ("mbpp", "path")),
+)
 PREFIX = "RLNB_"
 NO_FIELDS = ("RLNB_OFFLINE",)  # what rlnb/machine reads
 # YAML 1.1 takes these for text, since they have no dot: 1e-5, 2E3.
@@ -100,9 +101,7 @@ def read_environment(
 
     fields: those of the notebook's model. Other RLNB_ names are refused: most often an underscore is missing.
     """
-    named = [
-        (name, field) for name, field in ENVIRONMENT_NAMES.items() if name in environ and field in fields
-    ]
+    named = [(name, field) for name, field in ENVIRONMENT_NAMES if name in environ and field in fields]
     problems = []
     for name in sorted(environ):
         field = tuple(name.removeprefix(PREFIX).lower().split("__", 1))

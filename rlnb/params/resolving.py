@@ -11,6 +11,7 @@ from rlnb.machine import Machine, Recommendation, installed_version
 from rlnb.params.problems import show
 from rlnb.params.sections import (
     Conflict,
+    MbppParams,
     ModelParams,
     NotebookParams,
     Section,
@@ -26,12 +27,42 @@ SomeParams = TypeVar("SomeParams", bound=NotebookParams)
 
 def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a run may download a model or data, or report to W&B: is the hub worth asking for?"""
-    model, tasks, tracking = (getattr(params, name, None) for name in ("model", "tasks", "tracking"))
+    model, tracking = _model_to_load(params), getattr(params, "tracking", None)
     return (
-        (isinstance(model, ModelParams) and model.id not in ("embedded", "tiny"))
-        or (isinstance(tasks, TasksParams) and tasks.source == "mbpp" and not tasks.mbpp_path)
+        (model is not None and model.id not in ("embedded", "tiny"))
+        or bool(_downloads_of_mbpp(params))
         or (isinstance(tracking, TrackingParams) and tracking.wandb == "auto" and _has_wandb_key(environ))
     )
+
+
+def _model_to_load(params: NotebookParams) -> ModelParams | None:
+    """The section model, None where completions come from elsewhere."""
+    model, writer = getattr(params, "model", None), getattr(params, "writer", None)
+    is_needed = writer is None or writer.kind == "policy"
+    return model if is_needed and isinstance(model, ModelParams) else None
+
+
+def _downloads_of_mbpp(params: NotebookParams) -> list[str]:
+    """The fields that ask for MBPP from the hub."""
+    tasks, mbpp = getattr(params, "tasks", None), _with_source(params)
+    fields = []
+    if isinstance(tasks, TasksParams) and tasks.source == "mbpp" and not tasks.mbpp_path:
+        fields.append("tasks.source")
+    if mbpp is not None and mbpp.source == "hub" and not mbpp.path and getattr(mbpp, "enabled", True):
+        fields.append("mbpp.source")
+    return fields
+
+
+def _with_source(params: NotebookParams) -> MbppParams | None:
+    """The section mbpp with its "auto" settled: the same problems as the tasks, the hub's without tasks."""
+    mbpp, tasks = getattr(params, "mbpp", None), getattr(params, "tasks", None)
+    if not isinstance(mbpp, MbppParams) or mbpp.source != "auto":
+        return mbpp
+    if not isinstance(tasks, TasksParams):
+        return mbpp.model_copy(update={"source": "hub"})
+    if tasks.source != "mbpp":
+        return mbpp.model_copy(update={"source": "builtin"})
+    return mbpp.model_copy(update={"source": "hub", "path": mbpp.path or tasks.mbpp_path})
 
 
 def resolve(
@@ -57,6 +88,10 @@ def resolve(
         if isinstance(section, Section) and getattr(section, field, None) == "auto":
             resolved = resolved.model_copy(update={name: section.model_copy(update={field: choice})})
             sources[f"{name}.{field}"] = "auto"
+    mbpp = _with_source(resolved)
+    if mbpp is not None and mbpp != getattr(params, "mbpp", None):
+        resolved = resolved.model_copy(update={"mbpp": mbpp})
+        sources["mbpp.source"] = "auto"
     resolved._sources = sources
     return resolved
 
@@ -82,8 +117,8 @@ def check_machine(
 
 
 def _model_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Conflict]:
-    model, device = getattr(params, "model", None), machine.accelerator or "a CPU"
-    if not isinstance(model, ModelParams):
+    model, device = _model_to_load(params), machine.accelerator or "a CPU"
+    if model is None:
         return
     if machine.capability is None:
         if model.dtype == "float16":
@@ -105,22 +140,22 @@ def _model_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Confl
 
 def _offline_conflicts(params: NotebookParams, environ: Mapping[str, str]) -> Iterator[Conflict]:
     """What would have to be downloaded, as far as folders tell; loading it says the rest."""
-    model, tasks = getattr(params, "model", None), getattr(params, "tasks", None)
-    if isinstance(model, ModelParams) and model.engine != "unsloth":  # which loads copies under other names
+    model = _model_to_load(params)
+    if model is not None and model.engine != "unsloth":  # which loads copies under other names
         cached = os.path.join(model.cache_dir, "models--" + model.id.replace("/", "--"))
         if model.id not in ("embedded", "tiny") and not os.path.isdir(model.id) and not os.path.isdir(cached):
             reason = (
                 f"is not in {model.cache_dir} and the hub cannot be reached; copy it there or write embedded"
             )
             yield Conflict("model.id", reason)
-    if isinstance(tasks, TasksParams) and tasks.source == "mbpp" and not tasks.mbpp_path:
-        home = environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
-        cache = environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")
-        if not os.path.isdir(os.path.join(cache, "google-research-datasets___mbpp")):
-            reason = (
-                "cannot be had: the hub cannot be reached; set tasks.mbpp_path to a copy, or write builtin"
+    home = environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    cache = environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")
+    if not os.path.isdir(os.path.join(cache, "google-research-datasets___mbpp")):
+        for field in _downloads_of_mbpp(params):
+            path = "tasks.mbpp_path" if field == "tasks.source" else "mbpp.path"
+            yield Conflict(
+                field, f"cannot be had: the hub cannot be reached; set {path} to a copy, or write builtin"
             )
-            yield Conflict("tasks.source", reason)
 
 
 def _vllm_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Conflict]:

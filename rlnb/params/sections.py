@@ -190,6 +190,41 @@ class TasksParams(Section):
             yield Conflict("tasks.mbpp_path", f"is neither file nor directory in {os.getcwd()}")
 
 
+class MbppParams(Section):
+    source: Literal["auto", "hub", "builtin"] = Field(
+        default="auto",
+        description="Problems: MBPP from the hub, or the 50 of its format that come with rlnb; auto = as "
+        "tasks.source, hub where there is none",
+    )
+    path: str = Field(
+        default="",
+        description="File in MBPP's format, or a directory with the published one; wins over source",
+    )
+    subset: Literal["full", "sanitized"] = Field(
+        default="full", description="All 974 problems, or the 427 that people have checked"
+    )
+    split: Literal["test", "validation", "train", "prompt", "all"] = Field(
+        default="test", description="Which problems, by task_id as published"
+    )
+    template: Literal["paper", "docstring", "chat"] = Field(
+        default="chat",
+        description="Form of the question: paper = 3 solved examples and all asserts, docstring = a program "
+        "to be continued, one assert, chat = a user's message, one assert",
+    )
+    max_completion_length: int = Field(default=512, ge=1, description="Longest completion (tokens)")
+    batch_size: int = Field(default=32, ge=1, description="Completions written side by side")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.path and not os.path.exists(self.path):
+            yield Conflict("mbpp.path", f"is neither file nor directory in {os.getcwd()}")
+
+
+class MbppInTrainingParams(MbppParams):
+    enabled: bool = Field(
+        default=True, description="Measure pass rates on MBPP too, whenever evaluation measures"
+    )
+
+
 class SandboxParams(Section):
     timeout_seconds: float = Field(
         default=5.0, gt=0, le=600, description="Time limit of one program (seconds)"
@@ -198,6 +233,11 @@ class SandboxParams(Section):
     output_kib: int = Field(default=64, ge=1, description="Limit of what one program may print (KiB)")
     num_workers: int = Field(
         default=0, ge=0, description="Programs run at the same time; 0 = one a usable core"
+    )
+    require: Literal["basic", "standard", "strict"] = Field(
+        default="standard",
+        description="Least isolation to run with: basic = own process and limits, standard = few system "
+        "calls and files too, strict = namespaces too",
     )
 
 

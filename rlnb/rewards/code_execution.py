@@ -2,8 +2,9 @@
 
 A completion is judged twice: once as a script, as its writer meant it, and once with calls of its function
 behind it, whose results are compared out here. The expected results are never sent to the program's process,
-so nothing that it prints can make a wrong function right. But its reads are not restricted: a program that
-looks for them can find on the disk what they come from, `rlnb.tasks.families` or a file of tasks.
+so nothing that it prints can make a wrong function right. At the sandbox's level "basic" its reads are not
+restricted: a program that looks for them can find on the disk what they come from, `rlnb.tasks.families` or a
+file of tasks; from "standard" on it cannot.
 """
 
 import ast
@@ -15,8 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlnb.errors import SandboxUnavailable
-from rlnb.sandbox import Execution, Limits, Sandbox
+from rlnb.sandbox import Execution, FailureCount, Limits, Sandbox
 from rlnb.tasks import Task, extract_code
 
 Preset = Literal["execution", "tests"]
@@ -38,7 +38,6 @@ EXECUTION_REWARDS: dict[str, float | None] = {
 # Preset "tests": correctness pays, wrong code earns nothing, code that does not run less than nothing.
 PASS_REWARD, WRONG_REWARD, ERROR_REWARD = 1.0, 0.0, -0.25
 OUTCOMES = tuple(EXECUTION_REWARDS)
-MAX_SANDBOX_ERRORS = 0.01
 
 
 @dataclass(frozen=True)
@@ -192,8 +191,7 @@ class CodeReward:
         self.sandbox = sandbox
         self.preset = preset
         self.seconds = 0.0
-        self.num_judged = 0
-        self.num_sandbox_errors = 0
+        self.failures = FailureCount()
         self.last_outcomes: list[str] = []
 
     def __call__(
@@ -212,7 +210,8 @@ class CodeReward:
         judgements = judge([text_of(completion) for completion in completions], tasks, prefix, self.sandbox)
         rewards = [judgement.reward(self.preset) for judgement in judgements]
         self.last_outcomes = [judgement.outcome for judgement in judgements]
-        self._count_sandbox_errors(judgements)
+        failed = [judgement for judgement in judgements if judgement.outcome == "sandbox_error"]
+        self.failures.add(len(judgements), [one.execution.error if one.execution else "" for one in failed])
         self.seconds += time.perf_counter() - started
         if log_metric:
             for name, value in batch_metrics(judgements, rewards).items():
@@ -222,17 +221,6 @@ class CodeReward:
             log_extra("outcome", self.last_outcomes)
             log_extra("passed", [judgement.passed for judgement in judgements])
         return rewards
-
-    def _count_sandbox_errors(self, judgements: Sequence[Judgement]) -> None:
-        self.num_judged += len(judgements)
-        failed = [judgement for judgement in judgements if judgement.outcome == "sandbox_error"]
-        self.num_sandbox_errors += len(failed)
-        if failed and self.num_sandbox_errors > max(1, MAX_SANDBOX_ERRORS * self.num_judged):
-            error = failed[0].execution.error if failed[0].execution else ""
-            raise SandboxUnavailable(
-                f"sandbox: {self.num_sandbox_errors} of {self.num_judged} programs could not be run "
-                f"({error}); `rlnb doctor` shows what this machine allows"
-            )
 
 
 def text_of(completion: Any) -> str:

@@ -2,7 +2,18 @@
 
 from rlnb.sandbox.calls import Call, LoadedProgram
 from rlnb.sandbox.executions import Execution, Level, Limits
+from rlnb.sandbox.failures import FailureCount
 from rlnb.sandbox.oracle import Verdict, check_tests
 from rlnb.sandbox.runner import Sandbox
 
-__all__ = ["Call", "Execution", "Level", "Limits", "LoadedProgram", "Sandbox", "Verdict", "check_tests"]
+__all__ = [
+    "Call",
+    "Execution",
+    "FailureCount",
+    "Level",
+    "Limits",
+    "LoadedProgram",
+    "Sandbox",
+    "Verdict",
+    "check_tests",
+]

@@ -145,7 +145,7 @@ def flush() -> None:
 def answer_calls(connection: int, program: dict[str, Any]) -> None:
     """Call the program's functions for the other side, until it closes the connection.
 
-    A request is ["names"] (of all functions), ["get", name] or ["call", name, [argument, ...]]; an answer
+    A request is ["names"] (of all functions), ["get", name] or ["call", name, arguments, keywords]; an answer
     begins with "V", a value, or "E", the text of an exception.
     """
     kept: list[Any] = []
@@ -160,7 +160,7 @@ def answer_calls(connection: int, program: dict[str, Any]) -> None:
                     value = [name for name, member in program.items() if callable(member)]
                 else:
                     member = program[request[1]]
-                    value = member(*request[2]) if request[0] == "call" else member
+                    value = member(*request[2], **request[3]) if request[0] == "call" else member
                 answer = b"V" + _codec.dumps(value, kept)
             except BaseException as error:
                 answer = b"E" + f"{type(error).__name__}: {error}".encode(errors="replace")[:2000]

@@ -4,7 +4,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,14 +67,21 @@ class LoadedProgram:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def call(self, name: str, *arguments: Any, cpu_seconds: float | None = None) -> Call:
+    def call(
+        self,
+        name: str,
+        *arguments: Any,
+        keywords: Mapping[str, Any] | None = None,
+        cpu_seconds: float | None = None,
+    ) -> Call:
         """Call a function with plain data, or with what a call returned.
 
-        A value that is no plain data comes as a `Reference`. cpu_seconds: of this call, by default that of
-        the program's limits. Raises ValueError for arguments that are neither, too large or too deep.
+        A value that is no plain data comes as a `Reference`. keywords: the call's keyword arguments.
+        cpu_seconds: of this call, by default that of the program's limits. Raises ValueError for arguments
+        that are no plain data, too large or too deep.
         """
         limits = self.limits if cpu_seconds is None else replace(self.limits, cpu_seconds=cpu_seconds)
-        return self._ask(["call", name, list(arguments)], limits)
+        return self._ask(["call", name, list(arguments), dict(keywords or {})], limits)
 
     def get(self, name: str) -> Call:
         """The value of a global name, as a call would return it."""

@@ -1,7 +1,7 @@
 """Tests that run here, against functions that run in the sandbox: a program sees arguments, never a test."""
 
 import builtins
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +50,26 @@ def check_tests(
 
     functions, values: the names that stand for the program's own; all others, `sum` or `set` too, are those
     of this side, whatever the program defines. imports: trusted statements for this side. A test that fails
-    does not end the others; a call that the program does not survive does.
+    does not end the others; a call that the program does not survive does. Where the sandbox failed, all is
+    tried once more.
     """
+    names = {"functions": functions, "values": values}
+    verdict = run_tests(sandbox, program, tests, names=names, imports=imports, limits=limits)
+    if verdict.status == "sandbox_error":
+        verdict = run_tests(sandbox, program, tests, names=names, imports=imports, limits=limits)
+    return verdict
+
+
+def run_tests(
+    sandbox: Sandbox,
+    program: str,
+    tests: Sequence[str],
+    *,
+    names: Mapping[str, Collection[str]],
+    imports: str,
+    limits: Limits | None,
+) -> Verdict:
+    """One try of `check_tests`."""
     results: list[bool | None] = [None] * len(tests)
     with sandbox.load(program, limits=limits) as loaded:
         if loaded.ended is not None:
@@ -60,15 +78,15 @@ def check_tests(
             )
         status: Status = "ok"
         error = ""
-        names: dict[str, Any] = {"__builtins__": builtins}
-        exec(imports, names)
-        names |= {name: stub(loaded, name) for name in functions}
-        names |= {name: loaded.get(name).value for name in values}
+        here: dict[str, Any] = {"__builtins__": builtins}
+        exec(imports, here)
+        here |= {name: stub(loaded, name) for name in names["functions"]}
+        here |= {name: loaded.get(name).value for name in names["values"]}
         for index, test in enumerate(tests):
             if loaded.ended is not None:
                 break
             try:
-                exec(test, dict(names))
+                exec(test, dict(here))
                 results[index] = True
             except AssertionError as failed:
                 results[index] = False
@@ -90,8 +108,8 @@ def at_fault(status: Status) -> Status:
 def stub(loaded: LoadedProgram, name: str) -> Any:
     """A function that calls the program's of that name."""
 
-    def called(*arguments: Any) -> Any:
-        call = loaded.call(name, *arguments)
+    def called(*arguments: Any, **keywords: Any) -> Any:
+        call = loaded.call(name, *arguments, keywords=keywords)
         if call.status != "ok":
             raise CallFailed(call)
         return call.value

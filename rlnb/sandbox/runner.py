@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox.calls import LoadedProgram
@@ -64,7 +65,7 @@ class Sandbox:
         limits: Limits | None = None,
         *,
         num_workers: int = 0,
-        require: Level = "basic",
+        require: Level = "standard",
         without: Collection[str] = (),
     ) -> None:
         if not sys.platform.startswith("linux"):
@@ -86,6 +87,14 @@ class Sandbox:
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def from_params(cls, params: Any) -> "Sandbox":
+        """What the section `sandbox` of a notebook's parameters asks for."""
+        limits = Limits(
+            cpu_seconds=params.timeout_seconds, memory_mib=params.memory_mib, output_kib=params.output_kib
+        )
+        return cls(limits, num_workers=params.num_workers, require=params.require)
 
     def __enter__(self) -> "Sandbox":
         return self

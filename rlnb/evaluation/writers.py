@@ -1,0 +1,182 @@
+"""Who writes completions for MBPP: a policy, a server that speaks OpenAI's protocol, or a file.
+
+A writer is called with the questions of a template and hands over each completion as soon as it has it.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.policy import Policy, generate
+from rlnb.tasks.mbpp_prompts import Template, is_complete
+from rlnb.tasks.prompts import chat_text
+from rlnb.tasks.records import checked, json_records, typed
+
+Received = Callable[[int, str], None]
+API_KEY = "OPENAI_API_KEY"
+SERVER_STOPS = 4  # OpenAI's protocol allows no more; the rest is cut off here, as all of it would be
+
+
+class Writer(Protocol):
+    """Writes one completion a question, and calls received(number of the question, completion) for each."""
+
+    def __call__(self, questions: Sequence[str], template: Template, received: Received) -> None: ...
+
+
+@dataclass(frozen=True)
+class PolicyWriter:
+    """A policy in this process; sampling depends on the seed, the questions and the batch size alone."""
+
+    policy: Policy
+    temperature: float
+    max_completion_length: int
+    batch_size: int
+    seed: int
+
+    def __call__(self, questions: Sequence[str], template: Template, received: Received) -> None:
+        if template.is_chat:
+            asked_by, instead = f"mbpp.template = {template.name!r}", "paper or docstring"
+            questions = [
+                chat_text(
+                    [{"role": "user", "content": question}],
+                    self.policy.tokenizer,
+                    asked_by=asked_by,
+                    instead=instead,
+                )
+                for question in questions
+            ]
+        generate(
+            self.policy,
+            questions,
+            max_new_tokens=self.max_completion_length,
+            temperature=self.temperature,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            is_complete=partial(is_complete, template=template),
+            received=received,
+        )
+
+
+@dataclass(frozen=True)
+class EndpointWriter:
+    """A server with OpenAI's protocol, vLLM's for instance: `/chat/completions`, or `/completions`.
+
+    base_url: up to and with `/v1`. The key, where one is needed, is in OPENAI_API_KEY. A request that fails
+    for the moment is made again, five times; then PolicyUnavailable says what the server answered.
+    """
+
+    base_url: str
+    model: str
+    temperature: float
+    max_completion_length: int
+    seed: int
+    num_parallel: int = 32
+    timeout_seconds: float = 600.0
+
+    def __call__(self, questions: Sequence[str], template: Template, received: Received) -> None:
+        retry = Retry(5, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504), allowed_methods=None)
+        adapter = HTTPAdapter(pool_maxsize=self.num_parallel, max_retries=retry)
+        pool = ThreadPoolExecutor(self.num_parallel, thread_name_prefix="endpoint")
+        with requests.Session() as session:
+            session.mount("http://", adapter)
+            session.mount("https://", adapter)
+            asked = {
+                pool.submit(self.ask, session, question, template, self.seed + number): number
+                for number, question in enumerate(questions)
+            }
+            try:
+                for answer in as_completed(asked):
+                    received(asked[answer], answer.result())
+            finally:  # an interrupt does not wait for the answers that are still being written
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def ask(self, session: requests.Session, question: str, template: Template, seed: int) -> str:
+        """One completion. Raises PolicyUnavailable."""
+        path = "/chat/completions" if template.is_chat else "/completions"
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": question}]}
+        if not template.is_chat:
+            asked = {"prompt": question, "stop": list(template.stops[:SERVER_STOPS])}
+        key = os.environ.get(API_KEY)
+        url = self.base_url.rstrip("/") + path
+        try:
+            response = session.post(
+                url,
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                json={
+                    **asked,
+                    "model": self.model,
+                    "temperature": self.temperature,
+                    "max_tokens": self.max_completion_length,
+                    "seed": seed,
+                },
+                timeout=self.timeout_seconds,
+            )
+            if not response.ok:
+                raise PolicyUnavailable(f"{url}: answers {response.status_code}: {response.text[:300]}")
+            choice = response.json()["choices"][0]
+            return str((choice["message"]["content"] if template.is_chat else choice["text"]) or "")
+        except requests.RequestException as error:
+            raise PolicyUnavailable(f"{url}: cannot be asked: {error}; is the server running?") from error
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise PolicyUnavailable(
+                f"{url}: does not answer as OpenAI's protocol has it: {error!r}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class WrittenSample:
+    """A completion from a file. is_program: it is the whole program, to be run as it stands."""
+
+    task_id: int
+    text: str
+    is_program: bool
+
+
+def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
+    """Completions from a file, in its order.
+
+    EvalPlus's form: a line a sample, {"task_id": "Mbpp/11" or 11, "solution": program} or "completion" in
+    place of it, which is cut by the template's stop rule. bigcode's form: one list, whose n-th entry is the
+    list of programs for the n-th of `task_ids`. Raises ParamsError.
+    """
+    records = list(json_records(Path(path), what="sample"))
+    if records and all(isinstance(record, list) for _, record in records):
+        return list(bigcode_samples(records, path, task_ids))
+    known = set(task_ids)
+    samples = [checked(evalplus_sample, place, record, what="sample") for place, record in records]
+    for (place, _), sample in zip(records, samples, strict=True):
+        if sample.task_id not in known:
+            raise ParamsError(f"{place}: task_id {sample.task_id} is none of the problems that are evaluated")
+    return samples
+
+
+def evalplus_sample(record: Mapping[str, Any]) -> WrittenSample:
+    number = record["task_id"]
+    number = number.rpartition("/")[2] if isinstance(number, str) else typed(number, int, name="task_id")
+    is_program = "solution" in record
+    name = "solution" if is_program else "completion"
+    return WrittenSample(int(number), typed(record[name], str, name=name), is_program)
+
+
+def bigcode_samples(
+    records: Sequence[tuple[str, Any]], path: str, task_ids: Sequence[int]
+) -> Iterable[WrittenSample]:
+    if len(records) != len(task_ids):
+        raise ParamsError(
+            f"{path}: holds {len(records)} lists of programs for {len(task_ids)} problems; write one for "
+            "each, in the order of task_ids"
+        )
+    for task_id, (place, programs) in zip(task_ids, records, strict=True):
+        for program in programs:
+            if not isinstance(program, str):
+                raise ParamsError(f"{place}: no sample: {program!r} is no text")
+            yield WrittenSample(task_id, program, is_program=True)
