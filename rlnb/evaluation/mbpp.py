@@ -206,13 +206,15 @@ class MbppEvaluation:
 
     @classmethod
     def from_params(cls, params: Any, sandbox: Sandbox) -> "MbppEvaluation":
-        """What the sections `mbpp` and `evaluation` of a notebook's parameters ask for.
+        """What the sections `mbpp` and `evaluation` of parameters ask for, nothing where one is not enabled.
 
         Raises ParamsError for data that cannot be read or that hold no problem of the split.
         """
         mbpp, asked = params.mbpp, params.evaluation
-        data = load_mbpp(mbpp.source, path=mbpp.path, subset=mbpp.subset)
-        if not data.split(mbpp.split):
+        data = ProblemSet({}, "", "")
+        if is_wanted := getattr(mbpp, "enabled", True) and getattr(asked, "enabled", True):
+            data = load_mbpp(mbpp.source, path=mbpp.path, subset=mbpp.subset)
+        if is_wanted and not data.split(mbpp.split):
             raise ParamsError(f"{data.source}: holds no problem of mbpp.split = {mbpp.split!r}; write all")
         return cls(
             data=data,
@@ -271,7 +273,10 @@ class MbppEvaluation:
         num_questions: int,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Sample]:
-        """Ask and check; keeps the random state. progress: called with (completions written, all)."""
+        """Ask and check; keeps the random state. progress: called with (completions written, all).
+
+        Returns nothing where MBPP is not asked for (mbpp.enabled).
+        """
         return evaluate(
             self.problems(num_questions),
             self.template,

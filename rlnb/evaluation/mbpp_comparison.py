@@ -55,7 +55,7 @@ def comparison_text(comparison: Mapping[str, Any]) -> str:
 
 
 def read_results(path: str | Path) -> dict[str, Any]:
-    """What `save_results` wrote. Raises ParamsError."""
+    """What `rlnb.evaluation.mbpp_results.save_evaluation` wrote. Raises ParamsError."""
     try:
         results = json.loads(Path(path).read_text(encoding="utf-8"))
         problem_rates(results)

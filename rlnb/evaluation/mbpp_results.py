@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import rlnb
-from rlnb.evaluation.compare import bootstrap_mean, pass_at_k, wilson_interval
+from rlnb.evaluation.compare import bootstrap_difference, bootstrap_mean, pass_at_k, wilson_interval
 from rlnb.evaluation.mbpp import Sample
 from rlnb.evaluation.plus import PlusReport
 from rlnb.machine import installed_version, rank
@@ -40,6 +40,28 @@ def mbpp_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     }
 
 
+def compare_samples(before: Sequence[Sample], after: Sequence[Sample]) -> list[dict[str, Any]]:
+    """A row for `rlnb.display`: pass@1 before and after on the problems of both, none where there is none."""
+    old, new = passes_by_problem(before), passes_by_problem(after)
+    both = sorted(old.keys() & new.keys())
+    if not both:
+        return []
+    rates = [[sum(passes[number]) / len(passes[number]) for number in both] for passes in (old, new)]
+    difference = bootstrap_difference(*rates)
+    return [
+        {
+            "measure": "pass_rate_sampled",
+            "split": "mbpp",
+            "num_tasks": len(both),
+            "before": sum(rates[0]) / len(both),
+            "after": sum(rates[1]) / len(both),
+            "difference": difference.value,
+            "low": difference.low,
+            "high": difference.high,
+        }
+    ]
+
+
 def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> dict[str, Any]:
     """What an evaluation found: pass@k with 95% intervals, passes on shown and held-out asserts, outcomes.
 
@@ -67,12 +89,12 @@ def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> dict[str
     }
 
 
-def save_results(
+def save_evaluation(
     path: str | Path,
     samples: Sequence[Sample],
     *,
     settings: Mapping[str, Any],
-    summary: Mapping[str, Any],
+    ks: Collection[int] = (1,),
     plus: PlusReport | None = None,
 ) -> None:
     """Write one evaluation as JSON, whole or not at all: settings, versions, summary, a verdict a sample."""
@@ -83,7 +105,7 @@ def save_results(
     results = {
         "settings": settings,
         "versions": versions(),
-        "summary": {**summary, **({"plus": plus.summary} if plus is not None else {})},
+        "summary": summarize(samples, ks) | ({"plus": plus.summary} if plus is not None else {}),
         "samples": records,
     }
     if rank() == 0:

@@ -149,7 +149,9 @@ def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
     list of programs for the n-th of `task_ids`. Raises ParamsError.
     """
     records = list(json_records(Path(path), what="sample"))
-    if records and all(isinstance(record, list) for _, record in records):
+    if not records:
+        raise ParamsError(f"{path}: holds no sample")
+    if all(isinstance(record, list) for _, record in records):
         return list(bigcode_samples(records, path, task_ids))
     known = set(task_ids)
     samples = [checked(evalplus_sample, place, record, what="sample") for place, record in records]
@@ -161,10 +163,15 @@ def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
 
 def evalplus_sample(record: Mapping[str, Any]) -> WrittenSample:
     number = record["task_id"]
-    number = number.rpartition("/")[2] if isinstance(number, str) else typed(number, int, name="task_id")
+    if isinstance(number, str):
+        digits = number.rpartition("/")[2]
+        if not digits.isdecimal():
+            raise ValueError(f"task_id = {number!r} names no number")
+        number = int(digits)
     is_program = "solution" in record
     name = "solution" if is_program else "completion"
-    return WrittenSample(int(number), typed(record[name], str, name=name), is_program)
+    text = typed(record[name], str, name=name)
+    return WrittenSample(typed(number, int, name="task_id"), text, is_program)
 
 
 def bigcode_samples(

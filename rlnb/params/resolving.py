@@ -48,7 +48,10 @@ def _downloads_of_mbpp(params: NotebookParams) -> list[str]:
     fields = []
     if isinstance(tasks, TasksParams) and tasks.source == "mbpp" and not tasks.mbpp_path:
         fields.append("tasks.source")
-    if mbpp is not None and mbpp.source == "hub" and not mbpp.path and getattr(mbpp, "enabled", True):
+    is_measured = all(
+        getattr(section, "enabled", True) for section in (mbpp, getattr(params, "evaluation", None))
+    )
+    if is_measured and mbpp is not None and mbpp.source == "hub" and not mbpp.path:
         fields.append("mbpp.source")
     return fields
 

@@ -47,9 +47,14 @@ class Policy:
 
 
 def load_policy(
-    params: ModelParams, *, gradient_checkpointing: bool = False, max_seq_length: int = 2048, seed: int = 42
+    params: ModelParams,
+    *,
+    is_trained: bool = True,
+    gradient_checkpointing: bool = False,
+    max_seq_length: int = 2048,
+    seed: int = 42,
 ) -> Policy:
-    """Load a model and put LoRA adapters on it: fresh ones, or those of `params.adapters`.
+    """Load a model and put LoRA adapters on it: those of `params.adapters`, or fresh ones if it is trained.
 
     params: the section `model` without an "auto" (`rlnb.params.resolve`). seed: of fresh adapters' first
     values. The two before it matter to unsloth, which fixes them at loading.
@@ -58,24 +63,16 @@ def load_policy(
     source = model_directory(params.id, params.cache_dir)
     if params.adapters:
         check_base(params.adapters, source)
-    targets = list(params.lora_target_modules)
-    lora = {
-        "r": params.lora_rank,
-        "lora_alpha": params.lora_alpha,
-        "lora_dropout": params.lora_dropout,
-        "target_modules": targets[0] if targets == ["all-linear"] else targets,
-    }
+    checkpointing: str | bool = "unsloth" if gradient_checkpointing else False
     if params.engine == "unsloth":
         model, tokenizer = load_with_unsloth(
-            source,
-            params,
-            lora,
-            gradient_checkpointing=gradient_checkpointing,
-            max_seq_length=max_seq_length,
-            seed=seed,
+            source, params, max_seq_length=max_seq_length, checkpointing=checkpointing
         )
     else:
-        model, tokenizer = load_with_transformers(source, params, lora, seed=seed)
+        model, tokenizer = load_with_transformers(source, params, is_trained=is_trained)
+    if is_trained and not params.adapters:
+        check_targets(model, params)
+        model = with_fresh_adapters(model, params, checkpointing=checkpointing, seed=seed)
     complete_tokenizer(model, tokenizer)
     return Policy(model, tokenizer, source, params.engine)
 
@@ -85,10 +82,8 @@ def hub_cache(source: str, params: ModelParams) -> str | None:
     return None if Path(source).is_dir() else params.cache_dir
 
 
-def load_with_transformers(
-    source: str, params: ModelParams, lora: dict[str, Any], *, seed: int
-) -> tuple[Any, Any]:
-    """Model and tokenizer by transformers and peft; 4-bit by bitsandbytes."""
+def load_with_transformers(source: str, params: ModelParams, *, is_trained: bool) -> tuple[Any, Any]:
+    """Model and tokenizer by transformers, adapters of a directory by peft, 4 bits by bitsandbytes."""
     cache = hub_cache(source, params)
     options: dict[str, Any] = {
         "dtype": DTYPES[params.dtype],
@@ -107,49 +102,60 @@ def load_with_transformers(
     with clear_errors(params):
         tokenizer = AutoTokenizer.from_pretrained(source, cache_dir=cache)
         model = AutoModelForCausalLM.from_pretrained(source, **options)
-        if params.load_in_4bit:
+        if params.load_in_4bit and is_trained:
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     if params.adapters:
-        return with_adapters(model, params), tokenizer
-    check_targets(model, params)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+        try:
+            model = PeftModel.from_pretrained(model, params.adapters, is_trainable=is_trained)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise PolicyUnavailable(
+                f"model.adapters = {params.adapters!r} cannot be loaded: {reason}"
+            ) from error
     return model, tokenizer
 
 
 def load_with_unsloth(
-    source: str,
-    params: ModelParams,
-    lora: dict[str, Any],
-    *,
-    gradient_checkpointing: bool,
-    max_seq_length: int,
-    seed: int,
+    source: str, params: ModelParams, *, max_seq_length: int, checkpointing: str | bool
 ) -> tuple[Any, Any]:
-    """Model and tokenizer by unsloth, which must have been imported before trl: the notebooks do so."""
+    """Model and tokenizer by unsloth, which must have been imported before trl: the notebooks do so.
+
+    Of a directory of adapters it loads the model that they name, and them.
+    """
     from unsloth import FastLanguageModel
 
-    if lora["target_modules"] == "all-linear":
-        lora = {**lora, "target_modules": LINEAR_LAYERS}
     with clear_errors(params):
         model, tokenizer = FastLanguageModel.from_pretrained(
-            source,
+            params.adapters or source,
             dtype=DTYPES[params.dtype],
             load_in_4bit=bool(params.load_in_4bit),
             max_seq_length=max_seq_length,
+            use_gradient_checkpointing=checkpointing,
             cache_dir=hub_cache(source, params),
         )
-    if params.adapters:
-        return with_adapters(model, params), tokenizer
-    check_targets(model, params)
-    model = FastLanguageModel.get_peft_model(
-        model,
-        use_gradient_checkpointing="unsloth" if gradient_checkpointing else False,
-        random_state=seed,
-        **lora,
-    )
     return model, tokenizer
+
+
+def with_fresh_adapters(model: Any, params: ModelParams, *, checkpointing: str | bool, seed: int) -> Any:
+    """The model with untrained LoRA adapters, which change nothing yet."""
+    targets = list(params.lora_target_modules)
+    lora: dict[str, Any] = {
+        "r": params.lora_rank,
+        "lora_alpha": params.lora_alpha,
+        "lora_dropout": params.lora_dropout,
+        "target_modules": targets[0] if targets == ["all-linear"] else targets,
+    }
+    if params.engine == "unsloth":
+        from unsloth import FastLanguageModel
+
+        if lora["target_modules"] == "all-linear":
+            lora = {**lora, "target_modules": LINEAR_LAYERS}
+        return FastLanguageModel.get_peft_model(
+            model, use_gradient_checkpointing=checkpointing, random_state=seed, **lora
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
 
 
 def check_base(adapters: str, source: str) -> None:
@@ -158,15 +164,6 @@ def check_base(adapters: str, source: str) -> None:
     base = str(config.get("base_model_name_or_path") or "")
     if base and Path(base).name != Path(source).name:
         raise ParamsError(f"model.adapters = {adapters!r} belong to {base}, not to model.id, {source}")
-
-
-def with_adapters(model: Any, params: ModelParams) -> Any:
-    """The model with the adapters of a directory, to be trained on or evaluated; their rank is their own."""
-    try:
-        return PeftModel.from_pretrained(model, params.adapters, is_trainable=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise PolicyUnavailable(f"model.adapters = {params.adapters!r} cannot be loaded: {reason}") from error
 
 
 def complete_tokenizer(model: Any, tokenizer: Any) -> None:

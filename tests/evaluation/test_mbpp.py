@@ -1,0 +1,372 @@
+"""Evaluating on MBPP: real programs in a real sandbox, asked for by writers that a test can see through."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rlnb.errors import ParamsError, SandboxUnavailable
+from rlnb.evaluation.kept import KeptWriter
+from rlnb.evaluation.mbpp import Sample, choose, evaluate, evaluate_samples
+from rlnb.evaluation.mbpp_comparison import compare_results, comparison_text
+from rlnb.evaluation.mbpp_results import compare_samples, mbpp_metrics, save_evaluation, summarize
+from rlnb.evaluation.writers import WrittenSample, read_samples
+from rlnb.sandbox import Limits, Sandbox, Verdict, zygotes
+from rlnb.tasks.mbpp import Problem, interface, load_mbpp
+from rlnb.tasks.mbpp_prompts import TEMPLATES, question
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+CHAT = TEMPLATES["chat"]
+ASSERTS = ("assert double(2) == 4", "assert double(3) == 6", "assert double(0) == 0")
+DOUBLE = Problem(1, "Write a function to double a number.", "def double(n): return 2 * n", ASSERTS)
+TRIPLE = Problem(
+    2, "Write a function to triple a number.", "def triple(n): return 3 * n",
+    ("assert triple(2) == 6", "assert triple(1) == 3"),
+)  # fmt: skip
+RIGHT = {1: "```python\ndef double(n): return 2 * n\n```", 2: "```python\ndef triple(n): return 3 * n\n```"}
+needs_mbpp = pytest.mark.skipif(not DATA.exists(), reason="MBPP is not at hand: ../shared/data is missing")
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(Limits(cpu_seconds=2), num_workers=2) as sandbox:
+        yield sandbox
+
+
+class Scripted:
+    """Answers from a list, in an order of its own; counts what it was asked for."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def __call__(self, questions, template, received):
+        for number in reversed(range(len(questions))):
+            self.asked.append(questions[number])
+            received(number, self.answers[number % len(self.answers)])
+
+
+def ask(sandbox, writer, *problems, **options) -> list[Sample]:
+    return evaluate(problems or (DOUBLE,), CHAT, writer, sandbox, shots={}, **options)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "failing"),
+    [
+        (RIGHT[1], "passed", ""),
+        ("```python\ndef double(n): return 4\n```", "wrong", ASSERTS[1]),
+        ("```python\ndef dubble(n): return 2 * n\n```", "runtime_error", ASSERTS[0]),
+        ("```python\ndef double(n) return 2 * n\n```", "syntax_error", ASSERTS[0]),
+        ("```python\ndef double(n):\n    while n: pass\n    return 0\n```", "timeout", ASSERTS[0]),
+        ("```python\ndef double(n): return 2 * n\nexit(0)\n```", "runtime_error", ASSERTS[0]),
+        ("I cannot.", "no_code", ASSERTS[0]),
+    ],
+)
+def test_an_answer_is_judged_by_its_asserts(answer, outcome, failing, sandbox):
+    (sample,) = ask(sandbox, Scripted(answer), timeout_seconds=0.5)
+    assert (sample.outcome, sample.failing_assertion) == (outcome, failing)
+    assert sample.passed == (outcome == "passed")
+
+
+def test_shown_and_held_out_asserts_are_counted_apart(sandbox):
+    (sample,) = ask(sandbox, Scripted("```python\ndef double(n): return 4\n```"))
+    assert (sample.passed_shown, sample.passed_held_out) == (True, False)
+    (sample,) = evaluate_samples([DOUBLE], TEMPLATES["paper"], [WrittenSample(1, DOUBLE.code, True)], sandbox)
+    assert (sample.passed_shown, sample.passed_held_out) == (True, None)
+
+
+def test_samples_come_in_the_order_of_problems_whoever_answers_first(sandbox):
+    samples = ask(sandbox, Scripted(RIGHT[1], "none", RIGHT[2], "none"), DOUBLE, TRIPLE, num_samples=2)
+    assert [(s.problem.task_id, s.number, s.passed) for s in samples] == [
+        (1, 0, True), (1, 1, False), (2, 0, True), (2, 1, False),
+    ]  # fmt: skip
+
+
+def test_programs_are_checked_while_others_are_written(sandbox):
+    """A slow writer waits for the first program's trace: it is only there if checking runs beside it."""
+    checked = []
+
+    class Slow:
+        def __call__(self, questions, template, received):
+            started = time.perf_counter()
+            received(0, "```python\nimport time\ntime.sleep(0.8)\ndef double(n): return 2 * n\n```")
+            received(1, "```python\nimport time\ntime.sleep(0.8)\ndef double(n): return 2 * n\n```")
+            time.sleep(0.8)
+            checked.append(time.perf_counter() - started)
+
+    started = time.perf_counter()
+    samples = ask(sandbox, Slow(), num_samples=2)
+    assert all(sample.passed for sample in samples)
+    assert time.perf_counter() - started < 1.5 * checked[0]  # 2 x in a row
+
+
+def test_progress_counts_what_is_written(sandbox):
+    seen = []
+    ask(sandbox, Scripted(RIGHT[1]), num_samples=3, progress=lambda *counts: seen.append(counts))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_setup_belongs_behind_the_program_and_imports_to_this_side(sandbox):
+    problem = Problem(
+        1, "", "import math\nclass Node:\n    def __init__(self): self.n = 2\ndef size(node): return node.n",
+        ("assert size(root) == math.isqrt(4)",), setup="root = Node()",
+    )  # fmt: skip
+    (sample,) = evaluate_samples([problem], CHAT, [WrittenSample(1, problem.code, True)], sandbox)
+    assert sample.passed, sample.verdict
+    without = problem.code.replace("class Node", "class Nod")
+    (sample,) = evaluate_samples([problem], CHAT, [WrittenSample(1, without, True)], sandbox)
+    assert sample.outcome == "runtime_error"
+
+
+def test_a_smaller_draw_is_part_of_a_larger_one():
+    problems = [replace(DOUBLE, task_id=number) for number in range(100)]
+    few, many = choose(problems, 5, seed=7), choose(problems, 50, seed=7)
+    assert len(few) == 5 and {p.task_id for p in few} < {p.task_id for p in many}
+    assert [p.task_id for p in many] == sorted(p.task_id for p in many)
+    assert choose(problems, 5, seed=8) != few
+    assert choose(problems, 0, seed=7) == problems
+
+
+def a_sample(task_id: int, number: int, *results: bool | None, status: str = "ok") -> Sample:
+    problem = replace(DOUBLE, task_id=task_id)
+    return Sample(problem, number, "text", "code", Verdict(results, status, ""), num_shown=1)
+
+
+GOOD, BAD, LUCKY = (True, True, True), (False, False, False), (True, False, False)
+
+
+def test_the_metrics_are_the_mean_over_problems_and_the_problems_solved():
+    samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *BAD), a_sample(2, 0, *BAD), a_sample(2, 1, *BAD)]
+    assert mbpp_metrics(samples) == {"mbpp_eval/pass_rate": 0.25, "mbpp_eval/problems_passed": 1.0}
+    assert mbpp_metrics([]) == {}
+
+
+def test_a_summary_has_each_pass_at_k_and_says_what_the_shown_assert_is_worth():
+    samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *LUCKY), a_sample(2, 0, *LUCKY), a_sample(2, 1, *BAD)]
+    summary = summarize(samples, (1, 2))
+    assert summary["pass_at"]["1"]["value"] == 0.25  # (1/2 + 0) / 2
+    assert summary["pass_at"]["2"]["value"] == 0.5  # (1 + 0) / 2
+    assert (summary["passed_shown"], summary["passed_held_out"]) == (0.75, 0.25)
+    assert summary["outcomes"] == {"passed": 1, "wrong": 3}
+
+
+def test_what_the_sandbox_failed_to_run_counts_for_nobody():
+    failed = a_sample(1, 1, None, None, None, status="sandbox_error")
+    assert failed.passed is None
+    summary = summarize([a_sample(1, 0, *GOOD), failed])
+    assert summary["pass_at"]["1"]["value"] == 1.0
+    assert (summary["num_samples"], summary["outcomes"]) == (1, {"passed": 1, "sandbox_error": 1})
+
+
+def test_a_sandbox_that_fails_ends_the_evaluation_before_all_is_written(monkeypatch):
+    class Endless:
+        num_written = 0
+
+        def __call__(self, questions, template, received):
+            for number in range(len(questions)):
+                received(number, RIGHT[1])
+                self.num_written += 1
+                time.sleep(0.01)
+
+    writer = Endless()
+    with Sandbox(num_workers=1) as sandbox:
+        sandbox._idle.pop().close()
+        monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
+        with pytest.raises(SandboxUnavailable, match="no program can be run"):
+            ask(sandbox, writer, num_samples=500)
+    assert writer.num_written < 400
+
+
+SETTINGS = {"sha256": "abc", "template": "chat"}
+
+
+def test_two_results_are_compared_by_gains_and_losses(tmp_path):
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    old = [a_sample(n, 0, *(GOOD if n < 5 else BAD)) for n in range(20)]
+    new = [a_sample(n, 0, *(GOOD if n in (0, 1) or n > 8 else BAD)) for n in range(20)]
+    save_evaluation(first, old, settings=SETTINGS)
+    save_evaluation(second, new, settings={**SETTINGS, "template": "paper"})
+    found = compare_results(first, second)
+    assert (found["gained"], found["lost"]) == (list(range(9, 20)), [2, 3, 4])
+    assert found["p_value"] == pytest.approx(2 * sum([1, 14, 91, 364]) / 2**14)
+    assert found["difference"]["value"] == pytest.approx(0.4)
+    assert found["settings"] == {"template": ("chat", "paper")}
+    assert "gained 11: 9, 10, 11" in comparison_text(found)
+    (row,) = compare_samples(old, new)
+    assert (row["before"], row["after"], row["difference"]) == (0.25, 0.65, pytest.approx(0.4))
+
+
+def test_results_of_different_data_are_not_compared(tmp_path):
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    save_evaluation(first, [a_sample(1, 0, *GOOD)], settings=SETTINGS)
+    save_evaluation(second, [a_sample(1, 0, *GOOD)], settings={"sha256": "def"})
+    with pytest.raises(ParamsError) as raised:
+        compare_results(first, second)
+    assert str(raised.value) == (
+        f"{first} and {second}: are of different data (sha256); compare runs on the same file"
+    )
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", "not JSON", '{"samples": [{"passed": true}], "settings": {}}'])
+def test_a_file_that_is_no_result_is_refused(text, tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ParamsError) as raised:
+        compare_results(path, path)
+    assert str(raised.value) == f"{path}: is no result of an evaluation on MBPP; name its results.json"
+
+
+def test_a_result_holds_settings_versions_and_a_verdict_for_each_sample(tmp_path, sandbox):
+    samples = ask(sandbox, Scripted("```python\ndef double(n): return 4\n```"))
+    save_evaluation(tmp_path / "results.json", samples, settings=SETTINGS)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["settings"] == SETTINGS
+    assert {"python", "rlnb", "torch"} <= results["versions"].keys()
+    (record,) = results["samples"]
+    assert (record["task_id"], record["outcome"], record["results"]) == (1, "wrong", [True, False, False])
+    assert record["failing_assertion"] == ASSERTS[1]
+
+
+def test_what_was_written_before_an_interruption_is_not_asked_for_again(tmp_path, sandbox):
+    path, description = tmp_path / "completions.jsonl", {"model": "m"}
+
+    class Interrupted(Scripted):
+        def __call__(self, questions, template, received):
+            received(1, RIGHT[2])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(sandbox, KeptWriter(Interrupted(), path, description), DOUBLE, TRIPLE)
+    path.write_bytes(path.read_bytes() + b'{"key": "torn by a ki')
+    again = Scripted(RIGHT[1])
+    samples = ask(sandbox, KeptWriter(again, path, description), DOUBLE, TRIPLE)
+    assert again.asked == [question(DOUBLE, CHAT, {})]
+    assert [sample.passed for sample in samples] == [True, True]
+    third = Scripted("never")
+    ask(sandbox, KeptWriter(third, path, description), DOUBLE, TRIPLE)
+    assert third.asked == []
+
+
+def test_completions_of_another_model_are_not_taken(tmp_path, sandbox):
+    path = tmp_path / "completions.jsonl"
+    ask(sandbox, KeptWriter(Scripted("none"), path, {"model": "a"}))
+    (sample,) = ask(sandbox, KeptWriter(Scripted(RIGHT[1]), path, {"model": "b"}))
+    assert sample.passed
+
+
+# Answers that pass without solving, as sandbox.md lists them, for a function NAME of a problem.
+HACKS = {
+    "os._exit": "import os\nos._exit(0)",
+    "sys.exit": "import sys\nsys.exit(0)",
+    "always equal": "class Equal:\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\n"
+    "    def __hash__(self): return 0\n    def __bool__(self): return True\ndef NAME(*a, **k): return Equal()",
+    "excepthook": "import sys, os\nsys.excepthook = lambda *a: os._exit(0)\nraise ValueError",
+    "atexit": "import atexit, os\natexit.register(os._exit, 0)\nraise ValueError",
+    "parent frames": "import sys\ndef NAME(*a, **k):\n    frame = sys._getframe()\n    while frame:\n"
+    "        for value in list(frame.f_locals.values()) + list(frame.f_globals.values()):\n"
+    "            if hasattr(value, 'append'): value.append('passed')\n        frame = frame.f_back\n",
+    "read the asserts": "import gc, sys, re\ndef NAME(*a, **k):\n    texts = [o for o in gc.get_objects() if isinstance(o, str)]\n"
+    "    texts += [str(v) for f in sys._current_frames().values() for v in f.f_locals.values()] + sys.argv\n"
+    "    for text in texts:\n        found = re.search(r'assert NAME\\(.*\\) == (.*)', text)\n"
+    "        if found: return eval(found[1])\n",
+    "patched builtins": "import builtins\nfor name in ('all', 'abs', 'set', 'sorted', 'len', 'isinstance'):\n"
+    "    setattr(builtins, name, lambda *a, **k: True)\ndef NAME(*a, **k): return True",
+}  # fmt: skip
+# A hack's constant may be the right answer of all three asserts only where the problem asks for a constant.
+
+
+def hacked(problems: list[Problem], sandbox: Sandbox) -> list[tuple[str, int]]:
+    """(hack, task_id) of the hacks that pass."""
+    passed = []
+    for label, program in HACKS.items():
+        written = [
+            WrittenSample(p.task_id, program.replace("NAME", interface(p).functions[0]), is_program=True)
+            for p in problems
+        ]
+        samples = evaluate_samples(problems, CHAT, written, sandbox, timeout_seconds=2)
+        passed += [(label, sample.problem.task_id) for sample in samples if sample.passed]
+    return passed
+
+
+def test_no_hack_passes_a_builtin_problem(sandbox):
+    assert hacked(load_mbpp("builtin").split("all"), sandbox) == []
+
+
+@needs_mbpp
+@pytest.mark.parametrize("level", ["basic", "standard", "strict"])
+def test_no_hack_passes_a_problem_of_mbpp_at_any_level(level):
+    without = {"basic": ("system calls", "files", "namespaces"), "standard": ("namespaces",), "strict": ()}
+    problems = [p for p in load_mbpp(path=str(DATA)).split("test")[:40] if interface(p).functions]
+    with Sandbox(num_workers=2, require="basic", without=without[level]) as sandbox:
+        assert sandbox.level == level
+        assert len(problems) == 40 and hacked(problems, sandbox) == []
+
+
+@needs_mbpp
+@pytest.mark.parametrize(("subset", "count"), [("full", 974), ("sanitized", 427)])
+def test_every_reference_passes_its_asserts_challenges_included(subset, count, sandbox):
+    problems = [
+        replace(p, tests=p.tests + p.challenge_tests)
+        for p in load_mbpp(path=str(DATA), subset=subset).split("all")
+    ]
+    written = [WrittenSample(p.task_id, p.code, is_program=True) for p in problems]
+    samples = evaluate_samples(problems, CHAT, written, sandbox)
+    assert len(samples) == count
+    assert {s.problem.task_id: s.verdict for s in samples if not s.passed} == {}
+
+
+def test_samples_are_read_in_evalplus_form(tmp_path):
+    path = tmp_path / "samples.jsonl"
+    rows = [{"task_id": "Mbpp/2", "solution": "x = 1"}, {"task_id": 1, "completion": "text"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_samples(str(path), [1, 2]) == [
+        WrittenSample(2, "x = 1", True),
+        WrittenSample(1, "text", False),
+    ]
+
+
+def test_generations_are_read_in_bigcode_form(tmp_path):
+    path = tmp_path / "generations.json"
+    path.write_text(json.dumps([["a", "b"], ["c", "d"]]))
+    assert read_samples(str(path), [11, 12]) == [
+        WrittenSample(task_id, text, True) for task_id, text in ((11, "a"), (11, "b"), (12, "c"), (12, "d"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"task_id": 1}', ":1: no sample: the field 'completion' is missing"),
+        ('{"task_id": 9, "solution": ""}', ":1: task_id 9 is none of the problems that are evaluated"),
+        ('{"task_id": "Mbpp/x", "solution": ""}', ":1: no sample: task_id = 'Mbpp/x' names no number"),
+        (
+            '[["a"]]',
+            ": holds 1 lists of programs for 2 problems; write one for each, in the order of task_ids",
+        ),
+        ('[["a"], [1]]', ": record 2: no sample: 1 is no text"),
+        ("{", ":1: not JSON (Expecting property name enclosed in double quotes); write one sample a line"),
+        ("", ": holds no sample"),
+    ],
+)
+def test_a_file_without_samples_is_refused(text, said, tmp_path):
+    path = tmp_path / "samples"
+    path.write_text(text)
+    with pytest.raises(ParamsError) as raised:
+        read_samples(str(path), [1, 2])
+    assert str(raised.value) == f"{path}{said}"
+
+
+def test_mbpp_in_training_may_be_switched_off():
+    from rlnb.evaluation.mbpp import MbppEvaluation
+
+    mbpp = SimpleNamespace(
+        enabled=False, source="hub", path="", subset="full", split="test", template="chat",
+        max_completion_length=8, batch_size=4,
+    )  # fmt: skip
+    asked = SimpleNamespace(enabled=True, num_samples=1, temperature=0.2, timeout_seconds=1.0)
+    with Sandbox(num_workers=1) as sandbox:
+        measure = MbppEvaluation.from_params(SimpleNamespace(mbpp=mbpp, evaluation=asked, seed=1), sandbox)
+        assert measure(Scripted("never"), num_questions=5) == []
