@@ -18,7 +18,8 @@ from rlnb import runs
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, rank, recommend
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
-from rlnb.params.sections import NotebookParams, value_of
+from rlnb.params.sections import NotebookParams, SandboxParams, value_of
+from rlnb.sandbox import Sandbox
 
 
 def run_notebook(
@@ -32,8 +33,9 @@ def run_notebook(
 
     profile: None is what the run in `out` was started with, and `auto` for a new run. out: None is the
     newest unfinished run with the same parameters under outputs/<notebook>/, or else a new directory
-    there. Raises ParamsError or RunInUse before anything has run. Under torchrun every rank runs the
-    notebook; status, lock, versions and the terminal are rank 0's. Keys of .env go into the environment.
+    there. Raises ParamsError, SandboxUnavailable or RunInUse before anything has run. Under torchrun every
+    rank runs the notebook; status, lock, versions and the terminal are rank 0's. Keys of .env go into the
+    environment.
     """
     names = _parameter_names(notebook)
     load_dotenv(Path.cwd())
@@ -50,6 +52,8 @@ def run_notebook(
     if asks_network(params):
         machine = probe()
     check_machine(resolve(params, recommend(machine)), machine)
+    if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
+        Sandbox.from_params(sandbox).close()  # refused here, where it costs nothing yet
     _make_directory(directory)
     with contextlib.nullcontext() if rank() else runs.locked(directory):
         last = runs.read_status(directory)

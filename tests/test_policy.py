@@ -91,6 +91,19 @@ def test_the_reference_is_the_model_without_its_adapters(cache_dir: Path, tiny: 
     assert generate(tiny, ["some prompt"], max_new_tokens=16, temperature=0, reference=True) == untrained
 
 
+def test_a_completion_ends_soon_after_it_is_complete_and_is_handed_over_at_once(tiny):
+    received = {}
+    prompts = ["a", "b", "c"]
+    whole = generate(tiny, prompts, max_new_tokens=64, temperature=1.0, seed=1, batch_size=2)
+    cut = generate(
+        tiny, prompts, max_new_tokens=64, temperature=1.0, seed=1, batch_size=2,
+        is_complete=lambda text: len(text) >= 3, received=received.__setitem__,
+    )  # fmt: skip
+    assert all(long.startswith(short) for long, short in zip(whole[:2], cut[:2], strict=True))
+    assert max(len(tiny.tokenizer(text)["input_ids"]) for text in cut) <= 24
+    assert received == dict(enumerate(cut))
+
+
 def test_generation_ends_at_a_token_that_the_policy_was_told_to_stop_at(tiny: Policy) -> None:
     (text,) = generate(tiny, ["some prompt"], max_new_tokens=16, temperature=0)
     letter = text[3]
@@ -219,3 +232,38 @@ def test_the_embedded_model_stops_where_its_chat_ends_and_writes_python(cache_di
     policy.stop_at(stop_tokens("prefilled", policy.tokenizer))
     (completion,) = generate(policy, [prompt.text], max_new_tokens=40, temperature=0)
     assert completion == "\n    return 2 * n\n```"
+
+
+def test_a_policy_begins_with_adapters_of_a_directory(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:
+    train_by_hand(tiny)
+    directory = str(save_adapters(tiny, tmp_path / "adapters"))
+    again = load_policy(model_params("tiny", cache_dir, adapters=directory), seed=2)
+    first, second = (generate(p, ["def"], max_new_tokens=12, temperature=0.0) for p in (tiny, again))
+    assert first == second != generate(tiny, ["def"], max_new_tokens=12, temperature=0.0, reference=True)
+    assert again.num_parameters() == tiny.num_parameters()
+
+
+def test_an_evaluated_policy_has_nothing_to_train(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:
+    plain = load_policy(model_params("tiny", cache_dir), is_trained=False)
+    assert not hasattr(plain.model, "peft_config")
+    directory = str(save_adapters(tiny, tmp_path / "adapters"))
+    params = model_params("tiny", cache_dir, adapters=directory)
+    assert load_policy(params, is_trained=False).num_parameters()[0] == 0
+
+
+def test_adapters_of_another_model_are_refused(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:
+    directory = save_adapters(tiny, tmp_path / "adapters")
+    config = directory / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": "me/other"}))
+    with pytest.raises(ParamsError) as raised:
+        load_policy(model_params("tiny", cache_dir, adapters=str(directory)))
+    assert str(raised.value) == (
+        f"model.adapters = {str(directory)!r} belong to me/other, not to model.id, {cache_dir / 'tiny'}"
+    )
+
+
+def test_adapters_that_are_torn_are_refused(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:
+    directory = save_adapters(tiny, tmp_path / "adapters")
+    (directory / "adapter_model.safetensors").write_bytes(b"torn")
+    with pytest.raises(PolicyUnavailable, match="^model.adapters = .* cannot be loaded: "):
+        load_policy(model_params("tiny", cache_dir, adapters=str(directory)))

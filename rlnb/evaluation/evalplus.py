@@ -250,16 +250,14 @@ def check_plus(problem: PlusProblem, expected: Expected, program: str, sandbox: 
                 seconds_used += call.seconds
                 types = set(map(type, answer if isinstance(answer, list | tuple) else [answer]))
                 atol = FLOAT_ATOL if atol == 0 and types == {float} else atol
-                status, error = call.status, call.error
-                if status == "ok" and seconds_used > RUN_SECONDS:
-                    status, error = "timeout", "time limit of all calls together"
-                elif status == "ok":
-                    if is_right(problem.task_id, arguments, call.value, answer, atol):
-                        continue
-                    error = f"returned {shown(call.value)}, not {shown(answer)}"
-                return PlusVerdict(
-                    base, False, status, source_of(problem, arguments), " ".join(error.split())
-                )
+                is_ok = call.status == "ok" and is_right(problem.task_id, arguments, call.value, answer, atol)
+                if is_ok and seconds_used <= RUN_SECONDS:
+                    continue
+                if is_ok:
+                    call = replace(call, status="timeout", error="time limit of all calls together")
+                error = call.error or f"returned {shown(call.value)}, not {shown(answer)}"
+                failing = source_of(problem, arguments)
+                return PlusVerdict(base, False, call.status, failing, " ".join(error.split()))
         base = True
     return PlusVerdict(True, True, "ok", "", "")
 

@@ -71,7 +71,7 @@ class EndpointWriter:
     """A server with OpenAI's protocol, vLLM's for instance: `/chat/completions`, or `/completions`.
 
     base_url: up to and with `/v1`. The key, where one is needed, is in OPENAI_API_KEY. A request that fails
-    for the moment is made again, five times; then PolicyUnavailable says what the server answered.
+    for the moment is made again, waiting longer each time. Then PolicyUnavailable says what was answered.
     """
 
     base_url: str
@@ -80,10 +80,16 @@ class EndpointWriter:
     max_completion_length: int
     seed: int
     num_parallel: int = 32
+    num_retries: int = 5
     timeout_seconds: float = 600.0
 
     def __call__(self, questions: Sequence[str], template: Template, received: Received) -> None:
-        retry = Retry(5, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504), allowed_methods=None)
+        retry = Retry(
+            self.num_retries,
+            backoff_factor=0.5,
+            status_forcelist=(429, 500, 502, 503, 504),
+            allowed_methods=None,
+        )
         adapter = HTTPAdapter(pool_maxsize=self.num_parallel, max_retries=retry)
         pool = ThreadPoolExecutor(self.num_parallel, thread_name_prefix="endpoint")
         with requests.Session() as session:
@@ -127,9 +133,7 @@ class EndpointWriter:
         except requests.RequestException as error:
             raise PolicyUnavailable(f"{url}: cannot be asked: {error}; is the server running?") from error
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise PolicyUnavailable(
-                f"{url}: does not answer as OpenAI's protocol has it: {error!r}"
-            ) from error
+            raise PolicyUnavailable(f"{url}: does not speak OpenAI's protocol: {error!r}") from error
 
 
 @dataclass(frozen=True)

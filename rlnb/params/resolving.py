@@ -43,7 +43,7 @@ def _model_to_load(params: NotebookParams) -> ModelParams | None:
 
 
 def _downloads_of_mbpp(params: NotebookParams) -> list[str]:
-    """The fields that ask for MBPP from the hub."""
+    """The field that asks for MBPP from the hub, the tasks' first: the evaluation follows it."""
     tasks, mbpp = getattr(params, "tasks", None), _with_source(params)
     fields = []
     if isinstance(tasks, TasksParams) and tasks.source == "mbpp" and not tasks.mbpp_path:
@@ -51,7 +51,7 @@ def _downloads_of_mbpp(params: NotebookParams) -> list[str]:
     is_measured = all(
         getattr(section, "enabled", True) for section in (mbpp, getattr(params, "evaluation", None))
     )
-    if is_measured and mbpp is not None and mbpp.source == "hub" and not mbpp.path:
+    if not fields and is_measured and mbpp is not None and mbpp.source == "hub" and not mbpp.path:
         fields.append("mbpp.source")
     return fields
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from rlnb.errors import ParamsError, PolicyUnavailable
@@ -107,7 +108,7 @@ def load_with_transformers(source: str, params: ModelParams, *, is_trained: bool
     if params.adapters:
         try:
             model = PeftModel.from_pretrained(model, params.adapters, is_trainable=is_trained)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise PolicyUnavailable(
                 f"model.adapters = {params.adapters!r} cannot be loaded: {reason}"
@@ -208,7 +209,7 @@ def clear_errors(params: ModelParams) -> Iterator[None]:
         smaller = "take a smaller model"
         remedy = smaller if params.load_in_4bit else f"set model.load_in_4bit to true or {smaller}"
         raise PolicyUnavailable(f"model.id = {name!r} does not fit this GPU; {remedy}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         if is_missing_offline(error):
             raise PolicyUnavailable(
                 f"model.id = {name!r} is not in {cache} and this machine is offline. On a machine with "

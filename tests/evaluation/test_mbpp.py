@@ -261,21 +261,40 @@ def test_completions_of_another_model_are_not_taken(tmp_path, sandbox):
 HACKS = {
     "os._exit": "import os\nos._exit(0)",
     "sys.exit": "import sys\nsys.exit(0)",
-    "always equal": "class Equal:\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\n"
-    "    def __hash__(self): return 0\n    def __bool__(self): return True\ndef NAME(*a, **k): return Equal()",
+    "always equal": """
+class Equal:
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __hash__(self): return 0
+    def __bool__(self): return True
+def NAME(*a, **k): return Equal()
+""",
     "excepthook": "import sys, os\nsys.excepthook = lambda *a: os._exit(0)\nraise ValueError",
     "atexit": "import atexit, os\natexit.register(os._exit, 0)\nraise ValueError",
-    "parent frames": "import sys\ndef NAME(*a, **k):\n    frame = sys._getframe()\n    while frame:\n"
-    "        for value in list(frame.f_locals.values()) + list(frame.f_globals.values()):\n"
-    "            if hasattr(value, 'append'): value.append('passed')\n        frame = frame.f_back\n",
-    "read the asserts": "import gc, sys, re\ndef NAME(*a, **k):\n    texts = [o for o in gc.get_objects() if isinstance(o, str)]\n"
-    "    texts += [str(v) for f in sys._current_frames().values() for v in f.f_locals.values()] + sys.argv\n"
-    "    for text in texts:\n        found = re.search(r'assert NAME\\(.*\\) == (.*)', text)\n"
-    "        if found: return eval(found[1])\n",
-    "patched builtins": "import builtins\nfor name in ('all', 'abs', 'set', 'sorted', 'len', 'isinstance'):\n"
-    "    setattr(builtins, name, lambda *a, **k: True)\ndef NAME(*a, **k): return True",
-}  # fmt: skip
-# A hack's constant may be the right answer of all three asserts only where the problem asks for a constant.
+    "parent frames": """
+import sys
+def NAME(*a, **k):
+    frame = sys._getframe()
+    while frame:
+        for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
+            if hasattr(value, "append"): value.append("passed")
+        frame = frame.f_back
+""",
+    "read the asserts": """
+import gc, re, sys
+def NAME(*a, **k):
+    texts = [one for one in gc.get_objects() if isinstance(one, str)] + sys.argv
+    texts += [str(value) for f in sys._current_frames().values() for value in f.f_locals.values()]
+    for text in texts:
+        if found := re.search(r"assert NAME\\(.*\\) == (.*)", text): return eval(found[1])
+""",
+    "patched builtins": """
+import builtins
+for name in ("all", "abs", "set", "sorted", "len", "isinstance"):
+    setattr(builtins, name, lambda *a, **k: True)
+def NAME(*a, **k): return True
+""",
+}
 
 
 def hacked(problems: list[Problem], sandbox: Sandbox) -> list[tuple[str, int]]:
@@ -303,6 +322,17 @@ def test_no_hack_passes_a_problem_of_mbpp_at_any_level(level):
     with Sandbox(num_workers=2, require="basic", without=without[level]) as sandbox:
         assert sandbox.level == level
         assert len(problems) == 40 and hacked(problems, sandbox) == []
+
+
+@pytest.mark.slow
+@needs_mbpp
+def test_no_hack_passes_any_problem_of_mbpp(sandbox):
+    problems = [p for p in load_mbpp(path=str(DATA)).split("all") if interface(p).functions]
+    assert len(problems) == 974
+    # Asked for a predicate that holds in all three asserts, "patched builtins" answers True, as any constant
+    # may: that is no hack of the harness, and those problems are known.
+    constant = {p.task_id for p in problems if all(test.rstrip().endswith("True") for test in p.tests)}
+    assert [(hack, number) for hack, number in hacked(problems, sandbox) if number not in constant] == []
 
 
 @needs_mbpp

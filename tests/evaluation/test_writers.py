@@ -1,0 +1,157 @@
+"""Who writes completions: a tiny policy, and a server with OpenAI's protocol that really listens."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.evaluation.mbpp import evaluate
+from rlnb.evaluation.writers import EndpointWriter, PolicyWriter
+from rlnb.params.sections import ModelParams
+from rlnb.policy import load_policy
+from rlnb.sandbox import Sandbox
+from rlnb.tasks.mbpp import Problem, load_mbpp
+from rlnb.tasks.mbpp_prompts import TEMPLATES, question
+
+CHAT, PAPER = TEMPLATES["chat"], TEMPLATES["paper"]
+DOUBLE = Problem(
+    1,
+    "Write a function to double a number.",
+    "def double(n): return 2 * n",
+    ("assert double(2) == 4", "assert double(3) == 6"),
+)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers what the test has set; keeps what it was asked."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        server = self.server
+        with server.lock:
+            server.asked.append((self.path, dict(self.headers), json.loads(body)))
+            status, answer = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
+        data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.lock, server.asked, server.answers = threading.Lock(), [], []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def writer_for(server, **options) -> EndpointWriter:
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1/"
+    return EndpointWriter(url, "m", 0.2, 64, seed=5, **options)
+
+
+def chat_answer(text: str):
+    return 200, {"choices": [{"message": {"role": "assistant", "content": text}}]}
+
+
+def written(writer, questions, template) -> dict[int, str]:
+    answers: dict[int, str] = {}
+    writer(questions, template, answers.__setitem__)
+    return answers
+
+
+def test_a_chat_goes_to_chat_completions_and_is_judged(server):
+    server.answers = [chat_answer("```python\ndef double(n): return 2 * n\n```")]
+    with Sandbox(num_workers=1) as sandbox:
+        samples = evaluate([DOUBLE], CHAT, writer_for(server), sandbox, shots={}, num_samples=2)
+    assert [sample.passed for sample in samples] == [True, True]
+    paths, _, bodies = zip(*server.asked, strict=True)
+    assert set(paths) == {"/v1/chat/completions"}
+    assert bodies[0]["messages"] == [{"role": "user", "content": question(DOUBLE, CHAT, {})}]
+    assert (bodies[0]["model"], bodies[0]["temperature"], bodies[0]["max_tokens"]) == ("m", 0.2, 64)
+    assert sorted(body["seed"] for body in bodies) == [5, 6]
+
+
+def test_text_to_be_continued_goes_to_completions_with_its_stops(server):
+    server.answers = [(200, {"choices": [{"text": "def double(n): return 2 * n\n"}]})]
+    assert written(writer_for(server), ["text"], PAPER) == {0: "def double(n): return 2 * n\n"}
+    ((path, _, body),) = server.asked
+    assert (path, body["prompt"], body["stop"]) == ("/v1/completions", "text", ["[DONE]"])
+
+
+def test_the_key_comes_from_the_environment(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    server.answers = [chat_answer("x")]
+    written(writer_for(server), ["q"], CHAT)
+    assert server.asked[0][1]["Authorization"] == "Bearer secret"
+
+
+def test_a_server_that_is_busy_is_asked_again(server):
+    server.answers = [(503, {}), (429, {}), chat_answer("x")]
+    assert written(writer_for(server), ["q"], CHAT) == {0: "x"}
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((404, b"no such model"), "answers 404: no such model"),
+        ((200, b"{}"), "does not speak OpenAI's protocol: KeyError('choices')"),
+        ((200, {"choices": []}), "does not speak OpenAI's protocol: IndexError('list index out of range')"),
+    ],
+)
+def test_an_answer_that_is_none_is_told_with_the_address(answer, said, server):
+    server.answers = [answer]
+    writer = writer_for(server)
+    with pytest.raises(PolicyUnavailable) as raised:
+        written(writer, ["q"], CHAT)
+    assert str(raised.value) == f"{writer.base_url}chat/completions: {said}"
+
+
+def test_a_server_that_is_not_there_is_told_with_the_address():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        port = server.server_address[1]
+    writer = EndpointWriter(f"http://127.0.0.1:{port}/v1", "m", 0.0, 8, seed=0, num_retries=1)
+    with pytest.raises(PolicyUnavailable, match=rf"^http://127.0.0.1:{port}/v1/chat/completions: cannot be "):
+        written(writer, ["q"], CHAT)
+
+
+def test_content_that_is_null_is_an_empty_completion(server):
+    server.answers = [(200, {"choices": [{"message": {"content": None}}]})]
+    assert written(writer_for(server), ["q"], CHAT) == {0: ""}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    cache = str(tmp_path_factory.mktemp("models"))
+    params = ModelParams(id="tiny", cache_dir=cache, engine="transformers", dtype="float32",
+                         attention="sdpa", load_in_4bit=False)  # fmt: skip
+    return load_policy(params, is_trained=False)
+
+
+@pytest.mark.parametrize("name", ["paper", "docstring", "chat"])
+def test_a_policy_answers_every_question_of_every_template(name, tiny):
+    problems = load_mbpp("builtin").problems
+    questions = [question(problems[number], TEMPLATES[name], problems) for number in (11, 12, 13)]
+    writer = PolicyWriter(tiny, temperature=1.0, max_completion_length=8, batch_size=2, seed=3)
+    first = written(writer, questions, TEMPLATES[name])
+    assert sorted(first) == [0, 1, 2]
+    assert written(writer, questions, TEMPLATES[name]) == first
+
+
+def test_a_policy_without_a_chat_template_is_not_asked_in_a_chat(tiny, monkeypatch):
+    monkeypatch.setattr(tiny.tokenizer, "chat_template", None)
+    writer = PolicyWriter(tiny, temperature=0.0, max_completion_length=8, batch_size=2, seed=3)
+    with pytest.raises(ParamsError) as raised:
+        written(writer, ["q"], CHAT)
+    assert str(raised.value) == (
+        "mbpp.template = 'chat' needs a chat template, which this model's tokenizer does not have; "
+        "write paper or docstring, or take a model made for chat"
+    )
