@@ -1,4 +1,6 @@
-"""Intervals of paired differences."""
+"""Intervals of rates and of paired differences, pass@k, McNemar's test."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -6,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from rlnb.evaluation.compare import Estimate, bootstrap_difference
+from rlnb.evaluation.compare import (
+    Estimate,
+    bootstrap_difference,
+    mcnemar_p,
+    pass_at_k,
+    wilson_interval,
+)
 
 pairs = st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=1, max_size=40)
 
@@ -60,3 +68,38 @@ def test_what_does_not_pair_is_refused(before, after, shapes):
         f"before and after have the shapes {shapes}; "
         "give one number a task, the same tasks in both, and at least one"
     )
+
+
+def test_pass_at_k_of_two_right_answers_in_five():
+    assert pass_at_k(5, 2, 1) == approx(0.4)
+    assert pass_at_k(5, 2, 2) == approx(1 - 3 / 10)  # of 10 pairs, 3 hold no right answer
+    assert (pass_at_k(5, 0, 5), pass_at_k(5, 5, 1), pass_at_k(5, 2, 4)) == (0.0, 1.0, 1.0)
+
+
+@given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_right_answer(counts):
+    num_samples, num_passed, k = counts
+    answers = [True] * num_passed + [False] * (num_samples - num_passed)
+    draws = list(itertools.combinations(answers, k))
+    assert pass_at_k(num_samples, num_passed, k) == approx(sum(map(any, draws)) / len(draws))
+    if num_passed:
+        assert pass_at_k(num_samples, num_passed, k) >= pass_at_k(num_samples, num_passed - 1, k)
+
+
+def test_pass_at_more_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="^pass@3 needs 1 to 2 samples at a time, as many as there are$"):
+        pass_at_k(2, 1, 3)
+
+
+def test_wilsons_interval_has_its_textbook_values():
+    half = wilson_interval(0.5, 100)
+    assert (half.low, half.high) == (approx(0.4038, abs=1e-4), approx(0.5962, abs=1e-4))
+    none = wilson_interval(0.0, 10)
+    assert (none.low, none.high) == (approx(0.0), approx(0.2775, abs=1e-4))
+
+
+def test_mcnemars_test_counts_changes_only():
+    assert mcnemar_p(0, 0) == 1.0
+    assert mcnemar_p(10, 2) == mcnemar_p(2, 10) == approx(2 * (1 + 12 + 66) / 2**12)
+    assert mcnemar_p(6, 0) == approx(2 / 64)
+    assert mcnemar_p(5, 5) == 1.0

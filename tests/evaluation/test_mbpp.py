@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlnb.errors import ParamsError, SandboxUnavailable
+from rlnb.errors import SandboxUnavailable
 from rlnb.evaluation.kept import KeptWriter
 from rlnb.evaluation.mbpp import Sample, choose, evaluate, evaluate_samples
-from rlnb.evaluation.mbpp_comparison import compare_results, comparison_text
-from rlnb.evaluation.mbpp_results import compare_samples, mbpp_metrics, save_evaluation, summarize
-from rlnb.evaluation.writers import WrittenSample, read_samples
-from rlnb.sandbox import Limits, Sandbox, Verdict, zygotes
+from rlnb.evaluation.mbpp_results import save_evaluation
+from rlnb.evaluation.writers import WrittenSample
+from rlnb.sandbox import Limits, Sandbox, zygotes
 from rlnb.tasks.mbpp import Problem, interface, load_mbpp
 from rlnb.tasks.mbpp_prompts import TEMPLATES, question
 
@@ -130,37 +129,6 @@ def test_a_smaller_draw_is_part_of_a_larger_one():
     assert choose(problems, 0, seed=7) == problems
 
 
-def a_sample(task_id: int, number: int, *results: bool | None, status: str = "ok") -> Sample:
-    problem = replace(DOUBLE, task_id=task_id)
-    return Sample(problem, number, "text", "code", Verdict(results, status, ""), num_shown=1)
-
-
-GOOD, BAD, LUCKY = (True, True, True), (False, False, False), (True, False, False)
-
-
-def test_the_metrics_are_the_mean_over_problems_and_the_problems_solved():
-    samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *BAD), a_sample(2, 0, *BAD), a_sample(2, 1, *BAD)]
-    assert mbpp_metrics(samples) == {"mbpp_eval/pass_rate": 0.25, "mbpp_eval/problems_passed": 1.0}
-    assert mbpp_metrics([]) == {}
-
-
-def test_a_summary_has_each_pass_at_k_and_says_what_the_shown_assert_is_worth():
-    samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *LUCKY), a_sample(2, 0, *LUCKY), a_sample(2, 1, *BAD)]
-    summary = summarize(samples, (1, 2))
-    assert summary["pass_at"]["1"]["value"] == 0.25  # (1/2 + 0) / 2
-    assert summary["pass_at"]["2"]["value"] == 0.5  # (1 + 0) / 2
-    assert (summary["passed_shown"], summary["passed_held_out"]) == (0.75, 0.25)
-    assert summary["outcomes"] == {"passed": 1, "wrong": 3}
-
-
-def test_what_the_sandbox_failed_to_run_counts_for_nobody():
-    failed = a_sample(1, 1, None, None, None, status="sandbox_error")
-    assert failed.passed is None
-    summary = summarize([a_sample(1, 0, *GOOD), failed])
-    assert summary["pass_at"]["1"]["value"] == 1.0
-    assert (summary["num_samples"], summary["outcomes"]) == (1, {"passed": 1, "sandbox_error": 1})
-
-
 def test_a_sandbox_that_fails_ends_the_evaluation_before_all_is_written(monkeypatch):
     class Endless:
         num_written = 0
@@ -181,42 +149,6 @@ def test_a_sandbox_that_fails_ends_the_evaluation_before_all_is_written(monkeypa
 
 
 SETTINGS = {"sha256": "abc", "template": "chat"}
-
-
-def test_two_results_are_compared_by_gains_and_losses(tmp_path):
-    first, second = tmp_path / "first.json", tmp_path / "second.json"
-    old = [a_sample(n, 0, *(GOOD if n < 5 else BAD)) for n in range(20)]
-    new = [a_sample(n, 0, *(GOOD if n in (0, 1) or n > 8 else BAD)) for n in range(20)]
-    save_evaluation(first, old, settings=SETTINGS)
-    save_evaluation(second, new, settings={**SETTINGS, "template": "paper"})
-    found = compare_results(first, second)
-    assert (found["gained"], found["lost"]) == (list(range(9, 20)), [2, 3, 4])
-    assert found["p_value"] == pytest.approx(2 * sum([1, 14, 91, 364]) / 2**14)
-    assert found["difference"]["value"] == pytest.approx(0.4)
-    assert found["settings"] == {"template": ("chat", "paper")}
-    assert "gained 11: 9, 10, 11" in comparison_text(found)
-    (row,) = compare_samples(old, new)
-    assert (row["before"], row["after"], row["difference"]) == (0.25, 0.65, pytest.approx(0.4))
-
-
-def test_results_of_different_data_are_not_compared(tmp_path):
-    first, second = tmp_path / "first.json", tmp_path / "second.json"
-    save_evaluation(first, [a_sample(1, 0, *GOOD)], settings=SETTINGS)
-    save_evaluation(second, [a_sample(1, 0, *GOOD)], settings={"sha256": "def"})
-    with pytest.raises(ParamsError) as raised:
-        compare_results(first, second)
-    assert str(raised.value) == (
-        f"{first} and {second}: are of different data (sha256); compare runs on the same file"
-    )
-
-
-@pytest.mark.parametrize("text", ["{}", "[1]", "not JSON", '{"samples": [{"passed": true}], "settings": {}}'])
-def test_a_file_that_is_no_result_is_refused(text, tmp_path):
-    path = tmp_path / "other.json"
-    path.write_text(text)
-    with pytest.raises(ParamsError) as raised:
-        compare_results(path, path)
-    assert str(raised.value) == f"{path}: is no result of an evaluation on MBPP; name its results.json"
 
 
 def test_a_result_holds_settings_versions_and_a_verdict_for_each_sample(tmp_path, sandbox):
@@ -346,47 +278,6 @@ def test_every_reference_passes_its_asserts_challenges_included(subset, count, s
     samples = evaluate_samples(problems, CHAT, written, sandbox)
     assert len(samples) == count
     assert {s.problem.task_id: s.verdict for s in samples if not s.passed} == {}
-
-
-def test_samples_are_read_in_evalplus_form(tmp_path):
-    path = tmp_path / "samples.jsonl"
-    rows = [{"task_id": "Mbpp/2", "solution": "x = 1"}, {"task_id": 1, "completion": "text"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_samples(str(path), [1, 2]) == [
-        WrittenSample(2, "x = 1", True),
-        WrittenSample(1, "text", False),
-    ]
-
-
-def test_generations_are_read_in_bigcode_form(tmp_path):
-    path = tmp_path / "generations.json"
-    path.write_text(json.dumps([["a", "b"], ["c", "d"]]))
-    assert read_samples(str(path), [11, 12]) == [
-        WrittenSample(task_id, text, True) for task_id, text in ((11, "a"), (11, "b"), (12, "c"), (12, "d"))
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"task_id": 1}', ":1: no sample: the field 'completion' is missing"),
-        ('{"task_id": 9, "solution": ""}', ":1: task_id 9 is none of the problems that are evaluated"),
-        ('{"task_id": "Mbpp/x", "solution": ""}', ":1: no sample: task_id = 'Mbpp/x' names no number"),
-        (
-            '[["a"]]',
-            ": holds 1 lists of programs for 2 problems; write one for each, in the order of task_ids",
-        ),
-        ('[["a"], [1]]', ": record 2: no sample: 1 is no text"),
-        ("{", ":1: not JSON (Expecting property name enclosed in double quotes); write one sample a line"),
-        ("", ": holds no sample"),
-    ],
-)
-def test_a_file_without_samples_is_refused(text, said, tmp_path):
-    path = tmp_path / "samples"
-    path.write_text(text)
-    with pytest.raises(ParamsError) as raised:
-        read_samples(str(path), [1, 2])
-    assert str(raised.value) == f"{path}{said}"
 
 
 def test_mbpp_in_training_may_be_switched_off():

@@ -1,4 +1,4 @@
-"""Who writes completions: a tiny policy, and a server with OpenAI's protocol that really listens."""
+"""Who writes completions: a tiny policy, a server with OpenAI's protocol that really listens, a file."""
 
 import json
 import threading
@@ -8,7 +8,7 @@ import pytest
 
 from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.evaluation.mbpp import evaluate
-from rlnb.evaluation.writers import EndpointWriter, PolicyWriter
+from rlnb.evaluation.writers import EndpointWriter, PolicyWriter, WrittenSample, read_samples
 from rlnb.params.sections import ModelParams
 from rlnb.policy import load_policy
 from rlnb.sandbox import Sandbox
@@ -155,3 +155,44 @@ def test_a_policy_without_a_chat_template_is_not_asked_in_a_chat(tiny, monkeypat
         "mbpp.template = 'chat' needs a chat template, which this model's tokenizer does not have; "
         "write paper or docstring, or take a model made for chat"
     )
+
+
+def test_samples_are_read_in_evalplus_form(tmp_path):
+    path = tmp_path / "samples.jsonl"
+    rows = [{"task_id": "Mbpp/2", "solution": "x = 1"}, {"task_id": 1, "completion": "text"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_samples(str(path), [1, 2]) == [
+        WrittenSample(2, "x = 1", True),
+        WrittenSample(1, "text", False),
+    ]
+
+
+def test_generations_are_read_in_bigcode_form(tmp_path):
+    path = tmp_path / "generations.json"
+    path.write_text(json.dumps([["a", "b"], ["c", "d"]]))
+    assert read_samples(str(path), [11, 12]) == [
+        WrittenSample(task_id, text, True) for task_id, text in ((11, "a"), (11, "b"), (12, "c"), (12, "d"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"task_id": 1}', ":1: no sample: the field 'completion' is missing"),
+        ('{"task_id": 9, "solution": ""}', ":1: task_id 9 is none of the problems that are evaluated"),
+        ('{"task_id": "Mbpp/x", "solution": ""}', ":1: no sample: task_id = 'Mbpp/x' names no number"),
+        (
+            '[["a"]]',
+            ": holds 1 lists of programs for 2 problems; write one for each, in the order of task_ids",
+        ),
+        ('[["a"], [1]]', ": record 2: no sample: 1 is no text"),
+        ("{", ":1: not JSON (Expecting property name enclosed in double quotes); write one sample a line"),
+        ("", ": holds no sample"),
+    ],
+)
+def test_a_file_without_samples_is_refused(text, said, tmp_path):
+    path = tmp_path / "samples"
+    path.write_text(text)
+    with pytest.raises(ParamsError) as raised:
+        read_samples(str(path), [1, 2])
+    assert str(raised.value) == f"{path}{said}"
