@@ -30,6 +30,7 @@ from rlnb.errors import RlnbError
 
 # What ends a run early: SLURM's, Ctrl-C, and a terminal that was closed.
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+PROGRESS = "rlnb/progress"  # in a display's metadata: {"label", "done", "total"}, for the terminal
 EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_PREEMPTED, EXIT_KILLED = 0, 1, 2, 85, 138
 UNIX_SOCKET_PATH_LIMIT = 107  # bytes, of sun_path on Linux without its ending zero
 SOCKET_NAME_LENGTH = len("/kernel-ipc-99")

@@ -1,5 +1,6 @@
 """Real kernels under `papermill --engine rlnb`: signals, deaths, status, sockets, outputs."""
 
+import io
 import json
 import os
 import signal
@@ -308,3 +309,18 @@ def test_a_parameter_that_the_notebook_does_not_have_is_refused(tmp_path):
     assert not (tmp_path / "status.json").exists()
     papermill.execute_notebook(tmp_path / "in.ipynb", tmp_path / "out.ipynb", parameters={"seed": 1}, **given)
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "done"
+
+
+def test_progress_is_told_on_the_terminal_at_each_tenth(tmp_path):
+    show = "from rlnb.display.progress import progress_bar\nshow = progress_bar('written')\n"
+    count = "import time\nfor n in range(1, 41):\n    show(n, 40)\n    time.sleep(0.03)"
+    write_notebook(tmp_path / "in.ipynb", show + count)
+    terminal = io.StringIO()
+    notebook = papermill.execute_notebook(
+        tmp_path / "in.ipynb", tmp_path / "out.ipynb", engine_name="rlnb", progress_bar=False,
+        stdout_file=terminal,
+    )  # fmt: skip
+    lines = [line for line in terminal.getvalue().splitlines() if line.startswith("written ")]
+    assert 3 <= len(lines) <= 10 and lines[-1] == "written 40/40"
+    (bar,) = notebook.cells[0].outputs
+    assert bar.data["text/plain"] == "written 40/40"

@@ -1,22 +1,32 @@
-"""Progress of long work, one line that is rewritten."""
+"""Progress of long work: a bar in the notebook, and for `rlnb run` a line on the terminal at each tenth."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-from IPython.display import HTML, display
+from IPython.display import display
+
+from rlnb.runs import PROGRESS
+
+SHORTEST_PAUSE_SECONDS = 0.2  # between two redrawings
 
 
 def progress_bar(label: str) -> Callable[[int, int], None]:
     """A function to be called with (done, all); shows a bar that stays, full, in the saved notebook."""
-    handle: Any = display(HTML(bar(label, 0, 1)), display_id=True)
+    handle: Any = display(bundle(label, 0, 1), display_id=True, raw=True)
+    drawn = 0.0
 
     def show(done: int, total: int) -> None:
-        if handle is not None:
-            handle.update(HTML(bar(label, done, total)))
+        nonlocal drawn
+        if handle is not None and (done == total or time.monotonic() - drawn > SHORTEST_PAUSE_SECONDS):
+            drawn = time.monotonic()
+            metadata = {PROGRESS: {"label": label, "done": done, "total": total}}
+            handle.update(bundle(label, done, total), raw=True, metadata=metadata)
 
     return show
 
 
-def bar(label: str, done: int, total: int) -> str:
-    style = "vertical-align:middle"
-    return f"{label} <progress value='{done}' max='{total}' style='{style}'></progress> {done}/{total}"
+def bundle(label: str, done: int, total: int) -> dict[str, str]:
+    """The bar for a browser, and as text."""
+    bar = f"<progress value='{done}' max='{total}' style='vertical-align:middle'></progress>"
+    return {"text/html": f"{label} {bar} {done}/{total}", "text/plain": f"{label} {done}/{total}"}

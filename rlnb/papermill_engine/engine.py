@@ -153,6 +153,7 @@ class ForwardingClient(PapermillNotebookClient):
     def execute(self, **kwargs: Any) -> NotebookNode:
         """Run all cells; raises Stopped or KernelDied when the run ended before its time."""
         self.signals: list[signal.Signals] = []
+        self.tenths: dict[str, int] = {}
         with runs.socket_directory() as self.socket_directory, self._forwarding_signals():
             try:
                 return super().execute(**kwargs)
@@ -212,6 +213,19 @@ class ForwardingClient(PapermillNotebookClient):
                 earlier.text = _join_text(earlier.text, out.text)
                 break
         return out
+
+    def process_message(
+        self, msg: dict[str, Any], cell: NotebookNode, cell_index: int
+    ) -> NotebookNode | None:
+        """Handle a message of the kernel's; of progress the terminal gets a line at each tenth."""
+        progress = msg["content"].get("metadata", {}).get(runs.PROGRESS)
+        if progress and self.stdout_file:
+            tenth = 10 * progress["done"] // progress["total"]
+            if tenth > self.tenths.get(progress["label"], 0):
+                self.tenths[progress["label"]] = tenth
+                self.stdout_file.write("{label} {done}/{total}\n".format(**progress))
+                self.stdout_file.flush()
+        return super().process_message(msg, cell, cell_index)
 
     @contextmanager
     def _forwarding_signals(self) -> Iterator[None]:
