@@ -12,6 +12,7 @@ from rlnb.params.sections import (
     MbppParams,
     ModelParams,
     NotebookParams,
+    SamplingParams,
     SandboxParams,
     Section,
     TrackingParams,
@@ -48,14 +49,9 @@ class WriterParams(Section):
             yield Conflict("writer.samples_path", f"is no file in {os.getcwd()}")
 
 
-class MbppEvaluationParams(Section):
+class MbppEvaluationParams(SamplingParams):
     num_questions: int = Field(
         default=0, ge=0, description="Problems asked, drawn by the seed; 0 = all of the split"
-    )
-    num_samples: int = Field(default=1, ge=1, description="Completions of each problem")
-    temperature: float = Field(default=0.2, ge=0, le=2, description="Sampling temperature; 0 = greedy")
-    timeout_seconds: float = Field(
-        default=10.0, gt=0, le=600, description="Time limit of one program (seconds)"
     )
     k: Integers = Field(
         default=(1,), min_length=1, description="Values of k for pass@k, at most num_samples each"
@@ -68,12 +64,7 @@ class MbppEvaluationParams(Section):
     )
 
     def conflicts(self) -> Iterator[Conflict]:
-        if self.temperature == 0 and self.num_samples > 1:
-            yield Conflict(
-                "evaluation.num_samples",
-                "asks for equal samples, since evaluation.temperature = 0; write 1, or a temperature above 0",
-                ("evaluation.temperature",),
-            )
+        yield from super().conflicts()
         if any(not 1 <= k <= self.num_samples for k in self.k):
             yield Conflict(
                 "evaluation.k",

@@ -309,16 +309,10 @@ class TrainingParams(Section):
             )
 
 
-class EvaluationParams(Section):
-    enabled: bool = Field(default=True, description="Measure pass rates before, during and after training")
-    num_questions: int = Field(default=5, ge=1, description="Tasks measured of each held-out split")
-    num_samples: int = Field(default=1, ge=1, description="Sampled completions of each task")
-    eval_interval_steps: int = Field(
-        default=20, ge=0, description="Steps between evaluations; 0 = only before and after"
-    )
-    interval_questions: int = Field(
-        default=5, ge=1, description="Tasks of each held-out split at the evaluations in between"
-    )
+class SamplingParams(Section):
+    """How completions are drawn and judged, wherever something is evaluated."""
+
+    num_samples: int = Field(default=1, ge=1, description="Sampled completions of each task or problem")
     temperature: float = Field(default=0.2, ge=0, le=2, description="Sampling temperature; 0 = greedy")
     timeout_seconds: float = Field(
         default=10.0, gt=0, le=600, description="Time limit of one program (seconds)"
@@ -331,6 +325,19 @@ class EvaluationParams(Section):
                 "asks for equal samples, since evaluation.temperature = 0; write 1, or a temperature above 0",
                 ("evaluation.temperature",),
             )
+
+
+class EvaluationParams(SamplingParams):
+    enabled: bool = Field(default=True, description="Measure pass rates before, during and after training")
+    num_questions: int = Field(
+        default=5, ge=1, description="Tasks measured of each held-out split, and problems of MBPP"
+    )
+    eval_interval_steps: int = Field(
+        default=20, ge=0, description="Steps between evaluations; 0 = only before and after"
+    )
+    interval_questions: int = Field(
+        default=5, ge=1, description="The same as num_questions, at the evaluations in between"
+    )
 
 
 class VllmParams(Section):
