@@ -27,7 +27,7 @@ def show_verdicts(samples: Sequence[Any]) -> Table:
 
 def said(sample: Any) -> str:
     """What a program answered to the failing assertion, without repeating that."""
-    return str(sample.verdict.error.removeprefix(f"{sample.failing_assertion}: "))[:200]
+    return str(sample.verdict.error).removeprefix(sample.failing_assertion).removeprefix(": ")[:200]
 
 
 def show_summary(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> Table:

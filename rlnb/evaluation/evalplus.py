@@ -255,7 +255,8 @@ def check_plus(problem: PlusProblem, expected: Expected, program: str, sandbox: 
                     continue
                 if is_ok:
                     call = replace(call, status="timeout", error="time limit of all calls together")
-                error = call.error or f"returned {shown(call.value)}, not {shown(answer)}"
+                wrong = f"returned {shown(call.value)}, not {shown(answer)}"
+                error = wrong if call.status == "ok" else call.error
                 failing = source_of(problem, arguments)
                 return PlusVerdict(base, False, call.status, failing, " ".join(error.split()))
         base = True
