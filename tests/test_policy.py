@@ -13,6 +13,7 @@ import torch
 from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.params.sections import ModelParams
 from rlnb.policy import Policy, generate, load_policy, model_directory, save_adapters
+from rlnb.policy.generation import batches
 from rlnb.tasks.families import builtin_tasks
 from rlnb.tasks.prompts import PromptForm, build_prompt, stop_tokens
 
@@ -267,3 +268,11 @@ def test_adapters_that_are_torn_are_refused(cache_dir: Path, tiny: Policy, tmp_p
     (directory / "adapter_model.safetensors").write_bytes(b"torn")
     with pytest.raises(PolicyUnavailable, match="^model.adapters = .* cannot be loaded: "):
         load_policy(model_params("tiny", cache_dir, adapters=str(directory)))
+
+
+def test_a_long_prompt_does_not_slow_down_a_batch_of_short_ones() -> None:
+    lengths = [10, 12, 15, 20, 21, 300, 500, 2000]
+    found = list(batches(range(8), lengths, 3))
+    assert found == [[0, 1, 2], [3, 4], [5, 6], [7]]
+    assert list(batches(range(5), [7] * 5, 2)) == [[0, 1], [2, 3], [4]]
+    assert list(batches([], [], 2)) == []

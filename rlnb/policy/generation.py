@@ -61,8 +61,8 @@ def generate(
     adapters_off = model.disable_adapter() if reference else nullcontext()
     with generating(policy), adapters_off:
         torch.manual_seed(seed)
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
+        num_done = 0
+        for rows in batches(order, [len(prompts[row]) for row in order], batch_size):
             batch = tokenizer(
                 [prompts[row] for row in rows], return_tensors="pt", padding=True, padding_side="left"
             )
@@ -79,9 +79,28 @@ def generate(
                 completions[row] = tokenizer.decode(until_end(tokens, ends), skip_special_tokens=True)
                 if received:
                     received(row, completions[row])
+            num_done += len(rows)
             if progress:
-                progress(min(start + batch_size, len(order)), len(order))
+                progress(num_done, len(order))
     return completions
+
+
+def batches(rows: Sequence[int], lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """The rows, sorted by their prompts' lengths, in batches whose longest is at most twice their shortest.
+
+    One prompt of two thousand letters would otherwise pad, and slow down, a batch of short ones.
+    """
+    batch: list[int] = []
+    shortest = 0
+    for row, length in zip(rows, lengths, strict=True):
+        if batch and (len(batch) == batch_size or length > 2 * shortest):
+            yield batch
+            batch = []
+        if not batch:
+            shortest = length
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 class StopWhenComplete(StoppingCriteria):
