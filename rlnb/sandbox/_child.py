@@ -158,6 +158,8 @@ def answer_calls(connection: int, program: dict[str, Any]) -> None:
             try:
                 if request[0] == "names":
                     value = [name for name, member in program.items() if callable(member)]
+                elif request[1] not in program:
+                    raise NameError(f"name {request[1]!r} is not defined")
                 else:
                     member = program[request[1]]
                     value = member(*request[2], **request[3]) if request[0] == "call" else member

@@ -42,7 +42,7 @@ def test_an_exception_is_a_value_of_the_call_and_not_the_end(sandbox):
             "runtime_error",
             "ZeroDivisionError: integer division or modulo by zero",
         )
-        assert program.call("g").error == "KeyError: 'g'"
+        assert program.call("g").error == "NameError: name 'g' is not defined"
         assert program.call("f", 1).value == 1
 
 
