@@ -162,11 +162,7 @@ def test_the_first_wrong_input_decides_and_is_cut_at_200_characters(check):
 FAULTS = {
     "raises": ("def double(x): raise KeyError(1)", "runtime_error", "KeyError: 1"),
     "raises two lines": ("def double(x): raise ValueError('a\\nb')", "runtime_error", "ValueError: a b"),
-    "has another name": (
-        "def twice(x): return 2 * x",
-        "runtime_error",
-        "NameError: name 'double' is not defined",
-    ),
+    "has another name": ("twice = abs", "runtime_error", "NameError: name 'double' is not defined"),
     "leaves at import": ("import os; os._exit(0)", "runtime_error", "it has ended"),
     "crashes": ("import ctypes\ndef double(x): ctypes.string_at(0)", "killed", "signal 11"),
     "says in no words": ("import os\ndef double(x): os.write(3, b'\\0\\0\\0\\1E')", "runtime_error", ""),
