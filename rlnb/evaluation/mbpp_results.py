@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import rlnb
+from rlnb.errors import ParamsError
 from rlnb.evaluation.compare import bootstrap_difference, bootstrap_mean, pass_at_k, wilson_interval
 from rlnb.evaluation.mbpp import Sample
 from rlnb.evaluation.plus import PlusReport
@@ -66,17 +67,19 @@ def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> dict[str
     """What an evaluation found: pass@k with 95% intervals, passes on shown and held-out asserts, outcomes.
 
     pass@1 has Wilson's interval over problems, cautious where there are several samples of each; other k have
-    the bootstrap's over problems. A problem with fewer than k samples that ran raises ValueError.
+    the bootstrap's over problems. Problems with fewer than k samples that ran are left out of pass@k; raises
+    ParamsError where none is left.
     """
     passes = passes_by_problem(samples)
     counted = [sample for sample in samples if sample.passed is not None]
     pass_at = {}
     for k in sorted(ks):
-        estimates = [pass_at_k(len(each), sum(each), k) for each in passes.values()]
+        estimates = [pass_at_k(len(each), sum(each), k) for each in passes.values() if len(each) >= k]
+        if not estimates:
+            raise ParamsError(f"evaluation.k = {k}: no problem has as many samples; ask for a smaller k")
         mean = sum(estimates) / len(estimates)
-        pass_at[str(k)] = asdict(
-            wilson_interval(mean, len(estimates)) if k == 1 else bootstrap_mean(estimates)
-        )
+        estimate = wilson_interval(mean, len(estimates)) if k == 1 else bootstrap_mean(estimates)
+        pass_at[str(k)] = {**asdict(estimate), "num_problems": len(estimates)}
     held_out = [s.passed_held_out for s in counted if s.passed_held_out is not None]
     return {
         "num_problems": len(passes),

@@ -34,7 +34,10 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class PolicyWriter:
-    """A policy in this process; sampling depends on the seed, the questions and the batch size alone."""
+    """A policy in this process; sampling depends on the seed, the questions and the batch size alone.
+
+    An answer ends where the model ends it: a training's further stops (a closing fence) are not MBPP's.
+    """
 
     policy: Policy
     temperature: float
@@ -61,6 +64,7 @@ class PolicyWriter:
             temperature=self.temperature,
             seed=self.seed,
             batch_size=self.batch_size,
+            ends=self.policy.own_ends,
             is_complete=partial(is_complete, template=template),
             received=received,
         )
@@ -150,18 +154,29 @@ def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
 
     EvalPlus's form: a line a sample, {"task_id": "Mbpp/11" or 11, "solution": program} or "completion" in
     place of it, which is cut by the template's stop rule. bigcode's form: one list, whose n-th entry is the
-    list of programs for the n-th of `task_ids`. Raises ParamsError.
+    list of programs for the n-th of `task_ids`. Raises ParamsError, also where a problem has no sample.
     """
     records = list(json_records(Path(path), what="sample"))
     if not records:
         raise ParamsError(f"{path}: holds no sample")
     if all(isinstance(record, list) for _, record in records):
-        return list(bigcode_samples(records, path, task_ids))
+        return with_all(list(bigcode_samples(records, path, task_ids)), path, task_ids)
     known = set(task_ids)
     samples = [checked(evalplus_sample, place, record, what="sample") for place, record in records]
     for (place, _), sample in zip(records, samples, strict=True):
         if sample.task_id not in known:
             raise ParamsError(f"{place}: task_id {sample.task_id} is none of the problems that are evaluated")
+    return with_all(samples, path, task_ids)
+
+
+def with_all(samples: list[WrittenSample], path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
+    """The samples, if there is one for each problem: a rate over some would pass for one over all."""
+    missing = sorted(set(task_ids) - {sample.task_id for sample in samples})
+    if missing:
+        raise ParamsError(
+            f"{path}: holds no sample for {len(missing)} of {len(task_ids)} problems, task_id {missing[0]} "
+            "for one; add them (an empty solution is a wrong one), or ask fewer: mbpp.split, mbpp.path"
+        )
     return samples
 
 

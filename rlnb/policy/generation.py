@@ -37,20 +37,21 @@ def generate(
     seed: int = 0,
     batch_size: int = 32,
     reference: bool = False,
+    ends: Sequence[int] | None = None,
     is_complete: Callable[[str], bool] | None = None,
     received: Callable[[int, str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[str]:
     """One completion a prompt, in their order; special tokens removed, a stop token kept when it is text.
 
-    Ends where the policy stops (`Policy.stop_at`), or some tokens after `is_complete(completion)` has become
-    true. temperature 0 is greedy. Sampling depends on `seed`, `batch_size` and the prompts alone, and leaves
-    the global random state as it was. reference: with the adapters disabled. received: called with (number of
-    the prompt, completion) as soon as a batch is written, shortest prompts first; progress with (done, all)
-    after each batch.
+    Ends at the tokens `ends`, by default where the policy stops (`Policy.stop_at`), or some tokens after
+    `is_complete(completion)` has become true. temperature 0 is greedy. Sampling depends on `seed`,
+    `batch_size` and the prompts alone, and leaves the global random state as it was. reference: with the
+    adapters disabled. received: called with (number of the prompt, completion) as soon as a batch is written,
+    shortest prompts first; progress with (done, all) after each batch.
     """
     tokenizer, model = policy.tokenizer, policy.model
-    ends = model.generation_config.eos_token_id
+    ends = list(model.generation_config.eos_token_id if ends is None else ends)
     sampling = (
         {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         if temperature

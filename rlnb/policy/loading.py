@@ -25,12 +25,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class Policy:
-    """A model with LoRA adapters and its tokenizer; the reference policy is the model, adapters disabled."""
+    """A model with LoRA adapters and its tokenizer; the reference policy is the model, adapters disabled.
+
+    own_ends: the tokens that end an answer by the model's own account, without those of `stop_at`.
+    """
 
     model: Any
     tokenizer: Any
     source: str
     engine: str
+    own_ends: tuple[int, ...]
 
     @property
     def device(self) -> torch.device:
@@ -75,7 +79,7 @@ def load_policy(
         check_targets(model, params)
         model = with_fresh_adapters(model, params, checkpointing=checkpointing, seed=seed)
     complete_tokenizer(model, tokenizer)
-    return Policy(model, tokenizer, source, params.engine)
+    return Policy(model, tokenizer, source, params.engine, tuple(model.generation_config.eos_token_id))
 
 
 def hub_cache(source: str, params: ModelParams) -> str | None:

@@ -215,7 +215,7 @@ def test_a_call_may_take_a_second_at_least(check):
 
 
 def test_all_calls_together_are_limited_too(check, monkeypatch):
-    monkeypatch.setattr(evalplus, "RUN_SECONDS", 0.5)
+    monkeypatch.setattr(evalplus, "RUN_SECONDS", 0.25)
     verdict = check(DOUBLE, "import time\ndef double(x):\n    time.sleep(0.3)\n    return 2 * x")
     assert (verdict.status, verdict.error) == ("timeout", "time limit of all calls together")
 

@@ -82,3 +82,13 @@ def test_a_file_that_is_no_result_is_refused(text, tmp_path):
     with pytest.raises(ParamsError) as raised:
         compare_results(path, path)
     assert str(raised.value) == f"{path}: is no result of an evaluation on MBPP; name its results.json"
+
+
+def test_a_problem_with_too_few_samples_is_left_out_of_pass_at_k():
+    samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *BAD), a_sample(2, 0, *BAD)]
+    pass_at = summarize(samples, (1, 2))["pass_at"]
+    assert (pass_at["1"]["value"], pass_at["1"]["num_problems"]) == (0.25, 2)
+    assert (pass_at["2"]["value"], pass_at["2"]["num_problems"]) == (1.0, 1)
+    with pytest.raises(ParamsError) as raised:
+        summarize(samples, (3,))
+    assert str(raised.value) == "evaluation.k = 3: no problem has as many samples; ask for a smaller k"

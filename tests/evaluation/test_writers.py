@@ -146,6 +146,16 @@ def test_a_policy_answers_every_question_of_every_template(name, tiny):
     assert written(writer, questions, TEMPLATES[name]) == first
 
 
+def test_a_trainings_stops_do_not_end_an_answer(tiny, monkeypatch):
+    writer = PolicyWriter(tiny, temperature=1.0, max_completion_length=32, batch_size=2, seed=3)
+    before = written(writer, ["q"], CHAT)
+    config = tiny.model.generation_config
+    monkeypatch.setattr(config, "eos_token_id", config.eos_token_id)  # put back afterwards
+    tiny.stop_at(tiny.tokenizer("".join(map(chr, range(33, 127))))["input_ids"])
+    assert written(writer, ["q"], CHAT) == before
+    assert len(before[0]) > 1
+
+
 def test_a_policy_without_a_chat_template_is_not_asked_in_a_chat(tiny, monkeypatch):
     monkeypatch.setattr(tiny.tokenizer, "chat_template", None)
     writer = PolicyWriter(tiny, temperature=0.0, max_completion_length=8, batch_size=2, seed=3)
@@ -188,6 +198,11 @@ def test_generations_are_read_in_bigcode_form(tmp_path):
         ('[["a"], [1]]', ": record 2: no sample: 1 is no text"),
         ("{", ":1: not JSON (Expecting property name enclosed in double quotes); write one sample a line"),
         ("", ": holds no sample"),
+        (
+            '{"task_id": 1, "solution": ""}',
+            ": holds no sample for 1 of 2 problems, task_id 2 for one; add them (an empty solution is a "
+            "wrong one), or ask fewer: mbpp.split, mbpp.path",
+        ),
     ],
 )
 def test_a_file_without_samples_is_refused(text, said, tmp_path):
