@@ -167,9 +167,15 @@ def _run_notebook(options: argparse.Namespace) -> int:
 def _evaluate(options: argparse.Namespace) -> int:
     fields = [field for field, _ in EVAL_OPTIONS.values()]
     chosen = {field: getattr(options, field) for field in fields if getattr(options, field) is not None}
-    kinds = {"writer.base_url": "endpoint", "writer.samples_path": "file"}
-    for field in kinds.keys() & chosen.keys():
-        chosen["writer.kind"] = kinds[field]
+    given = [option for option, (field, _) in EVAL_OPTIONS.items() if field in chosen]
+    writers = [option for option in given if option in ("--adapters", "--samples", "--endpoint")]
+    if len(writers) > 1:
+        raise ParamsError(f"{' and '.join(writers)}: name two that write; give one of them")
+    if "--served-model" in given and "--endpoint" not in given:
+        raise ParamsError("--served-model: is a model of a server; give --endpoint as well")
+    kinds = {"--endpoint": "endpoint", "--samples": "file", "--adapters": "policy"}
+    for option in writers:
+        chosen["writer.kind"] = kinds[option]
     options.assignments = [f"{field}={value}" for field, value in chosen.items()] + options.assignments
     options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / "mbpp_eval.ipynb"
     return _run(options)

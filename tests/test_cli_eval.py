@@ -31,6 +31,21 @@ def test_a_server_without_the_models_name_is_refused(capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--samples", "a", "--endpoint", "b"],
+            "--samples and --endpoint: name two that write; give one of them",
+        ),
+        (["--served-model", "m"], "--served-model: is a model of a server; give --endpoint as well"),
+    ],
+)
+def test_options_that_contradict_one_another_are_refused(options, said, capsys):
+    assert cli.main(["eval", *options]) == 2
+    assert capsys.readouterr().err == f"rlnb: {said}\n"
+
+
 def test_a_file_of_completions_is_evaluated_and_compared(capsys):
     """The whole way, by a real kernel: half of the references, then all."""
     problems = load_mbpp("builtin").split("test")
@@ -43,7 +58,8 @@ def test_a_file_of_completions_is_evaluated_and_compared(capsys):
         assert cli.main(["eval", *options, "--samples", f"{name}.jsonl", "--out", name]) == 0
     results = json.loads(Path("half/results.json").read_text())
     assert results["summary"]["pass_at"]["1"]["value"] == 0.5
-    assert results["settings"]["writer"] == {"file": "half.jsonl"}
+    assert results["settings"]["writer"]["file"] == "half.jsonl"
+    assert results["settings"]["temperature"] is None
     assert yaml.safe_load(Path("all/params.yaml").read_text())["writer"]["kind"] == "file"
     capsys.readouterr()
     assert cli.main(["compare", "half/results.json", "all/results.json"]) == 0

@@ -39,7 +39,8 @@ def as_text(cell: Any) -> str:
     """Numbers with three decimals, None as a dash."""
     if cell is None:
         return "–"
-    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+    text = f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+    return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate would end the notebook
 
 
 def html_cell(cell: str) -> str:

@@ -273,7 +273,7 @@ def is_right(task_id: int, arguments: Arguments, value: Any, expected: Any, atol
         else:
             right = task_id in ANY_VALUE or value == expected
             if not right and task_id in ALSO_RIGHT:
-                right = abs(value - ALSO_RIGHT[task_id](*arguments)) <= atol
+                right = abs(value - ALSO_RIGHT[task_id](*arguments)) <= (atol if task_id == 581 else 0)
         return right or (atol != 0 and type(value) is type(expected) and is_close(value, expected, atol))
     except Exception:  # unhashable, no number, too large for a float
         return False

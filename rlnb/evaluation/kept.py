@@ -1,5 +1,6 @@
 """Completions kept as they come, so that an evaluation that was cut short goes on where it stopped."""
 
+import contextlib
 import hashlib
 import json
 from collections import Counter
@@ -56,9 +57,14 @@ class KeptWriter:
         return keys
 
     def read(self) -> dict[str, str]:
-        """{key: completion} of the file, without a last line that a kill has torn."""
+        """{key: completion} of the file, without lines that a kill or a full disk has torn."""
         lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
-        rows = [json.loads(line) for line in lines if line.endswith(b"\n")]
         if lines and not lines[-1].endswith(b"\n"):
-            self.path.write_bytes(b"".join(lines[:-1]))
-        return {row["key"]: row["completion"] for row in rows}
+            with self.path.open("ab") as file:
+                file.write(b"\n")
+        kept = {}
+        for line in lines:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                row = json.loads(line)
+                kept[str(row["key"])] = str(row["completion"])
+        return kept

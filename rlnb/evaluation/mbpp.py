@@ -74,8 +74,17 @@ def choose(problems: Sequence[Problem], num_questions: int, *, seed: int) -> lis
 
 
 def check_program(problem: Problem, program: str, sandbox: Sandbox, *, limits: Limits) -> Verdict:
-    """Run a problem's asserts against a program's functions; the program never sees an assert."""
+    """Run a problem's asserts against a program's functions; the program never sees an assert.
+
+    Raises ParamsError where the imports of the problem's own code fail in this process.
+    """
     names = interface(problem)
+    try:
+        exec(names.imports, {})
+    except Exception as error:
+        raise ParamsError(
+            f"task_id {problem.task_id}: the imports of its code fail here: {error!r}; leave the problem out"
+        ) from error
     return check_tests(
         sandbox,
         f"{program}\n{problem.setup}",
@@ -230,15 +239,24 @@ class MbppEvaluation:
         )
 
     def problems(self, num_questions: int) -> list[Problem]:
-        """The problems asked, `num_questions` of the split, 0 for all; see `choose`."""
-        return choose(self.data.split(self.split), num_questions, seed=self.seed)
+        """The problems asked, `num_questions` of the split, 0 for all, never a shot; see `choose`."""
+        asked = [one for one in self.data.split(self.split) if one.task_id not in self.template.shots]
+        return choose(asked, num_questions, seed=self.seed)
 
     def writer(self, policy: Policy) -> PolicyWriter:
         """The policy as a writer."""
         return PolicyWriter(policy, self.temperature, self.max_completion_length, self.batch_size, self.seed)
 
     def writing(self, params: Any) -> dict[str, Any]:
-        """All that completions depend on beside the questions."""
+        """All that completions depend on beside the questions; of those in a file nothing else is known."""
+        writer = getattr(params, "writer", None)
+        if writer is not None and writer.kind == "file":
+            return {
+                "writer": who_writes(params),
+                "temperature": None,
+                "max_completion_length": None,
+                "seed": None,
+            }
         return {
             "writer": who_writes(params),
             "temperature": self.temperature,
@@ -295,7 +313,8 @@ def who_writes(params: Any) -> dict[str, Any]:
     if writer is not None and writer.kind == "endpoint":
         return {"endpoint": writer.base_url, "model": writer.served_model}
     if writer is not None and writer.kind == "file":
-        return {"file": writer.samples_path}
+        digest = hashlib.sha256(Path(writer.samples_path).read_bytes()).hexdigest()
+        return {"file": writer.samples_path, "file_sha256": digest}
     model = params.model
     said = {"model": model.id, "dtype": model.dtype, "load_in_4bit": model.load_in_4bit}
     if model.adapters:

@@ -62,7 +62,7 @@ def read_results(path: str | Path) -> dict[str, Any]:
         results["settings"].get("sha256")
     except OSError as error:
         raise ParamsError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ParamsError(f"{path}: is no result of an evaluation on MBPP; name its results.json") from error
     return dict(results)
 
@@ -71,6 +71,8 @@ def problem_rates(results: Mapping[str, Any]) -> dict[int, float]:
     """{task_id: share of its samples that passed}."""
     passes: dict[int, list[bool]] = {}
     for sample in results["samples"]:
+        if sample["passed"] not in (True, False, None) or type(sample["task_id"]) is not int:
+            raise ValueError("no verdict")
         if sample["passed"] is not None:
             passes.setdefault(sample["task_id"], []).append(sample["passed"])
     return {number: sum(each) / len(each) for number, each in passes.items()}

@@ -3,7 +3,9 @@
 A writer is called with the questions of a template and hands over each completion as soon as it has it.
 """
 
+import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -129,11 +131,13 @@ class EndpointWriter:
                     "seed": seed,
                 },
                 timeout=self.timeout_seconds,
+                allow_redirects=False,  # one would turn the question into a plain GET
             )
-            if not response.ok:
+            if response.status_code != 200:
                 raise PolicyUnavailable(f"{url}: answers {response.status_code}: {response.text[:300]}")
-            choice = response.json()["choices"][0]
-            return str((choice["message"]["content"] if template.is_chat else choice["text"]) or "")
+            choice = json.loads(response.text)["choices"][0]
+            text = choice["message"]["content"] if template.is_chat else choice["text"]
+            return str(typed("" if text is None else text, str, name="a completion"))
         except requests.RequestException as error:
             raise PolicyUnavailable(f"{url}: cannot be asked: {error}; is the server running?") from error
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -183,10 +187,10 @@ def with_all(samples: list[WrittenSample], path: str, task_ids: Sequence[int]) -
 def evalplus_sample(record: Mapping[str, Any]) -> WrittenSample:
     number = record["task_id"]
     if isinstance(number, str):
-        digits = number.rpartition("/")[2]
-        if not digits.isdecimal():
-            raise ValueError(f"task_id = {number!r} names no number")
-        number = int(digits)
+        digits = re.fullmatch(r"(?:Mbpp/)?([0-9]{1,9})", number)
+        if digits is None:
+            raise ValueError(f"task_id = {number[:80]!r} is no 'Mbpp/' and a number")
+        number = int(digits[1])
     is_program = "solution" in record
     name = "solution" if is_program else "completion"
     text = typed(record[name], str, name=name)

@@ -42,7 +42,7 @@ def warm_up(zygote: Any) -> None:
 
 
 def become(
-    zygote: Any, job: dict[str, Any], source: bytes, *, streams: tuple[int, int], connection: int | None
+    zygote: Any, job: dict[str, Any], source: bytearray, *, streams: tuple[int, int], connection: int | None
 ) -> NoReturn:
     """Limit this process, compile the program, tell the letter, and run the program.
 

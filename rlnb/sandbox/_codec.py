@@ -12,6 +12,7 @@ from typing import Any
 MAX_BYTES = 2**20
 MAX_ITEMS = 100_000  # of an iterator or a range, which may be endless
 MAX_DEPTH = 60
+MAX_OF_ONE_HASH = 200  # keys of a set or a dict
 MAX_INTEGER_DIGITS = 20_000  # hexadecimal
 # Types that may be passed themselves, as MBPP's task 533 does.
 TYPES = (
@@ -125,6 +126,7 @@ def _unpack(data: Any, depth: int, kept: list[Any] | None) -> Any:
     if name == "int" and len(content) <= MAX_INTEGER_DIGITS:
         return int(content, 16)
     if name == "dict":
+        check_hashes([_unpack(key, depth - 1, kept) for key, _ in content])
         return {_unpack(key, depth - 1, kept): _unpack(item, depth - 1, kept) for key, item in content}
     if name == "bytes":
         return bytes.fromhex(content)
@@ -142,5 +144,17 @@ def _unpack(data: Any, depth: int, kept: list[Any] | None) -> Any:
             if len(numbers[: MAX_ITEMS + 1]) > MAX_ITEMS:
                 raise ValueError(f"a range of more than {MAX_ITEMS} items")
             return numbers
+        if name in ("set", "frozenset"):
+            check_hashes(items)
         return iter(items) if name == "iterator" else getattr(builtins, name)(items)
     raise ValueError("is no value")
+
+
+def check_hashes(keys: list[Any]) -> None:
+    """Raise ValueError for many keys of one hash: a set of them takes the square of their time."""
+    counts: dict[int, int] = {}
+    for key in keys:
+        number = hash(key)
+        counts[number] = counts.get(number, 0) + 1
+        if counts[number] > MAX_OF_ONE_HASH and len(keys) > MAX_OF_ONE_HASH:
+            raise ValueError("too many keys of one hash")

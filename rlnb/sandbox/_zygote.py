@@ -44,6 +44,29 @@ CHUNK = 65536
 MAX_JOBS = 10_000
 
 
+class Stream:
+    """What a program has written so far, in memory that is wiped before the next one is forked.
+
+    A child inherits this process's memory, freed parts included: what stayed there of one program, the next
+    one could read. So texts of programs are held in buffers of their own, read into directly, never copied.
+    """
+
+    def __init__(self, cap: int) -> None:
+        self.buffer = bytearray(cap + CHUNK)
+        self.size = 0
+
+    def read(self, descriptor: int) -> int:
+        """Take what is there, up to CHUNK bytes; 0 at the end. Raises BlockingIOError."""
+        part = memoryview(self.buffer)[self.size : self.size + CHUNK]
+        count = os.readv(descriptor, [part])
+        self.size += count
+        return count
+
+    def wipe(self) -> None:
+        self.buffer[: self.size] = bytes(self.size)
+        self.size = 0
+
+
 class Zygote:
     """What stays the same from child to child."""
 
@@ -57,6 +80,7 @@ class Zygote:
         # Opened before files are protected, from this process too.
         self.children = high(os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY))
         self.last_header, self.last_job = b"", dict[str, Any]()
+        self.streams = Stream(0), Stream(0)
         self.seccomp: _layers.Filter | None = None
         self.layers: dict[str, str] = {}
         for layer in ("namespaces", "process", "limits", "files", "system calls"):
@@ -153,13 +177,17 @@ def serve(zygote: Zygote) -> None:
             return
         header, source = job
         connection = socket.recv_fds(control, 1, 1)[1][0] if header["serves_calls"] else None
-        answer, body = run(zygote, header, source, connection)
+        answer, parts = run(zygote, header, source, connection)
+        source[:] = bytes(len(source))
         is_clean = end_others(zygote) and empty(zygote.folder)
         answer["is_spent"] = number == MAX_JOBS or not is_clean
-        send(control, answer, body)
+        send(control, answer, *parts)
+        del answer, parts
+        for stream in zygote.streams:
+            stream.wipe()
 
 
-def receive(zygote: Zygote) -> tuple[dict[str, Any], bytes] | None:
+def receive(zygote: Zygote) -> tuple[dict[str, Any], bytearray] | None:
     """The next job, or None when the parent is gone."""
     poller = select.poll()
     poller.register(zygote.control, select.POLLIN)
@@ -177,18 +205,24 @@ def receive(zygote: Zygote) -> tuple[dict[str, Any], bytes] | None:
     if header != zygote.last_header:
         zygote.last_header, zygote.last_job = header, json.loads(header)
         zygote.last_job["rlimits"] = _child.rlimits_of(zygote, zygote.last_job)
-    body = zygote.control.recv(body_bytes, socket.MSG_WAITALL) if body_bytes else b""
+        zygote.streams = Stream(zygote.last_job["output_bytes"]), Stream(zygote.last_job["output_bytes"])
+    body = bytearray(body_bytes)
+    if body_bytes:
+        zygote.control.recv_into(body, body_bytes, socket.MSG_WAITALL)
     return zygote.last_job, body
 
 
-def send(control: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
+def send(control: socket.socket, header: dict[str, Any], *parts: memoryview) -> None:
     text = json.dumps(header).encode()
-    control.sendall(FRAME.pack(b"J", len(text), len(body)) + text + body)
+    control.sendall(FRAME.pack(b"J", len(text), sum(map(len, parts))) + text)
+    for part in parts:
+        if part:
+            control.sendall(part)
 
 
 def run(
-    zygote: Zygote, job: dict[str, Any], source: bytes, connection: int | None
-) -> tuple[dict[str, Any], bytes]:
+    zygote: Zygote, job: dict[str, Any], source: bytearray, connection: int | None
+) -> tuple[dict[str, Any], tuple[memoryview, memoryview]]:
     """Fork a child that becomes the program, watch it to its end, and say how it ended."""
     (out_read, out_write), (error_read, error_write) = os.pipe(), os.pipe()
     pid = os.fork()
@@ -199,7 +233,8 @@ def run(
             os._exit(1)
     for descriptor in (out_write, error_write, *([] if connection is None else [connection])):
         os.close(descriptor)
-    streams = {out_read: bytearray(), error_read: bytearray()}
+    output, errors = zygote.streams
+    streams = {out_read: output, error_read: errors}
     ended_for = "stopped"
     try:
         ended_for = watch(zygote, pid, job, streams)
@@ -212,10 +247,10 @@ def run(
         letter = os.read(zygote.status_read, CHUNK)
     except BlockingIOError:
         letter = b""
-    output, errors = streams[out_read], streams[error_read]
-    if not ended_for and max(len(output), len(errors)) > job["output_bytes"]:
+    cap = job["output_bytes"]
+    if not ended_for and max(output.size, errors.size) > cap:
         ended_for = "output_exceeded"
-    output, errors = output[: job["output_bytes"]], errors[: job["output_bytes"]]
+    parts = tuple(memoryview(stream.buffer)[: min(stream.size, cap)] for stream in (output, errors))
     answer = {
         "letter": letter[:1].decode("latin-1"),
         "message": letter[1:].decode("utf-8", "replace"),
@@ -223,12 +258,12 @@ def run(
         "exit_code": os.waitstatus_to_exitcode(wait_status),
         "seconds": usage.ru_utime + usage.ru_stime,
         "peak_memory_mib": usage.ru_maxrss / 1024,
-        "output_bytes": len(output),
+        "output_bytes": len(parts[0]),
     }
-    return answer, bytes(output + errors)
+    return answer, (parts[0], parts[1])
 
 
-def watch(zygote: Zygote, pid: int, job: dict[str, Any], streams: dict[int, bytearray]) -> str:
+def watch(zygote: Zygote, pid: int, job: dict[str, Any], streams: dict[int, Stream]) -> str:
     """Wait until a child ends, or passes a limit: "" or which one.
 
     Its streams are read from the second look on: until then pipes hold what most programs ever write, and
@@ -249,16 +284,14 @@ def watch(zygote: Zygote, pid: int, job: dict[str, Any], streams: dict[int, byte
                     return "stopped"
                 if descriptor in exit_signal:
                     return ""
-                chunk = os.read(descriptor, CHUNK)
-                streams[descriptor] += chunk
-                if not chunk:
+                if not streams[descriptor].read(descriptor):
                     poller.unregister(descriptor)
+            if max(stream.size for stream in streams.values()) > job["output_bytes"]:
+                return "output_exceeded"
             if not is_reading:
                 is_reading = True
                 for descriptor in streams:
                     poller.register(descriptor, select.POLLIN)
-            if max(map(len, streams.values())) > job["output_bytes"]:
-                return "output_exceeded"
             if not exit_signal and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return ""
             if _layers.cpu_seconds(pid) > job["cpu_seconds"] or time.monotonic() > deadline:
@@ -276,16 +309,13 @@ def open_pidfd(pid: int) -> list[int]:
         return []
 
 
-def drain(streams: dict[int, bytearray], cap: int) -> None:
+def drain(streams: dict[int, Stream], cap: int) -> None:
     """Read what ended programs left in their pipes, and close them."""
-    for descriptor, collected in streams.items():
+    for descriptor, stream in streams.items():
         os.set_blocking(descriptor, False)
         with contextlib.suppress(BlockingIOError):
-            while len(collected) <= cap:
-                chunk = os.read(descriptor, CHUNK)
-                collected += chunk
-                if len(chunk) < CHUNK:
-                    break
+            while stream.size <= cap and stream.read(descriptor) == CHUNK:
+                pass
         os.close(descriptor)
 
 

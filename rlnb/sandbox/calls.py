@@ -15,6 +15,7 @@ from rlnb.sandbox.zygotes import Zygote, ZygoteLost
 
 CREDENTIALS = struct.Struct("3i")  # process, user, group: what the kernel says of a sender
 LOOK_SECONDS = 0.05
+EXIT_SECONDS = 3.0  # for a program that has let go of its connection, or lost it, to end by itself
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class LoadedProgram:
     ) -> None:
         self.limits = limits
         self.ended: Execution | None = None
+        self.has_lost_its_zygote = False  # while it ran: nobody's fault the first time
         self._zygote, self._level, self._release = zygote, level, release
         self._connection, theirs = socket.socketpair()
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -139,9 +141,14 @@ class LoadedProgram:
         data = bytearray()
         size = 4
         while len(data) < size:
-            while not self._is_readable(LOOK_SECONDS):
-                if cpu_seconds(self._pid) - used > limits.cpu_seconds or time.monotonic() > deadline:
+            is_there = self._is_readable(LOOK_SECONDS)
+            # Also where something is there: an answer may come a byte at a time.
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            if not is_there:
+                if cpu_seconds(self._pid) - used > limits.cpu_seconds:
                     raise TimeoutError
+                continue
             chunk = self._connection.recv(65536)
             if not chunk:
                 self._end()
@@ -159,14 +166,21 @@ class LoadedProgram:
         return bool(poller.poll(seconds * 1000))
 
     def _end(self, said: tuple[Status, str] | None = None) -> None:
-        """End what still runs and ask how it ended; `said` is what this side knows better."""
+        """End what still runs and ask how it ended; `said` is what this side knows better.
+
+        A program whose connection is closed has EXIT_SECONDS to end as a script ends, whoever closed it.
+        """
         if said is not None:
             self._zygote.stop()
+        elif not self._zygote.answers_within(EXIT_SECONDS):
+            said = ("runtime_error", "it closed its connection, or did not end when its calls were over")
+            self._zygote.stop()
         try:
-            answer, body = self._zygote.answer(self.limits.wall_seconds, lambda: False)
+            answer, body = self._zygote.answer(EXIT_SECONDS, lambda: False)
             execution = execution_of(answer, body, limits=self.limits, isolation=self._level)
         except ZygoteLost as error:
-            execution = not_run("sandbox_error", str(error))
+            self.has_lost_its_zygote = True
+            execution = not_run("sandbox_error", f"its zygote was lost: {error}")
         if said is not None:
             execution = replace(execution, status=said[0], error=said[1])
         self._give_back(execution)

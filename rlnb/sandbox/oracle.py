@@ -2,12 +2,14 @@
 
 import builtins
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlnb.sandbox.calls import Call, LoadedProgram
 from rlnb.sandbox.executions import Limits, Status
 from rlnb.sandbox.runner import Sandbox
+
+LONGEST_ERROR = 2000  # characters
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,11 @@ def check_tests(
     tried once more.
     """
     names = {"functions": functions, "values": values}
-    verdict = run_tests(sandbox, program, tests, names=names, imports=imports, limits=limits)
+    verdict, was_lost = run_tests(sandbox, program, tests, names=names, imports=imports, limits=limits)
     if verdict.status == "sandbox_error":
-        verdict = run_tests(sandbox, program, tests, names=names, imports=imports, limits=limits)
+        verdict, is_lost = run_tests(sandbox, program, tests, names=names, imports=imports, limits=limits)
+        if was_lost and is_lost:  # a program that takes its zygote with it twice
+            verdict = replace(verdict, status="killed")
     return verdict
 
 
@@ -68,14 +72,13 @@ def run_tests(
     names: Mapping[str, Collection[str]],
     imports: str,
     limits: Limits | None,
-) -> Verdict:
-    """One try of `check_tests`."""
+) -> tuple[Verdict, bool]:
+    """One try of `check_tests`, and whether the program's zygote was lost while it ran."""
     results: list[bool | None] = [None] * len(tests)
     with sandbox.load(program, limits=limits) as loaded:
         if loaded.ended is not None:
-            return Verdict(
-                tuple(results), at_fault(loaded.ended.status), loaded.ended.error or "it has ended"
-            )
+            error = one_line(loaded.ended.error or "it has ended")
+            return Verdict(tuple(results), at_fault(loaded.ended.status), error), loaded.has_lost_its_zygote
         status: Status = "ok"
         error = ""
         here: dict[str, Any] = {"__builtins__": builtins}
@@ -90,14 +93,20 @@ def run_tests(
                 results[index] = True
             except AssertionError as failed:
                 results[index] = False
-                error = error or f"{test}: {failed}".removesuffix(": ")
+                error = error or one_line(f"{test}: {failed}".removesuffix(": "))
             except CallFailed as failed:
                 status = failed.call.status if status == "ok" else status
-                error = error or f"{test}: {failed}"
-            except Exception as unexpected:  # of comparing what the program returned
+                error = error or one_line(f"{test}: {failed}")
+            except (Exception, SystemExit) as unexpected:  # of comparing what the program returned
                 results[index] = False
-                error = error or f"{test}: {type(unexpected).__name__}: {unexpected}"
-    return Verdict(tuple(results), status, error)
+                error = error or one_line(f"{test}: {type(unexpected).__name__}: {unexpected}")
+    return Verdict(tuple(results), status, error), loaded.has_lost_its_zygote
+
+
+def one_line(text: str) -> str:
+    """Untrusted text as one printable line of bounded length."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_ERROR])
+    return " ".join(shown.split())
 
 
 def at_fault(status: Status) -> Status:

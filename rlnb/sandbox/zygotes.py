@@ -84,6 +84,12 @@ class Zygote:
         self.is_usable = not answer["is_spent"]
         return answer, body
 
+    def answers_within(self, seconds: float) -> bool:
+        """Whether the program's answer is there, or comes in that time; it stays to be read."""
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        return bool(poller.poll(seconds * 1000))
+
     def is_alive(self) -> bool:
         """Whether its process still runs."""
         return self._process.poll() is None

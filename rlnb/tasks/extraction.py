@@ -5,11 +5,11 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import count, takewhile
 
 # A fence, its language, and all up to a closing fence at least as long, or to the end of the text.
 FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)[^\n`]*\n"
+    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}+|~{3,}+)[ \t]*(?P<language>[\w+-]*)[^\n`]*\n"
     r"(?P<code>.*?)(?P<end>^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)",
     re.DOTALL | re.MULTILINE,
 )
@@ -27,6 +27,9 @@ CODE_START = re.compile(
     rf"|{NAME}(?: *, *\*?{NAME})*(?: *: *{NAME}(?: *\| *{NAME})*)? *(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=))",
     re.MULTILINE,
 )
+LONGEST_COMPLETION = 2**16  # characters that are looked at: a hostile text must not stall the trainer
+MAX_PARSES = 100  # of one bare text; each costs up to some milliseconds
+MAX_NESTED_BLOCKS = 3  # blocks of markdown in blocks of markdown
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -45,9 +48,10 @@ def extract_code(completion: str, *, prefix: str = "") -> str | None:
     prefix: the opening of the answer that the prompt already holds (a fence and the function's first line);
     the completion goes on from there. The first complete python block wins, then the first complete block of
     no named language, then an unclosed block, then bare text (see `bare_code`), unless there is any block.
-    A block without a statement, comments alone, is no program.
+    A block without a statement, comments alone, is no program. Of a text only the first LONGEST_COMPLETION
+    characters are looked at.
     """
-    text = (prefix + completion).replace("\r\n", "\n")
+    text = (prefix + completion)[:LONGEST_COMPLETION].replace("\r\n", "\n")
     blocks = list(blocks_of(text))
     for closed, languages in ((True, PYTHON), (True, UNNAMED), (False, PYTHON + UNNAMED)):
         for block in blocks:
@@ -56,14 +60,14 @@ def extract_code(completion: str, *, prefix: str = "") -> str | None:
     return None if blocks else bare_code(text)
 
 
-def blocks_of(text: str) -> Iterator[Block]:
+def blocks_of(text: str, depth: int = 0) -> Iterator[Block]:
     """The fenced blocks of a text; those inside a block of markdown instead of it."""
     for match in FENCE.finditer(text):
         language, code, closed = match["language"].lower(), match["code"], bool(match["end"])
         if match["indent"]:  # in a list item, say: the fence's indentation is not the code's
             code = re.sub(rf"^[ \t]{{1,{len(match['indent'])}}}", "", code, flags=re.MULTILINE)
-        if language in MARKDOWN:
-            yield from blocks_of(code)
+        if language in MARKDOWN and depth < MAX_NESTED_BLOCKS:
+            yield from blocks_of(code, depth + 1)
         elif not closed and CLOSED_LATE.search(code):
             yield Block(language, CLOSED_LATE.sub("", code, count=1), closed=True)
         else:
@@ -79,9 +83,9 @@ def bare_code(text: str) -> str | None:
     """
     if whole := whole_program(text):
         return whole
-    first = CODE_START.search(text)
+    first, parses = CODE_START.search(text), count(1)
     for match in CODE_START.finditer(text):
-        code = parsing_part(text[match.start() :])
+        code = parsing_part(text[match.start() :], parses)
         if code or match["surely"]:
             return code or text[match.start() :].rstrip() + "\n"
     return text[first.start() :].rstrip() + "\n" if first else None
@@ -122,10 +126,13 @@ def parse(code: str) -> ast.Module:
         return ast.parse(code)
 
 
-def parsing_part(text: str) -> str:
-    """The leading lines of a text that parse: all before the line of the first error, and so on."""
+def parsing_part(text: str, parses: Iterator[int]) -> str:
+    """The leading lines of a text that parse: all before the line of the first error, and so on.
+
+    parses: counts what has been tried for the whole text; after MAX_PARSES nothing is.
+    """
     lines = text.rstrip().split("\n")
-    while lines:
+    while lines and next(parses) <= MAX_PARSES:
         code = "\n".join(lines) + "\n"
         try:
             parse(code)

@@ -112,23 +112,30 @@ def hub_records(subset: Subset) -> Iterator[Record]:
 
 def problem_of(record: Mapping[str, Any]) -> Problem:
     """The problem of a record: `text` (full) or `prompt` (sanitized), `code`, `test_list` and the like."""
-    tests = typed(record["test_list"], list, name="test_list")
+    tests = texts(record["test_list"], "test_list", entry="an assert")
     if not tests:
         raise ValueError("test_list is empty; write at least one assert")
-    code = typed(record["code"], str, name="code").replace("\r\n", "\n")
-    tests = [typed(test, str, name="an assert") for test in tests]
-    imports = [typed(line, str, name="test_imports") for line in record.get("test_imports") or []]
-    for statement in [code, *tests, *imports]:
-        parse(statement)
-    return Problem(
+    problem = Problem(
         task_id=typed(record["task_id"], int, name="task_id"),
         text=typed(record.get("text") or record["prompt"], str, name="text").strip(),
-        code=code,
-        tests=tuple(tests),
-        setup=(record.get("test_setup_code") or "").replace("\r\n", "\n"),
-        imports=tuple(imports),
-        challenge_tests=tuple(record.get("challenge_test_list") or ()),
+        code=typed(record["code"], str, name="code").replace("\r\n", "\n"),
+        tests=tests,
+        setup=typed(record.get("test_setup_code") or "", str, name="test_setup_code").replace("\r\n", "\n"),
+        imports=texts(record.get("test_imports") or [], "test_imports"),
+        challenge_tests=texts(record.get("challenge_test_list") or [], "challenge_test_list"),
     )
+    for test in tests + problem.challenge_tests:
+        if not any(isinstance(node, ast.Assert) for node in ast.walk(parse(test))):
+            raise ValueError(f"{test[:80]!r} asserts nothing")
+    names = interface(problem)
+    if not names.functions and not names.values:
+        raise ValueError("its asserts use nothing that its code defines")
+    return problem
+
+
+def texts(values: Any, name: str, *, entry: str = "an entry") -> tuple[str, ...]:
+    """A list of texts as a tuple. Raises TypeError for anything else."""
+    return tuple(typed(value, str, name=entry) for value in typed(values, list, name=name))
 
 
 class Interface(NamedTuple):
@@ -147,15 +154,20 @@ def interface(problem: Problem) -> Interface:
     statements = parse(f"{problem.code}\n{problem.setup}").body
     asserts = "\n".join(problem.tests + problem.challenge_tests)
     used = {node.id for node in ast.walk(parse(asserts)) if isinstance(node, ast.Name)}
-    functions, values, imports = [], [], list(problem.imports)
+    functions: list[str] = []
+    values: list[str] = []
+    imports = list(problem.imports)
     for statement in statements:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             functions.append(statement.name)
         elif isinstance(statement, ast.Import | ast.ImportFrom):
             imports.append(ast.unparse(statement))
-        else:
-            nodes = ast.walk(statement)
-            values += [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        else:  # `f = lambda x: x`, and what stands inside of an if
+            nodes = list(ast.walk(statement))
+            functions += [n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+            stored = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+            is_lambda = isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Lambda)
+            (functions if is_lambda else values).extend(stored)
     return Interface(
         functions=tuple(sorted(used & set(functions))),
         values=tuple(sorted(used & set(values) - set(functions))),

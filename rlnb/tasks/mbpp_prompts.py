@@ -48,7 +48,7 @@ TEMPLATES: Mapping[str, Template] = {
             asserts_shown=None,
             stops=("[DONE]",),
             is_chat=False,
-            source="Austin et al. 2021, arXiv:2108.07732, with its three shots",
+            source="Austin et al. 2021, arXiv:2108.07732; the shots are tasks 2, 3 and 4 of the data",
         ),
         Template(
             name="docstring",

@@ -104,6 +104,15 @@ def test_a_server_that_is_busy_is_asked_again(server):
     [
         ((404, b"no such model"), "answers 404: no such model"),
         ((200, b"{}"), "does not speak OpenAI's protocol: KeyError('choices')"),
+        ((302, b""), "answers 302: "),
+        (
+            (200, b"<html>"),
+            "does not speak OpenAI's protocol: JSONDecodeError('Expecting value: line 1 column 1 (char 0)')",
+        ),
+        (
+            (200, {"choices": [{"message": {"content": 5}}]}),
+            "does not speak OpenAI's protocol: TypeError('a completion = 5 is no text')",
+        ),
         ((200, {"choices": []}), "does not speak OpenAI's protocol: IndexError('list index out of range')"),
     ],
 )
@@ -190,7 +199,10 @@ def test_generations_are_read_in_bigcode_form(tmp_path):
     [
         ('{"task_id": 1}', ":1: no sample: the field 'completion' is missing"),
         ('{"task_id": 9, "solution": ""}', ":1: task_id 9 is none of the problems that are evaluated"),
-        ('{"task_id": "Mbpp/x", "solution": ""}', ":1: no sample: task_id = 'Mbpp/x' names no number"),
+        (
+            '{"task_id": "Mbpp/x", "solution": ""}',
+            ":1: no sample: task_id = 'Mbpp/x' is no 'Mbpp/' and a number",
+        ),
         (
             '[["a"]]',
             ": holds 1 lists of programs for 2 problems; write one for each, in the order of task_ids",

@@ -208,3 +208,44 @@ HACKS = {
 def test_no_test_is_passed_by_a_program_that(name, sandbox):
     verdict = check_tests(sandbox, HACKS[name], TESTS, functions=["double"], limits=FAST)
     assert True not in verdict.results, verdict
+
+
+SILENT = {
+    "closes its connection in a call": "import os, time\ndef f(x):\n    os.close(3)\n    time.sleep(99)",
+    "closes its connection at import": "import os\nos.close(3)\nwhile True: pass",
+    "shuts its connection": "import socket\nsocket.socket(fileno=3).shutdown(1)\nwhile True: pass",
+    "answers a byte at a time": """
+import os, time
+def f(x):
+    os.write(3, (10**5).to_bytes(4, "big") + b"V")
+    while True:
+        os.write(3, b" ")
+        time.sleep(0.01)
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_the_fault_is_the_programs_if_it(name, sandbox):
+    """And not the sandbox's, which would leave it out of all rates and in the end stop the run."""
+    started = time.monotonic()
+    verdict = check_tests(
+        sandbox, SILENT[name], ["assert f(2) == 4"], functions=["f"], limits=Limits(cpu_seconds=0.5)
+    )
+    assert (verdict.passed, verdict.status in ("runtime_error", "timeout")) == (False, True)
+    assert time.monotonic() - started < 15
+
+
+def test_a_program_that_does_not_end_after_its_calls_is_ended(sandbox):
+    program = "import atexit, time\natexit.register(time.sleep, 99)\ndef f(x): return 2 * x"
+    started = time.monotonic()
+    assert check_tests(sandbox, program, ["assert f(2) == 4"], functions=["f"]).passed
+    assert time.monotonic() - started < 10
+    assert sandbox.run("print(1)").stdout == "1\n"
+
+
+def test_what_a_program_says_is_one_printable_line(sandbox):
+    program = "def f(x): raise ValueError('a\\nb\\x1b[2J\\ud800' + 'c' * 10**5)"
+    error = check_tests(sandbox, program, ["assert f(2) == 4"], functions=["f"]).error
+    assert error.startswith("assert f(2) == 4: ValueError: a b [2J")
+    assert error.isprintable() and len(error) <= 2000

@@ -1,0 +1,60 @@
+"""What a program leaves for the next one in the interpreter that forks both: nothing."""
+
+from rlnb.rewards.code_execution import judge
+from rlnb.sandbox import Limits, Sandbox
+from rlnb.tasks import Task, Test
+
+SEARCH = """
+first, second = b"printed-by-", b"another-one"
+third, fourth = b"written-by-", b"another-one"
+found = []
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+    for line in maps.read().splitlines():
+        span, rights = line.split()[:2]
+        low, high = (int(end, 16) for end in span.split("-"))
+        if rights[:2] != "rw" or "[v" in line:
+            continue
+        memory.seek(low)
+        data = memory.read(high - low)
+        for begin, end in ((first, second), (third, fourth)):
+            at = data.find(begin)
+            while at >= 0:
+                if data[at + len(begin):].startswith(end):
+                    found.append(begin)
+                at = data.find(begin, at + 1)
+print(found)
+"""
+
+
+def test_a_program_finds_nothing_of_earlier_ones_in_its_memory():
+    """Neither what they printed nor their sources, which may be the right answers of its own task."""
+    other = "x = 'written-by-another-one'\nfor n in range(2000): print('printed-by-' + 'another-one')"
+    without = ("files", "system calls", "namespaces")
+    with Sandbox(Limits(memory_mib=2048), num_workers=1, require="basic", without=without) as sandbox:
+        sandbox.run_many([other] * 5)
+        with sandbox.load(f"{other}\ndef f(): return x") as program:
+            assert program.call("f").value == "written-by-another-one"
+        assert sandbox.run(SEARCH).stdout == "[]\n"
+
+
+PEEK = """
+import ast, sys
+frame, seen = sys._getframe(), []
+while frame:
+    for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
+        for part in [value, *getattr(value, "__dict__", {}).values()]:
+            try: lines = bytes(getattr(part, "buffer", part)).decode().split("\\n")
+            except Exception: continue
+            seen += [line for line in lines if line.startswith("#rlnb-result ")]
+    frame = frame.f_back
+def f(x): return ast.literal_eval(seen.pop(0).split(" ", 1)[1])
+print("x")
+"""
+
+
+def test_one_right_program_does_not_make_the_others_of_its_group_right():
+    task = Task("t", "t", 1, "f", "x", "Double it.", Test((1,), 2), (Test((3,), 6), Test((4,), 8)))
+    with Sandbox(num_workers=1) as sandbox:
+        programs = ["def f(x): return 2 * x\nprint(f(1))", PEEK, PEEK]
+        judged = judge([f"```python\n{one}\n```" for one in programs], [task] * 3, [""] * 3, sandbox)
+    assert [one.passed for one in judged] == [True, False, False]
