@@ -2,7 +2,8 @@
 
 from rlnb.rewards.code_execution import judge
 from rlnb.sandbox import Limits, Sandbox
-from rlnb.tasks import Task, Test
+from rlnb.tasks import Task
+from rlnb.tasks import Test as Case
 
 SEARCH = """
 first, second = b"printed-by-", b"another-one"
@@ -53,7 +54,7 @@ print("x")
 
 
 def test_one_right_program_does_not_make_the_others_of_its_group_right():
-    task = Task("t", "t", 1, "f", "x", "Double it.", Test((1,), 2), (Test((3,), 6), Test((4,), 8)))
+    task = Task("t", "t", 1, "f", "x", "Double it.", Case((1,), 2), (Case((3,), 6), Case((4,), 8)))
     with Sandbox(num_workers=1) as sandbox:
         programs = ["def f(x): return 2 * x\nprint(f(1))", PEEK, PEEK]
         judged = judge([f"```python\n{one}\n```" for one in programs], [task] * 3, [""] * 3, sandbox)
