@@ -199,26 +199,32 @@ def locked(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def socket_directory() -> Iterator[Path]:
-    """A private directory for the kernel's sockets, removed at the end; those of dead runs are removed first.
-
-    Its owner holds a lock on it, which goes with the process: a process id could be taken again, or belong to
-    another container that shares the temporary directory.
-    """
+    """A private directory for the kernel's sockets, removed at the end."""
     root = Path(tempfile.gettempdir())
     longest = len(os.fsencode(root)) + len(f"/{SOCKET_DIRECTORY_PREFIX}12345678") + SOCKET_NAME_LENGTH
     if longest > UNIX_SOCKET_PATH_LIMIT:
         root = Path("/tmp")
-    _remove_dead_socket_directories(root)
-    while True:
-        directory = Path(tempfile.mkdtemp(prefix=SOCKET_DIRECTORY_PREFIX, dir=root))
-        descriptor = os.open(directory, os.O_RDONLY)
-        if _try_lock(descriptor) and directory.exists():  # else another run took it for a dead one just now
-            break
-        os.close(descriptor)
+    directory, descriptor = private_directory(SOCKET_DIRECTORY_PREFIX, root)
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        os.close(descriptor)
+
+
+def private_directory(prefix: str, root: Path) -> tuple[Path, int]:
+    """A new directory for this process alone, and the descriptor that holds its lock until it is closed.
+
+    Those of dead processes are removed first. The lock goes with the process: a process id could be taken
+    again, or belong to another container that shares the temporary directory. prefix: its own for each use,
+    since whatever has it and is not locked is removed.
+    """
+    _remove_dead_directories(root, prefix)
+    while True:
+        directory = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+        descriptor = os.open(directory, os.O_RDONLY)
+        if _try_lock(descriptor) and directory.exists():  # else another run took it for a dead one just now
+            return directory, descriptor
         os.close(descriptor)
 
 
@@ -273,8 +279,8 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _remove_dead_socket_directories(root: Path) -> None:
-    for directory in root.glob(SOCKET_DIRECTORY_PREFIX + "????????"):
+def _remove_dead_directories(root: Path, prefix: str) -> None:
+    for directory in root.glob(prefix + "????????"):
         try:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:  # gone meanwhile, or another user's

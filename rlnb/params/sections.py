@@ -315,7 +315,11 @@ class SamplingParams(Section):
     num_samples: int = Field(default=1, ge=1, description="Sampled completions of each task or problem")
     temperature: float = Field(default=0.2, ge=0, le=2, description="Sampling temperature; 0 = greedy")
     timeout_seconds: float = Field(
-        default=10.0, gt=0, le=600, description="Time limit of one program (seconds)"
+        default=10.0,
+        gt=0,
+        le=600,
+        description="CPU time limit of a program, or of loading one and of each call of its functions "
+        "(seconds); sleepers have twice that and one",
     )
 
     def conflicts(self) -> Iterator[Conflict]:

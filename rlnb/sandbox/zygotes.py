@@ -17,10 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rlnb.runs import private_directory
 from rlnb.sandbox.executions import Limits
 
 SCRIPT = str(Path(__file__).with_name("_zygote.py"))
 INTERPRETER = os.path.realpath(sys.executable)  # a shim of a version manager costs milliseconds a start
+FOLDER_PREFIX = "rlnb-program-"
 FRAME = struct.Struct(">cII")  # as in _zygote.py, which nothing imports
 LOOK_SECONDS = 0.05  # how often it is asked whether to go on
 START_SECONDS = 60.0  # on a starved machine an interpreter starts slowly
@@ -38,7 +40,9 @@ class Zygote:
     """
 
     def __init__(self, without: Collection[str] = ()) -> None:
-        self.folder = tempfile.mkdtemp(prefix="rlnb-")
+        # Where this process is killed its zygote may not remove the folder: the next one to be made does.
+        folder, self._lock = private_directory(FOLDER_PREFIX, Path(tempfile.gettempdir()))
+        self.folder = str(folder)
         self.is_usable = True
         self._last: tuple[Limits, bool] | None = None
         self._header = b""
@@ -48,6 +52,7 @@ class Zygote:
         except BaseException:
             self._control.close()
             remove(self.folder)
+            os.close(self._lock)
             raise
         finally:
             theirs.close()
@@ -111,6 +116,9 @@ class Zygote:
         if self._process.stderr is not None:
             self._process.stderr.close()
         remove(self.folder)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _last_words(self) -> str:
         """The last line of its traceback, where there is one."""

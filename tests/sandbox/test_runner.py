@@ -250,6 +250,17 @@ def test_programs_and_zygotes_die_with_the_process_that_runs_them(tmp_path, with
     wait_for(lambda: os.listdir(tmp_path) == [], seconds=3)
 
 
+def test_a_folder_that_a_killed_process_left_goes_with_the_next_sandbox(own_folder, tmp_path):
+    """With the layer "files" a zygote may not remove its own."""
+    left = tmp_path / f"{zygotes.FOLDER_PREFIX}abcdefgh"
+    left.mkdir()
+    with Sandbox(num_workers=1) as first:
+        assert not left.exists()
+        with Sandbox(num_workers=1):
+            assert first.run("open('a', 'w')").status == "ok"  # the other one's folder stays
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_zygote_that_is_killed_while_it_waits_is_replaced():
     before = children()
     with Sandbox(num_workers=1) as sandbox:
