@@ -165,7 +165,7 @@ FAULTS = {
     "has another name": ("twice = abs", "runtime_error", "NameError: name 'double' is not defined"),
     "leaves at import": ("import os; os._exit(0)", "runtime_error", "it has ended"),
     "crashes": ("import ctypes\ndef double(x): ctypes.string_at(0)", "killed", "signal 11"),
-    "says in no words": ("import os\ndef double(x): os.write(3, b'\\0\\0\\0\\1E')", "runtime_error", ""),
+    'says ""': ("import os\ndef double(x): os.read(3, os.write(3, b'\\0\\0\\0\\1E'))", "runtime_error", ""),
     "does not parse": ("def (", "syntax_error", "SyntaxError: invalid syntax (<program>, line 2)"),
 }
 
