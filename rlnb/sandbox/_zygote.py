@@ -36,7 +36,10 @@ PRELOADED = (
 )  # fmt: skip
 SYSTEM_FILES = ("/usr/lib", "/lib", "/lib64", "/usr/share/zoneinfo", "/etc/localtime")
 PACKAGES = ("site-packages", "dist-packages")  # rlnb may lie there, with the answers of its tasks
-FRAME = struct.Struct(">cII")  # "J", bytes of the JSON header, bytes of the body
+FRAME = struct.Struct(">cII")  # "J" a job or "L" the layers, bytes of the JSON that follows, bytes behind it
+# Letter, what ended it, exit code, CPU seconds, MiB, bytes of standard output, whether this process is spent,
+# bytes of the message and of both outputs, which follow. Not JSON: it touches pages, and each is a fault.
+ANSWER = struct.Struct(">1s16siddI?II")
 STOP = b"!"
 KEPT_DESCRIPTORS = 40  # those that outlive a job lie above this number
 LOOK_SECONDS = 0.05  # how often a running program's clock is read
@@ -167,7 +170,7 @@ def serve(zygote: Zygote) -> None:
     control = zygote.control
     for name in PRELOADED:
         import_module(name)
-    send(control, {"layers": zygote.layers})
+    greet(control, zygote.layers)
     _child.warm_up(zygote)
     gc.disable()
     gc.freeze()
@@ -177,12 +180,11 @@ def serve(zygote: Zygote) -> None:
             return
         header, source = job
         connection = socket.recv_fds(control, 1, 1)[1][0] if header["serves_calls"] else None
-        answer, parts = run(zygote, header, source, connection)
+        fields, message, parts = run(zygote, header, source, connection)
         source[:] = bytes(len(source))
         is_clean = end_others(zygote) and empty(zygote.folder)
-        answer["is_spent"] = number == MAX_JOBS or not is_clean
-        send(control, answer, *parts)
-        del answer, parts
+        send(control, (*fields, number == MAX_JOBS or not is_clean), message, parts)
+        del message, parts
         for stream in zygote.streams:
             stream.wipe()
 
@@ -212,12 +214,17 @@ def receive(zygote: Zygote) -> tuple[dict[str, Any], bytearray] | None:
     return zygote.last_job, body
 
 
-def send(control: socket.socket, header: dict[str, Any], *parts: memoryview) -> None:
+def greet(control: socket.socket, layers: dict[str, str]) -> None:
+    text = json.dumps(layers).encode()
+    control.sendall(FRAME.pack(b"L", len(text), 0) + text)
+
+
+def send(control: socket.socket, fields: tuple[Any, ...], message: bytes, parts: list[memoryview]) -> None:
     """Answer, in one call where it fits: a second one would wake the other side twice."""
-    text = json.dumps(header).encode()
-    message = [memoryview(FRAME.pack(b"J", len(text), sum(map(len, parts))) + text), *parts]
-    count = control.sendmsg(message)
-    for part in message:
+    answer = ANSWER.pack(*fields, len(message), sum(map(len, parts)))
+    left = [memoryview(answer + message), *parts]
+    count = control.sendmsg(left)
+    for part in left:
         if count < len(part):
             control.sendall(part[count:])
         count = max(0, count - len(part))
@@ -225,7 +232,7 @@ def send(control: socket.socket, header: dict[str, Any], *parts: memoryview) -> 
 
 def run(
     zygote: Zygote, job: dict[str, Any], source: bytearray, connection: int | None
-) -> tuple[dict[str, Any], list[memoryview]]:
+) -> tuple[tuple[Any, ...], bytes, list[memoryview]]:
     """Fork a child that becomes the program, watch it to its end, and say how it ended."""
     (out_read, out_write), (error_read, error_write) = os.pipe(), os.pipe()
     pid = os.fork()
@@ -254,16 +261,16 @@ def run(
     if not ended_for and max(output.size, errors.size) > cap:
         ended_for = "output_exceeded"
     parts = [stream.buffer[: min(stream.size, cap)] for stream in (output, errors) if stream.size]
-    answer = {
-        "letter": letter[:1].decode("latin-1"),
-        "message": letter[1:].decode("utf-8", "replace"),
-        "ended_for": ended_for,
-        "exit_code": os.waitstatus_to_exitcode(wait_status),
-        "seconds": usage.ru_utime + usage.ru_stime,
-        "peak_memory_mib": usage.ru_maxrss / 1024,
-        "output_bytes": min(output.size, cap),
-    }
-    return answer, parts
+    exit_code, seconds = os.waitstatus_to_exitcode(wait_status), usage.ru_utime + usage.ru_stime
+    fields = (
+        letter[:1],
+        ended_for.encode(),
+        exit_code,
+        seconds,
+        usage.ru_maxrss / 1024,
+        min(output.size, cap),
+    )
+    return fields, letter[1:], parts
 
 
 def watch(zygote: Zygote, pid: int, job: dict[str, Any], streams: dict[int, Stream]) -> str:

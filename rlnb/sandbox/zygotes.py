@@ -23,7 +23,9 @@ from rlnb.sandbox.executions import Limits
 SCRIPT = str(Path(__file__).with_name("_zygote.py"))
 INTERPRETER = os.path.realpath(sys.executable)  # a shim of a version manager costs milliseconds a start
 FOLDER_PREFIX = "rlnb-program-"
-FRAME = struct.Struct(">cII")  # as in _zygote.py, which nothing imports
+# As in _zygote.py, which nothing imports.
+FRAME = struct.Struct(">cII")
+ANSWER = struct.Struct(">1s16siddI?II")
 LOOK_SECONDS = 0.05  # how often it is asked whether to go on
 START_SECONDS = 60.0  # on a starved machine an interpreter starts slowly
 GRACE_SECONDS = 10.0  # beyond a program's own limit, until its zygote counts as hung
@@ -57,11 +59,12 @@ class Zygote:
         finally:
             theirs.close()
         try:
-            answer, _ = self._receive(START_SECONDS, lambda: False)
+            self._wait(START_SECONDS, lambda: False)
+            _, size, _ = FRAME.unpack(self._read(FRAME.size))
+            self.layers: dict[str, str] = json.loads(self._read(size))
         except BaseException:
             self.close()
             raise
-        self.layers: dict[str, str] = answer["layers"]
 
     def run(
         self, source: bytes, limits: Limits, *, stopped: Callable[[], bool]
@@ -85,9 +88,22 @@ class Zygote:
 
     def answer(self, seconds: float, stopped: Callable[[], bool]) -> tuple[Mapping[str, Any], bytes]:
         """What became of the program; `stopped` ends it. Raises ZygoteLost."""
-        answer, body = self._receive(seconds + GRACE_SECONDS, stopped)
-        self.is_usable = not answer["is_spent"]
-        return answer, body
+        self._wait(seconds + GRACE_SECONDS, stopped)
+        try:
+            letter, ended_for, *numbers, is_spent, message_bytes, body_bytes = ANSWER.unpack(
+                self._read(ANSWER.size)
+            )
+            rest = self._read(message_bytes + body_bytes)
+        except (OSError, struct.error) as error:
+            raise ZygoteLost(f"{type(error).__name__}: {error}") from None
+        self.is_usable = not is_spent
+        answer = {
+            "letter": letter.strip(b"\0").decode("latin-1"),
+            "ended_for": ended_for.rstrip(b"\0").decode(),
+            "message": rest[:message_bytes].decode("utf-8", "replace"),
+            **dict(zip(("exit_code", "seconds", "peak_memory_mib", "output_bytes"), numbers, strict=True)),
+        }
+        return answer, rest[message_bytes:]
 
     def answers_within(self, seconds: float) -> bool:
         """Whether the program's answer is there, or comes in that time; it stays to be read."""
@@ -128,7 +144,8 @@ class Zygote:
         lines = (self._process.stderr.read() or b"").decode(errors="replace").split("\n")
         return f": {lines[-2]}" if len(lines) > 1 else ""
 
-    def _receive(self, seconds: float, stopped: Callable[[], bool]) -> tuple[dict[str, Any], bytes]:
+    def _wait(self, seconds: float, stopped: Callable[[], bool]) -> None:
+        """Wait until it says something; `stopped` ends its program. Raises ZygoteLost."""
         has_stopped, deadline = False, time.monotonic() + seconds
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
@@ -138,11 +155,6 @@ class Zygote:
             if not has_stopped and stopped():
                 has_stopped = True
                 self.stop()
-        try:
-            _, header_bytes, body_bytes = FRAME.unpack(self._read(FRAME.size))
-            return json.loads(self._read(header_bytes)), self._read(body_bytes)
-        except (OSError, ValueError, struct.error) as error:
-            raise ZygoteLost(f"{type(error).__name__}: {error}") from None
 
     def _read(self, size: int) -> bytes:
         data = self._control.recv(size, socket.MSG_WAITALL) if size else b""
