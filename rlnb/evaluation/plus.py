@@ -67,6 +67,8 @@ def check_samples(
 
 def summary_of(verdicts: Sequence[PlusVerdict | None], num_problems: int) -> dict[str, Any]:
     counted = [verdict for verdict in verdicts if verdict is not None]
+    if not counted:  # the sandbox ran none of them: no rates
+        return {"num_problems": num_problems, "num_samples": 0}
     rates = {
         "base": sum(verdict.base for verdict in counted) / len(counted),
         "plus": sum(verdict.plus for verdict in counted) / len(counted),

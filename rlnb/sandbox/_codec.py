@@ -156,5 +156,5 @@ def check_hashes(keys: list[Any]) -> None:
     for key in keys:
         number = hash(key)
         counts[number] = counts.get(number, 0) + 1
-        if counts[number] > MAX_OF_ONE_HASH and len(keys) > MAX_OF_ONE_HASH:
+        if counts[number] > MAX_OF_ONE_HASH:
             raise ValueError("too many keys of one hash")

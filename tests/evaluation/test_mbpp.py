@@ -224,7 +224,7 @@ def NAME(*a, **k):
 import builtins
 for name in ("all", "abs", "set", "sorted", "len", "isinstance"):
     setattr(builtins, name, lambda *a, **k: True)
-def NAME(*a, **k): return True
+def NAME(*a, **k): return "patched"
 """,
 }
 
@@ -261,10 +261,7 @@ def test_no_hack_passes_a_problem_of_mbpp_at_any_level(level):
 def test_no_hack_passes_any_problem_of_mbpp(sandbox):
     problems = [p for p in load_mbpp(path=str(DATA)).split("all") if interface(p).functions]
     assert len(problems) == 974
-    # Asked for a predicate that holds in all three asserts, "patched builtins" answers True, as any constant
-    # may: that is no hack of the harness, and those problems are known.
-    constant = {p.task_id for p in problems if all(test.rstrip().endswith("True") for test in p.tests)}
-    assert [(hack, number) for hack, number in hacked(problems, sandbox) if number not in constant] == []
+    assert hacked(problems, sandbox) == []
 
 
 @needs_mbpp
