@@ -8,7 +8,7 @@ BIN := .venv/bin
 READY := .venv/rlnb-set
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint lab gallery slow bench
+.PHONY: help setup run test lint lab gallery slow bench baselines
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 18
@@ -25,10 +25,11 @@ run: $(READY) ## train: the first notebook at the profile that suits this machin
 test: lint ## all checks and quick tests, the notebooks' tiny runs among them
 	$(BIN)/python -m pytest -m "not slow"
 
-lint: $(READY) ## style and types
+lint: $(READY) ## style, types, Dockerfile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy rlnb
+	$(BIN)/hadolint Dockerfile
 
 slow: $(READY) ## the tests that take minutes each
 	$(BIN)/python -m pytest -m slow
@@ -49,3 +50,6 @@ bench: $(READY) ## side-by-side measurements against peers, one JSON line each
 	@set -e; for benchmark in $(filter-out benchmarks/timing.py benchmarks/peers.py benchmarks/harnesses.py,$(wildcard benchmarks/*.py)); do \
 	    echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; \
 	done
+
+baselines: $(READY) ## what simple strategies reach at 2048, measured anew, minutes; kept in rlnb/games/baselines2048.json
+	$(BIN)/python -m rlnb.games.baselines2048
