@@ -5,7 +5,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -42,6 +42,15 @@ EVAL_OPTIONS = {
     "--samples": ("writer.samples_path", "FILE of completions to check, instead of writing them"),
     "--endpoint": ("writer.base_url", "URL of a server with OpenAI's protocol: http://host:port/v1"),
     "--served-model": ("writer.served_model", "NAME of the model on that server"),
+}
+
+
+# The same of `rlnb export`.
+EXPORT_OPTIONS = {
+    "--adapters": ("model.adapters", "DIR of trained adapters: a run's adapters/ or a checkpoint"),
+    "--base": ("model.id", "MODEL to put them on: hub id or directory (default: the one they name)"),
+    "--format": ("export.format", "FORM to write: lora, merged_16bit (default) or mxfp4"),
+    "--repo-id": ("export.repo_id", "OWNER/NAME on the hub to upload to"),
 }
 
 
@@ -123,14 +132,17 @@ def _parser() -> argparse.ArgumentParser:
         help="pass rates on MBPP: `rlnb run` of notebooks/mbpp_eval.ipynb",
         description="Run notebooks/mbpp_eval.ipynb: the pass rates of a model, a server or a file on MBPP.",
     )
-    evaluate.add_argument("--profile", help="as in `rlnb run`")
-    for option, (field, meaning) in EVAL_OPTIONS.items():
-        evaluate.add_argument(option, dest=field, metavar=meaning.split()[0], help=meaning)
-    evaluate.add_argument(
-        "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE"
-    )
-    evaluate.add_argument("--out", metavar="DIR", help="directory of the run, as in `rlnb run`")
+    _add_short_options(evaluate, EVAL_OPTIONS)
     evaluate.set_defaults(command=_evaluate)
+
+    export = commands.add_parser(
+        "export",
+        help="adapters as a model that others load: `rlnb run` of notebooks/export_model.ipynb",
+        description="Run notebooks/export_model.ipynb: write trained adapters alone or merged into a base, "
+        "load what was written, compare it, and upload it where --repo-id says so.",
+    )
+    _add_short_options(export, EXPORT_OPTIONS)
+    export.set_defaults(command=_export)
 
     compare = commands.add_parser("compare", help="two evaluations on MBPP: what was gained, what was lost")
     compare.add_argument("first", metavar="RESULTS.json")
@@ -140,6 +152,17 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what this machine has, and what to do about what it lacks")
     doctor.set_defaults(command=_doctor)
     return parser
+
+
+def _add_short_options(parser: argparse.ArgumentParser, short: Mapping[str, tuple[str, str]]) -> None:
+    """The options of a command that runs one notebook of ours. short: {option: (field, NAME and meaning)}."""
+    parser.add_argument("--profile", help="as in `rlnb run`")
+    for option, (field, meaning) in short.items():
+        parser.add_argument(option, dest=field, metavar=meaning.split()[0], help=meaning)
+    parser.add_argument(
+        "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE"
+    )
+    parser.add_argument("--out", metavar="DIR", help="directory of the run, as in `rlnb run`")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -165,8 +188,7 @@ def _run_notebook(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    fields = [field for field, _ in EVAL_OPTIONS.values()]
-    chosen = {field: getattr(options, field) for field in fields if getattr(options, field) is not None}
+    chosen = _chosen(options, EVAL_OPTIONS)
     given = [option for option, (field, _) in EVAL_OPTIONS.items() if field in chosen]
     writers = [option for option in given if option in ("--adapters", "--samples", "--endpoint")]
     if len(writers) > 1:
@@ -176,8 +198,28 @@ def _evaluate(options: argparse.Namespace) -> int:
     kinds = {"--endpoint": "endpoint", "--samples": "file", "--adapters": "policy"}
     for option in writers:
         chosen["writer.kind"] = kinds[option]
+    return _run_ours("mbpp_eval", options, chosen)
+
+
+def _export(options: argparse.Namespace) -> int:
+    chosen = _chosen(options, EXPORT_OPTIONS)
+    elsewhere = options.profile or options.out or "RLNB_MODEL__ADAPTERS" in os.environ
+    by_set = any(assignment.startswith("model.adapters=") for assignment in options.assignments)
+    if "model.adapters" not in chosen and not elsewhere and not by_set:
+        raise ParamsError("--adapters: is missing; name a run's adapters/ or a checkpoint of it")
+    return _run_ours("export_model", options, chosen)
+
+
+def _chosen(options: argparse.Namespace, short: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """{field: value} of the short options that were given."""
+    fields = [field for field, _ in short.values()]
+    return {field: getattr(options, field) for field in fields if getattr(options, field) is not None}
+
+
+def _run_ours(notebook: str, options: argparse.Namespace, chosen: Mapping[str, str]) -> int:
+    """`rlnb run` of a notebook of this project; --set comes over the short options."""
     options.assignments = [f"{field}={value}" for field, value in chosen.items()] + options.assignments
-    options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / "mbpp_eval.ipynb"
+    options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / f"{notebook}.ipynb"
     return _run(options)
 
 

@@ -15,9 +15,8 @@ from rlnb.params.sections import (
     Section,
     TasksParams,
     TrackingParams,
-    TrainingParams,
-    VllmParams,
 )
+from rlnb.params.training import TrainingParams, VllmParams
 
 
 class RewardParams(Section):

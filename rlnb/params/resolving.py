@@ -17,9 +17,9 @@ from rlnb.params.sections import (
     Section,
     TasksParams,
     TrackingParams,
-    VllmParams,
     value_of,
 )
+from rlnb.params.training import TrainingParams, VllmParams
 
 WANDB = "https://api.wandb.ai"
 SomeParams = TypeVar("SomeParams", bound=NotebookParams)
@@ -104,6 +104,7 @@ def check_machine(
 ) -> None:
     """Raise ParamsError for what was asked and this machine cannot do; "auto" is never refused."""
     conflicts = [*_model_conflicts(params, machine), *_vllm_conflicts(params, machine)]
+    conflicts += _optimizer_conflicts(params, machine)
     if machine.hub in ("offline", "unreachable"):
         conflicts += _offline_conflicts(params, environ)
     tracking = getattr(params, "tracking", None)
@@ -139,6 +140,16 @@ def _model_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Confl
     has_flash_attention = machine.capability and machine.capability >= (8, 0) and machine.name != "gb10"
     if model.attention == "flash_attention_2" and not has_flash_attention:
         yield Conflict("model.attention", f"does not work on {device}; write sdpa")
+
+
+def _optimizer_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Conflict]:
+    training = getattr(params, "training", None)
+    if not isinstance(training, TrainingParams) or not training.optim.endswith("8bit"):
+        return
+    if machine.capability is None:
+        yield Conflict("training.optim", "needs a CUDA GPU; write adamw_torch_fused")
+    elif installed_version("bitsandbytes") is None:
+        yield Conflict("training.optim", "needs bitsandbytes, which is not installed; run ./setup.sh cuda")
 
 
 def _offline_conflicts(params: NotebookParams, environ: Mapping[str, str]) -> Iterator[Conflict]:

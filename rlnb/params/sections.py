@@ -110,6 +110,10 @@ class ModelParams(Section):
         default="auto",
         description="Quantize the frozen weights to 4 bits (bitsandbytes, CUDA only); auto = on small GPUs",
     )
+    offload_embedding: bool = Field(
+        default=False,
+        description="Keep the embeddings in the CPU's memory: a GiB less on the GPU (unsloth only)",
+    )
     adapters: str = Field(
         default="",
         description="Directory of trained adapters to begin with, a run's adapters/ or a checkpoint of it; "
@@ -241,74 +245,6 @@ class SandboxParams(Section):
     )
 
 
-class TrainingParams(Section):
-    learning_rate: float = Field(default=2e-5, gt=0, le=1, description="Peak learning rate of AdamW")
-    max_steps: int = Field(default=90, ge=1, description="Optimizer steps of the whole run")
-    per_device_train_batch_size: int = Field(
-        default=8, ge=1, description="Completions in one forward pass, on each device"
-    )
-    gradient_accumulation_steps: int = Field(
-        default=1, ge=1, description="Forward passes that make one optimizer step"
-    )
-    num_generations: int = Field(
-        default=2, description="Completions of each prompt; GRPO compares them with one another"
-    )
-    max_completion_length: int = Field(default=256, ge=1, description="Longest completion (tokens)")
-    temperature: float = Field(
-        default=1.0, gt=0, le=10, description="Sampling temperature of the completions trained on"
-    )
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Share of probability sampled from; 1 = all")
-    beta: float = Field(
-        default=0.0, ge=0, description="Weight of the KL penalty; 0 = no reference model, less memory"
-    )
-    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = Field(
-        default="dapo", description="How token losses are averaged (TRL's names)"
-    )
-    scale_rewards: Literal["group", "batch", "none"] = Field(
-        default="group",
-        description="Divide advantages by the standard deviation of the group's rewards, the batch's, or not",
-    )
-    warmup_steps: int = Field(default=0, ge=0, description="Steps in which the learning rate rises from 0")
-    lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup"] = Field(
-        default="linear", description="Course of the learning rate after the warm-up"
-    )
-    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm")
-    weight_decay: float = Field(default=0.0, ge=0, le=1, description="Weight decay of AdamW")
-    gradient_checkpointing: Switch = Field(
-        default="auto",
-        description="Recompute activations: less memory, about a third more time; auto = on GPUs",
-    )
-    save_steps: int = Field(default=20, ge=1, description="Steps between checkpoints")
-    save_total_limit: int = Field(default=2, ge=1, description="Checkpoints kept; older ones are deleted")
-    resume: str = Field(
-        default="auto",
-        min_length=1,
-        description="auto = go on from the newest complete checkpoint, never = start anew, or a directory",
-    )
-    num_threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
-
-    def conflicts(self) -> Iterator[Conflict]:
-        batch = self.per_device_train_batch_size * self.gradient_accumulation_steps
-        if self.num_generations < 2:
-            yield Conflict(
-                "training.num_generations",
-                "must be at least 2: GRPO learns from differences between completions",
-            )
-        elif batch % self.num_generations:
-            yield Conflict(
-                "training.num_generations",
-                f"does not divide the {batch} completions of a step, "
-                f"per_device_train_batch_size {self.per_device_train_batch_size} x "
-                f"gradient_accumulation_steps {self.gradient_accumulation_steps}; "
-                f"use one of {_divisors(batch)}",
-                ("training.per_device_train_batch_size", "training.gradient_accumulation_steps"),
-            )
-        if self.resume not in ("auto", "never") and not os.path.isdir(self.resume):
-            yield Conflict(
-                "training.resume", "is no directory; write auto, never, or a checkpoint's directory"
-            )
-
-
 class SamplingParams(Section):
     """How completions are drawn and judged, wherever something is evaluated."""
 
@@ -344,35 +280,6 @@ class EvaluationParams(SamplingParams):
     )
 
 
-class VllmParams(Section):
-    enabled: bool = Field(default=False, description="Generate completions with vLLM")
-    mode: Literal["colocate", "server"] = Field(
-        default="colocate",
-        description="colocate = on the training GPU, server = a vLLM server that runs already",
-    )
-    gpu_memory_utilization: float = Field(
-        default=0.85, gt=0, le=1, description="Share of the GPU's memory that vLLM takes"
-    )
-    max_model_len: int = Field(
-        default=2048, ge=64, description="Longest prompt and completion together (tokens)"
-    )
-    server_base_url: str = Field(
-        default="", description="Address of the server, for mode server; http://host:port"
-    )
-
-    def conflicts(self) -> Iterator[Conflict]:
-        if not self.enabled:
-            return
-        if installed_version("vllm") is None:
-            yield Conflict("vllm.enabled", "needs vllm, which is not installed; ./setup.sh vllm installs it")
-        if self.mode == "server" and not self.server_base_url:
-            yield Conflict(
-                "vllm.server_base_url",
-                "is needed by vllm.mode = 'server'; write http://host:port",
-                ("vllm.mode",),
-            )
-
-
 class TrackingParams(Section):
     wandb: Literal["auto", "online", "offline", "disabled"] = Field(
         default="auto",
@@ -391,7 +298,3 @@ def value_of(params: NotebookParams, field: str) -> Any:
     for name in field.split("."):
         value = getattr(value, name)
     return value
-
-
-def _divisors(number: int) -> str:
-    return ", ".join(str(part) for part in range(2, number + 1) if number % part == 0) or "a larger batch"

@@ -137,6 +137,7 @@ def load_with_unsloth(
             max_seq_length=max_seq_length,
             use_gradient_checkpointing=checkpointing,
             cache_dir=hub_cache(source, params),
+            offload_embedding=params.offload_embedding,
         )
     return model, tokenizer
 

@@ -1,0 +1,174 @@
+"""Parameters of notebooks/gpt_oss_2048.ipynb."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from rlnb.params.sections import (
+    Conflict,
+    ModelParams,
+    Names,
+    NotebookParams,
+    SandboxParams,
+    Section,
+    TrackingParams,
+)
+from rlnb.params.training import TrainingParams
+
+HARD_BOARDS = ("4x4/2048", "5x5/8192")  # where two-move search still leaves room; 5x5/2048 does not
+
+
+class GptOssModelParams(ModelParams):
+    id: str = Field(
+        default="unsloth/gpt-oss-20b",
+        min_length=1,
+        description=str(ModelParams.model_fields["id"].description),
+    )
+    max_seq_length: int = Field(
+        default=768, ge=16, description="Longest prompt and completion together (tokens)"
+    )
+
+
+class BoardParams(Section):
+    kinds: Names = Field(
+        default=("6x6/2048",),
+        min_length=1,
+        description="Boards played in training, size and the tile that wins: 4x4/2048; prompts take turns",
+    )
+    keys: Literal["bepo", "wasd", "arrows"] = Field(
+        default="bepo",
+        description="Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows",
+    )
+    four_probability: float = Field(default=0.1, ge=0, le=1, description="Share of new tiles that are a 4")
+    patience: int = Field(
+        default=64, ge=1, description="Moves in a row that change nothing and so end a game as stuck"
+    )
+    play_on: bool = Field(
+        default=False, description="Go on beyond the winning tile until no move is left, for graded scores"
+    )
+
+    @field_validator("kinds")
+    @classmethod
+    def _known_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        # Here, so that parameters import no game; `BoardKind.parse` reads the same.
+        for kind in kinds:
+            size, _, target = kind.partition("/")
+            width, _, height = size.partition("x")
+            if not (width.isdecimal() and width == height and 2 <= int(width) <= 8):
+                raise ValueError(f"holds {kind!r}, whose size is not 2x2 to 8x8; write 4x4/2048 for instance")
+            if not target.isdecimal() or int(target) < 4 or int(target) & (int(target) - 1):
+                raise ValueError(f"holds {kind!r}, whose tile is no power of two from 4 on")
+        if len(set(kinds)) < len(kinds):
+            raise ValueError("names a board twice; name each once")
+        return kinds
+
+
+class PromptParams(Section):
+    preset: Literal["board", "api"] = Field(
+        default="board",
+        description="board = four keys and the board, api = six functions besides that answer about it; "
+        "never compare figures of one with the other",
+    )
+    prefilled: bool = Field(
+        default=False, description="The reply has begun with the fence and the function's first line"
+    )
+    num_wordings: Literal[1, 2] = Field(
+        default=1, description="Wordings of the question in training; a third is held out"
+    )
+    reasoning_effort: Literal["", "low", "medium", "high"] = Field(
+        default="low", description="How long GPT-OSS thinks first; empty for models that do not know it"
+    )
+
+
+class StrategyRewardParams(Section):
+    preset: Literal["requirements", "graded"] = Field(
+        default="requirements",
+        description="requirements = function works, no cheating, strategy succeeds; graded = how large the "
+        "tiles became, against random play",
+    )
+    num_boards: int = Field(
+        default=1, ge=1, le=1000, description="Games of one strategy, the same for a group"
+    )
+    random_games: int = Field(
+        default=8, ge=1, le=1000, description="Games of random play from each of these boards, for graded"
+    )
+
+
+class StrategySandboxParams(SandboxParams):
+    timeout_seconds: float = Field(
+        default=5.0, gt=0, le=600, description="Wall time of one game in all (seconds)"
+    )
+    move_cpu_seconds: float = Field(default=0.5, gt=0, le=600, description="CPU time of one move (seconds)")
+    board_cpu_seconds: float = Field(default=4.0, gt=0, le=600, description="CPU time of one game (seconds)")
+
+
+class StrategyEvaluationParams(Section):
+    enabled: bool = Field(default=True, description="Measure held-out play before, during and after training")
+    boards: Literal["trained", "hard"] = Field(
+        default="trained",
+        description=f"Boards measured: those of board.kinds, or hard = {' and '.join(HARD_BOARDS)}",
+    )
+    num_samples: int = Field(
+        default=24, ge=1, description="Sampled completions for each kind of board, in a held-out wording"
+    )
+    num_boards: int = Field(default=16, ge=2, description="Held-out games of each sampled completion")
+    num_greedy_boards: int = Field(
+        default=100, ge=2, description="Held-out games of the greedy completion and of the players beside it"
+    )
+    temperature: float = Field(default=1.0, gt=0, le=2, description="Sampling temperature")
+    eval_interval_steps: int = Field(
+        default=0, ge=0, description="Steps between evaluations; 0 = only before and after"
+    )
+    batch_size: int = Field(default=24, ge=1, description="Completions written side by side")
+
+
+class SaveParams(Section):
+    formats: Names = Field(
+        default=("lora",),
+        description="What is saved at the end, reloaded and made to write: lora, merged_16bit, mxfp4",
+    )
+
+    @field_validator("formats")
+    @classmethod
+    def _known_formats(cls, formats: tuple[str, ...]) -> tuple[str, ...]:
+        known = ("lora", "merged_16bit", "mxfp4")
+        for name in formats:
+            if name not in known:
+                raise ValueError(f"holds {name!r}, which is none of {', '.join(known)}")
+        return formats
+
+
+class GptOss2048Params(NotebookParams):
+    """GRPO on strategies for 2048; every default is the published setting."""
+
+    output_dir: str = Field(
+        default="outputs/gpt_oss_2048",
+        min_length=1,
+        description="Directory for checkpoints, metrics and the model",
+    )
+    model: GptOssModelParams = GptOssModelParams()
+    board: BoardParams = BoardParams()
+    prompt: PromptParams = PromptParams()
+    reward: StrategyRewardParams = StrategyRewardParams()
+    sandbox: StrategySandboxParams = StrategySandboxParams()
+    training: TrainingParams = TrainingParams()
+    evaluation: StrategyEvaluationParams = StrategyEvaluationParams()
+    save: SaveParams = SaveParams()
+    tracking: TrackingParams = TrackingParams()
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        if self.training.max_completion_length >= self.model.max_seq_length:
+            yield Conflict(
+                "training.max_completion_length",
+                f"leaves no room for a prompt in model.max_seq_length = {self.model.max_seq_length}; "
+                "write a smaller one, or a larger model.max_seq_length",
+                ("model.max_seq_length",),
+            )
+        if self.sandbox.move_cpu_seconds > self.sandbox.board_cpu_seconds:
+            yield Conflict(
+                "sandbox.move_cpu_seconds",
+                "is more than a whole game has; write at most sandbox.board_cpu_seconds",
+                ("sandbox.board_cpu_seconds",),
+            )

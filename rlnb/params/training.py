@@ -1,0 +1,127 @@
+"""The sections of notebooks that train: how, and with what generating."""
+
+import os
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from rlnb.machine import installed_version
+from rlnb.params.sections import Conflict, Section, Switch
+
+
+class TrainingParams(Section):
+    learning_rate: float = Field(default=2e-5, gt=0, le=1, description="Peak learning rate of AdamW")
+    max_steps: int = Field(default=90, ge=1, description="Optimizer steps of the whole run")
+    per_device_train_batch_size: int = Field(
+        default=8, ge=1, description="Completions in one forward pass, on each device"
+    )
+    gradient_accumulation_steps: int = Field(
+        default=1, ge=1, description="Forward passes that make one optimizer step"
+    )
+    num_generations: int = Field(
+        default=2, description="Completions of each prompt; GRPO compares them with one another"
+    )
+    max_completion_length: int = Field(default=256, ge=1, description="Longest completion (tokens)")
+    temperature: float = Field(
+        default=1.0, gt=0, le=10, description="Sampling temperature of the completions trained on"
+    )
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Share of probability sampled from; 1 = all")
+    beta: float = Field(
+        default=0.0, ge=0, description="Weight of the KL penalty; 0 = no reference model, less memory"
+    )
+    entropy_coef: float = Field(
+        default=0.0, ge=0, description="Weight of an entropy bonus, against the collapse to one completion"
+    )
+    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = Field(
+        default="dapo", description="How token losses are averaged (TRL's names)"
+    )
+    scale_rewards: Literal["group", "batch", "none"] = Field(
+        default="group",
+        description="Divide advantages by the standard deviation of the group's rewards, the batch's, or not",
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="Steps in which the learning rate rises from 0")
+    warmup_ratio: float = Field(
+        default=0.0, ge=0, lt=1, description="The same as a share of the run; in the place of warmup_steps"
+    )
+    lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup"] = Field(
+        default="linear", description="Course of the learning rate after the warm-up"
+    )
+    optim: Literal["adamw_torch_fused", "adamw_torch", "adamw_8bit", "paged_adamw_8bit"] = Field(
+        default="adamw_torch_fused",
+        description="Optimizer; those with 8 bits keep their state smaller (bitsandbytes, CUDA only)",
+    )
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm")
+    weight_decay: float = Field(default=0.0, ge=0, le=1, description="Weight decay of AdamW")
+    gradient_checkpointing: Switch = Field(
+        default="auto",
+        description="Recompute activations: less memory, about a third more time; auto = on GPUs",
+    )
+    save_steps: int = Field(default=20, ge=1, description="Steps between checkpoints")
+    save_total_limit: int = Field(default=2, ge=1, description="Checkpoints kept; older ones are deleted")
+    resume: str = Field(
+        default="auto",
+        min_length=1,
+        description="auto = go on from the newest complete checkpoint, never = start anew, or a directory",
+    )
+    num_threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        batch = self.per_device_train_batch_size * self.gradient_accumulation_steps
+        if self.num_generations < 2:
+            yield Conflict(
+                "training.num_generations",
+                "must be at least 2: GRPO learns from differences between completions",
+            )
+        elif batch % self.num_generations:
+            yield Conflict(
+                "training.num_generations",
+                f"does not divide the {batch} completions of a step, "
+                f"per_device_train_batch_size {self.per_device_train_batch_size} x "
+                f"gradient_accumulation_steps {self.gradient_accumulation_steps}; "
+                f"use one of {_divisors(batch)}",
+                ("training.per_device_train_batch_size", "training.gradient_accumulation_steps"),
+            )
+        if self.warmup_steps and self.warmup_ratio:
+            yield Conflict(
+                "training.warmup_ratio",
+                f"stands beside warmup_steps = {self.warmup_steps}; write one of them",
+                ("training.warmup_steps",),
+            )
+        if self.resume not in ("auto", "never") and not os.path.isdir(self.resume):
+            yield Conflict(
+                "training.resume", "is no directory; write auto, never, or a checkpoint's directory"
+            )
+
+
+class VllmParams(Section):
+    enabled: bool = Field(default=False, description="Generate completions with vLLM")
+    mode: Literal["colocate", "server"] = Field(
+        default="colocate",
+        description="colocate = on the training GPU, server = a vLLM server that runs already",
+    )
+    gpu_memory_utilization: float = Field(
+        default=0.85, gt=0, le=1, description="Share of the GPU's memory that vLLM takes"
+    )
+    max_model_len: int = Field(
+        default=2048, ge=64, description="Longest prompt and completion together (tokens)"
+    )
+    server_base_url: str = Field(
+        default="", description="Address of the server, for mode server; http://host:port"
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if not self.enabled:
+            return
+        if installed_version("vllm") is None:
+            yield Conflict("vllm.enabled", "needs vllm, which is not installed; ./setup.sh vllm installs it")
+        if self.mode == "server" and not self.server_base_url:
+            yield Conflict(
+                "vllm.server_base_url",
+                "is needed by vllm.mode = 'server'; write http://host:port",
+                ("vllm.mode",),
+            )
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(part) for part in range(2, number + 1) if number % part == 0) or "a larger batch"

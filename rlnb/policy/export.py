@@ -1,0 +1,321 @@
+"""A trained policy in a form that others load: adapters, a merged model in 16 bits, gpt-oss in MXFP4.
+
+What this covers: LoRA on linear layers, on models that transformers loads. What it leaves out: GGUF, DoRA,
+adapters on gpt-oss's experts in MXFP4 (merge those in 16 bits).
+"""
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub import snapshot_download
+from peft import PeftModel, get_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
+
+from rlnb.errors import ParamsError, RlnbError
+from rlnb.params.sections import ModelParams
+from rlnb.policy.builtin import EMBEDDED_NAME, model_directory
+from rlnb.policy.generation import generate, generating
+from rlnb.policy.loading import (
+    Policy,
+    check_base,
+    clear_errors,
+    hub_cache,
+    load_policy,
+    save_adapters,
+)
+
+Form = Literal["lora", "merged_16bit", "mxfp4"]
+EMBEDDED_ON_HUB = f"HuggingFaceTB/{EMBEDDED_NAME}"
+NEEDS_ADAPTERS = (
+    "model.adapters = '' is needed by an export: write a run's adapters/ or a checkpoint of it. "
+    "export.fresh_adapters = true tries the notebook with untrained ones"
+)
+
+
+class ExportFailed(RlnbError):
+    """The policy cannot be written in this form, or not uploaded; nothing half done is left."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LogitDifference:
+    """How far two models are apart on the same prompts: absolute differences of their logits.
+
+    same_argmax: share of the positions at which both find the same token likeliest.
+    """
+
+    largest: float
+    mean: float
+    same_argmax: float
+    num_positions: int
+
+
+def load_for_export(
+    params: ModelParams, *, any_base: bool = False, fresh_adapters: bool = False, seed: int = 42
+) -> Policy:
+    """The model with its trained adapters, not to be trained further; fresh ones where that is asked for.
+
+    any_base: put the adapters on the model `params.id` whatever they were trained on; every layer that they
+    were trained for has to be there in the same size. Raises ParamsError and PolicyUnavailable.
+    """
+    if not params.adapters:
+        if not fresh_adapters:
+            raise ParamsError(NEEDS_ADAPTERS)
+        return load_policy(params, seed=seed)
+    if any_base:
+        bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
+        return dataclasses.replace(bare, model=with_adapters(bare.model, params))
+    try:
+        check_base(params.adapters, model_directory(params.id, params.cache_dir))
+    except ParamsError as error:
+        raise ParamsError(f"{error}; export.any_base = true puts them on it all the same") from None
+    return load_policy(params, is_trained=False)
+
+
+def with_adapters(model: Any, params: ModelParams) -> Any:
+    """The model with adapters that were trained on another; raises ParamsError where they do not fit."""
+    refusal = f"model.adapters = {params.adapters!r} do not fit model.id = {params.id!r}: "
+    try:
+        with safe_open(Path(params.adapters) / "adapter_model.safetensors", framework="pt") as file:
+            saved = set(file.keys())
+        adapted = PeftModel.from_pretrained(model, params.adapters)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = next((line for line in lines if "size mismatch" in line), lines[0] if lines else "")
+        raise ParamsError(refusal + (reason or type(error).__name__)) from error
+    placed = set(get_peft_model_state_dict(adapted))
+    if saved != placed:
+        raise ParamsError(
+            f"{refusal}{len(saved - placed)} of their {len(saved)} tensors have no layer there, "
+            f"{len(placed - saved)} of its layers' tensors are not in the file"
+        )
+    return adapted
+
+
+def prompt_logits(policy: Policy, prompts: Sequence[str], *, reference: bool = False) -> list[torch.Tensor]:
+    """The logits at every token of each prompt: float32 (num_tokens, vocabulary), on the CPU.
+
+    Prompts are read one by one, so that no padding enters. reference: with the adapters disabled.
+    """
+    adapters_off = policy.model.disable_adapter() if reference else contextlib.nullcontext()
+    logits = []
+    with generating(policy), adapters_off:
+        for prompt in prompts:
+            tokens = policy.tokenizer(prompt, return_tensors="pt").to(policy.device)
+            logits.append(policy.model(**tokens).logits[0].float().cpu())
+    return logits
+
+
+def compare_logits(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> LogitDifference:
+    """Two models' logits on the same prompts, as `prompt_logits` returns them."""
+    if [logits.shape for logits in first] != [logits.shape for logits in second]:
+        raise ExportFailed("the two models read these prompts as different tokens; compare on one tokenizer")
+    gaps = torch.cat(
+        [(one - other).abs().max(dim=-1).values for one, other in zip(first, second, strict=True)]
+    )
+    sums = [(one - other).abs().sum().item() for one, other in zip(first, second, strict=True)]
+    same = torch.cat([one.argmax(-1) == other.argmax(-1) for one, other in zip(first, second, strict=True)])
+    num_logits = sum(logits.numel() for logits in first)
+    return LogitDifference(gaps.max().item(), sum(sums) / num_logits, same.float().mean().item(), len(same))
+
+
+def save_in_format(policy: Policy, directory: str | Path, form: Form, params: ModelParams) -> Path:
+    """Write the policy with its tokenizer; the directory appears whole or not at all, an older one goes.
+
+    The policy stays as it is, adapters in place: merging happens on another copy of the base. params: those
+    that the policy was loaded with. Raises ExportFailed where this form is not to be had, before anything
+    is written.
+    """
+    directory = Path(directory)
+    check_form(policy, form, params)
+    unfinished = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:12]}")
+    unfinished.mkdir(parents=True)
+    try:
+        if form == "lora":
+            save_lora(policy, unfinished)
+        elif form == "mxfp4":
+            save_mxfp4(policy, unfinished, params)
+        elif policy.engine == "unsloth":
+            # It merges into the 16-bit files of the base, shard by shard, also where it trained on 4 bits.
+            policy.model.save_pretrained_merged(
+                str(unfinished), tokenizer=policy.tokenizer, save_method="merged_16bit"
+            )
+        else:
+            save_merged(policy, unfinished, params)
+        shutil.rmtree(directory, ignore_errors=True)
+        unfinished.rename(directory)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return directory
+
+
+def check_form(policy: Policy, form: Form, params: ModelParams) -> None:
+    """Raise ExportFailed where the policy cannot be written in this form, naming the one that it can be."""
+    if form == "lora":
+        return
+    if not hasattr(policy.model, "peft_config"):
+        raise ExportFailed(
+            f"export.format = {form!r} needs a model with LoRA adapters, which this one has not"
+        )
+    method = quantization_of(policy.source, params)
+    if form == "mxfp4":
+        if policy.model.config.model_type != "gpt_oss":
+            raise ExportFailed(
+                f"export.format = 'mxfp4' is for gpt-oss models, and model.id = {params.id!r} is of type "
+                f"{policy.model.config.model_type}; write merged_16bit"
+            )
+        if method != "mxfp4":
+            raise ExportFailed(
+                f"export.format = 'mxfp4' keeps the experts of a base that is stored in MXFP4, and "
+                f"model.id = {params.id!r} is stored in {method or '16 bits'}; write merged_16bit, or "
+                "model.id = openai/gpt-oss-20b with export.any_base = true"
+            )
+        lora_deltas(policy)
+    elif method not in ("", "mxfp4") and policy.engine == "transformers":
+        raise ExportFailed(
+            f"export.format = 'merged_16bit' needs the base in 16 bits, and model.id = {params.id!r} is "
+            f"stored in {method}; write the id of the 16-bit model and export.any_base = true"
+        )
+
+
+def quantization_of(source: str, params: ModelParams) -> str:
+    """How a model's files are quantized, "" where they are not: mxfp4, bitsandbytes, gptq."""
+    with clear_errors(params):
+        config = AutoConfig.from_pretrained(source, cache_dir=hub_cache(source, params))
+    quantization = getattr(config, "quantization_config", None) or {}
+    settings = quantization if isinstance(quantization, Mapping) else vars(quantization)
+    method = settings.get("quant_method", "")
+    return str(getattr(method, "value", method))
+
+
+def save_lora(policy: Policy, directory: Path) -> None:
+    """Adapters and tokenizer; the base goes by its name on the hub, which other machines can load."""
+    save_adapters(policy, directory)
+    path = directory / "adapter_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["base_model_name_or_path"] = hub_name(policy.source) or policy.source
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def hub_name(source: str) -> str:
+    """The hub's name of a model, "" for one that is only here."""
+    if Path(source).name == EMBEDDED_NAME:
+        return EMBEDDED_ON_HUB
+    return "" if Path(source).is_dir() else source
+
+
+def save_merged(policy: Policy, directory: Path, params: ModelParams) -> None:
+    """Merge into a copy of the base and save that in 16 bits: float16 if the policy is, bfloat16 else.
+
+    The copy is loaded anew in 16 bits (32 where the policy has them, to round once) and on the CPU: weights
+    in 4 bits cannot take an adapter up, and a GPU that is full of the policy stays as it is.
+    """
+    dtype = torch.float16 if params.dtype == "float16" else torch.bfloat16
+    options: dict[str, Any] = {
+        "dtype": torch.float32 if params.dtype == "float32" else dtype,
+        "cache_dir": hub_cache(policy.source, params),
+    }
+    is_mxfp4 = quantization_of(policy.source, params) == "mxfp4"
+    if is_mxfp4:
+        options["quantization_config"] = Mxfp4Config(dequantize=True)
+    with tempfile.TemporaryDirectory() as adapters:
+        policy.model.save_pretrained(adapters)
+        with clear_errors(params):
+            base = AutoModelForCausalLM.from_pretrained(policy.source, **options)
+        merged = PeftModel.from_pretrained(base, adapters).merge_and_unload().to(dtype)
+    overflown = [name for name, weight in merged.named_parameters() if not weight.isfinite().all()]
+    if overflown:
+        raise ExportFailed(
+            f"{overflown[0]} holds values beyond {params.dtype}; write model.dtype = 'bfloat16'"
+        )
+    # Others stop where this policy stopped: base models of the Qwen family do not list the chat's end.
+    merged.generation_config.eos_token_id = list(policy.own_ends)
+    merged.generation_config.pad_token_id = policy.tokenizer.pad_token_id
+    # transformers 5.17 takes "down_proj$", a pattern, for the name that dequantized experts had in the file.
+    merged.save_pretrained(directory, save_original_format=not is_mxfp4)
+    policy.tokenizer.save_pretrained(directory)
+
+
+def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
+    """The base's files with the adapters added to its 16-bit layers; the experts' 4-bit blocks as they are.
+
+    Adapters of gpt-oss sit on attention, which is not quantized, so nothing is rounded to 4 bits anew and
+    neither a GPU nor a package of kernels is needed. Written here because neither library does it:
+    transformers 5.17 saves MXFP4 only out of its CUDA kernels' layout, and unsloth 2026.10.7 hands
+    save_method="mxfp4" to llm-compressor, which quantizes every layer into another directory.
+    """
+    folder = Path(policy.source)
+    if not folder.is_dir():
+        with clear_errors(params):
+            folder = Path(
+                snapshot_download(
+                    policy.source,
+                    cache_dir=params.cache_dir,
+                    allow_patterns=["*.json", "*.safetensors"],
+                    ignore_patterns=["original/*", "metal/*"],
+                )
+            )
+    deltas, shards = lora_deltas(policy), sorted(folder.glob("*.safetensors"))
+    for shard in shards:
+        tensors = load_file(shard)
+        for name in tensors.keys() & deltas.keys():
+            weight, delta = tensors[name], deltas.pop(name)
+            tensors[name] = (weight.float() + delta).to(weight.dtype)
+        save_file(tensors, directory / shard.name, metadata={"format": "pt"})
+    if deltas or not shards:
+        raise ExportFailed(f"{folder}: has no weights {', '.join(sorted(deltas)[:3])} to add adapters to")
+    policy.tokenizer.save_pretrained(directory)
+    for path in folder.glob("*.json"):  # config, generation config and index, the base's
+        if not (directory / path.name).exists():
+            shutil.copyfile(path, directory / path.name)
+
+
+def lora_deltas(policy: Policy) -> dict[str, torch.Tensor]:
+    """What the adapters add to each weight, by its name in the base: float32 (out, in), on the CPU."""
+    config = policy.model.peft_config[policy.model.active_adapters[0]]
+    deltas: dict[str, torch.Tensor] = {}
+    for name, module in policy.model.named_modules():
+        if isinstance(module, LoraLayer):
+            is_linear = isinstance(module.get_base_layer(), torch.nn.Linear) and ".experts." not in name
+            if not is_linear or config.use_dora or config.bias != "none" or config.modules_to_save:
+                raise ExportFailed(
+                    f"export.format = 'mxfp4' takes plain LoRA on layers that are not quantized, and {name} "
+                    "is none; write merged_16bit"
+                )
+            delta = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
+            deltas[f"{name.removeprefix('base_model.model.')}.weight"] = delta.detach().float().cpu()
+    return deltas
+
+
+def reload(directory: str | Path, form: Form, params: ModelParams) -> Policy:
+    """What was written, loaded anew: a whole model by transformers, adapters onto their base."""
+    if form == "lora":
+        return load_policy(params.model_copy(update={"adapters": str(directory)}), is_trained=False)
+    whole = {"id": str(directory), "adapters": "", "load_in_4bit": False, "engine": "transformers"}
+    return load_policy(params.model_copy(update=whole), is_trained=False)
+
+
+def save_and_reload(
+    policy: Policy, directory: str | Path, form: Form, params: ModelParams, *, prompt: str
+) -> str:
+    """Write the policy, load what was written and let it answer; what became of it, in a line.
+
+    A form that is not to be had here is said, not raised: at the end of a run of hours, nothing else may get
+    lost for it.
+    """
+    try:
+        save_in_format(policy, directory, form, params)
+    except ExportFailed as error:
+        return f"not saved: {error}"
+    answer = generate(reload(directory, form, params), [prompt], max_new_tokens=24, temperature=0)[0]
+    return f"{directory}: reloaded, and goes on with {answer!r}"
