@@ -89,6 +89,10 @@ class LoadedProgram:
         """The value of a global name, as a call would return it."""
         return self._ask(["get", name], self.limits)
 
+    def cpu_seconds(self) -> float:
+        """CPU seconds it has used so far, loading included; 0 once it has ended."""
+        return cpu_seconds(self._pid) if self.ended is None else 0.0
+
     def close(self) -> None:
         """End the program; `ended` then says "ok" if nothing else had ended it."""
         if self.ended is None:

@@ -52,17 +52,20 @@ def build_prompt(task: Task, form: PromptForm, tokenizer: Any, *, printed_exampl
     return Prompt(text + prefix, prefix)
 
 
-def chat_text(messages: list[dict[str, str]], tokenizer: Any, *, asked_by: str, instead: str) -> str:
+def chat_text(
+    messages: list[dict[str, str]], tokenizer: Any, *, asked_by: str, instead: str, **options: Any
+) -> str:
     """A chat as text, up to where the reply begins, without a token that the tokenizer puts in front itself.
 
-    Raises ParamsError for a tokenizer without a chat template: `asked_by` is the field, `instead` the remedy.
+    options: what the chat template knows besides, such as `reasoning_effort`. Raises ParamsError for a
+    tokenizer without a chat template: `asked_by` is the field, `instead` the remedy.
     """
     if not tokenizer.chat_template:
         raise ParamsError(
             f"{asked_by} needs a chat template, which this model's tokenizer does not have; "
             f"write {instead}, or take a model made for chat"
         )
-    text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+    text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options))
     first = tokenizer.bos_token
     puts_it_itself = first and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
     return text.removeprefix(first) if puts_it_itself else text

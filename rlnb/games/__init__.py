@@ -1,0 +1,1 @@
+"""Games: their rules, their text, and opponents."""

@@ -1,0 +1,174 @@
+"""Games that strategies play in the sandbox: how they end, and that nothing but keys comes back."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from rlnb.games.board2048 import KEYS, BoardKind, replay
+from rlnb.games.queries2048 import queries_source
+from rlnb.rewards.strategy_play import Rules, derived_seed, play_many, random_progress
+from rlnb.sandbox import Sandbox
+
+SMALL, LARGE = BoardKind(4, 256), BoardKind(6, 2048)
+QUERIES = queries_source(KEYS["bepo"])
+RULES = Rules(queries=QUERIES, move_cpu_seconds=0.2, board_cpu_seconds=2.0)
+RANDOM = "def strategy(board):\n    return random.choice('éuai')\n"
+GREEDY = "def strategy(board):\n    return max(legal_moves(board), key=lambda key: merged(board, key))\n"
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(num_workers=2) as opened:
+        yield opened
+
+
+def play(body: str, sandbox: Sandbox, *, kind=SMALL, seed=1, rules=RULES):
+    (game,) = play_many([(f"def strategy(board):\n    {body}\n", kind, seed)], sandbox, rules=rules)
+    return game
+
+
+@pytest.mark.parametrize(
+    ("body", "ending", "error"),
+    [
+        ("return None", "illegal", "returned 'None', which is no key"),
+        ("return 'Q'", "illegal", "returned 'Q', which is no key"),
+        ("return ['a']", "illegal", "returned \"['a']\", which is no key"),
+        ("return 'a' * 10**6", "illegal", "which is no key"),
+        ("return 'a'", "stuck", ""),
+        ("board[0][0] = 2048; return 'a'", "stuck", ""),
+        ("return 1 / 0", "exception", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit", "exception", "SystemExit"),
+        ("import os; os._exit(0)", "exception", "it has ended"),
+        ("return lambda: 'a'", "illegal", "which is no key"),
+    ],
+)
+def test_a_game_ends_by_the_first_answer_that_the_rules_do_not_know(body, ending, error, sandbox):
+    game = play(body, sandbox)
+    assert game.ending == ending and error in game.error
+    assert game.largest < SMALL.target
+
+
+def test_an_accent_written_as_two_characters_is_the_same_key(sandbox):
+    composed = play("return 'é' if can_move(board, 'é') else 'a'", sandbox)
+    combining = play("return 'e\\u0301' if can_move(board, 'é') else ' A '", sandbox)
+    assert composed.moves == combining.moves != ""
+
+
+def test_a_stalling_strategy_ends_in_less_than_a_tenth_of_a_second(sandbox):
+    play("return 'a'", sandbox)  # the first program of a zygote is slower
+    assert min(play("return 'a'", sandbox, kind=LARGE, seed=seed).seconds for seed in range(5)) < 0.1
+
+
+def test_one_move_may_take_its_cpu_time_and_no_more(sandbox):
+    game = play("while True: pass", sandbox)
+    assert game.ending == "timeout" and 0.15 < game.seconds < 2.5
+
+
+def test_a_game_may_take_its_cpu_time_in_small_pieces_and_no_more(sandbox):
+    rules = Rules(queries=QUERIES, move_cpu_seconds=0.2, board_cpu_seconds=0.3)
+    game = play("sum(range(10**6)); return random.choice('éuai')", sandbox, kind=LARGE, rules=rules)
+    assert (game.ending, game.error) == ("timeout", "more than 0.3 s of CPU time")
+    assert 1 < len(game.moves) < 100
+
+
+def test_a_sleeping_strategy_ends_with_the_wall_time_of_its_game(sandbox):
+    rules = Rules(queries=QUERIES, wall_seconds=0.5)
+    game = play("import time; time.sleep(0.2); return random.choice('éuai')", sandbox, rules=rules)
+    assert (game.ending, game.error) == ("timeout", "more than 0.5 s in all")
+
+
+def test_a_program_that_fails_before_its_first_board_says_so(sandbox):
+    (game,) = play_many([("1 / 0", SMALL, 1)], sandbox, rules=RULES)
+    assert game.ending == "exception" and game.failed_to_load
+    assert game.error == "while loading: ZeroDivisionError: division by zero"
+
+
+def test_every_call_gets_a_fresh_copy_of_the_board(sandbox):
+    honest = play("return max(legal_moves(board), key=lambda k: merged(board, k))", sandbox)
+    editing = play(
+        "key = max(legal_moves(board), key=lambda k: merged(board, k)); board.clear(); return key", sandbox
+    )
+    assert (honest.moves, honest.score) == (editing.moves, editing.score)
+
+
+def test_a_replay_of_seed_and_moves_is_the_game(sandbox):
+    for kind in (SMALL, BoardKind(3, 64)):
+        for game in play_many([(RANDOM, kind, seed) for seed in range(8)], sandbox, rules=RULES):
+            board = replay(kind, game.seed, game.moves)
+            assert (board.state, board.largest, board.score) == (game.ending, game.largest, game.score)
+
+
+def test_the_same_code_and_seed_play_the_same_game_again(sandbox):
+    jobs = [(RANDOM, SMALL, 7), (RANDOM, SMALL, 8)]
+    first, second = (play_many(jobs, sandbox, rules=RULES) for _ in range(2))
+    assert [game.moves for game in first] == [game.moves for game in second]
+    assert first[0].moves != first[1].moves
+
+
+def test_beyond_the_target_whatever_ends_the_game_it_is_won(sandbox):
+    code = (
+        "def strategy(board):\n    if largest(board) >= 16:\n        return 'Q'\n"
+        "    return max(legal_moves(board), key=lambda key: merged(board, key))\n"
+    )
+    rules = Rules(queries=QUERIES, play_on=True)
+    (game,) = play_many([(code, BoardKind(4, 8), 1)], sandbox, rules=rules)
+    assert (game.ending, game.largest) == ("success", 16) and game.progress == 4 / 3
+    (game,) = play_many([(code, BoardKind(4, 8), 1)], sandbox, rules=RULES)
+    assert (game.ending, game.largest) == ("success", 8)
+
+
+def test_random_play_is_measured_once_and_is_the_same_again():
+    options = {"num_games": 4, "four_probability": 0.1, "play_on": False}
+    first = random_progress(SMALL, 11, **options)
+    assert first == random_progress(SMALL, 11, **options) and 0.5 < first < 1.0
+
+
+def test_seeds_cannot_be_counted_through():
+    seeds = {derived_seed("training", 42, index) for index in range(1000)}
+    assert len(seeds) == 1000 and max(seeds) > 2**60 and max(seeds) < 2**63
+    assert derived_seed("a", 1) == derived_seed("a", 1) != derived_seed("a", 2)
+
+
+def children() -> set[int]:
+    return {
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdecimal() and parent_of(entry) == os.getpid()
+    }
+
+
+def parent_of(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def test_a_thousand_hostile_or_broken_strategies_leave_no_process_and_no_changed_board():
+    bodies = [
+        "import os; os.kill(os.getppid(), 9)", "import os; os.fork(); return 'a'", "return None",
+        "board[0][0] = 2048; return 'a'", "raise SystemExit", "import os; os._exit(3)", "return 'a' * 10**5",
+        "import os; os.close(3); return 'a'", "import os; os.write(3, b'x' * 50); return 'a'",
+        "import sys; sys.setrecursionlimit(10**7); return strategy(board)",
+        "return bytearray(2**40)", "print('x' * 10**6); return 'a'", "import threading; "
+        "threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start(); return 'a'",
+        "global strategy; strategy = None; return 'a'", "return random.choice('éuai')", "retrun",
+        "import signal; signal.alarm(1); return 'a'", "import gc; return gc.get_objects()",
+        "import builtins; builtins.len = None; return 'a'", "open('/etc/passwd').read(); return 'a'",
+    ]  # fmt: skip
+    rules = Rules(queries=QUERIES, move_cpu_seconds=0.05, board_cpu_seconds=0.5, wall_seconds=1.0)
+    codes = [f"def strategy(board):\n    {body}\n" for body in bodies]
+    jobs = [(codes[index % len(codes)], SMALL, index) for index in range(1000)]
+    started = time.monotonic()
+    others = children()
+    with Sandbox(num_workers=2) as sandbox:
+        games = play_many(jobs, sandbox, rules=rules)
+        for game in games:
+            board = replay(SMALL, game.seed, game.moves)
+            assert (board.largest, board.score) == (game.largest, game.score)
+        assert len(children() - others) <= sandbox.num_workers
+    assert children() <= others
+    assert {game.ending for game in games} >= {"illegal", "stuck", "exception"}
+    assert time.monotonic() - started < 300
