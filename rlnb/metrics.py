@@ -29,6 +29,30 @@ STATUSES: Final = (
     "killed",
     "sandbox_error",
 )
+ENDINGS: Final = (
+    "success",
+    "failed",
+    "stuck",
+    "illegal",
+    "exception",
+    "timeout",
+    "forbidden",
+    "no_code",
+    "sandbox_error",
+)
+STRATEGY: Final = (
+    ("score", "graded reward, mean over completions", "log share"),
+    ("valid_share", "completions that are a strategy and answer with a key", "share"),
+    ("honest_share", "completions all of whose games ended by the rules", "share"),
+    ("skill", "score of the honest completions alone", "log share"),
+    ("win_share", "games that reached the target", "share"),
+    ("distinct_programs", "different programs among the completions", "programs"),
+    ("suspicious_share", "completions that the monitor counts", "share"),
+)
+GREEDY_STRATEGY: Final = (
+    ("greedy_score", "score of the greedy completions", "log share"),
+    ("greedy_skill", "score of the honest ones of the greedy completions", "log share"),
+)
 STEP_AXIS: Final = "train/global_step"
 
 
@@ -87,6 +111,13 @@ METRICS: Final[Mapping[str, Metric]] = {
             ("pass_rate_sampled", "sampled completions that pass all tests", "share"),
             ("pass_rate_greedy", "greedy completions that pass all tests", "share"),
         )
+    },
+    # Strategies for 2048; scores are shares of the target's logarithm above random play.
+    **{f"strategy/{name}": Metric(what, unit) for name, what, unit in STRATEGY},
+    **{f"strategy/{name}_share": Metric(f"strategies that ended as {name}", "share") for name in ENDINGS},
+    **{
+        f"heldout/strategy/{name}": Metric(f"{what}; held-out boards and wording", unit)
+        for name, what, unit in (*STRATEGY, *GREEDY_STRATEGY)
     },
     # MBPP, before, during and after training.
     "mbpp_eval/pass_rate": Metric("pass@1 on MBPP: right completions, mean over problems", "share"),

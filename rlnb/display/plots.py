@@ -1,6 +1,6 @@
 """Live plots that leave one picture in the notebook."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +25,33 @@ OUTCOME_COLOURS = {
 WINDOW = 5
 
 
-class LiveRewards:
-    """Reward, pass rate and outcome shares of a run, redrawn from its metrics.jsonl after every step.
+class LiveFigure:
+    """A figure of a run's metrics.jsonl, redrawn after every step.
 
-    Nothing is kept in here: a resumed run shows the steps before the interruption too.
+    draw: makes it from the rows of that file and `max_steps`. Nothing is kept in here: a resumed run shows
+    the steps before the interruption too.
     """
 
-    def __init__(self, output_dir: str | Path) -> None:
+    def __init__(self, output_dir: str | Path, draw: Callable[..., Figure]) -> None:
         self.path = Path(output_dir) / "metrics.jsonl"
+        self.draw = draw
         self._handle: Any = None
 
     def update(self, step: int, max_steps: int) -> None:
         """Redraw after a step; what `MetricsReporter` calls."""
-        figure = draw_rewards(read_metrics(self.path), max_steps=max_steps)
+        figure = self.draw(read_metrics(self.path), max_steps=max_steps)
         if self._handle is None:
             self._handle = display(figure, display_id=True)
         else:
             self._handle.update(figure)
         plt.close(figure)
+
+
+class LiveRewards(LiveFigure):
+    """Reward, pass rate and outcome shares of a run."""
+
+    def __init__(self, output_dir: str | Path) -> None:
+        super().__init__(output_dir, draw_rewards)
 
 
 def draw_rewards(rows: Sequence[Mapping[str, Any]], *, max_steps: int) -> Figure:

@@ -123,8 +123,11 @@ def answer_text(answer: Any) -> str:
     return (answer.judgement.code or answer.completion).rstrip()[:400] + "\n"
 
 
-def show_samples(output_dir: str | Path, *, limit: int = 8) -> Table:
-    """Completions of the last training step that was logged, as TRL wrote them, best rewards first."""
+def show_samples(output_dir: str | Path, *, rewards: Sequence[str] = ("code",), limit: int = 8) -> Table:
+    """Completions of the last training step that was logged, as TRL wrote them, best rewards first.
+
+    rewards: names of the reward functions, whose sum is shown.
+    """
     files = sorted(Path(output_dir).glob("checkpoints/completions/completions_*.parquet"))
     if not files:
         return Table(
@@ -132,7 +135,9 @@ def show_samples(output_dir: str | Path, *, limit: int = 8) -> Table:
             [],
             caption="No completions were logged.",
         )
-    rows = pandas.read_parquet(files[-1]).sort_values("code", ascending=False).to_dict("records")
+    logged = pandas.read_parquet(files[-1])
+    logged["earned"] = logged[list(rewards)].sum(axis=1)
+    rows = logged.sort_values("earned", ascending=False).to_dict("records")
     picked = rows if len(rows) <= limit else [rows[i * (len(rows) - 1) // (limit - 1)] for i in range(limit)]
     return Table(
         ["step", "task", "completion", "outcome", "reward", "advantage"],
@@ -142,7 +147,7 @@ def show_samples(output_dir: str | Path, *, limit: int = 8) -> Table:
                 row["prompt"][-160:],
                 row["completion"] + "\n",
                 row["outcome"],
-                row["code"],
+                row["earned"],
                 row["advantage"],
             )
             for row in picked

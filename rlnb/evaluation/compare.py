@@ -46,6 +46,41 @@ def bootstrap_mean(values: Any, *, num_resamples: int = 10_000, seed: int = 0) -
     return Estimate(float(each.mean()), float(low), float(high))
 
 
+def bootstrap_two_way(
+    scores: Sequence[Any], minus: Sequence[Any] = (), *, num_resamples: int = 4_000, seed: int = 0
+) -> Estimate:
+    """Mean over completions and boards, or its difference to `minus`, with a two-way bootstrap interval.
+
+    scores: a matrix for each kind of board, float (num_completions, num_boards); their means are averaged.
+    minus: the same boards before, with completions of its own. Completions and boards are both drawn anew,
+    boards alike for both: copies of one program are one sample, and boards are shared by all. Owen, The
+    pigeonhole bootstrap (2007). Raises ValueError where there is nothing to draw, or boards do not match.
+    """
+    kinds = [np.asarray(matrix, dtype=float) for matrix in scores]
+    former = [np.asarray(matrix, dtype=float) for matrix in minus]
+    if not kinds or any(matrix.ndim != 2 or not matrix.size for matrix in [*kinds, *former]):
+        raise ValueError("scores must be matrices of completions and boards, with at least one of each")
+    if former and [one.shape[1] for one in former] != [one.shape[1] for one in kinds]:
+        raise ValueError("scores and minus must be of the same boards")
+    generator = np.random.default_rng(seed)
+    means = np.zeros(num_resamples)
+    value = 0.0
+    for index, matrix in enumerate(kinds):
+        boards = generator.integers(matrix.shape[1], size=(num_resamples, matrix.shape[1]))
+        for sign, one in [(1.0, matrix), *([(-1.0, former[index])] if former else [])]:
+            value += sign * float(one.mean()) / len(kinds)
+            rows = generator.integers(len(one), size=(num_resamples, len(one)))
+            # How often each row and board was drawn, as weights: the mean of the drawn matrix.
+            row_weights = np.stack([np.bincount(draw, minlength=len(one)) for draw in rows]) / len(one)
+            columns = one.shape[1]
+            board_weights = np.stack([np.bincount(draw, minlength=columns) for draw in boards]) / columns
+            means += (
+                sign * np.einsum("sr,rb,sb->s", row_weights, one, board_weights, optimize=True) / len(kinds)
+            )
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Estimate(value, float(low), float(high))
+
+
 def pass_at_k(num_samples: int, num_passed: int, k: int) -> float:
     """Chance that one of k samples passes, estimated without bias from num_samples >= k of one task.
 

@@ -70,7 +70,7 @@ def shape_of(params: NotebookParams) -> dict[str, Any]:
     values = params.model_dump(mode="json")
     shape = {"seed": values["seed"]}
     shape |= {f"model.{name}": values["model"][name] for name in MODEL_FIELDS}
-    for section in ("tasks", "reward", "training"):
+    for section in ("tasks", "board", "prompt", "reward", "training"):
         fields = values.get(section, {})
         shape |= {f"{section}.{name}": value for name, value in fields.items() if name not in FREE_FIELDS}
     return shape

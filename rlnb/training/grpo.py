@@ -24,6 +24,8 @@ from rlnb.policy import Policy
 from rlnb.tasks import Task
 from rlnb.tasks.prompts import PromptForm, build_prompt
 
+INVALID = ("status/no_code_share", "status/syntax_error_share", "strategy/no_code_share")  # metrics
+
 
 def grpo_config(
     training: Any, *, output_dir: str | Path, seed: int, dtype: str, use_gpu: bool, vllm: Any = None
@@ -57,7 +59,9 @@ def grpo_config(
         beta=training.beta,
         loss_type=training.loss_type,
         scale_rewards=training.scale_rewards,
-        warmup_steps=training.warmup_steps,
+        warmup_steps=training.warmup_steps or round(training.warmup_ratio * training.max_steps),
+        optim=training.optim,
+        entropy_coef=training.entropy_coef,
         lr_scheduler_type=training.lr_scheduler,
         max_grad_norm=training.max_grad_norm,
         weight_decay=training.weight_decay,
@@ -109,11 +113,15 @@ def prompt_dataset(
         for task, prompt in zip(tasks, prompts, strict=True)
         if len(policy.tokenizer(prompt.text)["input_ids"]) <= max_prompt_tokens
     ]
+    return Dataset.from_list([rows[i] for i in prompt_order(len(rows), prompts_of(config), seed=config.seed)])
+
+
+def prompts_of(config: GRPOConfig) -> int:
+    """How many prompts a whole run asks."""
     completions_per_step = (
         config.per_device_train_batch_size * config.gradient_accumulation_steps * config.world_size
     )
-    num_prompts = config.max_steps * math.ceil(completions_per_step / config.num_generations)
-    return Dataset.from_list([rows[i] for i in prompt_order(len(rows), num_prompts, seed=config.seed)])
+    return config.max_steps * math.ceil(completions_per_step / config.num_generations)
 
 
 def settle_adapters(trainer: Any) -> None:
@@ -241,11 +249,16 @@ class MetricsReporter(TrainerCallback):
 
 
 def progress_line(step: int, max_steps: int, logs: Mapping[str, Any]) -> str:
-    """One step in a line: reward, share that passes, share that ran, length, seconds."""
-    ran = sum(logs.get(f"status/{name}_share") or 0.0 for name in ("ok_with_output", "ok_without_output"))
+    """One step in a line: reward, what became of the completions, length, seconds."""
+    if "strategy/honest_share" in logs:
+        shares = (
+            f"honest {logs['strategy/honest_share'] or 0.0:.0%}  wins {logs['strategy/win_share'] or 0.0:.0%}"
+        )
+    else:
+        ran = sum(logs.get(f"status/{name}_share") or 0.0 for name in ("ok_with_output", "ok_without_output"))
+        shares = f"passes {logs.get('reward/pass_rate') or 0.0:.0%}  runs {ran:.0%}"
     return (
-        f"step {step}/{max_steps}  reward {logs.get('reward') or 0.0:+.2f}  "
-        f"passes {logs.get('reward/pass_rate') or 0.0:.0%}  runs {ran:.0%}  "
+        f"step {step}/{max_steps}  reward {logs.get('reward') or 0.0:+.2f}  {shares}  "
         f"{logs.get('completions/mean_length') or 0.0:.0f} tokens  {logs.get('step_time') or 0.0:.1f} s"
     )
 
@@ -293,7 +306,7 @@ class FirstStepCheck(TrainerCallback):
         self._done = True
         cut, tied = logs.get("completions/clipped_ratio") or 0.0, logs.get("frac_reward_zero_std") or 0.0
         length = logs.get("completions/mean_length") or 0.0
-        invalid = sum(logs.get(f"status/{name}_share") or 0.0 for name in ("no_code", "syntax_error"))
+        invalid = sum(logs.get(name) or 0.0 for name in INVALID)
         self.say(
             f"step {state.global_step}: mean reward {logs['reward']:+.2f}, {length:.0f} tokens a completion, "
             f"{cut:.0%} cut, {tied:.0%} of the groups tied, {invalid:.0%} without valid code"
@@ -306,9 +319,10 @@ class FirstStepCheck(TrainerCallback):
                 "raise training.num_generations or change reward.preset"
             )
         if invalid > 0.5:
-            self.say(
-                f"warning: {invalid:.0%} of the completions hold no valid code; try tasks.prompt = prefilled"
+            remedy = (
+                "prompt.prefilled = true" if "strategy/no_code_share" in logs else "tasks.prompt = prefilled"
             )
+            self.say(f"warning: {invalid:.0%} of the completions hold no valid code; try {remedy}")
 
 
 def check_trained(state: TrainerState) -> None:

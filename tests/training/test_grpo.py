@@ -20,7 +20,7 @@ from trl import GRPOConfig
 
 from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.metrics import METRICS, describe, read_metrics
-from rlnb.params.sections import TrainingParams, VllmParams
+from rlnb.params.training import TrainingParams, VllmParams
 from rlnb.training import checkpoints, grpo
 
 SCRIPT = str(Path(__file__).with_name("tiny_run.py"))

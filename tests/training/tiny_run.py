@@ -13,7 +13,8 @@ from trl import GRPOTrainer
 
 from rlnb.metrics import open_tracker
 from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
-from rlnb.params.sections import ModelParams, TrainingParams
+from rlnb.params.sections import ModelParams
+from rlnb.params.training import TrainingParams
 from rlnb.policy import generate, load_policy, save_adapters
 from rlnb.tasks.families import builtin_tasks
 from rlnb.training import checkpoints, grpo

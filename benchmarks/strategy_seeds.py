@@ -1,0 +1,80 @@
+"""What the embedded model learns of 2048 in 40 steps, for several seeds: validity and skill, told apart.
+
+    .venv/bin/python benchmarks/strategy_seeds.py --json               # five seeds, an hour and a half
+    .venv/bin/python benchmarks/strategy_seeds.py --out outputs/bonus --set training.entropy_coef=0.02
+
+Each seed is a run of notebooks/gpt_oss_2048.ipynb at the cpu profile, in a directory of its own; finished
+ones are not run again, interrupted ones go on. Differences are after minus before, on held-out boards in a
+held-out wording.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOK = ROOT / "notebooks" / "gpt_oss_2048.ipynb"
+
+
+def run_seed(seed: int, directory: Path, assignments: list[str]) -> dict[str, Any]:
+    """The results of one seed, run where they are not there yet. Raises CalledProcessError where it fails."""
+    if not (directory / "results.json").exists():
+        options = [part for assignment in [f"seed={seed}", *assignments] for part in ("--set", assignment)]
+        command = [sys.executable, "-m", "rlnb.cli", "run", str(NOTEBOOK), "--profile", "cpu", "--out"]
+        subprocess.run([*command, str(directory), *options], cwd=ROOT, check=True, stdout=sys.stderr)
+    results: dict[str, Any] = json.loads((directory / "results.json").read_text(encoding="utf-8"))
+    return results
+
+
+def figures(results: dict[str, Any]) -> dict[str, Any]:
+    """The row of one seed; estimates are [value, low, high]."""
+    rows = {row["measure"]: row for row in results["comparison"]}
+    return {
+        "score_gain": rows["score"]["difference"],
+        "honest_share": rows["honest_share"]["after"],
+        "skill": rows["skill"].get("after"),
+        "greedy_skill": rows["greedy_skill"].get("after"),
+        "distinct_programs": rows["distinct_programs"]["after"],
+    }
+
+
+def text_of(value: Any) -> str:
+    if isinstance(value, list):
+        return f"{value[0]:+.3f} [{value[1]:+.3f}, {value[2]:+.3f}]"
+    return "none" if value is None else f"{value:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "strategy_seeds")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
+    options = parser.parse_args()
+    rows = {}
+    for seed in options.seeds:
+        rows[seed] = figures(run_seed(seed, options.out.resolve() / f"seed-{seed}", options.assignments))
+        print(f"seed {seed}:", *(f"{name} {text_of(value)};" for name, value in rows[seed].items()))
+    valid = [row["score_gain"][0] >= 0.5 and row["score_gain"][1] > 0 for row in rows.values()]
+    skilled = [row["skill"] is not None and row["skill"][1] > 0 for row in rows.values()]
+    summary = {
+        "seeds": rows,
+        "num_valid": sum(valid),  # gained 0.5 with the lower bound above zero
+        "num_honest": sum(row["honest_share"] >= 0.9 for row in rows.values()),
+        "num_skilled": sum(skilled),  # whose interval of skill lies above random play
+        "median_skill": statistics.median(row["skill"][0] if row["skill"] else -1.0 for row in rows.values()),
+    }
+    if options.json:
+        print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()
