@@ -7,8 +7,10 @@ NOTEBOOK ?= notebooks/grpo_code_execution.ipynb
 BIN := .venv/bin
 READY := .venv/rlnb-set
 
+NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py strategy_seeds.py)
+
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint lab gallery slow bench baselines
+.PHONY: help setup run test lint lab gallery slow seeds bench baselines
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 18
@@ -39,15 +41,18 @@ lab: $(READY) ## JupyterLab with the notebooks
 
 gallery: $(READY) ## run every notebook at the cpu profile and keep the executed copies in docs/gallery/
 	@mkdir -p docs/gallery
-	@set -e; for notebook in notebooks/*.ipynb; do \
-	    name=$$(basename $$notebook .ipynb); \
+	@set -e; for name in grpo_code_execution gpt_oss_2048 mbpp_eval export_model; do \
 	    rm -rf outputs/gallery/$$name; \
-	    $(BIN)/rlnb run $$notebook --profile cpu --out outputs/gallery/$$name; \
+	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile cpu --out outputs/gallery/$$name \
+	        $$([ $$name != export_model ] || echo "--set model.adapters=outputs/gallery/grpo_code_execution/adapters"); \
 	    cp "$$(ls outputs/gallery/$$name/attempt-*.ipynb | sort -V | tail -n 1)" docs/gallery/$$name.ipynb; \
 	done
 
+seeds: $(READY) ## what the embedded model learns of 2048, five seeds of 40 steps: an hour and a half on two cores
+	$(BIN)/python benchmarks/strategy_seeds.py --json
+
 bench: $(READY) ## side-by-side measurements against peers, one JSON line each
-	@set -e; for benchmark in $(filter-out benchmarks/timing.py benchmarks/peers.py benchmarks/harnesses.py,$(wildcard benchmarks/*.py)); do \
+	@set -e; for benchmark in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do \
 	    echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; \
 	done
 

@@ -53,6 +53,11 @@ GREEDY_STRATEGY: Final = (
     ("greedy_score", "score of the greedy completions", "log share"),
     ("greedy_skill", "score of the honest ones of the greedy completions", "log share"),
 )
+PLAYERS: Final = (
+    ("corner", "the corner rule"),
+    ("greedy_merge", "greedy merging"),
+    ("best_of_untrained", "the best of the untrained samples"),
+)
 STEP_AXIS: Final = "train/global_step"
 
 
@@ -118,6 +123,10 @@ METRICS: Final[Mapping[str, Metric]] = {
     **{
         f"heldout/strategy/{name}": Metric(f"{what}; held-out boards and wording", unit)
         for name, what, unit in (*STRATEGY, *GREEDY_STRATEGY)
+    },
+    **{
+        f"heldout/players/{name}": Metric(f"greedy_score of {what} on the same boards", "log share")
+        for name, what in PLAYERS
     },
     # MBPP, before, during and after training.
     "mbpp_eval/pass_rate": Metric("pass@1 on MBPP: right completions, mean over problems", "share"),

@@ -125,9 +125,9 @@ def test_strategies_are_counted_once_with_the_wilson_interval_of_their_games():
     refused = strategy(None, reason="no function named strategy")
     table = show_strategies([refused, strategy("def b(): ...", lost(1, 4, "stuck"), score=-1.0), *twice])
     assert table.rows == [
-        ["def a(): ...\n", "2", "4x4/2048", "8 of 10", "0.800, 0.490 to 0.943", "2048, 2048", "0.600"]
-        + ["success 16, failed 4, sandbox error 2"],
-        ["def b(): ...\n", "1", "4x4/2048", "0 of 1", "0.000, 0.000 to 0.793", "4, 4", "-1.000", "stuck 1"],
+        ["def a(): ...\n", "2", "4x4/2048", "8 of 10", "0.800 [0.490, 0.943]", "2048, 2048", "0.600"]
+        + ["success 8, failed 2, sandbox error 1"],
+        ["def b(): ...\n", "1", "4x4/2048", "0 of 1", "0.000 [0.000, 0.793]", "4, 4", "-1.000", "stuck 1"],
         ["(no code)\n", "1", *["–"] * 5, "no function named strategy"],
     ]
     assert table.caption == (

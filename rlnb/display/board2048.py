@@ -265,7 +265,7 @@ def show_strategies(results: Sequence[Any], *, limit: int = 12) -> Table:
         "written",
         "boards",
         "games won",
-        "win share, 95% interval",
+        "win share [95% interval]",
         "largest: best, median",
     ]
     rows = [strategy_row(members) for members in ordered[:limit]]
@@ -282,7 +282,7 @@ def strategy_row(members: Sequence[Any]) -> tuple[Any, ...]:
     first, games = members[0], judged_games(members)
     code = (first.code or "(no code)").rstrip()
     cut = f"{code[:LONGEST_CODE]}\n…\n" if len(code) > LONGEST_CODE else f"{code}\n"
-    endings = Counter(game.ending for result in members for game in result.games)
+    endings = Counter(game.ending for game in distinct_games(members))
     ended = [f"{name.replace('_', ' ')} {number}" for name, number in endings.most_common()]
     largest = sorted(game.largest for game in games)
     won = sum(game.ending == "success" for game in games)
@@ -298,10 +298,15 @@ def strategy_row(members: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
-def judged_games(members: Sequence[Any]) -> list[Any]:
-    """A strategy's games, one a board and seed, without those that the sandbox failed."""
-    games = [game for result in members for game in result.games if game.ending != "sandbox_error"]
+def distinct_games(members: Sequence[Any]) -> list[Any]:
+    """A strategy's games, one a board and seed: what the sandbox failed only where nothing else is known."""
+    games = [game for result in members for game in result.games]
+    games.sort(key=lambda game: game.ending != "sandbox_error")
     return list({(game.kind, game.seed): game for game in games}.values())
+
+
+def judged_games(members: Sequence[Any]) -> list[Any]:
+    return [game for game in distinct_games(members) if game.ending != "sandbox_error"]
 
 
 def mean_score(members: Sequence[Any]) -> float | None:
@@ -311,7 +316,7 @@ def mean_score(members: Sequence[Any]) -> float | None:
 
 def share_text(won: int, count: int) -> str:
     estimate = wilson_interval(won / count, count)
-    return f"{estimate.value:.3f}, {estimate.low:.3f} to {estimate.high:.3f}"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
 def show_baselines(entries: Sequence[Reached] | None = None) -> Table:

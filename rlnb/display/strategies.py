@@ -44,7 +44,7 @@ def show_strategy_comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
         ["measure", "before", "after", "difference"],
         [
             (
-                MEANINGS[row["measure"]],
+                meaning_of(row),
                 *(value_of(row.get(name)) for name in ("before", "after", "difference")),
             )
             for row in rows
@@ -54,6 +54,11 @@ def show_strategy_comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
+def meaning_of(row: Mapping[str, Any]) -> str:
+    boards = f", on {row['boards']} alone" if "boards" in row else ""
+    return MEANINGS[row["measure"]] + boards
+
+
 def show_players(players: Mapping[str, Sequence[Any]]) -> Table:
     """The model's programs and other players on the same held-out boards, as score above random play."""
     rows = []
@@ -61,8 +66,8 @@ def show_players(players: Mapping[str, Sequence[Any]]) -> Table:
         greedy = [one for one in played if one.greedy]
         if greedy:
             games = [game for one in greedy for game in one.result.games]
-            wins = sum(game.ending == "success" for game in games)
-            score = measure_strategies(greedy)["greedy_score"]
+            wins = sum(game.is_won for game in games)
+            score = measure_strategies(greedy).get("greedy_score")
             rows.append(
                 (name, value_of(score), f"{wins} of {len(games)}", max((g.largest for g in games), default=0))
             )
@@ -70,8 +75,11 @@ def show_players(players: Mapping[str, Sequence[Any]]) -> Table:
     return Table(["player", "score above random play", "games won", "largest tile"], rows)
 
 
-def show_suspicious(referee: StrategyReferee) -> Table:
-    """What the monitor counted in training, with examples: read them before you believe a curve."""
+def show_suspicious(referee: StrategyReferee, *, since: int = 0) -> Table:
+    """What the monitor counted in training, with examples: read them before you believe a curve.
+
+    since: the step that this attempt went on from; what was before it is in metrics.jsonl.
+    """
     rows = [
         (
             kind,
@@ -80,7 +88,8 @@ def show_suspicious(referee: StrategyReferee) -> Table:
         )
         for kind, count in referee.suspicious.most_common()
     ]
-    caption = "" if rows else "Nothing suspicious was seen."
+    caption = f"Since step {since}. " if since else ""
+    caption += "" if rows else "Nothing suspicious was seen."
     return Table(["looks suspicious", "completions", "examples"], rows, caption=caption)
 
 

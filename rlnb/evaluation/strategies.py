@@ -19,12 +19,18 @@ from rlnb.games.queries2048 import QUERIES, queries_source
 from rlnb.machine import rank
 from rlnb.params.gpt_oss_2048 import HARD_BOARDS, GptOss2048Params
 from rlnb.policy import Policy, generate
-from rlnb.rewards.strategy_2048 import StrategyReferee, StrategyResult, board_seeds
+from rlnb.rewards.strategy_2048 import NO_STRATEGY_LEVEL, StrategyReferee, StrategyResult, board_seeds
 from rlnb.rewards.strategy_play import Rules
 from rlnb.runs import write_text
 from rlnb.sandbox import Sandbox
 from rlnb.tasks.prompts import Prompt
-from rlnb.tasks.strategy_prompts import HELD_OUT_WORDING, StrategyQuestion, build_strategy_prompt
+from rlnb.tasks.strategy_prompts import (
+    HELD_OUT_WORDING,
+    PREFIX,
+    StrategyQuestion,
+    build_strategy_prompt,
+    fenced,
+)
 
 # Players to stand beside the model, as strategies like any other; random play is what all are measured from.
 PLAYERS: Mapping[str, str] = {
@@ -80,14 +86,18 @@ class StrategyEvaluation:
         self, completions: Sequence[str], prefix: str, kind: BoardKind, *, greedy: bool
     ) -> list[Played]:
         """Play completions on the held-out boards; greedy ones on more of them."""
-        asked, count = self.params.evaluation, len(completions)
-        num_boards = asked.num_greedy_boards if greedy else asked.num_boards
-        seeds = board_seeds("held out", kind, num_boards=num_boards)
+        count, seeds = len(completions), self.seeds_of(kind, greedy=greedy)
         results = self.referee.judge(completions, [prefix] * count, [kind] * count, [seeds] * count)
         return [
             Played(kind, greedy, completion, result)
             for completion, result in zip(completions, results, strict=True)
         ]
+
+    def seeds_of(self, kind: BoardKind, *, greedy: bool) -> list[int]:
+        """Of the held-out boards: those of sampled completions, then others for greedy ones."""
+        asked = self.params.evaluation
+        seeds = board_seeds("held out", kind, num_boards=asked.num_boards + asked.num_greedy_boards)
+        return seeds[asked.num_boards :] if greedy else seeds[: asked.num_boards]
 
     def players(self) -> dict[str, list[Played]]:
         """The players that stand beside the model, on the boards of its greedy completions."""
@@ -99,31 +109,25 @@ class StrategyEvaluation:
             name: [
                 one
                 for kind in self.kinds
-                for one in others.judge([as_completion(body.format(corner=corner))], "", kind, greedy=True)
+                for one in others.judge([fenced(body.format(corner=corner))], "", kind, greedy=True)
             ]
             for name, body in PLAYERS.items()
         }
 
     def best_of(self, played: Sequence[Played]) -> list[Played]:
-        """The sampled completion of each kind with the best score, played on the boards of greedy ones.
+        """The best of all sampled completions, played on the boards of greedy ones; none without any.
 
-        Picked on some boards and measured on others: the best of many on the same boards is luck as well.
+        All play all kinds of boards, whichever they were asked for. Picked on some boards and measured on
+        others: the best of many on the same boards is luck as well.
         """
-        best = []
+        prefix = PREFIX if self.params.prompt.prefilled else ""
+        completions = list(dict.fromkeys(one.completion for one in played if not one.greedy))
+        totals = dict.fromkeys(completions, 0.0)
         for kind in self.kinds:
-            sampled = [one for one in played if one.kind == kind and not one.greedy]
-            if sampled:
-                first = max(sampled, key=lambda one: one.result.score or -2.0)
-                prefix = "" if not self.params.prompt.prefilled else PREFIX
-                best += self.judge([first.completion], prefix, kind, greedy=True)
-        return best
-
-
-def as_completion(body: str) -> str:
-    return f"{PREFIX}\n{body}\n```"
-
-
-PREFIX = "```python\ndef strategy(board):"
+            for one in self.judge(completions, prefix, kind, greedy=False):
+                totals[one.completion] += NO_STRATEGY_LEVEL if one.result.score is None else one.result.score
+        best = sorted(totals, key=lambda completion: totals[completion])[-1:]
+        return [one for kind in self.kinds for one in self.judge(best, prefix, kind, greedy=True)]
 
 
 def rules_of(params: GptOss2048Params) -> Rules:
@@ -160,20 +164,19 @@ def strategy_prompt(params: GptOss2048Params, kind: BoardKind, wording: int, pol
     )
 
 
-def score_matrices(played: Sequence[Played], *, greedy: bool, honest: bool = False) -> list[np.ndarray]:
+def score_matrices(
+    played: Sequence[Played], *, greedy: bool, honest: bool = False
+) -> dict[BoardKind, np.ndarray]:
     """For each kind of board the scores, float (num_completions, num_boards); of honest ones alone if asked.
 
-    Completions that the sandbox failed are left out.
+    Completions with a game that the sandbox failed are left out, and kinds without any completion.
     """
-    chosen = [one for one in played if one.greedy == greedy and not one.result.has_failed_sandbox]
-    if honest:
-        chosen = [one for one in chosen if one.result.is_honest]
-    matrices = []
-    for kind in dict.fromkeys(one.kind for one in played):
-        own = [one.result for one in chosen if one.kind == kind]
-        if own:
-            matrices.append(np.asarray([result.board_scores for result in own], dtype=float))
-    return matrices
+    rows: dict[BoardKind, list[tuple[float, ...]]] = {}
+    for one in played:
+        is_whole = len(one.result.board_scores) == len(one.result.baselines)
+        if one.greedy == greedy and is_whole and (one.result.is_honest or not honest):
+            rows.setdefault(one.kind, []).append(one.result.board_scores)
+    return {kind: np.asarray(own, dtype=float) for kind, own in rows.items()}
 
 
 def measure_strategies(played: Sequence[Played]) -> dict[str, Estimate]:
@@ -187,7 +190,7 @@ def measure_strategies(played: Sequence[Played]) -> dict[str, Estimate]:
         "greedy_score": score_matrices(played, greedy=True),
         "greedy_skill": score_matrices(played, greedy=True, honest=True),
     }
-    return {name: bootstrap_two_way(scores) for name, scores in matrices.items() if scores}
+    return {name: bootstrap_two_way(list(scores.values())) for name, scores in matrices.items() if scores}
 
 
 def strategy_shares(played: Sequence[Played]) -> dict[str, float]:
@@ -211,21 +214,40 @@ def strategy_heldout_metrics(played: Sequence[Played]) -> dict[str, float]:
 
 
 def compare_strategies(before: Sequence[Played], after: Sequence[Played]) -> list[dict[str, Any]]:
-    """A row a measure: before, after, and where it is a mean over boards the difference with its interval."""
+    """A row a measure: before, after, and where it is a mean over boards the difference with its interval.
+
+    Of skill only the kinds of boards on which something was honest both times are compared; `boards` names
+    the kinds where they are not all.
+    """
     rows: list[dict[str, Any]] = []
     if not before or not after:
         return rows
-    old, new = measure_strategies(before), measure_strategies(after)
     for name in ("score", "skill", "greedy_score", "greedy_skill"):
-        row: dict[str, Any] = {"measure": name, "before": old.get(name), "after": new.get(name)}
         greedy, honest = name.startswith("greedy"), name.endswith("skill")
-        matrices = [score_matrices(one, greedy=greedy, honest=honest) for one in (after, before)]
-        if [len(m) for m in matrices] == [len(matrices[0])] * 2 and matrices[0]:
-            row["difference"] = bootstrap_two_way(matrices[0], matrices[1])
+        old, new = (score_matrices(one, greedy=greedy, honest=honest) for one in (before, after))
+        common = [kind for kind in new if kind in old]
+        row: dict[str, Any] = {"measure": name}
+        for time, scores in (("before", old), ("after", new)):
+            shown = [scores[kind] for kind in common or scores]
+            row[time] = bootstrap_two_way(shown) if shown else None
+        if common:
+            row["difference"] = bootstrap_two_way([new[k] for k in common], [old[k] for k in common])
+        if len(common or old or new) < len({one.kind for one in before}):
+            row["boards"] = ", ".join(map(str, common or old or new))
         rows.append(row)
     first, second = strategy_shares(before), strategy_shares(after)
     rows += [{"measure": name, "before": first[name], "after": second[name]} for name in first]
     return rows
+
+
+def player_metrics(players: Mapping[str, Sequence[Played]]) -> dict[str, float]:
+    """The scores of the players beside the model under their metric names, `heldout/players/<name>`."""
+    scores = {name: measure_strategies(own).get("greedy_score") for name, own in players.items()}
+    return {
+        f"heldout/players/{name.replace(' ', '_')}": score.value
+        for name, score in scores.items()
+        if score is not None
+    }
 
 
 def save_strategies(

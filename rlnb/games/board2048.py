@@ -57,7 +57,7 @@ CELL = "min-width:2.6em;height:2.4em;padding:0 .3em;text-align:center;font-weigh
 class BoardKind:
     """The size of a square board (cells) and the tile to be reached, a power of two: "6x6/2048".
 
-    Raises ValueError for sizes outside 2 to 8 and for targets that are no power of two from 4 on.
+    Raises ValueError for sizes outside 2 to 8 and for targets that are no power of two from 8 on.
     """
 
     size: int
@@ -66,8 +66,8 @@ class BoardKind:
     def __post_init__(self) -> None:
         if not SMALLEST <= self.size <= LARGEST:
             raise ValueError(f"size {self.size} is not in {SMALLEST} to {LARGEST}")
-        if self.target < 4 or self.target & (self.target - 1):
-            raise ValueError(f"target {self.target} is no power of two from 4 on")
+        if self.target < 8 or self.target & (self.target - 1):
+            raise ValueError(f"target {self.target} is no power of two from 8 on")
 
     @classmethod
     def parse(cls, text: str) -> "BoardKind":

@@ -57,8 +57,8 @@ class BoardParams(Section):
             width, _, height = size.partition("x")
             if not (width.isdecimal() and width == height and 2 <= int(width) <= 8):
                 raise ValueError(f"holds {kind!r}, whose size is not 2x2 to 8x8; write 4x4/2048 for instance")
-            if not target.isdecimal() or int(target) < 4 or int(target) & (int(target) - 1):
-                raise ValueError(f"holds {kind!r}, whose tile is no power of two from 4 on")
+            if not target.isdecimal() or int(target) < 8 or int(target) & (int(target) - 1):
+                raise ValueError(f"holds {kind!r}, whose tile is no power of two from 8 on")
         if len(set(kinds)) < len(kinds):
             raise ValueError("names a board twice; name each once")
         return kinds
@@ -159,6 +159,15 @@ class GptOss2048Params(NotebookParams):
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
+        for kind in self.board.kinds:
+            size, target = int(kind[0]), int(kind.partition("/")[2])
+            if size > 6 and (self.board.play_on or target > 4096):
+                yield Conflict(
+                    "board.kinds",
+                    f"holds {kind}, where one game of random play, which scores are measured from, takes "
+                    "minutes; write at most 4096 there and board.play_on = false, or a smaller board",
+                    ("board.play_on",),
+                )
         if self.training.max_completion_length >= self.model.max_seq_length:
             yield Conflict(
                 "training.max_completion_length",

@@ -310,12 +310,15 @@ def save_and_reload(
 ) -> str:
     """Write the policy, load what was written and let it answer; what became of it, in a line.
 
-    A form that is not to be had here is said, not raised: at the end of a run of hours, nothing else may get
-    lost for it.
+    What is not to be had here, or does not fit, is said, not raised: at the end of a run of hours nothing
+    else may get lost for it.
     """
     try:
         save_in_format(policy, directory, form, params)
-    except ExportFailed as error:
+    except (RlnbError, OSError, RuntimeError, ValueError) as error:
         return f"not saved: {error}"
-    answer = generate(reload(directory, form, params), [prompt], max_new_tokens=24, temperature=0)[0]
+    try:
+        answer = generate(reload(directory, form, params), [prompt], max_new_tokens=24, temperature=0)[0]
+    except (RlnbError, OSError, RuntimeError, ValueError) as error:
+        return f"{directory}: saved, and not reloaded here: {error}"
     return f"{directory}: reloaded, and goes on with {answer!r}"

@@ -27,7 +27,7 @@ from rlnb.rewards.strategy_play import (
     random_progress,
 )
 from rlnb.sandbox import FailureCount, Sandbox
-from rlnb.tasks.strategies import extract_strategy, suspicious_kinds
+from rlnb.tasks.strategies import Extraction, extract_strategy, suspicious_kinds
 
 StrategyRewardPreset = Literal["requirements", "graded"]
 # Graded: what a game counts that did not end by the rules. An honest one counts HONEST_FLOOR at least, which
@@ -73,9 +73,7 @@ class StrategyResult:
     @property
     def is_valid(self) -> bool:
         """It is a strategy, and answered its first board with a key."""
-        return bool(self.games) and all(
-            game.moves or game.ending in HONEST or game.ending == "timeout" for game in self.games
-        )
+        return bool(self.games) and all(game.moves or game.is_honest for game in self.games)
 
     @property
     def is_honest(self) -> bool:
@@ -84,7 +82,8 @@ class StrategyResult:
 
     @property
     def has_failed_sandbox(self) -> bool:
-        return any(game.ending == "sandbox_error" for game in self.games)
+        """None of its games could be played, for no fault of its own."""
+        return bool(self.games) and all(game.ending == "sandbox_error" for game in self.games)
 
     @property
     def ending(self) -> str:
@@ -102,7 +101,9 @@ class StrategyResult:
         if self.problem:
             return (NO_STRATEGY_LEVEL,) * len(self.baselines)
         return tuple(
-            max(HONEST_FLOOR, game.progress - baseline) if game.is_honest else ENDING_LEVELS[game.ending]
+            max(HONEST_FLOOR, game.progress - baseline)
+            if game.is_honest or game.is_won
+            else ENDING_LEVELS[game.ending]
             for game, baseline in zip(self.games, self.baselines, strict=True)
             if game.ending != "sandbox_error"
         )
@@ -115,14 +116,16 @@ class StrategyResult:
 
     @property
     def win_share(self) -> float:
-        return sum(game.ending == "success" for game in self.games) / max(1, len(self.games))
+        """Share of the games, without the sandbox's failures, that reached the target."""
+        ran = [game for game in self.games if game.ending != "sandbox_error"]
+        return sum(game.is_won for game in ran) / max(1, len(ran))
 
 
 def function_works(result: StrategyResult) -> float | None:
     """+1 for a function that can be defined, -0.5 where that raises, -2 without one."""
     if result.problem:
         return -0.5 if result.problem == "forbidden" else -2.0
-    return -0.5 if any(game.failed_to_load for game in result.games) else 1.0
+    return 1.0 if all(game.was_loaded for game in result.games) else -0.5
 
 
 def no_cheating(result: StrategyResult) -> float | None:
@@ -134,9 +137,10 @@ def no_cheating(result: StrategyResult) -> float | None:
 
 def strategy_succeeds(result: StrategyResult) -> float | None:
     """The mean over the boards of SUCCEEDS, 0 for what was not played; None where the sandbox failed."""
-    if result.problem or any(game.failed_to_load for game in result.games):
+    if result.problem or not all(game.was_loaded for game in result.games):
         return 0.0
-    values = [SUCCEEDS[game.ending] for game in result.games if game.ending != "sandbox_error"]
+    ran = [game for game in result.games if game.ending != "sandbox_error"]
+    values = [SUCCEEDS["success" if game.is_won else game.ending] for game in ran]
     return sum(values) / len(values) if values else None
 
 
@@ -145,10 +149,20 @@ def graded_play(result: StrategyResult) -> float | None:
     return result.score
 
 
+# Prefix and completion, board, seeds.
+ResultKey = tuple[str, str, BoardKind, tuple[int, ...]]
 PRESETS: dict[StrategyRewardPreset, tuple[Callable[[StrategyResult], float | None], ...]] = {
     "requirements": (function_works, no_cheating, strategy_succeeds),
     "graded": (graded_play,),
 }
+
+
+def extraction_of(completion: str, *, prefix: str) -> Extraction:
+    """As `extract_strategy`; a text that breaks the reader itself is no program, and ends no training."""
+    try:
+        return extract_strategy(completion, prefix=prefix)
+    except (RecursionError, ValueError, MemoryError) as error:
+        return Extraction(None, "syntax_error", f"It cannot be read: {type(error).__name__}.")
 
 
 @dataclass
@@ -166,7 +180,7 @@ class StrategyReferee:
     failures: FailureCount = field(default_factory=FailureCount)
     suspicious: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
-    _results: dict[tuple[str, str, BoardKind, tuple[int, ...]], StrategyResult] = field(default_factory=dict)
+    _results: dict[ResultKey, StrategyResult] = field(default_factory=dict)
 
     def judge(
         self,
@@ -189,7 +203,7 @@ class StrategyReferee:
         new = [key for key in dict.fromkeys(keys) if key not in self._results]
         if len(self._results) + len(new) > CACHED_STRATEGIES:
             self._results = {key: self._results[key] for key in set(keys) & self._results.keys()}
-        extractions = {key: extract_strategy(key[1], prefix=key[0]) for key in new}
+        extractions = {key: extraction_of(key[1], prefix=key[0]) for key in new}
         played = {key: one for key, one in extractions.items() if not one.problem}
         jobs = [(one.code or "", key[2], seed) for key, one in played.items() for seed in key[3]]
         games = dict(
@@ -221,6 +235,7 @@ class StrategyReferee:
             seed,
             num_games=self.random_games,
             four_probability=self.rules.four_probability,
+            patience=self.rules.patience,
             play_on=self.rules.play_on,
         )
 

@@ -4,6 +4,7 @@ Board, random state and score never enter the strategy's process. It gets a fres
 call and answers with a key, so that nothing it does to its copy, or to its process, moves a tile.
 """
 
+import contextlib
 import hashlib
 import math
 import random
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 from rlnb.games.board2048 import DIRECTIONS, KEYS, BoardKind, Direction, GameBoard, direction_of
@@ -21,7 +23,6 @@ from rlnb.sandbox import Call, Limits, LoadedProgram, Sandbox
 Ending = Literal["success", "failed", "stuck", "illegal", "exception", "timeout", "sandbox_error"]
 HONEST: tuple[Ending, ...] = ("success", "failed")  # ends that the rules of the game know
 FUNCTION = "strategy"
-LOADING = "while loading: "
 RANDOM_PLAYS_CACHED = 2**12
 LONGEST_ERROR = 300  # characters
 
@@ -66,7 +67,8 @@ class PlayedGame:
     """One game of one strategy. moves: letters, as `GameBoard.moves`; `replay` rebuilds the game from them.
 
     ending: "success", "failed" or "stuck" as `GameBoard.state`; "illegal" for an answer that is no key,
-    "exception", "timeout". error: why, in a line, untrusted. seconds: wall time.
+    "exception", "timeout". error: why, in a line, untrusted. seconds: wall time. was_loaded: the program ran
+    up to its first board.
     """
 
     kind: BoardKind
@@ -77,6 +79,7 @@ class PlayedGame:
     moves: str
     error: str
     seconds: float
+    was_loaded: bool = True
 
     @property
     def is_honest(self) -> bool:
@@ -84,9 +87,9 @@ class PlayedGame:
         return self.ending in HONEST
 
     @property
-    def failed_to_load(self) -> bool:
-        """The program could not be run up to its first board."""
-        return self.error.startswith(LOADING)
+    def is_won(self) -> bool:
+        """The target was reached, whatever ended the game when it was played on."""
+        return self.largest >= self.kind.target
 
     @property
     def progress(self) -> float:
@@ -149,15 +152,15 @@ def play_game(
         started = time.monotonic()
         board = rules.board(kind, seed)
         with sandbox.load(rules.program(code, seed), limits=limits) as program:
+            was_loaded = program.ended is None
             ending, error = play_with(program, board, rules, interrupted=interrupted)
         if ending != "sandbox_error" or interrupted.is_set():
             break
         if attempt == 2 and program.has_lost_its_zygote:  # twice is no accident
             ending = "exception"
     seconds = time.monotonic() - started
-    return PlayedGame(
-        kind, seed, ending, board.largest, board.score, board.moves, error[:LONGEST_ERROR], seconds
-    )
+    error = error[:LONGEST_ERROR]
+    return PlayedGame(kind, seed, ending, board.largest, board.score, board.moves, error, seconds, was_loaded)
 
 
 def play_with(
@@ -166,28 +169,51 @@ def play_with(
     """Play a board to its end with a loaded program; how it ended, and why where it is not by the rules."""
     if program.ended is not None:
         ending, error = ending_of(Call(program.ended.status, None, program.ended.error, 0.0))
-        return ending, LOADING + error
-    deadline = time.monotonic() + rules.wall_seconds
+        return ending, f"while loading: {error}"
+    clock = OwnTime(program)
     while board.state == "ongoing":
         if interrupted.is_set():
             return "sandbox_error", "interrupted"
         call = program.call(FUNCTION, board.rows, cpu_seconds=rules.move_cpu_seconds)
         if call.status != "ok":
-            return reached(board) or ending_of(call)
+            return ending_of(call)
         if program.cpu_seconds() > rules.board_cpu_seconds:
-            return reached(board) or ("timeout", f"more than {rules.board_cpu_seconds:g} s of CPU time")
-        if time.monotonic() > deadline:
-            return reached(board) or ("timeout", f"more than {rules.wall_seconds:g} s in all")
+            return "timeout", f"more than {rules.board_cpu_seconds:g} s of CPU time"
+        if clock.has_passed(rules.wall_seconds):
+            return "timeout", f"more than {rules.wall_seconds:g} s in all"
         direction = direction_of(call.value, rules.keys)
         if direction is None:
-            return reached(board) or ("illegal", f"returned {str(call.value)[:80]!r}, which is no key")
+            return "illegal", f"returned {str(call.value)[:80]!r}, which is no key"
         board.move(direction)
     return board.state, ""
 
 
-def reached(board: GameBoard) -> tuple[Ending, str] | None:
-    """A game played on beyond the target is won, whatever ends it."""
-    return ("success", "") if board.largest >= board.kind.target else None
+class OwnTime:
+    """The wall time of a game without what its two processes waited for a processor.
+
+    On a busy machine a thousand moves of a quick strategy would otherwise take longer than a game may.
+    """
+
+    def __init__(self, program: LoadedProgram) -> None:
+        self._program = program
+        self._started, self._waited = time.monotonic(), self._waited_seconds()
+
+    def has_passed(self, seconds: float) -> bool:
+        """Whether it is more than that. Looks for waiting only where the clock on the wall says so."""
+        elapsed = time.monotonic() - self._started
+        return elapsed > seconds and elapsed - (self._waited_seconds() - self._waited) > seconds
+
+    def _waited_seconds(self) -> float:
+        """What the kernel counts for both (Linux, schedstats); 0 where it does not count."""
+        paths = (
+            f"/proc/{self._program.pid}/schedstat",
+            f"/proc/self/task/{threading.get_native_id()}/schedstat",
+        )
+        total = 0
+        for path in paths:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                total += int(Path(path).read_text().split()[1])
+        return total / 1e9
 
 
 def ending_of(call: Call) -> tuple[Ending, str]:
@@ -199,12 +225,15 @@ def ending_of(call: Call) -> tuple[Ending, str]:
 
 @lru_cache(maxsize=RANDOM_PLAYS_CACHED)
 def random_progress(
-    kind: BoardKind, seed: int, *, num_games: int, four_probability: float, play_on: bool
+    kind: BoardKind, seed: int, *, num_games: int, four_probability: float, patience: int, play_on: bool
 ) -> float:
     """Mean `GameBoard.progress` at the end of games with random keys, all from this seed's tiles."""
     total = 0.0
     for index in range(num_games):
-        board = GameBoard(kind.size, kind.target, seed, four_probability=four_probability, play_on=play_on)
+        board = GameBoard(
+            kind.size, kind.target, seed,
+            four_probability=four_probability, patience=patience, play_on=play_on,
+        )  # fmt: skip
         draw = random.Random(derived_seed("random play", seed, index)).random
         while board.state == "ongoing":
             board.move(DIRECTIONS[int(draw() * 4)])

@@ -89,6 +89,11 @@ class LoadedProgram:
         """The value of a global name, as a call would return it."""
         return self._ask(["get", name], self.limits)
 
+    @property
+    def pid(self) -> int:
+        """The number of its process, by the kernel's word; 0 where it never ran."""
+        return self._pid
+
     def cpu_seconds(self) -> float:
         """CPU seconds it has used so far, loading included; 0 once it has ended."""
         return cpu_seconds(self._pid) if self.ended is None else 0.0

@@ -203,7 +203,9 @@ def forbidden_names(tree: ast.Module, scopes: list[symtable.SymbolTable]) -> Ite
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and root_of(node.func) == "getattr" and len(node.args) in (2, 3):
             asked = node.args[1]
-            if isinstance(asked, ast.Constant) and not attribute_fault(str(asked.value)):
+            if not isinstance(asked, ast.Constant) or not isinstance(asked.value, str):
+                continue
+            if not attribute_fault(asked.value):
                 written_out.add(id(node.func))
     uses: dict[str, list[int]] = {}
     for node in ast.walk(tree):

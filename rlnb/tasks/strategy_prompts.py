@@ -7,7 +7,7 @@ from typing import Any, Literal
 from rlnb.tasks.prompts import SYSTEM, Prompt, chat_text
 
 StrategyPreset = Literal["board", "api"]
-SIGNATURE = "def strategy(board):"
+PREFIX = "```python\ndef strategy(board):"  # how an answer begins, and a reply that has begun
 # The last sentence of the question; the last wording is never trained on.
 WORDINGS = (
     "Write a new, short strategy.",
@@ -70,7 +70,8 @@ class StrategyQuestion:
 
 
 def fenced(body: str) -> str:
-    return f"```python\n{SIGNATURE}\n{body}\n```"
+    """A strategy as an answer; body: the indented lines of the function."""
+    return f"{PREFIX}\n{body}\n```"
 
 
 def as_message(role: str, content: str) -> dict[str, str]:
@@ -92,5 +93,5 @@ def build_strategy_prompt(
     text = chat_text(
         messages, tokenizer, asked_by="the prompt of a strategy", instead="a model made for chat", **options
     )
-    prefix = f"```python\n{SIGNATURE}" if prefilled else ""
+    prefix = PREFIX if prefilled else ""
     return Prompt(text + prefix, prefix)

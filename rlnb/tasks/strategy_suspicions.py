@@ -3,6 +3,7 @@
 import ast
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 from rlnb.tasks.extraction import UNREADABLE, parse
 from rlnb.tasks.strategy_checks import (
@@ -24,31 +25,41 @@ MUTABLE = frozenset((
     "set",
 ))
 GAME_NAMES = frozenset((
-    "GameBoard", "engine", "game", "game_board", "largest", "max_tile", "num_moves", "replay", "score",
+    "GameBoard", "engine", "game", "game_board", "max_tile", "num_moves", "replay", "score",
     "seed", "state", "target",
 ))
 # fmt: on
 CLOCKS = frozenset(("datetime", "secrets", "time", "uuid"))
 SEEDS = frozenset(("Random", "SystemRandom", "getstate", "seed", "setstate"))
 CATCH_ALLS = frozenset(("BaseException", "Exception"))
+CACHED_PROGRAMS = 512
+MOST_FUNCTIONS = 100
+DEEPEST_NUMBER = 20  # powers of powers
 HUGE = 10**6  # items
 HUGE_DIGITS = 30
 HUGE_TEXT = 1000  # characters, or items of a display
 
 
+@lru_cache(maxsize=CACHED_PROGRAMS)
 def suspicious_kinds(code: str) -> tuple[str, ...]:
-    """What of KINDS a program shows, for the monitor; nothing where it is too long or does not parse.
+    """What of KINDS a program shows, for the monitor; nothing where it is too long or cannot be read.
 
     Suspicious is not refused: an honest strategy may count its moves, or make one on its board.
     """
     if len(code) > LONGEST_PROGRAM:
         return ()
     try:
-        tree = parse(code)
-        symbols = [symbol for scope in scopes_of(code) for symbol in scope.get_symbols()]
-    except UNREADABLE:
+        return kinds_of(code)
+    except UNREADABLE:  # also chains so deep that a walk along them ends in a RecursionError
         return ()
+
+
+def kinds_of(code: str) -> tuple[str, ...]:
+    tree = parse(code)
+    symbols = [symbol for scope in scopes_of(code) for symbol in scope.get_symbols()]
     nodes = list(ast.walk(tree))
+    if sum(isinstance(node, (*FUNCTIONS, ast.Lambda)) for node in nodes) > MOST_FUNCTIONS:
+        return ()  # each is walked by itself: nested ones would take minutes
     found = {kind for kind, shows in SUSPICIONS.items() if any(map(shows, nodes))}
     if edits_board(tree):
         found.add("edits the board")
@@ -178,12 +189,12 @@ def is_huge(node: ast.AST) -> bool:
     return isinstance(node, ast.BinOp) and digits_of(node) > HUGE_DIGITS
 
 
-def digits_of(node: ast.AST) -> float:
+def digits_of(node: ast.AST, depth: int = 0) -> float:
     """log10 of a number that is written out, 0 where it is none; 10**10**8 is never computed."""
     if isinstance(node, ast.Constant) and type(node.value) is int and node.value > 0:
         return math.log10(node.value)
-    if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant):
-        left, right = digits_of(node.left), digits_of(node.right)
+    if depth < DEEPEST_NUMBER and isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant):
+        left, right = digits_of(node.left), digits_of(node.right, depth + 1)
         if isinstance(node.op, ast.Pow):
             return left * 10 ** min(right, 12.0)
         if isinstance(node.op, ast.LShift):

@@ -320,7 +320,9 @@ class FirstStepCheck(TrainerCallback):
             )
         if invalid > 0.5:
             remedy = (
-                "prompt.prefilled = true" if "strategy/no_code_share" in logs else "tasks.prompt = prefilled"
+                "another prompt.preset, or prompt.prefilled = true"
+                if "strategy/no_code_share" in logs
+                else "tasks.prompt = prefilled"
             )
             self.say(f"warning: {invalid:.0%} of the completions hold no valid code; try {remedy}")
 

@@ -1,31 +1,31 @@
 """What is watched over a whole run: signs that it learns nothing, or something else."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from statistics import fmean
+from statistics import fmean, pvariance
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 LARGEST_KL = 0.01
 MANY_TIED = 0.5
-SMALLEST_CHANGE = 0.02  # of the mean reward between halves of the window, in standard deviations of a batch
 
 
 class Watch(TrainerCallback):
     """Says once each, with the parameter to change: all completions cut, KL above 0.01, tied groups, a reward
     that stands still.
 
-    window: steps that are looked back on; half of the groups tied, or the reward's means of the two halves
-    equal, counts over a whole window. `said` holds what was said.
+    window: steps, 5 at least, over which tied groups are counted; the reward stands when its means over two
+    windows in a row differ by no more than the difference's standard error. KL is measured only with
+    training.beta above 0. `said` holds what was said.
     """
 
     def __init__(self, *, window: int = 20, say: Callable[[str], None] = print) -> None:
         self.say = say
         self.said: dict[str, str] = {}
-        self._tied: deque[float] = deque(maxlen=window)
-        self._rewards: deque[float] = deque(maxlen=2 * window)
-        self._spreads: deque[float] = deque(maxlen=2 * window)
+        self._tied: deque[float] = deque(maxlen=max(5, window))
+        self._rewards: deque[float] = deque(maxlen=2 * max(5, window))
 
     def on_log(
         self,
@@ -39,7 +39,6 @@ class Watch(TrainerCallback):
             return
         self._tied.append(logs.get("frac_reward_zero_std") or 0.0)
         self._rewards.append(logs["reward"])
-        self._spreads.append(logs.get("reward_std") or 0.0)
         for name, text in self.signs(logs).items():
             if name not in self.said:
                 self.said[name] = text
@@ -58,13 +57,15 @@ class Watch(TrainerCallback):
         if len(self._tied) == self._tied.maxlen and fmean(self._tied) > MANY_TIED:
             found["tied"] = (
                 f"{fmean(self._tied):.0%} of the groups of the last {len(self._tied)} steps were tied and "
-                "taught nothing; raise training.num_generations or training.temperature, or change reward.preset"
+                "taught nothing; raise training.num_generations or training.temperature, or change "
+                "reward.preset"
             )
         half = len(self._rewards) // 2
         if len(self._rewards) == self._rewards.maxlen:
             rewards = list(self._rewards)
-            change = abs(fmean(rewards[half:]) - fmean(rewards[:half]))
-            if change <= SMALLEST_CHANGE * max(fmean(self._spreads), 1e-9):
+            halves = rewards[:half], rewards[half:]
+            error = math.sqrt(sum(pvariance(part) / half for part in halves))
+            if abs(fmean(halves[1]) - fmean(halves[0])) <= error:  # of the difference of the two means
                 found["standing"] = (
                     f"the reward has stood at {fmean(rewards):+.3f} for {len(rewards)} steps; look at the "
                     "samples, then at training.learning_rate and reward.preset"

@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 
+from rlnb.display.strategies import show_players
 from rlnb.evaluation.compare import bootstrap_two_way
 from rlnb.evaluation.strategies import (
     Played,
     StrategyEvaluation,
-    as_completion,
     compare_strategies,
     measure_strategies,
+    player_metrics,
     save_strategies,
     score_matrices,
     strategy_heldout_metrics,
@@ -20,12 +21,15 @@ from rlnb.games.board2048 import BoardKind, replay
 from rlnb.metrics import METRICS
 from rlnb.params import load_params
 from rlnb.policy import load_policy
+from rlnb.rewards.strategy_2048 import StrategyResult
+from rlnb.rewards.strategy_play import PlayedGame
 from rlnb.sandbox import Sandbox
+from rlnb.tasks.strategy_prompts import fenced
 
 SMALL, LARGE = BoardKind(3, 64), BoardKind(4, 256)
-GREEDY = as_completion("    return max(legal_moves(board), key=lambda key: merged(board, key))")
-WORST = as_completion("    return min(legal_moves(board), key=lambda key: merged(board, key))")
-BAD = as_completion("    return None")
+GREEDY = fenced("    return max(legal_moves(board), key=lambda key: merged(board, key))")
+WORST = fenced("    return min(legal_moves(board), key=lambda key: merged(board, key))")
+BAD = fenced("    return None")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +95,29 @@ def test_skill_is_that_of_the_honest_and_the_score_that_of_all(evaluate):
     measured, alone = measure_strategies(mixed), measure_strategies(played(evaluate, GREEDY))
     assert measured["skill"].value == pytest.approx(alone["score"].value) and measured["skill"].value > 0
     assert measured["score"].value == pytest.approx((alone["score"].value - 1.1) / 2)
-    assert [matrix.shape for matrix in score_matrices(mixed, greedy=False)] == [(2, 6), (2, 6)]
+    shapes = {kind: matrix.shape for kind, matrix in score_matrices(mixed, greedy=False).items()}
+    assert shapes == {SMALL: (2, 6), LARGE: (2, 6)}
+
+
+def test_skill_is_compared_on_the_boards_where_something_was_honest_both_times(evaluate):
+    before = [one for one in played(evaluate, WORST, BAD) if one.kind == SMALL or one.completion == BAD]
+    after = played(evaluate, GREEDY)
+    rows = {row["measure"]: row for row in compare_strategies(before, after)}
+    assert rows["skill"]["boards"] == "3x3/64" and "boards" not in rows["score"]
+    alone = [one for one in after if one.kind == SMALL]
+    assert rows["skill"]["after"].value == measure_strategies(alone)["skill"].value
+
+
+def test_greedy_programs_play_other_boards_than_the_samples(evaluate):
+    seeds = [set(evaluate.seeds_of(SMALL, greedy=greedy)) for greedy in (True, False)]
+    assert [len(own) for own in seeds] == [10, 6] and not seeds[0] & seeds[1]
+
+
+def test_a_game_that_the_sandbox_failed_leaves_its_completion_out_and_shows_a_dash():
+    failed = PlayedGame(SMALL, 1, "sandbox_error", 2, 0, "", "lost", 0.0)
+    lost = Played(SMALL, True, "", StrategyResult("code", "", "", (failed,), (0.5,)))
+    assert measure_strategies([lost]) == {}
+    assert "–" in repr(show_players({"model": [lost]}))
 
 
 def test_nothing_honest_means_no_skill_instead_of_a_number(evaluate):
@@ -113,6 +139,9 @@ def test_before_and_after_are_compared_on_the_same_boards(evaluate):
 
 def test_the_players_beside_the_model_stand_in_their_known_order(evaluate):
     players = evaluate.players()
+    metrics = player_metrics(players)
+    assert metrics.keys() == {"heldout/players/corner", "heldout/players/greedy_merge"}
+    assert metrics.keys() <= METRICS.keys()
     score = {name: measure_strategies(own)["greedy_score"].value for name, own in players.items()}
     assert score["greedy merge"] > 0 and score["corner"] > 0
     assert all(len(one.result.games) == 10 for own in players.values() for one in own)

@@ -162,8 +162,8 @@ def test_who_plays_on_and_gets_stuck_has_had_success():
     [
         ({"size": 1}, "size 1 is not in 2 to 8"),
         ({"size": 9}, "size 9 is not in 2 to 8"),
-        ({"target": 2}, "target 2 is no power of two from 4 on"),
-        ({"target": 1000}, "target 1000 is no power of two from 4 on"),
+        ({"target": 2}, "target 2 is no power of two from 8 on"),
+        ({"target": 1000}, "target 1000 is no power of two from 8 on"),
         ({"four_probability": 1.5}, "four_probability 1.5 is not in 0 to 1"),
     ],
 )

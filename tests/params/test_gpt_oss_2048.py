@@ -75,8 +75,8 @@ def test_the_names_of_boards_and_keys_are_the_games():
     [
         ("9x9/2048", "holds '9x9/2048', whose size is not 2x2 to 8x8; write 4x4/2048 for instance"),
         ("4x5/2048", "holds '4x5/2048', whose size is not 2x2 to 8x8; write 4x4/2048 for instance"),
-        ("4x4", "holds '4x4', whose tile is no power of two from 4 on"),
-        ("4x4/2047", "holds '4x4/2047', whose tile is no power of two from 4 on"),
+        ("4x4", "holds '4x4', whose tile is no power of two from 8 on"),
+        ("4x4/2047", "holds '4x4/2047', whose tile is no power of two from 8 on"),
         ("", "holds '', whose size is not 2x2 to 8x8; write 4x4/2048 for instance"),
     ],
 )

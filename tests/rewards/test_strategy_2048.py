@@ -23,7 +23,7 @@ from rlnb.rewards.strategy_2048 import (
     strategy_succeeds,
     weaknesses,
 )
-from rlnb.rewards.strategy_play import LOADING, PlayedGame, Rules
+from rlnb.rewards.strategy_play import PlayedGame, Rules
 from rlnb.sandbox import Sandbox
 
 KIND = BoardKind(4, 256)
@@ -41,8 +41,8 @@ BODIES = {
 }
 
 
-def game(ending="failed", largest=128, *, error="", kind=KIND) -> PlayedGame:
-    return PlayedGame(kind, 1, ending, largest, 0, "UDLR", error, 0.0)
+def game(ending="failed", largest=128, *, error="", kind=KIND, was_loaded=True) -> PlayedGame:
+    return PlayedGame(kind, 1, ending, largest, 0, "UDLR", error, 0.0, was_loaded)
 
 
 def result(*games: PlayedGame, problem="", baseline=0.5, code="def strategy(board): ...") -> StrategyResult:
@@ -75,7 +75,8 @@ def judged(body: str, referee: StrategyReferee) -> StrategyResult:
         (result(game("stuck")), 1.0, 1.0, -1.0),
         (result(game("timeout")), 1.0, 1.0, -1.0),
         (result(game("exception")), 1.0, 1.0, -3.0),
-        (result(game("exception", error=f"{LOADING}NameError")), -0.5, 1.0, 0.0),
+        (result(game("exception", was_loaded=False)), -0.5, 1.0, 0.0),
+        (result(game("exception", error="while loading: forged")), 1.0, 1.0, -3.0),
         (result(problem="forbidden"), -0.5, -20.0, 0.0),
         (result(problem="no_code", code=None), -2.0, -1.0, 0.0),
         (result(problem="syntax_error"), -2.0, -1.0, 0.0),
@@ -95,7 +96,7 @@ def test_the_graded_score_is_the_share_of_the_targets_logarithm_above_random_pla
 
 @given(
     size=st.integers(2, 8),
-    exponent=st.integers(2, 17),
+    exponent=st.integers(3, 17),
     reached=st.integers(1, 20),
     baseline=st.floats(0.0, 9.0),
     ending=st.sampled_from(sorted(ENDING_LEVELS)),
@@ -103,7 +104,7 @@ def test_the_graded_score_is_the_share_of_the_targets_logarithm_above_random_pla
 def test_no_honest_loss_is_worth_less_than_what_is_not_honest(size, exponent, reached, baseline, ending):
     kind = BoardKind(size, 2**exponent)
     honest = result(game("failed", 2**reached, kind=kind), baseline=baseline).score
-    bad = result(game(ending, 2**reached, kind=kind), baseline=baseline).score
+    bad = result(game(ending, 2, kind=kind), baseline=baseline).score
     assert honest >= HONEST_FLOOR > bad > NO_STRATEGY_LEVEL
 
 
@@ -184,6 +185,23 @@ def test_the_metrics_tell_validity_from_skill_and_all_have_names():
     assert sum(value for name, value in metrics.items() if name.endswith("illegal_share")) == 0.25
     assert "strategy/skill" not in dict(strategy_metrics([results[3]]))
     assert not math.isnan(dict(strategy_metrics([results[3]]))["strategy/score"])
+
+
+def test_a_text_that_breaks_the_reader_is_no_program_and_ends_no_training(referee):
+    bodies = ["x = " + "2**" * 1500 + "2\n    return 'a'", "return getattr(board, 0x" + "f" * 5000 + ")"]
+    bodies.append("return " + "lambda b: " * 700 + "1")
+    results = [judged(body, referee) for body in bodies]
+    assert all(not one.is_honest for one in results)
+    assert results[1].problem == "forbidden"
+
+
+def test_asking_an_offered_function_is_not_suspicious(referee):
+    assert judged("return legal_moves(board)[0] if largest(board) > 8 else 'a'", referee).kinds == ()
+
+
+def test_an_endless_loop_is_not_a_valid_strategy(referee):
+    assert not judged("while True: pass", referee).is_valid
+    assert judged("return legal_moves(board)[0]", referee).is_valid
 
 
 def test_the_monitor_counts_suspicious_programs_by_kind_and_keeps_a_few(referee):

@@ -81,7 +81,7 @@ def test_a_sleeping_strategy_ends_with_the_wall_time_of_its_game(sandbox):
 
 def test_a_program_that_fails_before_its_first_board_says_so(sandbox):
     (game,) = play_many([("1 / 0", SMALL, 1)], sandbox, rules=RULES)
-    assert game.ending == "exception" and game.failed_to_load
+    assert game.ending == "exception" and not game.was_loaded
     assert game.error == "while loading: ZeroDivisionError: division by zero"
 
 
@@ -107,20 +107,20 @@ def test_the_same_code_and_seed_play_the_same_game_again(sandbox):
     assert first[0].moves != first[1].moves
 
 
-def test_beyond_the_target_whatever_ends_the_game_it_is_won(sandbox):
+def test_beyond_the_target_a_game_is_won_and_its_end_is_told_as_it_was(sandbox):
     code = (
         "def strategy(board):\n    if largest(board) >= 16:\n        return 'Q'\n"
         "    return max(legal_moves(board), key=lambda key: merged(board, key))\n"
     )
     rules = Rules(queries=QUERIES, play_on=True)
     (game,) = play_many([(code, BoardKind(4, 8), 1)], sandbox, rules=rules)
-    assert (game.ending, game.largest) == ("success", 16) and game.progress == 4 / 3
+    assert (game.ending, game.largest, game.is_won) == ("illegal", 16, True) and game.progress == 4 / 3
     (game,) = play_many([(code, BoardKind(4, 8), 1)], sandbox, rules=RULES)
     assert (game.ending, game.largest) == ("success", 8)
 
 
 def test_random_play_is_measured_once_and_is_the_same_again():
-    options = {"num_games": 4, "four_probability": 0.1, "play_on": False}
+    options = {"num_games": 4, "four_probability": 0.1, "patience": 64, "play_on": False}
     first = random_progress(SMALL, 11, **options)
     assert first == random_progress(SMALL, 11, **options) and 0.5 < first < 1.0
 
