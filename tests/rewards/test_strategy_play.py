@@ -58,7 +58,12 @@ def test_an_accent_written_as_two_characters_is_the_same_key(sandbox):
 
 def test_a_stalling_strategy_ends_in_less_than_a_tenth_of_a_second(sandbox):
     play("return 'a'", sandbox)  # the first program of a zygote is slower
-    assert min(play("return 'a'", sandbox, kind=LARGE, seed=seed).seconds for seed in range(5)) < 0.1
+    started = (
+        time.process_time()
+    )  # of this side, which does the larger part: the clock on the wall counts others
+    games = [play("return 'a'", sandbox, kind=LARGE, seed=seed) for seed in range(5)]
+    assert (time.process_time() - started) / len(games) < 0.1
+    assert all(len(game.moves) <= RULES.patience + LARGE.size for game in games)
 
 
 def test_one_move_may_take_its_cpu_time_and_no_more(sandbox):
@@ -146,6 +151,7 @@ def parent_of(entry: Path) -> int:
         return 0
 
 
+@pytest.mark.slow
 def test_a_thousand_hostile_or_broken_strategies_leave_no_process_and_no_changed_board():
     bodies = [
         "import os; os.kill(os.getppid(), 9)", "import os; os.fork(); return 'a'", "return None",
