@@ -3,12 +3,13 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rlnb.games.board2048 import KEYS, BoardKind, replay
 from rlnb.games.queries2048 import queries_source
-from rlnb.rewards.strategy_play import Rules, derived_seed, play_many, random_progress
+from rlnb.rewards.strategy_play import OwnTime, Rules, derived_seed, play_many, random_progress
 from rlnb.sandbox import Sandbox
 
 SMALL, LARGE = BoardKind(4, 256), BoardKind(6, 2048)
@@ -82,6 +83,15 @@ def test_a_sleeping_strategy_ends_with_the_wall_time_of_its_game(sandbox):
     rules = Rules(queries=QUERIES, wall_seconds=0.5)
     game = play("import time; time.sleep(0.2); return random.choice('éuai')", sandbox, rules=rules)
     assert (game.ending, game.error) == ("timeout", "more than 0.5 s in all")
+
+
+def test_time_that_a_game_waits_for_a_processor_is_not_its_own(monkeypatch):
+    clock = OwnTime(SimpleNamespace(pid=os.getpid()))
+    clock._started -= 10
+    monkeypatch.setattr(clock, "_waited_seconds", lambda: clock._waited + 8)
+    assert clock.has_passed(1) and not clock.has_passed(5)  # 10 s on the wall, 8 of them waiting
+    monkeypatch.setattr(clock, "_waited_seconds", lambda: clock._waited)
+    assert clock.has_passed(5)
 
 
 def test_a_program_that_fails_before_its_first_board_says_so(sandbox):
