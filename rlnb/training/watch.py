@@ -10,13 +10,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 LARGEST_KL = 0.01
 MANY_TIED = 0.5
+SHORTEST_WINDOW = 10  # five steps stand still by chance in most runs
 
 
 class Watch(TrainerCallback):
     """Says once each, with the parameter to change: all completions cut, KL above 0.01, tied groups, a reward
     that stands still.
 
-    window: steps, 5 at least, over which tied groups are counted; the reward stands when its means over two
+    window: steps, SHORTEST_WINDOW at least, over which tied groups are counted; the reward stands when its means over two
     windows in a row differ by no more than the difference's standard error. KL is measured only with
     training.beta above 0. `said` holds what was said.
     """
@@ -24,8 +25,8 @@ class Watch(TrainerCallback):
     def __init__(self, *, window: int = 20, say: Callable[[str], None] = print) -> None:
         self.say = say
         self.said: dict[str, str] = {}
-        self._tied: deque[float] = deque(maxlen=max(5, window))
-        self._rewards: deque[float] = deque(maxlen=2 * max(5, window))
+        self._tied: deque[float] = deque(maxlen=max(SHORTEST_WINDOW, window))
+        self._rewards: deque[float] = deque(maxlen=2 * max(SHORTEST_WINDOW, window))
 
     def on_log(
         self,

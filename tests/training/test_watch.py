@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from rlnb.training.watch import Watch
 
 
-def watched(rows, *, window=5) -> list[str]:
+def watched(rows, *, window=10) -> list[str]:
     said: list[str] = []
     watch = Watch(window=window, say=said.append)
     for step, row in enumerate(rows, 1):
@@ -38,15 +38,15 @@ def test_a_divergence_above_a_hundredth_is_told_with_its_size():
 
 
 def test_tied_groups_are_told_with_their_share_over_a_whole_window():
-    assert watched([row(step, tied=1.0) for step in range(4)]) == []
-    said = watched([row(step, tied=0.75) for step in range(5)])
-    assert len(said) == 1 and "75% of the groups of the last 5 steps were tied" in said[0]
+    assert watched([row(step, tied=1.0) for step in range(9)]) == []
+    said = watched([row(step, tied=0.75) for step in range(10)])
+    assert len(said) == 1 and "75% of the groups of the last 10 steps were tied" in said[0]
 
 
 def test_a_reward_that_stands_is_told_after_two_windows():
-    assert watched([row(0.3) for _ in range(9)]) == []
-    said = watched([row(0.3) for _ in range(10)])
-    assert len(said) == 1 and "the reward has stood at +0.300 for 10 steps" in said[0]
+    assert watched([row(0.3) for _ in range(19)]) == []
+    said = watched([row(0.3) for _ in range(20)])
+    assert len(said) == 1 and "the reward has stood at +0.300 for 20 steps" in said[0]
 
 
 def test_a_closing_log_without_a_reward_counts_for_nothing():
