@@ -41,7 +41,7 @@ lab: $(READY) ## JupyterLab with the notebooks
 
 gallery: $(READY) ## run every notebook at the cpu profile and keep the executed copies in docs/gallery/
 	@mkdir -p docs/gallery
-	@set -e; for name in grpo_code_execution gpt_oss_2048 mbpp_eval export_model; do \
+	@set -e; for name in grpo_code_execution grpo_code_game gpt_oss_2048 mbpp_eval export_model; do \
 	    rm -rf outputs/gallery/$$name; \
 	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile cpu --out outputs/gallery/$$name \
 	        $$([ $$name != export_model ] || echo "--set model.adapters=outputs/gallery/grpo_code_execution/adapters"); \

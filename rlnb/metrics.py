@@ -58,6 +58,24 @@ PLAYERS: Final = (
     ("greedy_merge", "greedy merging"),
     ("best_of_untrained", "the best of the untrained samples"),
 )
+GAME: Final = (
+    ("win_share", "programs that are valid and whose output the opponent does not predict", "share"),
+    ("valid_share", "programs that run, print, and print the same in every interpreter", "share"),
+    ("opponent_right", "valid programs whose output the opponent predicts", "share"),
+    ("trivial_share", "valid programs that compute nothing", "share"),
+    ("echo_share", "valid programs whose output stands in their source", "share"),
+    ("distinct_shapes", "different programs, constants and names aside, a valid program", "share"),
+)
+GAME_IN_TRAINING: Final = (
+    ("token_probability", "geometric mean of the opponent's probabilities of an output's tokens", "share"),
+    ("false_comment_share", "valid programs with a comment that states another output", "share"),
+    ("output_characters", "length of a valid program's output, mean", "characters"),
+    ("predictor_right", "predictions of the role predictor that are right", "share"),
+)
+INVALID_KINDS: Final = (
+    "no_code", "syntax_error", "long_code", "runtime_error", "timeout", "memory_exceeded", "output_exceeded",
+    "killed", "silent", "long_output", "unreadable", "not_deterministic",
+)  # fmt: skip
 STEP_AXIS: Final = "train/global_step"
 
 
@@ -106,6 +124,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     **{f"status/{name}_share": Metric(f"completions that ended as {name}", "share") for name in STATUSES},
     # Where the time went.
     "time/reward_seconds": Metric("wall time inside reward functions", "s"),
+    "time/opponent_seconds": Metric("wall time of the opponent's pass, a part of reward_seconds", "s"),
     "time/tracking_seconds": Metric("wall time inside this tracker since the step before", "s"),
     # Held-out tasks: `known` are families that are trained on, `new` are families never trained on.
     **{
@@ -128,6 +147,13 @@ METRICS: Final[Mapping[str, Metric]] = {
         f"heldout/players/{name}": Metric(f"greedy_score of {what} on the same boards", "log share")
         for name, what in PLAYERS
     },
+    # The code game; shares of valid programs but for the first two.
+    **{f"game/{name}": Metric(what, unit) for name, what, unit in (*GAME, *GAME_IN_TRAINING)},
+    **{f"game/{name}_share": Metric(f"programs without a round: {name}", "share") for name in INVALID_KINDS},
+    **{f"heldout/game/{name}": Metric(f"{what}; held-out values", unit) for name, what, unit in GAME},
+    "heldout/game/second_right": Metric(
+        "valid programs whose output the second judge predicts; held-out values", "share"
+    ),
     # MBPP, before, during and after training.
     "mbpp_eval/pass_rate": Metric("pass@1 on MBPP: right completions, mean over problems", "share"),
     "mbpp_eval/problems_passed": Metric("problems of MBPP that at least one completion solves", "problems"),

@@ -46,6 +46,31 @@ def bootstrap_mean(values: Any, *, num_resamples: int = 10_000, seed: int = 0) -
     return Estimate(float(each.mean()), float(low), float(high))
 
 
+def bootstrap_ratio(
+    numerators: Any, denominators: Any, *, minus: tuple[Any, Any] | None = None, seed: int = 0
+) -> Estimate:
+    """Sum of numerators over sum of denominators, or its difference to that of `minus`, with its interval.
+
+    Each float (num_tasks,), a count a task; minus: numerators and denominators of the same tasks. Tasks are
+    drawn anew, alike for both. Draws in which nothing is counted are left out. Raises ValueError where
+    nothing is counted at all, or the tasks do not match.
+    """
+    sides = [(np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float))]
+    if minus is not None:
+        sides.append((np.asarray(minus[0], dtype=float), np.asarray(minus[1], dtype=float)))
+    count = len(sides[0][0])
+    if any(len(part) != count or not bottom.sum() for top, bottom in sides for part in (top, bottom)):
+        raise ValueError("numerators and denominators must be of the same tasks, and count something")
+    draws = np.random.default_rng(seed).integers(count, size=(10_000, count))
+    value, each = 0.0, np.zeros(len(draws))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for sign, (top, bottom) in zip((1.0, -1.0), sides, strict=False):
+            value += sign * float(top.sum() / bottom.sum())
+            each += sign * top[draws].sum(axis=1) / bottom[draws].sum(axis=1)
+    low, high = np.quantile(each[np.isfinite(each)], [0.025, 0.975])
+    return Estimate(value, float(low), float(high))
+
+
 def bootstrap_two_way(
     scores: Sequence[Any], minus: Sequence[Any] = (), *, num_resamples: int = 4_000, seed: int = 0
 ) -> Estimate:

@@ -3,29 +3,22 @@
 A writer is called with the questions of a template and hands over each completion as soon as it has it.
 """
 
-import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import requests
-from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
-
-from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.errors import ParamsError
 from rlnb.policy import Policy, generate
+from rlnb.policy.endpoint import CHAT, SERVER_STOPS, TEXT, Endpoint
 from rlnb.tasks.mbpp_prompts import Template, is_complete
 from rlnb.tasks.prompts import chat_text
 from rlnb.tasks.records import checked, json_records, typed
 
 Received = Callable[[int, str], None]
-API_KEY = "OPENAI_API_KEY"
-SERVER_STOPS = 4  # OpenAI's protocol allows no more; the rest is cut off here, as all of it would be
 
 
 class Writer(Protocol):
@@ -76,8 +69,7 @@ class PolicyWriter:
 class EndpointWriter:
     """A server with OpenAI's protocol, vLLM's for instance: `/chat/completions`, or `/completions`.
 
-    base_url: up to and with `/v1`. The key, where one is needed, is in OPENAI_API_KEY. A request that fails
-    for the moment is made again, waiting longer each time. Then PolicyUnavailable says what was answered.
+    The arguments that are not about sampling are those of `Endpoint`. Raises PolicyUnavailable.
     """
 
     base_url: str
@@ -90,58 +82,29 @@ class EndpointWriter:
     timeout_seconds: float = 600.0
 
     def __call__(self, questions: Sequence[str], template: Template, received: Received) -> None:
-        retry = Retry(
-            self.num_retries,
-            backoff_factor=0.5,
-            status_forcelist=(429, 500, 502, 503, 504),
-            allowed_methods=None,
+        endpoint = Endpoint(
+            self.base_url, self.model, self.num_parallel, self.num_retries, self.timeout_seconds
         )
-        adapter = HTTPAdapter(pool_maxsize=self.num_parallel, max_retries=retry)
-        pool = ThreadPoolExecutor(self.num_parallel, thread_name_prefix="endpoint")
-        with requests.Session() as session:
-            session.mount("http://", adapter)
-            session.mount("https://", adapter)
-            asked = {
-                pool.submit(self.ask, session, question, template, self.seed + number): number
-                for number, question in enumerate(questions)
+        bodies = [
+            {
+                **asked_as(question, template),
+                "temperature": self.temperature,
+                "max_tokens": self.max_completion_length,
+                "seed": self.seed + number,
             }
-            try:
-                for answer in as_completed(asked):
-                    received(asked[answer], answer.result())
-            finally:  # an interrupt does not wait for the answers that are still being written
-                pool.shutdown(wait=False, cancel_futures=True)
+            for number, question in enumerate(questions)
+        ]
+        with closing(endpoint.answers(bodies, path=CHAT if template.is_chat else TEXT)) as answers:
+            for number, completion in answers:
+                received(number, completion)
 
-    def ask(self, session: requests.Session, question: str, template: Template, seed: int) -> str:
-        """One completion. Raises PolicyUnavailable."""
-        path = "/chat/completions" if template.is_chat else "/completions"
-        asked: dict[str, Any] = {"messages": [{"role": "user", "content": question}]}
-        if not template.is_chat:
-            asked = {"prompt": question, "stop": list(template.stops[:SERVER_STOPS])}
-        key = os.environ.get(API_KEY)
-        url = self.base_url.rstrip("/") + path
-        try:
-            response = session.post(
-                url,
-                headers={"Authorization": f"Bearer {key}"} if key else {},
-                json={
-                    **asked,
-                    "model": self.model,
-                    "temperature": self.temperature,
-                    "max_tokens": self.max_completion_length,
-                    "seed": seed,
-                },
-                timeout=self.timeout_seconds,
-                allow_redirects=False,  # one would turn the question into a plain GET
-            )
-            if response.status_code != 200:
-                raise PolicyUnavailable(f"{url}: answers {response.status_code}: {response.text[:300]}")
-            choice = json.loads(response.text)["choices"][0]
-            text = choice["message"]["content"] if template.is_chat else choice["text"]
-            return str(typed("" if text is None else text, str, name="a completion"))
-        except requests.RequestException as error:
-            raise PolicyUnavailable(f"{url}: cannot be asked: {error}; is the server running?") from error
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise PolicyUnavailable(f"{url}: does not speak OpenAI's protocol: {error!r}") from error
+
+def asked_as(question: str, template: Template) -> dict[str, Any]:
+    """What a request says of its question: a message of a chat, or a text with the strings that end it."""
+    if template.is_chat:
+        return {"messages": [{"role": "user", "content": question}]}
+    # Where the template has more, the rest is cut off here, as all of it would be.
+    return {"prompt": question, "stop": list(template.stops[:SERVER_STOPS])}
 
 
 @dataclass(frozen=True)

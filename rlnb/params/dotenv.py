@@ -8,7 +8,7 @@ from pathlib import Path
 import rlnb
 
 PROJECT = Path(rlnb.__file__).resolve().parents[1]
-SECRETS = ("WANDB_API_KEY", "HF_TOKEN")
+SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "OPENAI_API_KEY")
 ASSIGNMENT = re.compile(r"\s*(?:export\s+)?(\w+)\s*=\s*(.*)")
 COMMENT = re.compile(r"(?:^|\s)#")
 

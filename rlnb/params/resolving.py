@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, Recommendation, installed_version
+from rlnb.params.grpo_code_game import GameEvaluationParams, OpponentParams
 from rlnb.params.problems import show
 from rlnb.params.sections import (
     Conflict,
@@ -22,14 +23,15 @@ from rlnb.params.sections import (
 from rlnb.params.training import TrainingParams, VllmParams
 
 WANDB = "https://api.wandb.ai"
+WITHOUT_HUB = ("embedded", "tiny")  # models that come with a package, or are made here
 SomeParams = TypeVar("SomeParams", bound=NotebookParams)
 
 
 def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a run may download a model or data, or report to W&B: is the hub worth asking for?"""
-    model, tracking = _model_to_load(params), getattr(params, "tracking", None)
+    tracking = getattr(params, "tracking", None)
     return (
-        (model is not None and model.id not in ("embedded", "tiny"))
+        any(name not in WITHOUT_HUB for name in _names_of_models(params).values())
         or bool(_downloads_of_mbpp(params))
         or (isinstance(tracking, TrackingParams) and tracking.wandb == "auto" and _has_wandb_key(environ))
     )
@@ -40,6 +42,18 @@ def _model_to_load(params: NotebookParams) -> ModelParams | None:
     model, writer = getattr(params, "model", None), getattr(params, "writer", None)
     is_needed = writer is None or writer.kind == "policy"
     return model if is_needed and isinstance(model, ModelParams) else None
+
+
+def _names_of_models(params: NotebookParams) -> dict[str, str]:
+    """{field: hub id or directory} of the models that a run loads."""
+    model, opponent = _model_to_load(params), getattr(params, "opponent", None)
+    evaluation = getattr(params, "evaluation", None)
+    names = {} if model is None else {"model.id": model.id}
+    if isinstance(opponent, OpponentParams) and opponent.kind == "model":
+        names["opponent.model_id"] = opponent.model_id
+    if isinstance(evaluation, GameEvaluationParams) and evaluation.names_model:
+        names["evaluation.second_judge"] = evaluation.second_judge
+    return names
 
 
 def _downloads_of_mbpp(params: NotebookParams) -> list[str]:
@@ -156,12 +170,14 @@ def _offline_conflicts(params: NotebookParams, environ: Mapping[str, str]) -> It
     """What would have to be downloaded, as far as folders tell; loading it says the rest."""
     model = _model_to_load(params)
     if model is not None and model.engine != "unsloth":  # which loads copies under other names
-        cached = os.path.join(model.cache_dir, "models--" + model.id.replace("/", "--"))
-        if model.id not in ("embedded", "tiny") and not os.path.isdir(model.id) and not os.path.isdir(cached):
-            reason = (
-                f"is not in {model.cache_dir} and the hub cannot be reached; copy it there or write embedded"
-            )
-            yield Conflict("model.id", reason)
+        for field, name in _names_of_models(params).items():
+            cached = os.path.join(model.cache_dir, "models--" + name.replace("/", "--"))
+            if name not in WITHOUT_HUB and not os.path.isdir(name) and not os.path.isdir(cached):
+                reason = (
+                    f"is not in {model.cache_dir} and the hub cannot be reached; "
+                    "copy it there or write embedded"
+                )
+                yield Conflict(field, reason)
     home = environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     cache = environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")
     if not os.path.isdir(os.path.join(cache, "google-research-datasets___mbpp")):

@@ -15,7 +15,10 @@ from rlnb.metrics import describe, read_metrics
 from rlnb.policy.export import EMBEDDED_ON_HUB, ExportFailed, Form, LogitDifference, hub_name
 
 # What a stranger has no use for, or no business with: places on the machine that trained.
-PRIVATE = ("cache_dir", "output_dir", "adapters", "resume", "server_base_url", "base_url", "served_model")
+PRIVATE = (
+    "cache_dir", "output_dir", "adapters", "resume",
+    "server_base_url", "base_url", "served_model", "model_name",
+)  # fmt: skip
 SHOWN = (
     "notebook",
     "seed",
@@ -26,6 +29,7 @@ SHOWN = (
     "training",
     "evaluation",
     "game",
+    "opponent",
     "policy",
 )
 KINDS = {  # library_name and base_model_relation of the card

@@ -1,9 +1,10 @@
 """Run untrusted Python: isolated, limited, in parallel. What a program did is data, never an exception."""
 
 from rlnb.sandbox.calls import Call, LoadedProgram
-from rlnb.sandbox.executions import Execution, Level, Limits
+from rlnb.sandbox.executions import Execution, Level, Limits, Variation
 from rlnb.sandbox.failures import FailureCount
 from rlnb.sandbox.oracle import Verdict, check_tests
+from rlnb.sandbox.reruns import Rerun, Reruns
 from rlnb.sandbox.runner import Sandbox
 
 __all__ = [
@@ -13,7 +14,10 @@ __all__ = [
     "Level",
     "Limits",
     "LoadedProgram",
+    "Rerun",
+    "Reruns",
     "Sandbox",
+    "Variation",
     "Verdict",
     "check_tests",
 ]

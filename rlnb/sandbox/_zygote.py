@@ -27,6 +27,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import _child  # noqa: E402
 import _layers  # noqa: E402
 
+_variation = import_module("_variation") if len(sys.argv) > 4 else None
 del sys.path[0]
 
 # What programs import most; each costs a child's fork some microseconds and saves its import milliseconds.
@@ -86,6 +87,7 @@ class Zygote:
         self.streams = Stream(0), Stream(0)
         self.seccomp: _layers.Filter | None = None
         self.layers: dict[str, str] = {}
+        self.kept: tuple[object, ...] = ()
         for layer in ("namespaces", "process", "limits", "files", "system calls"):
             try:
                 if layer in without:
@@ -94,6 +96,8 @@ class Zygote:
                 self.layers[layer] = "on"
             except (OSError, AttributeError) as error:  # AttributeError: a C library without such a call
                 self.layers[layer] = str(error)
+            if layer == "namespaces" and _variation is not None:  # the next layers protect the final folder
+                self.folder = _variation.own_folder(self.folder)
 
     def set_up(self, layer: str) -> None:
         """Apply to this process what children inherit, and prepare what they apply themselves."""
@@ -168,10 +172,14 @@ def main() -> None:
 def serve(zygote: Zygote) -> None:
     """Run one program after the other, until the parent is gone or this process has done enough."""
     control = zygote.control
+    if _variation is not None:
+        _variation.vary(float(sys.argv[4]), zygote.folder)
     for name in PRELOADED:
         import_module(name)
     greet(control, zygote.layers)
     _child.warm_up(zygote)
+    if _variation is not None:
+        zygote.kept = _variation.blocks()
     gc.disable()
     gc.freeze()
     for number in range(1, MAX_JOBS + 1):

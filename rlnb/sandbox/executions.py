@@ -39,6 +39,18 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Variation:
+    """How an interpreter differs from others in what no program should depend on.
+
+    hash_seed: of texts and bytes, 0 to 2**32 - 1; also chooses host name, user, time zone, folder and other
+    variables of the environment. clock_shift_seconds: added to every clock (see `_variation.py`).
+    """
+
+    hash_seed: int
+    clock_shift_seconds: float
+
+
+@dataclass(frozen=True)
 class Execution:
     """How one program ended.
 

@@ -8,13 +8,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, TypeVar
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox.calls import LoadedProgram
-from rlnb.sandbox.executions import Execution, Level, Limits, execution_of, not_run
+from rlnb.sandbox.executions import Execution, Level, Limits, Variation, execution_of, not_run
 from rlnb.sandbox.zygotes import Zygote, ZygoteLost
 
+T = TypeVar("T")
 LAYERS_OF: dict[Level, tuple[str, ...]] = {
     "basic": ("process", "limits"),
     "standard": ("process", "limits", "system calls", "files"),
@@ -57,7 +58,8 @@ class Sandbox:
     limits, "standard" also with few system calls (seccomp) and files (Landlock), "strict" also in namespaces.
     Each was tried: a layer counts where the forbidden act failed. What a layer below `require` lacks is never
     counted against a program. without: layers to leave off. Raises SandboxUnavailable where less than
-    `require` can be had. Use as a context manager, or call `close()`.
+    `require` can be had. variation: how its interpreters differ from plain ones. Use as a context manager, or
+    call `close()`.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Sandbox:
         num_workers: int = 0,
         require: Level = "standard",
         without: Collection[str] = (),
+        variation: Variation | None = None,
     ) -> None:
         if not sys.platform.startswith("linux"):
             raise SandboxUnavailable(
@@ -75,6 +78,7 @@ class Sandbox:
         self.limits = limits or Limits()
         self.num_workers = num_workers or len(os.sched_getaffinity(0))
         self.without = tuple(without)
+        self.variation = variation
         self.level: Level = "none"
         self._idle: deque[Zygote] = deque()
         self._closed = threading.Event()
@@ -91,10 +95,7 @@ class Sandbox:
     @classmethod
     def from_params(cls, params: Any) -> "Sandbox":
         """What the section `sandbox` of a notebook's parameters asks for."""
-        limits = Limits(
-            cpu_seconds=params.timeout_seconds, memory_mib=params.memory_mib, output_kib=params.output_kib
-        )
-        return cls(limits, num_workers=params.num_workers, require=params.require)
+        return cls(limits_of(params), num_workers=params.num_workers, require=params.require)
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -140,7 +141,7 @@ class Sandbox:
                     index, program = waiting.popleft()
                 except IndexError:  # another worker was faster
                     return
-                done.put((index, self._run_program(program, limits, interrupted)))
+                done.put((index, self.run_here(program, limits, interrupted)))
 
         workers: list[Future[None]] = []
         num_done = num_sleepers = 0
@@ -183,8 +184,11 @@ class Sandbox:
         if self._closed.is_set():
             raise SandboxUnavailable("sandbox: it is closed and runs nothing more; make another `Sandbox`")
 
-    def _run_program(self, program: str, limits: Limits, interrupted: threading.Event) -> Execution:
-        """Run a program; once more if the sandbox, not the program, failed."""
+    def run_here(self, program: str, limits: Limits, interrupted: threading.Event) -> Execution:
+        """Run a program in the calling thread; once more if the sandbox, not the program, failed.
+
+        Once interrupted, or when the sandbox is closed, it ends the program: "sandbox_error".
+        """
         try:
             source = program.encode("utf-8")
         except UnicodeEncodeError as error:  # a lone surrogate: no file could hold this program either
@@ -219,7 +223,7 @@ class Sandbox:
             try:
                 zygote = self._idle.pop()
             except IndexError:
-                return Zygote(self.without)
+                return Zygote(self.without, self.variation)
             if zygote.is_alive():
                 return zygote
             zygote.close()
@@ -247,9 +251,14 @@ class Sandbox:
         }
 
 
-def next_of(
-    done: "queue.SimpleQueue[tuple[int, Execution]]", workers: list["Future[None]"]
-) -> tuple[int, Execution]:
+def limits_of(params: Any) -> Limits:
+    """What the section `sandbox` of a notebook's parameters grants one program."""
+    return Limits(
+        cpu_seconds=params.timeout_seconds, memory_mib=params.memory_mib, output_kib=params.output_kib
+    )
+
+
+def next_of(done: "queue.SimpleQueue[tuple[int, T]]", workers: list["Future[None]"]) -> tuple[int, T]:
     """The next result. Raises what a worker raised, and SandboxUnavailable where all have stopped."""
     while True:
         try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlnb.runs import private_directory
-from rlnb.sandbox.executions import Limits
+from rlnb.sandbox.executions import Limits, Variation
 
 SCRIPT = str(Path(__file__).with_name("_zygote.py"))
 INTERPRETER = os.path.realpath(sys.executable)  # a shim of a version manager costs milliseconds a start
@@ -41,7 +41,7 @@ class Zygote:
     Raises OSError or ZygoteLost where none can be started.
     """
 
-    def __init__(self, without: Collection[str] = ()) -> None:
+    def __init__(self, without: Collection[str] = (), variation: Variation | None = None) -> None:
         # Where this process is killed its zygote may not remove the folder: the next one to be made does.
         folder, self._lock = private_directory(FOLDER_PREFIX, Path(tempfile.gettempdir()))
         self.folder = str(folder)
@@ -50,7 +50,7 @@ class Zygote:
         self._header = b""
         self._control, theirs = socket.socketpair()
         try:
-            self._process = start(theirs.fileno(), self.folder, without)
+            self._process = start(theirs.fileno(), self.folder, without, variation)
         except BaseException:
             self._control.close()
             remove(self.folder)
@@ -171,7 +171,9 @@ def header_of(limits: Limits, serves_calls: bool) -> bytes:
     return json.dumps({**job, "serves_calls": serves_calls}).encode()
 
 
-def start(control: int, folder: str, without: Collection[str]) -> "subprocess.Popen[bytes]":
+def start(
+    control: int, folder: str, without: Collection[str], variation: Variation | None
+) -> "subprocess.Popen[bytes]":
     """Start the interpreter in `folder`. `Popen` uses vfork: a large trainer is not copied.
 
     Not `-I`, which would ignore the hash seed: `-P -s` and a clean environment isolate as well.
@@ -181,13 +183,14 @@ def start(control: int, folder: str, without: Collection[str]) -> "subprocess.Po
         "LANG": "C.UTF-8",
         "HOME": folder,
         "TMPDIR": folder,
-        "PYTHONHASHSEED": "0",
+        "PYTHONHASHSEED": str(variation.hash_seed) if variation else "0",
         "PYTHONIOENCODING": "utf-8:backslashreplace",
         "PYTHONDONTWRITEBYTECODE": "1",
         "MALLOC_ARENA_MAX": "1",  # each further arena takes 64 MiB of the address space that is limited
     }
+    shift = [repr(float(variation.clock_shift_seconds))] if variation else []
     return subprocess.Popen(
-        [INTERPRETER, "-P", "-s", "-S", SCRIPT, str(control), folder, ",".join(without)],
+        [INTERPRETER, "-P", "-s", "-S", SCRIPT, str(control), folder, ",".join(without), *shift],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

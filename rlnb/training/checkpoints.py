@@ -15,7 +15,10 @@ INCOMPLETE_MARK = "checkpoint-is-incomplete.txt"  # transformers', while it writ
 SHAPE_FILE = "rlnb.json"
 MODEL_FIELDS = ("id", "lora_rank", "lora_target_modules")  # whose change makes adapters unusable
 # Fields that say how long, where and how fast, not what is learned: they may change from attempt to attempt.
-FREE_FIELDS = ("resume", "num_threads", "save_steps", "save_total_limit", "gradient_checkpointing")
+FREE_FIELDS = (
+    "resume", "num_threads", "save_steps", "save_total_limit", "gradient_checkpointing",
+    "base_url", "batch_size",
+)  # fmt: skip
 
 
 def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str | None:
@@ -70,7 +73,7 @@ def shape_of(params: NotebookParams) -> dict[str, Any]:
     values = params.model_dump(mode="json")
     shape = {"seed": values["seed"]}
     shape |= {f"model.{name}": values["model"][name] for name in MODEL_FIELDS}
-    for section in ("tasks", "board", "prompt", "reward", "training"):
+    for section in ("tasks", "board", "prompt", "game", "opponent", "reward", "training"):
         fields = values.get(section, {})
         shape |= {f"{section}.{name}": value for name, value in fields.items() if name not in FREE_FIELDS}
     return shape

@@ -24,7 +24,10 @@ from rlnb.policy import Policy
 from rlnb.tasks import Task
 from rlnb.tasks.prompts import PromptForm, build_prompt
 
-INVALID = ("status/no_code_share", "status/syntax_error_share", "strategy/no_code_share")  # metrics
+INVALID = (  # metrics
+    "status/no_code_share", "status/syntax_error_share", "strategy/no_code_share",
+    "game/no_code_share", "game/syntax_error_share",
+)  # fmt: skip
 
 
 def grpo_config(
@@ -254,6 +257,12 @@ def progress_line(step: int, max_steps: int, logs: Mapping[str, Any]) -> str:
         shares = (
             f"honest {logs['strategy/honest_share'] or 0.0:.0%}  wins {logs['strategy/win_share'] or 0.0:.0%}"
         )
+    elif "game/win_share" in logs:
+        right = logs["game/opponent_right"]
+        shares = (
+            f"wins {logs['game/win_share'] or 0.0:.0%}  valid {logs['game/valid_share'] or 0.0:.0%}  "
+            f"opponent right {'-' if right is None or right != right else format(right, '.0%')}"
+        )
     else:
         ran = sum(logs.get(f"status/{name}_share") or 0.0 for name in ("ok_with_output", "ok_without_output"))
         shares = f"passes {logs.get('reward/pass_rate') or 0.0:.0%}  runs {ran:.0%}"
@@ -319,11 +328,12 @@ class FirstStepCheck(TrainerCallback):
                 "raise training.num_generations or change reward.preset"
             )
         if invalid > 0.5:
-            remedy = (
-                "another prompt.preset, or prompt.prefilled = true"
-                if "strategy/no_code_share" in logs
-                else "tasks.prompt = prefilled"
-            )
+            remedies = {
+                "strategy/no_code_share": "another prompt.preset, or prompt.prefilled = true",
+                "game/no_code_share": "game.form = seeded",
+            }
+            found = [text for name, text in remedies.items() if name in logs]
+            remedy = (*found, "tasks.prompt = prefilled")[0]
             self.say(f"warning: {invalid:.0%} of the completions hold no valid code; try {remedy}")
 
 

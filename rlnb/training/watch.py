@@ -17,9 +17,9 @@ class Watch(TrainerCallback):
     """Says once each, with the parameter to change: all completions cut, KL above 0.01, tied groups, a reward
     that stands still.
 
-    window: steps, SHORTEST_WINDOW at least, over which tied groups are counted; the reward stands when its means over two
-    windows in a row differ by no more than the difference's standard error. KL is measured only with
-    training.beta above 0. `said` holds what was said.
+    window: steps, SHORTEST_WINDOW at least, over which tied groups are counted; the reward stands when its
+    means over two windows in a row differ by no more than the difference's standard error. KL is measured
+    only with training.beta above 0. `said` holds what was said.
     """
 
     def __init__(self, *, window: int = 20, say: Callable[[str], None] = print) -> None:

@@ -11,6 +11,8 @@ from pytest import approx
 from rlnb.evaluation.compare import (
     Estimate,
     bootstrap_difference,
+    bootstrap_mean,
+    bootstrap_ratio,
     mcnemar_p,
     pass_at_k,
     wilson_interval,
@@ -103,3 +105,61 @@ def test_mcnemars_test_counts_changes_only():
     assert mcnemar_p(10, 2) == mcnemar_p(2, 10) == approx(2 * (1 + 12 + 66) / 2**12)
     assert mcnemar_p(6, 0) == approx(2 / 64)
     assert mcnemar_p(5, 5) == 1.0
+
+
+counts = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=20).filter(
+    lambda rows: any(lost + won for won, lost in rows)
+)
+
+
+def parts(rows):
+    """Numerators and denominators: what is counted, and what of it."""
+    return [won for won, _ in rows], [won + lost for won, lost in rows]
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
+def test_a_ratio_of_single_trials_is_their_mean_with_its_interval(values):
+    ratio, mean = bootstrap_ratio(values, [1] * len(values)), bootstrap_mean(values)
+    assert (ratio.value, ratio.low, ratio.high) == approx((mean.value, mean.low, mean.high), abs=1e-12)
+
+
+@given(counts)
+def test_the_difference_of_a_ratio_to_itself_is_nothing(rows):
+    assert bootstrap_ratio(*parts(rows), minus=parts(rows)) == Estimate(0.0, 0.0, 0.0)
+
+
+@given(counts)
+def test_a_ratio_lies_in_its_interval_between_0_and_1(rows):
+    estimate = bootstrap_ratio(*parts(rows))
+    assert estimate.value == approx(sum(parts(rows)[0]) / sum(parts(rows)[1]))
+    assert 0 <= estimate.low <= estimate.high <= 1
+
+
+def test_a_ratio_weighs_what_is_counted_not_tasks():
+    assert bootstrap_ratio([1, 0], [1, 3]).value == 0.25  # 1 of 4, not the mean of 1 and 0
+
+
+def test_equal_ratios_leave_no_width_and_tasks_without_a_count_no_trace():
+    assert bootstrap_ratio([1, 2, 0], [2, 4, 0]) == Estimate(0.5, 0.5, 0.5)
+
+
+def test_the_difference_of_ratios_draws_the_same_tasks_for_both():
+    # Every task is one win in two better, whatever tasks are drawn.
+    estimate = bootstrap_ratio([2, 1, 2], [2, 2, 2], minus=([1, 0, 1], [2, 2, 2]))
+    assert (estimate.value, estimate.low, estimate.high) == approx((0.5, 0.5, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("top", "bottom", "minus"),
+    [
+        ([1, 2], [1], None),
+        ([0], [0], None),
+        ([], [], None),
+        ([1], [1], ([1, 1], [1, 1])),
+        ([1], [1], ([0], [0])),
+    ],
+)
+def test_counts_of_different_tasks_or_of_nothing_have_no_ratio(top, bottom, minus):
+    message = "^numerators and denominators must be of the same tasks, and count something$"
+    with pytest.raises(ValueError, match=message):
+        bootstrap_ratio(top, bottom, minus=minus)

@@ -132,6 +132,20 @@ def test_a_server_that_is_not_there_is_told_with_the_address():
         written(writer, ["q"], CHAT)
 
 
+def test_an_interrupt_asks_nothing_further(server):
+    server.answers = [chat_answer("x")]
+
+    def interrupted(number: int, completion: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        writer_for(server, num_parallel=1)(["q"] * 100, CHAT, interrupted)
+    for thread in threading.enumerate():
+        if thread.name.startswith("endpoint"):
+            thread.join()
+    assert 1 <= len(server.asked) < 10  # the one that is on its way, of a hundred
+
+
 def test_content_that_is_null_is_an_empty_completion(server):
     server.answers = [(200, {"choices": [{"message": {"content": None}}]})]
     assert written(writer_for(server), ["q"], CHAT) == {0: ""}

@@ -1,0 +1,145 @@
+"""Makes a zygote's interpreter differ from others in what is an accident: the hour, the machine, addresses.
+
+Runs in the zygote (`_zygote.py`) before any program; the hash seed is the interpreter's own. Standard library
+only. For programs that read what they should not, not for those that dig for the functions replaced here.
+"""
+
+import os
+import posix
+import random
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+# They read the clock in C, so their import fails. datetime, zoneinfo and uuid have a version in Python, which
+# asks `time`; SQL's "now" and the C library's functions have none.
+ABSENT = ("_datetime", "_zoneinfo", "_uuid", "_sqlite3", "_ctypes", "ctypes")
+CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime")
+NUMBERS = ("getuid", "geteuid", "getgid", "getegid", "cpu_count")
+
+
+class BuiltIn:
+    """In place of a built-in function: like it no method, pickled by its name, shown without an address."""
+
+    def __init__(self, module: str, name: str, function: Callable[..., Any]) -> None:
+        self.__module__, self.__name__, self.__qualname__ = module, name, name
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+    def __repr__(self) -> str:
+        return f"<built-in function {self.__name__}>"
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+
+def own_folder(folder: str) -> str:
+    """A folder in `folder`, for programs, whose name is an accident."""
+    folder = os.path.join(folder, accident(hash_seed()))
+    os.mkdir(folder, mode=0o700)
+    os.chdir(folder)
+    return folder
+
+
+def vary(clock_shift_seconds: float, folder: str) -> None:
+    """Shift this interpreter's clocks, and change what it says of its machine. folder: its programs'."""
+    seed = hash_seed()
+    shift_clocks(clock_shift_seconds)
+    for name in ABSENT:
+        sys.modules[name] = None  # type: ignore[assignment]
+    for member in vars(import_module("datetime")).values():
+        if getattr(member, "__module__", "") == "_pydatetime":  # where its Python version lies since 3.12
+            member.__module__ = "datetime"
+    vary_environment(seed, folder)
+    vary_machine(seed)
+
+
+def hash_seed() -> int:
+    return int(os.environ["PYTHONHASHSEED"])
+
+
+def accident(seed: int) -> str:
+    """A name of another length, too, for each of 16 seeds in a row."""
+    return "v" * (1 + seed % 16) + f"{seed:010d}"
+
+
+def put(function: Callable[..., Any], name: str, *modules: ModuleType) -> None:
+    """Replace what the modules call `name`."""
+    for module in modules:
+        setattr(module, name, BuiltIn(modules[-1].__name__, name, function))
+
+
+def shift_clocks(seconds: float) -> None:
+    """Every function that tells a time, in `time`, `os` and `resource`; differences of times stay right."""
+    for name in CLOCKS:
+        put(plus(getattr(time, name), seconds), name, time)
+        put(plus(getattr(time, f"{name}_ns"), round(seconds * 1e9)), f"{name}_ns", time)
+    for name in ("localtime", "gmtime", "ctime"):
+        put(with_default_time(getattr(time, name)), name, time)
+    asctime, strftime, times, getrusage = time.asctime, time.strftime, os.times, resource.getrusage
+    put(lambda *when: asctime(*when or (time.localtime(),)), "asctime", time)
+    put(lambda form, *when: strftime(form, *when or (time.localtime(),)), "strftime", time)
+    put(lambda: os.times_result(one + seconds for one in times()), "times", posix, os)
+    put(
+        lambda who: resource.struct_rusage(one + type(one)(seconds) for one in getrusage(who)),
+        "getrusage",
+        resource,
+    )
+
+
+def plus(read: Callable[..., Any], shift: float) -> Callable[..., Any]:
+    return lambda *args: read(*args) + shift
+
+
+def with_default_time(convert: Callable[[float], Any]) -> Callable[..., Any]:
+    """`time.localtime` and its like, which ask the clock where they get no time."""
+
+    def converted(seconds: float | None = None, /) -> Any:
+        return convert(time.time() if seconds is None else seconds)
+
+    return converted
+
+
+def vary_environment(seed: int, folder: str) -> None:
+    """Other variables, and another number of them; another time zone."""
+    name = accident(seed)
+    os.environ.update(
+        dict.fromkeys(("USER", "LOGNAME", "HOSTNAME", "SHELL"), name), HOME=folder, TMPDIR=folder
+    )
+    os.environ.update({f"{name}_{number}": name for number in range(seed % 16)})
+    os.environ["PATH"] += f":/{name}"
+    os.environ["TZ"] = f"{chr(65 + seed % 26) * 3}-{seed % 12}"
+    time.tzset()
+
+
+def vary_machine(seed: int) -> None:
+    """Its name, users, processors and load; the network card's number that `uuid` would find."""
+    name = accident(seed)
+    uname, load, affinity = os.uname(), os.getloadavg, os.sched_getaffinity
+    other = os.uname_result((uname.sysname, name, uname.release + name, uname.version + name, uname.machine))
+    put(lambda: other, "uname", posix, os)
+    put(lambda: name, "gethostname", sys.modules["_socket"], socket)
+    put(lambda: tuple(one + seed for one in load()), "getloadavg", posix, os)
+    put(lambda pid: {one + seed for one in affinity(pid)}, "sched_getaffinity", posix, os)
+    for number in NUMBERS:
+        put(plus(getattr(os, number), seed), number, posix, os)
+    uuid: Any = import_module("uuid")
+    uuid._node = random.Random(seed).getrandbits(48)
+
+
+def blocks() -> tuple[object, ...]:
+    """Memory of each size, to keep: the kernel moves whole pages only, and within its page all would stay.
+
+    To be asked for after all else: what is free by then is what programs get. No list is made and freed here,
+    which would leave its place to the first one of the program.
+    """
+    number = 2 + hash_seed() % 61
+    sizes = tuple(bytes(size) for size in range(2, 480, 16) for _ in range(number))
+    return sizes, tuple((object(), {}, [], (one,), 1.5 + one) for one in range(number))

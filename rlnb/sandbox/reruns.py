@@ -1,0 +1,239 @@
+"""Programs run again in interpreters that differ: what depends on an accident is told by what it prints."""
+
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+from rlnb.errors import SandboxUnavailable
+from rlnb.sandbox.executions import Execution, Level, Limits, Variation
+from rlnb.sandbox.runner import Sandbox, level_of, limits_of, next_of
+
+# From any of the first six interpreters to another, every part of the time differs, year to second, at any
+# hour until 2040: in UTC, and with the hour per interpreter that their time zones add. Years stay in 1980 to
+# 2107, which zip and gzip can write.
+STEP_SECONDS = 169_440_182.9
+STEPS = (1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6)
+ROUND_SECONDS = 1_000_003.7  # what another twelve interpreters lie beside
+SHOWN_CHARACTERS = 60
+LOOK_SECONDS = 0.05  # how often a thread that waits for an interpreter looks whether to go on
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """What became of a program that ran in several interpreters.
+
+    execution: its first, or the first that did not end "ok"; a "sandbox_error" is nobody's fault. difference:
+    "" or one sentence with what was printed here and there, untrusted.
+    """
+
+    execution: Execution
+    difference: str
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether it ended well in every interpreter, and printed the same."""
+        return self.execution.status == "ok" and not self.difference
+
+
+class Reruns:
+    """Interpreters that differ in hash seed, clocks, addresses, environment and what they say of the machine.
+
+    Each is a `Sandbox` of one worker, for good; num_workers of them run at once (0: one a usable core). See
+    `Sandbox` for the rest. Twelve miss a printed set of two texts once in 2,000 times: two seeds agree on its
+    order in about half the cases. An interpreter costs 9 MiB (16 resident, the rest shared), twelve 110 MiB.
+    Raises ValueError for fewer than two. Use as a context manager, or call `close()`.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        num_interpreters: int = 12,
+        num_workers: int = 0,
+        require: Level = "standard",
+        without: Collection[str] = (),
+    ) -> None:
+        if num_interpreters < 2:
+            raise ValueError(f"reruns: num_interpreters = {num_interpreters} cannot differ; write 2 or more")
+        self.limits = limits or Limits()
+        self.num_workers = min(num_workers or len(os.sched_getaffinity(0)), num_interpreters)
+        self._opened: dict[int, Sandbox] = {}
+        self._closed = threading.Event()
+        self._pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="reruns")
+
+        def open_one(index: int) -> None:
+            varied = variation_of(index)
+            self._opened[index] = Sandbox(
+                limits, num_workers=1, require=require, without=without, variation=varied
+            )
+
+        try:
+            list(self._pool.map(open_one, range(num_interpreters)))
+        except BaseException:
+            self.close()
+            raise
+        self.sandboxes = [self._opened[index] for index in range(num_interpreters)]
+        reports = [sandbox.report() for sandbox in self.sandboxes]
+        self.layers = {
+            layer: next((one[layer] for one in reports if one[layer] != "on"), "on") for layer in reports[0]
+        }
+        self.level = level_of(self.layers)
+
+    @classmethod
+    def from_params(cls, params: Any, *, num_interpreters: int = 12) -> "Reruns":
+        """What the section `sandbox` of a notebook's parameters asks for."""
+        return cls(
+            limits_of(params),
+            num_interpreters=num_interpreters,
+            num_workers=params.num_workers,
+            require=params.require,
+        )
+
+    def __enter__(self) -> "Reruns":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what still runs, and wait for it. Closed, it runs nothing more."""
+        self._closed.set()
+        for sandbox in list(self._opened.values()):
+            sandbox.close()
+        self._pool.shutdown(cancel_futures=True)
+        for sandbox in self._opened.values():  # what was still being opened
+            sandbox.close()
+
+    def report(self) -> dict[str, str]:
+        """`layers`, for people: {layer: "on" or why it is off somewhere}."""
+        return dict(self.layers)
+
+    def run_many(
+        self,
+        programs: Iterable[str],
+        *,
+        limits: Limits | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> list[Rerun]:
+        """Run each program in one interpreter after the other. Returns what became of them, in that order.
+
+        A program that does not end "ok", or prints something else than at first, goes no further. Equal
+        programs run once. Which interpreter a program begins in depends on its place in `programs` only.
+        progress is called in this thread with the number of programs done since the last call. An interrupt
+        (Ctrl-C, an interrupted cell) ends every program of this call before it is passed on. Raises
+        SandboxUnavailable when closed.
+        """
+        if self._closed.is_set():
+            raise SandboxUnavailable("reruns: they are closed and run nothing more; make other `Reruns`")
+        programs = list(programs)
+        places: dict[str, list[int]] = {}
+        for place, program in enumerate(programs):
+            places.setdefault(program, []).append(place)
+        turns = Turns(list(places), self.sandboxes, limits or self.limits, closed=self._closed)
+        workers: list[Future[None]] = []
+        reruns: dict[str, Rerun] = {}
+        try:
+            workers += [self._pool.submit(turns.work) for _ in range(min(self.num_workers, len(places)))]
+            while len(reruns) < len(places):
+                index, rerun = next_of(turns.done, workers)
+                program = turns.programs[index]
+                reruns[program] = rerun
+                if progress is not None:
+                    progress(len(places[program]))
+        except BaseException:
+            turns.interrupted.set()
+            wait(workers)
+            raise
+        return [reruns[program] for program in programs]
+
+
+class Turns:
+    """Which program runs where next: program i begins in interpreter i, and all go round in one order.
+
+    So what is found does not depend on which thread was faster.
+    """
+
+    def __init__(
+        self, programs: list[str], sandboxes: list[Sandbox], limits: Limits, *, closed: threading.Event
+    ) -> None:
+        self.programs, self.sandboxes, self.limits, self.closed = programs, sandboxes, limits, closed
+        self.interrupted = threading.Event()
+        self.done: queue.SimpleQueue[tuple[int, Rerun]] = queue.SimpleQueue()
+        self.first: dict[int, Execution] = {}
+        self.num_runs = [0] * len(programs)
+        self.num_open = len(programs)
+        self.waiting = [deque(range(place, len(programs), len(sandboxes))) for place in range(len(sandboxes))]
+        self.idle = set(range(len(sandboxes)))
+        self.changed = threading.Condition()
+
+    def work(self) -> None:
+        """Run programs until all are done."""
+        place = 0
+        while (turn := self.take(place)) is not None:
+            index, place = turn
+            try:
+                execution = self.sandboxes[place].run_here(
+                    self.programs[index], self.limits, self.interrupted
+                )
+            except BaseException:
+                self.interrupted.set()  # the others would wait for this program for ever
+                raise
+            rerun = self.judge(index, execution)
+            if rerun is not None:
+                self.done.put((index, rerun))
+            with self.changed:
+                self.idle.add(place)
+                if rerun is None:
+                    self.waiting[(place + 1) % len(self.waiting)].append(index)
+                else:
+                    self.num_open -= 1
+                self.changed.notify_all()
+
+    def take(self, last: int) -> tuple[int, int] | None:
+        """A program and its next interpreter, which is idle: `last` if it can be. None when all are done.
+
+        An interpreter that ran just now is faster: its memory is still in the processor's caches.
+        """
+        with self.changed:
+            while self.num_open and not self.interrupted.is_set() and not self.closed.is_set():
+                for place in (last, *self.idle):
+                    if place in self.idle and self.waiting[place]:
+                        self.idle.remove(place)
+                        return self.waiting[place].popleft(), place
+                self.changed.wait(LOOK_SECONDS)
+        return None
+
+    def judge(self, index: int, execution: Execution) -> Rerun | None:
+        """What became of a program after one more run; None while nothing is decided."""
+        first = self.first.setdefault(index, execution)
+        self.num_runs[index] += 1
+        if execution.status != "ok":
+            return Rerun(execution, "")
+        if execution.stdout != first.stdout:
+            return Rerun(first, difference_of(first.stdout, execution.stdout))
+        return Rerun(first, "") if self.num_runs[index] == len(self.sandboxes) else None
+
+
+def variation_of(index: int) -> Variation:
+    """How an interpreter differs from the others: the same in every process and every year."""
+    shift = STEP_SECONDS * STEPS[index % len(STEPS)] + ROUND_SECONDS * (index // len(STEPS))
+    return Variation(hash_seed=index + 1, clock_shift_seconds=shift)
+
+
+def difference_of(first: str, other: str) -> str:
+    """One sentence with what two texts hold from their first line that differs, or from where they differ."""
+    place = len(os.path.commonprefix([first, other]))
+    line = first.rfind("\n", 0, place) + 1
+    pieces = [[shown(text[start:]) for text in (first, other)] for start in (line, place)]
+    here, there = next(pair for pair in pieces if pair[0] != pair[1])
+    return f"printed {here} in one interpreter and {there} in another"
+
+
+def shown(text: str) -> str:
+    quoted = repr(text[:SHOWN_CHARACTERS])
+    return quoted if len(quoted) <= SHOWN_CHARACTERS else quoted[: SHOWN_CHARACTERS - 3] + "..."

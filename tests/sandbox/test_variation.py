@@ -1,0 +1,174 @@
+"""A varied interpreter: every clock is shifted and the machine looks another, all else works as usual."""
+
+import datetime
+import time
+from pathlib import Path
+
+import pytest
+
+from rlnb.sandbox import Limits, Sandbox, Variation
+
+SHIFT_SECONDS = 169_440_182.9
+DAY_SECONDS = 86_400
+LIMITS = Limits(cpu_seconds=1.0)
+IMPORTS = (
+    "import calendar, copy, datetime, email.utils, os, pickle, resource, time, uuid\nfrom datetime import *\n"
+)
+# Seconds that each reading tells, and how coarsely.
+READINGS = {
+    "time.time()": 1,
+    "time.time_ns() / 1e9": 1,
+    "time.monotonic()": 1,
+    "time.monotonic_ns() / 1e9": 1,
+    "time.perf_counter()": 1,
+    "time.perf_counter_ns() / 1e9": 1,
+    "time.process_time()": 1,
+    "time.process_time_ns() / 1e9": 1,
+    "time.thread_time()": 1,
+    "time.thread_time_ns() / 1e9": 1,
+    "time.clock_gettime(time.CLOCK_REALTIME)": 1,
+    "time.clock_gettime(time.CLOCK_MONOTONIC)": 1,
+    "time.clock_gettime_ns(time.CLOCK_REALTIME) / 1e9": 1,
+    "calendar.timegm(time.gmtime())": 2,
+    "calendar.timegm(time.gmtime(None))": 2,
+    "time.mktime(time.localtime())": 2,
+    "time.mktime(time.localtime(None))": 2,
+    "time.mktime(time.strptime(time.ctime()))": 2,
+    "time.mktime(time.strptime(time.ctime(None)))": 2,
+    "time.mktime(time.strptime(time.asctime()))": 2,
+    "time.mktime(time.strptime(time.strftime('%Y %m %d %H %M %S'), '%Y %m %d %H %M %S'))": 2,
+    "datetime.now().timestamp()": 1,
+    "datetime.now(timezone.utc).timestamp()": 1,
+    "datetime.today().timestamp()": 1,
+    "datetime.utcnow().replace(tzinfo=timezone.utc).timestamp()": 1,
+    "time.mktime(date.today().timetuple())": DAY_SECONDS,
+    "email.utils.mktime_tz(email.utils.parsedate_tz(email.utils.formatdate()))": 2,
+    "uuid.uuid1().time / 1e7": 1,
+    "os.times().user": 1,
+    "os.times().elapsed": 1,
+    "resource.getrusage(resource.RUSAGE_SELF).ru_utime": 1,
+    "resource.getrusage(resource.RUSAGE_CHILDREN).ru_stime": 1,
+}
+# The same here, with the `datetime` that is written in C, as there.
+AS_USUAL = [
+    "datetime(2020, 2, 29, 1, 2, 3) + timedelta(days=366, hours=-5)",
+    "datetime(2020, 1, 2) - datetime(2019, 1, 1)",
+    "date(2020, 1, 2).isoformat()",
+    "repr(datetime(2020, 1, 2, 3, 4, 5, 6)), repr(date(1, 1, 1)), repr(time(1, 2)), repr(timedelta(1))",
+    "datetime.strptime('2021-03-04 05:06', '%Y-%m-%d %H:%M')",
+    "datetime.fromisoformat('2021-03-04T05:06:07+02:00').astimezone(timezone.utc)",
+    "isinstance(datetime(2020, 1, 1), date), isinstance(date(2020, 1, 1), datetime)",
+    "pickle.loads(pickle.dumps(datetime(2020, 1, 2, 3))) == datetime(2020, 1, 2, 3)",
+    "copy.deepcopy([date(2020, 1, 2), time(3, 4)])",
+    "sorted([date(2021, 1, 1), date(2020, 5, 5)]), date.max, datetime.min",
+    "f'{datetime(2020, 1, 2):%A %d %B %Y %j}'",
+    "datetime.fromtimestamp(1e9, timezone.utc), datetime.utcfromtimestamp(0)",
+    "calendar.month(2024, 2), calendar.isleap(2100)",
+    "datetime.now().__class__, date.today().__class__, type(datetime.now() - datetime.now())",
+    "hash(date(2020, 1, 2)) == hash(date(2020, 1, 2)), {date(2020, 1, 2): 1}[date(2020, 1, 2)]",
+]
+
+
+@pytest.fixture(scope="module")
+def plain():
+    with Sandbox(LIMITS, num_workers=1) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def varied():
+    with Sandbox(LIMITS, num_workers=1, variation=Variation(7, SHIFT_SECONDS)) as opened:
+        yield opened
+
+
+def printed(sandbox, expression, *, before=IMPORTS):
+    execution = sandbox.run(f"{before}print({expression})")
+    assert execution.status == "ok", execution
+    return execution.stdout.removesuffix("\n")
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_varied_interpreter_shifts(reading, plain, varied):
+    before = IMPORTS + "import time\n"  # the module, not the class
+    here, there = (float(printed(sandbox, reading, before=before)) for sandbox in (plain, varied))
+    assert there - here == pytest.approx(SHIFT_SECONDS, abs=READINGS[reading] + 1)
+
+
+@pytest.mark.parametrize("expression", AS_USUAL)
+def test_in_a_varied_interpreter_it_is_as_usual_that(expression, varied):
+    names = {}
+    exec(IMPORTS, names)
+    assert printed(varied, f"repr([{expression}])") == repr(eval(f"[{expression}]", names))
+
+
+def test_without_a_variation_the_clock_is_the_real_one(plain):
+    assert float(printed(plain, "__import__('time').time()")) == pytest.approx(time.time(), abs=60)
+    now = datetime.datetime.fromisoformat(printed(plain, "datetime.now(timezone.utc)"))
+    assert abs(now - datetime.datetime.now(datetime.UTC)) < datetime.timedelta(minutes=1)
+
+
+def test_without_a_variation_the_interpreter_is_as_it_was(plain):
+    looks = "import sys\nimport datetime, os, time\nprint(type(time.time).__name__, type(datetime.date.today)"
+    looks += ".__name__, '_variation' in sys.modules, os.environ['PYTHONHASHSEED'], 'TZ' in os.environ)"
+    kind = "builtin_function_or_method"
+    assert plain.run(looks).stdout == f"{kind} {kind} False 0 False\n"
+
+
+def test_differences_of_times_are_real(varied):
+    for clock in ("time", "monotonic", "perf_counter"):
+        program = (
+            f"from time import {clock}, sleep\na = {clock}()\nsleep(0.05)\nprint(0.04 < {clock}() - a < 5)"
+        )
+        assert varied.run(program).stdout == "True\n"
+
+
+def test_a_shifted_clock_is_no_method_of_the_class_that_holds_it(varied):
+    program = "import time\nclass Timer:\n    clock = time.perf_counter\nprint(Timer().clock() > 1e8)"
+    assert varied.run(program).stdout == "True\n"
+
+
+def test_a_shifted_clock_is_shown_and_pickled_as_a_built_in_one(varied):
+    program = "import pickle, time\nprint(time.time, pickle.loads(pickle.dumps(time.time)) is time.time)"
+    assert varied.run(program).stdout == "<built-in function time> True\n"
+
+
+def test_the_limit_of_cpu_time_is_not_shifted(varied):
+    execution = varied.run("while True: pass", limits=Limits(cpu_seconds=0.5))
+    assert (execution.status, execution.error) == ("timeout", "time limit")
+    assert execution.seconds == pytest.approx(0.5, abs=0.3)
+
+
+@pytest.mark.parametrize("module", ["sqlite3", "ctypes"])
+def test_what_knows_the_time_from_c_cannot_be_imported(module, varied):
+    execution = varied.run(f"import {module}")
+    assert (execution.status, execution.error.split(":")[0]) == ("runtime_error", "ModuleNotFoundError")
+
+
+def test_modules_that_lean_on_datetime_can_be_imported(varied):
+    assert varied.run("import zoneinfo, email.utils, logging, plistlib, sched, asyncio").status == "ok"
+
+
+def test_functions_of_a_varied_interpreter_can_be_called(varied):
+    with varied.load("import time\ndef year(): return time.gmtime().tm_year") as program:
+        shifted = time.gmtime(time.time() + SHIFT_SECONDS)
+        assert program.call("year").value == shifted.tm_year
+
+
+@pytest.mark.parametrize("without", [(), ("namespaces",), ("namespaces", "files", "system calls")])
+def test_programs_leave_nothing_for_the_next_one_in_their_folder(without):
+    variation = Variation(7, SHIFT_SECONDS)
+    with Sandbox(LIMITS, num_workers=1, require="basic", without=without, variation=variation) as sandbox:
+        first = sandbox.run("import os\nopen('left', 'w').write('x')\nprint(os.getcwd(), os.listdir())")
+        assert first.stdout.endswith("vvvvvvvv0000000007 ['left']\n"), first
+        second = sandbox.run("import os, tempfile\nprint(os.listdir(), tempfile.gettempdir() == os.getcwd())")
+        assert second.stdout == "[] True\n"
+        folder = sandbox._idle[0].folder
+    assert not Path(folder).exists()
+
+
+def test_above_the_folder_of_its_programs_nothing_can_be_written(varied):
+    if varied.layers["files"] != "on":
+        pytest.skip(f"this machine lacks the layer: {varied.layers['files']}")
+    assert varied.run("open('../left', 'w')").error == (
+        "PermissionError: [Errno 13] Permission denied: '../left'"
+    )

@@ -1,0 +1,293 @@
+"""Training on the code game: opponents that disturb nothing, and runs that go on where they stopped."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+from rlnb.errors import ParamsError
+from rlnb.params.grpo_code_game import GrpoCodeGameParams
+from rlnb.params.sections import ModelParams
+from rlnb.policy import Policy, load_policy
+from rlnb.policy.adapters import AdapterValues
+from rlnb.rewards.code_game import CodeGameReward, GamePreset, GameReferee
+from rlnb.rewards.opponents import ModelOpponent, ScriptedOpponent, base_opponent, snapshot_opponent
+from rlnb.rewards.program_pool import PooledProgram, ProgramPool
+from rlnb.sandbox import Limits, Reruns
+from rlnb.tasks.prediction import prediction_prompt
+from rlnb.training import grpo
+from rlnb.training.code_game import (
+    LAG_STEPS,
+    RefreshSnapshot,
+    SavePrograms,
+    game_dataset,
+    game_rows,
+    largest_mean,
+)
+
+NUM_STEPS, STOP_STEP, NUM_MEMBERS = 4, 2, 4
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def referee():
+    with Reruns(Limits(cpu_seconds=1), num_interpreters=2, num_workers=2) as reruns:
+        yield GameReferee(reruns, len)
+
+
+def tiny(cache_dir: Path) -> Policy:
+    return load_policy(
+        ModelParams(
+            id="tiny", cache_dir=str(cache_dir), engine="transformers", dtype="float32", attention="sdpa",
+            load_in_4bit=False, lora_rank=4, lora_dropout=0.1,
+        )
+    )  # fmt: skip
+
+
+def game_params(**sections: Any) -> GrpoCodeGameParams:
+    training = {
+        "learning_rate": 1e-2, "max_steps": NUM_STEPS, "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 2, "num_generations": NUM_MEMBERS, "max_completion_length": 8,
+        "save_steps": STOP_STEP, "gradient_checkpointing": False,
+    }  # fmt: skip
+    values = {"game": {"form": "seeded"}, "opponent": {"num_shots": 1}} | sections
+    return GrpoCodeGameParams(training=training, **values)
+
+
+def config_of(params: GrpoCodeGameParams, output_dir: Path) -> Any:
+    return grpo.grpo_config(params.training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
+
+
+@dataclass
+class Watched:
+    """The game's reward on programs made of the completions, since random weights write none.
+
+    Pays by the letters of a completion, whatever the opponent says, and notes what was asked.
+    """
+
+    reward: CodeGameReward
+    __name__: str = "watched"
+    asked: list[tuple[int, str, str]] = field(default_factory=list)
+    told: list[list[float | None]] = field(default_factory=list)
+
+    def __call__(self, *, completions, prompts, role, prefix, **others):
+        step = others["trainer_state"].global_step
+        self.asked += [(step, *pair) for pair in zip(role, prompts, strict=True)]
+        codes = [f"```python\nprint({sum(map(ord, text)) % 9973})\n```" for text in completions]
+        told = self.reward(completions=codes, role=role, prefix=[""] * len(prefix), **others)
+        self.told.append([float(value) for value in told])
+        return [sum(map(ord, text)) % 7 for text in completions]
+
+
+class StopAt(TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        control.should_training_stop = state.global_step >= STOP_STEP
+
+
+@dataclass
+class Run:
+    adapters: dict[str, torch.Tensor]
+    watched: Watched
+    snapshot: AdapterValues | None
+    pool: ProgramPool | None
+
+
+def run(
+    cache_dir: Path, output_dir: Path, referee: GameReferee, kind: str, *,
+    two_sided: bool = False, stop: bool = False, checkpoint: str | None = None,
+) -> Run:  # fmt: skip
+    """Train the tiny model against an opponent of this kind."""
+    torch.set_num_threads(1)
+    params, policy = game_params(), tiny(cache_dir)
+    config = config_of(params, output_dir)
+    snapshot = AdapterValues.of(policy) if kind == "snapshot" else None
+    pool = ProgramPool() if two_sided else None
+    opponent: Any = ScriptedOpponent({})
+    if kind == "base":
+        opponent = base_opponent(policy, num_shots=1)
+    elif snapshot is not None:
+        opponent = snapshot_opponent(policy, snapshot, num_shots=1)
+    preset: GamePreset = "graded" if isinstance(opponent, ModelOpponent) else "required"
+    watched = Watched(CodeGameReward(referee, opponent, preset=preset, pool=pool))
+    trainer = GRPOTrainer(
+        policy.model, reward_funcs=[watched], args=config,
+        train_dataset=game_dataset(params, policy, config, pool), processing_class=policy.tokenizer,
+    )  # fmt: skip
+    grpo.settle_adapters(trainer)
+    callbacks: list[Any] = [StopAt()] if stop else []
+    if snapshot is not None:
+        callbacks.append(RefreshSnapshot(policy, snapshot, opponent, interval=3))
+    if pool is not None:
+        callbacks.append(SavePrograms(pool))
+    for callback in callbacks:
+        trainer.add_callback(callback)
+        if hasattr(callback, "resume"):
+            callback.resume(checkpoint)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    if isinstance(opponent, ModelOpponent):
+        assert opponent.front() is not None
+    return Run(AdapterValues.of(policy).values, watched, snapshot, pool)
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture(scope="module")
+def runs(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory, referee: GameReferee):
+    """Uninterrupted runs by the kind of opponent, each made once."""
+    made: dict[tuple[str, bool], Run] = {}
+
+    def of(kind: str, *, two_sided: bool = False) -> Run:
+        key = (kind, two_sided)
+        if key not in made:
+            made[key] = run(cache_dir, tmp_path_factory.mktemp("run"), referee, kind, two_sided=two_sided)
+        return made[key]
+
+    return of
+
+
+@pytest.mark.parametrize("kind", ["base", "snapshot"])
+def test_the_opponents_passes_change_nothing_in_the_training(runs: Callable[..., Run], kind: str) -> None:
+    scripted, other = runs("scripted"), runs(kind)
+    assert same(scripted.adapters, other.adapters)
+    assert scripted.watched.asked == other.watched.asked
+    assert any(abs(value).max() > 0 for name, value in other.adapters.items() if "lora_B" in name)
+    assert len({value for told in other.watched.told for value in told}) > NUM_STEPS  # it was really asked
+
+
+def test_the_base_and_the_snapshot_judge_alike_until_the_snapshot_is_taken_anew(
+    runs: Callable[..., Run],
+) -> None:
+    base, snapshot = runs("base").watched.told, runs("snapshot").watched.told
+    assert base[:3] == [pytest.approx(told, abs=1e-5) for told in snapshot[:3]]
+    assert base[3] != pytest.approx(snapshot[3], abs=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "two_sided"), [("snapshot", False), ("scripted", True)])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    runs, cache_dir: Path, tmp_path: Path, referee: GameReferee, kind: str, two_sided: bool
+) -> None:
+    whole = runs(kind, two_sided=two_sided)
+    run(cache_dir, tmp_path, referee, kind, two_sided=two_sided, stop=True)
+    checkpoint = str(tmp_path / "checkpoints" / f"checkpoint-{STOP_STEP}")
+    resumed = run(cache_dir, tmp_path, referee, kind, two_sided=two_sided, checkpoint=checkpoint)
+    assert same(whole.adapters, resumed.adapters)
+    assert resumed.watched.asked == [one for one in whole.watched.asked if one[0] >= STOP_STEP]
+    assert resumed.watched.told == whole.watched.told[STOP_STEP:]
+    if whole.snapshot is not None and resumed.snapshot is not None:
+        assert same(whole.snapshot.values, resumed.snapshot.values)
+    assert resumed.pool == whole.pool
+
+
+def test_both_roles_are_asked_in_each_step_once_there_is_something_to_predict(runs) -> None:
+    two_sided = runs("scripted", two_sided=True)
+    of_step = {
+        step: Counter(role for at, role, _ in two_sided.watched.asked if at == step)
+        for step in range(NUM_STEPS)
+    }
+    half = 2 * NUM_MEMBERS
+    assert [of_step[step] for step in range(LAG_STEPS)] == [Counter(author=2 * half)] * LAG_STEPS
+    for step in range(LAG_STEPS, NUM_STEPS):
+        assert of_step[step] == Counter(author=half, predictor=half)
+    known = {one.code: one for one in two_sided.pool.programs}
+    for step, role, prompt in two_sided.watched.asked:
+        if role == "predictor":
+            program = known[re.findall(r"```python\n(.*?)\n```", prompt, re.DOTALL)[-1]]
+            assert program.step <= step - LAG_STEPS
+            assert prompt == prediction_prompt(program.code, num_shots=1)
+
+
+def test_all_members_of_a_group_are_asked_the_same(runs) -> None:
+    asked = runs("scripted", two_sided=True).watched.asked
+    groups = [asked[start : start + NUM_MEMBERS] for start in range(0, len(asked), NUM_MEMBERS)]
+    assert all(len(set(group)) == 1 for group in groups)
+
+
+def test_without_a_pool_every_prompt_asks_for_a_program(cache_dir: Path, tmp_path: Path) -> None:
+    params, policy = game_params(), tiny(cache_dir)
+    config = config_of(params, tmp_path)
+    dataset = game_dataset(params, policy, config)
+    assert len(dataset) == grpo.prompts_of(config) == NUM_STEPS * 4
+    assert set(dataset["role"]) == {"author"}
+    assert all(row["prompt"].endswith(row["prefix"]) for row in dataset)
+    assert list(dataset["prompt"]) == list(game_dataset(params, policy, config)["prompt"])
+
+
+@pytest.mark.parametrize(("share", "num_predictors"), [(0.5, 2), (0.01, 1), (0.99, 3)])
+def test_neither_role_is_ever_left_out_of_a_step(
+    cache_dir: Path, tmp_path: Path, share: float, num_predictors: int
+) -> None:
+    params = game_params(game={"form": "seeded", "two_sided": True, "predictor_share": share})
+    config = config_of(params, tmp_path)
+    pool = ProgramPool([PooledProgram("print(6 * 7)", "42", 0), PooledProgram("print('b')", "b", 1)])
+    dataset = game_dataset(params, tiny(cache_dir), config, pool)
+    roles = [row["role"] for row in dataset]
+    steps = [roles[start : start + 4] for start in range(0, len(roles), 4)]
+    assert steps[:LAG_STEPS] == [["author"] * 4] * LAG_STEPS
+    expected = ["predictor"] * num_predictors + ["author"] * (4 - num_predictors)
+    assert steps[LAG_STEPS:] == [expected] * (NUM_STEPS - LAG_STEPS)
+    predicted = {row["prefix"] for row in list(dataset)[8:12] if row["role"] == "predictor"}
+    assert predicted == {"print(6 * 7)"}  # the other one is of a step too late
+    assert not any("42" in row["prompt"][-60:] for row in dataset if row["role"] == "predictor")
+
+
+def test_a_limit_that_leaves_no_question_is_refused(cache_dir: Path) -> None:
+    params = game_params(game={"form": "seeded", "max_prompt_tokens": 16})
+    message = "^game.max_prompt_tokens = 16 leaves no question; write more$"
+    with pytest.raises(ParamsError, match=message):
+        game_rows(params, tiny(cache_dir))
+
+
+def test_a_checkpoint_without_the_files_of_the_game_changes_nothing(cache_dir: Path, tmp_path: Path) -> None:
+    policy, pool = tiny(cache_dir), ProgramPool([PooledProgram("print(1)", "1", 0)])
+    snapshot = AdapterValues.of(policy)
+    before = {name: value.clone() for name, value in snapshot.values.items()}
+    for checkpoint in (None, str(tmp_path)):
+        RefreshSnapshot(policy, snapshot, base_opponent(policy), interval=1).resume(checkpoint)
+        SavePrograms(pool).resume(checkpoint)
+    assert same(snapshot.values, before)
+    assert pool.programs == [PooledProgram("print(1)", "1", 0)]
+
+
+def test_the_largest_mean_over_a_window_skips_what_was_not_measured() -> None:
+    assert largest_mean([0.0, 0.2, 0.4, 0.0], 2) == pytest.approx(0.3)
+    assert largest_mean([0.1, None, 0.5], 2) == 0.5
+    assert largest_mean([0.2, 0.4], 5) == pytest.approx(0.3)
+    assert largest_mean([None, None], 1) != largest_mean([None, None], 1)  # nan
+
+
+def test_the_pool_is_saved_and_loaded_whole(tmp_path: Path) -> None:
+    pool = ProgramPool([PooledProgram("print('é')", "é", 3)])
+    pool.save(tmp_path / "programs.json")
+    other = ProgramPool()
+    other.load(tmp_path / "programs.json")
+    assert other == pool
+    assert len(json.loads((tmp_path / "programs.json").read_text(encoding="utf-8"))) == 1
+
+
+def test_a_full_pool_answers_the_same_before_and_after_the_next_step_is_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlnb.rewards.program_pool.POOL_SIZE", 5)
+    pool = ProgramPool()
+    for step in range(6):
+        before = pool.until(step - 1)  # what the prompts of the step after this one are drawn from
+        pool.add([PooledProgram(f"print({step}{n})", f"{step}{n}", step) for n in range(3)])
+        assert pool.until(step - 1) == before
+        assert len(before) == min(5, 3 * step)
+        assert [pool.output_of(one.code) for one in before] == [one.output for one in before]
+        assert len(pool.programs) <= 5 + 3
+    assert pool.output_of("print(00)") is None
