@@ -36,10 +36,17 @@ DIFFERENCES = ("after - before", "after - control")
 
 
 class LiveGame(LiveFigure):
-    """Wins, valid programs and right predictions of a run, and what its completions were."""
+    """Wins, valid programs and right predictions of a run, and what its completions were.
 
-    def __init__(self, output_dir: str | Path) -> None:
-        super().__init__(output_dir, draw_game)
+    control: rows of the control's metrics.jsonl, once there are any.
+    """
+
+    def __init__(self, output_dir: str | Path, *, control: Sequence[Mapping[str, Any]] = ()) -> None:
+        super().__init__(output_dir, self.draw_with_control)
+        self.control = control
+
+    def draw_with_control(self, rows: Sequence[Mapping[str, Any]], *, max_steps: int) -> Figure:
+        return draw_game(rows, max_steps=max_steps, control=self.control)
 
 
 def draw_game(

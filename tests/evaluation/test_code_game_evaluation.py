@@ -216,7 +216,7 @@ def test_an_evaluation_asks_the_same_each_time_and_keeps_the_random_state(tmp_pa
     )  # fmt: skip
     params = GrpoCodeGameParams(
         model=model, game={"form": "seeded"}, training={"max_completion_length": 6},
-        evaluation={"num_samples": 2, "batch_size": 4},
+        evaluation={"num_programs": 2},
     )  # fmt: skip
     policy = load_policy(model)
     with Reruns(Limits(cpu_seconds=1), num_interpreters=2, num_workers=1) as reruns:
@@ -225,8 +225,8 @@ def test_an_evaluation_asks_the_same_each_time_and_keeps_the_random_state(tmp_pa
         )
         torch.manual_seed(3)
         state = torch.random.get_rng_state()
-        first, second = (evaluate(policy, num_questions=3) for _ in range(2))
-        without = evaluate(policy, num_questions=3, with_second=False)
+        first, second = (evaluate(policy, num_prompts=3) for _ in range(2))
+        without = evaluate(policy, num_prompts=3, with_second=False)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert first == second
     assert [one.question for one in first] == [q for q in game_questions()["held_out"][:3] for _ in (1, 2)]

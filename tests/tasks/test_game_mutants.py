@@ -76,6 +76,14 @@ def test_another_seed_gives_other_mutants_and_a_smaller_count_the_first_of_them(
     assert mutants(code, count=0, seed=0) == []
 
 
+def test_the_first_mutants_are_changed_anywhere():
+    code = "\n".join(f"print({number}0)" for number in range(10, 30))
+    lines = code.split("\n")
+    firsts = [mutants(code, count=1, seed=seed)[0].split("\n") for seed in range(40)]
+    changed = {next(n for n in range(20) if first[n] != lines[n]) for first in firsts}
+    assert len(changed) >= 10 and max(changed) >= 15
+
+
 def test_comments_and_docstrings_are_neither_changed_nor_kept():
     code = 'def f(n):\n    """Adds 3."""\n    return n  # 42\nprint(f(7))'
     for mutant in mutants(code, count=12, seed=0):
