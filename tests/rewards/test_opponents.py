@@ -95,7 +95,7 @@ def is_right(opponent: ModelOpponent, programs: list[str], outputs: list[str]) -
 
 def test_the_reader_has_learned_to_write_outputs(predictions: list[str]) -> None:
     right = [left == output for left, (_, output) in zip(predictions, solved(), strict=False)]
-    assert sum(right) >= 10, right
+    assert sum(right) >= 7, right
     assert sum("\n" in text for text in predictions) >= 8
 
 
