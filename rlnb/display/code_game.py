@@ -120,7 +120,7 @@ def draw_kinds(axes: Axes, rows: Sequence[Mapping[str, Any]], max_steps: int) ->
         labels = ["valid, but predicted" if kind == "predicted" else words(kind) for kind in seen]
         colours = [KIND_COLOURS[kind] for kind in seen]
         axes.stackplot([row["step"] for row in rows], list(seen.values()), labels=labels, colors=colours)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4, fontsize=8)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=8)
     axes.set(xlabel="step", xlim=(0, max_steps), ylim=(0, 1), title="What the completions were")
 
 

@@ -1,0 +1,324 @@
+"""Figures and tables of the code game, by their artists and cells, on rounds that were really counted."""
+
+import itertools
+import math
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import to_hex, to_rgb
+
+from rlnb.display.code_game import (
+    KIND_COLOURS,
+    TIMES,
+    LiveGame,
+    draw_game,
+    draw_game_comparison,
+    show_counts,
+    show_game,
+    show_hardest,
+    show_kinds,
+    show_levels,
+    show_rounds,
+)
+from rlnb.display.plots import OUTCOME_COLOURS
+from rlnb.evaluation.code_game import (
+    Played,
+    by_construct,
+    compare_game,
+    hardest,
+    invalid_kinds,
+    opponent_by_level,
+)
+from rlnb.evaluation.compare import Estimate
+from rlnb.metrics import INVALID_KINDS, METRICS, open_tracker, read_metrics
+from rlnb.rewards.code_game import GameRound, game_metrics, reading_of
+from rlnb.rewards.opponents import ScriptedOpponent, Verdict
+from rlnb.tasks.game_prompts import GameQuestion
+from rlnb.tasks.prediction_set import prediction_set
+
+HOSTILE = "<script>alert(1)</script>$x$\\frac{\udc80\x1b[31m\u202e"
+ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;$x$\\frac{\\udc80\\x1b[31m\\u202e"
+
+
+def valid(code: str, output: str, *, is_right: bool, probability: float = 0.5) -> GameRound:
+    """A judged round whose output is one token."""
+    return GameRound(code, "valid", "", code, output, Verdict(is_right, math.log(probability), 1))
+
+
+WIN = valid("n = 3\nprint(n * 7)", "21", is_right=False, probability=0.25)
+PREDICTED = valid("print(4)", "4", is_right=True)
+BROKEN = GameRound("print(", "syntax_error", "is not Python")
+
+
+def played(*rounds: GameRound) -> list[Played]:
+    """Each round with a question of its own."""
+    return [
+        Played(GameQuestion(f"held_out/{i}", "n = 3"), "", one, reading_of(one) if one.is_valid else None)
+        for i, one in enumerate(rounds)
+    ]
+
+
+def row(step: int, *rounds: GameRound, **more: float) -> dict[str, float]:
+    return {"step": step} | {f"game/{name}": value for name, value in game_metrics(rounds).items()} | more
+
+
+def points(line) -> list[list[float | None]]:
+    """Of a line, with None for a gap."""
+    return [[x, None if math.isnan(y) else y] for x, y in line.get_xydata().tolist()]
+
+
+def lines_of(axes) -> dict[str, list[list[float | None]]]:
+    return {line.get_label(): points(line) for line in axes.lines if not line.get_label().startswith("_")}
+
+
+def labels_of(axes) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_a_step_is_a_thin_point_and_the_thick_line_is_the_mean_of_those_before_it():
+    left, _ = draw_game([row(1, WIN, WIN), row(2, WIN, BROKEN)], max_steps=10).axes
+    thin = [line for line in left.lines if line.get_linewidth() == 1]
+    thick = [line for line in left.lines if line.get_linewidth() == 2]
+    assert [points(line) for line in thin] == [[[1, 1], [2, 0.5]], [[1, 1], [2, 0.5]], [[1, 0], [2, 0]]]
+    assert {line.get_label(): points(line) for line in thick} == {
+        "wins": [[1, 1], [2, 0.75]],
+        "valid": [[1, 1], [2, 0.75]],
+        "opponent right on valid": [[1, 0], [2, 0]],
+    }
+    assert [line.get_color() for line in thin] == [line.get_color() for line in thick]
+
+
+def test_where_nothing_was_valid_the_opponent_s_line_has_a_gap_that_its_mean_does_not_count():
+    rows = [row(1, PREDICTED), row(2, BROKEN), row(3, WIN), row(4, BROKEN)]
+    left, _ = draw_game(rows, max_steps=10).axes
+    assert lines_of(left)["opponent right on valid"] == [[1, 1], [2, None], [3, 0.5], [4, None]]
+    assert lines_of(left)["valid"][3] == [4, 0.5]
+    (thin,) = (line for line in left.lines if points(line)[2:] == [[3, 0], [4, None]])
+    assert thin.get_marker() == ".", "a step between two gaps would not be seen"
+
+
+def test_the_control_is_the_dashed_line_and_held_out_points_are_hollow():
+    held_out = {"step": 0, "heldout/game/win_share": 0.25, "heldout/game/opponent_right": None}
+    later = row(1, WIN) | {"heldout/game/win_share": 0.5, "heldout/game/opponent_right": 0.1}
+    left, _ = draw_game([held_out, later], max_steps=10, control=[{"step": 0}, row(1, PREDICTED)]).axes
+    lines = lines_of(left)
+    assert lines["control: opponent right on valid"] == [[1, 1]]
+    assert lines["held out: wins"] == [[0, 0.25], [1, 0.5]]
+    assert lines["held out: opponent right on valid"] == [[1, 0.1]]
+    assert lines["wins"] == [[1, 1]], "a step at which nothing was trained has no point"
+    for line in left.lines:
+        label = line.get_label()
+        assert (line.get_fillstyle() == "none") == label.startswith("held out"), label
+        if label.startswith("control"):
+            assert line.get_linestyle() == "--"
+
+
+def test_without_a_control_and_held_out_questions_the_legend_names_neither():
+    left, _ = draw_game([row(1, WIN)], max_steps=10).axes
+    assert labels_of(left) == ["wins", "valid", "opponent right on valid"]
+
+
+def test_the_layers_are_wins_predicted_ones_and_the_kinds_that_occur_and_fill_the_panel():
+    late = GameRound("while True: pass", "timeout", "took too long")
+    rows = [row(1, WIN, PREDICTED, BROKEN, BROKEN), row(2, WIN, late)]
+    _, right = draw_game(rows, max_steps=10).axes
+    assert labels_of(right) == ["win", "valid, but predicted", "syntax error", "timeout"]
+    colours = [to_hex(layer.get_facecolor()[0]) for layer in right.collections]
+    assert colours == [KIND_COLOURS[kind] for kind in ("win", "predicted", "syntax_error", "timeout")]
+    tops = [
+        {step: max(y for x, y in layer.get_paths()[0].vertices if x == step) for step in (1, 2)}
+        for layer in right.collections
+    ]
+    assert tops == [{1: 0.25, 2: 0.5}, {1: 0.5, 2: 0.5}, {1: 1.0, 2: 0.5}, {1: 1.0, 2: 1.0}]
+
+
+def test_every_kind_has_a_colour_of_its_own_and_the_one_that_other_figures_give_it():
+    assert {*KIND_COLOURS} == {"win", "predicted", *INVALID_KINDS}
+    common = KIND_COLOURS.keys() & OUTCOME_COLOURS.keys()
+    assert common == {*INVALID_KINDS} - {
+        "long_code", "silent", "long_output", "unreadable", "not_deterministic"
+    }  # fmt: skip
+    assert all(KIND_COLOURS[kind] == OUTCOME_COLOURS[kind] for kind in common)
+    assert KIND_COLOURS["silent"] == OUTCOME_COLOURS["ok_without_output"]
+    for one, other in itertools.combinations(KIND_COLOURS, 2):
+        assert math.dist(to_rgb(KIND_COLOURS[one]), to_rgb(KIND_COLOURS[other])) > 0.15, (one, other)
+
+
+def test_the_live_figure_draws_what_a_tracker_wrote_and_an_empty_run(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr("rlnb.display.plots.display", lambda figure, display_id: shown.append(figure))
+    LiveGame(tmp_path).update(0, 5)
+    metrics = row(1, BROKEN) | {"heldout/game/opponent_right": math.nan}
+    del metrics["step"]
+    assert metrics.keys() <= METRICS.keys()
+    with open_tracker(tmp_path, config={}, tensorboard=False) as tracker:
+        tracker.report(1, metrics)
+    assert read_metrics(tmp_path / "metrics.jsonl")[0]["game/opponent_right"] is None
+    LiveGame(tmp_path).update(1, 5)
+    empty, started = (figure.axes[0] for figure in shown)
+    assert lines_of(empty)["valid"] == []
+    assert lines_of(started)["valid"] == [[1, 0]]
+    assert lines_of(started)["opponent right on valid"] == [[1, None]]
+    assert plt.get_fignums() == []
+
+
+def comparison() -> list[dict]:
+    """Three questions at each time."""
+    return compare_game(
+        {
+            "before": played(PREDICTED, BROKEN, BROKEN),
+            "after": played(WIN, WIN, PREDICTED),
+            "control": played(PREDICTED, WIN, PREDICTED),
+        }
+    )
+
+
+def test_the_comparison_has_a_line_a_share_with_each_time_and_its_interval_beside_the_others():
+    rows = comparison()
+    figure = draw_game_comparison(rows)
+    (axes,) = figure.axes
+    measures = [text.get_text() for text in axes.get_yticklabels()]
+    assert measures == ["win", "valid", "opponent right on valid", "trivial", "echo", "false comment"]
+    by_name = {row["measure"]: row for row in rows}
+    drawn = {line.get_label(): line for line in axes.lines}
+    assert list(drawn) == labels_of(axes) == ["before", "after", "control"]
+    assert [line.get_marker() for line in drawn.values()] == ["o", "o", "^"]
+    assert [line.get_markerfacecolor() == "white" for line in drawn.values()] == [True, False, False]
+    for number, time in enumerate(TIMES):
+        assert [x for x, _ in points(drawn[time])] == [by_name[name][time].value for name in measures]
+        ends = [bar[:, 0].tolist() for bar in axes.collections[number].get_segments()]
+        assert ends == [[by_name[name][time].low, by_name[name][time].high] for name in measures]
+        heights = [bar[:, 1].tolist() for bar in axes.collections[number].get_segments()]
+        assert heights == [[y, y] for _, y in points(drawn[time])]
+    places = sorted(y for line in drawn.values() for _, y in points(line))
+    assert min(after - before for before, after in itertools.pairwise(places)) >= 0.25
+
+
+def test_in_the_comparison_no_text_lies_on_another_and_the_legend_lies_beside_the_axes():
+    figure = draw_game_comparison(comparison())
+    (axes,) = figure.axes
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in axes.get_yticklabels()]
+    boxes += [axes.get_window_extent(), axes.get_legend().get_window_extent()]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+def test_a_comparison_without_control_or_without_rows_or_with_a_strange_name_is_drawn():
+    share = Estimate(0.5, 0.6, 0.7)  # an interval need not hold its value
+    figure = draw_game_comparison(
+        [{"measure": HOSTILE, "before": share, "after": None}, {"measure": "characters", "before": 3.5}]
+    )
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == [
+        HOSTILE.encode("ascii", "backslashreplace").decode().replace("\x1b", "\\x1b")
+    ]
+    assert labels_of(axes) == ["before"]
+    empty = draw_game_comparison([]).axes[0]
+    assert [text.get_text() for text in empty.texts] == ["nothing was measured"]
+    assert empty.get_legend() is None
+
+
+def test_the_table_of_measures_has_values_and_differences_with_their_intervals():
+    table = show_game(comparison())
+    assert table.headers == ["measure", "before", "after", "control", "after - before", "after - control"]
+    cells = {line[0]: line[1:] for line in table.rows}
+    assert cells["win"] == [
+        "0.000 (0.000 to 0.000)",
+        "0.667 (0.000 to 1.000)",
+        "0.333 (0.000 to 1.000)",
+        "+0.667 (+0.000 to +1.000)",
+        "+0.333 (+0.000 to +1.000)",
+    ]
+    assert cells["distinct shapes a valid program"] == ["1.000", "0.667", "0.667", "–", "–"]
+    assert "win = valid x (1 - opponent right on valid)" in table.caption
+    without = show_game(compare_game({"before": played(BROKEN), "after": played(BROKEN), "control": []}))
+    assert without.headers == ["measure", "before", "after", "after - before"]
+    assert {line[0]: line[1:] for line in without.rows}["characters of an output"] == ["–"] * 3
+
+
+def test_rounds_show_what_became_of_a_program_and_what_it_earns():
+    unjudged = GameRound("print(5)", "valid", "", "print(5)", "5")
+    unknown = GameRound("print(6)", "valid", "", "print(6)", " 6\n7", Verdict(True))
+    failed = GameRound("print(8)", "sandbox_error", "no server")
+    none = GameRound(None, "no_code", "there is no program in the answer")
+    table = show_rounds([WIN, PREDICTED, BROKEN, none, unjudged, unknown, failed])
+    assert table.headers[1:] == [
+        "became", "why", "output", "opponent", "required", "graded", "probability of a token",
+    ]  # fmt: skip
+    assert table.rows == [
+        ["n = 3\nprint(n * 7)\n", "valid", "", "21\n", "wrong", "+1.000", "+0.500", "0.250"],
+        ["print(4)\n", "valid", "", "4\n", "right", "-1.000", "+0.000", "0.500"],
+        ["print(\n", "syntax error", "is not Python", "", "–", "-1.000", "-1.000", "–"],
+        ["(no code)\n", "no code", none.message, "", "–", "-1.000", "-1.000", "–"],
+        ["print(5)\n", "valid", "", "5\n", "–", "–", "–", "–"],
+        ["print(6)\n", "valid", "", " 6\n7\n", "right", "-1.000", "–", "–"],
+        ["print(8)\n", "sandbox error", "no server", "", "–", "–", "–", "–"],
+    ]
+
+
+def test_the_hardest_programs_stand_with_output_and_prediction():
+    asked = ScriptedOpponent({WIN.shown: "24\n"})
+    table = show_hardest(hardest(played(WIN, WIN, PREDICTED, BROKEN), asked))
+    assert table.rows == [["n = 3\nprint(n * 7)\n", "21\n", "24\n", "0.250"]]
+    assert table.caption.startswith("The 1 distinct programs ")
+
+
+def test_counts_by_construct_are_so_many_of_so_many():
+    counts = by_construct({"before": played(PREDICTED, BROKEN), "after": played(WIN, WIN, PREDICTED)})
+    table = show_counts(counts)
+    assert table.headers == ["construct", "before", "after"]
+    assert table.rows == [["trivial", "1 of 1", "1 of 1"], ["arithmetic", "–", "0 of 2"]]
+
+
+def test_invalid_kinds_are_per_cent_of_all_completions():
+    late = GameRound("while True: pass", "timeout")
+    times = {"before": played(BROKEN, BROKEN, late), "after": played(WIN, WIN, WIN, late), "control": []}
+    table = show_kinds(invalid_kinds(times))
+    assert table.headers == ["kind", "before", "after"]
+    assert table.rows == [["syntax error", "66.7%", "0.0%"], ["timeout", "33.3%", "25.0%"]]
+
+
+def test_levels_show_right_predictions_and_their_interval():
+    known = {one.code: one.output for one in prediction_set() if one.level == "L1"}
+    table = show_levels(opponent_by_level(ScriptedOpponent(known)))
+    assert table.rows == [
+        ["L1", "prints a literal", "15 of 15", "1.000 (0.796 to 1.000)"],
+        ["L2", "one arithmetic expression", "0 of 15", "0.000 (0.000 to 0.204)"],
+        ["L3", "a short loop", "0 of 15", "0.000 (0.000 to 0.204)"],
+        ["L4", "texts and lists", "0 of 15", "0.000 (0.000 to 0.204)"],
+        ["all", "", "15 of 60", "0.250 (0.158 to 0.372)"],
+    ]
+
+
+def test_hostile_text_is_escaped_and_written_out_and_long_text_is_cut():
+    hostile = GameRound(HOSTILE, "unreadable", HOSTILE, HOSTILE, HOSTILE)
+    row = {"program": HOSTILE, "output": HOSTILE, "prediction": HOSTILE, "token_probability": math.nan}
+    for table, count in ((show_rounds([hostile]), 3), (show_hardest([row]), 3)):
+        html = table._repr_html_()
+        assert "<script>" not in html
+        assert html.count(ESCAPED) == count
+        (html + repr(table)).encode()
+        assert "\x1b" not in html + repr(table)
+    long = show_rounds([GameRound("x" * 700, "long_code", "y" * 700, "", "z" * 700)])
+    assert [len(cell) for cell in long.rows[0][:4]] == [603, 9, 200, 203]
+    assert long.rows[0][0].endswith("x …\n")
+
+
+@pytest.mark.parametrize(
+    ("show", "caption"),
+    [
+        (show_game, "Nothing was measured."),
+        (show_rounds, "No round was played."),
+        (show_hardest, "The opponent failed on no valid program."),
+        (show_counts, "No program was valid."),
+        (show_kinds, "Every completion was valid, or there was none."),
+        (show_levels, "The opponent was not asked."),
+    ],
+)
+def test_a_table_without_rows_says_so(show, caption):
+    table = show([])
+    assert (table.rows, table.caption) == ([], caption)
+    assert f">{caption}</caption>" in table._repr_html_()
+    assert repr(table).startswith(caption)
