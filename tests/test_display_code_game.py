@@ -1,5 +1,6 @@
 """Figures and tables of the code game, by their artists and cells, on rounds that were really counted."""
 
+import io
 import itertools
 import math
 
@@ -36,8 +37,8 @@ from rlnb.rewards.opponents import ScriptedOpponent, Verdict
 from rlnb.tasks.game_prompts import GameQuestion
 from rlnb.tasks.prediction_set import prediction_set
 
-HOSTILE = "<script>alert(1)</script>$x$\\frac{\udc80\x1b[31m\u202e"
-ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;$x$\\frac{\\udc80\\x1b[31m\\u202e"
+HOSTILE = "<script>alert(1)</script>$\\frac{$\udc80\x1b[31m\u202e"
+ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;$\\frac{$\\udc80\\x1b[31m\\u202e"
 
 
 def valid(code: str, output: str, *, is_right: bool, probability: float = 0.5) -> GameRound:
@@ -144,6 +145,18 @@ def test_every_kind_has_a_colour_of_its_own_and_the_one_that_other_figures_give_
         assert math.dist(to_rgb(KIND_COLOURS[one]), to_rgb(KIND_COLOURS[other])) > 0.15, (one, other)
 
 
+def test_the_legends_of_a_full_figure_lie_beside_each_other_below_the_panels():
+    rows = [row(step, WIN, PREDICTED, *[GameRound("", kind) for kind in INVALID_KINDS]) for step in (1, 2)]
+    rows[0] |= {"heldout/game/win_share": 0.5, "heldout/game/opponent_right": 0.1}
+    figure = draw_game(rows, max_steps=2, control=rows)
+    figure.draw_without_rendering()
+    assert [len(labels_of(axes)) for axes in figure.axes] == [6, 2 + len(INVALID_KINDS)]
+    boxes = [axes.get_tightbbox(for_layout_only=True, bbox_extra_artists=[]) for axes in figure.axes]
+    boxes += [axes.get_legend().get_window_extent() for axes in figure.axes]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0 for box in boxes)
+
+
 def test_the_live_figure_draws_what_a_tracker_wrote_and_an_empty_run(tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr("rlnb.display.plots.display", lambda figure, display_id: shown.append(figure))
@@ -197,7 +210,7 @@ def test_the_comparison_has_a_line_a_share_with_each_time_and_its_interval_besid
 def test_in_the_comparison_no_text_lies_on_another_and_the_legend_lies_beside_the_axes():
     figure = draw_game_comparison(comparison())
     (axes,) = figure.axes
-    figure.canvas.draw()
+    figure.draw_without_rendering()  # a closed figure's canvas draws nothing
     boxes = [text.get_window_extent() for text in axes.get_yticklabels()]
     boxes += [axes.get_window_extent(), axes.get_legend().get_window_extent()]
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
@@ -209,7 +222,7 @@ def test_a_comparison_without_control_or_without_rows_or_with_a_strange_name_is_
     figure = draw_game_comparison(
         [{"measure": HOSTILE, "before": share, "after": None}, {"measure": "characters", "before": 3.5}]
     )
-    figure.canvas.draw()
+    figure.savefig(io.BytesIO())
     (axes,) = figure.axes
     assert [text.get_text() for text in axes.get_yticklabels()] == [
         HOSTILE.encode("ascii", "backslashreplace").decode().replace("\x1b", "\\x1b")
@@ -221,21 +234,20 @@ def test_a_comparison_without_control_or_without_rows_or_with_a_strange_name_is_
 
 
 def test_the_table_of_measures_has_values_and_differences_with_their_intervals():
+    share, more = Estimate(0.91, 0.83, 0.95), Estimate(-0.1, -0.25, 0.05)
+    by_hand = show_game([{"measure": "win", "after": share, "after - before": more}])
+    assert by_hand.headers == ["measure", "after", "after - before"]
+    assert by_hand.rows == [["win", "0.910 (0.830 to 0.950)", "-0.100 (-0.250 to +0.050)"]]
     table = show_game(comparison())
     assert table.headers == ["measure", "before", "after", "control", "after - before", "after - control"]
     cells = {line[0]: line[1:] for line in table.rows}
-    assert cells["win"] == [
-        "0.000 (0.000 to 0.000)",
-        "0.667 (0.000 to 1.000)",
-        "0.333 (0.000 to 1.000)",
-        "+0.667 (+0.000 to +1.000)",
-        "+0.333 (+0.000 to +1.000)",
-    ]
+    values = [cell.partition(" (")[0] for cell in cells["win"]]
+    assert values == ["0.000", "0.667", "0.333", "+0.667", "+0.333"]
     assert cells["distinct shapes a valid program"] == ["1.000", "0.667", "0.667", "–", "–"]
     assert "win = valid x (1 - opponent right on valid)" in table.caption
-    without = show_game(compare_game({"before": played(BROKEN), "after": played(BROKEN), "control": []}))
+    without = show_game(compare_game({"before": played(BROKEN), "after": played(WIN), "control": []}))
     assert without.headers == ["measure", "before", "after", "after - before"]
-    assert {line[0]: line[1:] for line in without.rows}["characters of an output"] == ["–"] * 3
+    assert {line[0]: line[1:] for line in without.rows}["characters of an output"] == ["–", "2.000", "–"]
 
 
 def test_rounds_show_what_became_of_a_program_and_what_it_earns():

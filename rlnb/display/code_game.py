@@ -175,8 +175,8 @@ def show_game(rows: Sequence[Mapping[str, Any]]) -> Table:
             )
             for row in rows
         ],
-        caption="Held-out questions; 95% intervals by bootstrap over questions, the same ones for a "
-        "difference. win = valid x (1 - opponent right on valid).",
+        caption="Held-out questions; 95% intervals over questions, a difference's over the same ones. "
+        "win = valid x (1 - opponent right on valid).",
         empty="Nothing was measured.",
     )
 

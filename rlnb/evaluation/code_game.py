@@ -137,9 +137,17 @@ def counts_of(played: Sequence[Played], name: str) -> tuple[list[float], list[fl
 
 
 def share_of(played: Sequence[Played], name: str) -> Estimate | None:
-    """A measure with its interval, questions drawn anew; None where nothing is counted."""
+    """A measure with its interval, questions drawn anew; None where nothing is counted.
+
+    Where all or none have it nothing varies between draws: then Wilson's interval, with the questions as
+    trials, since programs of one question are alike.
+    """
     top, bottom = counts_of(played, name)
-    return bootstrap_ratio(top, bottom) if sum(bottom) else None
+    if not sum(bottom):
+        return None
+    if sum(top) in (0, sum(bottom)):
+        return wilson_interval(sum(top) / sum(bottom), sum(count > 0 for count in bottom))
+    return bootstrap_ratio(top, bottom)
 
 
 def measure_game(played: Sequence[Played]) -> dict[str, Estimate | float | None]:

@@ -254,7 +254,7 @@ def test_a_snapshot_follows_the_policy_only_when_it_is_taken_anew_and_what_was_r
 @pytest.mark.slow
 def test_judging_agrees_with_writing_out_on_the_embedded_model(cache_dir: Path) -> None:
     policy = load_policy(model_params("embedded", Path(model_directory("embedded", cache_dir)).parent))
-    opponent = base_opponent(policy, num_shots=6)
+    opponent = base_opponent(policy, num_shots=6, max_prediction_tokens=24)
     programs = [one.code for one in prediction_set()]
     outputs = [one.output for one in prediction_set()]
     predictions = opponent.predict(programs)
