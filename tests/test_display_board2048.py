@@ -116,7 +116,7 @@ def test_a_picture_says_which_moves_it_shows():
     assert [axes.get_title() for axes in figure.axes] == ["move 0", f"move {len(found) - 1}"]
     texts = [text.get_text() for text in figure.axes[1].texts]
     assert sorted(texts) == sorted(str(tile) for row in found[-1].rows for tile in row if tile)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
 
 
 def test_strategies_are_counted_once_with_the_wilson_interval_of_their_games():
