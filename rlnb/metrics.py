@@ -151,6 +151,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     **{f"game/{name}": Metric(what, unit) for name, what, unit in (*GAME, *GAME_IN_TRAINING)},
     **{f"game/{name}_share": Metric(f"programs without a round: {name}", "share") for name in INVALID_KINDS},
     **{f"heldout/game/{name}": Metric(f"{what}; held-out values", unit) for name, what, unit in GAME},
+    "heldout/game/predictor_right": Metric(
+        "fixed programs that the policy predicts, two-sided game", "share"
+    ),
     "heldout/game/second_right": Metric(
         "valid programs whose output the second judge predicts; held-out values", "share"
     ),

@@ -25,8 +25,9 @@ from rlnb.rewards.code_game import (
     judged,
     reading_of,
 )
-from rlnb.rewards.opponents import Opponent, Verdict
+from rlnb.rewards.opponents import ModelOpponent, Opponent, Verdict, as_it_is
 from rlnb.runs import write_text
+from rlnb.sandbox import FailureCount
 from rlnb.tasks.game_programs import CONSTRUCTS
 from rlnb.tasks.game_prompts import GameQuestion, build_game_prompt, game_questions
 from rlnb.tasks.prediction_set import prediction_set
@@ -49,7 +50,11 @@ SHARES: Mapping[str, tuple[Callable[["Played"], bool], Callable[["Played"], bool
 
 @dataclass(frozen=True)
 class Played:
-    """One completion of an evaluation. second: the second judge's verdict, None where it was not asked."""
+    """One completion of an evaluation.
+
+    second: the second judge's verdict, None where it was not asked or the program is not valid. has_second:
+    it counts for that judge, as a program that is judged or one that is not valid.
+    """
 
     question: GameQuestion
     completion: str
@@ -104,6 +109,8 @@ class GameEvaluation:
         rounds = judged(
             self.referee.rounds(completions, [prompt.prefix for prompt in prompts]), self.opponent
         )
+        failed = [one.message for one in rounds if one.kind == "sandbox_error"]
+        FailureCount().add(len(rounds), failed)
         played = [
             Played(question, completion, one, reading_of(one) if one.is_valid else None)
             for question, completion, one in zip(questions, completions, rounds, strict=True)
@@ -111,18 +118,30 @@ class GameEvaluation:
         ]
         return self.with_second(played) if with_second and self.second else played
 
+    def predictor_metrics(self, policy: Policy) -> dict[str, float]:
+        """How well the policy itself predicts the fixed programs, in the two-sided game; else nothing."""
+        if not self.params.game.two_sided:
+            return {}
+        reader = ModelOpponent(policy, as_it_is, num_shots=self.params.opponent.num_shots)
+        return {"heldout/game/predictor_right": opponent_by_level(reader)[-1]["share"].value}
+
     def with_second(self, played: Sequence[Played]) -> list[Played]:
-        """The same with the second judge's verdicts."""
+        """The same with the second judge's verdicts.
+
+        Where it had fewer outputs to pick from than it should, chance is another: such programs count not.
+        """
         valid = [one.round for one in played if one.round.is_valid]
         verdicts = iter(
             self.second.judge([one.shown for one in valid], [one.output for one in valid])
             if self.second and valid
             else []
         )
-        return [
-            replace(one, has_second=True, second=next(verdicts) if one.round.is_valid else None)
-            for one in played
-        ]
+        judged_twice = []
+        for one in played:
+            verdict = next(verdicts) if one.round.is_valid else None
+            is_fair = verdict is None or verdict.num_options in (0, self.params.reward.num_choices)
+            judged_twice.append(replace(one, has_second=is_fair, second=verdict if is_fair else None))
+        return judged_twice
 
 
 def counts_of(played: Sequence[Played], name: str) -> tuple[list[float], list[float]]:
@@ -196,14 +215,23 @@ def compare_game(played: Mapping[str, Sequence[Played]]) -> list[dict[str, Any]]
 
 
 def difference(played: Sequence[Played], former: Sequence[Played], name: str) -> Estimate | None:
-    """A measure minus what it was, over the questions of both."""
+    """A measure minus what it was, over the questions of both.
+
+    Where a side is 0 or 1, and so does not vary, the interval is made of those of the sides, as if they were
+    independent (Newcombe, Interval estimation for the difference between independent proportions, 1998,
+    method 10).
+    """
     common = {one.question for one in played} & {one.question for one in former}
-    (top, bottom), (old_top, old_bottom) = (
-        counts_of([one for one in own if one.question in common], name) for own in (played, former)
-    )
-    if not sum(bottom) or not sum(old_bottom):
+    sides = [[one for one in own if one.question in common] for own in (played, former)]
+    new, old = (share_of(side, name) for side in sides)
+    if new is None or old is None:
         return None
-    return bootstrap_ratio(top, bottom, minus=(old_top, old_bottom))
+    counts = [counts_of(side, name) for side in sides]
+    if not {new.value, old.value} & {0.0, 1.0}:
+        return bootstrap_ratio(*counts[0], minus=counts[1])
+    value = new.value - old.value
+    low = value - math.hypot(new.value - new.low, old.high - old.value)
+    return Estimate(value, low, value + math.hypot(new.high - new.value, old.value - old.low))
 
 
 def invalid_kinds(played: Mapping[str, Sequence[Played]]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from rlnb.params.sections import (
 )
 from rlnb.params.training import TrainingParams, VllmParams
 
+NUM_HELD_OUT = 96  # questions in rlnb/tasks/game_prompts.py, which parameters do not import
 TOPICS = ("loops", "strings", "lists", "recursion", "big integers")
 # The fields that a kind of opponent needs, and that no other kind reads.
 OWN_FIELDS = {"base": (), "snapshot": (), "model": ("model_id",), "endpoint": ("base_url", "model_name")}
@@ -96,7 +97,7 @@ class OpponentParams(Section):
         default=0.7, gt=0, le=2, description="Sampling temperature where num_predictions is above 1"
     )
     max_prediction_tokens: int = Field(
-        default=64, ge=1, description="Longest prediction where it is written out (tokens)"
+        default=256, ge=1, description="Longest prediction where it is written out (tokens)"
     )
     batch_size: int = Field(
         default=32, ge=1, le=1024, description="Programs read side by side; for endpoint, requests at a time"
@@ -145,9 +146,14 @@ class GameEvaluationParams(EvaluationParams):
     )
     num_questions: int = Field(default=5, ge=1, description="Problems of MBPP, before and after training")
     num_prompts: int = Field(
-        default=50, ge=1, description="Held-out prompts for programs, before and after training"
+        default=50,
+        ge=1,
+        le=NUM_HELD_OUT,
+        description="Held-out prompts for programs, before and after training",
     )
-    interval_prompts: int = Field(default=5, ge=1, description="The same, at the evaluations in between")
+    interval_prompts: int = Field(
+        default=5, ge=1, le=NUM_HELD_OUT, description="The same, at the evaluations in between"
+    )
     num_programs: int = Field(default=4, ge=1, description="Programs sampled for each of these prompts")
     program_temperature: float = Field(
         default=1.0, ge=0, le=2, description="Sampling temperature of these programs; 0 = greedy"
@@ -156,13 +162,13 @@ class GameEvaluationParams(EvaluationParams):
     second_judge: str = Field(
         default="choice",
         min_length=1,
-        description="Judge that is never trained against: choice = the opponent's model picks among "
+        description="Judge that is never trained against: choice = the untrained model picks among "
         "reward.num_choices outputs, none, or the hub id or directory of a model (embedded too)",
     )
-    control_steps: int = Field(
-        default=0,
-        ge=0,
-        description="Steps of a second run, rewarded for validity alone, to compare with; 0 = none",
+    control: bool = Field(
+        default=False,
+        description="Train a second run from the same start, rewarded for validity alone, to compare with; "
+        "it takes as long again",
     )
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -174,10 +180,10 @@ class GameEvaluationParams(EvaluationParams):
                 "than 0 there",
                 ("evaluation.program_temperature",),
             )
-        if self.control_steps and not self.enabled:
+        if self.control and not self.enabled:
             yield Conflict(
-                "evaluation.control_steps",
-                "trains a control that nothing would measure; write 0, or evaluation.enabled = true",
+                "evaluation.control",
+                "trains a control that nothing would measure; write false, or evaluation.enabled = true",
                 ("evaluation.enabled",),
             )
 
@@ -244,6 +250,28 @@ class GrpoCodeGameParams(NotebookParams):
                 f"is more than training.max_steps = {self.training.max_steps}, so that no snapshot is "
                 "taken; write fewer, or opponent.kind = base",
                 ("opponent.kind", "training.max_steps"),
+            )
+
+        writes_out = opponent.kind == "endpoint" or opponent.num_predictions > 1
+        if writes_out and opponent.max_prediction_tokens < self.game.max_output_chars:
+            yield Conflict(
+                "opponent.max_prediction_tokens",
+                f"may be too short for an output of game.max_output_chars = {self.game.max_output_chars}, "
+                f"which would win unread; write at least {self.game.max_output_chars}",
+                ("game.max_output_chars", "opponent.kind", "opponent.num_predictions"),
+            )
+        if preset == "validity" and self.evaluation.control:
+            yield Conflict(
+                "evaluation.control",
+                "is the same training as reward.preset = 'validity'; write false, or another preset",
+                ("reward.preset",),
+            )
+        if preset == "graded" and self.game.two_sided:
+            yield Conflict(
+                "game.two_sided",
+                "mirrors a reward of +1 and -1, and reward.preset = 'graded' has others; write false, or "
+                "preset required",
+                ("reward.preset",),
             )
 
     def _judge_conflicts(self) -> Iterator[Conflict]:

@@ -17,17 +17,17 @@ from rlnb.rewards.opponents import Opponent, Verdict
 from rlnb.rewards.program_pool import PooledProgram, ProgramPool
 from rlnb.sandbox import FailureCount, Rerun, Reruns, Sandbox
 from rlnb.tasks.extraction import extract_code
+from rlnb.tasks.game_determinism import forbidden_use
 from rlnb.tasks.game_mutants import mutants
 from rlnb.tasks.game_programs import (
     constructs_of,
     echoes,
-    forbidden_use,
     is_trivial,
     shape_of,
     states_value,
     without_comments,
 )
-from rlnb.tasks.prediction import is_readable, normalised, parse_prediction
+from rlnb.tasks.prediction import holds_control_token, is_readable, normalised, parse_prediction
 
 GamePreset = Literal["required", "graded", "choice", "validity"]
 INVALID_REWARD = -1.0
@@ -112,6 +112,9 @@ class GameReferee:
         shown = without_comments(code)
         if shown is None:
             return GameRound(code, "syntax_error", "is not Python")
+        if holds_control_token(shown):
+            message = "holds a marker that a model takes for the end of a question"
+            return GameRound(code, "unreadable", message, shown)
         if message := forbidden_use(shown):
             return GameRound(code, "not_deterministic", message, shown)
         return GameRound(code, "valid", "", shown)
@@ -148,7 +151,8 @@ class ChoosingOpponent:
     """The second form of the game: the opponent picks the true output among those of mutants.
 
     num_choices: outputs to pick from, the true one included. Where mutants give fewer, it picks among what
-    there is; a program whose output no mutant changes is predicted, since nothing depends on what it does.
+    there is. A program whose output no mutant changes counts as predicted, so that none is written to be
+    like that; as a measure only verdicts with all options are comparable (`Verdict.num_options`).
     """
 
     chooser: Chooser
@@ -164,8 +168,11 @@ class ChoosingOpponent:
         chosen = self.chooser.choose([programs[row] for row in asked], [options[row] for row in asked])
         picked = dict(zip(asked, chosen, strict=True))
         return [
-            Verdict(options[row][picked[row]] == outputs[row] if row in picked else True)
-            for row in range(len(programs))
+            Verdict(
+                row not in picked or texts[picked[row]] == outputs[row],
+                num_options=len(texts),
+            )
+            for row, texts in enumerate(options)
         ]
 
     def predict(self, programs: Sequence[str]) -> list[str]:

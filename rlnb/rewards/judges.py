@@ -41,6 +41,18 @@ def opponent_of(params: GrpoCodeGameParams, reader: Any, sandbox: Sandbox) -> Op
     return choosing(params, reader, sandbox) if params.reward.preset == "choice" else reader
 
 
+def fixed_judge_of(
+    params: GrpoCodeGameParams, policy: Policy, opponent: Opponent, sandbox: Sandbox
+) -> Opponent:
+    """Who judges evaluations: the opponent, or where that changes with training the untrained model.
+
+    Figures from before and after, and of a control, are comparable only under one judge.
+    """
+    if params.opponent.kind != "snapshot":
+        return opponent
+    return opponent_of(params, base_opponent(policy, num_shots=params.opponent.num_shots), sandbox)
+
+
 def second_judge_of(params: GrpoCodeGameParams, policy: Policy, sandbox: Sandbox) -> Opponent | None:
     """A judge that nobody is trained against.
 

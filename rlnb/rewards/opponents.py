@@ -24,12 +24,13 @@ class Verdict:
     """What an opponent made of one program.
 
     is_right: it predicts the output. logprob: of the output, nats, all tokens together; nan where it has no
-    weights to ask. num_tokens: of the output.
+    weights to ask. num_tokens: of the output. num_options: what it picked from, 0 where it predicted.
     """
 
     is_right: bool
     logprob: float = math.nan
     num_tokens: int = 0
+    num_options: int = 0
 
     @property
     def token_probability(self) -> float:

@@ -107,7 +107,7 @@ def edits_of(node: ast.AST, generator: random.Random) -> Iterator[Edit]:
         for field, values in bounds.items():
             if getattr(node, field) is None:
                 yield from ((node, {field: ast.Constant(value)}) for value in values)
-    elif isinstance(node, ast.Name) and node.id in OTHER_NAMES:
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in OTHER_NAMES:
         yield node, {"id": OTHER_NAMES[node.id]}
     elif isinstance(node, ast.Attribute) and node.attr in OTHER_NAMES:
         yield node, {"attr": OTHER_NAMES[node.attr]}

@@ -9,41 +9,35 @@ import builtins
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 
 from rlnb.tasks.extraction import UNREADABLE, parse
+from rlnb.tasks.game_determinism import (
+    READ_BY_PYTHON,
+    bound_before,
+    last_name,
+    modules_in,
+    names_bound,
+    names_read,
+    names_unbound,
+    reads_unwritten_names,
+    suites_of,
+)
 from rlnb.tasks.prediction import normalised
-from rlnb.tasks.strategy_checks import FUNCTIONS, LONGEST_PROGRAM, names_in, shown
+from rlnb.tasks.strategy_checks import FUNCTIONS, LONGEST_PROGRAM, names_in
 
 CONSTRUCTS = (
     "trivial", "arithmetic", "powers", "division", "indexing", "loops", "comprehensions", "functions",
     "recursion", "methods", "strings", "lists", "conditions", "builtins",
 )  # fmt: skip
-CHANCE = "which differs from run to run; draw from random.Random(7), say"
-CLOCK = "which reads the clock; write the moment as a constant"
-MACHINE = "which tells of this machine; compute from what the program holds"
-OUTSIDE = "which reaches out of the program; write what it needs as a constant"
-ADDRESS = "which differs from run to run; compute from the value itself"
-FORBIDDEN_MODULES = {
-    **dict.fromkeys(("secrets", "uuid"), CHANCE),
-    "time": CLOCK,
-    **dict.fromkeys(
-        ("gc", "getpass", "inspect", "linecache", "locale", "os", "pathlib", "platform", "posix", "pwd",
-         "resource", "site", "sysconfig", "traceback", "tracemalloc"), MACHINE),
-    **dict.fromkeys(
-        ("_thread", "concurrent", "ctypes", "fileinput", "glob", "http", "mmap", "multiprocessing", "shutil",
-         "signal", "socket", "subprocess", "tempfile", "threading", "urllib"), OUTSIDE),
-}  # fmt: skip
-FORBIDDEN_NAMES = {
-    **dict.fromkeys(("__builtins__", "__file__", "__spec__", "dir", "globals", "locals", "vars"), MACHINE),
-    **dict.fromkeys(("breakpoint", "help", "input", "open"), OUTSIDE),
-    **dict.fromkeys(("hash", "id"), ADDRESS),
-}
-NOW = frozenset(("astimezone", "fromtimestamp", "now", "timestamp", "today", "utcnow"))
-HARMLESS_IN_SYS = frozenset(("exit", "set_int_max_str_digits", "setrecursionlimit", "stdout"))
-GENERATORS = frozenset(("Random", "SystemRandom", "seed"))
 BUILTINS = frozenset(dir(builtins)) - {"print", "range"}
-IDLE = (ast.Constant, ast.FormattedValue, ast.JoinedStr, ast.List, ast.Load, ast.Tuple)
+IDLE = (
+    ast.Constant, ast.Dict, ast.FormattedValue, ast.JoinedStr, ast.List, ast.Load, ast.Set, ast.Tuple,
+    ast.UAdd, ast.UnaryOp, ast.USub,
+)  # fmt: skip
+LISTED = (ast.Tuple, ast.List)
+Trimmed = tuple[ast.stmt | None, list[ast.expr]]  # what is left, and the values that went
 NODES_OF = {
     "indexing": (ast.Subscript,),
     "loops": (ast.For, ast.AsyncFor, ast.While),
@@ -84,8 +78,9 @@ def without_comments(code: str) -> str | None:
     """The program without what is for its reader alone, None where it cannot be read or written again.
 
     Dropped: comments, layout, docstrings and other bare constants (a body that becomes empty gets `pass`),
-    annotations with text in them. It does what the original does, unless that reads its own docstrings,
-    annotations or line numbers. Names, unused values and code that never runs stay: they are code.
+    annotations with text in them, messages of asserts, constants under names that nothing reads. It does what
+    the original does, unless that reads its own docstrings, annotations or line numbers. Messages that the
+    program may catch, fields of classes, functions, imports and code that never runs stay: they are code.
     """
     tree = tree_of(code)
     if tree is None:
@@ -113,13 +108,97 @@ def strip(tree: ast.Module) -> None:
             node.annotation = None
         elif isinstance(node, FUNCTIONS) and is_prose(node.returns):
             node.returns = None
+    drop_messages(tree)
+    drop_unread(tree)
 
 
-def is_idle(value: ast.expr) -> bool:
-    """Whether a value is made of constants alone, by nothing that could fail."""
-    return all(
-        isinstance(node, IDLE) and getattr(node, "format_spec", None) is None for node in ast.walk(value)
+def is_idle(value: ast.expr, known: frozenset[str] = frozenset()) -> bool:
+    """Whether a value is made of constants, and of `known` names, by nothing that could fail or do more."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.Name) and node.id in known:
+            continue
+        is_formatted = isinstance(node, ast.FormattedValue) and (node.format_spec or names_in(node.value))
+        if not isinstance(node, IDLE) or is_formatted:
+            return False
+        operand = getattr(node.operand, "value", None) if isinstance(node, ast.UnaryOp) else 0
+        keys = node.keys if isinstance(node, ast.Dict) else node.elts if isinstance(node, ast.Set) else []
+        has_hashes = all(isinstance(key, ast.Constant) for key in keys)
+        if not isinstance(operand, int | float | complex) or not has_hashes:
+            return False
+    return True
+
+
+def drop_messages(tree: ast.Module) -> None:
+    """Take out the messages of asserts but those that the program could show, or that do something."""
+    nodes = list(ast.walk(tree))
+    catches = any(isinstance(n, ast.ExceptHandler | ast.With | ast.AsyncWith) for n in nodes)
+    exits = ("__exit__", "__aexit__")
+    shows = any(
+        n.name if isinstance(n, ast.ExceptHandler) else getattr(n, "name", "") in exits for n in nodes
     )
+    for node in nodes:
+        if isinstance(node, ast.Assert) and node.msg:
+            never_fails = isinstance(node.test, ast.Constant) and bool(node.test.value)
+            if never_fails or not (shows if is_idle(node.msg) else catches):
+                node.msg = None
+
+
+def drop_unread(tree: ast.Module) -> list[ast.expr]:
+    """Take out assignments of constants to names that nothing reads. The values that went.
+
+    A copy of a name goes as well where that name is sure to be bound. Bodies of classes are left alone: their
+    names are attributes. So is a program that may read names which are not written down.
+    """
+    nodes = list(ast.walk(tree))
+    if any(map(reads_unwritten_names, nodes)):
+        return []
+    reads = Counter([*READ_BY_PYTHON, *(name for node in nodes for name in names_read(node))])
+    unbound = {name for node in nodes for name in names_unbound(node)}
+    suites, went, before = list(suites_of(tree)), list[ast.expr](), -1
+    while before < len(went):
+        before = len(went)
+        for owner, field in suites:
+            kept: list[ast.stmt] = []
+            for statement, known in reversed(list(bound_before(getattr(owner, field), unbound))):
+                left, values = trimmed(statement, reads, known)
+                kept += [left] if left else []
+                went += values
+                reads.subtract(n.id for value in values for n in ast.walk(value) if isinstance(n, ast.Name))
+            setattr(owner, field, kept[::-1] or [ast.Pass()])
+    return went
+
+
+def trimmed(statement: ast.stmt, reads: Counter[str], known: frozenset[str]) -> Trimmed:
+    """A statement without what it gives to names that nothing reads. known: names bound before it."""
+
+    def is_waste(target: ast.expr, value: ast.expr | None) -> bool:
+        is_unread = isinstance(target, ast.Name) and not reads[target.id]
+        return is_unread and (value is None or is_idle(value, known))
+
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.NamedExpr):
+        if is_waste(statement.value.target, statement.value.value):
+            return None, [statement.value.value]
+    elif isinstance(statement, ast.AnnAssign) and is_waste(statement.target, statement.value):
+        went, statement.value = [statement.value] if statement.value else [], None
+        hint = statement.annotation  # reading any other could fail
+        is_plain_hint = hint.id in BUILTINS if isinstance(hint, ast.Name) else isinstance(hint, ast.Constant)
+        return None if is_plain_hint else statement, went
+    elif isinstance(statement, ast.Assign):
+        value, targets = statement.value, statement.targets
+        names = targets[0].elts if len(targets) == 1 and isinstance(targets[0], LISTED) else []
+        parts = value.elts if isinstance(value, LISTED) else []
+        if names and len(names) == len(parts) and not any(isinstance(p, ast.Starred) for p in names + parts):
+            kept = [pair for pair in zip(names, parts, strict=True) if not is_waste(*pair)]
+            went = [part for name, part in zip(names, parts, strict=True) if is_waste(name, part)]
+            left, given = [name for name, _ in kept], [part for _, part in kept]
+            if went and left:
+                is_one = len(left) == 1
+                statement.targets = left if is_one else [ast.Tuple(left, ast.Store())]
+                statement.value = given[0] if is_one else ast.Tuple(given, ast.Load())
+            return statement if left else None, went
+        statement.targets = [target for target in targets if not is_waste(target, value)]
+        return (statement, []) if statement.targets else (None, [value])
+    return statement, []
 
 
 def is_prose(annotation: ast.expr | None) -> bool:
@@ -127,91 +206,6 @@ def is_prose(annotation: ast.expr | None) -> bool:
     nodes = list(ast.walk(annotation)) if annotation else []
     holds_text = any(isinstance(n, ast.Constant) and isinstance(n.value, str | bytes) for n in nodes)
     return holds_text and not any(isinstance(n, ast.Call | ast.NamedExpr | ast.Await) for n in nodes)
-
-
-def forbidden_use(code: str) -> str:
-    """What makes the output depend on more than the program, one sentence with a remedy; "" for nothing.
-
-    A message for people, from names alone: what hides from it shows when the program runs several times.
-    Allowed: random that is seeded or drawn from a seeded Random, datetime without its clock, sys.stdout,
-    names that the program gives itself (`id = 7`), and exec of a text, since the opponent reads it as well.
-    """
-    tree = tree_of(code) or ast.Module([], [])
-    own, seeded, found, line = names_bound(tree), is_seeded(tree), [], 1
-    imported = {name for node in ast.walk(tree) for name in modules_in(node)}
-    for node in ast.walk(tree):
-        line = getattr(node, "lineno", line)
-        faults = [*module_faults(node, seeded), *name_faults(node, own, imported)]
-        found += [(line, said) for said in faults]
-    return "Line {} {}.".format(*min(found)) if found else ""
-
-
-def modules_in(node: ast.AST) -> Iterator[str]:
-    """Outermost modules that a node imports."""
-    if isinstance(node, ast.Import):
-        yield from (alias.name.partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        yield (node.module or "").partition(".")[0]
-
-
-def module_faults(node: ast.AST, seeded: bool) -> Iterator[str]:
-    for module in modules_in(node):
-        if module == "random" and not seeded:
-            yield f"uses random without a seed, {CHANCE}"
-        elif module in FORBIDDEN_MODULES:
-            yield f"imports {module}, {FORBIDDEN_MODULES[module]}"
-    if isinstance(node, ast.ImportFrom) and node.module == "sys":
-        for name in sorted({alias.name for alias in node.names} - HARMLESS_IN_SYS):
-            yield f"imports {shown(name)} from sys, {MACHINE}"
-
-
-def name_faults(node: ast.AST, own: set[str], imported: set[str]) -> Iterator[str]:
-    """own: names that the program binds. imported: modules."""
-    if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES and node.id not in own:
-        yield f"uses {node.id}, {FORBIDDEN_NAMES[node.id]}"
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "object":
-        yield f"uses object(), {ADDRESS}"
-    elif isinstance(node, ast.Attribute):
-        if node.attr in NOW and "datetime" in imported:
-            yield f"uses {node.attr}, {CLOCK}"
-        elif isinstance(node.value, ast.Name) and node.value.id == "sys" and "sys" in imported:
-            if node.attr not in HARMLESS_IN_SYS:
-                yield f"uses sys.{shown(node.attr)}, {MACHINE}"
-        elif node.attr == "__hash__":
-            yield f"uses __hash__, {ADDRESS}"
-
-
-def is_seeded(tree: ast.Module) -> bool:
-    """Whether random is seeded, or a generator made, and never without a seed."""
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func) in GENERATORS]
-    return bool(calls) and all(
-        last_name(call.func) != "SystemRandom"
-        and bool(call.args or call.keywords)
-        and not any(isinstance(seed, ast.Constant) and seed.value is None for seed in call.args)
-        for call in calls
-    )
-
-
-def last_name(function: ast.expr) -> str:
-    """`f` of f and of a.f, "" of anything else."""
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
-def names_bound(tree: ast.AST) -> set[str]:
-    """Names that a program gives to something, modules that it imports under their own name left out."""
-    bound: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            bound.add(node.id)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
-            bound.add(node.name or "")
-        elif isinstance(node, ast.alias):
-            bound.add(node.asname or "")
-    return bound - {""}
 
 
 def is_trivial(code: str) -> bool:
@@ -320,7 +314,7 @@ def shape_of(code: str) -> str:
 
 
 def states_value(original_code: str, output: str) -> str:
-    """Whether a comment, docstring or bare text states a value: "true", "false", or "" where none does.
+    """Whether what `without_comments` drops states a value: "true", "false", or "" where none does.
 
     Stated: what stands behind `Output:` and the like, values behind such a word or behind `=` or `->`, and a
     comment that is nothing but a value. "true": one of them is the output, or a line of it, quotes aside.
@@ -333,7 +327,7 @@ def states_value(original_code: str, output: str) -> str:
 
 
 def prose_of(code: str) -> Iterator[list[str]]:
-    """Lines of the comments, and of each docstring or bare text."""
+    """Lines of the comments, and of each docstring, bare text, assert's message, text that nothing reads."""
     tree = tree_of(code)
     if tree is None:
         return
@@ -345,6 +339,12 @@ def prose_of(code: str) -> Iterator[list[str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value.value.splitlines() if isinstance(node.value.value, str) else []
+    messages = [node.msg for node in ast.walk(tree) if isinstance(node, ast.Assert) and node.msg]
+    for value in [*messages, *drop_unread(tree)]:
+        held = [node.value for node in ast.walk(value) if isinstance(node, ast.Constant)]
+        if any(isinstance(part, str) for part in held):
+            short = (str(part) for part in held if not isinstance(part, int) or part.bit_length() < 999)
+            yield " ".join(short).splitlines()
 
 
 def claims_in(lines: list[str]) -> Iterator[str]:

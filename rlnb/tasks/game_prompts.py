@@ -13,7 +13,7 @@ WORDS = (
     "kettle", "ladder", "meadow", "needle", "orange", "pencil", "rabbit", "silver", "tunnel", "violet",
     "window", "yellow", "zebra", "bridge", "cotton", "dragon", "feather", "gravel", "harbor", "lantern",
 )  # fmt: skip
-NUM_TRAINED, NUM_HELD_OUT = 160, 96
+NUM_TRAINED, NUM_HELD_OUT, NUM_KINDS = 160, 96, 4
 SPLIT_SEED = 20260  # of the values and their split: the held-out ones are the same for every run
 
 
@@ -46,14 +46,16 @@ def first_lines(count: int, *, seed: int) -> list[str]:
 
 
 def game_questions(topics: Sequence[str] = ()) -> Mapping[str, list[GameQuestion]]:
-    """{"train": ..., "held_out": ...}: no value of one occurs in the other; topics take turns."""
+    """{"train": ..., "held_out": ...}: no value of one occurs in the other; topics take turns, each
+    with every kind of value.
+    """
     lines = first_lines(NUM_TRAINED + NUM_HELD_OUT, seed=SPLIT_SEED)
     # Of every eight in a row three are held out: each kind of value occurs in both.
     questions: dict[str, list[GameQuestion]] = {"train": [], "held_out": []}
     for number, line in enumerate(lines):
         split = "held_out" if number // 4 % 8 in (1, 4, 7) else "train"
         members = questions[split]
-        topic = topics[len(members) % len(topics)] if topics else ""
+        topic = topics[len(members) // NUM_KINDS % len(topics)] if topics else ""
         members.append(GameQuestion(f"{split}/{len(members)}", line, topic))
     return questions
 

@@ -1,7 +1,7 @@
 """What training on the code game hangs on TRL: its prompts, the snapshot, the programs to be predicted."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from rlnb.metrics import open_tracker
 from rlnb.params.grpo_code_game import GrpoCodeGameParams
 from rlnb.policy import Policy, save_adapters
 from rlnb.policy.adapters import AdapterValues
-from rlnb.rewards.code_game import AUTHOR, PREDICTOR, CodeGameReward, GameReferee
-from rlnb.rewards.opponents import ModelOpponent, Opponent
+from rlnb.rewards.code_game import AUTHOR, PREDICTOR, CodeGameReward
+from rlnb.rewards.opponents import ModelOpponent
 from rlnb.rewards.program_pool import ProgramPool
 from rlnb.tasks.game_prompts import build_game_prompt, game_questions
 from rlnb.tasks.prediction import prediction_prompt
@@ -142,13 +142,17 @@ def checkpoint_of(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def largest_mean(values: Sequence[float | None], window: int) -> float:
-    """The largest mean over `window` steps in a row, of those that measured something; nan without any."""
-    means = []
-    for start in range(max(1, len(values) - window + 1)):
-        known = [value for value in values[start : start + window] if value is not None]
-        if known:
-            means.append(sum(known) / len(known))
-    return max(means, default=float("nan"))
+    """The largest mean of `window` measured values in a row; nan where there are fewer."""
+    known = [value for value in values if value is not None]
+    starts = range(len(known) - window + 1)
+    return max((sum(known[i : i + window]) / window for i in starts), default=float("nan"))
+
+
+def opponent_share(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Share of the steps' time that the opponent's passes took, from a run's metrics; nan without any."""
+    steps = [row for row in rows if row.get("step_time") and row.get("time/opponent_seconds") is not None]
+    total = sum(row["step_time"] for row in steps)
+    return sum(row["time/opponent_seconds"] for row in steps) / total if total else float("nan")
 
 
 def kept_beside(
@@ -174,20 +178,41 @@ def kept_beside(
     return list(kept)
 
 
-def train_control(
-    params: GrpoCodeGameParams, policy: Policy, referee: GameReferee, opponent: Opponent, *, output_dir: Path
-) -> None:
-    """The same training for validity alone, for `evaluation.control_steps` steps: what is it that is learned?
+def play_control(
+    params: GrpoCodeGameParams,
+    policy: Policy,
+    untrained: AdapterValues,
+    reward: CodeGameReward,
+    *,
+    output_dir: Path,
+    evaluate: Callable[[], list[Any]],
+) -> list[Any]:
+    """Train a control from `untrained`, evaluate it, and put the trained adapters back whatever happens."""
+    trained = AdapterValues.of(policy)
+    untrained.put_into(policy)
+    try:
+        train_control(params, policy, reward, output_dir=output_dir)
+        return evaluate()
+    finally:
+        trained.put_into(policy)
 
-    The opponent judges as before, and nothing comes of it. The run is kept in `output_dir`, can be
-    interrupted and goes on like the other. Raises Preempted and TrainingDiverged as that does.
+
+def train_control(
+    params: GrpoCodeGameParams, policy: Policy, reward: CodeGameReward, *, output_dir: Path
+) -> None:
+    """The same training with another reward: what of it is not the game's doing?
+
+    In the two-sided game the control only writes. The run is kept in `output_dir`, can be interrupted and
+    goes on like the other. Raises Preempted and TrainingDiverged as that does.
     """
-    training = params.training.model_copy(update={"max_steps": params.evaluation.control_steps})
-    reward = params.reward.model_copy(update={"preset": "validity"})
-    game = params.game.model_copy(update={"two_sided": False})
-    params = params.model_copy(update={"training": training, "reward": reward, "game": game})
+    params = params.model_copy(
+        update={
+            "reward": params.reward.model_copy(update={"preset": reward.preset}),
+            "game": params.game.model_copy(update={"two_sided": False}),
+        }
+    )
     config = grpo_config(
-        training,
+        params.training,
         output_dir=output_dir,
         seed=params.seed,
         dtype=params.model.dtype,
@@ -196,7 +221,7 @@ def train_control(
     )
     trainer = GRPOTrainer(
         policy.model,
-        reward_funcs=[CodeGameReward(referee, opponent, preset="validity")],
+        reward_funcs=[reward],
         args=config,
         processing_class=policy.tokenizer,
         train_dataset=game_dataset(params, policy, config),

@@ -330,7 +330,7 @@ class FirstStepCheck(TrainerCallback):
         if invalid > 0.5:
             remedies = {
                 "strategy/no_code_share": "another prompt.preset, or prompt.prefilled = true",
-                "game/no_code_share": "game.form = seeded",
+                "game/no_code_share": "game.form = seeded, or a model made for chat",
             }
             found = [text for name, text in remedies.items() if name in logs]
             remedy = (*found, "tasks.prompt = prefilled")[0]

@@ -91,6 +91,34 @@ def test_intervals_draw_questions_not_completions():
     assert share_of(BEFORE, "opponent right on valid") == bootstrap_ratio([1, 0], [2, 1])
 
 
+def test_a_difference_to_none_at_all_has_a_width():
+    """Newcombe's: 0 of one question's programs against 1 of 2; nothing varies on the first side."""
+    now = [valid(0, "print(2 + 3)", "5"), valid(1, "print(2 * 4)", "8")]
+    (row,) = [
+        row
+        for row in compare_game({"before": BEFORE, "after": now})
+        if row["measure"] == "opponent right on valid"
+    ]
+    assert row["after"] == wilson_interval(0.0, 2)
+    change = row["after - before"]
+    assert change.value == pytest.approx(-1 / 3)
+    assert change.low == pytest.approx(-1 / 3 - (row["before"].high - 1 / 3))
+    assert change.high > change.value
+
+
+def test_what_the_second_judge_had_no_full_choice_for_counts_not():
+    class Chooser:
+        def judge(self, programs, outputs):
+            return [Verdict(True, num_options=4), Verdict(False, num_options=4), Verdict(True, num_options=1)]
+
+    params = GrpoCodeGameParams()
+    evaluate = GameEvaluation(params, None, ScriptedOpponent({}), Chooser())
+    judged_twice = evaluate.with_second(BEFORE)
+    assert [one.has_second for one in judged_twice] == [True, True, False, True]
+    assert share_of(judged_twice, "second judge right on valid").value == 0.5
+    assert share_of(judged_twice, "win under the second judge").value == pytest.approx(1 / 3)
+
+
 def test_what_nothing_tells_of_is_none():
     measures = measure_game([invalid(0), invalid(1, "no_code")])
     assert measures["win"] == wilson_interval(0.0, 2)  # two questions; nothing varies between draws

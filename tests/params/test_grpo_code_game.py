@@ -1,5 +1,6 @@
 """The parameters of the code game: the published settings, what profiles change, what is refused at once."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import yaml
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, recommend
 from rlnb.params import asks_network, check_machine, describe, dump_yaml, load_params, resolve
-from rlnb.params.grpo_code_game import TOPICS, GrpoCodeGameParams
+from rlnb.params.grpo_code_game import NUM_HELD_OUT, TOPICS, GrpoCodeGameParams
+from rlnb.tasks.game_prompts import game_questions
 from rlnb.tasks.prediction import MAX_SHOTS
 
 PROFILES = sorted((Path(__file__).parents[2] / "params" / "grpo_code_game").glob("*.yaml"))
@@ -60,7 +62,7 @@ def test_every_machine_has_a_profile():
 def test_the_cpu_profile_shows_what_results_are_promised_for():
     params = load("cpu")
     assert params.evaluation.num_prompts * params.evaluation.num_programs >= 192
-    assert params.evaluation.control_steps == params.training.max_steps == 30
+    assert params.evaluation.control and params.training.max_steps == 30
     completions = params.training.per_device_train_batch_size * params.training.gradient_accumulation_steps
     assert completions // params.training.num_generations == 2
     assert (params.game.form, params.game.max_output_chars) == ("seeded", 40)
@@ -197,9 +199,9 @@ def test_two_roles_need_baselines_and_prompts_of_their_own():
 
 
 def test_a_control_that_nothing_measures_is_refused():
-    assert refused(evaluation={"enabled": False, "control_steps": 5}) == (
-        "parameters cell: evaluation.control_steps = 5 trains a control that nothing would measure; write "
-        "0, or evaluation.enabled = true"
+    assert refused(evaluation={"enabled": False, "control": True}) == (
+        "parameters cell: evaluation.control = True trains a control that nothing would measure; write "
+        "false, or evaluation.enabled = true"
     )
 
 
@@ -242,5 +244,22 @@ def test_another_model_is_asked_of_the_hub_and_missed_offline(sections, field, t
 
 
 def test_a_second_judge_that_is_never_asked_is_not_downloaded():
-    params = load("tiny", evaluation={"enabled": False, "control_steps": 0, "second_judge": "me/mine"})
+    params = load("tiny", evaluation={"enabled": False, "control": False, "second_judge": "me/mine"})
     assert not asks_network(params, environ=NO_LOGIN)
+
+
+def test_no_more_questions_are_asked_for_than_there_are():
+    assert len(game_questions()["held_out"]) == NUM_HELD_OUT
+
+
+CONTRADICTIONS = {
+    "opponent.max_prediction_tokens": {"opponent": {"num_predictions": 3, "max_prediction_tokens": 64}},
+    "evaluation.control": {"reward": {"preset": "validity"}, "evaluation": {"control": True}},
+    "game.two_sided": {"reward": {"preset": "graded"}, "game": {"two_sided": True}},
+}
+
+
+@pytest.mark.parametrize("field", CONTRADICTIONS)
+def test_what_would_mislead_is_refused(field):
+    with pytest.raises(ParamsError, match=rf"{re.escape(field)} = "):
+        load("default", **CONTRADICTIONS[field])

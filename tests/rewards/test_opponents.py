@@ -261,8 +261,9 @@ def test_judging_agrees_with_writing_out_on_the_embedded_model(cache_dir: Path) 
     decoded = [left == output for left, output in zip(predictions, outputs, strict=True)]
     judged = is_right(opponent, programs, outputs)
     agreeing = sum(left == right for left, right in zip(decoded, judged, strict=True))
-    own = [text for text in predictions if text and len(text) < 40]
-    its = [code for code, text in zip(programs, predictions, strict=True) if text and len(text) < 40]
+    whole = [bool(text) and len(text) < 20 for text in predictions]  # below the 24 tokens: not cut
+    own = [text for text, kept in zip(predictions, whole, strict=True) if kept]
+    its = [code for code, kept in zip(programs, whole, strict=True) if kept]
     agreeing_with_itself = sum(is_right(opponent, its, [normalised(text) for text in own]))
     print(
         f"agree on {agreeing} of {len(programs)}, on its own predictions {agreeing_with_itself} of {len(own)}"

@@ -5,16 +5,11 @@ import time
 import pytest
 
 from rlnb.sandbox import Sandbox
+from rlnb.tasks.game_determinism import forbidden_use
 from rlnb.tasks.game_programs import (
-    ADDRESS,
-    CHANCE,
-    CLOCK,
     CONSTRUCTS,
-    MACHINE,
-    OUTSIDE,
     constructs_of,
     echoes,
-    forbidden_use,
     is_trivial,
     shape_of,
     states_value,
@@ -45,7 +40,7 @@ STRIPPED = {
     "match 7:\n    case 7:\n        '42'\nprint(7)": "match 7:\n    case 7:\n        pass\nprint(7)",
     "x = 7  # type: 'prints 42'\nprint(x)": "x = 7\nprint(x)",
     "x: 'prints 42' = 7\nprint(x)": "x: None = 7\nprint(x)",
-    "x: 'prints 42'\nprint(7)": "x: None\nprint(7)",
+    "x: 'prints 42'\nprint(7)": "print(7)",
     "from typing import Literal\nx: Literal['42'] = 7\nprint(x)": (
         "from typing import Literal\nx: None = 7\nprint(x)"
     ),
@@ -56,11 +51,27 @@ STRIPPED = {
         "from dataclasses import dataclass\n\n@dataclass\nclass A:\n    x: None = 7\nprint(A())"
     ),
     "print(  0x2A ,\n\n  'a'\n  'b' )": "print(42, 'ab')",
+    "x = 'Output: 99'\nprint('sunday')": "print('sunday')",
+    "output_is_99 = 0\nprint(7)": "print(7)",
+    "x: str = 'Output: 99'\ny: int = -99\nprint(7)": "print(7)",
+    "x: list[int] = [99]\nprint(7)": "x: list[int]\nprint(7)",
+    "x = y = f'Output: {99}'\nz = {'Output': [99, {9}]}\nprint(7)": "print(7)",
+    "(x := 'Output: 99')\nprint(7)": "print(7)",
+    "a, b = (7, 'Output: 99')\nprint(a)": "a = 7\nprint(a)",
+    "a, b, c = (7, '99', 8)\nprint(a, c)": "a, c = (7, 8)\nprint(a, c)",
+    "a = b = 7\nprint(b)": "b = 7\nprint(b)",
+    "x = 'Output: 99'\ny = x\nz = (y, x)\nprint(7)": "print(7)",
+    "def f():\n    x = 'Output: 99'\nprint(f())": "def f():\n    pass\nprint(f())",
+    "if 1:\n    x = '99'\nprint(7)": "if 1:\n    pass\nprint(7)",
+    "assert True, 'Output: 99'\nprint(7)": "assert True\nprint(7)",
+    "n = 7\nassert n, f'Output: {n}'\nprint(n)": "n = 7\nassert n\nprint(n)",
+    "try:\n    assert 1, 'Output: 99'\nexcept AssertionError as e:\n    pass\nprint(7)": (
+        "try:\n    assert 1\nexcept AssertionError as e:\n    pass\nprint(7)"
+    ),
     # Kept: it does something, or it is code.
     "x: int = 7\nprint(x)": "x: int = 7\nprint(x)",
     "f'{42:d}'\nprint(7)": "f'{42:d}'\nprint(7)",
     "x: print('a') = 7\nprint(x)": "x: print('a') = 7\nprint(x)",
-    "s = 'prints 42'\nprint(7)": "s = 'prints 42'\nprint(7)",
     "lambda: '42'\nprint(7)": "lambda: '42'\nprint(7)",
     "n = 7\nf'{print(n)}'": "n = 7\nf'{print(n)}'",
     "print('# no comment')": "print('# no comment')",
@@ -77,6 +88,21 @@ SAME = [
     "if 1:\n    '''nothing'''\nelse:\n    print('no')\nprint(not 0, -2 ** 2, (-2) ** 2, 2 ** -1)",
     "a, *b = 1, 2, 3\nprint(b[::-1], (1,), lambda_ := 4)",
     "from collections import namedtuple\nP = namedtuple('P', 'x y')\nprint(P(1, y=2))",
+    "try:\n    assert 0, 'caught'\nexcept AssertionError as e:\n    print(e)",
+    "try:\n    assert 0, print('said')\nexcept AssertionError:\n    pass",
+    "class A:\n    x = 'field'\nprint(A.x)\nx = 'unread'",
+    "x = 'a'\ndef f():\n    global x\n    x = 'b'\nf()\nprint(x)",
+    "def f():\n    x = 'a'\n    def g():\n        nonlocal x\n        x = 'b'\n    g()\nprint(f())",
+    "x = 'by name'\nprint(globals()['x'], eval('x'))",
+    "x = 3\nx += 4\nprint(7)",
+    "try:\n    x = 1\n    del x\n    y = x\nexcept NameError:\n    print('unbound')",
+    "try:\n    a, b = 1, 2, 3\nexcept ValueError as e:\n    print(e)",
+    "__name__ = 'm'\nclass A: pass\nprint(A)",
+    "try:\n    x = {[]: 1}\n    y = -'a'\nexcept TypeError as e:\n    print(e)",
+    "try:\n    x: nothing = 'a'\nexcept NameError as e:\n    print(e)",
+    "class A:\n    def __del__(self):\n        print('gone')\na = A()\na = None\nprint('end')",
+    "a = b = c = 1\na, b = b, a\nprint(a, c)",
+    "x = 7\ny = x\nx = y + 1\nprint(x, y)",
     "for k in 'ab':\n    'text'\n    print(k, end=';')\nelse:\n    print('\\n\\t\"quoted\" \\'both\\'')",
     "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    'why'\n    print(e)\nfinally:\n    'end'",
 ]
@@ -115,61 +141,6 @@ def test_of_what_is_no_program_nothing_is_said(code):
     assert [f(code) for f in (forbidden_use, shape_of)] == ["", ""]
     assert [is_trivial(code), echoes(code, "1"), states_value(code, "1")] == [False, False, ""]
     assert constructs_of(code) == ()
-
-
-FORBIDDEN = {
-    "import time\nprint(time.time())": f"Line 1 imports time, {CLOCK}.",
-    "x = 1\nfrom time import sleep": f"Line 2 imports time, {CLOCK}.",
-    "import datetime as d\nprint(d.date.today())": f"Line 2 uses today, {CLOCK}.",
-    "from datetime import datetime\nprint(datetime.now().year)": f"Line 2 uses now, {CLOCK}.",
-    "import random\nprint(random.random())": f"Line 1 uses random without a seed, {CHANCE}.",
-    "from random import choice\nprint(choice('ab'))": f"Line 1 uses random without a seed, {CHANCE}.",
-    "import random\nr = random.Random()": f"Line 1 uses random without a seed, {CHANCE}.",
-    "import random\nrandom.seed(None)": f"Line 1 uses random without a seed, {CHANCE}.",
-    "import random\nr = random.SystemRandom(7)": f"Line 1 uses random without a seed, {CHANCE}.",
-    "import secrets": f"Line 1 imports secrets, {CHANCE}.",
-    "import math, uuid": f"Line 1 imports uuid, {CHANCE}.",
-    "import os.path": f"Line 1 imports os, {MACHINE}.",
-    "import sys\nprint(sys.argv)": f"Line 2 uses sys.argv, {MACHINE}.",
-    "from sys import stdout, modules": f"Line 1 imports modules from sys, {MACHINE}.",
-    "import platform, gc": f"Line 1 imports gc, {MACHINE}.",
-    "import threading": f"Line 1 imports threading, {OUTSIDE}.",
-    "from urllib.request import urlopen": f"Line 1 imports urllib, {OUTSIDE}.",
-    "print(id(7))": f"Line 1 uses id, {ADDRESS}.",
-    "xs = 'ab'\nprint(max(xs, key=hash))": f"Line 2 uses hash, {ADDRESS}.",
-    "print('a'.__hash__())": f"Line 1 uses __hash__, {ADDRESS}.",
-    "print(object())": f"Line 1 uses object(), {ADDRESS}.",
-    "print(__file__)": f"Line 1 uses __file__, {MACHINE}.",
-    "print(len(dir()))": f"Line 1 uses dir, {MACHINE}.",
-    "print(globals())": f"Line 1 uses globals, {MACHINE}.",
-    "n = int(input())": f"Line 1 uses input, {OUTSIDE}.",
-    "print(open('/etc/hosts').read())": f"Line 1 uses open, {OUTSIDE}.",
-    "print(2)\nimport os\nimport time": f"Line 2 imports os, {MACHINE}.",
-}
-ALLOWED = [
-    "print(7)", "import math\nprint(math.pi)", "import random\nrandom.seed(7)\nprint(random.random())",
-    "from random import Random\nprint(Random(7).random())", "import random\nr = random.Random(x=7)",
-    "import datetime\nprint(datetime.date(2024, 2, 28) + datetime.timedelta(2))", "id = 7\nprint(id)",
-    "def hash(s):\n    return len(s)\nprint(hash('a'))",
-    "def f(input, dir=1):\n    return input + dir\nprint(f(2))",
-    "import sys\nsys.setrecursionlimit(99)\nsys.stdout.write('a')",
-    "class A(object):\n    pass\nprint(A.__name__)",
-    "class A:\n    def __hash__(self):\n        return 1\nprint({A(): 1}[A()] if 0 else 2)",
-    "exec('print(7)')", "class T:\n    def now(self):\n        return 7\nprint(T().now())",
-    "print(eval('2 + 3'))", "if __name__ == '__main__':\n    print(7)",
-    "from collections import Counter\nprint(Counter('ab'))", "import random as id\nid.seed(3)",
-    "time = 3\nprint(time.real)", "for open in range(3):\n    print(open)",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("code", FORBIDDEN)
-def test_what_depends_on_more_than_the_program_is_named_with_what_to_do_instead(code):
-    assert forbidden_use(code) == FORBIDDEN[code]
-
-
-@pytest.mark.parametrize("code", ALLOWED)
-def test_what_depends_on_the_program_alone_is_allowed(code):
-    assert forbidden_use(code) == ""
 
 
 TRIVIAL = [
@@ -252,7 +223,8 @@ TWINS = [
 STRANGERS = [
     ("print(n * 2)", "print(n + 2)"), ("print(1)", "print(1.0)"), ("print(1)", "print('1')"),
     ("print(1)", "print(1, 2)"), ("print(s.upper())", "print(s.lower())"), ("print(sum(x))", "print(max(x))"),
-    ("print(True)", "print(False)"), ("a, b = 1, 2\nprint(a)", "a, b = 1, 2\nprint(b)"),
+    ("print(True)", "print(False)"),
+    ("a, b = 1, 2\nprint(a - b)", "a, b = 1, 2\nprint(b - a)"),
     ("print(1)", "x = 1\nprint(x)"), ("print(x[1])", "print(x[1:])"),
 ]  # fmt: skip
 
@@ -289,7 +261,9 @@ STATED = [
     ("print(6)  # the answer is 16", "6", "false"), ("print(True)  # False", "True", "false"),
     ("'''Output: 42'''\nprint(6)", "6", "false"), ("print(6)", "6", ""), ("print(6)  # double it", "6", ""),
     ("# add 2 to n\nprint(6)", "6", ""), ("print('# Output: 6')", "# Output: 6", ""),
-    ('"""Doubles a number."""\nprint(6)', "6", ""), ("", "", ""), ("s = 'Output: 42'\nprint(6)", "6", ""),
+    ('"""Doubles a number."""\nprint(6)', "6", ""), ("", "", ""), ("s = 'Output: 42'\nprint(s)", "6", ""),
+    ("s = 'Output: 42'\nprint(6)", "6", "false"), ("s = f'Output: {6}'\nprint(6)", "6", "true"),
+    ("assert 1, 'Output: 6'\nprint(6)", "6", "true"), ("n = 42\nprint(6)", "6", ""),
     ("# Step 1: double\nprint(6)", "6", ""), ("42\nprint(6)", "6", ""),
     ("# prints the sum\nprint(6)", "6", ""), ("#\n#!\nprint(6)", "6", ""),
     ("# loop 3 times\nprint(6)", "6", ""),
@@ -361,6 +335,9 @@ HOSTILE = {
     "words in a comment": "# " + "prints " * 2300,
     "signs in a comment": "# " + "=-" * 8000,
     "numbers in a comment": "# = " + "1.1-" * 4000,
+    "copies of copies": "x0=1\n" + "".join(f"x{n}=x{n - 1}\n" for n in range(1, 1000)),
+    "copies across functions": "".join(f"def f():\n x{n}=1\n x{n + 1}=x{n}\n" for n in range(400)),
+    "texts in texts": "exec('" * 2000,
     "megabytes": "x = 1\n" * 10**6,
 }
 

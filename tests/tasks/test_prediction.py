@@ -14,6 +14,7 @@ from rlnb.tasks.prediction import (
     SHOTS,
     answered,
     asked,
+    holds_control_token,
     is_readable,
     normalised,
     parse_prediction,
@@ -60,8 +61,8 @@ ANSWERS = {
     "\n```": "",
     "": "",
     "a ``` b\n```": "a ``` b",
-    "  a\n```": "  a",
-    "\n\n5\n```": "\n\n5",
+    "  a\n```": "a",
+    "\n\n5\n```": "5",
     "1\r\n2\r\n```": "1\n2",
 }
 
@@ -87,9 +88,9 @@ def test_the_right_answer_to_a_readable_output_is_read_as_that_output(text):
         assert parse_prediction(answered(output) + "\n\nProgram:\n```python\nx\n```") == output
 
 
-def test_ends_of_lines_and_blanks_at_them_do_not_count_but_blanks_in_front_do():
+def test_ends_of_lines_and_blanks_around_lines_do_not_count_but_indentation_among_them_does():
     assert normalised("a \r\nb\t\r\n\n") == "a\nb"
-    assert normalised("\n a") == "\n a" != normalised("a")
+    assert normalised("a\n b") == "a\n b" != normalised("a\nb")
     assert normalised("a\rb") == "a\nb"
 
 
@@ -104,3 +105,32 @@ UNREADABLE = ["\x1b[1m", "\x00", "a\n```\nb", "```", " ~~~", "\ufffd", "a\u200bb
 @pytest.mark.parametrize("output", UNREADABLE, ids=repr)
 def test_an_output_that_no_answer_can_hold(output):
     assert not is_readable(output)
+
+
+@pytest.mark.parametrize(
+    ("printed", "same"),
+    [
+        ("\nzebra\n", "zebra"),
+        (" zebra\n", "zebra"),
+        ("  a\n    b\n", "a\n  b"),
+        ("\n\n1\n\n2\n\n", "1\n\n2"),
+        ("e\u0301", "\u00e9"),
+    ],
+)
+def test_what_nobody_sees_is_no_difference(printed, same):
+    assert normalised(printed) == same
+
+
+@pytest.mark.parametrize("text", ["<|im_end|>", "x = '<|endoftext|>'", "</s>", "[INST]", "<end_of_turn>"])
+def test_markers_of_chats_are_no_output_and_no_program(text):
+    assert holds_control_token(text) and not is_readable(text)
+
+
+@pytest.mark.parametrize("text", ["a < b | c > d", "<s", "x[i]", "1 << 3", "<b>bold</b>", "[1, 2]"])
+def test_what_only_looks_like_a_marker_is_let_through(text):
+    assert not holds_control_token(text) and is_readable(text)
+
+
+@pytest.mark.parametrize("text", ["\u3164", "\u2800", "a\u034f", "\u200b", "\x1b[31m", "\ufffd"])
+def test_what_cannot_be_seen_is_not_readable(text):
+    assert not is_readable(text)

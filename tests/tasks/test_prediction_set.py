@@ -7,7 +7,8 @@ import pytest
 from rlnb.errors import ParamsError
 from rlnb.sandbox import Sandbox
 from rlnb.tasks import prediction_set as module
-from rlnb.tasks.game_programs import echoes, forbidden_use, is_trivial, without_comments
+from rlnb.tasks.game_determinism import forbidden_use
+from rlnb.tasks.game_programs import echoes, is_trivial, without_comments
 from rlnb.tasks.prediction import SHOTS, is_readable, normalised
 from rlnb.tasks.prediction_set import PREDICTION_LEVELS, prediction_set, read_programs
 

@@ -1,6 +1,7 @@
 """Training on the code game: opponents that disturb nothing, and runs that go on where they stopped."""
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from rlnb.training.code_game import (
     game_dataset,
     game_rows,
     largest_mean,
+    opponent_share,
 )
 
 NUM_STEPS, STOP_STEP, NUM_MEMBERS = 4, 2, 4
@@ -264,9 +266,18 @@ def test_a_checkpoint_without_the_files_of_the_game_changes_nothing(cache_dir: P
 
 def test_the_largest_mean_over_a_window_skips_what_was_not_measured() -> None:
     assert largest_mean([0.0, 0.2, 0.4, 0.0], 2) == pytest.approx(0.3)
-    assert largest_mean([0.1, None, 0.5], 2) == 0.5
-    assert largest_mean([0.2, 0.4], 5) == pytest.approx(0.3)
-    assert largest_mean([None, None], 1) != largest_mean([None, None], 1)  # nan
+    assert largest_mean([0.1, None, 0.5], 2) == pytest.approx(0.3)
+    assert math.isnan(largest_mean([0.2, 0.4], 5))  # two steps are no mean of five
+
+
+def test_the_opponents_share_is_that_of_the_steps_which_were_logged():
+    rows = [
+        {"step": 0, "heldout/game/win_share": 0.2},
+        {"step": 1, "step_time": 10.0, "time/opponent_seconds": 1.0},
+        {"step": 2, "step_time": 30.0, "time/opponent_seconds": 3.0},
+    ]
+    assert opponent_share(rows) == pytest.approx(0.1)
+    assert math.isnan(opponent_share(rows[:1]))
 
 
 def test_the_pool_is_saved_and_loaded_whole(tmp_path: Path) -> None:
