@@ -200,7 +200,7 @@ def test_two_roles_need_baselines_and_prompts_of_their_own():
 
 def test_a_control_that_nothing_measures_is_refused():
     assert refused(evaluation={"enabled": False, "control": True}) == (
-        "parameters cell: evaluation.control = True trains a control that nothing would measure; write "
+        "parameters cell: evaluation.control = true trains a control that nothing would measure; write "
         "false, or evaluation.enabled = true"
     )
 
