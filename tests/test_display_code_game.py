@@ -158,7 +158,7 @@ def test_the_legends_of_a_full_figure_lie_beside_each_other_below_the_panels():
 
 
 def test_the_live_figure_draws_what_a_tracker_wrote_and_an_empty_run(tmp_path, monkeypatch):
-    shown = []
+    shown, open_before = [], plt.get_fignums()
     monkeypatch.setattr("rlnb.display.plots.display", lambda figure, display_id: shown.append(figure))
     LiveGame(tmp_path).update(0, 5)
     metrics = row(1, BROKEN) | {"heldout/game/opponent_right": math.nan}
@@ -172,7 +172,7 @@ def test_the_live_figure_draws_what_a_tracker_wrote_and_an_empty_run(tmp_path, m
     assert lines_of(empty)["valid"] == []
     assert lines_of(started)["valid"] == [[1, 0]]
     assert lines_of(started)["opponent right on valid"] == [[1, None]]
-    assert plt.get_fignums() == []
+    assert plt.get_fignums() == open_before
 
 
 def comparison() -> list[dict]:

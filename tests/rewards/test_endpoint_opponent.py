@@ -109,7 +109,8 @@ def test_it_is_made_from_the_parameters(server):
     overrides = {"opponent": section, "evaluation": {"second_judge": "none"}}
     params = load_params("grpo_code_game", profile="default", overrides=overrides, environ={})
     opponent = EndpointOpponent.from_params(params.opponent, seed=4)
-    assert opponent == EndpointOpponent(Endpoint(address(server), "served", num_parallel=3), 0, 1, 0.7, 64, 4)
+    asked = Endpoint(address(server), "served", num_parallel=3)
+    assert opponent == EndpointOpponent(asked, 0, 1, 0.7, params.opponent.max_prediction_tokens, 4)
     server.texts = {ADDS: ["4"]}
     assert opponent.judge([ADDS], ["4"])[0].is_right
     assert server.asked[0][1]["model"] == "served"
