@@ -89,7 +89,6 @@ class GameEvaluation:
         policy: Policy,
         *,
         num_prompts: int,
-        with_second: bool = True,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Played]:
         """Play `num_programs` rounds with each of the first held-out questions; keeps the random state."""
@@ -116,7 +115,7 @@ class GameEvaluation:
             for question, completion, one in zip(questions, completions, rounds, strict=True)
             if one.kind != "sandbox_error"
         ]
-        return self.with_second(played) if with_second and self.second else played
+        return self.with_second(played) if self.second else played
 
     def predictor_metrics(self, policy: Policy) -> dict[str, float]:
         """How well the policy itself predicts the fixed programs, in the two-sided game; else nothing."""

@@ -255,7 +255,7 @@ def test_an_evaluation_asks_the_same_each_time_and_keeps_the_random_state(tmp_pa
         torch.manual_seed(3)
         state = torch.random.get_rng_state()
         first, second = (evaluate(policy, num_prompts=3) for _ in range(2))
-        without = evaluate(policy, num_prompts=3, with_second=False)
+        without = replace(evaluate, second=None)(policy, num_prompts=3)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert first == second
     assert [one.question for one in first] == [q for q in game_questions()["held_out"][:3] for _ in (1, 2)]

@@ -1,5 +1,6 @@
 """A program that depends on an accident is told by what it prints; one that does not is left in peace."""
 
+import contextlib
 import os
 import random
 import re
@@ -301,11 +302,12 @@ def test_parameters_ask_for_limits_and_level():
 
 
 def processes_below() -> list[str]:
-    """Children of this process and their children."""
+    """Children of this process and their children; a thread may end while they are read."""
     found = []
     for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            found += [pid, *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for pid in (task / "children").read_text().split():
+                found += [pid, *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return found
 
 
