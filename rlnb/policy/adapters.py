@@ -40,6 +40,12 @@ class AdapterValues:
         """Hold from here on what the adapters hold now."""
         self.values.update(AdapterValues.of(policy).values)
 
+    def move(self, policy: Policy, rate: float) -> None:
+        """Go towards what the adapters hold now: v + rate * (now - v), an exponential average of weights."""
+        with torch.no_grad():
+            for name, parameter in adapters_of(policy):
+                self.values[name].lerp_(parameter.to(self.values[name].dtype), rate)
+
     def put_into(self, policy: Policy) -> None:
         """Let the adapters hold these values again."""
         for name, parameter in adapters_of(policy):

@@ -26,7 +26,7 @@ def model_directory(model_id: str, cache_dir: str | Path) -> str:
     if model_id == "embedded":
         return str(built_once(Path(cache_dir) / EMBEDDED_NAME, convert_embedded))
     if model_id == "tiny":
-        return str(built_once(Path(cache_dir) / "tiny", build_tiny))
+        return str(built_once(Path(cache_dir) / "tiny-2x128", build_tiny))
     return model_id
 
 
@@ -75,7 +75,7 @@ def convert_embedded(directory: Path) -> None:
 
 
 def build_tiny(directory: Path) -> None:
-    """A Llama of two layers with random weights and a tokenizer of bytes: every code path in seconds."""
+    """A Llama of two layers, random weights, a tokenizer of bytes: it learns small games in minutes."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -94,13 +94,12 @@ def build_tiny(directory: Path) -> None:
     )
     config = LlamaConfig(
         vocab_size=len(vocabulary),
-        hidden_size=64,
-        intermediate_size=128,
+        hidden_size=128,
+        intermediate_size=384,
         num_hidden_layers=2,
         num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=2048,
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from rlnb.policy.loading import Policy
 
@@ -50,40 +50,104 @@ def generate(
     adapters disabled. received: called with (number of the prompt, completion) as soon as a batch is written,
     shortest prompts first; progress with (done, all) after each batch.
     """
-    tokenizer, model = policy.tokenizer, policy.model
-    ends = list(model.generation_config.eos_token_id if ends is None else ends)
-    sampling = (
-        {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-        if temperature
-        else {"do_sample": False}
-    )
-    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+    tokenizer = policy.tokenizer
     completions = [""] * len(prompts)
-    adapters_off = model.disable_adapter() if reference else nullcontext()
-    with generating(policy), adapters_off:
+    num_done = 0
+    with generating(policy), policy.model.disable_adapter() if reference else nullcontext():
         torch.manual_seed(seed)
-        num_done = 0
-        for rows in batches(order, [len(prompts[row]) for row in order], batch_size):
-            batch = tokenizer(
-                [prompts[row] for row in rows], return_tensors="pt", padding=True, padding_side="left"
-            )
-            batch = {name: batch[name].to(policy.device) for name in ("input_ids", "attention_mask")}
-            prompt_length = batch["input_ids"].shape[1]
-            stopping = [StopWhenComplete(tokenizer, prompt_length, is_complete)] if is_complete else []
-            output = model.generate(
-                **batch, **sampling, max_new_tokens=max_new_tokens, use_cache=True,
-                eos_token_id=ends, pad_token_id=tokenizer.pad_token_id,
-                stopping_criteria=StoppingCriteriaList(stopping),
-            )  # fmt: skip
-            new_tokens = output[:, prompt_length:].tolist()
+        for rows, new_tokens in generated_batches(
+            policy, prompts, max_new_tokens=max_new_tokens, temperature=temperature, batch_size=batch_size,
+            ends=ends, is_complete=is_complete,
+        ):  # fmt: skip
             for row, tokens in zip(rows, new_tokens, strict=True):
-                completions[row] = tokenizer.decode(until_end(tokens, ends), skip_special_tokens=True)
+                completions[row] = tokenizer.decode(tokens, skip_special_tokens=True)
                 if received:
                     received(row, completions[row])
             num_done += len(rows)
             if progress:
-                progress(num_done, len(order))
+                progress(num_done, len(prompts))
     return completions
+
+
+def generate_ids(
+    policy: Policy,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    row_seeds: Sequence[int],
+    batch_size: int = 32,
+) -> list[tuple[int, ...]]:
+    """The tokens of one completion a prompt, its end token included; each drawn from its own seed.
+
+    So what is written behind a prompt does not depend on what is written beside it, rounding aside.
+    """
+    completions: list[tuple[int, ...]] = [()] * len(prompts)
+    with generating(policy):
+        for rows, new_tokens in generated_batches(
+            policy, prompts, max_new_tokens=max_new_tokens, temperature=temperature, batch_size=batch_size,
+            row_seeds=row_seeds,
+        ):  # fmt: skip
+            for row, tokens in zip(rows, new_tokens, strict=True):
+                completions[row] = tuple(tokens)
+    return completions
+
+
+def generated_batches(
+    policy: Policy,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    batch_size: int,
+    ends: Sequence[int] | None = None,
+    is_complete: Callable[[str], bool] | None = None,
+    row_seeds: Sequence[int] | None = None,
+) -> Iterator[tuple[list[int], list[Sequence[int]]]]:
+    """Batch after batch the numbers of its prompts and their new tokens, up to and with an end token."""
+    tokenizer, model = policy.tokenizer, policy.model
+    ends = list(model.generation_config.eos_token_id if ends is None else ends)
+    sampling: dict[str, Any] = {"do_sample": False}
+    if (
+        row_seeds is not None
+    ):  # what is trained on: some models come with a penalty that training knows not of
+        sampling["repetition_penalty"] = 1.0
+    elif temperature:
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+    for rows in batches(order, [len(prompts[row]) for row in order], batch_size):
+        batch = tokenizer(
+            [prompts[row] for row in rows], return_tensors="pt", padding=True, padding_side="left"
+        )
+        batch = {name: batch[name].to(policy.device) for name in ("input_ids", "attention_mask")}
+        prompt_length = batch["input_ids"].shape[1]
+        stopping = [StopWhenComplete(tokenizer, prompt_length, is_complete)] if is_complete else []
+        noise = [] if row_seeds is None or not temperature else [
+            RowNoise([row_seeds[row] for row in rows], temperature, policy.device)
+        ]  # fmt: skip
+        output = model.generate(
+            **batch, **sampling, max_new_tokens=max_new_tokens, use_cache=True,
+            eos_token_id=ends, pad_token_id=tokenizer.pad_token_id,
+            stopping_criteria=StoppingCriteriaList(stopping), logits_processor=LogitsProcessorList(noise),
+        )  # fmt: skip
+        yield rows, [until_end(tokens, ends) for tokens in output[:, prompt_length:].tolist()]
+
+
+class RowNoise(LogitsProcessor):
+    """Gumbel noise from a random state of each row's own: the largest of the sums is a sample.
+
+    argmax(logits / T + g) is distributed as softmax(logits / T); Maddison et al. 2014, "A* Sampling".
+    """
+
+    def __init__(self, seeds: Sequence[int], temperature: float, device: torch.device) -> None:
+        self.temperature = temperature
+        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        noisy = scores.float() / self.temperature
+        for row, generator in zip(noisy, self.generators, strict=True):
+            row.sub_(torch.empty_like(row).exponential_(generator=generator).log_())
+        return noisy
 
 
 def batches(rows: Sequence[int], lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:

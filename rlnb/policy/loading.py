@@ -75,9 +75,11 @@ def load_policy(
         )
     else:
         model, tokenizer = load_with_transformers(source, params, is_trained=is_trained)
-    if is_trained and not params.adapters:
+    if is_trained and not params.adapters and params.lora_rank:
         check_targets(model, params)
         model = with_fresh_adapters(model, params, checkpointing=checkpointing, seed=seed)
+    elif params.id == "tiny" and not params.lora_rank:
+        model = with_fresh_weights(model, seed=seed)
     complete_tokenizer(model, tokenizer)
     return Policy(model, tokenizer, source, params.engine, tuple(model.generation_config.eos_token_id))
 
@@ -162,6 +164,15 @@ def with_fresh_adapters(model: Any, params: ModelParams, *, checkpointing: str |
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+
+
+def with_fresh_weights(model: Any, *, seed: int) -> Any:
+    """A model of the same shape with random weights of this seed: what is trained whole has no base."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        fresh = type(model)(model.config).to(model.device, model.dtype)
+    fresh.generation_config = model.generation_config
+    return fresh
 
 
 def check_base(adapters: str, source: str) -> None:

@@ -17,7 +17,7 @@ MODEL_FIELDS = ("id", "lora_rank", "lora_target_modules")  # whose change makes 
 # Fields that say how long, where and how fast, not what is learned: they may change from attempt to attempt.
 FREE_FIELDS = (
     "resume", "num_threads", "save_steps", "save_total_limit", "gradient_checkpointing",
-    "base_url", "batch_size",
+    "base_url", "batch_size", "num_parallel", "tokens_per_pass", "prompt_memo",
 )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def shape_of(params: NotebookParams) -> dict[str, Any]:
     values = params.model_dump(mode="json")
     shape = {"seed": values["seed"]}
     shape |= {f"model.{name}": values["model"][name] for name in MODEL_FIELDS}
-    for section in ("tasks", "board", "prompt", "game", "opponent", "reward", "training"):
+    for section in ("tasks", "board", "prompt", "game", "opponent", "reward", "advantage", "training"):
         fields = values.get(section, {})
         shape |= {f"{section}.{name}": value for name, value in fields.items() if name not in FREE_FIELDS}
     return shape

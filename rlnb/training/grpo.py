@@ -5,24 +5,21 @@ The step itself is TRL's; docs/one_grpo_step.md maps each hook here to the metho
 
 import math
 import random
-import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import torch
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig
 
-from rlnb.errors import ParamsError, Preempted, TrainingDiverged
+from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.metrics import Tracker
 from rlnb.policy import Policy
 from rlnb.tasks import Task
 from rlnb.tasks.prompts import PromptForm, build_prompt
+from rlnb.training.stop_signal import StopSignal
 
 INVALID = (  # metrics
     "status/no_code_share", "status/syntax_error_share", "strategy/no_code_share",
@@ -144,7 +141,7 @@ def settle_adapters(trainer: Any) -> None:
 
 
 class StopOnSignal(TrainerCallback):
-    """On SIGTERM or SIGUSR1 (SLURM: time is nearly up, or preemption) save and stop at the end of the step.
+    """On SIGTERM or SIGUSR1 save and stop at the end of the step.
 
     Not transformers' `enable_jit_checkpoint`, which saves in mid-step and so loses a step. Use as a context
     manager around `train()`: it puts the handlers back, and raises Preempted when a signal has cut training
@@ -154,46 +151,22 @@ class StopOnSignal(TrainerCallback):
     def __init__(self, trainer: Any) -> None:
         # Before the others, so that no evaluation is begun in the seconds that are left.
         trainer.callback_handler.callbacks.insert(0, self)
-        self.received = ""
-        self._finished = False
-        self._previous: dict[int, Any] = {}
+        self.stop = StopSignal()
 
     def __enter__(self) -> "StopOnSignal":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGUSR1):
-                self._previous[number] = signal.signal(number, self._receive)
+        self.stop.__enter__()
         return self
 
-    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        if error_type is None and self.received and not self._finished:
-            raise Preempted(
-                f"{self.received}: the checkpoint of this step is saved; run again to go on from it"
-            )
-
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        self.received = signal.Signals(number).name
+    def __exit__(self, *error: Any) -> None:
+        self.stop.__exit__(*error)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        self._finished = state.global_step >= state.max_steps
-        received = received_by_any_rank(self.received, args)
-        if received:
-            self.received = received
+        if self.stop.after_step(is_last=state.global_step >= state.max_steps):
             control.should_save = True
             control.should_training_stop = True
         return control
-
-
-def received_by_any_rank(received: str, args: TrainingArguments) -> str:
-    """The signal that one of the ranks got: all stop at the same step, or some would wait for ever."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return received
-    number = torch.tensor(signal.Signals[received] if received else 0, device=args.device)
-    torch.distributed.all_reduce(number, op=torch.distributed.ReduceOp.MAX)
-    return signal.Signals(number.item()).name if number else ""
 
 
 class MetricsReporter(TrainerCallback):

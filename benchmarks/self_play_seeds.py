@@ -1,0 +1,70 @@
+"""What self-play learns, seed by seed: a profile of spiral_self_play trained anew, judged at its last update.
+
+    python benchmarks/self_play_seeds.py --profile kuhn --seeds 1 2 3 4 5 --json
+    python benchmarks/self_play_seeds.py --profile cpu --kinds none rae leave_one_out gae --max-steps 100
+
+The rule of judging is fixed beforehand: the exact measures after the last update, never the best of a run.
+Runs are kept in outputs/seeds and resumed. `seconds`: wall time of play and updates, without evaluation.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlnb.machine import probe, recommend
+from rlnb.params import load_params, parse_set, resolve
+from rlnb.training.ablation import compare_advantages
+
+
+def judged(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Exact measures after the last update, and the seconds of play and updates."""
+    last = {
+        name: round(value, 4) for name, value in rows[-1].items() if name.startswith(("exact/", "arena/"))
+    }
+    seconds = sum(row.get("time/rollout_seconds", 0.0) + row.get("time/update_seconds", 0.0) for row in rows)
+    return {
+        "step": rows[-1]["step"],
+        "games": rows[-1].get("play/num_games", 0.0),
+        "seconds": round(seconds, 1),
+        **last,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--profile", default="kuhn", help="a file of params/spiral_self_play")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument(
+        "--kinds", nargs="+", default=[], help="advantages to compare; the profile's own by default"
+    )
+    parser.add_argument("--max-steps", type=int, default=0, help="updates of a run; the profile's by default")
+    parser.add_argument("--set", nargs="*", default=[], help="parameters, as for rlnb run: game.name=hex")
+    parser.add_argument("--out", default="outputs/seeds", help="where runs are kept")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+    asked = parser.parse_args()
+    params = load_params("spiral_self_play", profile=asked.profile, overrides=parse_set(*asked.set))
+    params = resolve(params, recommend(probe(ask_hub=False)))
+    if params.training.num_threads:
+        torch.set_num_threads(params.training.num_threads)
+    kinds = asked.kinds or [params.advantage.kind]
+    steps = asked.max_steps or params.training.max_steps
+    runs = compare_advantages(
+        params, Path(asked.out) / f"{asked.profile}-{steps}", kinds=kinds, seeds=asked.seeds, max_steps=steps
+    )
+    figures = {
+        kind: {str(seed): judged(rows) for seed, rows in of_kind.items()} for kind, of_kind in runs.items()
+    }
+    for kind, by_seed in figures.items():
+        for seed, found in by_seed.items():
+            print(kind, seed, found)
+    if asked.json:
+        print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

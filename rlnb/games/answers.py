@@ -1,0 +1,204 @@
+"""An answer in a player's own words, read back as one of the legal actions."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+# Only the end of a long text is read for an answer without a box, and only the last boxes: the last answer
+# counts, and the time to find it must not grow with what a hostile text repeats.
+READ_CHARACTERS = 4000
+READ_BOXES = 20
+BOX_CHARACTERS = 400
+
+_BOX = re.compile(r"boxed\s{0,4}\{")
+_COMMAND = re.compile(r"\\[A-Za-z]+\s{0,4}|\\.")
+_WRAPPED = re.compile(r"\\[A-Za-z]+\{(.*)\}", re.DOTALL)  # \text{...}
+_BULLET = re.compile(r"^[-*•]\s+")
+_TOKEN = re.compile(r"[0-9]+(?:\.[0-9]+)+|[^\W_]+|[^\w\s]")  # 4.5 is one token and no id
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+_PLAIN_NUMBER = re.compile(r"(?:[+-] )?[0-9]+(?= |$)")
+# A word for choosing, then words that only join: "my answer is", "I choose action", "I'll go with the id".
+_JOINING = r"(?: (?:is|:|=|would be|will be|be|to|the|a|my|action|id|number|option|→))*"
+_CHOICE = re.compile(rf"\b(?:answer|choice|choose|chose|chosen|pick|select|go with|decide on){_JOINING} ")
+_MENTION = re.compile(rf"\b(?:play|action|move|id|option){_JOINING} ")
+_LABEL = re.compile(r"^(?:(?:my|the|final|answer|action|id|option|choice|move|number|is|:|=) )+")
+_LEADING = re.compile(r"[*`$\"']*([+-]?[0-9]+)[*`$\"']*\s*(?:->|→|=|:|,|-|–|—|\(|because\b|since\b|as\b)")
+_PLACEHOLDERS = ("", "id", "the id", "action id", "action", "number", "…")
+_DROPPED = frozenset("\\.,;!?*$'\"`{}#_“”‘’")
+
+
+@dataclass(frozen=True)
+class ParsedAnswer:
+    """action: a legal id, or None with the problem and a reason that a player understands ("" when fine)."""
+
+    action: int | None
+    problem: Literal["no_action", "illegal"] | None
+    reason: str
+
+
+def shortened(actions: Collection[int], *, most: int = 12) -> str:
+    """'0, 1, 2', or the first ones and how many more there are."""
+    named = ", ".join(str(action) for action in list(actions)[:most])
+    return named if len(actions) <= most else f"{named} and {len(actions) - most} more"
+
+
+def parse_answer(text: str, words: Mapping[int, str]) -> ParsedAnswer:
+    r"""The action that a text names; words: the legal ids and their words, no two alike.
+
+    1. A box beats all other text, and the last one that holds an answer counts: `\boxed{4}`, `\boxed{bet}`,
+       `\boxed{\text{Action 4.}}`. One that is empty or repeats the prompt's "id" is passed over. One that
+       holds anything else is a failed answer, whatever the text around it says.
+    2. Without a box, the whole text or its last line as an id or words: "4", "**4.**", "4 -> bet", "d3".
+       A part of one action's words, and of no other's, stands for it, in a box too.
+    3. Else the last id or words behind a word for choosing: "Answer: 4", "I choose action 4, as 5 loses".
+    4. Else the last words of an action, in the last line ("I will bet now"); then those of more than one word
+       in all the text; then the last id that is called one ("so action 4 it is", "I play 4").
+    Any other number in running text ("there are 3 rows") is no answer. An id that is not legal is "illegal",
+    where nothing is found the problem is "no_action". Case, spaces, LaTeX, and full stops do not matter,
+    unless two actions differ by them alone. After a closing </think> only what follows it is read, if
+    anything does. Without a box, the last READ_CHARACTERS are read.
+    """
+    thought, closed, answer = text.rpartition("</think>")
+    if closed and answer.strip():
+        text = answer
+    reader = _Reader(words)
+    for content in _boxes(text):
+        found = reader.read(content)
+        if found is not None:
+            return reader.judge(found)
+        if plain(content) not in _PLACEHOLDERS:
+            reason = f"The box holds {_cut(content)!r}, which names no legal action; {reader.legal()}"
+            return ParsedAnswer(None, "no_action", reason)
+    found = reader.search(text[-READ_CHARACTERS:])
+    if found is None:
+        return ParsedAnswer(None, "no_action", f"The answer names no action; {reader.legal()}")
+    return reader.judge(found)
+
+
+def plain(text: str) -> str:
+    """Words and signs in lower case, one space apart, without LaTeX, mark-up and full stops."""
+    tokens = _TOKEN.findall(_COMMAND.sub(" ", text.replace("->", "→")).casefold())
+    return " ".join(token for token in tokens if token not in _DROPPED)
+
+
+def _cut(text: str, *, most: int = 60) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[:most] + "..."
+
+
+def _boxes(text: str) -> list[str]:
+    """What the last boxes hold, the last first; one that is never closed ends with its line."""
+    starts = [match.end() for match in _BOX.finditer(text)][-READ_BOXES:]
+    return [_inside(text[start : start + BOX_CHARACTERS]) for start in reversed(starts)]
+
+
+def _inside(text: str) -> str:
+    depth = 1
+    for brace in re.finditer(r"[{}]", text):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return text[: brace.start()]
+    return text.partition("\n")[0]
+
+
+class _Reader:
+    """The legal actions of one state, to be looked for; what is found is an id, legal or not."""
+
+    def __init__(self, words: Mapping[int, str]) -> None:
+        self.words = words
+
+    @cached_property
+    def exact(self) -> dict[str, int]:
+        return {name: action for action, name in self.words.items()}
+
+    @cached_property
+    def plain(self) -> dict[str, int]:
+        """Actions by their plain words; those that two share are left out."""
+        keys = {action: plain(name) for action, name in self.words.items()}
+        counts = Counter(keys.values())
+        return {key: action for action, key in keys.items() if key and counts[key] == 1}
+
+    def legal(self) -> str:
+        return f"legal: {shortened(self.words)}."
+
+    def judge(self, found: int | str) -> ParsedAnswer:
+        if isinstance(found, int) and found in self.words:
+            return ParsedAnswer(found, None, "")
+        return ParsedAnswer(None, "illegal", f"Action {found} is not legal here; {self.legal()}")
+
+    def read(self, content: str) -> int | str | None:
+        """A box: the answer alone, or a sentence with it."""
+        found = self.alone(content)
+        return self.in_sentence(plain(content), short=True) if found is None else found
+
+    def search(self, text: str) -> int | str | None:
+        """Free text without a box."""
+        lines = [line for line in text.splitlines() if line.strip()]
+        if not lines:
+            return None
+        last = plain(lines[-1])
+        for found in (self.alone(text), self.alone(lines[-1]), self.chosen(plain(text), _CHOICE)):
+            if found is not None:
+                return found
+        found = self.in_sentence(last, short=True)
+        return self.in_sentence(plain(text), short=False) if found is None else found
+
+    def alone(self, text: str) -> int | str | None:
+        """A text that is an id, the words of an action, or a part that only one action's words have."""
+        text = _BULLET.sub("", text.strip())
+        if len(text) > BOX_CHARACTERS:
+            return None
+        if _NUMBER.fullmatch(text):
+            return _as_id(text)
+        wrapped = _WRAPPED.fullmatch(text)
+        for name in (text, wrapped[1] if wrapped else ""):
+            if name in self.exact:
+                return self.exact[name]
+        found = plain(text)
+        if found in self.plain:
+            return self.plain[found]
+        found = _LABEL.sub("", found)
+        if _PLAIN_NUMBER.fullmatch(found):
+            return _as_id(found)
+        leading = _LEADING.match(text)
+        if leading:
+            return _as_id(leading[1])
+        holders = [action for name, action in self.plain.items() if f" {found} " in f" {name} "]
+        return holders[0] if found and len(holders) == 1 else None
+
+    def in_sentence(self, found: str, *, short: bool) -> int | str | None:
+        for answer in (self.chosen(found, _CHOICE), self.last_words(found, short=short)):
+            if answer is not None:
+                return answer
+        return self.chosen(found, _MENTION)
+
+    def chosen(self, found: str, cue: re.Pattern[str]) -> int | str | None:
+        """The id or the words right behind the last cue that has any behind it."""
+        for match in reversed(list(cue.finditer(found))):
+            number = _PLAIN_NUMBER.match(found, match.end())
+            if number:
+                return _as_id(number[0])
+            rest = f"{found[match.end() : match.end() + BOX_CHARACTERS]} "
+            names = [name for name in self.plain if rest.startswith(f"{name} ")]
+            if names:
+                return self.plain[max(names, key=len)]
+        return None
+
+    def last_words(self, found: str, *, short: bool) -> int | None:
+        """The action whose words end last, the longer ones where two end together."""
+        padded, best = f" {found} ", (-1, 0)
+        answer = None
+        for name, action in self.plain.items():
+            at = padded.rfind(f" {name} ") if short or " " in name else -1
+            if at >= 0 and (at + len(name), len(name)) > best:
+                best, answer = (at + len(name), len(name)), action
+        return answer
+
+
+def _as_id(number: str) -> int | str:
+    """The number, or its first digits where it is too long to be an id."""
+    digits = number.replace(" ", "")
+    return int(digits) if len(digits) <= 9 else digits[:9] + "..."

@@ -1,0 +1,257 @@
+"""Who else plays text games: random, MCTS, perfect play, equilibria; and what is known of the games.
+
+All of an opponent's randomness comes from the generator of the game it plays, so that a game does not depend
+on what else is played beside it.
+"""
+
+import os
+import random
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Protocol
+
+import pyspiel
+
+from rlnb.errors import ParamsError
+from rlnb.games.perfect_tictactoe import best_actions, board_of
+from rlnb.games.text_games import TextGame, load_game
+
+# Rounds of CFR+ after which a best responder gains next to nothing. OpenSpiel 2.0.2: exploitability 4e-5 for
+# Kuhn poker, 9e-4 for Leduc, 0.013 for liar's dice.
+CFR_ITERATIONS: Mapping[str, int] = {"kuhn_poker": 2000, "leduc_poker": 500, "liars_dice": 60}
+SLOW_GAMES = ("leduc_poker", "liars_dice")  # seconds: whoever waits is told
+FEWEST_SIMULATIONS, MOST_SIMULATIONS = 2, 1_000_000  # MCTS with one plays at random
+UCT_C, MCTS_MEMORY_MIB = 2.0, 1000
+# What MCTS would see of the other player; elsewhere "what the other player hides"
+HIDDEN: Mapping[str, str] = {
+    "kuhn_poker": "the other player's card",
+    "leduc_poker": "the other player's card",
+    "liars_dice": "the other player's dice",
+    "goofspiel": "the other player's bid",
+}
+
+
+class Opponent(Protocol):
+    """A player of one game. name: as a user writes it, such as "mcts:200"."""
+
+    @property
+    def name(self) -> str: ...
+
+    def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
+        """A legal action for the player to move of each state; randomness from randoms[i] only."""
+        ...
+
+
+@dataclass(frozen=True)
+class RandomPlayer:
+    """Any legal action, each as probable as the others."""
+
+    name: str = "random"
+
+    def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
+        return [rng.choice(state.legal_actions()) for state, rng in zip(states, randoms, strict=True)]
+
+
+@dataclass(frozen=True)
+class MctsPlayer:
+    """Monte Carlo tree search (UCT) with one random rollout a simulation; keeps nothing between moves.
+
+    Each move draws one seed from its game's generator. Many states are searched side by side in threads:
+    the search releases Python's lock.
+    """
+
+    game: pyspiel.Game
+    num_simulations: int
+
+    @property
+    def name(self) -> str:
+        return f"mcts:{self.num_simulations}"
+
+    def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
+        seeds = [rng.getrandbits(31) for rng in randoms]
+        num_threads = min(len(states), os.cpu_count() or 1)
+        if num_threads < 2:
+            return list(map(self.search, states, seeds))
+        with ThreadPoolExecutor(num_threads) as pool:
+            return list(pool.map(self.search, states, seeds))
+
+    def search(self, state: pyspiel.State, seed: int) -> int:
+        evaluator = pyspiel.RandomRolloutEvaluator(1, seed)
+        # Without `solve`: a solved position would be settled for, though another move asks more of the other.
+        bot = pyspiel.MCTSBot(
+            self.game, evaluator, UCT_C, self.num_simulations, MCTS_MEMORY_MIB, False, seed, False
+        )
+        return int(bot.step(state))
+
+
+@dataclass(frozen=True)
+class PerfectPlayer:
+    """Perfect play of tic-tac-toe, random among the moves that keep the position's value."""
+
+    name: str = "perfect"
+
+    def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
+        best = best_actions()
+        return [rng.choice(best[board_of(state)]) for state, rng in zip(states, randoms, strict=True)]
+
+
+@dataclass(frozen=True)
+class NashPlayer:
+    """Near-equilibrium play, sampled from the average policy of CFR+; solved at the first move asked for."""
+
+    game: str
+    name: str = "nash"
+
+    def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
+        policy = equilibrium(self.game)
+        actions = []
+        for state, rng in zip(states, randoms, strict=True):
+            choices, probabilities = zip(
+                *policy.get_state_policy(state.information_state_string()), strict=True
+            )
+            actions.append(rng.choices(choices, probabilities)[0])
+        return actions
+
+
+@cache
+def equilibrium(game: str) -> pyspiel.TabularPolicy:
+    """A policy of both seats near an equilibrium, found once a process: the average policy of CFR+.
+
+    game: OpenSpiel's name, of kuhn_poker, leduc_poker or liars_dice with one die each. Some 0.1, 5 and 10 s.
+    """
+    loaded = pyspiel.load_game(game)
+    short_name = loaded.get_type().short_name
+    solver = pyspiel.CFRPlusSolver(loaded)
+    started = time.monotonic()
+    if short_name in SLOW_GAMES:
+        print(f"Solving {game} by CFR+, once: some seconds.", end="", file=sys.stderr, flush=True)
+    for _ in range(CFR_ITERATIONS[short_name]):
+        solver.evaluate_and_update_policy()
+    policy = solver.tabular_average_policy()  # a copy: the solver's own policy ends with the solver
+    if short_name in SLOW_GAMES:
+        print(f" Done in {time.monotonic() - started:.0f} s.", file=sys.stderr, flush=True)
+    return policy
+
+
+def has_equilibrium(game: pyspiel.Game) -> bool:
+    """Whether `equilibrium` solves the game in seconds."""
+    name, parameters = game.get_type().short_name, game.get_parameters()
+    if name == "liars_dice":
+        return parameters["numdice"] == 1 and parameters["dice_sides"] <= 6
+    return name in CFR_ITERATIONS
+
+
+def refusals(game: TextGame) -> dict[str, str]:
+    """{kind of opponent: why it cannot play the game, "" where it can}."""
+    reasons = dict.fromkeys(("random", "mcts:N", "perfect", "nash"), "")
+    if game.has_hidden_information:
+        reasons["mcts:N"] = f"MCTS sees {HIDDEN.get(game.short_name, 'what the other player hides')}."
+    if game.short_name != "tic_tac_toe":
+        reasons["perfect"] = "only tic_tac_toe is solved."
+    if not has_equilibrium(game.game):
+        reasons["nash"] = "only kuhn_poker, leduc_poker and liars_dice with one die each have a table."
+    return reasons
+
+
+def allowed_opponents(game: TextGame) -> tuple[str, ...]:
+    """The opponents that can play the game: "random", "mcts:N", "perfect", "nash" or some of them."""
+    return tuple(kind for kind, reason in refusals(game).items() if not reason)
+
+
+def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Opponent:
+    """The opponent of that name: "random", "mcts:N" with N simulations a move, "perfect" or "nash".
+
+    Raises ParamsError, which begins with `field`, for names that are none and for opponents that cannot play
+    the game or would cheat in it.
+    """
+    quoted = [f"'{kind}'" for kind in allowed_opponents(game)]
+    use = f"Use {' or '.join(part for part in (', '.join(quoted[:-1]), quoted[-1]) if part)}."
+    kind = "mcts:N" if re.match(r"mcts(:|$)", name) else name
+    reasons = refusals(game)
+    if kind not in reasons:
+        raise ParamsError(f"{field} = {name!r} is no opponent. {use}")
+    if reasons[kind]:
+        raise ParamsError(f"{field} = {name!r} cannot play {game.name}: {reasons[kind]} {use}")
+    if kind == "mcts:N":
+        return MctsPlayer(game.game, simulations_of(name, field=field))
+    if kind == "nash":
+        return NashPlayer(str(game.game))
+    return PerfectPlayer() if kind == "perfect" else RandomPlayer()
+
+
+def simulations_of(name: str, *, field: str) -> int:
+    """N of "mcts:N"."""
+    digits = name.partition(":")[2]
+    is_number = re.fullmatch(r"[0-9]{1,7}", digits) is not None
+    if not is_number or not FEWEST_SIMULATIONS <= int(digits) <= MOST_SIMULATIONS:
+        raise ParamsError(
+            f"{field} = {name!r} names no number of simulations from {FEWEST_SIMULATIONS} to "
+            f"{MOST_SIMULATIONS:,}; write 'mcts:10' (a beginner), 'mcts:50' or 'mcts:200'."
+        )
+    return int(digits)
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What is known of a game: how random play fares against random play, and what is the most against it.
+
+    random_win: share of games won by (seat 0, seat 1); the rest is drawn. best_score: the highest mean score
+    (1 for a win, 0.5 for a draw) against random play in each seat; best_return: the highest mean return, in
+    the game's units; both exact, None where nobody computed them. num_games: random games that were counted,
+    0 where random_win is exact too.
+    """
+
+    random_win: tuple[float, float]
+    best_score: tuple[float, float] | None = None
+    best_return: tuple[float, float] | None = None
+    num_games: int = 0
+
+    @property
+    def random_draw(self) -> float:
+        return 1 - sum(self.random_win)
+
+    @property
+    def random_score(self) -> tuple[float, float]:
+        """Mean score of random play against random play in each seat."""
+        first, second = self.random_win
+        return (1 + first - second) / 2, (1 + second - first) / 2
+
+
+# By the names under which OpenSpiel loads the games. Shares of 40,000 games (othello 8,000) are good to 0.5
+# points (1.1).
+KNOWN: Mapping[str, Yardstick] = MappingProxyType(
+    {
+        "tic_tac_toe": Yardstick((0.58492, 0.28810), (0.99740, 0.96243), (0.99479, 0.92487)),
+        "kuhn_poker": Yardstick((0.5625, 0.4375), (0.75, 0.625), (0.5, 0.41667)),
+        "leduc_poker": Yardstick((0.49479, 0.42708), (0.77778, 0.82986), (2.0875, 2.65972)),
+        "liars_dice": Yardstick((0.48380, 0.51620), (0.89775, 0.88300), (0.79549, 0.76600)),
+        "nim": Yardstick((0.5, 0.5), (1.0, 1.0), (1.0, 1.0)),
+        "dots_and_boxes": Yardstick((0.42049, 0.42064), (1.0, 0.96387), (1.0, 0.92773)),
+        "connect_four": Yardstick((0.5558, 0.4416), num_games=40_000),
+        "breakthrough": Yardstick((0.5090, 0.4910), num_games=40_000),
+        "breakthrough(rows=6,columns=6)": Yardstick((0.5150, 0.4850), num_games=40_000),
+        "hex(board_size=5)": Yardstick((0.5714, 0.4286), num_games=40_000),
+        "othello": Yardstick((0.4581, 0.5018), num_games=8_000),
+        "clobber": Yardstick((0.5006, 0.4994), num_games=40_000),
+        "goofspiel": Yardstick((0.4978, 0.4875), num_games=40_000),
+        "goofspiel(num_cards=8)": Yardstick((0.4695, 0.4732), num_games=40_000),
+    }
+)
+
+
+def yardstick(game: TextGame) -> Yardstick | None:
+    """What is known of the game with these parameters; None where it is none of KNOWN."""
+    for name, known in KNOWN.items():
+        # By parameters: OpenSpiel writes "kuhn_poker(players=2)" and "kuhn_poker" each as it came.
+        is_same = name.partition("(")[0] == game.short_name and (
+            load_game(name).game.get_parameters() == game.game.get_parameters()
+        )
+        if is_same:
+            return known
+    return None

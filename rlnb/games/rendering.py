@@ -1,0 +1,111 @@
+"""How a game's states and actions become text; the automatic form, which any OpenSpiel game can take."""
+
+import re
+from collections import Counter
+
+import pyspiel
+
+
+def turn_based(game: pyspiel.Game) -> bool:
+    """Whether this is a simultaneous game that was made turn-based: the first of two bids is then secret."""
+    return bool(game.get_type().short_name == "turn_based_simultaneous_game")
+
+
+def hides(game: pyspiel.Game) -> bool:
+    """Whether a player does not see all: cards, dice, or a bid that the other has yet to answer."""
+    return turn_based(game) or game.get_type().information != pyspiel.GameType.Information.PERFECT_INFORMATION
+
+
+def hides_only_bids(game: pyspiel.Game) -> bool:
+    """Whether a simultaneous game was made turn-based that before hid nothing."""
+    if not turn_based(game):
+        return False
+    inner = game.get_parameters()["game"]["name"]
+    kind = next(kind for kind in pyspiel.registered_games() if kind.short_name == inner)
+    return bool(kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION)
+
+
+def plain_words(text: str) -> str:
+    """OpenSpiel's name of an action on one line, and never a bare number: that would read as an id."""
+    words = " ".join(text.split()).strip()
+    return f"value {words}" if re.fullmatch(r"[-+.\d\s]*", words) else words
+
+
+class Rendering:
+    """The texts of one game; this class makes them from OpenSpiel's own strings, its children word them.
+
+    A rendering shows the player to move what OpenSpiel's observation or information state of that player
+    holds, and the game's public past. It reads states and never plays them: the rules are OpenSpiel's.
+    """
+
+    roles: tuple[str, str] = ("player 0", "player 1")  # who begins is not known here: in chess it is player 1
+    rules: str = ""
+
+    def __init__(self, game: pyspiel.Game) -> None:
+        kind = game.get_type()
+        self.hidden = hides(game)
+        # An information state remembers all that a player saw; an observation may show only the present.
+        # A bid still pending is in neither, so a simultaneous game that hides nothing else is observed.
+        self.remembers = bool(kind.provides_information_state_string) and (
+            (self.hidden and not hides_only_bids(game)) or not kind.provides_observation_string
+        )
+        self.observes = bool(kind.provides_observation_string) and not self.remembers
+
+    @property
+    def has_view(self) -> bool:
+        """Whether OpenSpiel gives a text of what one player knows, or the whole state is known to both."""
+        return self.remembers or self.observes or not self.hidden
+
+    def view(self, state: pyspiel.State, player: int) -> str:
+        """What the player knows, in OpenSpiel's words."""
+        if self.remembers:
+            return str(state.information_state_string(player))
+        return str(state.observation_string(player) if self.observes else state)
+
+    def compact(self, state: pyspiel.State, player: int) -> str:
+        """The same, as short as is clear."""
+        return f"P{player}\n" + self.view(state, player).strip("\n") + "\n?"
+
+    def full(self, state: pyspiel.State, player: int) -> str:
+        """The same for the full style: some lines, without the rules and the legal actions."""
+        return "The state as you know it:\n" + self.view(state, player).strip("\n")
+
+    def words(self, state: pyspiel.State, player: int, action: int) -> str:
+        """The name of a legal action of the player to move."""
+        return plain_words(str(state.action_to_string(player, action)))
+
+    def all_words(self, state: pyspiel.State, player: int) -> dict[int, str]:
+        """The legal actions in rising order of their ids, no two alike."""
+        named = {action: self.words(state, player, action) for action in sorted(state.legal_actions())}
+        counts = Counter(named.values())
+        if len(counts) == len(named):
+            return named
+        return {
+            action: words if counts[words] == 1 else f"{words} (action {action})"
+            for action, words in named.items()
+        }
+
+    def seat(self, player: int) -> str:
+        """Who the player is."""
+        role, order = self.roles[player], ("first", "second")[player]
+        if role.startswith("player"):
+            return f"You are {role}."
+        if role.endswith("player"):
+            return f"You are the {role} (player {player})."
+        return f"You are {role} (player {player}, who moves {order})."
+
+    def last_moves(self, state: pyspiel.State, player: int) -> str:
+        """The opponent's moves since the own last one, as a sentence; "" where they are not public."""
+        if self.hidden:
+            return ""
+        past = state.full_history()
+        first = next((at for at in range(len(past), 0, -1) if past[at - 1].player == player), 0)
+        # A move's name may need the board it was made on (chess), so OpenSpiel walks there again.
+        before, moves = state.get_game().new_initial_state(), []
+        for at, step in enumerate(past):
+            if at >= first and step.player >= 0:
+                moves.append(self.words(before, step.player, step.action))
+            before.apply_action(step.action)
+        if not moves:
+            return ""
+        return f"Your opponent's last {'move' if len(moves) == 1 else 'moves'}: {'; '.join(moves)}."

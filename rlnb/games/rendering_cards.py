@@ -1,0 +1,234 @@
+"""Texts of the games with cards and dice: Kuhn and Leduc poker, liar's dice, goofspiel."""
+
+import re
+
+import pyspiel
+
+from rlnb.games.rendering import Rendering
+
+KUHN_CARDS = {"0": "J", "1": "Q", "2": "K"}
+CARD_NAMES = {"J": "Jack", "Q": "Queen", "K": "King"}
+
+
+class KuhnPoker(Rendering):
+    """OpenSpiel's information state is the card and the moves: "1pb"."""
+
+    roles = ("first player", "second player")
+    rules = (
+        "Kuhn poker. The deck has three cards: Jack, Queen, King; the King is the highest. Each player "
+        "pays 1 chip into the pot and gets one card that the other does not see. The first player passes "
+        "or bets 1 chip, then the second does. After a bet the other player must answer: to bet is to "
+        "call it, to pass is to give up the pot. If the second player bets after a pass, the first "
+        "answers. If both passed or both bet, the higher card wins the pot."
+    )
+
+    def compact(self, state: pyspiel.State, player: int) -> str:
+        known = state.information_state_string(player)
+        return f"P{player} {KUHN_CARDS[known[0]]} {known[1:]}?"
+
+    def full(self, state: pyspiel.State, player: int) -> str:
+        known = state.information_state_string(player)
+        told = [
+            ("You" if at % 2 == player else "your opponent") + (" passed" if move == "p" else " bet")
+            for at, move in enumerate(known[1:])
+        ]
+        moves = ", ".join(told) or "Nobody has moved yet"
+        return f"Your card: {CARD_NAMES[KUHN_CARDS[known[0]]]}. {moves[0].upper()}{moves[1:]}."
+
+    def words(self, state: pyspiel.State, player: int, action: int) -> str:
+        return ("pass", "bet")[action]
+
+
+_LEDUC_LETTERS = str.maketrans("012", "fcr")
+_LEDUC = re.compile(
+    r"\[Private: (\d+)\]\[Round (\d)\]\[Player: \d\]\[Pot: (\d+)\]\[Money: (\d+) (\d+)\]"
+    r"(?:\[Public: (\d+)\])?\[Round1: ([\d ]*)\]\[Round2: ([\d ]*)\]"
+)
+
+
+class LeducPoker(Rendering):
+    """OpenSpiel's information state has the own card, the public card, and both rounds' moves."""
+
+    roles = ("first player", "second player")
+    rules = (
+        "Leduc poker. The deck has six cards: two Jacks, two Queens, two Kings. Each player pays 1 chip "
+        "into the pot and gets one card that the other does not see. After the first round of betting one "
+        "public card is turned up, then there is a second round. A raise adds 2 chips in the first round "
+        "and 4 in the second, with at most two raises a round. At the end a player whose card pairs the "
+        "public card wins the pot; otherwise the higher card does, and equal cards share it."
+    )
+
+    def __init__(self, game: pyspiel.Game) -> None:
+        super().__init__(game)
+        if game.get_parameters()["starting_player"] == 1:
+            self.roles = ("second player", "first player")
+        self.one_suit = bool(game.get_parameters()["suit_isomorphism"])
+        self.starting_player = int(game.get_parameters()["starting_player"])
+
+    def known(self, state: pyspiel.State, player: int) -> re.Match[str]:
+        """Groups 1 to 8: own card, round, pot, money of each, public card or None, moves of each round."""
+        found = _LEDUC.search(state.information_state_string(player))
+        if found is None:
+            raise ValueError("This version of OpenSpiel words Leduc poker in another way; 2.0.2 is known.")
+        return found
+
+    def card(self, number: str) -> str:
+        """'Ka': rank and suit; with suit_isomorphism OpenSpiel deals ranks alone."""
+        return "JQK"[int(number)] if self.one_suit else "JQK"[int(number) // 2] + "ab"[int(number) % 2]
+
+    def compact(self, state: pyspiel.State, player: int) -> str:
+        known = self.known(state, player)
+        first, second = (moves.replace(" ", "").translate(_LEDUC_LETTERS) for moves in known.group(7, 8))
+        public = f" {self.card(known[6])} {second}" if known[6] else ""
+        return f"P{player} {self.card(known[1])} {first}{public}?"
+
+    def full(self, state: pyspiel.State, player: int) -> str:
+        known = self.known(state, player)
+        money = (int(known[4]), int(known[5]))
+        lines = [
+            f"Your card: {self.named(known[1])}.",
+            f"Public card: {self.named(known[6])}." if known[6] else "Public card: not turned up yet.",
+            f"Round {known[2]} of 2. The pot holds {known[3]} chips; you paid {100 - money[player]} of them, "
+            f"your opponent {100 - money[1 - player]}.",
+            "First round: " + self.told(known[7], player),
+        ]
+        if known[6]:
+            lines.append("Second round: " + self.told(known[8], player))
+        return "\n".join(lines)
+
+    def named(self, number: str) -> str:
+        card = self.card(number)
+        return CARD_NAMES[card[0]] + (f" of suit {card[1]}" if len(card) == 2 else "")
+
+    def told(self, moves: str, player: int) -> str:
+        """'you called, your opponent raised.'"""
+        told, raised = [], False
+        for at, move in enumerate(moves.split()):
+            who = "you" if (at + self.starting_player) % 2 == player else "your opponent"
+            verb = {"0": "folded", "1": "called" if raised else "checked", "2": "raised"}[move]
+            raised = raised or move == "2"
+            told.append(f"{who} {verb}")
+        return (", ".join(told) or "nobody has moved yet") + "."
+
+    def words(self, state: pyspiel.State, player: int, action: int) -> str:
+        if action != 1:
+            return "fold" if action == 0 else "raise"
+        known = self.known(state, player)
+        return "call" if "2" in known[8 if known[6] else 7] else "check"
+
+
+class LiarsDice(Rendering):
+    """OpenSpiel's information state is the own dice and all bids, quantity before face: "4 1-5 2-3"."""
+
+    roles = ("first player", "second player")
+
+    def __init__(self, game: pyspiel.Game) -> None:
+        super().__init__(game)
+        sizes = game.get_parameters()
+        self.sides = sizes["dice_sides"]
+        dice = "one die" if sizes["numdice"] == 1 else f"{sizes['numdice']} dice"
+        higher = "more dice, or as many with a higher face"
+        if sizes["bidding_rule"] == "reset-quantity":
+            higher = "a higher face, or the same face with more dice"
+        self.rules = (
+            f"Liar's dice. Each player rolls {dice} with {self.sides} sides and hides the result. A bid "
+            f"says that at least so many of all dice show a face; a {self.sides} counts as every face. "
+            f"Each bid must be higher than the last: {higher}. Instead of bidding a player may call the "
+            "other a liar: if the last bid is true, its bidder wins, otherwise the caller."
+        )
+
+    def compact(self, state: pyspiel.State, player: int) -> str:
+        return f"P{player} {state.information_state_string(player)}?"
+
+    def full(self, state: pyspiel.State, player: int) -> str:
+        dice, *bids = state.information_state_string(player).split()
+        shown = ", ".join(dice) if self.sides < 10 else dice
+        told = [
+            ("you" if at % 2 == player else "your opponent") + f" bid {self.bid(bid)}"
+            for at, bid in enumerate(bids)
+        ]
+        return f"Your dice: {shown}.\nBids so far: {'; '.join(told) or 'none'}."
+
+    def bid(self, bid: str) -> str:
+        quantity, _, face = bid.partition("-")
+        return f"{quantity} {'die' if quantity == '1' else 'dice'} showing {face}"
+
+    def words(self, state: pyspiel.State, player: int, action: int) -> str:
+        name = state.action_to_string(player, action)
+        return "call liar" if name == "Liar" else f"bid {self.bid(name)}"
+
+
+class Goofspiel(Rendering):
+    """Both bid at once; OpenSpiel asks one after the other, and the second is not told the first bid.
+
+    With imp_info=True a player sees the own bids and who won, else both hands and who won.
+    """
+
+    roles = ("player 0", "player 1")
+
+    def __init__(self, game: pyspiel.Game) -> None:
+        super().__init__(game)
+        sizes = game.get_parameters().get("game", game.get_parameters())
+        self.num_cards = sizes["num_cards"]
+        order = {"random": "in random order", "ascending": "from 1 upwards"}.get(
+            sizes["points_order"], f"from {self.num_cards} downwards"
+        )
+        short = 0 < sizes["num_turns"] < self.num_cards
+        end = f"After {sizes['num_turns']} rounds" if short else "At the end"
+        shown = (
+            "Only the winner of a round is told, not the bids."
+            if sizes["imp_info"]
+            else "Then both cards are shown."
+        )
+        self.rules = (
+            f"Goofspiel. Each player holds the cards 1 to {self.num_cards}. The prizes 1 to "
+            f"{self.num_cards} come up one a round, {order}. Both bid one card for the prize at the same "
+            "time, without seeing the other's; each card can be bid once. The higher bid takes the "
+            f"prize's points; equal bids take nothing. {shown} {end} the player with more points wins."
+        )
+
+    def known(self, state: pyspiel.State, player: int) -> dict[str, list[str]]:
+        """The lines of OpenSpiel's information state: 'Points' -> ['0', '4'], 'P0 hand' -> ['1', '3']."""
+        lines = (line.partition(":") for line in state.information_state_string(player).split("\n"))
+        return {key: rest.split() for key, _, rest in lines}
+
+    def rounds(self, known: dict[str, list[str]], player: int) -> list[tuple[str, str, str]]:
+        """Prize, own bid ("" where the information state does not keep it), and "won", "lost" or "tied"."""
+        results = [
+            "won" if winner == str(player) else "lost" if winner == str(1 - player) else "tied"
+            for winner in known["Win sequence"]
+        ]
+        kept = known.get(f"P{player} action sequence")
+        bids = [""] * len(results) if kept is None else [str(int(action) + 1) for action in kept]
+        return list(zip(known["Point card sequence"], bids, results, strict=False))  # the last prize is open
+
+    def compact(self, state: pyspiel.State, player: int) -> str:
+        known = self.known(state, player)
+        between = "" if self.num_cards <= 9 else ","
+        hands = [
+            between.join(known[hand]) for hand in (f"P{player} hand", f"P{1 - player} hand") if hand in known
+        ]
+        rounds = [
+            f"{prize}:{bid}{result[0]}" if bid else f"{prize}{result[0]}"
+            for prize, bid, result in self.rounds(known, player)
+        ]
+        return f"P{player} " + " ".join(["/".join(hands), *rounds, known["Point card sequence"][-1]]) + "?"
+
+    def full(self, state: pyspiel.State, player: int) -> str:
+        known = self.known(state, player)
+        prizes, points = known["Point card sequence"], known["Points"]
+        lines = [
+            f"Round {len(prizes)}. The prize is {prizes[-1]}. Points: you {points[player]}, "
+            f"your opponent {points[1 - player]}.",
+            f"Your hand: {', '.join(known[f'P{player} hand'])}.",
+        ]
+        if f"P{1 - player} hand" in known:
+            lines.append(f"Your opponent's hand: {', '.join(known[f'P{1 - player} hand'])}.")
+        told = [
+            f"prize {prize}: you {f'bid {bid} and ' if bid else ''}{result}"
+            for prize, bid, result in self.rounds(known, player)
+        ]
+        return "\n".join([*lines, f"Rounds so far: {'; '.join(told) or 'none'}."])
+
+    def words(self, state: pyspiel.State, player: int, action: int) -> str:
+        return f"bid {action + 1}"

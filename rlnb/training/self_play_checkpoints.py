@@ -1,0 +1,92 @@
+"""All that a self-play run needs to go on as if it had never stopped."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlnb.machine import rank
+from rlnb.params.sections import NotebookParams
+from rlnb.policy.adapters import AdapterValues
+from rlnb.runs import write_text
+from rlnb.training.checkpoints import SHAPE_FILE, saved_step, shape_of
+from rlnb.training.spiral import SelfPlayState
+from rlnb.training.update import Learner
+
+WEIGHTS, AVERAGE, MAGNET, HEAD = (f"{name}.safetensors" for name in ("weights", "average", "magnet", "value"))
+
+
+def save_checkpoint(
+    output_dir: str | Path, learner: Learner, state: SelfPlayState, params: NotebookParams, *, keep: int
+) -> Path:
+    """Write checkpoints/checkpoint-N, whole or not at all, and delete all but the newest `keep`; by rank 0.
+
+    The random states of play and of mini-batches follow from the seed and the step; torch's is kept for
+    dropout.
+    """
+    directory = Path(output_dir) / "checkpoints" / f"checkpoint-{state.step}"
+    if rank() != 0:
+        return directory
+    unfinished = directory.with_name(f".{directory.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    AdapterValues.of(learner.actor.policy).save(unfinished / WEIGHTS)
+    learner.average.save(unfinished / AVERAGE)
+    if learner.magnet:
+        learner.magnet.save(unfinished / MAGNET)
+    if learner.actor.value_head is not None:
+        save_file(learner.actor.value_head.state_dict(), unfinished / HEAD)
+    rest = {
+        "optimizer": learner.optimizer.state_dict(),
+        "scaler": learner.scaler.state_dict(),
+        "random": torch.random.get_rng_state(),
+    }
+    torch.save(rest, unfinished / "optimizer.pt")
+    write_text(unfinished / SHAPE_FILE, json.dumps(shape_of(params), indent=1) + "\n")
+    kept = {"global_step": state.step, **asdict(state)}
+    write_text(unfinished / "trainer_state.json", json.dumps(kept, indent=1) + "\n")
+    if directory.exists():  # of an attempt that was asked to begin anew
+        shutil.rmtree(directory)
+    unfinished.rename(directory)
+    delete_old(directory.parent, keep=keep)
+    return directory
+
+
+def delete_old(directory: Path, *, keep: int) -> None:
+    """All but the newest complete checkpoints."""
+    found = [
+        (step, path) for path in directory.glob("checkpoint-*") if (step := saved_step(path)) is not None
+    ]
+    for _, path in sorted(found)[:-keep]:
+        shutil.rmtree(path)
+
+
+def load_checkpoint(checkpoint: str | None, learner: Learner) -> SelfPlayState:
+    """Put a checkpoint's weights and states into a fresh learner; the start of a run where there is none."""
+    if checkpoint is None:
+        return SelfPlayState()
+    directory, policy = Path(checkpoint), learner.actor.policy
+    load_weights(checkpoint, AdapterValues.of(policy)).put_into(policy)
+    learner.average.load(directory / AVERAGE)
+    if learner.magnet and (directory / MAGNET).exists():
+        learner.magnet.load(directory / MAGNET)
+    if learner.actor.value_head is not None and (directory / HEAD).exists():
+        learner.actor.value_head.load_state_dict(load_file(directory / HEAD))
+    rest: dict[str, Any] = torch.load(directory / "optimizer.pt", weights_only=True, map_location="cpu")
+    learner.optimizer.load_state_dict(rest["optimizer"])
+    learner.scaler.load_state_dict(rest["scaler"])
+    torch.random.set_rng_state(rest["random"])
+    kept = json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))
+    kept.pop("global_step")
+    return SelfPlayState(**kept)
+
+
+def load_weights(checkpoint: str | Path, like: AdapterValues, *, average: bool = False) -> AdapterValues:
+    """The trained weights of a checkpoint, or their average, as an opponent for instance."""
+    values = AdapterValues(dict(like.values))
+    values.load(Path(checkpoint) / (AVERAGE if average else WEIGHTS))
+    return values

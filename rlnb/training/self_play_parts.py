@@ -1,0 +1,77 @@
+"""The parts of a self-play run, as its parameters ask for them."""
+
+from functools import partial
+from typing import Any
+
+from rlnb.evaluation.arena import Arena
+from rlnb.games.opponents import load_opponent
+from rlnb.games.text_games import TextGame, load_game
+from rlnb.policy import Policy
+from rlnb.policy.acting import Encoder
+from rlnb.policy.actor_critic import ActorCritic
+from rlnb.rollouts import Rules
+from rlnb.tasks.prompts import chat_text
+from rlnb.training.spiral import SelfPlay
+from rlnb.training.update import Learner
+
+
+def game_of(params: Any) -> TextGame:
+    """The game, once its opponents are known to be able to play it; ParamsError else, before any model."""
+    game = load_game(params.game.name, style=params.game.style)
+    if params.game.opponent != "self":
+        load_opponent(params.game.opponent, game, field="game.opponent")
+    for name in params.evaluation.opponents if params.evaluation.enabled else ():
+        load_opponent(name, game, field="evaluation.opponents")
+    return game
+
+
+def encoder_of(params: Any, policy: Policy) -> Encoder:
+    """Full prompts as a user's message in a chat, compact ones as they are."""
+    tokenizer = policy.tokenizer
+    as_text = str if params.game.style == "compact" else partial(as_message, tokenizer=tokenizer)
+    return Encoder(
+        tokenizer, as_text, end=tokenizer.eos_token_id, max_prompt_tokens=params.game.max_prompt_tokens
+    )
+
+
+def as_message(prompt: str, *, tokenizer: Any) -> str:
+    """A chat in which the user has asked; Qwen3 is told not to think aloud first."""
+    return chat_text(
+        [{"role": "user", "content": prompt}], tokenizer, asked_by="game.style = 'full'",
+        instead="game.style = 'compact'", enable_thinking=False,
+    )  # fmt: skip
+
+
+def arena_of(params: Any, policy: Policy, game: TextGame) -> Arena:
+    """The policy as it plays and is measured, with a value head where advantages need one."""
+    actor = ActorCritic(policy, has_value=params.advantage.has_value)
+    if params.training.gradient_checkpointing:
+        policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    asked = params.game
+    rules = Rules(
+        reward_scale=asked.reward_scale, invalid=asked.invalid, num_retries=asked.num_retries,
+        invalid_reward=asked.invalid_reward, forfeit_reward=asked.forfeit_reward,
+    )  # fmt: skip
+    return Arena(actor, encoder_of(params, policy), game, rules, params)
+
+
+def learner_of(params: Any, arena: Arena) -> Learner:
+    """What is trained, and how: a fresh optimizer and fresh averages."""
+    return Learner.of(
+        arena.actor, params.training, temperature=params.game.temperature,
+        value_coef=params.advantage.value_coef if params.advantage.has_value else 0.0,
+        loss_tokens=params.loss_tokens,
+    )  # fmt: skip
+
+
+def self_play_of(params: Any, arena: Arena) -> SelfPlay:
+    """What is played for each update: by the policy's weights as they are then, against whom it is asked."""
+    name = params.game.opponent
+    opponents = {} if name == "self" else {name: load_opponent(name, arena.game, field="game.opponent")}
+    return SelfPlay(
+        game=arena.game,
+        rules=arena.rules,
+        player=lambda: arena.player(params.game.acting),
+        opponents=opponents,
+        params=params,
+    )

@@ -1,0 +1,288 @@
+"""The policy update: clipped surrogate, entropy, magnet, reference and value, over epochs of mini-batches."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import reduce
+
+from rlnb.errors import TrainingDiverged
+from rlnb.policy.actor_critic import ActorCritic
+from rlnb.policy.adapters import AdapterValues, adapters_of, adapters_off
+from rlnb.training.batches import Batch, Part
+from rlnb.training.losses import Readings, divergence, k3, read, read_all, surrogate
+
+# How far from 1 a ratio may be before the first step. The same pass in another batch rounds otherwise.
+FIRST_RATIO = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.1}
+
+
+class Coefficients(NamedTuple):
+    """What one update takes from the schedules."""
+
+    learning_rate: float
+    entropy: float
+
+
+def scheduled(training: Any, step: int) -> Coefficients:
+    """Of the update after `step` updates: learning rate linear after a linear warm-up, entropy geometric.
+
+    Over updates, never over seconds: a resumed run goes on in them. An entropy coefficient that ends at 0
+    falls linearly.
+    """
+    done = step / max(1, training.max_steps - 1)
+    warm = min(1.0, (step + 1) / (training.warmup_steps + 1))
+    rate = training.learning_rate + done * (training.final_learning_rate - training.learning_rate)
+    start, end = training.entropy_coef, training.final_entropy_coef
+    entropy = start * (end / start) ** done if start and end else start + done * (end - start)
+    return Coefficients(warm * rate, entropy)
+
+
+@dataclass
+class Learner:
+    """The policy with all that learning changes and a checkpoint must hold.
+
+    training: the parameters' section. loss_tokens: what sums over an answer's tokens are divided by.
+    average: an exponential average of the trained weights, which is evaluated beside them. magnet: a slower
+    one that the policy is held to (magnetic mirror descent, Sokota et al. 2022, arXiv:2206.05825). reference:
+    the trained weights' first values, where there are no adapters that could be switched off.
+    """
+
+    actor: ActorCritic
+    training: Any
+    temperature: float
+    value_coef: float
+    loss_tokens: int
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    average: AdapterValues
+    magnet: AdapterValues | None
+    reference: AdapterValues | None
+
+    @classmethod
+    def of(
+        cls,
+        actor: ActorCritic,
+        training: Any,
+        *,
+        temperature: float,
+        value_coef: float = 0.0,
+        loss_tokens: int = 1,
+    ) -> "Learner":
+        policy = actor.policy
+        has_adapters = hasattr(policy.model, "disable_adapter")
+        return cls(
+            actor=actor,
+            training=training,
+            temperature=temperature,
+            value_coef=value_coef,
+            loss_tokens=loss_tokens,
+            optimizer=torch.optim.AdamW(
+                trained_parameters(actor),
+                lr=training.learning_rate,
+                betas=(0.9, training.adam_beta2),
+                weight_decay=training.weight_decay,
+            ),
+            scaler=torch.amp.GradScaler(
+                policy.device.type, enabled=next(policy.model.parameters()).dtype == torch.float16
+            ),
+            average=AdapterValues.of(policy),
+            magnet=AdapterValues.of(policy) if training.magnet_coef else None,
+            reference=AdapterValues.of(policy) if training.kl_coef and not has_adapters else None,
+        )
+
+    @contextmanager
+    def reference_at_work(self) -> Iterator[None]:
+        policy = self.actor.policy
+        with self.reference.at_work(policy) if self.reference else adapters_off(policy):
+            yield
+
+    def read_all(self, batch: Batch) -> Readings:
+        return read_all(
+            self.actor, batch, temperature=self.temperature, max_tokens=self.training.tokens_per_pass
+        )
+
+
+class Before(NamedTuple):
+    """The batch as it was read before the update, by the policy and by those that it is held to."""
+
+    policy: Readings
+    magnet: Readings | None
+    reference: Readings | None
+
+
+def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str, float]:
+    """One policy update on a batch of turns, several epochs of mini-batches; its metrics.
+
+    Each term is a sum over tokens, divided by `loss_tokens` and by the mini-batch's turns on all ranks: a
+    token of a long answer is worth as much as one of a short answer (Dr. GRPO, arXiv:2503.20783). Raises
+    TrainingDiverged where the first ratio is not 1, or a loss or gradient is no number; the weights are then
+    as they were before the step that failed.
+    """
+    training, policy = learner.training, learner.actor.policy
+    coefficients = scheduled(training, step)
+    for group in learner.optimizer.param_groups:
+        group["lr"] = coefficients.learning_rate
+    magnet = reference = None
+    if learner.magnet:
+        with learner.magnet.at_work(policy):
+            magnet = learner.read_all(batch)
+    if training.kl_coef:
+        with learner.reference_at_work():
+            reference = learner.read_all(batch)
+    before = Before(learner.read_all(batch), magnet, reference)
+    generator = np.random.default_rng((seed, step, PartialState().process_index))
+    sums: dict[str, float] = defaultdict(float)
+    first_deviation: float | None = None
+    for _ in range(training.num_epochs):
+        for rows in batch.mini_batches(training.num_mini_batches, generator=generator):
+            is_first = first_deviation is None
+            found = optimizer_step(learner, batch, before, rows, coefficients, is_first=is_first)
+            first_deviation = found["ratio_deviation"] if is_first else first_deviation
+            add(sums, found)
+    learner.average.move(policy, 1 - training.average_decay)
+    if learner.magnet:
+        learner.magnet.move(policy, training.magnet_rate)
+    steps, tokens, tokens_once = sums["steps"], max(sums["tokens"], 1.0), max(len(batch.token_point), 1)
+    errors = batch.targets - before.policy.values.cpu().numpy()
+    spread = float(batch.targets.var())
+    metrics = {
+        "learning_rate": coefficients.learning_rate,
+        "loss": sums["loss"] / steps,
+        "grad_norm": sums["grad_norm"] / steps,
+        "entropy": float(before.policy.entropies.cpu().numpy()[batch.token_point].sum()) / tokens_once,
+        "update/entropy_coef": coefficients.entropy,
+        "update/approx_kl": sums["approx_kl"] / tokens,
+        "update/clip_share": sums["clipped"] / tokens,
+        "update/first_ratio_deviation": first_deviation or 0.0,
+        "update/num_passed_rows": float(len(batch.rows)),
+    }
+    if learner.magnet:
+        metrics["update/magnet_kl"] = sums["magnet_kl"] / tokens
+    if training.kl_coef:
+        metrics["kl"] = sums["reference_kl"] / tokens
+    if learner.value_coef:
+        metrics["update/value_loss"] = sums["value_loss"] / max(sums["turns"], 1.0)
+        metrics["update/explained_variance"] = 1 - float(errors.var()) / spread if spread > 1e-12 else 0.0
+    return metrics
+
+
+def optimizer_step(
+    learner: Learner,
+    batch: Batch,
+    before: Before,
+    rows: list[int],
+    coefficients: Coefficients,
+    *,
+    is_first: bool,
+) -> dict[str, float]:
+    """One step on some rows, gradients added up over passes and ranks; sums over its tokens and turns.
+
+    is_first: of an update, where every ratio must still be 1.
+    """
+    training, device = learner.training, learner.actor.policy.device
+    weight = torch.tensor(float(batch.weights[np.isin(batch.turn_row, rows)].sum()), device=device)
+    divisor = max(float(across_ranks(weight)), 1e-8) * learner.loss_tokens
+    sums: dict[str, float] = defaultdict(float)
+    deviation = 0.0
+    learner.optimizer.zero_grad(set_to_none=True)
+    for part in batch.passes(rows, max_tokens=training.tokens_per_pass):
+        loss, found = loss_of(learner, batch, before, part, coefficients)
+        learner.scaler.scale(loss / divisor).backward()
+        deviation = max(deviation, found.pop("ratio_deviation"))
+        add(sums, found)
+        sums["loss"] += float(loss.detach()) / divisor
+    parameters = trained_parameters(learner.actor)
+    if is_first:
+        check_first_ratio(deviation, next(learner.actor.policy.model.parameters()).dtype)
+    for parameter in parameters:
+        if parameter.grad is None:  # none of this rank's rows reached it
+            parameter.grad = torch.zeros_like(parameter)
+        parameter.grad = across_ranks(parameter.grad)
+    learner.scaler.unscale_(learner.optimizer)
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, training.max_grad_norm))
+    overflowed = learner.scaler.is_enabled() and not math.isfinite(norm)  # the scaler skips, and scales less
+    if not math.isfinite(sums["loss"]) or not (math.isfinite(norm) or overflowed):
+        raise TrainingDiverged(
+            f"the loss is {sums['loss']:.3g} and its gradient's norm {norm:.3g}; "
+            "lower training.learning_rate, or the coefficient that grew"
+        )
+    learner.scaler.step(learner.optimizer)
+    learner.scaler.update()
+    return {**sums, "ratio_deviation": deviation, "steps": 1.0, "grad_norm": 0.0 if overflowed else norm}
+
+
+def loss_of(
+    learner: Learner, batch: Batch, before: Before, part: Part, coefficients: Coefficients
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The loss of a part as a sum, and sums of what is reported."""
+    training, device = learner.training, learner.actor.policy.device
+
+    def tensor(array: np.ndarray) -> torch.Tensor:
+        return torch.as_tensor(array, device=device)
+
+    now = read(learner.actor, batch, part, temperature=learner.temperature)
+    old = before.policy.of(part)
+    turns = tensor(np.searchsorted(part.turns, batch.token_turn[part.tokens]))  # of the part
+    advantages, weights = tensor(batch.advantages[part.turns]), tensor(batch.weights[part.turns])
+    token_weights = weights[turns]
+    point_weights = torch.zeros_like(now.entropies).index_add(0, tensor(part.token_point), token_weights)
+    log_ratios = now.token_logprobs - old.token_logprobs
+    if training.ratio == "turn":  # one for all tokens of an answer
+        log_ratios = torch.zeros_like(weights).index_add(0, turns, log_ratios)
+        each, is_clipped = surrogate(log_ratios, advantages, clip=training.clip)
+        is_clipped = is_clipped[turns]
+        loss = (each * weights).sum()
+    else:
+        each, is_clipped = surrogate(log_ratios, advantages[turns], clip=training.clip)
+        loss = (each * token_weights).sum()
+    loss = loss - coefficients.entropy * (now.entropies * point_weights).sum()
+    found = {"tokens": float(len(turns)), "turns": float(len(weights))}
+    for name, coef, other in (
+        ("magnet_kl", training.magnet_coef, before.magnet),
+        ("reference_kl", training.kl_coef, before.reference),
+    ):
+        if other is not None:
+            held = divergence(now, other.of(part), token_weights, point_weights)
+            loss, found[name] = loss + coef * held, float(held.detach())
+    if learner.value_coef:
+        value_loss = ((now.values - tensor(batch.targets[part.turns])) ** 2 * weights).sum()
+        # A value is a turn's: what divides sums over tokens is not for it.
+        loss = loss + 0.5 * learner.value_coef * learner.loss_tokens * value_loss
+        found["value_loss"] = float(value_loss.detach())
+    with torch.no_grad():
+        found["approx_kl"] = float(k3(old.token_logprobs, now.token_logprobs).sum())
+        found["clipped"] = float(is_clipped.sum())
+        found["ratio_deviation"] = float((log_ratios.exp() - 1).abs().max()) if len(log_ratios) else 0.0
+    return loss, found
+
+
+def check_first_ratio(deviation: float, dtype: torch.dtype) -> None:
+    """Raise TrainingDiverged where the policy before its first step is not the one that was read."""
+    if not deviation <= FIRST_RATIO[dtype]:
+        raise TrainingDiverged(
+            f"before the first step of an update a ratio is {deviation:.3g} away from 1: the model reads the "
+            "same turns otherwise than a moment ago; set model.lora_dropout = 0, or another model.attention"
+        )
+
+
+def trained_parameters(actor: ActorCritic) -> list[torch.nn.Parameter]:
+    """Those of the policy, then those of the value head."""
+    head = [] if actor.value_head is None else list(actor.value_head.parameters())
+    return [*(parameter for _, parameter in adapters_of(actor.policy)), *head]
+
+
+def across_ranks(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum over all ranks; where there is one, the tensor itself."""
+    summed: torch.Tensor = reduce(tensor, reduction="sum")
+    return summed
+
+
+def add(sums: MutableMapping[str, float], found: Mapping[str, float]) -> None:
+    for name, value in found.items():
+        sums[name] = sums.get(name, 0.0) + value

@@ -1,0 +1,185 @@
+"""An answer in a player's own words is read back as one legal action, or said to be none."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlnb.games.answers import ParsedAnswer, parse_answer, plain, shortened
+
+CELLS = {cell: f"place X in row {cell // 3 + 1}, column {cell % 3 + 1}" for cell in (1, 2, 4, 5, 8)}
+KUHN = {0: "pass", 1: "bet"}
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        (r"\boxed{4}", 4),
+        (r"not 3, so \boxed{5}", 5),
+        (r"\boxed{2} or no, \boxed{5}", 5),
+        (r"\boxed{5}. Place X in row 2, column 2 would lose. Answer: 4", 5),  # a box beats what follows it
+        (r"\boxed{ \text{Action 4.} }", 4),
+        (r"\boxed{\mathbf{4}}", 4),
+        (r"\boxed{\boxed{4}}", 4),
+        (r"\boxed{place X in row 2, column 2}", 4),
+        (r"\boxed{\text{Place x in Row 2,  Column 2.}}", 4),
+        (r"\boxed{I place X in row 2, column 2, in the middle}", 4),
+        (r"\boxed{row 3, column 3}", 8),
+        (r"\boxed{4 -> place X in row 2, column 2}", 4),
+        (r"\boxed{4", 4),  # cut off, or the closing brace was a stop string
+        ("boxed{4}", 4),
+        (r"I am to write \boxed{id}. Answer: 4", 4),
+        (r"\boxed{4} \boxed{}", 4),
+        ("4", 4),
+        (" 4.\n", 4),
+        ("**4**", 4),
+        ("`4`", 4),
+        ("- 4", 4),
+        ("4, because 3 is taken", 4),
+        ("4 -> place X in row 2, column 2", 4),
+        ("id: 4", 4),
+        ("Answer: 4", 4),
+        ("The final answer is **4**.", 4),
+        ("I choose 4.", 4),
+        ("I choose action 4, as action 5 loses.", 4),
+        ("I choose 2. No: I pick 5.", 5),
+        ("There are 3 rows.\n4", 4),
+        ("There are 3 rows, so action 4 it is.", 4),
+        ("There are 8 lines to win.\nMy choice: place X in row 1, column 2", 1),
+        ("place X in row 1, column 2 loses, place X in row 2, column 2 wins", 4),
+        ("place X in row 2, column 2 it is.\nThat wins at once.", 4),
+        ("<think>Answer: 2</think>4", 4),
+        ("<think>Answer: 2</think>", 2),
+    ],
+)
+def test_the_last_answer_is_read_in_the_forms_that_models_use(text, action):
+    assert parse_answer(text, CELLS) == ParsedAnswer(action, None, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("Bet.", 1),
+        (r"\boxed{\text{Pass}}", 0),
+        ("If I bet, he may fold.\nI pass.", 0),
+        ("I choose to bet, since he would pass.", 1),
+    ],
+)
+def test_single_words_are_read_as_actions(text, action):
+    assert parse_answer(text, KUHN).action == action
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \n ",
+        "there are 3 rows and 2 columns",
+        "1) I look at 2 cells. 2) I think",
+        "Answer: 4.5",
+        "column 9",
+        "If I bet he folds.\nSo what now?",
+        "I am a better passer",
+        r"\boxed{id}",
+    ],
+)
+def test_a_text_without_an_answer_names_no_action(text):
+    words = KUHN if "bet" in text else CELLS
+    legal = "0, 1" if words is KUHN else "1, 2, 4, 5, 8"
+    assert parse_answer(text, words) == ParsedAnswer(
+        None, "no_action", f"The answer names no action; legal: {legal}."
+    )
+
+
+def test_a_box_with_something_else_in_it_is_a_failed_answer_whatever_stands_around_it():
+    assert parse_answer(r"Answer: 4, that is \boxed{the corner at the top}", CELLS) == ParsedAnswer(
+        None,
+        "no_action",
+        "The box holds 'the corner at the top', which names no legal action; legal: 1, 2, 4, 5, 8.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (r"\boxed{3}", "3"),
+        ("Answer: 7", "7"),
+        (r"\boxed{-1}", "-1"),
+        ("answer: -1", "-1"),
+        (r"\boxed{" + "9" * 50 + "}", "999999999..."),
+        (r"\boxed{4}, no, \boxed{3}", "3"),
+    ],
+)
+def test_an_id_that_is_not_legal_is_named_with_those_that_are(text, named):
+    assert parse_answer(text, CELLS) == ParsedAnswer(
+        None, "illegal", f"Action {named} is not legal here; legal: 1, 2, 4, 5, 8."
+    )
+
+
+def test_many_legal_ids_are_shortened():
+    assert shortened(range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
+    assert shortened(range(100)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 88 more"
+
+
+def test_words_that_differ_only_by_case_are_told_apart_exactly_and_not_guessed():
+    chess = {7: "bxc3", 9: "Bxc3"}
+    assert parse_answer(r"\boxed{bxc3}", chess).action == 7
+    assert parse_answer(r"\boxed{\text{Bxc3}}", chess).action == 9
+    assert parse_answer("BXC3", chess).problem == "no_action"
+
+
+def test_an_id_beats_words_that_look_like_another_id():
+    assert parse_answer("5", {5: "value 7", 7: "value 5"}).action == 5
+    assert parse_answer("value 5", {5: "value 7", 7: "value 5"}).action == 7
+
+
+FORMS = (
+    "{0}", "{1}", "{2}", "\\boxed{{{0}}}", "\\boxed{{{1}}}", "\\boxed{{\\text{{{1}.}}}}", "Answer: {0}",
+    "I choose {0}.", "**{0}**", "I will {1}.", "There are 3 of 8.\nSo \\boxed{{ {0} }}.", "{0} -> {1}",
+)  # fmt: skip
+
+
+@given(st.sampled_from(FORMS), st.sampled_from(sorted(CELLS)), st.booleans())
+def test_every_form_of_every_action_is_read_as_that_action(form, action, loud):
+    words = CELLS[action].upper() if loud else CELLS[action]
+    text = form.format(action, words, f"  {words.replace(' ', '  ')} ")
+    assert parse_answer(text, CELLS).action == action, text
+
+
+@given(st.text(st.sampled_from("\\boxed{}0123456789 @-+.,:*\nanswer<>/think"), max_size=300) | st.text())
+def test_any_text_gives_a_legal_action_or_a_problem_with_a_reason(text):
+    answer = parse_answer(text, CELLS)
+    if answer.problem is None:
+        assert answer.action in CELLS
+        assert answer.reason == ""
+    else:
+        assert answer.action is None
+        assert answer.reason.endswith("legal: 1, 2, 4, 5, 8.")
+
+
+@given(st.text())
+def test_plain_words_are_plain_already(text):
+    assert plain(plain(text)) == plain(text)
+
+
+HOSTILE = (
+    "\\boxed{", "\\boxed{{", "\\boxed{}", "9", "@", "\\", " ", "\n", "boxed    ", "answer is the ", "answer",
+    "action id ", "place X in row 2, column ", "+ 1", "\\text{", "</think>", "- ", "1.", "- 1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_time_grows_no_faster_than_a_hostile_text(piece):
+    def seconds(size):
+        text = piece * (size // len(piece))
+        spent = []
+        for _ in range(3):
+            start = time.perf_counter()
+            parse_answer(text, CELLS)
+            spent.append(time.perf_counter() - start)
+        return min(spent)
+
+    # Eight times the text: linear is 8 at most, quadratic 64. What is below 20 ms is never too slow.
+    small, large = seconds(100_000), seconds(800_000)
+    assert large < max(24 * small, 0.16), f"{piece!r}: {small * 1000:.1f} ms, then {large * 1000:.1f} ms"

@@ -1,0 +1,360 @@
+"""Opponents play legally, reproducibly and as strongly as they say; who would cheat is refused."""
+
+import random
+
+import pyspiel
+import pytest
+from open_spiel.python.algorithms.minimax import alpha_beta_search
+
+from rlnb.errors import ParamsError
+from rlnb.games.opponents import (
+    KNOWN,
+    allowed_opponents,
+    equilibrium,
+    load_opponent,
+    yardstick,
+)
+from rlnb.games.perfect_tictactoe import best_actions, board_of, decision_states, positions, values
+from rlnb.games.text_games import load_game
+
+PAIRS = (
+    ("tic_tac_toe", "random"),
+    ("tic_tac_toe", "mcts:10"),
+    ("tic_tac_toe", "perfect"),
+    ("connect_four", "mcts:10"),
+    ("nim", "mcts:10"),
+    ("kuhn_poker", "random"),
+    ("kuhn_poker", "nash"),
+    ("goofspiel", "random"),
+)
+
+
+def play(game, players, rng):
+    """Returns of one game, and the actions of both seats; chance from rng too."""
+    state, actions = game.new_state(), []
+    while not state.is_terminal():
+        if state.is_chance_node():
+            outcomes, probabilities = zip(*state.chance_outcomes(), strict=True)
+            action = rng.choices(outcomes, probabilities)[0]
+        else:
+            (action,) = players[state.current_player()].act([state], [rng])
+            actions.append(action)
+        game.apply(state, action)
+    return state.returns(), actions
+
+
+def mean_score(game, opponent, *, seat, against="random", num_games=200):
+    """Mean score of an opponent in a seat. Seeds 0 to num_games - 1."""
+    players = [load_opponent(against, game)] * 2
+    players[seat] = load_opponent(opponent, game)
+    returns = [play(game, players, random.Random(seed))[0][seat] for seed in range(num_games)]
+    return sum((value > 0) + (value == 0) / 2 for value in returns) / num_games
+
+
+def states_on_the_way(game, number):
+    """States of random games in which somebody is to move. Seed 0."""
+    rng, states = random.Random(0), []
+    while len(states) < number:
+        state = game.new_state()
+        while not state.is_terminal() and len(states) < number:
+            if not state.is_chance_node():
+                states.append(state.clone())
+            state.apply_action(rng.choice(state.legal_actions()))
+    return states
+
+
+@pytest.mark.parametrize(("game", "opponent"), PAIRS)
+def test_an_opponent_plays_games_to_their_end_and_the_same_again(game, opponent):
+    game = load_game(game)
+    player = load_opponent(opponent, game)
+    assert player.name == opponent
+    first = [play(game, (player, player), random.Random(seed)) for seed in range(5)]
+    again = [play(game, (player, player), random.Random(seed)) for seed in range(5)]
+    assert first == again
+    assert len({str(actions) for _, actions in first}) > 1
+
+
+@pytest.mark.parametrize(("game", "opponent"), [*PAIRS, ("backgammon", "mcts:2")])
+def test_a_move_does_not_depend_on_what_else_is_played(game, opponent):
+    game = load_game(game)
+    player = load_opponent(opponent, game)
+    states = states_on_the_way(game, 12)
+    together = player.act(states, [random.Random(seed) for seed in range(12)])
+    alone = [player.act([state], [random.Random(seed)])[0] for seed, state in enumerate(states)]
+    assert together == alone
+    assert all(action in state.legal_actions() for action, state in zip(together, states, strict=True))
+
+
+def test_random_play_takes_every_legal_action_equally_often():
+    state = load_game("tic_tac_toe").new_state()
+    rng = random.Random(0)
+    taken = load_opponent("random", load_game("tic_tac_toe")).act([state] * 9000, [rng] * 9000)
+    assert all(abs(taken.count(action) - 1000) < 4 * 30 for action in range(9))  # sd: 30
+
+
+def test_more_simulations_make_mcts_stronger():
+    """Against random play; openspiel.md has .51, .96 in seat 0 and .26, .84 in seat 1 as shares won."""
+    game = load_game("tic_tac_toe")
+    few, many = (mean_score(game, name, seat=1) for name in ("mcts:2", "mcts:50"))
+    assert few < 0.55
+    assert many > 0.8
+    assert mean_score(game, "mcts:50", seat=0) > 0.93
+
+
+def test_perfect_play_never_loses_and_uses_all_equal_moves():
+    game = load_game("tic_tac_toe")
+    perfect = load_opponent("perfect", game)
+    for opponent in ("random", "mcts:50"):
+        other = load_opponent(opponent, game)
+        for seed in range(100):
+            assert play(game, (perfect, other), random.Random(seed))[0][0] >= 0, f"seed {seed}"
+            assert play(game, (other, perfect), random.Random(seed))[0][1] >= 0, f"seed {seed}"
+    rng = random.Random(0)
+    assert set(perfect.act([game.new_state()] * 200, [rng] * 200)) == set(range(9))
+
+
+def test_the_solved_table_agrees_with_openspiels_search():
+    game = pyspiel.load_game("tic_tac_toe")
+    assert (len(positions()), len(decision_states())) == (5478, 4520)
+    for state in decision_states()[100::250]:
+        value, _ = alpha_beta_search(game, state=state, maximizing_player_id=0)
+        assert values()[board_of(state)] == value, f"\n{state}"
+        keeping = [a for a in state.legal_actions() if values()[board_of(state.child(a))] == value]
+        assert list(best_actions()[board_of(state)]) == keeping
+
+
+def test_the_table_knows_the_only_reply_to_a_corner():
+    assert best_actions()["x........"] == (4,)
+    assert values()["." * 9] == 0
+    assert values()["xo......."] == 1
+
+
+def test_nash_plays_kuhn_as_the_theory_says():
+    """A Jack is folded to a bet, a King never; a Queen calls a third of them. Seed 0."""
+    game = load_game("kuhn_poker")
+    nash = load_opponent("nash", game)
+    bets = {}
+    for card in range(3):
+        state = game.new_state()
+        for action in ((card + 1) % 3, card, 1):  # the first player's card, the second's, a bet
+            state.apply_action(action)
+        rng = random.Random(0)
+        bets[card] = sum(nash.act([state] * 3000, [rng] * 3000)) / 3000
+    assert bets[0] < 0.01
+    assert bets[1] == pytest.approx(1 / 3, abs=4 * 0.0087)
+    assert bets[2] > 0.99
+
+
+@pytest.mark.parametrize(
+    ("game", "exploitability", "said"),
+    [
+        ("kuhn_poker", 1e-4, ""),
+        *(
+            pytest.param(
+                game,
+                exploitability,
+                f"Solving {game}() by CFR+, once: some seconds. Done in ",
+                marks=pytest.mark.slow,
+                id=game,
+            )
+            for game, exploitability in (("leduc_poker", 1e-3), ("liars_dice", 0.015))
+        ),
+    ],
+)
+def test_equilibria_are_near_and_found_once_with_a_line_for_who_waits(game, exploitability, said, capsys):
+    equilibrium.cache_clear()
+    loaded = load_game(game)
+    nash = load_opponent("nash", loaded)
+    assert capsys.readouterr().err == ""  # not before it is asked for a move
+    states = states_on_the_way(loaded, 2)
+    nash.act(states, [random.Random(0)] * 2)
+    first = capsys.readouterr().err
+    assert first.startswith(said) and bool(first) == bool(said)
+    nash.act(states, [random.Random(0)] * 2)
+    assert capsys.readouterr().err == ""
+    assert pyspiel.exploitability(loaded.game, equilibrium(str(loaded.game))) < exploitability
+
+
+@pytest.mark.parametrize(
+    ("game", "allowed"),
+    [
+        ("tic_tac_toe", ("random", "mcts:N", "perfect")),
+        ("breakthrough(rows=6,columns=6)", ("random", "mcts:N")),
+        ("kuhn_poker", ("random", "nash")),
+        ("leduc_poker", ("random", "nash")),
+        ("liars_dice", ("random", "nash")),
+        ("liars_dice(numdice=2)", ("random",)),
+        ("goofspiel(num_cards=4)", ("random",)),
+        ("phantom_ttt", ("random",)),
+    ],
+)
+def test_each_game_names_the_opponents_that_can_play_it(game, allowed):
+    assert allowed_opponents(load_game(game)) == allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "game", "message"),
+    [
+        (
+            "mcts:200",
+            "liars_dice",
+            "opponent = 'mcts:200' cannot play liars_dice: MCTS sees the other player's dice. "
+            "Use 'random' or 'nash'.",
+        ),
+        (
+            "mcts:200",
+            "goofspiel",
+            "opponent = 'mcts:200' cannot play goofspiel: MCTS sees the other player's bid. Use 'random'.",
+        ),
+        (
+            "mcts:50",
+            "phantom_ttt",
+            "opponent = 'mcts:50' cannot play phantom_ttt: MCTS sees what the other player hides. "
+            "Use 'random'.",
+        ),
+        (
+            "perfect",
+            "connect_four",
+            "opponent = 'perfect' cannot play connect_four: only tic_tac_toe is solved. "
+            "Use 'random' or 'mcts:N'.",
+        ),
+        (
+            "nash",
+            "liars_dice(numdice=2)",
+            "opponent = 'nash' cannot play liars_dice(numdice=2): only kuhn_poker, leduc_poker and "
+            "liars_dice with one die each have a table. Use 'random'.",
+        ),
+        (
+            "minimax",
+            "tic_tac_toe",
+            "opponent = 'minimax' is no opponent. Use 'random', 'mcts:N' or 'perfect'.",
+        ),
+        *(
+            (
+                name,
+                "tic_tac_toe",
+                f"opponent = {name!r} names no number of simulations from 2 to 1,000,000; "
+                "write 'mcts:10' (a beginner), 'mcts:50' or 'mcts:200'.",
+            )
+            for name in ("mcts", "mcts:", "mcts:1", "mcts:-5", "mcts:1e3", "mcts:1000001", "mcts:N")
+        ),
+    ],
+)
+def test_who_cannot_play_is_refused_with_who_can(name, game, message):
+    with pytest.raises(ParamsError) as error:
+        load_opponent(name, load_game(game))
+    assert str(error.value) == message
+
+
+def test_a_refusal_begins_with_the_place_that_was_given():
+    with pytest.raises(ParamsError, match=r"^params/x\.yaml: opponent = 'nash' cannot play nim: "):
+        load_opponent("nash", load_game("nim"), field="params/x.yaml: opponent")
+
+
+def score(value):
+    return 1.0 if value > 0 else 0.5 if value == 0 else 0.0
+
+
+def random_shares(state, weight=1.0):
+    """Shares of games between random players that each seat wins, by all histories."""
+    if state.is_terminal():
+        return [weight * (value > 0) for value in state.returns()]
+    actions = state.legal_actions()
+    outcomes = state.chance_outcomes() if state.is_chance_node() else [(a, 1 / len(actions)) for a in actions]
+    shares = [random_shares(state.child(action), weight * probability) for action, probability in outcomes]
+    return [sum(seat) for seat in zip(*shares, strict=True)]
+
+
+def best_against_random(starts, seat, worth):
+    """The most that a player without knowledge of what is hidden gets against random play.
+
+    starts: (state, its probability) that the player cannot tell apart. worth: of a return.
+    """
+    total, undecided, waiting = 0.0, {}, list(starts)
+    while waiting:
+        state, weight = waiting.pop()
+        if state.is_terminal():
+            total += weight * worth(state.returns()[seat])
+        elif state.current_player() == seat:
+            undecided.setdefault(state.information_state_string(), []).append((state, weight))
+        elif state.is_chance_node():
+            waiting += [(state.child(a), weight * probability) for a, probability in state.chance_outcomes()]
+        else:
+            actions = state.legal_actions()
+            waiting += [(state.child(action), weight / len(actions)) for action in actions]
+    for alike in undecided.values():
+        total += max(
+            best_against_random([(state.child(action), weight) for state, weight in alike], seat, worth)
+            for action in alike[0][0].legal_actions()
+        )
+    return total
+
+
+@pytest.mark.parametrize("name", ["tic_tac_toe", "nim", "dots_and_boxes"])
+def test_what_is_known_exactly_of_open_games_is_what_openspiels_rules_give(name):
+    known_means = {}
+
+    def mean(state, seat, worth):
+        """Mean worth of a seat's return when it plays its best, the other at random; None: both, seat 0's."""
+        if state.is_terminal():
+            return worth(state.returns()[seat or 0])
+        key = (str(state), state.current_player(), seat, worth)
+        if key not in known_means:
+            after = [mean(state.child(action), seat, worth) for action in state.legal_actions()]
+            is_own = state.current_player() == seat
+            known_means[key] = max(after) if is_own else sum(after) / len(after)
+        return known_means[key]
+
+    start, known = load_game(name).new_state(), KNOWN[name]
+    wins = mean(start, None, lambda value: value > 0), mean(start, None, lambda value: value < 0)
+    assert wins == pytest.approx(known.random_win, abs=1e-5)
+    assert [mean(start, seat, score) for seat in (0, 1)] == pytest.approx(known.best_score, abs=1e-5)
+    assert [mean(start, seat, float) for seat in (0, 1)] == pytest.approx(known.best_return, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["kuhn_poker", "leduc_poker", pytest.param("liars_dice", marks=pytest.mark.slow)]
+)
+def test_what_is_known_exactly_is_what_openspiels_rules_give(name):
+    start, known = load_game(name).new_state(), KNOWN[name]
+    assert known.num_games == 0
+    assert random_shares(start) == pytest.approx(known.random_win, abs=1e-5)
+    for seat in (0, 1):
+        best = [best_against_random([(start, 1.0)], seat, worth) for worth in (score, float)]
+        assert best == pytest.approx([known.best_score[seat], known.best_return[seat]], abs=1e-5)
+
+
+def test_draws_and_scores_of_random_play_follow_from_its_wins():
+    known = KNOWN["tic_tac_toe"]
+    assert known.random_draw == pytest.approx(0.12698, abs=1e-5)
+    assert known.random_score == pytest.approx((0.64841, 0.35159), abs=1e-5)
+
+
+# Not othello, whose games take long.
+@pytest.mark.parametrize("name", sorted({n for n, known in KNOWN.items() if known.num_games} - {"othello"}))
+def test_what_is_known_by_counting_is_what_random_play_gives(name):
+    """400 games, seed 0: four standard deviations."""
+    game = load_game(name)
+    rng, player = random.Random(0), load_opponent("random", game)
+    returns = [play(game, (player, player), rng)[0] for _ in range(400)]
+    for seat in (0, 1):
+        won = sum(both[seat] > 0 for both in returns) / 400
+        assert won == pytest.approx(KNOWN[name].random_win[seat], abs=4 * 0.025)
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("tic_tac_toe", "tic_tac_toe"),
+        ("kuhn_poker(players=2)", "kuhn_poker"),
+        ("breakthrough(columns=6,rows=6)", "breakthrough(rows=6,columns=6)"),
+        ("goofspiel(num_cards=8)", "goofspiel(num_cards=8)"),
+    ],
+)
+def test_a_game_is_found_among_the_known_whatever_way_it_is_written(name, same):
+    assert yardstick(load_game(name)) is KNOWN[same]
+
+
+def test_a_game_with_other_parameters_is_not_among_the_known():
+    assert yardstick(load_game("breakthrough(rows=5,columns=5)")) is None
+    assert yardstick(load_game("chess")) is None

@@ -1,0 +1,317 @@
+"""OpenSpiel's games are told in text and played through it, by OpenSpiel's rules alone."""
+
+import functools
+import pickle
+import random
+import re
+
+import pyspiel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlnb.errors import ParamsError
+from rlnb.games.text_games import WORDED, TextGame, load_game
+
+GAMES = (
+    *sorted(WORDED), "breakthrough(columns=6,rows=6)", "clobber(columns=3,rows=4)",
+    "connect_four(columns=5,rows=4)", "dots_and_boxes(num_cols=3,num_rows=2)",
+    "goofspiel(imp_info=True,num_cards=4)", "goofspiel(num_cards=4,num_turns=2)", "hex(board_size=3)",
+    "hex(board_size=3,swap=True)", "leduc_poker(suit_isomorphism=True)", "liars_dice(numdice=2)",
+    "nim(pile_sizes=2;12)", "breakthrough(columns=3,rows=11)", "clobber(columns=3,rows=11)",
+)  # fmt: skip
+AUTOMATIC = (
+    "backgammon", "chess", "dark_hex(board_size=3)", "gin_rummy", "mancala", "markov_soccer", "matrix_rps",
+    "misere(game=tic_tac_toe())", "oshi_zumo", "phantom_ttt", "pig", "ultimate_tic_tac_toe",
+)  # fmt: skip
+ACTION_LINE = re.compile(r"^(\d+) -> (.+)$", re.MULTILINE)
+ANSWERS = (
+    "I think.\n\\boxed{{{0}}}", "{0}", "{1}", "I choose to {1}.", "Answer: {0}",
+    "There are 3.\nSo \\boxed{{\\text{{{1}}}}}.",
+)  # fmt: skip
+
+
+def states_of_a_game(game: TextGame, seed: int, most: int = 10_000):
+    """The states of one random game in which a player moves."""
+    rng, state = random.Random(seed), game.new_state()
+    for _ in range(most):
+        if state.is_terminal():
+            return
+        if not state.is_chance_node():
+            yield state
+        state.apply_action(rng.choice(state.legal_actions()))
+
+
+@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_game_is_played_to_its_end_through_text_alone(name, seed):
+    game, rng = load_game(name), random.Random(seed)
+    state = game.new_state()
+    while not state.is_terminal():
+        if state.is_chance_node():
+            state.apply_action(rng.choice(state.legal_actions()))
+            continue
+        lines = ACTION_LINE.findall(game.prompt(state))
+        assert [int(action) for action, _ in lines] == sorted(state.legal_actions())
+        action, words = rng.choice(lines)
+        answer = rng.choice(ANSWERS).format(action, words)
+        parsed = game.parse(answer, state)
+        assert (parsed.action, parsed.problem) == (int(action), None), f"{answer!r} in {state}"
+        game.apply(state, parsed.action)
+    assert sum(state.returns()) == 0
+
+
+@pytest.mark.parametrize("name", AUTOMATIC)
+def test_games_without_texts_of_their_own_are_played_with_those_of_openspiel(name):
+    game, compact = load_game(name), load_game(name, style="compact")
+    for state in states_of_a_game(game, seed=1, most=60):
+        prompt = game.prompt(state)
+        assert f"You are player {state.current_player()}." in prompt
+        for action, words in list(game.legal_words(state).items())[:40]:
+            assert f"\n{action} -> {words}\n" in prompt
+            assert game.parse(words, state).action == action
+        assert compact.prompt(state).startswith(f"P{state.current_player()}\n")
+        assert compact.prompt(state).endswith("?")
+
+
+PERFECT = [name for name in GAMES if not load_game(name).has_hidden_information] + ["mancala", "chess"]
+
+
+@pytest.mark.parametrize("name", PERFECT)
+@pytest.mark.parametrize("style", ["full", "compact"])
+def test_states_that_differ_have_prompts_that_differ(name, style):
+    game = load_game(name, style=style)
+    seen = {}
+    for seed in range(6 if name == "chess" else 30):
+        for state in states_of_a_game(game, seed):
+            here = (str(state), state.current_player())
+            # A full prompt tells the last move as well, so it is the state that its prompt determines.
+            assert seen.setdefault(game.prompt(state), here) == here
+    assert len(seen) >= 10
+
+
+def test_a_compact_prompt_is_the_same_for_the_same_board_however_it_came_about():
+    game = load_game("tic_tac_toe", style="compact")
+    one, other = game.new_state(), game.new_state()
+    for a, b in zip((0, 4, 8), (8, 4, 0), strict=True):
+        one.apply_action(a)
+        other.apply_action(b)
+    assert game.prompt(one) == game.prompt(other) == "o:\nx12\n3o5\n67x\n?"
+
+
+def after(name, *actions, style="compact"):
+    game = load_game(name, style=style)
+    state = game.new_state()
+    for action in actions:
+        state.apply_action(action)
+    return game, state
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "prompt"),
+    [
+        ("tic_tac_toe", (0, 1, 4, 2), "x:\nxoo\n3x5\n678\n?"),
+        ("connect_four", (3, 3, 0), "o:\n...3...\n0..o...\nx12x456\n?"),
+        ("hex(board_size=3)", (4, 0), "x:\no12\n3x5\n678\n?"),
+        ("kuhn_poker", (1, 2), "P0 Q ?"),
+        ("kuhn_poker", (1, 2, 0, 1), "P0 Q pb?"),
+        ("leduc_poker", (1, 4, 2), "P1 Ka r?"),
+        ("leduc_poker", (1, 4, 1, 2, 1, 3, 1), "P1 Ka crc Qb c?"),
+        ("liars_dice", (1, 4, 5, 7), "P0 2 1-6 2-2?"),
+        ("nim", (27, 14), "P0 1 3 1 0?"),
+        ("dots_and_boxes(num_cols=2,num_rows=1)", (0, 2, 4, 5), "B:\n+-+1+\n|B| 6\n+-+3+\n?"),
+        ("clobber(columns=3,rows=2)", (5,), "x:\nx.o\noxo\n?"),
+        ("goofspiel(imp_info=True,num_cards=4)", (3, 1, 0, 0), "P0 134 4:2w 1?"),
+        ("goofspiel(num_cards=4)", (3, 1, 0, 0), "P0 134/234 4w 1?"),
+    ],
+)
+def test_compact_prompts_are_as_short_as_is_clear(name, actions, prompt):
+    game, state = after(name, *actions)
+    assert game.prompt(state) == prompt
+
+
+def test_a_full_prompt_tells_rules_seat_last_move_state_and_legal_actions():
+    game, state = after("tic_tac_toe", 0, 4, 8, 2, 6, style="full")
+    assert game.prompt(state) == (
+        "Tic-tac-toe on a board of 3 rows and 3 columns. X and O place one mark in turn on an empty cell; X "
+        "begins. Three own marks in one row, column, or diagonal win. A full board without them is a "
+        "draw.\n\n"
+        "You are O (player 1, who moves second). Your opponent's last move: place X in row 3, column 1.\n\n"
+        "The board; an empty cell shows the id of its action:\nX 1 O\n3 O 5\nX 7 X\n\n"
+        "Your legal actions (id -> words):\n1 -> place O in row 1, column 2\n"
+        "3 -> place O in row 2, column 1\n5 -> place O in row 2, column 3\n"
+        "7 -> place O in row 3, column 2\n\n"
+        "Choose one of them. End your answer with its id in a box: \\boxed{id}"
+    )
+
+
+def told(name, *actions):
+    """Who one is and what one knows: the second and third block of a full prompt."""
+    game, state = after(name, *actions, style="full")
+    return game.prompt(state).split("\n\n")[1:3]
+
+
+def test_kuhn_and_leduc_are_told_in_words():
+    assert told("kuhn_poker", 1, 2, 0, 1) == [
+        "You are the first player (player 0).",
+        "Your card: Queen. You passed, your opponent bet.",
+    ]
+    assert told("leduc_poker", 1, 4, 1, 2, 1, 3, 1) == [
+        "You are the second player (player 1).",
+        "Your card: King of suit a.\nPublic card: Queen of suit b.\nRound 2 of 2. The pot holds 6 chips; you "
+        "paid 3 of them, your opponent 3.\nFirst round: your opponent checked, you raised, "
+        "your opponent called.\n"
+        "Second round: your opponent checked.",
+    ]
+
+
+def test_in_leduc_to_call_is_to_check_while_there_is_nothing_to_call():
+    game, state = after("leduc_poker", 0, 5)
+    assert game.legal_words(state) == {1: "check", 2: "raise"}
+    state.apply_action(2)
+    assert game.legal_words(state) == {0: "fold", 1: "call", 2: "raise"}
+
+
+def test_moves_made_in_a_row_are_all_told():
+    me, _ = told("dots_and_boxes(num_cols=2,num_rows=1)", 0, 2, 4, 5, 6)
+    assert me == (
+        "You are A (player 0, who moves first). Your opponent's last moves: draw the left side of the box in "
+        "row 1, column 2; draw the right side of the box in row 1, column 2."
+    )
+
+
+def test_a_pass_in_othello_has_an_id_and_words():
+    game = load_game("othello")
+    passes = [
+        state.clone()
+        for seed in range(10)
+        for state in states_of_a_game(game, seed)
+        if state.legal_actions() == [64]
+    ]
+    assert passes
+    for state in passes:
+        assert "\n64 -> pass\n" in game.prompt(state)
+        assert game.parse("I have to pass.", state).action == 64
+
+
+@pytest.mark.parametrize(("is_misere", "result"), [(True, "loses"), (False, "wins")])
+def test_nim_says_what_the_last_object_does(is_misere, result):
+    game, state = after(f"nim(is_misere={is_misere},pile_sizes=2;1)", 1, style="full")
+    assert f"The player who takes the last object of all {result}." in game.prompt(state)
+    game.apply(state, 2)  # player 1 takes both that are left
+    assert state.returns()[1] == (-1 if is_misere else 1)
+
+
+def test_the_sides_that_hex_names_are_those_that_win():
+    game = load_game("hex(board_size=3)")
+    assert "x wins with a chain of touching stones from the top row to the bottom row" in game.prompt(
+        game.new_state()
+    )
+    _, state = after("hex(board_size=3)", 1, 0, 4, 3, 7)  # b1, b2, b3 for x; a1, a2 for o
+    assert state.returns() == [1, -1]
+    _, state = after("hex(board_size=3)", 3, 0, 4, 1, 5)  # a row of x, from left to right, does not
+    assert not state.is_terminal()
+
+
+def test_an_illegal_action_is_refused_before_openspiel_sees_it(capfd):
+    game, state = after("kuhn_poker", 0, 1)
+    with pytest.raises(ValueError, match=r"^kuhn_poker: action 5 is not legal here; legal: 0, 1\.$"):
+        game.apply(state, 5)  # OpenSpiel would take it
+    assert state.history() == [0, 1]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_nobody_is_prompted_at_chance_nodes_and_after_the_end():
+    game, state = after("kuhn_poker")
+    with pytest.raises(ValueError, match=r"^No player is to move: chance is\.$"):
+        game.prompt(state)
+    _, state = after("kuhn_poker", 0, 1, 0, 0)
+    with pytest.raises(ValueError, match=r"^No player is to move: the game is over\.$"):
+        game.legal_words(state)
+
+
+def test_a_game_knows_its_names_and_whether_it_hides_anything():
+    game = load_game(" breakthrough(rows=6,columns=6)\n")
+    assert (game.name, game.short_name, game.roles) == (
+        "breakthrough(columns=6,rows=6)",
+        "breakthrough",
+        ("black", "white"),
+    )
+    assert load_game("tic_tac_toe()").name == "tic_tac_toe"
+    hidden = {name for name in WORDED if load_game(name).has_hidden_information}
+    assert hidden == {"kuhn_poker", "leduc_poker", "liars_dice", "goofspiel"}  # goofspiel: the pending bid
+
+
+def test_a_game_survives_pickling():
+    game, state = after("leduc_poker", 0, 5)
+    assert pickle.loads(pickle.dumps(game)).prompt(state) == game.prompt(state) == "P0 Ja ?"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such", " is no game of OpenSpiel; for example: breakthrough, clobber, connect_four, "),
+        ("tic_tac_to", " is no game of OpenSpiel; did you mean tic_tac_toe"),
+        ("tic_tac_toe(", " is no game of OpenSpiel; did you mean tic_tac_toe"),
+        ("", " is no game of OpenSpiel; for example: "),
+        ("tic_tac_toe(foo=1)", ": 'foo' is no parameter of tic_tac_toe; its parameters: none."),
+        ("tic_tac_toe(foo)", ": 'foo' is no parameter of tic_tac_toe; its parameters: none."),
+        ("hex(boardsize=3)", ": 'boardsize' is no parameter of hex; did you mean board_size?"),
+        ("breakthrough(rows=1)", " cannot be played: "),
+        ("breakthrough(rows=six)", " cannot be played: Wrong type for parameter rows"),
+        ("connect_four(rows=-1)", " cannot be played: "),
+        (
+            "hex(board_size=0)",
+            " cannot be played: a player has no legal action. Its parameters: board_size=11, ",
+        ),
+        (
+            "nim(pile_sizes=0;0)",
+            " cannot be played: it is over before it starts. Its parameters: is_misere=True, ",
+        ),
+        ("goofspiel(num_cards=4,num_turns=3)", " cannot be played: "),
+        ("misere(game=no_such())", " cannot be played: Unknown game 'no_such'"),
+        ("misere", " cannot be played: Missing parameter game"),
+        ("quoridor", " has known faults in OpenSpiel; choose another game."),
+        ("kuhn_poker(players=3)", " has 3 player(s); choose a game for two."),
+        ("blackjack", " has 1 player(s); choose a game for two."),
+        ("matrix_pd", " is not zero-sum; choose a game where one player wins what the other loses."),
+    ],
+)
+def test_a_name_that_cannot_be_played_is_refused_without_noise(name, message, capfd):
+    with pytest.raises(ParamsError) as refused:
+        load_game(name)
+    assert str(refused.value).startswith(f"game.name = {name!r}{message}")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_stderr_is_back_after_a_game_is_loaded(capfd):
+    load_game("tic_tac_toe")
+    with pytest.raises(
+        ParamsError, match=r"^params\.yaml: game = 'breakthrough\(rows=1\)' cannot be played: "
+    ):
+        load_game("breakthrough(rows=1)", field="params.yaml: game")
+    with pytest.raises(pyspiel.SpielError):
+        pyspiel.load_game("no_such_game")
+    assert capfd.readouterr().err.startswith("OpenSpiel exception: Unknown game 'no_such_game'.")
+
+
+def test_an_unknown_style_is_refused():
+    with pytest.raises(ParamsError, match=r"^game\.name: style = 'long' is not one of full, compact\.$"):
+        load_game("tic_tac_toe", style="long")
+
+
+@functools.cache
+def loaded(name):
+    return load_game(name)
+
+
+@given(st.sampled_from(GAMES + AUTOMATIC), st.integers(0, 2**32), st.integers(0, 40))
+def test_words_are_unique_and_read_back_as_their_action(name, seed, num_moves):
+    game = loaded(name)
+    state = [state.clone() for state in states_of_a_game(game, seed, most=num_moves + 50)][-1 - num_moves % 2]
+    words = game.legal_words(state)
+    assert list(words) == sorted(state.legal_actions())
+    assert len(set(words.values())) == len(words)
+    for action in random.Random(seed).sample(sorted(words), min(5, len(words))):
+        assert game.parse(words[action], state).action == action
+        assert game.parse(f"\\boxed{{\\text{{{words[action]}}}}}", state).action == action
