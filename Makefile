@@ -7,10 +7,10 @@ NOTEBOOK ?= notebooks/grpo_code_execution.ipynb
 BIN := .venv/bin
 READY := .venv/rlnb-set
 
-NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py strategy_seeds.py)
+NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint lab gallery slow seeds bench baselines
+.PHONY: help setup run test lint lab gallery slow seeds selfplay bench baselines
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 18
@@ -41,7 +41,7 @@ lab: $(READY) ## JupyterLab with the notebooks
 
 gallery: $(READY) ## run every notebook at the cpu profile and keep the executed copies in docs/gallery/
 	@mkdir -p docs/gallery
-	@set -e; for name in grpo_code_execution grpo_code_game gpt_oss_2048 mbpp_eval export_model; do \
+	@set -e; for name in grpo_code_execution grpo_code_game spiral_self_play gpt_oss_2048 mbpp_eval export_model; do \
 	    rm -rf outputs/gallery/$$name; \
 	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile cpu --out outputs/gallery/$$name \
 	        $$([ $$name != export_model ] || echo "--set model.adapters=outputs/gallery/grpo_code_execution/adapters"); \
@@ -50,6 +50,12 @@ gallery: $(READY) ## run every notebook at the cpu profile and keep the executed
 
 seeds: $(READY) ## what the embedded model learns of 2048, five seeds of 40 steps: an hour and a half on two cores
 	$(BIN)/python benchmarks/strategy_seeds.py --json
+
+selfplay: $(READY) ## what self-play learns: Kuhn, tic-tac-toe, Leduc, and the ablation; hours on two cores
+	$(BIN)/python benchmarks/self_play_seeds.py --profile kuhn --seeds 1 2 3 4 5 --json
+	$(BIN)/python benchmarks/self_play_seeds.py --profile cpu --seeds 1 2 3 --json
+	$(BIN)/python benchmarks/self_play_seeds.py --profile leduc --seeds 1 --json
+	$(BIN)/python benchmarks/self_play_seeds.py --profile cpu --max-steps 60 --kinds rae none leave_one_out gae --json
 
 bench: $(READY) ## side-by-side measurements against peers, one JSON line each
 	@set -e; for benchmark in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do \

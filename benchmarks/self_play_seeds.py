@@ -16,7 +16,7 @@ import torch
 
 from rlnb.machine import probe, recommend
 from rlnb.params import load_params, parse_set, resolve
-from rlnb.training.ablation import compare_advantages
+from rlnb.training.ablation import train_run, with_advantage
 
 
 def judged(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -53,17 +53,15 @@ def main() -> None:
         torch.set_num_threads(params.training.num_threads)
     kinds = asked.kinds or [params.advantage.kind]
     steps = asked.max_steps or params.training.max_steps
-    runs = compare_advantages(
-        params, Path(asked.out) / f"{asked.profile}-{steps}", kinds=kinds, seeds=asked.seeds, max_steps=steps
-    )
-    figures = {
-        kind: {str(seed): judged(rows) for seed, rows in of_kind.items()} for kind, of_kind in runs.items()
-    }
-    for kind, by_seed in figures.items():
-        for seed, found in by_seed.items():
-            print(kind, seed, found)
+    found: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
+    for seed in asked.seeds:
+        for kind in kinds:
+            own = with_advantage(params, kind, seed=seed, max_steps=steps)
+            rows = train_run(own, Path(asked.out) / f"{asked.profile}-{steps}" / f"{kind}-{seed}")
+            found[kind][str(seed)] = judged(rows)
+            print(kind, seed, found[kind][str(seed)], flush=True)
     if asked.json:
-        print(json.dumps(figures))
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":

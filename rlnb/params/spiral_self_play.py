@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rlnb.params.sections import (
     Conflict,
@@ -217,12 +217,48 @@ class ArenaParams(SamplingParams):
     )
     num_games: int = Field(default=200, ge=2, description="Games against each opponent, before and after")
     interval_games: int = Field(default=40, ge=2, description="The same, at the evaluations in between")
+    cross_games: int = Field(
+        default=100, ge=0, description="Games between each two of the weights that were kept; 0 = none"
+    )
+    modes: Names = Field(
+        default=("constrained", "free"),
+        min_length=1,
+        description="How the policy answers in the arena, before and after: constrained, free, or both",
+    )
     exact: bool = Field(
         default=True,
         description="Measure without sampling where it can be: Kuhn, Leduc, tic-tac-toe; constrained answers",
     )
     num_questions: int = Field(default=5, ge=1, description="Problems of MBPP, before and after training")
     interval_questions: int = Field(default=5, ge=1, description="The same, at the evaluations in between")
+
+    @field_validator("modes")
+    @classmethod
+    def _known_modes(cls, modes: tuple[str, ...]) -> tuple[str, ...]:
+        if any(mode not in ("constrained", "free") for mode in modes) or len(set(modes)) < len(modes):
+            raise ValueError("may hold constrained and free, each once")
+        return modes
+
+
+class AblationParams(Section):
+    enabled: bool = Field(
+        default=False, description="Train the same game anew with other advantages, to compare; takes long"
+    )
+    kinds: Names = Field(
+        default=("none", "rae", "leave_one_out", "gae"),
+        min_length=2,
+        description="Values of advantage.kind that are compared",
+    )
+    num_seeds: int = Field(default=3, ge=1, description="Runs of each, with the seeds 1, 2, 3 and so on")
+    max_steps: int = Field(default=60, ge=1, description="Updates of each of these runs")
+
+    @field_validator("kinds")
+    @classmethod
+    def _known_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        known = ("none", "rae", "leave_one_out", "gae", "gae_plies")
+        if any(kind not in known for kind in kinds) or len(set(kinds)) < len(kinds):
+            raise ValueError(f"may hold {', '.join(known)}, each once")
+        return kinds
 
 
 class SpiralSelfPlayParams(NotebookParams):
@@ -239,6 +275,7 @@ class SpiralSelfPlayParams(NotebookParams):
     training: SelfPlayTrainingParams = SelfPlayTrainingParams()
     alarms: AlarmParams = AlarmParams()
     evaluation: ArenaParams = ArenaParams()
+    ablation: AblationParams = AblationParams()
     sandbox: SandboxParams = SandboxParams()
     mbpp: MbppInTrainingParams = MbppInTrainingParams()
     tracking: TrackingParams = TrackingParams()

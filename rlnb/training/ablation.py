@@ -5,14 +5,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rlnb.evaluation.arena import EXACT_GAMES
+from rlnb.evaluation.compare import bootstrap_mean
+from rlnb.games.text_games import TextGame
 from rlnb.metrics import open_tracker, read_metrics
 from rlnb.policy import load_policy
+from rlnb.policy.adapters import AdapterValues
 from rlnb.training.checkpoints import checkpoint_to_resume, step_of
-from rlnb.training.self_play_checkpoints import load_checkpoint, save_checkpoint
+from rlnb.training.self_play_checkpoints import (
+    kept_checkpoints,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
 from rlnb.training.self_play_parts import arena_of, game_of, learner_of, self_play_of
 from rlnb.training.spiral import train
+from rlnb.training.update import Learner
 
 Curve = dict[str, list[float]]  # {"steps": [...], "values": [...]}
+Runs = dict[str, dict[int, list[dict[str, Any]]]]  # {arm: {seed: rows of its metrics}}
 
 
 def train_run(
@@ -56,17 +67,52 @@ def with_advantage(params: Any, kind: str, *, seed: int, max_steps: int) -> Any:
 
 
 def compare_advantages(
-    params: Any, output_dir: str | Path, *, kinds: Sequence[str], seeds: Sequence[int], max_steps: int,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[str, dict[int, list[dict[str, Any]]]]:  # fmt: skip
-    """{kind: {seed: rows of metrics}} of runs in output_dir/KIND-SEED; what is there is not run again."""
-    found: dict[str, dict[int, list[dict[str, Any]]]] = {kind: {} for kind in kinds}
-    pairs = [(kind, seed) for seed in seeds for kind in kinds]
+    params: Any, output_dir: str | Path, *, progress: Callable[[int, int], None] | None = None
+) -> Runs:
+    """The runs that the section `ablation` asks for, in output_dir/KIND-SEED; none is run twice."""
+    asked = params.ablation
+    pairs = [(kind, seed) for seed in range(1, asked.num_seeds + 1) for kind in asked.kinds]
+    found: Runs = {kind: {} for kind in asked.kinds}
     for number, (kind, seed) in enumerate(pairs):
-        own = with_advantage(params, kind, seed=seed, max_steps=max_steps)
+        own = with_advantage(params, kind, seed=seed, max_steps=asked.max_steps)
         found[kind][seed] = train_run(own, Path(output_dir) / f"{kind}-{seed}")
         if progress:
             progress(number + 1, len(pairs))
+    return found
+
+
+def kept_weights(
+    learner: Learner, untrained: AdapterValues, output_dir: str | Path
+) -> dict[str, AdapterValues]:
+    """Those of a run that can play each other: untrained, at each checkpoint that is kept, last, averaged."""
+    last = AdapterValues.of(learner.actor.policy)
+    found = {"untrained": untrained}
+    for checkpoint in kept_checkpoints(output_dir)[:-1]:  # the last one is what the policy holds
+        found[f"step {step_of(checkpoint)}"] = load_weights(checkpoint, last)
+    return found | {"last": last, "average": learner.average}
+
+
+def judged_metrics(game: TextGame) -> tuple[str, ...]:
+    """The metrics whose mean judges a run: least is best. Of games without exact ones there are none."""
+    if game.name == "tic_tac_toe":
+        return ("exact/loss_first", "exact/loss_second")
+    return ("exact/nash_conv",) if game.name in EXACT_GAMES else ()
+
+
+def verdicts(results: Mapping[str, Mapping[int, Curve]]) -> dict[str, str]:
+    """What the last values of each arm say beside the first arm's, seed by seed.
+
+    With few seeds an interval of the mean difference (bootstrap over seeds) that holds 0 decides nothing.
+    """
+    first, *others = results
+    found = {first: "what the others are compared with"}
+    for kind in others:
+        seeds = sorted(set(results[first]) & set(results[kind]))
+        gaps = [results[kind][seed]["values"][-1] - results[first][seed]["values"][-1] for seed in seeds]
+        mean = bootstrap_mean(gaps)
+        word = "lower" if mean.high < 0 else "higher" if mean.low > 0 else "not shown to differ"
+        lower = sum(gap < 0 for gap in gaps)
+        found[kind] = f"{word}: {mean}, lower in {lower} of {len(gaps)} seeds" if gaps else "no run"
     return found
 
 

@@ -90,7 +90,7 @@ def k3(logprobs: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     Never negative and without bias. Schulman 2020, http://joschu.net/blog/kl-approx.html.
     """
     log_ratios = others - logprobs
-    return log_ratios.exp() - 1 - log_ratios
+    return log_ratios.expm1() - log_ratios
 
 
 def divergence(

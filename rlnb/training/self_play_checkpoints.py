@@ -58,11 +58,14 @@ def save_checkpoint(
 
 def delete_old(directory: Path, *, keep: int) -> None:
     """All but the newest complete checkpoints."""
-    found = [
-        (step, path) for path in directory.glob("checkpoint-*") if (step := saved_step(path)) is not None
-    ]
-    for _, path in sorted(found)[:-keep]:
+    for path in kept_checkpoints(directory.parent)[:-keep]:
         shutil.rmtree(path)
+
+
+def kept_checkpoints(output_dir: str | Path) -> list[str]:
+    """The complete checkpoints of a run, the oldest first."""
+    steps = {str(path): saved_step(path) for path in (Path(output_dir) / "checkpoints").glob("checkpoint-*")}
+    return [path for _, path in sorted((step, path) for path, step in steps.items() if step is not None)]
 
 
 def load_checkpoint(checkpoint: str | None, learner: Learner) -> SelfPlayState:

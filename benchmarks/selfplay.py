@@ -1,0 +1,196 @@
+"""How fast games are played and learned from.
+
+- `rollout_over_model`: time of a rollout over the time inside the model's passes, tic-tac-toe, tiny, no memo.
+- `vs_sequential`: games a second in lockstep over games played one after another by `generate`, a model of
+  SmolLM2's; both draw the id of a legal action of one token (`generate` by a function that allows no others).
+- `scored_vs_generated`: the same actions for one batch of positions, by one pass over `generate`.
+- `memo_gain_kuhn`: updates a second (512 games played, 4 epochs) with equal prompts passed once over without.
+
+    python benchmarks/selfplay.py --json
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from timing import interleave, report
+
+from rlnb.games.text_games import TextGame, load_game
+from rlnb.params.spiral_self_play import PlayerModelParams, SpiralSelfPlayParams
+from rlnb.policy import Policy, load_policy
+from rlnb.policy.acting import ConstrainedPlayer, Encoder
+from rlnb.policy.actor_critic import ActorCritic
+from rlnb.policy.generation import generating
+from rlnb.rollouts import LEARNER, play_games, self_play
+from rlnb.training.batches import make_batch
+from rlnb.training.credit import credit
+from rlnb.training.update import Learner, update
+from rlnb.trajectories import Request, Turn, turns_of
+
+ROUNDS = 3
+
+
+class TimedActor(ActorCritic):
+    """Counts the seconds inside the model's passes."""
+
+    seconds = 0.0
+
+    def hidden(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+        return self.timed(lambda: super(TimedActor, self).hidden(sequences))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.timed(lambda: super(TimedActor, self).logits(hidden))
+
+    def timed(self, run: Callable[[], torch.Tensor]) -> torch.Tensor:
+        started = time.perf_counter()
+        found = run()
+        self.seconds += time.perf_counter() - started
+        return found
+
+
+class GeneratingPlayer:
+    """What one writes first: `generate` for each answer, held to the legal ids token by token."""
+
+    def __init__(self, policy: Policy, encoder: Encoder) -> None:
+        self.policy = policy
+        self.encoder = encoder
+
+    def answer(self, requests: Sequence[Request]) -> list[Turn]:
+        tries = [self.encoder.trie(request.legal_actions) for request in requests]
+        prompts = [self.encoder.prompt_ids(request.prompt) for request in requests]
+        width = max(map(len, prompts))
+        pad = self.policy.tokenizer.pad_token_id
+        ids = torch.tensor([[*[pad] * (width - len(prompt)), *prompt] for prompt in prompts])
+        lengths = torch.tensor([[len(prompt)] for prompt in prompts])
+
+        def allowed(row: int, tokens: torch.Tensor) -> list[int]:
+            return list(tries[row].children.get(tuple(tokens[width:].tolist()), (self.encoder.end,)))
+
+        with generating(self.policy):
+            torch.manual_seed(requests[0].random.getrandbits(31))
+            output = self.policy.model.generate(
+                ids, attention_mask=(torch.arange(width) >= width - lengths).long(), do_sample=True, top_k=0, max_new_tokens=4, prefix_allowed_tokens_fn=allowed,
+                eos_token_id=self.encoder.end, pad_token_id=pad,
+            )  # fmt: skip
+        turns = []
+        for request, trie, prompt, tokens in zip(
+            requests, tries, prompts, output[:, width:].tolist(), strict=True
+        ):
+            leaf = next(leaf for leaf in trie.leaves if tuple(tokens[: len(leaf)]) == leaf)
+            action = request.legal_actions[trie.leaves[leaf]]
+            turns.append(Turn(prompt, leaf, (), (), action, request.legal_actions, request.ply))
+        return turns
+
+
+def tiny_parts(name: str, actor_class: type[ActorCritic]) -> tuple[TextGame, ActorCritic, Encoder]:
+    """A compact game, the model `tiny` with a value head, and how they are encoded."""
+    return parts(name, PlayerModelParams(id="tiny", lora_rank=0, **PLAIN), actor_class, has_value=True)
+
+
+PLAIN: dict[str, Any] = {"dtype": "float32", "attention": "sdpa", "load_in_4bit": False}
+
+
+def parts(
+    name: str, model: PlayerModelParams, actor_class: type[ActorCritic], *, has_value: bool
+) -> tuple[TextGame, ActorCritic, Encoder]:
+    policy = load_policy(model, is_trained=model.lora_rank == 0, seed=1)
+    encoder = Encoder(policy.tokenizer, str, end=policy.tokenizer.eos_token_id)
+    return load_game(name, style="compact"), actor_class(policy, has_value=has_value), encoder
+
+
+def rollout_over_model() -> float:
+    """The median of some rollouts of 256 games, 128 at a time."""
+    game, actor, encoder = tiny_parts("tic_tac_toe", TimedActor)
+    ratios = []
+    for number in range(ROUNDS + 1):
+        actor.seconds = 0.0  # type: ignore[assignment]
+        started = time.perf_counter()
+        player = ConstrainedPlayer(actor, encoder, memo=False, max_tokens_per_pass=4096)
+        play_games(self_play(game, 256, seed=number), {LEARNER: player}, num_parallel=128)
+        ratios.append((time.perf_counter() - started) / float(actor.seconds))  # type: ignore[arg-type]
+    return float(np.median(ratios[1:]))
+
+
+def against_generate() -> dict[str, float]:
+    """vs_sequential and scored_vs_generated on SmolLM2, interleaved."""
+    model = PlayerModelParams(id="embedded", **PLAIN)
+    game, actor, encoder = parts("tic_tac_toe", model, ActorCritic, has_value=False)
+    constrained = ConstrainedPlayer(actor, encoder, memo=False)
+    generated = GeneratingPlayer(actor.policy, encoder)
+    requests = waiting(game, 32)
+
+    def games(player: Any, count: int, num_parallel: int) -> Callable[[], list[float]]:
+        def run() -> list[float]:
+            started = time.perf_counter()
+            play_games(self_play(game, count, seed=3), {LEARNER: player}, num_parallel=num_parallel)
+            return [(time.perf_counter() - started) / count] * count
+
+        return run
+
+    def batch(player: Any) -> Callable[[], list[float]]:
+        def run() -> list[float]:
+            started = time.perf_counter()
+            player.answer(requests)
+            return [(time.perf_counter() - started) / len(requests)] * len(requests)
+
+        return run
+
+    played = interleave(
+        {"lockstep": games(constrained, 32, 32), "sequential": games(generated, 2, 1)}, rounds=ROUNDS
+    )
+    answered = interleave({"scored": batch(constrained), "generated": batch(generated)}, rounds=ROUNDS)
+    return {
+        "vs_sequential": played["lockstep"]["rate"] / played["sequential"]["rate"],
+        "games_per_second_embedded": played["lockstep"]["rate"],
+        "scored_vs_generated": answered["scored"]["rate"] / answered["generated"]["rate"],
+    }
+
+
+def waiting(game: TextGame, count: int) -> list[Request]:
+    """Requests of positions after two random moves."""
+    found = []
+    for number in range(count):
+        state, source = game.new_state(), random.Random(number)
+        for _ in range(2):
+            state.apply_action(source.choice(state.legal_actions()))
+        found.append(
+            Request(game.prompt(state), tuple(state.legal_actions()), 2, source, lambda text: (None, None))
+        )
+    return found
+
+
+def memo_gain_kuhn() -> dict[str, float]:
+    """Whole updates, 512 games each, with equal prompts passed once or as often as they come."""
+    game, actor, encoder = tiny_parts("kuhn_poker", ActorCritic)
+    params = SpiralSelfPlayParams(advantage={"kind": "gae"}, training={"num_epochs": 4, "magnet_coef": 0.2})
+    learner = Learner.of(actor, params.training, temperature=1.0, value_coef=0.5)
+    numbers = iter(range(10_000))
+
+    def step(*, memo: bool) -> list[float]:
+        started = time.perf_counter()
+        player = ConstrainedPlayer(actor, encoder, memo=memo, max_tokens_per_pass=4096)
+        games = play_games(self_play(game, 512, seed=next(numbers)), {LEARNER: player}, num_parallel=512)
+        credited = credit(games, {}, params.advantage)
+        turns = turns_of([one for played in games for one in played.trajectories])
+        batch = make_batch(turns, credited.advantages, credited.targets, memo=memo)
+        update(learner, batch, step=0, seed=0)
+        return [time.perf_counter() - started]
+
+    found = interleave({"memo": lambda: step(memo=True), "plain": lambda: step(memo=False)}, rounds=ROUNDS)
+    return {
+        "memo_gain_kuhn": found["memo"]["rate"] / found["plain"]["rate"],
+        "kuhn_updates_per_second": found["memo"]["rate"],
+    }
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    figures = {"rollout_over_model": rollout_over_model()}
+    report(figures | against_generate() | memo_gain_kuhn(), description=__doc__ or "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""All that is measured of a policy at one time, before and after training, and as JSON."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rlnb.evaluation.arena import Arena, ArenaRow, arena_metrics, load_opponents
+from rlnb.evaluation.tictactoe import TicTacToeResult, measure_rows, probabilities_by_state
+from rlnb.policy.adapters import AdapterValues
+from rlnb.runs import write_text
+
+
+@dataclass(frozen=True)
+class Standing:
+    """rows: sampled games of the last weights, by opponent, seat and way to play. exact: tic-tac-toe's
+    measures by way to play ("sampled", "greedy", and both of the averaged weights), empty for other games.
+    metrics: what the run's metrics.jsonl gets.
+    """
+
+    rows: tuple[ArenaRow, ...]
+    exact: Mapping[str, TicTacToeResult]
+    metrics: Mapping[str, float]
+
+
+def take_standing(
+    arena: Arena,
+    average: AdapterValues,
+    *,
+    num_games: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Standing:
+    """Games against every opponent in each way of `evaluation.modes`, and the exact measures.
+
+    Constrained answers are played sampled and greedy, free ones sampled: what a model does when nobody holds
+    it to the legal moves.
+    """
+    asked = arena.params.evaluation
+    ways = [(mode, False) for mode in asked.modes]
+    if "constrained" in asked.modes:
+        ways.append(("constrained", True))
+    opponents = load_opponents(arena.game, asked.opponents)
+    rows: list[ArenaRow] = []
+    for number, (acting, greedy) in enumerate(ways):
+        rows += arena.against(opponents, num_games=num_games, acting=acting, greedy=greedy)
+        if progress:
+            progress(number + 1, len(ways))
+    played = [row for row in rows if row.acting == arena.params.game.acting and not row.greedy]
+    exact: dict[str, TicTacToeResult] = {}
+    metrics = arena_metrics(played) | {f"exact/{name}": value for name, value in arena.exact().items()}
+    with average.at_work(arena.actor.policy):
+        metrics |= {f"exact/average/{name}": value for name, value in arena.exact().items()}
+        if arena.can_be_exact and arena.game.name == "tic_tac_toe":
+            averaged = probabilities_by_state(arena.probabilities)
+            exact["average, sampled"] = measure_rows(averaged, greedy=False)
+            exact["average, greedy"] = measure_rows(averaged, greedy=True)
+    if exact:
+        last = probabilities_by_state(arena.probabilities)
+        exact = {
+            "sampled": measure_rows(last, greedy=False), "greedy": measure_rows(last, greedy=True), **exact,
+        }  # fmt: skip
+    return Standing(tuple(rows), exact, metrics)
+
+
+def save_standings(path: str | Path, params: Any, standings: Mapping[str, Standing]) -> None:
+    """{"params": ..., "before": {"rows": ..., "exact": ..., "metrics": ...}, ...} as JSON."""
+    text = {
+        "params": params.model_dump(mode="json"),
+        **{
+            name: {
+                "rows": [asdict(row) for row in one.rows],
+                "exact": {way: asdict(found) for way, found in one.exact.items()},
+                "metrics": dict(one.metrics),
+            }
+            for name, one in standings.items()
+        },
+    }
+    write_text(Path(path), json.dumps(text, indent=1) + "\n")
