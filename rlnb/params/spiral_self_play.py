@@ -149,16 +149,20 @@ class SelfPlayTrainingParams(Section):
         default=0.05, gt=0, le=1, description="Share by which that average follows, an update"
     )
     average_decay: float = Field(
-        default=0.99, ge=0, lt=1, description="Of the average of the weights that is evaluated too, an update"
+        default=0.99,
+        ge=0,
+        lt=1,
+        description="Of the average of the weights that is evaluated too, an update; it begins at the first",
     )
     drop_zero_advantages: bool = Field(
         default=False, description="Leave out trajectories all of whose advantages are 0"
     )
     prompt_memo: bool = Field(
-        default=True, description="Pass equal prompts once; changes neither loss nor gradient"
+        default=True,
+        description="Pass equal prompts once; changes no loss, but mini-batches then keep equal prompts together",
     )
     tokens_per_pass: int = Field(
-        default=8192, ge=16, description="Tokens in one pass of the model, padding included: memory"
+        default=4096, ge=16, description="Tokens in one pass of the model, padding included: memory"
     )
     adam_beta2: float = Field(default=0.99, ge=0, lt=1, description="AdamW's second decay")
     weight_decay: float = Field(default=0.0, ge=0, le=1, description="Weight decay of AdamW")
@@ -295,12 +299,28 @@ class SpiralSelfPlayParams(NotebookParams):
                 "compares games of the same opening, and game.games_per_opening = 1; write 2 or more there",
                 ("game.games_per_opening",),
             )
-        if kind == "gae_plies" and (game.opponent != "self" or game.invalid != "forfeit"):
+        if kind == "group" and game.opponent != "self":
             yield Conflict(
                 "advantage.kind",
-                "follows the plies of both seats, so that game.opponent must be self and game.invalid "
-                "forfeit; write gae",
-                ("game.opponent", "game.invalid"),
+                "compares games of the same opening and seat, of which there is one against an opponent; "
+                "write rae or leave_one_out",
+                ("game.opponent",),
+            )
+        fields = {"advantage.kind": kind == "gae_plies"}
+        fields["ablation.kinds"] = self.ablation.enabled and "gae_plies" in self.ablation.kinds
+        for field in [field for field, is_asked in fields.items() if is_asked]:
+            if game.opponent != "self" or game.invalid != "forfeit":
+                yield Conflict(
+                    field,
+                    "asks for gae_plies, which follows the plies of both seats, so game.opponent must be "
+                    "self and game.invalid forfeit; write gae",
+                    ("game.opponent", "game.invalid"),
+                )
+        if self.ablation.enabled and not self.evaluation.exact:
+            yield Conflict(
+                "ablation.enabled",
+                "compares runs by exact measures; write evaluation.exact = true, or false here",
+                ("evaluation.exact",),
             )
         if self.training.games_per_step % (2 if game.opponent != "self" else 1):
             yield Conflict(

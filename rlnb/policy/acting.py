@@ -15,7 +15,7 @@ from rlnb.policy.generation import generate_ids, generating
 from rlnb.policy.token_trie import TokenTrie
 from rlnb.trajectories import Choice, Request, Turn
 
-CACHE_SIZE = 200_000  # prompts; their tokens do not change while a model is trained
+CACHE_SIZE = 50_000  # prompts; their tokens do not change while a model is trained
 
 
 class Encoder:

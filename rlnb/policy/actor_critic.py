@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from rlnb.errors import PolicyUnavailable
 from rlnb.policy.loading import Policy
 
 NOT_ALLOWED = -1
@@ -55,6 +56,21 @@ class ActorCritic(nn.Module):
         """float32 (num_places, vocabulary) of hidden states (num_places, width)."""
         logits: torch.Tensor = self.unembed(hidden.to(self.unembed.weight.dtype)).float()
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+    def check_reading(self) -> None:
+        """Raise PolicyUnavailable for a model whose logits are not its unembedded hidden states.
+
+        Some scale them in between (Granite, Cohere): read here, they would be those of another policy.
+        """
+        ids = [self.policy.tokenizer.eos_token_id] * 2
+        with torch.no_grad():
+            own = self.logits(self.hidden([ids])[0, -1:])[0]
+            theirs = self.policy.model(torch.tensor([ids], device=self.policy.device)).logits[0, -1].float()
+        if not torch.allclose(own, theirs, rtol=1e-2, atol=1e-2 * float(theirs.abs().max())):
+            raise PolicyUnavailable(
+                f"model.id: the logits of {self.policy.source} are not its unembedded hidden states; "
+                "take a model of the Llama, Qwen or SmolLM families"
+            )
 
     def values(self, hidden: torch.Tensor) -> torch.Tensor:
         """float32 (num_places,) in units of the reward; zeros without a head."""

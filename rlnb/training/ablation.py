@@ -21,13 +21,14 @@ from rlnb.training.self_play_checkpoints import (
 from rlnb.training.self_play_parts import arena_of, game_of, learner_of, self_play_of
 from rlnb.training.spiral import train
 from rlnb.training.update import Learner
+from rlnb.training.warm_up import warm_up
 
 Curve = dict[str, list[float]]  # {"steps": [...], "values": [...]}
 Runs = dict[str, dict[int, list[dict[str, Any]]]]  # {arm: {seed: rows of its metrics}}
 
 
 def train_run(
-    params: Any, output_dir: str | Path, *, show: Callable[[int, int], None] | None = None
+    params: Any, output_dir: str | Path, *, say: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
     """A whole run from loading the model to its last checkpoint; the rows of its metrics. Resumes its own.
 
@@ -37,7 +38,9 @@ def train_run(
     game = game_of(params)
     arena = arena_of(params, load_policy(params.model, seed=params.seed), game)
     learner = learner_of(params, arena)
-    checkpoint = checkpoint_to_resume(params, output_dir)
+    table, checkpoint = self_play_of(params, arena), checkpoint_to_resume(params, output_dir)
+    if params.game.warm_up_steps and not checkpoint:
+        warm_up(learner, table, arena.encoder, num_steps=params.game.warm_up_steps)
     state = load_checkpoint(checkpoint, learner)
     measure = partial(arena.measure, learner.average, num_games=params.evaluation.interval_games)
     keep = params.training.save_total_limit
@@ -47,21 +50,24 @@ def train_run(
             tracker.report(0, measure())
         if state.step < params.training.max_steps:
             state = train(
-                learner, self_play_of(params, arena), state, tracker=tracker, output_dir=output_dir,
-                evaluate=measure, show=show,
+                learner, table, state, tracker=tracker, output_dir=output_dir, evaluate=measure, say=say,
                 save=lambda now: save_checkpoint(output_dir, learner, now, params, keep=keep),
             )  # fmt: skip
-            tracker.report(state.step, measure())
+        tracker.report(state.step, measure())  # of a finished run again: it may have been killed just before
     return read_metrics(output_dir / "metrics.jsonl")
 
 
 def with_advantage(params: Any, kind: str, *, seed: int, max_steps: int) -> Any:
-    """The same parameters with another advantage, seed and length; schedules stretch with the length."""
+    """The same parameters with another advantage, seed and length; schedules stretch with the length.
+
+    Each begins at the model's own weights, also where the run itself goes on from a directory.
+    """
+    resume = "never" if params.training.resume == "never" else "auto"
     return params.model_copy(
         update={
             "seed": seed,
             "advantage": params.advantage.model_copy(update={"kind": kind}),
-            "training": params.training.model_copy(update={"max_steps": max_steps}),
+            "training": params.training.model_copy(update={"max_steps": max_steps, "resume": resume}),
         }
     )
 
@@ -75,7 +81,7 @@ def compare_advantages(
     found: Runs = {kind: {} for kind in asked.kinds}
     for number, (kind, seed) in enumerate(pairs):
         own = with_advantage(params, kind, seed=seed, max_steps=asked.max_steps)
-        found[kind][seed] = train_run(own, Path(output_dir) / f"{kind}-{seed}")
+        found[kind][seed] = train_run(own, Path(output_dir) / f"{kind}-{seed}", say=lambda _: None)
         if progress:
             progress(number + 1, len(pairs))
     return found
@@ -109,10 +115,15 @@ def verdicts(results: Mapping[str, Mapping[int, Curve]]) -> dict[str, str]:
     for kind in others:
         seeds = sorted(set(results[first]) & set(results[kind]))
         gaps = [results[kind][seed]["values"][-1] - results[first][seed]["values"][-1] for seed in seeds]
+        if not gaps:
+            found[kind] = "no run"
+            continue
         mean = bootstrap_mean(gaps)
         word = "lower" if mean.high < 0 else "higher" if mean.low > 0 else "not shown to differ"
+        if len(gaps) == 1:  # an interval without width
+            word = "one seed shows nothing"
         lower = sum(gap < 0 for gap in gaps)
-        found[kind] = f"{word}: {mean}, lower in {lower} of {len(gaps)} seeds" if gaps else "no run"
+        found[kind] = f"{word}: {mean}, lower in {lower} of {len(gaps)} seeds"
     return found
 
 

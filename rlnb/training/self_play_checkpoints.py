@@ -13,11 +13,13 @@ from rlnb.machine import rank
 from rlnb.params.sections import NotebookParams
 from rlnb.policy.adapters import AdapterValues
 from rlnb.runs import write_text
-from rlnb.training.checkpoints import SHAPE_FILE, saved_step, shape_of
+from rlnb.training.checkpoints import SHAPE_FILE, saved_step, shape_of, step_of
 from rlnb.training.spiral import SelfPlayState
 from rlnb.training.update import Learner
 
-WEIGHTS, AVERAGE, MAGNET, HEAD = (f"{name}.safetensors" for name in ("weights", "average", "magnet", "value"))
+WEIGHTS, AVERAGE, MAGNET, REFERENCE, HEAD = (
+    f"{name}.safetensors" for name in ("weights", "average", "magnet", "reference", "value")
+)
 
 
 def save_checkpoint(
@@ -38,6 +40,8 @@ def save_checkpoint(
     learner.average.save(unfinished / AVERAGE)
     if learner.magnet:
         learner.magnet.save(unfinished / MAGNET)
+    if learner.reference:  # the first weights, or those that a warm-up left
+        learner.reference.save(unfinished / REFERENCE)
     if learner.actor.value_head is not None:
         save_file(learner.actor.value_head.state_dict(), unfinished / HEAD)
     rest = {
@@ -52,13 +56,18 @@ def save_checkpoint(
     if directory.exists():  # of an attempt that was asked to begin anew
         shutil.rmtree(directory)
     unfinished.rename(directory)
-    delete_old(directory.parent, keep=keep)
+    delete_others(directory, state.step, keep=keep)
     return directory
 
 
-def delete_old(directory: Path, *, keep: int) -> None:
-    """All but the newest complete checkpoints."""
-    for path in kept_checkpoints(directory.parent)[:-keep]:
+def delete_others(newest: Path, step: int, *, keep: int) -> None:
+    """All but the newest `keep` complete checkpoints, and those of later steps.
+
+    Later ones are of an attempt before this one, which was asked to begin anew.
+    """
+    found = kept_checkpoints(newest.parents[1])
+    later = [path for path in found if step_of(path) > step]
+    for path in later + [path for path in found if path not in later][:-keep]:
         shutil.rmtree(path)
 
 
@@ -69,18 +78,27 @@ def kept_checkpoints(output_dir: str | Path) -> list[str]:
 
 
 def load_checkpoint(checkpoint: str | None, learner: Learner) -> SelfPlayState:
-    """Put a checkpoint's weights and states into a fresh learner; the start of a run where there is none."""
+    """Put a checkpoint's weights and states into a fresh learner; the start of a run where there is none.
+
+    Of another recipe: a magnet that it did not keep begins at its weights, and where only one of the two has
+    a value head, the optimizer begins anew.
+    """
     if checkpoint is None:
         return SelfPlayState()
     directory, policy = Path(checkpoint), learner.actor.policy
     load_weights(checkpoint, AdapterValues.of(policy)).put_into(policy)
     learner.average.load(directory / AVERAGE)
-    if learner.magnet and (directory / MAGNET).exists():
-        learner.magnet.load(directory / MAGNET)
-    if learner.actor.value_head is not None and (directory / HEAD).exists():
-        learner.actor.value_head.load_state_dict(load_file(directory / HEAD))
+    for values, name in ((learner.magnet, MAGNET), (learner.reference, REFERENCE)):
+        if values and (directory / name).exists():
+            values.load(directory / name)
+        elif values:
+            values.take(policy)
+    head, has_head = learner.actor.value_head, (directory / HEAD).exists()
+    if head is not None and has_head:
+        head.load_state_dict(load_file(directory / HEAD))
     rest: dict[str, Any] = torch.load(directory / "optimizer.pt", weights_only=True, map_location="cpu")
-    learner.optimizer.load_state_dict(rest["optimizer"])
+    if has_head == (head is not None):
+        learner.optimizer.load_state_dict(rest["optimizer"])
     learner.scaler.load_state_dict(rest["scaler"])
     torch.random.set_rng_state(rest["random"])
     kept = json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))

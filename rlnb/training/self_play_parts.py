@@ -3,7 +3,8 @@
 from functools import partial
 from typing import Any
 
-from rlnb.evaluation.arena import Arena
+from rlnb.errors import ParamsError
+from rlnb.evaluation.arena import EXACT_GAMES, Arena
 from rlnb.games.opponents import load_opponent
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy import Policy
@@ -22,6 +23,11 @@ def game_of(params: Any) -> TextGame:
         load_opponent(params.game.opponent, game, field="game.opponent")
     for name in params.evaluation.opponents if params.evaluation.enabled else ():
         load_opponent(name, game, field="evaluation.opponents")
+    if params.ablation.enabled and game.name not in EXACT_GAMES:
+        raise ParamsError(
+            f"ablation.enabled = true cannot compare runs of {game.name}: they are judged by exact measures, "
+            f"which only {', '.join(EXACT_GAMES)} have. Write false"
+        )
     return game
 
 
@@ -45,6 +51,7 @@ def as_message(prompt: str, *, tokenizer: Any) -> str:
 def arena_of(params: Any, policy: Policy, game: TextGame) -> Arena:
     """The policy as it plays and is measured, with a value head where advantages need one."""
     actor = ActorCritic(policy, has_value=params.advantage.has_value)
+    actor.check_reading()
     if params.training.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     asked = params.game

@@ -90,12 +90,13 @@ def train(
     evaluate: Callable[[], Mapping[str, float]],
     save: Callable[[SelfPlayState], object],
     show: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] = print,
 ) -> SelfPlayState:
     """Train from `state` to `training.max_steps` updates and return where it ended.
 
     evaluate: called every `evaluation.eval_interval_steps`. save: writes a checkpoint of a state. show:
-    called with (step, max_steps) some fifty times. Raises TrainingDiverged, its games kept in diverged.jsonl
-    and the last checkpoint in place, and Preempted after a signal.
+    called with (step, max_steps) some fifty times, and say with a line. Raises TrainingDiverged, its games
+    kept in diverged.jsonl and the last checkpoint in place, and Preempted after a signal.
     """
     params, max_steps = table.params, table.params.training.max_steps
     with StopSignal() as stop, GamesFile(output_dir, after=state.step) as record:
@@ -127,7 +128,7 @@ def train(
             if is_last or is_stopping or state.step % params.training.save_steps == 0:
                 save(state)
             if is_last or state.step % max(1, max_steps // 50) == 0:
-                print(progress_line(state.step, max_steps, metrics), flush=True)
+                say(progress_line(state.step, max_steps, metrics))
                 if show:
                     show(state.step, max_steps)
             if is_stopping:

@@ -258,7 +258,8 @@ def loss_of(
     with torch.no_grad():
         found["approx_kl"] = float(k3(old.token_logprobs, now.token_logprobs).sum())
         found["clipped"] = float(is_clipped.sum())
-        found["ratio_deviation"] = float((log_ratios.exp() - 1).abs().max()) if len(log_ratios) else 0.0
+        gaps = torch.expm1(now.token_logprobs - old.token_logprobs).abs()
+        found["ratio_deviation"] = float(gaps.max()) if len(gaps) else 0.0
     return loss, found
 
 
@@ -278,7 +279,7 @@ def trained_parameters(actor: ActorCritic) -> list[torch.nn.Parameter]:
 
 
 def across_ranks(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum over all ranks; where there is one, the tensor itself."""
+    """The sum over all ranks."""
     summed: torch.Tensor = reduce(tensor, reduction="sum")
     return summed
 

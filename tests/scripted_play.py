@@ -1,0 +1,43 @@
+"""A player that says what a test wants it to say, and is understood as any player is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rlnb.trajectories import Request, Turn
+
+# Tic-tac-toe: X 0, O 3, X 4, O 8 (blocks), X 1, O 2, and X 7 wins.
+X_WINS = (0, 3, 4, 8, 1, 2, 7)
+
+
+@dataclass
+class Scripted:
+    """Says what `says` makes of a request."""
+
+    says: Callable[[Request], str]
+    num_requests: list[int] = field(default_factory=list)
+    prompts: list[str] = field(default_factory=list)
+
+    def answer(self, requests: list[Request]) -> list[Turn]:
+        self.num_requests.append(len(requests))
+        self.prompts += [request.prompt for request in requests]
+        return [self.turn(request) for request in requests]
+
+    def turn(self, request: Request) -> Turn:
+        text = self.says(request)
+        action, problem = request.parse(text)
+        return Turn((), (), (), (), action, request.legal_actions, request.ply, problem, text=text)
+
+
+def any_legal(request: Request) -> str:
+    return str(request.random.choice(request.legal_actions))
+
+
+def line(moves: Sequence[int], *, spoken: Mapping[int, Sequence[str]] | None = None) -> Scripted:
+    """Plays these moves by their ply; `spoken`: {ply: texts said there before, one after the other}."""
+    left = {ply: list(texts) for ply, texts in (spoken or {}).items()}
+
+    def says(request: Request) -> str:
+        waiting = left.get(request.ply, [])
+        return waiting.pop(0) if waiting else str(moves[request.ply])
+
+    return Scripted(says)

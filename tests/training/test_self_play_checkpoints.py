@@ -1,0 +1,232 @@
+"""A stopped self-play run goes on as if it had not been, to the bit, and never from a run of other parameters."""
+
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from self_play_run import Killed, checkpoint_of, differing, killed_after, params_of, parts_of, rows_of
+
+from rlnb.errors import ParamsError, Preempted
+from rlnb.policy.adapters import AdapterValues
+from rlnb.training.ablation import kept_weights, train_run
+from rlnb.training.checkpoints import checkpoint_to_resume, latest_checkpoint, step_of
+from rlnb.training.self_play_checkpoints import (
+    kept_checkpoints,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
+from rlnb.training.spiral import SelfPlayState
+
+LORA = {"model": {"lora_rank": 4}, "advantage": {"kind": "rae"}, "training": {"magnet_coef": 0.0}}
+RECIPES = {
+    "rae with LoRA": LORA,
+    "gae with a magnet": {"advantage": {"kind": "gae"}},
+    "free": {
+        "game": {"acting": "free", "warm_up_steps": 2, "max_new_tokens": 3},
+        "advantage": {"kind": "leave_one_out"},
+        "training": {"kl_coef": 0.1},
+    },
+}
+
+
+def asked(cache_dir: Path, recipe: dict, **training: object):
+    sections = {name: dict(fields) for name, fields in recipe.items()}
+    usual = {"max_steps": 4, "games_per_step": 8, "save_steps": 2, "num_epochs": 1}
+    sections["training"] = usual | sections.get("training", {}) | training
+    return params_of(cache_dir, **sections)
+
+
+def first_attempt(params, output_dir: Path, **options: object):
+    """As in a process that has just begun."""
+    torch.manual_seed(0)
+    return train_run(params, output_dir, **options)
+
+
+def next_attempt(params, output_dir: Path):
+    """As in another process, which has drawn other numbers."""
+    torch.manual_seed(999)
+    return train_run(params, output_dir)
+
+
+def assert_same_run(one: Path, other: Path, *, step: int) -> None:
+    assert rows_of(one) == rows_of(other)
+    assert (one / "games.jsonl").read_bytes() == (other / "games.jsonl").read_bytes()
+    assert differing(checkpoint_of(one, step), checkpoint_of(other, step)) == []
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(cache_dir, tmp_path_factory: pytest.TempPathFactory):
+    """{recipe: the directory of its run of four updates}."""
+    found = {}
+    for name, recipe in RECIPES.items():
+        found[name] = tmp_path_factory.mktemp("uninterrupted")
+        rows = first_attempt(asked(cache_dir, recipe), found[name])
+        assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    return found
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("last", [2, 3], ids=["at a checkpoint", "between two"])
+def test_a_killed_run_goes_on_as_if_it_had_not_been_stopped(cache_dir, uninterrupted, tmp_path, recipe, last):
+    params = asked(cache_dir, RECIPES[recipe])
+    with pytest.raises(Killed):
+        first_attempt(params, tmp_path, show=killed_after(last))
+    assert rows_of(tmp_path)[-1]["step"] == last
+    assert step_of(latest_checkpoint(tmp_path)) == 2
+    next_attempt(params, tmp_path)
+    assert_same_run(tmp_path, uninterrupted[recipe], step=4)
+
+
+def test_a_checkpoint_holds_what_its_recipe_changes(uninterrupted):
+    always = {"weights.safetensors", "average.safetensors", "optimizer", "state"}
+    found = {name: set(checkpoint_of(path, 4)) - always for name, path in uninterrupted.items()}
+    assert found == {
+        "rae with LoRA": set(),
+        "gae with a magnet": {"magnet.safetensors", "value.safetensors"},
+        "free": {"magnet.safetensors", "reference.safetensors"},
+    }
+    lora = checkpoint_of(uninterrupted["rae with LoRA"], 4)
+    assert all("lora_" in name for name in lora["weights.safetensors"])
+    assert lora["state"]["num_games"] == 32
+    assert set(lora["state"]["baselines"]) == {"kuhn_poker/first player", "kuhn_poker/second player"}
+    assert all(lora["state"]["baselines"].values())
+    assert set(lora["optimizer"]["optimizer"]["state"]) == set(range(len(lora["weights.safetensors"])))
+
+
+def test_training_has_moved_weights_and_averages_and_each_by_its_own_rate(uninterrupted):
+    early, late = (checkpoint_of(uninterrupted["gae with a magnet"], step) for step in (2, 4))
+    names = ("weights.safetensors", "average.safetensors", "magnet.safetensors", "value.safetensors")
+    assert all(early[name] != late[name] for name in names)
+    assert late["weights.safetensors"] != late["average.safetensors"] != late["magnet.safetensors"]
+
+
+def test_a_run_killed_before_its_last_evaluation_still_has_it(cache_dir, uninterrupted, tmp_path):
+    params = asked(cache_dir, LORA)
+    with pytest.raises(Killed):
+        first_attempt(params, tmp_path, show=killed_after(4))
+    assert "exact/nash_conv" not in rows_of(tmp_path)[-1]
+    next_attempt(params, tmp_path)
+    assert_same_run(tmp_path, uninterrupted["rae with LoRA"], step=4)
+
+
+def test_sigterm_saves_the_step_and_the_run_goes_on_from_it(cache_dir, uninterrupted, tmp_path):
+    params = asked(cache_dir, LORA, save_steps=100)
+
+    def show(step: int, _: int) -> None:
+        if step == 2:
+            sender = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM))
+            sender.start()
+            sender.join()
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Preempted) as stopped:
+        first_attempt(params, tmp_path, show=show)
+    assert str(stopped.value) == ("SIGTERM: the checkpoint of this step is saved; run again to go on from it")
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2, 3]
+    assert [step_of(path) for path in kept_checkpoints(tmp_path)] == [3]
+    next_attempt(params, tmp_path)
+    whole = uninterrupted["rae with LoRA"]
+    assert (tmp_path / "games.jsonl").read_bytes() == (whole / "games.jsonl").read_bytes()
+    assert differing(checkpoint_of(tmp_path, 4), checkpoint_of(whole, 4)) == []
+    # The evaluation of the step at which the run was stopped is left out: its time was up.
+    measured = {name for name in rows_of(whole)[3] if name.startswith(("exact", "arena"))}
+    assert measured
+    assert rows_of(tmp_path)[3] == {
+        name: value for name, value in rows_of(whole)[3].items() if name not in measured
+    }
+    assert [row for row in rows_of(tmp_path) if row["step"] != 3] == [
+        row for row in rows_of(whole) if row["step"] != 3
+    ]
+
+
+def test_a_checkpoint_of_other_parameters_is_refused_by_name(cache_dir, uninterrupted):
+    whole = uninterrupted["rae with LoRA"]
+    latest = latest_checkpoint(whole)
+    for section, field, other, was in [
+        ("advantage", "kind", "leave_one_out", "rae"),
+        ("game", "name", "tic_tac_toe", "kuhn_poker"),
+        ("model", "lora_rank", 8, 4),
+    ]:
+        recipe = {name: dict(fields) for name, fields in LORA.items()}
+        recipe.setdefault(section, {})[field] = other
+        with pytest.raises(ParamsError) as refusal:
+            checkpoint_to_resume(asked(cache_dir, recipe), whole)
+        assert str(refusal.value) == (
+            f"{latest}: belongs to another run: {section}.{field} was {was!r} and is {other!r} now. "
+            "Give another output_dir, or write training.resume = never"
+        )
+    # How long, where and how fast may change.
+    assert checkpoint_to_resume(asked(cache_dir, LORA, save_steps=1, num_threads=2), whole) == latest
+
+
+def test_a_half_written_checkpoint_is_passed_over(cache_dir, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted["rae with LoRA"] / "checkpoints", tmp_path / "checkpoints")
+    whole, half = (tmp_path / "checkpoints" / f"checkpoint-{step}" for step in (2, 4))
+    (half / "trainer_state.json").unlink()
+    shutil.copytree(whole, tmp_path / "checkpoints" / ".checkpoint-6")  # not renamed yet
+    assert latest_checkpoint(tmp_path) == str(whole)
+    assert kept_checkpoints(tmp_path) == [str(whole)]
+
+
+def test_as_many_checkpoints_are_kept_as_asked_for(cache_dir, tmp_path):
+    params = asked(cache_dir, LORA)
+    _, learner, _ = parts_of(params)
+    for step in (1, 2, 9, 10, 11):
+        save_checkpoint(tmp_path, learner, SelfPlayState(step=step), params, keep=2)
+    assert [step_of(path) for path in kept_checkpoints(tmp_path)] == [10, 11]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "checkpoint-10", "checkpoint-11",
+    ]  # fmt: skip
+
+
+def test_a_run_that_begins_anew_drops_the_later_checkpoints_of_the_one_before(cache_dir, tmp_path):
+    """Else the limit would take its own, and the next attempt go on from what was given up."""
+    params = asked(cache_dir, LORA)
+    _, learner, _ = parts_of(params)
+    for step in (80, 100, 1, 2):
+        save_checkpoint(tmp_path, learner, SelfPlayState(step=step), params, keep=2)
+    assert [step_of(path) for path in kept_checkpoints(tmp_path)] == [1, 2]
+
+
+def test_a_run_can_begin_with_the_checkpoint_of_another_recipe(cache_dir, uninterrupted, tmp_path):
+    """A magnet and a value head that were not there: the one begins at the weights, the other at 0."""
+    source = str(Path(kept_checkpoints(uninterrupted["free"])[0]).resolve())
+    recipe = {"advantage": {"kind": "gae"}, "training": {"kl_coef": 0.1}}
+    params = asked(cache_dir, recipe, resume=source, magnet_coef=0.1)
+    assert checkpoint_to_resume(params, tmp_path) == source
+    (Path(shutil.copytree(source, tmp_path / "old")) / "magnet.safetensors").unlink()
+    _, learner, _ = parts_of(params)
+    untrained = AdapterValues.of(learner.actor.policy)
+    assert load_checkpoint(str(tmp_path / "old"), learner).step == 2
+    weights = load_weights(source, untrained)
+    assert learner.magnet is not None
+    assert all(torch.equal(learner.magnet.values[name], one) for name, one in weights.values.items())
+    assert any(not torch.equal(one, untrained.values[name]) for name, one in weights.values.items())
+    assert learner.optimizer.state_dict()["state"] == {}
+    rows = next_attempt(params, tmp_path)
+    assert [row["step"] for row in rows] == [3, 4]
+    assert step_of(checkpoint_to_resume(params, tmp_path)) == 4  # its own by now
+
+
+def test_kept_weights_are_those_of_their_time(cache_dir, uninterrupted):
+    params = asked(cache_dir, LORA)
+    _, learner, _ = parts_of(params)
+    untrained = AdapterValues.of(learner.actor.policy)
+    whole = uninterrupted["rae with LoRA"]
+    load_checkpoint(latest_checkpoint(whole), learner)
+    found = kept_weights(learner, untrained, whole)
+    assert list(found) == ["untrained", "step 2", "last", "average"]
+    for name, step, file in [("step 2", 2, "weights"), ("last", 4, "weights"), ("average", 4, "average")]:
+        values = {key: value.tolist() for key, value in found[name].values.items()}
+        assert values == checkpoint_of(whole, step)[f"{file}.safetensors"]
