@@ -72,7 +72,8 @@ class GeneratingPlayer:
         with generating(self.policy):
             torch.manual_seed(requests[0].random.getrandbits(31))
             output = self.policy.model.generate(
-                ids, attention_mask=(torch.arange(width) >= width - lengths).long(), do_sample=True, top_k=0, max_new_tokens=4, prefix_allowed_tokens_fn=allowed,
+                ids, attention_mask=(torch.arange(width) >= width - lengths).long(), do_sample=True,
+                top_k=0, max_new_tokens=4, prefix_allowed_tokens_fn=allowed,
                 eos_token_id=self.encoder.end, pad_token_id=pad,
             )  # fmt: skip
         turns = []

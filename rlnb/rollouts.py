@@ -93,8 +93,7 @@ class Table:
         return int(self.state.current_player())
 
     def move(self, action: int, *, is_opening: bool = False) -> None:
-        words = self.state.action_to_string(self.seat, action)
-        self.moves.append(Move(self.seat, action, words, is_opening))
+        self.moves.append(Move(self.seat, action, is_opening))
         self.episode.game.apply(self.state, action)
         self.num_invalid, self.last_reason = 0, ""
 

@@ -91,11 +91,10 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Move:
-    """A move as it was made: who, which action, its words; is_opening: at random, before the players' own."""
+    """A move as it was made: by whom, which action; is_opening: at random, before the players' own."""
 
     seat: int
     action: int
-    words: str
     is_opening: bool = False
 
 
@@ -129,17 +128,20 @@ class PlayedGame:
         return 0.5 if self.winner is None else float(self.winner == seat)
 
     def as_record(self) -> dict[str, Any]:
-        """What a line of games.jsonl holds."""
+        """What a line of games.jsonl holds; values and probabilities with four decimals."""
         turns = [(turn.ply, one.seat, turn) for one in self.trajectories for turn in one.turns]
         return {
             "game": self.game, "players": list(self.players), "seed": self.seed,
             "history": list(self.history), "returns": list(self.returns), "forfeit": self.forfeit,
-            "moves": [vars(move) for move in self.moves],
+            "moves": [
+                {"seat": one.seat, "action": one.action, "is_opening": one.is_opening} for one in self.moves
+            ],
             "turns": [
                 {
                     "seat": seat, "ply": ply, "text": turn.text, "action": turn.action,
-                    "problem": turn.problem, "legal_actions": list(turn.legal_actions), "value": turn.value,
-                    "probabilities": [round(one, 6) for one in turn.probabilities],
+                    "problem": turn.problem, "legal_actions": list(turn.legal_actions),
+                    "value": round(turn.value, 4),
+                    "probabilities": [round(one, 4) for one in turn.probabilities],
                 }
                 for ply, seat, turn in sorted(turns, key=lambda item: item[0])
             ],

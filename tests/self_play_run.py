@@ -48,13 +48,13 @@ class Killed(Exception):
 
 
 def killed_after(step: int):
-    """To be shown the steps of a run, which it ends after one of them."""
+    """To be told of the steps of a run, which it ends after one of them."""
 
-    def show(now: int, _: int) -> None:
-        if now == step:
+    def say(line: str) -> None:
+        if line.startswith(f"step {step}/"):
             raise Killed
 
-    return show
+    return say
 
 
 def rows_of(output_dir: Path) -> list[dict[str, float]]:

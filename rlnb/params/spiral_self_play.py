@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from rlnb.params.problems import show_number
 from rlnb.params.sections import (
     Conflict,
     MbppInTrainingParams,
@@ -159,7 +160,7 @@ class SelfPlayTrainingParams(Section):
     )
     prompt_memo: bool = Field(
         default=True,
-        description="Pass equal prompts once; changes no loss, but mini-batches then keep equal prompts together",
+        description="Pass equal prompts once: the same loss; mini-batches keep equal prompts together",
     )
     tokens_per_pass: int = Field(
         default=4096, ge=16, description="Tokens in one pass of the model, padding included: memory"
@@ -188,7 +189,7 @@ class SelfPlayTrainingParams(Section):
         if self.final_learning_rate > self.learning_rate:
             yield Conflict(
                 "training.final_learning_rate",
-                f"is above training.learning_rate = {self.learning_rate}; write at most that",
+                f"is above training.learning_rate = {show_number(self.learning_rate)}; write at most that",
                 ("training.learning_rate",),
             )
 
@@ -342,6 +343,6 @@ class SpiralSelfPlayParams(NotebookParams):
         if self.model.lora_rank == 0 and self.model.load_in_4bit is True:
             yield Conflict(
                 "model.lora_rank",
-                "= 0 trains weights that model.load_in_4bit has quantized; write 16, or false there",
+                "trains weights that model.load_in_4bit has quantized; write 16, or false there",
                 ("model.load_in_4bit",),
             )

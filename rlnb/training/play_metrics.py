@@ -103,6 +103,8 @@ class GamesFile:
 
     def write(self, games: Sequence[PlayedGame], step: int) -> None:
         if self._file:
-            lines = (json.dumps({"step": step, **game.as_record()}) + "\n" for game in games)
+            lines = (
+                json.dumps({"step": step, **game.as_record()}, separators=(",", ":")) + "\n" for game in games
+            )
             self._file.write("".join(lines).encode())
             self._file.flush()

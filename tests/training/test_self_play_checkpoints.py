@@ -1,4 +1,4 @@
-"""A stopped self-play run goes on as if it had not been, to the bit, and never from a run of other parameters."""
+"""A self-play run that was stopped goes on as if it had not been, to the bit, and never from another's."""
 
 import os
 import shutil
@@ -80,7 +80,7 @@ def uninterrupted(cache_dir, tmp_path_factory: pytest.TempPathFactory):
 def test_a_killed_run_goes_on_as_if_it_had_not_been_stopped(cache_dir, uninterrupted, tmp_path, recipe, last):
     params = asked(cache_dir, RECIPES[recipe])
     with pytest.raises(Killed):
-        first_attempt(params, tmp_path, show=killed_after(last))
+        first_attempt(params, tmp_path, say=killed_after(last))
     assert rows_of(tmp_path)[-1]["step"] == last
     assert step_of(latest_checkpoint(tmp_path)) == 2
     next_attempt(params, tmp_path)
@@ -113,7 +113,7 @@ def test_training_has_moved_weights_and_averages_and_each_by_its_own_rate(uninte
 def test_a_run_killed_before_its_last_evaluation_still_has_it(cache_dir, uninterrupted, tmp_path):
     params = asked(cache_dir, LORA)
     with pytest.raises(Killed):
-        first_attempt(params, tmp_path, show=killed_after(4))
+        first_attempt(params, tmp_path, say=killed_after(4))
     assert "exact/nash_conv" not in rows_of(tmp_path)[-1]
     next_attempt(params, tmp_path)
     assert_same_run(tmp_path, uninterrupted["rae with LoRA"], step=4)
@@ -122,15 +122,15 @@ def test_a_run_killed_before_its_last_evaluation_still_has_it(cache_dir, uninter
 def test_sigterm_saves_the_step_and_the_run_goes_on_from_it(cache_dir, uninterrupted, tmp_path):
     params = asked(cache_dir, LORA, save_steps=100)
 
-    def show(step: int, _: int) -> None:
-        if step == 2:
+    def say(line: str) -> None:
+        if line.startswith("step 2/"):
             sender = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM))
             sender.start()
             sender.join()
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Preempted) as stopped:
-        first_attempt(params, tmp_path, show=show)
+        first_attempt(params, tmp_path, say=say)
     assert str(stopped.value) == ("SIGTERM: the checkpoint of this step is saved; run again to go on from it")
     assert signal.getsignal(signal.SIGTERM) is before
     assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2, 3]
