@@ -234,13 +234,24 @@ def self_play(
 
 
 def against(
-    game: TextGame, opponent: str, count: int, *, seed: int, max_opening_plies: int = 0, player: str = LEARNER
+    game: TextGame,
+    opponent: str,
+    count: int,
+    *,
+    seed: int,
+    max_opening_plies: int = 0,
+    games_per_opening: int = 2,
 ) -> list[Episode]:
-    """`count` games against one opponent; seats alternate strictly, each seed is played from both seats."""
+    """`count` games against one opponent; seats alternate strictly, each seed is played from both seats.
+
+    games_per_opening: even, so that both seats have each opening equally often.
+    """
     source = random.Random(seed)
-    pairs = [(source.getrandbits(48), source.getrandbits(48)) for _ in range(-(-count // 2))]
-    seats = ((player, opponent), (opponent, player))
+    seeds = [source.getrandbits(48) for _ in range(-(-count // 2))]
+    openings = [source.getrandbits(48) for _ in range(-(-count // games_per_opening))]
+    seats = ((LEARNER, opponent), (opponent, LEARNER))
+    groups = [number // games_per_opening for number in range(count)]
     return [
-        Episode(game, seats[number % 2], *pairs[number // 2], max_opening_plies, number // 2)
-        for number in range(count)
+        Episode(game, seats[number % 2], seeds[number // 2], openings[group], max_opening_plies, group)
+        for number, group in enumerate(groups)
     ]

@@ -59,6 +59,7 @@ def arena_rows(
     rows = []
     known = yardstick(game)
     best = known.best_score if known else None
+    ceilings = {"random": best, "perfect": (0.5, 0.5)}
     for seat in (0, 1):
         own = [played for played in games if played.players[seat] == LEARNER]
         if not own:
@@ -73,7 +74,7 @@ def arena_rows(
                 draws=scores.count(0.5), losses=scores.count(0.0),
                 score=wilson_interval(float(np.mean(scores)), len(own)),
                 random_score=known.random_score[seat] if known else None,
-                ceiling=best[seat] if best and opponent == "random" else None,
+                ceiling=ceiling[seat] if (ceiling := ceilings.get(opponent)) else None,
                 invalid_share=sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
                 distinct_share=len({played.history for played in own}) / len(own),
             )
@@ -187,7 +188,9 @@ class Arena:
                         LEARNER: WithWeights(self.player(acting), own, self.actor),
                         name: WithWeights(self.player(acting), other, self.actor),
                     }
-                    games = play_games(episodes, players, rules=self.rules)
+                    games = play_games(
+                        episodes, players, rules=self.rules, num_parallel=self.params.game.num_parallel
+                    )
                     mean = float(np.mean([one.score(one.players.index(LEARNER)) for one in games]))
                     scores[row, column], scores[column, row] = mean, 1 - mean
         return scores

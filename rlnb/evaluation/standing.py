@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlnb.evaluation.arena import Arena, ArenaRow, arena_metrics, load_opponents
+from rlnb.evaluation.arena import Arena, ArenaRow, arena_metrics, load_opponents, tictactoe_metrics
 from rlnb.evaluation.tictactoe import TicTacToeResult, measure_rows, probabilities_by_state
 from rlnb.policy.adapters import AdapterValues
 from rlnb.runs import write_text
@@ -47,20 +47,22 @@ def take_standing(
         if progress:
             progress(number + 1, len(ways))
     played = [row for row in rows if row.acting == arena.params.game.acting and not row.greedy]
-    exact: dict[str, TicTacToeResult] = {}
-    metrics = arena_metrics(played) | {f"exact/{name}": value for name, value in arena.exact().items()}
+    found, exact = exact_measures(arena)
+    metrics = arena_metrics(played) | {f"exact/{name}": value for name, value in found.items()}
     with average.at_work(arena.actor.policy):
-        metrics |= {f"exact/average/{name}": value for name, value in arena.exact().items()}
-        if arena.can_be_exact and arena.game.name == "tic_tac_toe":
-            averaged = probabilities_by_state(arena.probabilities)
-            exact["average, sampled"] = measure_rows(averaged, greedy=False)
-            exact["average, greedy"] = measure_rows(averaged, greedy=True)
-    if exact:
-        last = probabilities_by_state(arena.probabilities)
-        exact = {
-            "sampled": measure_rows(last, greedy=False), "greedy": measure_rows(last, greedy=True), **exact,
-        }  # fmt: skip
+        found, of_average = exact_measures(arena)
+    metrics |= {f"exact/average/{name}": value for name, value in found.items()}
+    exact |= {f"average, {way}": result for way, result in of_average.items()}
     return Standing(tuple(rows), exact, metrics)
+
+
+def exact_measures(arena: Arena) -> tuple[dict[str, float], dict[str, TicTacToeResult]]:
+    """What `Arena.exact` finds, and tic-tac-toe's whole results, "sampled" and "greedy", by the same pass."""
+    if not arena.can_be_exact or arena.game.name != "tic_tac_toe":
+        return arena.exact(), {}
+    rows = probabilities_by_state(arena.probabilities)
+    results = {"sampled": measure_rows(rows, greedy=False), "greedy": measure_rows(rows, greedy=True)}
+    return tictactoe_metrics(**results), results
 
 
 def save_standings(path: str | Path, params: Any, standings: Mapping[str, Standing]) -> None:

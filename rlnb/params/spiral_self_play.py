@@ -223,7 +223,10 @@ class ArenaParams(SamplingParams):
     num_games: int = Field(default=200, ge=2, description="Games against each opponent, before and after")
     interval_games: int = Field(default=40, ge=2, description="The same, at the evaluations in between")
     cross_games: int = Field(
-        default=100, ge=0, description="Games between each two of the weights that were kept; 0 = none"
+        default=100,
+        ge=0,
+        multiple_of=2,
+        description="Games between each two of the weights that were kept, even; 0 = none",
     )
     modes: Names = Field(
         default=("constrained", "free"),
@@ -294,18 +297,25 @@ class SpiralSelfPlayParams(NotebookParams):
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         kind, game = self.advantage.kind, self.game
-        if kind == "group" and game.games_per_opening < 2:
+        least = 2 if game.opponent == "self" else 4  # a seat has half of the games
+        if kind == "group" and game.games_per_opening < least:
             yield Conflict(
                 "advantage.kind",
-                "compares games of the same opening, and game.games_per_opening = 1; write 2 or more there",
-                ("game.games_per_opening",),
+                "compares games of the same opening and seat, of which there is one by "
+                f"game.games_per_opening = {game.games_per_opening}; write {least} or more there",
+                ("game.games_per_opening", "game.opponent"),
             )
-        if kind == "group" and game.opponent != "self":
+        if self.training.drop_zero_advantages and self.advantage.has_value:
             yield Conflict(
-                "advantage.kind",
-                "compares games of the same opening and seat, of which there is one against an opponent; "
-                "write rae or leave_one_out",
-                ("game.opponent",),
+                "training.drop_zero_advantages",
+                f"would hide from the value head of advantage.kind = {kind!r} what it knows; write false",
+                ("advantage.kind",),
+            )
+        if self.evaluation.enabled and game.acting not in self.evaluation.modes:
+            yield Conflict(
+                "evaluation.modes",
+                f"leaves out game.acting = {game.acting!r}, which the curve shows; add it",
+                ("game.acting",),
             )
         fields = {"advantage.kind": kind == "gae_plies"}
         fields["ablation.kinds"] = self.ablation.enabled and "gae_plies" in self.ablation.kinds

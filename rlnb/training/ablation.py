@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlnb.evaluation.arena import EXACT_GAMES
-from rlnb.evaluation.compare import bootstrap_mean
+from rlnb.evaluation.compare import student_mean
 from rlnb.games.text_games import TextGame
 from rlnb.metrics import open_tracker, read_metrics
 from rlnb.policy import load_policy
@@ -108,20 +108,18 @@ def judged_metrics(game: TextGame) -> tuple[str, ...]:
 def verdicts(results: Mapping[str, Mapping[int, Curve]]) -> dict[str, str]:
     """What the last values of each arm say beside the first arm's, seed by seed.
 
-    With few seeds an interval of the mean difference (bootstrap over seeds) that holds 0 decides nothing.
+    By Student's interval of the mean difference over paired seeds; one that holds 0 decides nothing.
     """
     first, *others = results
     found = {first: "what the others are compared with"}
     for kind in others:
         seeds = sorted(set(results[first]) & set(results[kind]))
         gaps = [results[kind][seed]["values"][-1] - results[first][seed]["values"][-1] for seed in seeds]
-        if not gaps:
-            found[kind] = "no run"
+        if len(gaps) < 2:
+            found[kind] = f"one seed shows nothing: {gaps[0]:+.3f}" if gaps else "no run"
             continue
-        mean = bootstrap_mean(gaps)
+        mean = student_mean(gaps)
         word = "lower" if mean.high < 0 else "higher" if mean.low > 0 else "not shown to differ"
-        if len(gaps) == 1:  # an interval without width
-            word = "one seed shows nothing"
         lower = sum(gap < 0 for gap in gaps)
         found[kind] = f"{word}: {mean}, lower in {lower} of {len(gaps)} seeds"
     return found

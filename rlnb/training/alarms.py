@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlnb.errors import TrainingDiverged
+from rlnb.machine import rank
 from rlnb.runs import write_text
 from rlnb.trajectories import PlayedGame
 
@@ -52,6 +53,6 @@ def kept_when_diverged(games: Sequence[PlayedGame], output_dir: str | Path) -> I
     try:
         yield
     except TrainingDiverged as error:
-        path = Path(output_dir) / "diverged.jsonl"
+        path = Path(output_dir) / ("diverged.jsonl" if rank() == 0 else f"diverged-{rank()}.jsonl")
         write_text(path, "".join(json.dumps(game.as_record()) + "\n" for game in games))
         raise TrainingDiverged(f"{error}. The games of this update are in {path}") from error

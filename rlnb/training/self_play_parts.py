@@ -3,6 +3,8 @@
 from functools import partial
 from typing import Any
 
+from accelerate import PartialState
+
 from rlnb.errors import ParamsError
 from rlnb.evaluation.arena import EXACT_GAMES, Arena
 from rlnb.games.opponents import load_opponent
@@ -73,7 +75,13 @@ def learner_of(params: Any, arena: Arena) -> Learner:
 
 def self_play_of(params: Any, arena: Arena) -> SelfPlay:
     """What is played for each update: by the policy's weights as they are then, against whom it is asked."""
-    name = params.game.opponent
+    name, ranks = params.game.opponent, PartialState().num_processes
+    if params.training.games_per_step % (ranks * (1 if name == "self" else 2)):
+        raise ParamsError(
+            f"training.games_per_step = {params.training.games_per_step} cannot be shared by {ranks} ranks"
+            f"{'' if name == 'self' else ' in pairs'}; write a multiple of "
+            f"{ranks * (1 if name == 'self' else 2)}"
+        )
     opponents = {} if name == "self" else {name: load_opponent(name, arena.game, field="game.opponent")}
     return SelfPlay(
         game=arena.game,

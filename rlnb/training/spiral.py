@@ -71,7 +71,10 @@ class SelfPlay:
                 self.game, count, seed=seed, max_opening_plies=asked.max_opening_plies,
                 games_per_opening=asked.games_per_opening,
             )  # fmt: skip
-        return against(self.game, asked.opponent, count, seed=seed, max_opening_plies=asked.max_opening_plies)
+        return against(
+            self.game, asked.opponent, count, seed=seed, max_opening_plies=asked.max_opening_plies,
+            games_per_opening=max(2, asked.games_per_opening),
+        )  # fmt: skip
 
     def play(self, step: int) -> list[PlayedGame]:
         return play_games(

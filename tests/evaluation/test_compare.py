@@ -15,6 +15,7 @@ from rlnb.evaluation.compare import (
     bootstrap_ratio,
     mcnemar_p,
     pass_at_k,
+    student_mean,
     wilson_interval,
 )
 
@@ -163,3 +164,14 @@ def test_counts_of_different_tasks_or_of_nothing_have_no_ratio(top, bottom, minu
     message = "^numerators and denominators must be of the same tasks, and count something$"
     with pytest.raises(ValueError, match=message):
         bootstrap_ratio(top, bottom, minus=minus)
+
+
+def test_students_interval_of_few_values():
+    found = student_mean([1.0, 2.0, 3.0])  # deviation 1, t(2) = 4.303: 4.303 / sqrt(3) = 2.484
+    assert (found.value, found.low, found.high) == (
+        2.0,
+        pytest.approx(-0.484, abs=1e-3),
+        pytest.approx(4.484, abs=1e-3),
+    )
+    with pytest.raises(ValueError, match="^an interval needs at least two values, not 1$"):
+        student_mean([1.0])

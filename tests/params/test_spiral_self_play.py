@@ -77,7 +77,7 @@ def test_a_dumped_run_gives_its_parameters_back(tmp_path):
 def test_every_parameter_is_explained():
     described = describe(load())
     assert {"game.name", "advantage.kind", "training.magnet_coef"} <= {one.field for one in described}
-    assert all(one.description for one in described)
+    assert all(one.help for one in described)
 
 
 def test_sums_over_tokens_are_divided_by_the_longest_answer_unless_asked_otherwise():
@@ -90,13 +90,22 @@ def test_sums_over_tokens_are_divided_by_the_longest_answer_unless_asked_otherwi
 CONFLICTS = [
     (
         {"advantage": {"kind": "group"}},
-        "advantage.kind = 'group' compares games of the same opening, and game.games_per_opening = 1; "
-        "write 2 or more there",
+        "advantage.kind = 'group' compares games of the same opening and seat, of which there is one by "
+        "game.games_per_opening = 1; write 2 or more there",
     ),
     (
         {"advantage": {"kind": "group"}, "game": {"opponent": "random", "games_per_opening": 2}},
-        "advantage.kind = 'group' compares games of the same opening and seat, of which there is one against "
-        "an opponent; write rae or leave_one_out",
+        "advantage.kind = 'group' compares games of the same opening and seat, of which there is one by "
+        "game.games_per_opening = 2; write 4 or more there",
+    ),
+    (
+        {"advantage": {"kind": "gae"}, "training": {"drop_zero_advantages": True}},
+        "training.drop_zero_advantages = true would hide from the value head of advantage.kind = 'gae' what "
+        "it knows; write false",
+    ),
+    (
+        {"evaluation": {"modes": ["constrained"]}},
+        "evaluation.modes = ['constrained'] leaves out game.acting = 'free', which the curve shows; add it",
     ),
     (
         {"advantage": {"kind": "gae_plies"}, "game": {"opponent": "random"}},
@@ -125,8 +134,7 @@ CONFLICTS = [
     ),
     (
         {"model": {"lora_rank": 0, "load_in_4bit": True}},
-        "model.lora_rank = 0 trains weights that model.load_in_4bit has quantized; write 16, or false "
-        "there",
+        "model.lora_rank = 0 trains weights that model.load_in_4bit has quantized; write 16, or false there",
     ),
     (
         {"game": {"acting": "constrained", "warm_up_steps": 10}},
@@ -173,7 +181,8 @@ CONFLICTS = [
     ),
     (
         {"advantage": {"kind": "rea"}},
-        "advantage.kind = 'rea' is not one of none, rae, leave_one_out, group, gae, gae_plies; did you mean rae?",
+        "advantage.kind = 'rea' is not one of none, rae, leave_one_out, group, gae, gae_plies; did you mean "
+        "rae?",
     ),
     (
         {"game": {"acting": "forced"}},
