@@ -3,7 +3,8 @@
 - `rollout_over_model`: time of a rollout over the time inside the model's passes, tic-tac-toe, tiny, no memo.
 - `vs_sequential`: games a second in lockstep over games played one after another by `generate`, a model of
   SmolLM2's; both draw the id of a legal action of one token (`generate` by a function that allows no others).
-- `scored_vs_generated`: the same actions for one batch of positions, by one pass over `generate`.
+- `scored_vs_generated`: actions for one batch of positions, by one pass over the legal ids, over answers of up
+  to 8 tokens by `generate`, as the free mode writes them.
 - `memo_gain_kuhn`: updates a second (512 games played, 4 epochs) with equal prompts passed once over without.
 
     python benchmarks/selfplay.py --json
@@ -21,7 +22,7 @@ from timing import interleave, report
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.params.spiral_self_play import PlayerModelParams, SpiralSelfPlayParams
 from rlnb.policy import Policy, load_policy
-from rlnb.policy.acting import ConstrainedPlayer, Encoder
+from rlnb.policy.acting import ConstrainedPlayer, Encoder, FreePlayer
 from rlnb.policy.actor_critic import ActorCritic
 from rlnb.policy.generation import generating
 from rlnb.rollouts import LEARNER, play_games, self_play
@@ -142,7 +143,8 @@ def against_generate() -> dict[str, float]:
     played = interleave(
         {"lockstep": games(constrained, 32, 32), "sequential": games(generated, 2, 1)}, rounds=ROUNDS
     )
-    answered = interleave({"scored": batch(constrained), "generated": batch(generated)}, rounds=ROUNDS)
+    free = FreePlayer(actor, encoder, temperature=1.0, max_new_tokens=8, batch_size=32)
+    answered = interleave({"scored": batch(constrained), "generated": batch(free)}, rounds=ROUNDS)
     return {
         "vs_sequential": played["lockstep"]["rate"] / played["sequential"]["rate"],
         "games_per_second_embedded": played["lockstep"]["rate"],

@@ -75,32 +75,32 @@ class Walk:
         self.prefix = (*self.prefix, place.allowed[column])
 
     def as_turn(self, request: Request) -> Turn:
+        action = request.legal_actions[self.trie.leaves[self.prefix]]
         return Turn(
             prompt_ids=self.prompt_ids,
             completion_ids=self.prefix,
             choices=tuple(
-                Choice(len(place.sequence), place.allowed[column], place.allowed)
-                for place, _, column in self.steps
+                [
+                    Choice(len(place.sequence), place.allowed[column], place.allowed)
+                    for place, _, column in self.steps
+                ]
             ),
-            logprobs=tuple(found.logprobs[column] for _, found, column in self.steps),
-            action=request.legal_actions[self.trie.leaves[self.prefix]],
+            logprobs=tuple([found.logprobs[column] for _, found, column in self.steps]),
+            action=action,
             legal_actions=request.legal_actions,
             ply=request.ply,
             value=self.start.value if self.start else 0.0,
             probabilities=self.probabilities(),
             legal_mass=math.prod(found.mass for _, found, _ in self.steps) if self.steps else math.nan,
-            text=str(request.legal_actions[self.trie.leaves[self.prefix]]),
+            text=str(action),
         )
 
     def probabilities(self) -> tuple[float, ...]:
         """Of the legal actions in their order where one token decides, else empty: not all were read."""
-        if len(self.steps) != 1 or len(self.trie.branchings) > 1:
+        if not self.steps or not self.trie.columns:
             return ()
-        place, found, _ = self.steps[0]
-        before = place.sequence[len(self.prompt_ids) :]
-        shares = dict(zip(place.allowed, found.probabilities, strict=True))
-        ordered = sorted(self.trie.leaves.items(), key=lambda item: item[1])
-        return tuple(shares[leaf[len(before)]] for leaf, _ in ordered)
+        shares = self.steps[0][1].probabilities
+        return tuple([shares[column] for column in self.trie.columns])
 
 
 class ConstrainedPlayer:

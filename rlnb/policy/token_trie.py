@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,17 @@ class TokenTrie:
             prefix = (*prefix, after[0])
         return prefix
 
-    @property
+    @cached_property
     def branchings(self) -> tuple[tuple[int, ...], ...]:
         """The prefixes after which there is a choice."""
         return tuple(prefix for prefix, tokens in self.children.items() if len(tokens) > 1)
+
+    @cached_property
+    def columns(self) -> tuple[int, ...]:
+        """For each answer, in their order, which child of the only branching leads to it; else empty."""
+        if len(self.branchings) != 1:
+            return ()
+        (prefix,) = self.branchings
+        column = {token: number for number, token in enumerate(self.children[prefix])}
+        leaves = sorted(self.leaves, key=self.leaves.__getitem__)
+        return tuple(column[leaf[len(prefix)]] for leaf in leaves)
