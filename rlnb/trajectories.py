@@ -30,9 +30,9 @@ class Turn:
     logprobs: float (num_choices,), nats, as it was played; empty where nobody looked. action: OpenSpiel's id
     of the move made, None where the answer held none that is legal. ply: how many moves of either player were
     made before it. probabilities: of the legal actions, where one token decides, else empty. legal_mass: what
-    an unconstrained policy gives to the legal answers, NaN where it was not constrained. value: of the state,
-    in units of the reward; 0 without a value head. text: the answer. reward: what was earned from here to the
-    player's next turn; the game's result comes with the last.
+    an unconstrained policy gives to the legal answers, NaN where they are not several of one token each.
+    value: of the state, in units of the reward; 0 without a value head. text: the answer. reward: what was
+    earned from here to the player's next turn; the game's result comes with the last.
     """
 
     prompt_ids: tuple[int, ...]

@@ -42,11 +42,31 @@ def show_arena(rows: Sequence[Any]) -> Table:
     """Results against opponents, a line a game, opponent, seat and way to play.
 
     rows: of the arena: game, opponent, seat, role, acting, greedy, weights, num_games, wins, draws, losses,
-    score (an Estimate), random_score, ceiling (None where unknown), invalid_share, distinct_share.
+    score (an Estimate), mean_return, random_score, ceiling (None where unknown), invalid_share and
+    distinct_share.
     """
-    headers = ["game", "opponent", "seat", "policy", "games", "won", "drawn", "lost", "score (95% interval)"]
+    headers = [
+        "game",
+        "opponent",
+        "seat",
+        "policy",
+        "games",
+        "won",
+        "drawn",
+        "lost",
+        "score (95% interval)",
+        "return",
+    ]
     return table_of(
-        [*headers, "random scores", "ceiling", "invalid answers", "distinct games"],
+        [
+            *headers,
+            "score (95% interval)",
+            "return",
+            "random scores",
+            "ceiling",
+            "invalid answers",
+            "distinct games",
+        ],
         [
             (
                 row.game,
@@ -54,7 +74,7 @@ def show_arena(rows: Sequence[Any]) -> Table:
                 seat_words(row.seat, row.role),
                 f"{row.acting}, {'greedy' if row.greedy else 'sampled'}, {row.weights} weights",
                 *(row.num_games, row.wins, row.draws, row.losses),
-                *(number(value) for value in (row.score, row.random_score, row.ceiling)),
+                *(number(value) for value in (row.score, row.mean_return, row.random_score, row.ceiling)),
                 *(percent(value) for value in (row.invalid_share, row.distinct_share)),
             )
             for row in rows

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from rlnb.evaluation.compare import Estimate, wilson_interval
 from rlnb.evaluation.nash import nash_conv
 from rlnb.evaluation.tictactoe import TicTacToeResult, measure_rows, probabilities_by_state
 from rlnb.games.opponents import Opponent, load_opponent, yardstick
-from rlnb.games.text_games import TextGame
+from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy.acting import ConstrainedPlayer, Encoder, FreePlayer
 from rlnb.policy.actor_critic import ActorCritic
 from rlnb.policy.adapters import AdapterValues
@@ -28,10 +29,10 @@ Weights = Literal["last", "average"]
 class ArenaRow:
     """Games of a policy from one seat against one opponent.
 
-    score: 1 for a win, 0.5 for a draw, 0 for a loss, mean with its Wilson interval. random_score: what
-    uniform random play gets at that seat against itself. ceiling: the best possible score against this
-    opponent, where it is known. invalid_share: of the policy's answers. distinct_share: games with different
-    moves.
+    score: 1 for a win, 0.5 for a draw, 0 for a loss, mean with its Wilson interval. mean_return: in its
+    units, chips in poker. random_score: what uniform random play gets at that seat against itself. ceiling:
+    the best possible score against this opponent, where it is known. invalid_share: of the policy's answers.
+    distinct_share: games with different moves.
     """
 
     game: str
@@ -46,6 +47,7 @@ class ArenaRow:
     draws: int
     losses: int
     score: Estimate
+    mean_return: float
     random_score: float | None
     ceiling: float | None
     invalid_share: float
@@ -73,6 +75,7 @@ def arena_rows(
                 greedy=greedy, weights=weights, num_games=len(own), wins=scores.count(1.0),
                 draws=scores.count(0.5), losses=scores.count(0.0),
                 score=wilson_interval(float(np.mean(scores)), len(own)),
+                mean_return=float(np.mean([played.returns[seat] for played in own])),
                 random_score=known.random_score[seat] if known else None,
                 ceiling=ceiling[seat] if (ceiling := ceilings.get(opponent)) else None,
                 invalid_share=sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
@@ -133,13 +136,13 @@ class Arena:
 
     @property
     def can_be_exact(self) -> bool:
-        return bool(self.params.evaluation.exact) and self.game.name in EXACT_GAMES
+        return bool(self.params.evaluation.exact) and is_exact(self.game)
 
     def exact(self) -> dict[str, float]:
         """Measures without sampling, by their names in METRICS without "exact/"; none for most games."""
         if not self.can_be_exact:
             return {}
-        if self.game.name != "tic_tac_toe":
+        if self.game.short_name != "tic_tac_toe":
             return {"nash_conv": nash_conv(self.game.game, self.probabilities)}
         rows = probabilities_by_state(self.probabilities)
         return tictactoe_metrics(measure_rows(rows, greedy=False), measure_rows(rows, greedy=True))
@@ -167,14 +170,32 @@ class Arena:
                 progress(number + 1, len(opponents))
         return rows
 
+    def opponents(self) -> dict[str, Player | Opponent]:
+        """Those of `evaluation.opponents`; a directory is a checkpoint's weights, by the directory's name."""
+        found: dict[str, Player | Opponent] = {}
+        for name in self.params.evaluation.opponents:
+            if not Path(name).is_dir():
+                found[name] = load_opponent(name, self.game, field="evaluation.opponents")
+                continue
+            values = AdapterValues.of(self.actor.policy)
+            values.load(Path(name) / "weights.safetensors")
+            player = self.player(self.params.game.acting)
+            found[Path(name).name] = WithWeights(player, values, self.actor)
+        return found
+
     def measure(self, average: AdapterValues, *, num_games: int) -> dict[str, float]:
         """Metrics of an evaluation: exact ones of the last and of the averaged weights, and sampled games."""
         found = {f"exact/{name}": value for name, value in self.exact().items()}
         with average.at_work(self.actor.policy):
             found |= {f"exact/average/{name}": value for name, value in self.exact().items()}
-        opponents = load_opponents(self.game, self.params.evaluation.opponents)
-        rows = self.against(opponents, num_games=num_games, acting=self.params.game.acting)
-        return found | arena_metrics(rows)
+        return found | arena_metrics(self.rows_as_trained(average, num_games=num_games))
+
+    def rows_as_trained(self, average: AdapterValues, *, num_games: int) -> list[ArenaRow]:
+        """Sampled games in the way of training, of the last and of the averaged weights."""
+        acting, opponents = self.params.game.acting, self.opponents()
+        rows = self.against(opponents, num_games=num_games, acting=acting)
+        with average.at_work(self.actor.policy):
+            return rows + self.against(opponents, num_games=num_games, acting=acting, weights="average")
 
     def cross_play(self, values: Mapping[str, AdapterValues], *, num_games: int) -> np.ndarray:
         """float (len(values), len(values)): the mean score of the row's weights against the column's."""
@@ -196,16 +217,22 @@ class Arena:
         return scores
 
 
-def load_opponents(game: TextGame, names: Sequence[str]) -> dict[str, Opponent]:
-    """By their names; ParamsError where one cannot play this game."""
-    return {name: load_opponent(name, game, field="evaluation.opponents") for name in names}
+def is_exact(game: TextGame) -> bool:
+    """Whether the game is one of EXACT_GAMES, with OpenSpiel's own parameters."""
+    return game.short_name in EXACT_GAMES and (
+        load_game(game.short_name).game.get_parameters() == game.game.get_parameters()
+    )
 
 
 def arena_metrics(rows: Sequence[ArenaRow]) -> dict[str, float]:
-    """{"arena/random/first_score": 0.7, ...}."""
-    found = {f"arena/{row.opponent}/{SEATS[row.seat]}_score": row.score.value for row in rows}
-    for opponent in dict.fromkeys(row.opponent for row in rows):
-        shares = [row.invalid_share for row in rows if row.opponent == opponent]
+    """{"arena/random/first_score": 0.7, "arena/random/average_first_score": 0.8, ...}."""
+    prefixes = {"last": "", "average": "average_"}
+    found = {
+        f"arena/{row.opponent}/{prefixes[row.weights]}{SEATS[row.seat]}_score": row.score.value
+        for row in rows
+    }
+    for opponent in dict.fromkeys(row.opponent for row in rows if row.weights == "last"):
+        shares = [one.invalid_share for one in rows if one.opponent == opponent and one.weights == "last"]
         found[f"arena/{opponent}/invalid_share"] = sum(shares) / len(shares)
     return found
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlnb.evaluation.arena import Arena, ArenaRow, arena_metrics, load_opponents, tictactoe_metrics
+from rlnb.evaluation.arena import Arena, ArenaRow, arena_metrics, tictactoe_metrics
 from rlnb.evaluation.tictactoe import TicTacToeResult, measure_rows, probabilities_by_state
 from rlnb.policy.adapters import AdapterValues
 from rlnb.runs import write_text
@@ -14,9 +14,9 @@ from rlnb.runs import write_text
 
 @dataclass(frozen=True)
 class Standing:
-    """rows: sampled games of the last weights, by opponent, seat and way to play. exact: tic-tac-toe's
-    measures by way to play ("sampled", "greedy", and both of the averaged weights), empty for other games.
-    metrics: what the run's metrics.jsonl gets.
+    """rows: games by opponent, seat and way to play, those of the averaged weights included. exact:
+    tic-tac-toe's measures by way to play ("sampled", "greedy", and both of the averaged weights), empty for
+    other games. metrics: what the run's metrics.jsonl gets.
     """
 
     rows: tuple[ArenaRow, ...]
@@ -40,15 +40,17 @@ def take_standing(
     ways = [(mode, False) for mode in asked.modes]
     if "constrained" in asked.modes:
         ways.append(("constrained", True))
-    opponents = load_opponents(arena.game, asked.opponents)
-    rows: list[ArenaRow] = []
+    ways.remove((arena.params.game.acting, False))
+    rows = arena.rows_as_trained(average, num_games=num_games)
+    metrics, opponents = arena_metrics(rows), arena.opponents()
     for number, (acting, greedy) in enumerate(ways):
-        rows += arena.against(opponents, num_games=num_games, acting=acting, greedy=greedy)
         if progress:
-            progress(number + 1, len(ways))
-    played = [row for row in rows if row.acting == arena.params.game.acting and not row.greedy]
+            progress(number + 1, len(ways) + 1)
+        rows += arena.against(opponents, num_games=num_games, acting=acting, greedy=greedy)
+    if progress:
+        progress(len(ways) + 1, len(ways) + 1)
     found, exact = exact_measures(arena)
-    metrics = arena_metrics(played) | {f"exact/{name}": value for name, value in found.items()}
+    metrics |= {f"exact/{name}": value for name, value in found.items()}
     with average.at_work(arena.actor.policy):
         found, of_average = exact_measures(arena)
     metrics |= {f"exact/average/{name}": value for name, value in found.items()}
@@ -58,7 +60,7 @@ def take_standing(
 
 def exact_measures(arena: Arena) -> tuple[dict[str, float], dict[str, TicTacToeResult]]:
     """What `Arena.exact` finds, and tic-tac-toe's whole results, "sampled" and "greedy", by the same pass."""
-    if not arena.can_be_exact or arena.game.name != "tic_tac_toe":
+    if not arena.can_be_exact or arena.game.short_name != "tic_tac_toe":
         return arena.exact(), {}
     rows = probabilities_by_state(arena.probabilities)
     results = {"sampled": measure_rows(rows, greedy=False), "greedy": measure_rows(rows, greedy=True)}

@@ -42,6 +42,10 @@ class TicTacToe(Board):
         "begins. Three own marks in one row, column, or diagonal win. A full board without them is a draw."
     )
 
+    def last_moves(self, state: pyspiel.State, player: int) -> str:
+        """None, so that a board has one prompt however it came about: exact measures ask each board once."""
+        return ""
+
     def compact(self, state: pyspiel.State, player: int) -> str:
         # One pass, no calls: tiny models ask for millions of these.
         cells = zip(state.observation_string(player), "012\n345\n678", strict=True)

@@ -67,6 +67,7 @@ INVALID_KINDS: Final = (
 
 PLAY: Final = (
     ("first_score", "mean score of the first seat, games of training", "score"),
+    ("score", "mean score of the policy, 0.5 by definition in self-play", "score"),
     ("draw_share", "games of training that nobody wins; in self-play alone it misleads", "share"),
     ("turns", "turns of the policy, a game", "turns"),
     ("invalid_share", "answers without a legal move", "share"),
@@ -189,6 +190,8 @@ METRICS: Final[Mapping[str, Metric]] = {
     **{f"exact/average/{name}": Metric(f"{what}; averaged weights", unit) for name, what, unit in EXACT},
     "arena/{opponent}/first_score": Metric("mean score against an opponent from the first seat", "score"),
     "arena/{opponent}/second_score": Metric("mean score against an opponent from the second seat", "score"),
+    "arena/{opponent}/average_first_score": Metric("first_score of the averaged weights", "score"),
+    "arena/{opponent}/average_second_score": Metric("second_score of the averaged weights", "score"),
     "arena/{opponent}/invalid_share": Metric("answers without a legal move against an opponent", "share"),
     "time/rollout_seconds": Metric("wall time of playing a batch of games", "s"),
     "time/update_seconds": Metric("wall time of credit and update", "s"),

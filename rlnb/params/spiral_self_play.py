@@ -218,10 +218,16 @@ class ArenaParams(SamplingParams):
         default=20, ge=0, description="Updates between evaluations; 0 = only before and after"
     )
     opponents: Names = Field(
-        default=("random",), min_length=1, description="Opponents in the arena: random, mcts:N, perfect, nash"
+        default=("random",),
+        min_length=1,
+        description="Opponents in the arena: random, mcts:N, perfect, nash, a checkpoint",
     )
-    num_games: int = Field(default=200, ge=2, description="Games against each opponent, before and after")
-    interval_games: int = Field(default=40, ge=2, description="The same, at the evaluations in between")
+    num_games: int = Field(
+        default=200, ge=2, multiple_of=2, description="Games against each opponent, before, after"
+    )
+    interval_games: int = Field(
+        default=40, ge=2, multiple_of=2, description="The same, at the evaluations in between"
+    )
     cross_games: int = Field(
         default=100,
         ge=0,
@@ -320,12 +326,12 @@ class SpiralSelfPlayParams(NotebookParams):
         fields = {"advantage.kind": kind == "gae_plies"}
         fields["ablation.kinds"] = self.ablation.enabled and "gae_plies" in self.ablation.kinds
         for field in [field for field, is_asked in fields.items() if is_asked]:
-            if game.opponent != "self" or game.invalid != "forfeit":
+            if game.opponent != "self" or game.acting != "constrained":
                 yield Conflict(
                     field,
                     "asks for gae_plies, which follows the plies of both seats, so game.opponent must be "
-                    "self and game.invalid forfeit; write gae",
-                    ("game.opponent", "game.invalid"),
+                    "self and game.acting constrained: a forfeit is not zero-sum; write gae",
+                    ("game.opponent", "game.acting"),
                 )
         if self.ablation.enabled and not self.evaluation.exact:
             yield Conflict(

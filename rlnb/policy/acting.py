@@ -91,7 +91,7 @@ class Walk:
             ply=request.ply,
             value=self.start.value if self.start else 0.0,
             probabilities=self.probabilities(),
-            legal_mass=math.prod(found.mass for _, found, _ in self.steps) if self.steps else math.nan,
+            legal_mass=self.steps[0][1].mass if self.trie.is_single_token else math.nan,
             text=str(action),
         )
 
@@ -212,12 +212,12 @@ class FreePlayer:
 
     def answer(self, requests: Sequence[Request]) -> list[Turn]:
         """One turn a request; every token of an answer is a choice among all tokens."""
+        ids = [self.encoder.prompt_ids(request.prompt) for request in requests]
         prompts = [self.encoder.as_text(request.prompt) for request in requests]
         completions = generate_ids(
             self.actor.policy, prompts, max_new_tokens=self.max_new_tokens, temperature=self.temperature,
             row_seeds=[request.random.getrandbits(62) for request in requests], batch_size=self.batch_size,
         )  # fmt: skip
-        ids = [self.encoder.prompt_ids(request.prompt) for request in requests]
         values = self.values(ids)
         turns = []
         for request, prompt_ids, completion, value in zip(requests, ids, completions, values, strict=True):

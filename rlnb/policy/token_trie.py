@@ -47,6 +47,11 @@ class TokenTrie:
         return tuple(prefix for prefix, tokens in self.children.items() if len(tokens) > 1)
 
     @cached_property
+    def is_single_token(self) -> bool:
+        """Whether there are several answers, and each is one token."""
+        return len(self.leaves) > 1 and len(self.children) == 1
+
+    @cached_property
     def columns(self) -> tuple[int, ...]:
         """For each answer, in their order, which child of the only branching leads to it; else empty."""
         if len(self.branchings) != 1:

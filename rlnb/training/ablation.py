@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlnb.evaluation.arena import EXACT_GAMES
+from rlnb.evaluation.arena import is_exact
 from rlnb.evaluation.compare import student_mean
 from rlnb.games.text_games import TextGame
 from rlnb.metrics import open_tracker, read_metrics
@@ -41,11 +41,11 @@ def train_run(
     table, checkpoint = self_play_of(params, arena), checkpoint_to_resume(params, output_dir)
     if params.game.warm_up_steps and not checkpoint:
         warm_up(learner, table, arena.encoder, num_steps=params.game.warm_up_steps)
-    state = load_checkpoint(checkpoint, learner)
+    state = load_checkpoint(checkpoint, learner, output_dir=output_dir)
     measure = partial(arena.measure, learner.average, num_games=params.evaluation.interval_games)
     keep = params.training.save_total_limit
     tracking = {"config": params.model_dump(), **params.tracking.model_dump()}
-    with open_tracker(output_dir, resume_step=step_of(checkpoint), **tracking) as tracker:
+    with open_tracker(output_dir, resume_step=state.step, **tracking) as tracker:
         if state.step == 0:
             tracker.report(0, measure())
         if state.step < params.training.max_steps:
@@ -75,13 +75,14 @@ def with_advantage(params: Any, kind: str, *, seed: int, max_steps: int) -> Any:
 def compare_advantages(
     params: Any, output_dir: str | Path, *, progress: Callable[[int, int], None] | None = None
 ) -> Runs:
-    """The runs that the section `ablation` asks for, in output_dir/KIND-SEED; none is run twice."""
+    """The runs that the section `ablation` asks for, in output_dir/KIND-SEED-STEPS; none is run twice."""
     asked = params.ablation
     pairs = [(kind, seed) for seed in range(1, asked.num_seeds + 1) for kind in asked.kinds]
     found: Runs = {kind: {} for kind in asked.kinds}
     for number, (kind, seed) in enumerate(pairs):
         own = with_advantage(params, kind, seed=seed, max_steps=asked.max_steps)
-        found[kind][seed] = train_run(own, Path(output_dir) / f"{kind}-{seed}", say=lambda _: None)
+        directory = Path(output_dir) / f"{kind}-{seed}-{asked.max_steps}"
+        found[kind][seed] = train_run(own, directory, say=lambda _: None)
         if progress:
             progress(number + 1, len(pairs))
     return found
@@ -100,9 +101,9 @@ def kept_weights(
 
 def judged_metrics(game: TextGame) -> tuple[str, ...]:
     """The metrics whose mean judges a run: least is best. Of games without exact ones there are none."""
-    if game.name == "tic_tac_toe":
+    if game.short_name == "tic_tac_toe":
         return ("exact/loss_first", "exact/loss_second")
-    return ("exact/nash_conv",) if game.name in EXACT_GAMES else ()
+    return ("exact/nash_conv",) if is_exact(game) else ()
 
 
 def verdicts(results: Mapping[str, Mapping[int, Curve]]) -> dict[str, str]:

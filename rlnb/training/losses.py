@@ -95,13 +95,19 @@ def k3(logprobs: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
 
 def divergence(
     now: Readings, other: Readings, token_weights: torch.Tensor, point_weights: torch.Tensor
-) -> torch.Tensor:
-    """Weighted sum over tokens of KL(policy || other): exact over the allowed tokens, `k3` where all were.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weighted sum over tokens of KL(policy || other), as a loss and as a figure.
 
-    token_weights: (num_tokens,). point_weights: (num_points,), the sums of those of each point's tokens.
+    Over allowed tokens both are exact. Where all were allowed the loss is half the squared gap of log-
+    probabilities: on samples of the policy its gradient is that of KL(policy || other), while that of `k3`,
+    which is the figure, is the one of KL(other || policy). token_weights: (num_tokens,). point_weights:
+    (num_points,), the sums of those of each point's tokens.
     """
     if now.logprobs is None or other.logprobs is None:
-        return (k3(now.token_logprobs, other.token_logprobs) * token_weights).sum()
+        gaps = now.token_logprobs - other.token_logprobs
+        figure = k3(now.token_logprobs.detach(), other.token_logprobs)
+        return (0.5 * gaps**2 * token_weights).sum(), (figure * token_weights).sum()
     nowhere = now.logprobs == -torch.inf
     gaps = now.logprobs.masked_fill(nowhere, 0.0) - other.logprobs.masked_fill(nowhere, 0.0)
-    return ((now.logprobs.exp() * gaps).sum(-1) * point_weights).sum()
+    exact = ((now.logprobs.exp() * gaps).sum(-1) * point_weights).sum()
+    return exact, exact.detach()

@@ -23,6 +23,7 @@ def play_metrics(games: Sequence[PlayedGame]) -> dict[str, float]:
     masses = [turn.legal_mass for turn in turns if not math.isnan(turn.legal_mass)]
     return {
         "play/first_score": float(np.mean([game.score(0) for game in games])),
+        "play/score": float(np.mean([game.score(one.seat) for game in games for one in game.trajectories])),
         "play/draw_share": float(np.mean([game.winner is None for game in games])),
         "play/turns": len(turns) / len(games),
         "play/invalid_share": sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
@@ -54,6 +55,7 @@ def progress_line(step: int, max_steps: int, metrics: Mapping[str, float]) -> st
     return "  ".join(
         (
             f"step {step}/{max_steps}",
+            f"score {metrics['play/score']:.2f}",
             f"first seat {metrics['play/first_score']:.2f}",
             f"draws {metrics['play/draw_share']:.0%}",
             f"invalid {metrics['play/invalid_share']:.0%}",

@@ -77,33 +77,42 @@ def kept_checkpoints(output_dir: str | Path) -> list[str]:
     return [path for _, path in sorted((step, path) for path, step in steps.items() if step is not None)]
 
 
-def load_checkpoint(checkpoint: str | None, learner: Learner) -> SelfPlayState:
+def load_checkpoint(checkpoint: str | None, learner: Learner, *, output_dir: str | Path) -> SelfPlayState:
     """Put a checkpoint's weights and states into a fresh learner; the start of a run where there is none.
 
-    Of another recipe: a magnet that it did not keep begins at its weights, and where only one of the two has
-    a value head, the optimizer begins anew.
+    Of another run, which `training.resume` names, only the weights are taken, and its value head where both
+    have one: schedules, averages, baselines and optimizer begin anew.
     """
     if checkpoint is None:
         return SelfPlayState()
     directory, policy = Path(checkpoint), learner.actor.policy
     load_weights(checkpoint, AdapterValues.of(policy)).put_into(policy)
-    learner.average.load(directory / AVERAGE)
-    for values, name in ((learner.magnet, MAGNET), (learner.reference, REFERENCE)):
-        if values and (directory / name).exists():
-            values.load(directory / name)
-        elif values:
-            values.take(policy)
-    head, has_head = learner.actor.value_head, (directory / HEAD).exists()
-    if head is not None and has_head:
+    head = learner.actor.value_head
+    if head is not None and (directory / HEAD).exists():
         head.load_state_dict(load_file(directory / HEAD))
+    if not is_own(checkpoint, output_dir):
+        for values in (learner.average, learner.magnet, learner.reference):
+            if values:
+                values.take(policy)
+        return SelfPlayState()
+    learner.average.load(directory / AVERAGE)
+    if learner.magnet:
+        learner.magnet.load(directory / MAGNET)
+    if (directory / REFERENCE).exists():
+        learner.reference = learner.reference or AdapterValues.of(policy)
+        learner.reference.load(directory / REFERENCE)
     rest: dict[str, Any] = torch.load(directory / "optimizer.pt", weights_only=True, map_location="cpu")
-    if has_head == (head is not None):
-        learner.optimizer.load_state_dict(rest["optimizer"])
+    learner.optimizer.load_state_dict(rest["optimizer"])
     learner.scaler.load_state_dict(rest["scaler"])
     torch.random.set_rng_state(rest["random"])
     kept = json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))
     kept.pop("global_step")
     return SelfPlayState(**kept)
+
+
+def is_own(checkpoint: str | Path, output_dir: str | Path) -> bool:
+    """Whether a checkpoint is of the run that writes to output_dir."""
+    return Path(checkpoint).resolve().parent == (Path(output_dir) / "checkpoints").resolve()
 
 
 def load_weights(checkpoint: str | Path, like: AdapterValues, *, average: bool = False) -> AdapterValues:

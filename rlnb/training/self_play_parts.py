@@ -1,12 +1,13 @@
 """The parts of a self-play run, as its parameters ask for them."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 
 from rlnb.errors import ParamsError
-from rlnb.evaluation.arena import EXACT_GAMES, Arena
+from rlnb.evaluation.arena import EXACT_GAMES, Arena, is_exact
 from rlnb.games.opponents import load_opponent
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy import Policy
@@ -23,9 +24,10 @@ def game_of(params: Any) -> TextGame:
     game = load_game(params.game.name, style=params.game.style)
     if params.game.opponent != "self":
         load_opponent(params.game.opponent, game, field="game.opponent")
-    for name in params.evaluation.opponents if params.evaluation.enabled else ():
-        load_opponent(name, game, field="evaluation.opponents")
-    if params.ablation.enabled and game.name not in EXACT_GAMES:
+    for name in params.evaluation.opponents:
+        if not Path(name, "weights.safetensors").is_file():  # a checkpoint
+            load_opponent(name, game, field="evaluation.opponents")
+    if params.ablation.enabled and not is_exact(game):
         raise ParamsError(
             f"ablation.enabled = true cannot compare runs of {game.name}: they are judged by exact measures, "
             f"which only {', '.join(EXACT_GAMES)} have. Write false"

@@ -148,7 +148,11 @@ def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str,
     learner.average.move(policy, 1 - training.average_decay)
     if learner.magnet:
         learner.magnet.move(policy, training.magnet_rate)
-    steps, tokens, tokens_once = sums["steps"], max(sums["tokens"], 1.0), max(len(batch.token_point), 1)
+    steps, tokens, tokens_once = (
+        max(sums["steps"], 1.0),
+        max(sums["tokens"], 1.0),
+        max(len(batch.token_point), 1),
+    )
     errors = batch.targets - before.policy.values.cpu().numpy()
     spread = float(batch.targets.var())
     metrics = {
@@ -186,8 +190,11 @@ def optimizer_step(
     is_first: of an update, where every ratio must still be 1.
     """
     training, device = learner.training, learner.actor.policy.device
+    total = torch.tensor(float(batch.weights.sum()), device=device)
+    divisor = float(across_ranks(total)) / training.num_mini_batches * learner.loss_tokens
     weight = torch.tensor(float(batch.weights[np.isin(batch.turn_row, rows)].sum()), device=device)
-    divisor = max(float(across_ranks(weight)), 1e-8) * learner.loss_tokens
+    if not float(across_ranks(weight)):  # no turn on any rank: a step would follow former gradients alone
+        return {"ratio_deviation": 0.0}
     sums: dict[str, float] = defaultdict(float)
     deviation = 0.0
     learner.optimizer.zero_grad(set_to_none=True)
@@ -248,8 +255,8 @@ def loss_of(
         ("reference_kl", training.kl_coef, before.reference),
     ):
         if other is not None:
-            held = divergence(now, other.of(part), token_weights, point_weights)
-            loss, found[name] = loss + coef * held, float(held.detach())
+            held, figure = divergence(now, other.of(part), token_weights, point_weights)
+            loss, found[name] = loss + coef * held, float(figure)
     if learner.value_coef:
         value_loss = ((now.values - tensor(batch.targets[part.turns])) ** 2 * weights).sum()
         # A value is a turn's: what divides sums over tokens is not for it.

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from rlnb.policy.acting import Encoder
+from rlnb.policy.adapters import AdapterValues
 from rlnb.rollouts import LEARNER, play_games, self_play
 from rlnb.training.batches import make_batch
 from rlnb.training.losses import read
@@ -64,7 +65,9 @@ def warm_up(
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         losses.append(total)
-    for values in (learner.average, learner.magnet, learner.reference):
+    for values in (learner.average, learner.magnet):
         if values:
             values.take(learner.actor.policy)
+    if learner.training.kl_coef:  # to the warm policy: the cold one knows no moves
+        learner.reference = AdapterValues.of(learner.actor.policy)
     return losses

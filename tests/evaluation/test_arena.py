@@ -11,14 +11,12 @@ from pytest import approx
 from scripted_play import X_WINS, Scripted, any_legal, line
 from self_play_run import params_of, parts_of
 
-from rlnb.errors import ParamsError
 from rlnb.evaluation.arena import (
     EXACT_GAMES,
     Arena,
     WithWeights,
     arena_metrics,
     arena_rows,
-    load_opponents,
 )
 from rlnb.evaluation.compare import wilson_interval
 from rlnb.evaluation.nash import nash_conv
@@ -87,6 +85,11 @@ def test_a_row_counts_wins_draws_and_losses_of_a_seat():
     assert (second.invalid_share, second.distinct_share) == (0, 1)
     assert (second.random_score, second.ceiling) == approx((0.35159, 0.96243), abs=1e-5)
     assert arena_metrics([first, second]) == {
+        "arena/random/average_first_score": 0.625,
+        "arena/random/average_second_score": 0.5,
+    }
+    last = [replace(row, weights="last") for row in (first, second)]
+    assert arena_metrics(last) == {
         "arena/random/first_score": 0.625,
         "arena/random/second_score": 0.5,
         "arena/random/invalid_share": approx(1 / 6),
@@ -285,6 +288,15 @@ def test_each_side_of_cross_play_answers_with_its_own_weights(arena):
             assert one.probabilities == approx([1 / len(one.legal_actions)] * len(one.probabilities))
 
 
-def test_an_opponent_that_cannot_play_is_refused_with_its_field():
-    with pytest.raises(ParamsError, match=r"^evaluation\.opponents = 'nash'"):
-        load_opponents(TIC_TAC_TOE, ["random", "nash"])
+def test_a_checkpoint_is_an_opponent_by_the_name_of_its_directory(arena, tmp_path):
+    checkpoint = tmp_path / "checkpoint-7"
+    checkpoint.mkdir()
+    AdapterValues.of(arena.actor.policy).save(checkpoint / "weights.safetensors")
+    evaluation = arena.params.evaluation.model_copy(update={"opponents": ("random", str(checkpoint))})
+    arena = replace(arena, params=arena.params.model_copy(update={"evaluation": evaluation}))
+    opponents = arena.opponents()
+    assert list(opponents) == ["random", "checkpoint-7"]
+    rows = arena.against(opponents, num_games=4, acting="constrained")
+    assert [(row.opponent, row.seat, row.num_games) for row in rows][2:] == [
+        ("checkpoint-7", 0, 2), ("checkpoint-7", 1, 2),
+    ]  # fmt: skip

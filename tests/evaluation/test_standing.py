@@ -36,8 +36,11 @@ def taken(cache_dir):
 
 def test_every_way_to_play_meets_every_opponent_from_both_seats(taken):
     _, _, _, standing = taken
-    ways = [("constrained", False), ("free", False), ("constrained", True)]
-    assert [(row.acting, row.greedy, row.opponent, row.seat) for row in standing.rows] == [
+    ways = [
+        ("constrained", False, "last"), ("constrained", False, "average"), ("free", False, "last"),
+        ("constrained", True, "last"),
+    ]  # fmt: skip
+    assert [(row.acting, row.greedy, row.weights, row.opponent, row.seat) for row in standing.rows] == [
         (*way, opponent, seat) for way in ways for opponent in ("random", "perfect") for seat in (0, 1)
     ]
     assert all(row.num_games == 2 for row in standing.rows)

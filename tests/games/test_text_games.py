@@ -130,19 +130,27 @@ def test_compact_prompts_are_as_short_as_is_clear(name, actions, prompt):
     assert game.prompt(state) == prompt
 
 
-def test_a_full_prompt_tells_rules_seat_last_move_state_and_legal_actions():
+def test_a_full_prompt_tells_rules_seat_state_and_legal_actions():
     game, state = after("tic_tac_toe", 0, 4, 8, 2, 6, style="full")
     assert game.prompt(state) == (
         "Tic-tac-toe on a board of 3 rows and 3 columns. X and O place one mark in turn on an empty cell; X "
         "begins. Three own marks in one row, column, or diagonal win. A full board without them is a "
         "draw.\n\n"
-        "You are O (player 1, who moves second). Your opponent's last move: place X in row 3, column 1.\n\n"
+        "You are O (player 1, who moves second).\n\n"
         "The board; an empty cell shows the id of its action:\nX 1 O\n3 O 5\nX 7 X\n\n"
         "Your legal actions (id -> words):\n1 -> place O in row 1, column 2\n"
         "3 -> place O in row 2, column 1\n5 -> place O in row 2, column 3\n"
         "7 -> place O in row 3, column 2\n\n"
         "Choose one of them. End your answer with its id in a box: \\boxed{id}"
     )
+
+
+def test_a_board_of_tic_tac_toe_reads_the_same_however_it_came_about():
+    """Exact measures ask each board once."""
+    for style in ("full", "compact"):
+        game, state = after("tic_tac_toe", 0, 1, 2, style=style)
+        _, other = after("tic_tac_toe", 2, 1, 0, style=style)
+        assert game.prompt(state) == game.prompt(other)
 
 
 def told(name, *actions):

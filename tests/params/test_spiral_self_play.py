@@ -108,19 +108,19 @@ CONFLICTS = [
         "evaluation.modes = ['constrained'] leaves out game.acting = 'free', which the curve shows; add it",
     ),
     (
-        {"advantage": {"kind": "gae_plies"}, "game": {"opponent": "random"}},
+        {"advantage": {"kind": "gae_plies"}, "game": {"opponent": "random", "acting": "constrained"}},
         "advantage.kind = 'gae_plies' asks for gae_plies, which follows the plies of both seats, so "
-        "game.opponent must be self and game.invalid forfeit; write gae",
+        "game.opponent must be self and game.acting constrained: a forfeit is not zero-sum; write gae",
     ),
     (
-        {"advantage": {"kind": "gae_plies"}, "game": {"invalid": "retry"}},
+        {"advantage": {"kind": "gae_plies"}},
         "advantage.kind = 'gae_plies' asks for gae_plies, which follows the plies of both seats, so "
-        "game.opponent must be self and game.invalid forfeit; write gae",
+        "game.opponent must be self and game.acting constrained: a forfeit is not zero-sum; write gae",
     ),
     (
         {"ablation": {"enabled": True, "kinds": ["rae", "gae_plies"]}, "game": {"opponent": "random"}},
         "ablation.kinds = ['rae', 'gae_plies'] asks for gae_plies, which follows the plies of both seats, so "
-        "game.opponent must be self and game.invalid forfeit; write gae",
+        "game.opponent must be self and game.acting constrained: a forfeit is not zero-sum; write gae",
     ),
     (
         {"ablation": {"enabled": True}, "evaluation": {"exact": False}},
@@ -200,7 +200,7 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(sections, message)
 
 def test_values_that_go_together_are_not_refused():
     load(advantage={"kind": "group"}, game={"games_per_opening": 8})
-    load(advantage={"kind": "gae_plies"})
+    load(advantage={"kind": "gae_plies"}, game={"acting": "constrained"})
     load(game={"opponent": "random", "games_per_opening": 2}, training={"games_per_step": 8})
     load(game={"warm_up_steps": 10}, model={"lora_rank": 0, "load_in_4bit": False})
     load(ablation={"enabled": False, "kinds": ["rae", "gae_plies"]}, game={"opponent": "random"})

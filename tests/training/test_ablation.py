@@ -111,14 +111,14 @@ def test_each_arm_is_run_with_each_seed_and_no_run_is_made_twice(cache_dir, tmp_
     done = []
     runs = compare_advantages(params, tmp_path, progress=lambda *now: done.append(now))
     assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    names = ["none-1", "none-2", "rae-1", "rae-2"]
+    names = ["none-1-2", "none-2-2", "rae-1-2", "rae-2-2"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert {arm: sorted(seeds) for arm, seeds in runs.items()} == {"none": [1, 2], "rae": [1, 2]}
     starts = {arm: [runs[arm][seed][0]["exact/nash_conv"] for seed in (1, 2)] for arm in runs}
     assert starts["none"] == starts["rae"]  # the same weights and games to begin with
     assert starts["none"][0] != starts["none"][1]
-    assert (tmp_path / "none-1" / "games.jsonl").read_text().splitlines()[:4] == (
-        tmp_path / "rae-1" / "games.jsonl"
+    assert (tmp_path / "none-1-2" / "games.jsonl").read_text().splitlines()[:4] == (
+        tmp_path / "rae-1-2" / "games.jsonl"
     ).read_text().splitlines()[:4]
     first_updates = [runs[arm][1][1]["advantage/std"] for arm in runs]
     assert first_updates[0] != 0

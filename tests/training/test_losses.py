@@ -95,15 +95,31 @@ def test_the_divergence_is_exact_over_the_allowed_tokens():
         )
         for row in (0, 1)
     )
-    assert float(found) == approx(float(first + 2 * second))  # the third has no choice: 0
-    assert float(divergence(now, now, torch.ones(3), torch.ones(3, dtype=torch.float64))) == 0
+    assert [float(one) for one in found] == approx([float(first + 2 * second)] * 2)  # the third: no choice, 0
+    none = divergence(now, now, torch.ones(3), torch.ones(3, dtype=torch.float64))
+    assert [float(one) for one in none] == [0, 0]
 
 
 def test_the_divergence_of_free_tokens_is_estimated_from_them():
     now, other = (one._replace(logprobs=None) for one in (readings(0), readings(1)))
     weights = torch.tensor([1.0, 0.0, 3.0])
-    expected = (k3(now.token_logprobs, other.token_logprobs) * weights).sum()
-    assert float(divergence(now, other, weights, torch.zeros(3))) == approx(float(expected))
+    loss, figure = divergence(now, other, weights, torch.zeros(3))
+    assert float(figure) == approx(float((k3(now.token_logprobs, other.token_logprobs) * weights).sum()))
+    gaps = now.token_logprobs - other.token_logprobs
+    assert float(loss) == approx(float((0.5 * gaps**2 * weights).sum()))
+
+
+def test_the_loss_of_free_tokens_descends_the_divergence_of_the_policy_from_the_other():
+    """Over all tokens, each as often as the policy takes it, the gradient is that of KL(policy || other)."""
+    own = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64, requires_grad=True)
+    other = torch.tensor([1.0, 0.2, -0.5, 0.0], dtype=torch.float64).log_softmax(-1)
+    logprobs = own.log_softmax(-1)
+    now = Readings(logprobs, torch.zeros(4), None, torch.zeros(1))
+    then = Readings(other, torch.zeros(4), None, torch.zeros(1))
+    loss, _ = divergence(now, then, logprobs.detach().exp(), torch.zeros(4))
+    (found,) = torch.autograd.grad(loss, own, retain_graph=True)
+    (expected,) = torch.autograd.grad((logprobs.exp() * (logprobs - other)).sum(), own)
+    assert found.tolist() == approx(expected.tolist())
 
 
 @given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 60))

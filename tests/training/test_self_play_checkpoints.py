@@ -199,23 +199,23 @@ def test_a_run_that_begins_anew_drops_the_later_checkpoints_of_the_one_before(ca
     assert [step_of(path) for path in kept_checkpoints(tmp_path)] == [1, 2]
 
 
-def test_a_run_can_begin_with_the_checkpoint_of_another_recipe(cache_dir, uninterrupted, tmp_path):
-    """A magnet and a value head that were not there: the one begins at the weights, the other at 0."""
+def test_a_run_can_begin_with_the_weights_of_another(cache_dir, uninterrupted, tmp_path):
+    """Of another run only the weights are taken: steps, schedules, averages and optimizer begin anew."""
     source = str(Path(kept_checkpoints(uninterrupted["free"])[0]).resolve())
     recipe = {"advantage": {"kind": "gae"}, "training": {"kl_coef": 0.1}}
     params = asked(cache_dir, recipe, resume=source, magnet_coef=0.1)
     assert checkpoint_to_resume(params, tmp_path) == source
-    (Path(shutil.copytree(source, tmp_path / "old")) / "magnet.safetensors").unlink()
     _, learner, _ = parts_of(params)
     untrained = AdapterValues.of(learner.actor.policy)
-    assert load_checkpoint(str(tmp_path / "old"), learner).step == 2
-    weights = load_weights(source, untrained)
-    assert learner.magnet is not None
-    assert all(torch.equal(learner.magnet.values[name], one) for name, one in weights.values.items())
-    assert any(not torch.equal(one, untrained.values[name]) for name, one in weights.values.items())
+    assert load_checkpoint(source, learner, output_dir=tmp_path) == SelfPlayState()
+    weights = load_weights(source, untrained).values
+    assert any(not torch.equal(one, untrained.values[name]) for name, one in weights.items())
+    for values in (AdapterValues.of(learner.actor.policy), learner.average, learner.magnet):
+        assert values is not None
+        assert all(torch.equal(values.values[name], one) for name, one in weights.items())
     assert learner.optimizer.state_dict()["state"] == {}
     rows = next_attempt(params, tmp_path)
-    assert [row["step"] for row in rows] == [3, 4]
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     assert step_of(checkpoint_to_resume(params, tmp_path)) == 4  # its own by now
 
 
@@ -224,7 +224,7 @@ def test_kept_weights_are_those_of_their_time(cache_dir, uninterrupted):
     _, learner, _ = parts_of(params)
     untrained = AdapterValues.of(learner.actor.policy)
     whole = uninterrupted["rae with LoRA"]
-    load_checkpoint(latest_checkpoint(whole), learner)
+    load_checkpoint(latest_checkpoint(whole), learner, output_dir=whole)
     found = kept_weights(learner, untrained, whole)
     assert list(found) == ["untrained", "step 2", "last", "average"]
     for name, step, file in [("step 2", 2, "weights"), ("last", 4, "weights"), ("average", 4, "average")]:

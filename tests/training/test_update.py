@@ -121,8 +121,7 @@ def plain_loss(learner: Learner, toy: Toy, old, magnet, *, entropy: float):
             cut = torch.clip(ratio, 1 - section.clip, 1 + section.clip)
             total = total - weight * torch.min(ratio * advantage, cut * advantage)
         for (one, own), (other, others) in zip(now, magnet[k], strict=True):
-            gap = others - own
-            kl = kl_divergence(one, other) if turn.choices[0].allowed else gap.exp() - 1 - gap
+            kl = kl_divergence(one, other) if turn.choices[0].allowed else 0.5 * (others - own) ** 2
             total = total + weight * (section.magnet_coef * kl - entropy * one.entropy())
         squared = (value - float(toy.targets[k])) ** 2
         total = total + weight * learner.loss_tokens * 0.5 * learner.value_coef * squared
@@ -338,3 +337,36 @@ def test_schedules_run_from_their_first_to_their_last_value():
     assert [one.entropy for one in found] == approx([1.0, 0.1, 0.01, 0.001, 0.0001])
     section.final_entropy_coef = 0.0
     assert [scheduled(section, step).entropy for step in range(5)] == approx([1, 0.75, 0.5, 0.25, 0])
+
+
+def test_mini_batches_weigh_every_turn_alike(cache_dir, turns):
+    """Whatever mini-batch a turn falls into, its term is divided by the same."""
+    toy = Toy.of([one for one in turns["tic_tac_toe"] if one.choices])
+    learner = learner_of(tiny_actor(cache_dir, has_value=True), value_coef=0.5)
+    batch = toy.batch()
+    before = Before(learner.read_all(batch), None, None)
+    learner.optimizer.param_groups[0]["lr"] = 0.0
+    rows = list(range(len(batch.rows)))
+
+    def loss(chosen: list[int], *, num_mini_batches: int) -> float:
+        learner.training.num_mini_batches = num_mini_batches
+        found = optimizer_step(learner, batch, before, chosen, Coefficients(0.0, 0.1), is_first=False)
+        return found["loss"]
+
+    halves = loss(rows[:1], num_mini_batches=2) + loss(rows[1:], num_mini_batches=2)
+    assert halves / 2 == approx(loss(rows, num_mini_batches=1), abs=1e-6)
+
+
+def test_a_mini_batch_without_turns_makes_no_step(cache_dir, turns):
+    """The optimizer would follow former gradients."""
+    toy = Toy.of([one for one in turns["tic_tac_toe"] if one.choices])
+    learner = learner_of(tiny_actor(cache_dir, has_value=True), value_coef=0.5)
+    batch = toy.batch()
+    before = Before(learner.read_all(batch), None, None)
+    rows = list(range(len(batch.rows)))
+    optimizer_step(learner, batch, before, rows, Coefficients(0.0, 0.1), is_first=False)
+    weights = AdapterValues.of(learner.actor.policy).values
+    found = optimizer_step(learner, batch, before, [], Coefficients(0.0, 0.1), is_first=False)
+    assert found == {"ratio_deviation": 0.0}
+    now = AdapterValues.of(learner.actor.policy).values
+    assert all(torch.equal(now[name], one) for name, one in weights.items())
