@@ -3,8 +3,8 @@
 - `rollout_over_model`: time of a rollout over the time inside the model's passes, tic-tac-toe, tiny, no memo.
 - `vs_sequential`: games a second in lockstep over games played one after another by `generate`, a model of
   SmolLM2's; both draw the id of a legal action of one token (`generate` by a function that allows no others).
-- `scored_vs_generated`: actions for one batch of positions, by one pass over the legal ids, over answers of up
-  to 8 tokens by `generate`, as the free mode writes them.
+- `scored_vs_generated`: actions for one batch of positions, by one pass over the legal ids, over answers of
+  up to 8 tokens by `generate`, as the free mode writes them.
 - `memo_gain_kuhn`: updates a second (512 games played, 4 epochs) with equal prompts passed once over without.
 
     python benchmarks/selfplay.py --json

@@ -202,6 +202,7 @@ def arena_row(game, opponent, seat, role, score, **others):
     row = {
         "random_score": None, "ceiling": None, "acting": "constrained", "greedy": False, "weights": "last",
         "num_games": 10, "wins": 4, "draws": 2, "losses": 4, "invalid_share": 0.0, "distinct_share": 0.75,
+        "mean_return": 0.25,
     }  # fmt: skip
     return ArenaRow(game=game, opponent=opponent, seat=seat, role=role, score=score, **{**row, **others})
 
@@ -218,7 +219,7 @@ def test_the_arena_has_a_line_a_row():
     assert first == {
         "game": "tic_tac_toe", "opponent": "random", "seat": "second, O",
         "policy": "constrained, sampled, last weights", "games": "10", "won": "4", "drawn": "2", "lost": "4",
-        "score (95% interval)": "0.500 (0.237 to 0.763)", "random scores": "0.350", "ceiling": "0.960",
+        "score (95% interval)": "0.500 (0.237 to 0.763)", "return": "0.250", "random scores": "0.350", "ceiling": "0.960",
         "invalid answers": "0.0%", "distinct games": "75.0%",
     }  # fmt: skip
     assert (second["seat"], second["policy"]) == ("first", "constrained, greedy, average weights")

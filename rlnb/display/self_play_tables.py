@@ -45,28 +45,9 @@ def show_arena(rows: Sequence[Any]) -> Table:
     score (an Estimate), mean_return, random_score, ceiling (None where unknown), invalid_share and
     distinct_share.
     """
-    headers = [
-        "game",
-        "opponent",
-        "seat",
-        "policy",
-        "games",
-        "won",
-        "drawn",
-        "lost",
-        "score (95% interval)",
-        "return",
-    ]
+    headers = ["game", "opponent", "seat", "policy", "games", "won", "drawn", "lost", "score (95% interval)"]
     return table_of(
-        [
-            *headers,
-            "score (95% interval)",
-            "return",
-            "random scores",
-            "ceiling",
-            "invalid answers",
-            "distinct games",
-        ],
+        [*headers, "return", "random scores", "ceiling", "invalid answers", "distinct games"],
         [
             (
                 row.game,
