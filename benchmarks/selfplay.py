@@ -10,6 +10,7 @@
     python benchmarks/selfplay.py --json
 """
 
+import gc
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -191,6 +192,7 @@ def memo_gain_kuhn() -> dict[str, float]:
 
 def main() -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # as training does
     figures = {"rollout_over_model": rollout_over_model()}
     report(figures | against_generate() | memo_gain_kuhn(), description=__doc__ or "")
 

@@ -6,6 +6,7 @@ tokens is trained on; old log-probabilities are computed by the training pass; a
 weights can be kept.
 """
 
+import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,6 +103,7 @@ def train(
     kept in diverged.jsonl and the last checkpoint in place, and Preempted after a signal.
     """
     params, max_steps = table.params, table.params.training.max_steps
+    gc.freeze()  # what torch and transformers leave: looking through it was a third of a rollout of Kuhn
     with StopSignal() as stop, GamesFile(output_dir, after=state.step) as record:
         while state.step < max_steps:
             # 1. Play. Games advance in lockstep; both seats by the same weights.
