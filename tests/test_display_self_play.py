@@ -219,7 +219,8 @@ def test_the_arena_has_a_line_a_row():
     assert first == {
         "game": "tic_tac_toe", "opponent": "random", "seat": "second, O",
         "policy": "constrained, sampled, last weights", "games": "10", "won": "4", "drawn": "2", "lost": "4",
-        "score (95% interval)": "0.500 (0.237 to 0.763)", "return": "0.250", "random scores": "0.350", "ceiling": "0.960",
+        "score (95% interval)": "0.500 (0.237 to 0.763)", "return": "0.250",
+        "random scores": "0.350", "ceiling": "0.960",
         "invalid answers": "0.0%", "distinct games": "75.0%",
     }  # fmt: skip
     assert (second["seat"], second["policy"]) == ("first", "constrained, greedy, average weights")
