@@ -89,7 +89,9 @@ def test_probabilities_stand_at_the_moves_that_the_player_gave_them_to(player):
     for scene in scenes(one, game)[:-1]:
         turn = turns[scene.mover, scene.num_moves]
         if len(turn.legal_actions) > 1:
-            assert [bar.probability for bar in scene.bars] == pytest.approx(turn.probabilities, abs=1e-6)
+            assert [bar.probability for bar in scene.bars] == pytest.approx(
+                turn.probabilities, abs=6e-5
+            )  # four decimals are kept
         else:
             assert [bar.probability for bar in scene.bars] == [1.0]
         assert [bar.cell for bar in scene.bars] == list(turn.legal_actions)

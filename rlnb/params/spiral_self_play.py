@@ -302,37 +302,14 @@ class SpiralSelfPlayParams(NotebookParams):
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        kind, game = self.advantage.kind, self.game
-        least = 2 if game.opponent == "self" else 4  # a seat has half of the games
-        if kind == "group" and game.games_per_opening < least:
-            yield Conflict(
-                "advantage.kind",
-                "compares games of the same opening and seat, of which there is one by "
-                f"game.games_per_opening = {game.games_per_opening}; write {least} or more there",
-                ("game.games_per_opening", "game.opponent"),
-            )
-        if self.training.drop_zero_advantages and self.advantage.has_value:
-            yield Conflict(
-                "training.drop_zero_advantages",
-                f"would hide from the value head of advantage.kind = {kind!r} what it knows; write false",
-                ("advantage.kind",),
-            )
+        yield from self._advantage_conflicts()
+        game = self.game
         if self.evaluation.enabled and game.acting not in self.evaluation.modes:
             yield Conflict(
                 "evaluation.modes",
                 f"leaves out game.acting = {game.acting!r}, which the curve shows; add it",
                 ("game.acting",),
             )
-        fields = {"advantage.kind": kind == "gae_plies"}
-        fields["ablation.kinds"] = self.ablation.enabled and "gae_plies" in self.ablation.kinds
-        for field in [field for field, is_asked in fields.items() if is_asked]:
-            if game.opponent != "self" or game.acting != "constrained":
-                yield Conflict(
-                    field,
-                    "asks for gae_plies, which follows the plies of both seats, so game.opponent must be "
-                    "self and game.acting constrained: a forfeit is not zero-sum; write gae",
-                    ("game.opponent", "game.acting"),
-                )
         if self.ablation.enabled and not self.evaluation.exact:
             yield Conflict(
                 "ablation.enabled",
@@ -362,3 +339,31 @@ class SpiralSelfPlayParams(NotebookParams):
                 "trains weights that model.load_in_4bit has quantized; write 16, or false there",
                 ("model.load_in_4bit",),
             )
+
+    def _advantage_conflicts(self) -> Iterator[Conflict]:
+        """Ways of credit that the games asked for do not allow."""
+        kind, game = self.advantage.kind, self.game
+        least = 2 if game.opponent == "self" else 4  # a seat has half of the games
+        if kind == "group" and game.games_per_opening < least:
+            yield Conflict(
+                "advantage.kind",
+                "compares games of the same opening and seat, of which there is one by "
+                f"game.games_per_opening = {game.games_per_opening}; write {least} or more there",
+                ("game.games_per_opening", "game.opponent"),
+            )
+        if self.training.drop_zero_advantages and self.advantage.has_value:
+            yield Conflict(
+                "training.drop_zero_advantages",
+                f"would hide from the value head of advantage.kind = {kind!r} what it knows; write false",
+                ("advantage.kind",),
+            )
+        fields = {"advantage.kind": kind == "gae_plies"}
+        fields["ablation.kinds"] = self.ablation.enabled and "gae_plies" in self.ablation.kinds
+        for field in [field for field, is_asked in fields.items() if is_asked]:
+            if game.opponent != "self" or game.acting != "constrained":
+                yield Conflict(
+                    field,
+                    "asks for gae_plies, which follows the plies of both seats, so game.opponent must be "
+                    "self and game.acting constrained: a forfeit is not zero-sum; write gae",
+                    ("game.opponent", "game.acting"),
+                )
