@@ -31,17 +31,28 @@ class Encoder:
         self.as_text = as_text
         self.end = end
         self.max_prompt_tokens = max_prompt_tokens
-        self.prompt_ids = lru_cache(maxsize=CACHE_SIZE)(self._prompt_ids)
+        self._known: dict[str, tuple[int, ...]] = {}
         self.trie = lru_cache(maxsize=CACHE_SIZE)(self._trie)
 
-    def _prompt_ids(self, prompt: str) -> tuple[int, ...]:
-        ids = tuple(self.tokenizer(self.as_text(prompt))["input_ids"])
-        if len(ids) > self.max_prompt_tokens:
-            raise ParamsError(
-                f"game.max_prompt_tokens = {self.max_prompt_tokens} is less than the {len(ids)} tokens of a "
-                "prompt; write more, or game.style = compact"
-            )
-        return ids
+    def prompt_ids(self, prompt: str) -> tuple[int, ...]:
+        return self.all_prompt_ids([prompt])[0]
+
+    def all_prompt_ids(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Of each prompt; those that are new become tokens in one call, which a call for each would dwarf."""
+        new = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._known]
+        if new:
+            if len(self._known) + len(new) > CACHE_SIZE:
+                self._known.clear()
+                new = list(dict.fromkeys(prompts))
+            found = self.tokenizer([self.as_text(prompt) for prompt in new])["input_ids"]
+            longest = max(map(len, found))
+            if longest > self.max_prompt_tokens:
+                raise ParamsError(
+                    f"game.max_prompt_tokens = {self.max_prompt_tokens} is less than the {longest} tokens of "
+                    "a prompt; write more, or game.style = compact"
+                )
+            self._known.update(zip(new, map(tuple, found), strict=True))
+        return [self._known[prompt] for prompt in prompts]
 
     def _trie(self, actions: tuple[int, ...]) -> TokenTrie:
         texts = [str(action) for action in actions]
@@ -129,9 +140,10 @@ class ConstrainedPlayer:
 
     def answer(self, requests: Sequence[Request]) -> list[Turn]:
         """One turn a request; all that have a token to choose are passed together, token after token."""
+        prompts = self.encoder.all_prompt_ids([request.prompt for request in requests])
         walks = [
-            Walk(self.encoder.prompt_ids(request.prompt), self.encoder.trie(request.legal_actions))
-            for request in requests
+            Walk(ids, self.encoder.trie(request.legal_actions))
+            for ids, request in zip(prompts, requests, strict=True)
         ]
         at_start = [walk for walk in walks if self.reads_values or len(walk.trie.children[()]) > 1]
         for walk, found in zip(at_start, self.read([walk.place for walk in at_start]), strict=True):
@@ -162,6 +174,8 @@ class ConstrainedPlayer:
     def read(self, places: Sequence[Place]) -> list[Distribution]:
         """The distributions at these places, each distinct one passed once where there is a memo."""
         options = {"temperature": self.temperature, "max_tokens": self.max_tokens_per_pass}
+        if not places:
+            return []
         with generating(self.actor.policy):
             if not self.memo:
                 return distributions(self.actor, places, **options)  # type: ignore[arg-type]
@@ -173,7 +187,7 @@ class ConstrainedPlayer:
 
     def probabilities(self, prompts: Sequence[str], legal: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
         """Exact, for each prompt: float64 (num_legal,), in the order of its legal actions."""
-        ids = [self.encoder.prompt_ids(prompt) for prompt in prompts]
+        ids = self.encoder.all_prompt_ids(prompts)
         tries = [self.encoder.trie(actions) for actions in legal]
         places = [
             Place(prompt + prefix, trie.children[prefix])
@@ -212,7 +226,7 @@ class FreePlayer:
 
     def answer(self, requests: Sequence[Request]) -> list[Turn]:
         """One turn a request; every token of an answer is a choice among all tokens."""
-        ids = [self.encoder.prompt_ids(request.prompt) for request in requests]
+        ids = self.encoder.all_prompt_ids([request.prompt for request in requests])
         prompts = [self.encoder.as_text(request.prompt) for request in requests]
         completions = generate_ids(
             self.actor.policy, prompts, max_new_tokens=self.max_new_tokens, temperature=self.temperature,
