@@ -1,6 +1,5 @@
 """Parameters of notebooks/spiral_self_play.ipynb."""
 
-import os
 from collections.abc import Iterator
 from typing import Literal
 
@@ -16,9 +15,9 @@ from rlnb.params.sections import (
     SamplingParams,
     SandboxParams,
     Section,
-    Switch,
     TrackingParams,
 )
+from rlnb.params.training import ResumableParams
 
 
 class PlayerModelParams(ModelParams):
@@ -116,7 +115,7 @@ class AdvantageParams(Section):
         return self.kind in ("gae", "gae_plies")
 
 
-class SelfPlayTrainingParams(Section):
+class SelfPlayTrainingParams(ResumableParams):
     learning_rate: float = Field(default=2e-5, gt=0, le=1, description="Learning rate of AdamW at the start")
     final_learning_rate: float = Field(
         default=2e-6, ge=0, le=1, description="The same after the last update; linear in between"
@@ -168,24 +167,9 @@ class SelfPlayTrainingParams(Section):
     adam_beta2: float = Field(default=0.99, ge=0, lt=1, description="AdamW's second decay")
     weight_decay: float = Field(default=0.0, ge=0, le=1, description="Weight decay of AdamW")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm")
-    gradient_checkpointing: Switch = Field(
-        default="auto",
-        description="Recompute activations: less memory, about a third more time; auto = on GPUs",
-    )
-    save_steps: int = Field(default=20, ge=1, description="Updates between checkpoints")
-    save_total_limit: int = Field(default=2, ge=1, description="Checkpoints kept; older ones are deleted")
-    resume: str = Field(
-        default="auto",
-        min_length=1,
-        description="auto = go on from the newest complete checkpoint, never = start anew, or a directory",
-    )
-    num_threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
 
     def conflicts(self) -> Iterator[Conflict]:
-        if self.resume not in ("auto", "never") and not os.path.isdir(self.resume):
-            yield Conflict(
-                "training.resume", "is no directory; write auto, never, or a checkpoint's directory"
-            )
+        yield from super().conflicts()
         if self.final_learning_rate > self.learning_rate:
             yield Conflict(
                 "training.final_learning_rate",

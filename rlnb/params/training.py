@@ -10,7 +10,30 @@ from rlnb.machine import installed_version
 from rlnb.params.sections import Conflict, Section, Switch
 
 
-class TrainingParams(Section):
+class ResumableParams(Section):
+    """What every training loop asks about memory, checkpoints and threads."""
+
+    gradient_checkpointing: Switch = Field(
+        default="auto",
+        description="Recompute activations: less memory, about a third more time; auto = on GPUs",
+    )
+    save_steps: int = Field(default=20, ge=1, description="Steps between checkpoints")
+    save_total_limit: int = Field(default=2, ge=1, description="Checkpoints kept; older ones are deleted")
+    resume: str = Field(
+        default="auto",
+        min_length=1,
+        description="auto = go on from the newest complete checkpoint, never = start anew, or a directory",
+    )
+    num_threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.resume not in ("auto", "never") and not os.path.isdir(self.resume):
+            yield Conflict(
+                "training.resume", "is no directory; write auto, never, or a checkpoint's directory"
+            )
+
+
+class TrainingParams(ResumableParams):
     learning_rate: float = Field(default=2e-5, gt=0, le=1, description="Peak learning rate of AdamW")
     max_steps: int = Field(default=90, ge=1, description="Optimizer steps of the whole run")
     per_device_train_batch_size: int = Field(
@@ -53,20 +76,9 @@ class TrainingParams(Section):
     )
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm")
     weight_decay: float = Field(default=0.0, ge=0, le=1, description="Weight decay of AdamW")
-    gradient_checkpointing: Switch = Field(
-        default="auto",
-        description="Recompute activations: less memory, about a third more time; auto = on GPUs",
-    )
-    save_steps: int = Field(default=20, ge=1, description="Steps between checkpoints")
-    save_total_limit: int = Field(default=2, ge=1, description="Checkpoints kept; older ones are deleted")
-    resume: str = Field(
-        default="auto",
-        min_length=1,
-        description="auto = go on from the newest complete checkpoint, never = start anew, or a directory",
-    )
-    num_threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
 
     def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         batch = self.per_device_train_batch_size * self.gradient_accumulation_steps
         if self.num_generations < 2:
             yield Conflict(
@@ -87,10 +99,6 @@ class TrainingParams(Section):
                 "training.warmup_ratio",
                 f"stands beside warmup_steps = {self.warmup_steps}; write one of them",
                 ("training.warmup_steps",),
-            )
-        if self.resume not in ("auto", "never") and not os.path.isdir(self.resume):
-            yield Conflict(
-                "training.resume", "is no directory; write auto, never, or a checkpoint's directory"
             )
 
 
