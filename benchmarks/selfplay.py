@@ -1,10 +1,12 @@
 """How fast games are played and learned from.
 
-- `rollout_over_model`: time of a rollout over the time inside the model's passes, tic-tac-toe, tiny, no memo.
-- `vs_sequential`: games a second in lockstep over games played one after another by `generate`, a model of
-  SmolLM2's; both draw the id of a legal action of one token (`generate` by a function that allows no others).
+- `rollout_over_model`: time of a rollout over the time inside the model's passes, tic-tac-toe, tiny, no memo;
+  after some rollouts, by which most prompts have become tokens.
+- `vs_sequential`: games a second in lockstep, as they are played for an update, over games played one after
+  another by `generate` held to the legal ids; a model of SmolLM2's.
 - `scored_vs_generated`: actions for one batch of positions, by one pass over the legal ids, over answers of
-  up to 8 tokens by `generate`, as the free mode writes them.
+  up to 32 tokens by `generate`, as the free mode writes a sentence and an action; `.._8`: up to 8, barely
+  enough for the action.
 - `memo_gain_kuhn`: updates a second (512 games played, 4 epochs) with equal prompts passed once over without.
 
     python benchmarks/selfplay.py --json
@@ -25,7 +27,7 @@ from rlnb.params.spiral_self_play import PlayerModelParams, SpiralSelfPlayParams
 from rlnb.policy import Policy, load_policy
 from rlnb.policy.acting import ConstrainedPlayer, Encoder, FreePlayer
 from rlnb.policy.actor_critic import ActorCritic
-from rlnb.policy.generation import generating
+from rlnb.policy.generation import evaluating, generating
 from rlnb.rollouts import LEARNER, play_games, self_play
 from rlnb.training.batches import make_batch
 from rlnb.training.credit import credit
@@ -33,6 +35,7 @@ from rlnb.training.update import Learner, update
 from rlnb.trajectories import Request, Turn, turns_of
 
 ROUNDS = 3
+WARM_UP, ROLLOUTS = 5, 7
 
 
 class TimedActor(ActorCritic):
@@ -105,16 +108,17 @@ def parts(
 
 
 def rollout_over_model() -> float:
-    """The median of some rollouts of 256 games, 128 at a time."""
+    """The median of `ROLLOUTS` of 256 games, 128 at a time, after `WARM_UP` others."""
     game, actor, encoder = tiny_parts("tic_tac_toe", TimedActor)
     ratios = []
-    for number in range(ROUNDS + 1):
+    for number in range(WARM_UP + ROLLOUTS):
         actor.seconds = 0.0  # type: ignore[assignment]
         started = time.perf_counter()
         player = ConstrainedPlayer(actor, encoder, memo=False, max_tokens_per_pass=4096)
-        play_games(self_play(game, 256, seed=number), {LEARNER: player}, num_parallel=128)
+        with evaluating(actor.policy):  # as training does
+            play_games(self_play(game, 256, seed=number), {LEARNER: player}, num_parallel=128)
         ratios.append((time.perf_counter() - started) / float(actor.seconds))  # type: ignore[arg-type]
-    return float(np.median(ratios[1:]))
+    return float(np.median(ratios[WARM_UP:]))
 
 
 def against_generate() -> dict[str, float]:
@@ -125,10 +129,10 @@ def against_generate() -> dict[str, float]:
     generated = GeneratingPlayer(actor.policy, encoder)
     requests = waiting(game, 32)
 
-    def games(player: Any, count: int, num_parallel: int) -> Callable[[], list[float]]:
+    def games(player: Callable[[], Any], count: int, num_parallel: int) -> Callable[[], list[float]]:
         def run() -> list[float]:
             started = time.perf_counter()
-            play_games(self_play(game, count, seed=3), {LEARNER: player}, num_parallel=num_parallel)
+            play_games(self_play(game, count, seed=3), {LEARNER: player()}, num_parallel=num_parallel)
             return [(time.perf_counter() - started) / count] * count
 
         return run
@@ -142,14 +146,24 @@ def against_generate() -> dict[str, float]:
         return run
 
     played = interleave(
-        {"lockstep": games(constrained, 32, 32), "sequential": games(generated, 2, 1)}, rounds=ROUNDS
+        {
+            "lockstep": games(lambda: ConstrainedPlayer(actor, encoder), 32, 32),
+            "sequential": games(lambda: generated, 2, 1),
+        },
+        rounds=ROUNDS,
     )
-    free = FreePlayer(actor, encoder, temperature=1.0, max_new_tokens=8, batch_size=32)
-    answered = interleave({"scored": batch(constrained), "generated": batch(free)}, rounds=ROUNDS)
+    free = {
+        length: FreePlayer(actor, encoder, temperature=1.0, max_new_tokens=length, batch_size=32)
+        for length in (8, 32)
+    }
+    answered = interleave(
+        {"scored": batch(constrained), "8": batch(free[8]), "32": batch(free[32])}, rounds=ROUNDS
+    )
     return {
         "vs_sequential": played["lockstep"]["rate"] / played["sequential"]["rate"],
         "games_per_second_embedded": played["lockstep"]["rate"],
-        "scored_vs_generated": answered["scored"]["rate"] / answered["generated"]["rate"],
+        "scored_vs_generated": answered["scored"]["rate"] / answered["32"]["rate"],
+        "scored_vs_generated_8": answered["scored"]["rate"] / answered["8"]["rate"],
     }
 
 

@@ -10,8 +10,7 @@ import numpy as np
 Problem = Literal["no_action", "illegal"]
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """A token that the policy chose in a turn, and what it chose from.
 
     position: of the token in prompt_ids + completion_ids. allowed: the token ids that it was chosen from, in
@@ -89,8 +88,7 @@ class Trajectory:
     group: int = 0
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """A move as it was made: by whom, which action; is_opening: at random, before the players' own."""
 
     seat: int

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlnb.errors import ParamsError
 from rlnb.policy.actor_critic import ActorCritic, Distribution, Place, distributions
-from rlnb.policy.generation import generate_ids, generating
+from rlnb.policy.generation import evaluating, generate_ids
 from rlnb.policy.token_trie import TokenTrie
 from rlnb.trajectories import Choice, Request, Turn
 
@@ -32,6 +32,7 @@ class Encoder:
         self.end = end
         self.max_prompt_tokens = max_prompt_tokens
         self._known: dict[str, tuple[int, ...]] = {}
+        self._answers: dict[int, list[int]] = {}
         self.trie = lru_cache(maxsize=CACHE_SIZE)(self._trie)
 
     def prompt_ids(self, prompt: str) -> tuple[int, ...]:
@@ -55,9 +56,12 @@ class Encoder:
         return [self._known[prompt] for prompt in prompts]
 
     def _trie(self, actions: tuple[int, ...]) -> TokenTrie:
-        texts = [str(action) for action in actions]
-        ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return TokenTrie.of(ids, end=self.end)
+        new = [action for action in actions if action not in self._answers]
+        if new:  # there are fewer actions than sets of legal ones
+            texts = [str(action) for action in new]
+            ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+            self._answers.update(zip(new, ids, strict=True))
+        return TokenTrie.of([self._answers[action] for action in actions], end=self.end)
 
 
 @dataclass
@@ -176,7 +180,7 @@ class ConstrainedPlayer:
         options = {"temperature": self.temperature, "max_tokens": self.max_tokens_per_pass}
         if not places:
             return []
-        with generating(self.actor.policy):
+        with evaluating(self.actor.policy):
             if not self.memo:
                 return distributions(self.actor, places, **options)  # type: ignore[arg-type]
             new = [place for place in dict.fromkeys(places) if place not in self._known]
@@ -258,7 +262,7 @@ class FreePlayer:
         """Of the states; zeros without a value head."""
         if self.actor.value_head is None:
             return [0.0] * len(prompts)
-        with generating(self.actor.policy):
+        with evaluating(self.actor.policy):
             places = [Place(prompt, (self.encoder.end,)) for prompt in prompts]
             read = distributions(self.actor, places, temperature=1.0, max_tokens=self.max_tokens_per_pass)
         return [one.value for one in read]

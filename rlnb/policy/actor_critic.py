@@ -5,8 +5,7 @@ not touch it, so a place reads the same whatever stands beside or behind it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -120,16 +119,14 @@ def passes(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A token that is to come after a sequence, from among the allowed ones."""
 
     sequence: tuple[int, ...]
     allowed: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Distribution:
+class Distribution(NamedTuple):
     """Of a Place. logprobs: of the allowed tokens, in their order. mass: theirs among all tokens.
     value: of the state, were the sequence a prompt."""
 

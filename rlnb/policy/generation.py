@@ -11,21 +11,30 @@ from rlnb.policy.loading import Policy
 
 
 @contextmanager
-def generating(policy: Policy) -> Iterator[None]:
-    """Evaluation mode without gradients, the random state as it was afterwards.
+def evaluating(policy: Policy) -> Iterator[None]:
+    """Evaluation mode without gradients.
 
     Layers check `training` before they checkpoint, so gradient checkpointing is off without a switch;
     switching it would lose its settings, and unsloth's own kind of it.
     """
     model, was_training = policy.model, policy.model.training
-    # This rank's device alone: asking the others for their state would allocate memory on each.
-    devices = [policy.device] if policy.device.type == "cuda" else []
-    model.eval()
+    if was_training:  # else inside of another: a model with adapters has a thousand modules to switch
+        model.eval()
     try:
-        with torch.random.fork_rng(devices=devices), torch.no_grad():
+        with torch.no_grad():
             yield
     finally:
-        model.train(was_training)
+        if was_training:
+            model.train()
+
+
+@contextmanager
+def generating(policy: Policy) -> Iterator[None]:
+    """`evaluating`, the random state as it was afterwards."""
+    # This rank's device alone: asking the others for their state would allocate memory on each.
+    devices = [policy.device] if policy.device.type == "cuda" else []
+    with evaluating(policy), torch.random.fork_rng(devices=devices):
+        yield
 
 
 def generate(

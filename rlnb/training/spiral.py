@@ -19,6 +19,7 @@ from accelerate import PartialState
 from rlnb.games.opponents import Opponent
 from rlnb.games.text_games import TextGame
 from rlnb.metrics import Tracker
+from rlnb.policy.generation import evaluating
 from rlnb.rollouts import LEARNER, Episode, Rules, against, play_games, self_play
 from rlnb.training.alarms import check_alarms, kept_when_diverged, ringing
 from rlnb.training.batches import Batch, make_batch
@@ -108,7 +109,8 @@ def train(
         while state.step < max_steps:
             # 1. Play. Games advance in lockstep; both seats by the same weights.
             started = time.perf_counter()
-            games = table.play(state.step)
+            with evaluating(learner.actor.policy):
+                games = table.play(state.step)
             # 2. Credit. Returns against the baselines from before this batch.
             played = time.perf_counter()
             credited = credit(games, state.baselines, params.advantage)
