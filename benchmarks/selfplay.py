@@ -23,7 +23,8 @@ import torch
 from timing import interleave, report
 
 from rlnb.games.text_games import TextGame, load_game
-from rlnb.params.spiral_self_play import PlayerModelParams, SpiralSelfPlayParams
+from rlnb.params.playing import PlayerModelParams
+from rlnb.params.spiral_self_play import SpiralSelfPlayParams
 from rlnb.policy import Policy, load_policy
 from rlnb.policy.acting import ConstrainedPlayer, Encoder, FreePlayer
 from rlnb.policy.actor_critic import ActorCritic

@@ -9,7 +9,7 @@ import torch
 from self_play_run import checkpoint_of, params_of, parts_of, rows_of
 
 from rlnb.errors import TrainingDiverged
-from rlnb.params.spiral_self_play import AlarmParams
+from rlnb.params.playing import AlarmParams
 from rlnb.training.ablation import train_run
 from rlnb.training.alarms import check_alarms, kept_when_diverged, ringing
 from rlnb.training.checkpoints import latest_checkpoint, step_of
