@@ -87,9 +87,6 @@ class UpdateParams(ResumableParams):
     final_entropy_coef: float = Field(
         default=0.0, ge=0, description="The same after the last update; geometric in between"
     )
-    kl_coef: float = Field(
-        default=0.0, ge=0, description="Weight of KL(policy || untrained model); 0 = it is not asked"
-    )
     magnet_coef: float = Field(
         default=0.0, ge=0, description="Weight of KL(policy || a slow average of itself); 0 = none is kept"
     )

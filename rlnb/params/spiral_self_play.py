@@ -80,6 +80,12 @@ class AdvantageParams(Section):
         return self.kind in ("gae", "gae_plies")
 
 
+class SelfPlayTrainingParams(UpdateParams):
+    kl_coef: float = Field(
+        default=0.0, ge=0, description="Weight of KL(policy || untrained model); 0 = it is not asked"
+    )
+
+
 class AblationParams(Section):
     enabled: bool = Field(
         default=False, description="Train the same game anew with other advantages, to compare; takes long"
@@ -112,7 +118,7 @@ class SpiralSelfPlayParams(NotebookParams):
     model: PlayerModelParams = PlayerModelParams()
     game: PlayParams = PlayParams()
     advantage: AdvantageParams = AdvantageParams()
-    training: UpdateParams = UpdateParams()
+    training: SelfPlayTrainingParams = SelfPlayTrainingParams()
     alarms: AlarmParams = AlarmParams()
     evaluation: ArenaParams = ArenaParams()
     ablation: AblationParams = AblationParams()
