@@ -19,13 +19,17 @@ LEARNER = "policy"
 class Rules:
     """What a game is worth, and what becomes of an answer without a legal move.
 
-    reward_scale: returns are divided by it. invalid: forfeit = the game is lost at once, random = a random
+    reward: returns = the game's own, divided by reward_scale; outcome = 1, 0 or -1 for a win, a draw or a
+    loss, whatever the game counts in. max_turns: a game is cut off, as a draw, when the learner is to have a
+    turn more than this; 0 = never. invalid: forfeit = the game is lost at once, random = a random
     legal move is made instead, retry = the player is told and asked again, up to `num_retries` times, then it
     has lost. invalid_reward: what each such answer earns (with forfeit it takes the place of the lost game);
     forfeit_reward: what the other player earns by it. SPIRAL: -1.5 and +0.5.
     """
 
+    reward: Literal["returns", "outcome"] = "returns"
     reward_scale: float = 1.0
+    max_turns: int = 0
     invalid: Literal["forfeit", "retry", "random"] = "forfeit"
     num_retries: int = 2
     invalid_reward: float = -1.5
@@ -62,6 +66,7 @@ class Table:
     num_invalid: int = 0  # in a row, by the player to move
     last_reason: str = ""
     forfeit: int | None = None
+    cut_off: tuple[int, float] | None = None  # who was to move, and the value of what was still to be played
 
     @classmethod
     def opened(cls, episode: Episode, rules: Rules) -> "Table":
@@ -86,7 +91,7 @@ class Table:
 
     @property
     def is_over(self) -> bool:
-        return self.forfeit is not None or self.state.is_terminal()
+        return self.forfeit is not None or self.cut_off is not None or self.state.is_terminal()
 
     @property
     def seat(self) -> int:
@@ -112,8 +117,11 @@ class Table:
         return answer.action, answer.problem
 
     def play(self, turn: Turn) -> None:
-        """Take a player's answer."""
+        """Take a player's answer; where it is one too many, its value stands for the rest of the game."""
         seat, rules = self.seat, self.rules
+        if rules.max_turns and len(self.turns[seat]) >= rules.max_turns:
+            self.cut_off = seat, turn.value
+            return
         if turn.action is not None:
             self.turns[seat].append(turn)
             self.move(turn.action)
@@ -129,9 +137,10 @@ class Table:
         """The record, with the trajectories of the seats that the learner played and had a turn in."""
         episode, returns = self.episode, (0.0, 0.0)
         if self.forfeit is None:
-            first, second = self.state.returns()
-            returns = (float(first), float(second))
-            rewards = [one / self.rules.reward_scale for one in returns]
+            if self.cut_off is None:
+                first, second = self.state.returns()
+                returns = (float(first), float(second))
+            rewards = [self.reward(one) for one in returns]
         else:
             least = episode.game.game.min_utility()
             returns = (least, -least) if self.forfeit == 0 else (-least, least)
@@ -150,7 +159,14 @@ class Table:
                 if episode.players[seat] == LEARNER and self.turns[seat]
             ),
             forfeit=self.forfeit,
+            is_cut_off=self.cut_off is not None,
         )
+
+    def reward(self, result: float) -> float:
+        """What a seat's return is worth to learn from."""
+        if self.rules.reward == "outcome":
+            return float((result > 0) - (result < 0))
+        return result / self.rules.reward_scale
 
     def trajectory(self, seat: int, result: float) -> Trajectory:
         turns, episode = self.turns[seat], self.episode
@@ -165,7 +181,15 @@ class Table:
             opponent=episode.players[1 - seat],
             seed=episode.seed,
             group=episode.group,
+            bootstrap=self.bootstrap(seat),
         )
+
+    def bootstrap(self, seat: int) -> float:
+        """The value, to a seat, of what a cut-off game still had to come; the game is zero-sum."""
+        if self.cut_off is None:
+            return 0.0
+        mover, value = self.cut_off
+        return value if seat == mover else -value
 
 
 def play_games(

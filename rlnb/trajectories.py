@@ -75,7 +75,7 @@ class Trajectory:
     """One player's record of one game.
 
     reward: of all its turns, in the units that are trained on. group: number of the opening that it shares
-    with other games of its batch.
+    with other games of its batch. bootstrap: value of what was still to come where the game was cut off.
     """
 
     game: str
@@ -86,6 +86,7 @@ class Trajectory:
     opponent: str
     seed: int
     group: int = 0
+    bootstrap: float = 0.0
 
 
 class Move(NamedTuple):
@@ -102,8 +103,8 @@ class PlayedGame:
 
     players: the names of those in seat 0 and 1. history: OpenSpiel's actions, deals included, from which any
     position is rebuilt. returns: of both seats, in the game's units. winner: seat, None for a draw.
-    forfeit: the seat that lost by an answer without a legal move, else None. Trajectories are those of the
-    seats that the policy played.
+    forfeit: the seat that lost by an answer without a legal move, else None. is_cut_off: whether it was ended
+    before its end, as a draw. Trajectories are those of the seats that the policy played.
     """
 
     game: str
@@ -114,6 +115,7 @@ class PlayedGame:
     returns: tuple[float, float]
     trajectories: tuple[Trajectory, ...] = field(default=())
     forfeit: int | None = None
+    is_cut_off: bool = False
 
     @property
     def winner(self) -> int | None:
@@ -131,6 +133,7 @@ class PlayedGame:
         return {
             "game": self.game, "players": list(self.players), "seed": self.seed,
             "history": list(self.history), "returns": list(self.returns), "forfeit": self.forfeit,
+            "is_cut_off": self.is_cut_off,
             "moves": [
                 {"seat": one.seat, "action": one.action, "is_opening": one.is_opening} for one in self.moves
             ],

@@ -1,6 +1,7 @@
 """Games are played to their end by the rules, in lockstep, and what is recorded of them is what happened."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from pytest import approx
@@ -46,6 +47,32 @@ def test_returns_are_divided_by_their_scale_in_what_is_trained_on_only():
     assert {abs(value) for game in games for value in game.returns} == {1.0, 2.0}
     for game in games:
         assert [one.reward for one in game.trajectories] == approx([value / 2 for value in game.returns])
+
+
+def test_an_outcome_counts_the_same_whatever_was_won():
+    games = play_games(
+        self_play(KUHN, 20, seed=1), {"policy": Scripted(any_legal)}, rules=Rules(reward="outcome")
+    )
+    assert {abs(value) for game in games for value in game.returns} == {1.0, 2.0}
+    for game in games:
+        assert [one.reward for one in game.trajectories] == [value / abs(value) for value in game.returns]
+
+
+def test_a_game_that_takes_too_long_is_cut_off_as_a_draw_worth_what_was_still_to_come():
+    class Valued(Scripted):
+        def turn(self, request):
+            return replace(super().turn(request), value=request.ply / 10)
+
+    player = Valued(lambda request: str(X_WINS[request.ply]))
+    played = one_game(player, max_turns=2)
+    assert played.is_cut_off
+    assert played.history == X_WINS[:4]  # two moves of X, two of O; the answer at ply 4 was not played
+    assert (played.returns, played.winner, played.forfeit) == ((0.0, 0.0), None, None)
+    assert rewards(played) == [[0, 0], [0, 0]]
+    assert [one.bootstrap for one in played.trajectories] == [0.4, -0.4]  # to X, who was to move, and to O
+    whole = one_game(player, max_turns=4)  # X wins by its fourth move
+    assert (whole.is_cut_off, whole.winner) == (False, 0)
+    assert [one.bootstrap for one in whole.trajectories] == [0.0, 0.0]
 
 
 def test_an_answer_without_a_legal_move_forfeits_the_game():

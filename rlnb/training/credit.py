@@ -77,7 +77,10 @@ def by_values(
     values = np.array([turn.value for turn in turns])
     options = {"gamma": settings.gamma, "lam": settings.lam}
     if settings.kind == "gae":
-        advantages = gae(rewards, values, last_turns(trajectories), **options)
+        bootstraps = np.repeat(
+            [one.bootstrap for one in trajectories], [len(one.turns) for one in trajectories]
+        )
+        advantages = gae(rewards, values, last_turns(trajectories), bootstraps=bootstraps, **options)
         return Credit(advantages, advantages + values, dict(baselines))
     order: list[tuple[int, int, int, int]] = []  # game, ply, number among all turns, seat
     for number, game in enumerate(games):

@@ -57,6 +57,19 @@ def test_earlier_turns_are_discounted_once_for_each_own_turn_left():
     assert found.advantages.tolist() == [0.125, 0.25, 0.5, 1, -0.25, -0.5, -1]
 
 
+def test_a_game_that_was_cut_off_goes_on_with_the_value_of_its_rest():
+    cut = game(max_turns=2)
+    cut = replace(
+        cut,
+        trajectories=tuple(
+            replace(one, bootstrap=rest) for one, rest in zip(cut.trajectories, (0.5, -0.5), strict=True)
+        ),
+    )
+    found = credit([valued(cut, {0: 0.1, 2: 0.3})], {}, settings("gae", lam=0.0))
+    assert found.advantages.tolist() == approx([0.3 - 0.1, 0.5 - 0.3, 0.0, -0.5])
+    assert found.targets.tolist() == approx([0.3, 0.5, 0.0, -0.5])
+
+
 def test_role_baselines_over_two_batches():
     first = credit([game()], {}, settings("rae"))
     assert first.advantages.tolist() == [1, 1, 1, 1, -1, -1, -1]  # read before they move
