@@ -33,7 +33,7 @@ lint: $(READY) ## style, types, Dockerfile
 	$(BIN)/mypy rlnb
 	$(BIN)/hadolint Dockerfile
 
-slow: $(READY) ## the tests that take minutes each
+slow: $(READY) ## the tests that take minutes each, half an hour together
 	$(BIN)/python -m pytest -m slow
 
 lab: $(READY) ## JupyterLab with the notebooks

@@ -272,13 +272,27 @@ def test_with_another_games_reward_nothing_is_learned(cache_dir, tmp_path):
     assert after > 0.6  # 0.70 to 1.40 with the seeds 1, 2, 3
 
 
+def last_row(profile, cache_dir, output_dir) -> dict:
+    """Of a whole run of the profile: judged at its last update, never at its best."""
+    overrides = {"seed": 1, "model": {"cache_dir": str(cache_dir)}}
+    params = load_params("spiral_self_play", profile=profile, overrides=overrides, environ={})
+    params = resolve(params, recommend(CPU))
+    last = train_run(params, output_dir)[-1]
+    assert last["step"] == params.training.max_steps
+    return last
+
+
 @pytest.mark.slow
 def test_the_profile_kuhn_reaches_its_bar(cache_dir, tmp_path):
-    """Of the last checkpoint, averaged weights: NashConv at most 0.05 in under 3 minutes."""
-    overrides = {"seed": 1, "model": {"cache_dir": str(cache_dir)}}
-    params = load_params("spiral_self_play", profile="kuhn", overrides=overrides, environ={})
-    params = resolve(params, recommend(CPU))
-    assert params.training.max_steps == 300
-    rows = train_run(params, tmp_path)
-    assert rows[-1]["step"] == 300
-    assert rows[-1]["exact/average/nash_conv"] <= 0.05
+    """Averaged weights; it takes one to three minutes."""
+    assert last_row("kuhn", cache_dir, tmp_path)["exact/average/nash_conv"] <= 0.05
+
+
+@pytest.mark.slow
+def test_the_profile_cpu_learns_tic_tac_toe_so_that_nobody_beats_it(cache_dir, tmp_path):
+    """Averaged weights, in both seats; it takes a quarter of an hour."""
+    last = last_row("cpu", cache_dir, tmp_path)
+    for seat in ("first", "second"):
+        assert last[f"exact/average/loss_{seat}"] <= 0.03
+        assert last[f"exact/average/greedy_loss_{seat}"] == 0
+        assert last[f"exact/average/greedy_best_response_{seat}"] == 0
