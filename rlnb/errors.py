@@ -13,6 +13,10 @@ class PolicyUnavailable(RlnbError):
     """The model cannot be loaded here: not cached while offline, too large, or a package is missing."""
 
 
+class OutOfMemory(RlnbError):
+    """The GPU's memory does not suffice for what a run was asked to do."""
+
+
 class SandboxUnavailable(RlnbError):
     """Programs cannot be run here as isolated as asked."""
 
