@@ -68,20 +68,35 @@ def role_credit(
     return credited(own)[0], dict(zip(names, credited(everyone)[1].tolist(), strict=True))
 
 
+def turn_estimates(
+    trajectories: Sequence[Trajectory], *, gamma: float, lam: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """GAE over a player's own turns: advantages and targets of the value, each (num_turns,)."""
+    turns = turns_of(trajectories)
+    values = np.array([turn.value for turn in turns])
+    advantages = gae(
+        [turn.reward for turn in turns],
+        values,
+        last_turns(trajectories),
+        gamma=gamma,
+        lam=lam,
+        bootstraps=np.repeat(
+            [one.bootstrap for one in trajectories], [len(one.turns) for one in trajectories]
+        ),
+    )
+    return advantages, advantages + values
+
+
 def by_values(
     games: Sequence[PlayedGame], trajectories: Sequence[Trajectory], baselines: Baselines, settings: Any
 ) -> Credit:
     """Generalised advantage estimates over own turns, or over the plies of both seats."""
+    options = {"gamma": settings.gamma, "lam": settings.lam}
+    if settings.kind == "gae":
+        return Credit(*turn_estimates(trajectories, **options), dict(baselines))
     turns = turns_of(trajectories)
     rewards = np.array([turn.reward for turn in turns])
     values = np.array([turn.value for turn in turns])
-    options = {"gamma": settings.gamma, "lam": settings.lam}
-    if settings.kind == "gae":
-        bootstraps = np.repeat(
-            [one.bootstrap for one in trajectories], [len(one.turns) for one in trajectories]
-        )
-        advantages = gae(rewards, values, last_turns(trajectories), bootstraps=bootstraps, **options)
-        return Credit(advantages, advantages + values, dict(baselines))
     order: list[tuple[int, int, int, int]] = []  # game, ply, number among all turns, seat
     for number, game in enumerate(games):
         for one in game.trajectories:
