@@ -189,7 +189,11 @@ def test_the_person_plays_a_whole_game_by_clicks(player):
     play.buttons[4].click()  # taken: nothing happens
     assert len(play.moves) == 2
     while not play.is_over:
-        next(button for button in play.buttons.values() if not button.disabled).click()
+        shown = [button for button in play.buttons.values() if not button.disabled]
+        shown[0].click()
+        num_moves = len(play.moves)
+        shown[-1].click()  # one that waited while the model moved: it meant the position before
+        assert len(play.moves) == num_moves
     assert all(button.disabled for button in play.buttons.values())
     first, second = play.state.returns()
     assert play.status.value.startswith("<b>" + {0: "A draw", 1: "You won", -1: "You lost"}[int(first)])

@@ -1,6 +1,10 @@
 // The replay of a game of 2048: a board, what is known of the position, a slider and buttons.
 // Python sends every position that is shown (see BoardReplay); nothing here knows the rules.
 
+// Keeps JupyterLab's shortcuts (Enter, arrows, letters) away. It begins to look at what has the focus, so each such
+// element has it: seen on the box alone, an arrow on the slider has folded the section already.
+const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
+
 const DIRECTIONS = { U: ["↑", "up"], D: ["↓", "down"], L: ["←", "left"], R: ["→", "right"] };
 const SPEEDS = [["slow", 4], ["medium", 15], ["fast", 60]]; // positions a second
 const ICONS = {
@@ -30,7 +34,7 @@ function icon(name) {
 }
 
 function button(name, label, onClick) {
-  const node = element("button", { type: "button", title: label, "aria-label": label }, icon(name));
+  const node = element("button", { type: "button", title: label, "aria-label": label, ...OWN_KEYS }, icon(name));
   node.addEventListener("click", onClick);
   return node;
 }
@@ -79,8 +83,8 @@ function render({ model, el }) {
   const end = frames.length - 1;
   const { board, draw: drawBoard } = makeBoard(model.get("size"), model.get("colours"));
   const { facts, show } = makeFacts(["Move", "Key", "Score", "Largest"]);
-  const slider = element("input", { type: "range", min: 0, max: end, step: 1, "aria-label": "Position in the game" });
-  const speed = element("select", { "aria-label": "Speed", title: "Speed" });
+  const slider = element("input", { type: "range", min: 0, max: end, step: 1, "aria-label": "Position in the game", ...OWN_KEYS });
+  const speed = element("select", { "aria-label": "Speed", title: "Speed", ...OWN_KEYS });
   for (const [name, perSecond] of SPEEDS) speed.append(element("option", { value: perSecond }, name));
   speed.value = SPEEDS[1][1];
 
@@ -141,8 +145,7 @@ function render({ model, el }) {
   const ending = element("div", { class: "rlnb-2048-ending" }, model.get("ending"));
   const buttons = element("div", { class: "rlnb-2048-buttons", role: "group", "aria-label": "Replay" }, ...back, play, ...forward, speed);
   const side = element("div", { class: "rlnb-2048-side" }, heading, ending, facts, buttons, slider);
-  // The attribute keeps JupyterLab's shortcuts (Enter, arrows, letters) away from what has the focus here.
-  el.append(element("div", { class: "rlnb-2048", "data-lm-suppress-shortcuts": "true" }, board, side));
+  el.append(element("div", { class: "rlnb-2048", ...OWN_KEYS }, board, side));
   draw();
   return () => {
     clearInterval(timer);

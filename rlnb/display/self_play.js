@@ -1,6 +1,10 @@
 // The replay of a game of two: a grid or words, a bar for each legal move, what was written, a slider.
 // Python sends every position that is shown (see GameReplay); nothing here knows the rules.
 
+// Keeps JupyterLab's shortcuts (arrows, letters) away. It begins to look at what has the focus, so each such
+// element has it: seen on the box alone, an arrow on the slider has folded the section already.
+const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
+
 function element(name, attributes = {}, ...children) {
   const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
@@ -49,7 +53,7 @@ function render({ model, el }) {
   const bars = element("div", { class: "rlnb-game-bars" });
   const note = element("div", { class: "rlnb-game-note" });
   const answers = element("dl");
-  const slider = element("input", { type: "range", min: 0, max: end, step: 1, "aria-label": "Position in the game" });
+  const slider = element("input", { type: "range", min: 0, max: end, step: 1, "aria-label": "Position in the game", ...OWN_KEYS });
 
   const position = () => Math.min(Math.max(model.get("position"), 0), end);
   function go(to) {
@@ -57,7 +61,7 @@ function render({ model, el }) {
     model.save_changes();
   }
   function button(text, label, to) {
-    const node = element("button", { type: "button", title: label, "aria-label": label }, text);
+    const node = element("button", { type: "button", title: label, "aria-label": label, ...OWN_KEYS }, text);
     node.addEventListener("click", () => go(to()));
     return node;
   }
@@ -86,8 +90,7 @@ function render({ model, el }) {
   const ending = element("div", { class: "rlnb-game-note" }, model.get("ending"));
   const buttons = element("div", { class: "rlnb-game-buttons", role: "group", "aria-label": "Replay" }, ...back, ...forward);
   const side = element("div", { class: "rlnb-game-side" }, title, ending, buttons, slider, heading, bars, note, answers);
-  // The attribute keeps JupyterLab's shortcuts (arrows, letters) away from what has the focus here.
-  el.append(element("div", { class: "rlnb-game", "data-lm-suppress-shortcuts": "true" }, columns ? board : words, side));
+  el.append(element("div", { class: "rlnb-game", ...OWN_KEYS }, columns ? board : words, side));
   draw();
   return () => model.off("change:position", draw);
 }

@@ -258,7 +258,7 @@ def bars_html(bars: Sequence[Bar]) -> str:
         strip = f"<div style='width:{100 * share:.1f}%;height:0.8em;background:{colour}'></div>"
         words = f"<b>{escape(bar.words)}</b>" if bar.is_chosen else escape(bar.words)
         rows.append(
-            f"<tr><td style='text-align:left'>{words}</td><td style='width:10em'>{strip}</td>"
-            f"<td style='text-align:right'>{known}</td></tr>"
+            f"<tr><td style='text-align:left;padding-right:0.6em'>{words}</td>"
+            f"<td style='width:10em'>{strip}</td><td style='text-align:right'>{known}</td></tr>"
         )
     return f"<table style='line-height:1.2'>{''.join(rows)}</table>"

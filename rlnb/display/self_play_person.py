@@ -15,7 +15,10 @@ from rlnb.games.text_games import TextGame
 from rlnb.trajectories import Request, Turn
 
 PERSON, MODEL = "person", "model"
+COLOURS = {"x": "#2f7fd1", "o": "#d9661f"}
 CELL = widgets.Layout(width="4rem", height="4rem", margin="2px")
+# Occupied cells are disabled, which would make their marks pale.
+CELL_STYLE = "<style>.rlnb-cell:disabled{opacity:1}</style>"
 COLUMN = widgets.Layout(width="2.6rem", height="2.6rem", margin="2px")
 
 
@@ -53,14 +56,19 @@ class PlayAgainst:
             role if role.endswith("player") else f"{role} ({order[at]})" for at, role in enumerate(game.roles)
         ]
         self.seat_choice = widgets.ToggleButtons(
-            options=list(zip(names, (0, 1), strict=True)), value=seat, description="You are"
+            options=list(zip(names, (0, 1), strict=True)), value=seat, tooltips=names
         )
         self.new_game = widgets.Button(description="New game")
         self.status, self.view, self.model_moves = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self.choices = widgets.Box(layout=widgets.Layout(flex_flow="row wrap"))
         self.buttons: dict[int, widgets.Button] = {}
-        rules = widgets.HTML(f"<div style='max-width:40rem'>{escape(game.rendering.rules)}</div>")
-        top = widgets.HBox([self.seat_choice, self.new_game])
+        rules = widgets.HTML(
+            f"{CELL_STYLE}<div style='max-width:40rem;line-height:1.4'>{escape(game.rendering.rules)}</div>"
+        )
+        top = widgets.HBox(
+            [widgets.Label("You are"), self.seat_choice, self.new_game],
+            layout=widgets.Layout(align_items="center", flex_flow="row wrap"),
+        )
         body = [self.view, self.choices]
         if game.short_name in GRIDS:
             body.reverse()  # discs are dropped from above
@@ -107,6 +115,9 @@ class PlayAgainst:
         if self.is_over:
             raise ValueError("the game is over; start a new one")
         self._apply(action)
+        for button in self.buttons.values():
+            button.disabled = True
+        self.status.value = "<b>The model is thinking …</b>"
         self._go_on()
 
     def _apply(self, action: int) -> None:
@@ -169,8 +180,10 @@ class PlayAgainst:
         if not self.is_over:
             return "Your move."
         own, other = self.record["returns"][self.seat], self.record["returns"][1 - self.seat]
-        result = "A draw" if own == other else "You won" if own > other else "You lost"
-        return f"{result}: {found[-1].heading}."
+        if own == other:
+            return "A draw."
+        how = f": {found[-1].heading}" if self.forfeit is not None else f" ({own:+g})"
+        return f"You {'won' if own > other else 'lost'}{how}."
 
     def _seen(self, found: Sequence[Scene]) -> str:
         """The position as the person may know it, without hidden cards until the end."""
@@ -184,27 +197,28 @@ class PlayAgainst:
         """Cells of tic-tac-toe are buttons themselves; connect four has a button above each column."""
         legal = [] if self.is_over else self.state.legal_actions()
         is_small = self.game.short_name == "tic_tac_toe"
-        num_columns = len(grid[0])
-        if not is_small or not self.buttons:
-            for action in range(9 if is_small else num_columns):
-                self.buttons[action] = self._button(action, "", layout=CELL if is_small else COLUMN)
-            columns = f"repeat({num_columns}, max-content)"
-            children = list(self.buttons.values())
-            self.choices.children = [
-                widgets.GridBox(children, layout=widgets.Layout(grid_template_columns=columns))
-            ]
-        marks = "".join(grid)
-        for action, button in self.buttons.items():
+        num_columns, marks = len(grid[0]), "".join(grid)
+        self.buttons = {}  # new ones: a click that waited meant the position before
+        for action in range(9 if is_small else num_columns):
+            row, column = divmod(action, num_columns)
+            place = f"row {row + 1}, column {column + 1}" if is_small else f"column {action + 1}"
+            button = self._button(action, "", tooltip=place, layout=CELL if is_small else COLUMN)
             button.disabled = action not in legal
             button.description = marks[action].upper().replace(".", " ") if is_small else str(action)
+            if is_small:
+                button.add_class("rlnb-cell")
+                button.style = {"font_size": "1.8rem", "font_weight": "bold"}
+                button.style.text_color = COLOURS.get(marks[action])
+            self.buttons[action] = button
+        columns = widgets.Layout(grid_template_columns=f"repeat({num_columns}, max-content)")
+        self.choices.children = [widgets.GridBox(list(self.buttons.values()), layout=columns)]
         if not is_small:
             cells = "".join(f"<tr>{''.join(map(cell_html, row))}</tr>" for row in grid)
             self.view.value = f"<table style='border-spacing:4px;border-collapse:separate'>{cells}</table>"
 
     def _button(self, action: int, text: str, **options: Any) -> widgets.Button:
-        button = widgets.Button(description=text, tooltip=text or f"action {action}", **options)
-        if not options:
-            button.layout = widgets.Layout(width="auto")
+        options = {"tooltip": text, "layout": widgets.Layout(width="auto")} | options
+        button = widgets.Button(description=text, **options)
 
         def clicked(_: widgets.Button) -> None:
             # A second click that waited while the model moved meant the position before: its button is gone.
@@ -242,9 +256,9 @@ class PlayAgainst:
 
 
 def cell_html(mark: str) -> str:
-    colour = {"x": "#2f7fd1", "o": "#d9661f"}.get(mark, "inherit")
+    colour = COLOURS.get(mark, "inherit")
     style = (
-        f"width:2.6rem;height:2.2rem;padding:0;text-align:center;font-weight:700;color:{colour};"
+        f"width:2.6rem;height:2.2rem;padding:0;text-align:center;font-size:1.4rem;font-weight:700;color:{colour};"
         "background:rgba(128,128,128,0.18)"
     )
     return f"<td style='{style}'>{mark.upper() if mark != '.' else '&nbsp;'}</td>"
