@@ -90,6 +90,32 @@ def gae_plies(
     return _estimates(rewards, values, is_last, seats, gamma=gamma, lam=lam, bootstraps=None)
 
 
+def normalized(
+    advantages: ArrayLike, weights: ArrayLike, *, among: tuple[ArrayLike, ArrayLike] | None = None
+) -> Array:
+    """Advantages minus their weighted mean, over their weighted standard deviation: the population's.
+
+    advantages, weights: float (num_turns,), weights >= 0. among: the advantages and weights of all turns of
+    an update, where these are only one rank's; (num_all_turns,) each, in any order. Where all are equal they
+    become 0; where no turn has a weight they stay as they are.
+        m = sum(w A) / sum(w),   A -> (A - m) / sqrt(sum(w (A - m)^2) / sum(w)).
+    CleanRL does so by mini-batch; by update all mini-batches have the same scale.
+    """
+    own, known = np.asarray(advantages, dtype=float), np.asarray(weights, dtype=float)
+    everyone, shares = (np.asarray(one, dtype=float) for one in among or (own, known))
+    if own.ndim != 1 or own.shape != known.shape or everyone.shape != shares.shape:
+        raise ValueError(
+            f"advantages and weights: shapes {own.shape}, {known.shape}; of all turns {everyone.shape}, "
+            f"{shares.shape}; equal ones"
+        )
+    total = shares.sum()
+    if not total:
+        return own.copy()
+    mean = (shares * everyone).sum() / total
+    deviation = np.sqrt((shares * (everyone - mean) ** 2).sum() / total)
+    return np.asarray((own - mean) / (deviation if deviation > 1e-8 else 1.0))
+
+
 def _estimates(
     rewards: ArrayLike,
     values: ArrayLike,

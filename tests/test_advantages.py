@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
 
-from rlnb.advantages import gae, gae_plies, group_advantages, leave_one_out, role_advantages
+from rlnb.advantages import (
+    gae,
+    gae_plies,
+    group_advantages,
+    leave_one_out,
+    normalized,
+    role_advantages,
+)
 
 returns_and_roles = st.lists(
     st.tuples(st.floats(-2, 2).map(lambda value: round(value, 3)), st.integers(0, 1)), min_size=1, max_size=12
@@ -209,6 +216,42 @@ def test_no_turns_have_no_advantages():
     assert gae_plies([], [], [], [], gamma=1, lam=1).tolist() == []
 
 
+def test_normalized_advantages_by_hand():
+    assert normalized([1, 3], [1, 1]).tolist() == [-1.0, 1.0]
+    # Weights 3 and 1: mean 1, variance (3 * 1 + 9) / 4 = 3.
+    assert normalized([0, 4], [3, 1]).tolist() == approx([-(3**-0.5), 3**0.5])
+    assert normalized([0, 4, 99], [3, 1, 0]).tolist()[:2] == approx([-(3**-0.5), 3**0.5])
+
+
+weighted = st.lists(st.tuples(st.floats(-2, 2), st.floats(0.1, 2)), min_size=2, max_size=12)
+
+
+@given(weighted.filter(lambda pairs: np.std([one for one, _ in pairs]) > 1e-3))
+def test_normalized_advantages_have_weighted_mean_0_and_deviation_1(pairs):
+    advantages, weights = zip(*pairs, strict=True)
+    found = normalized(advantages, weights)
+    assert np.average(found, weights=weights) == approx(0, abs=1e-9)
+    assert np.average(found**2, weights=weights) == approx(1)
+
+
+@given(weighted, st.integers(1, 11))
+def test_ranks_that_know_all_turns_normalize_as_one_rank_does(pairs, cut):
+    advantages, weights = map(np.array, zip(*pairs, strict=True))
+    whole = normalized(advantages, weights)
+    parts = [
+        normalized(advantages[own], weights[own], among=(advantages, weights))
+        for own in (slice(None, cut), slice(cut, None))
+    ]
+    assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+def test_equal_advantages_become_0_and_turns_without_weight_stay():
+    assert normalized([0.3, 0.3], [1, 2]).tolist() == approx([0.0, 0.0], abs=1e-12)
+    assert normalized([2.0], [1]).tolist() == [0.0]
+    assert normalized([0.3, 0.5], [0, 0]).tolist() == [0.3, 0.5]
+    assert normalized([], []).tolist() == []
+
+
 def message_of(function, *arguments, **options):
     with pytest.raises(ValueError) as error:
         function(*arguments, **options)
@@ -227,3 +270,5 @@ def test_arrays_that_do_not_belong_together_are_refused():
     assert message_of(gae, [1, 2], [0, 0], [True, False], **options) == (
         "is_last: the last turn ends no trajectory"
     )
+    said = "advantages and weights: shapes (2,), (1,); of all turns (2,), (1,); equal ones"
+    assert message_of(normalized, [1, 2], [0]) == said

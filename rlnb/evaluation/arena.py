@@ -160,15 +160,19 @@ class Arena:
         """`num_games` against each opponent, half of them from each seat."""
         rows: list[ArenaRow] = []
         for number, (name, opponent) in enumerate(opponents.items()):
-            episodes = against(self.game, name, num_games, seed=ARENA_SEED + self.params.seed)
-            players = {LEARNER: self.player(acting, greedy=greedy), name: opponent}
-            games = play_games(
-                episodes, players, rules=self.rules, num_parallel=self.params.game.num_parallel
-            )
+            games = self.games_against(name, opponent, num_games, acting=acting, greedy=greedy)
             rows += arena_rows(games, self.game, acting=acting, greedy=greedy, weights=weights)
             if progress:
                 progress(number + 1, len(opponents))
         return rows
+
+    def games_against(
+        self, name: str, opponent: Player | Opponent, num_games: int, *, acting: str, greedy: bool = False
+    ) -> list[PlayedGame]:
+        """Seats alternate, each seed is played from both; the same seeds whoever plays: games pair."""
+        episodes = against(self.game, name, num_games, seed=ARENA_SEED + self.params.seed)
+        players = {LEARNER: self.player(acting, greedy=greedy), name: opponent}
+        return play_games(episodes, players, rules=self.rules, num_parallel=self.params.game.num_parallel)
 
     def opponents(self) -> dict[str, Player | Opponent]:
         """Those of `evaluation.opponents`; a directory is a checkpoint's weights, by the directory's name."""

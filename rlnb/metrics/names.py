@@ -75,6 +75,16 @@ PLAY: Final = (
     ("completion_tokens", "length of an answer, mean", "tokens"),
     ("distinct_share", "games of a batch with different moves", "share"),
     ("num_games", "games played so far", "games"),
+    ("success_share", "fresh games that reach curriculum.success_score", "share"),
+    ("utility", "(return - least) / (most - least), mean; what Affine calls a score", "share"),
+    ("replay_size", "failures kept to be played again", "games"),
+    ("replay_share", "games of an update that were failures before", "share"),
+    ("replay_age", "time since the failures that are kept were first lost, mean", "updates"),
+)
+CURRICULUM: Final = (
+    ("stage", "stage of the curriculum, from 1", "stage"),
+    ("score", "mean score of the stage's newest fresh games, by which it ends", "score"),
+    ("episodes", "fresh games since the stage began", "games"),
 )
 EXACT: Final = (
     ("nash_conv", "NashConv, what both seats could gain by a best response", "return"),
@@ -99,6 +109,8 @@ UPDATE: Final = (
     ("first_ratio_deviation", "largest distance of a ratio from 1 before the first step", "ratio"),
     ("num_passed_rows", "distinct rows passed in an epoch", "rows"),
     ("magnet_kl", "KL to the magnet, mean over tokens", "nats"),
+    ("kl_coef", "weight of the divergence from the reference policy; only with one", "weight"),
+    ("num_steps", "optimizer steps made, fewer where target_kl ended the update; only with one", "steps"),
     ("value_loss", "squared error of the value head, mean over turns", "reward squared"),
     ("explained_variance", "share of the targets' variance that values explain", "share"),
 )
@@ -184,6 +196,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     ),
     # Self-play: games of training, the update, exact measures without sampling, sampled games in the arena.
     **{f"play/{name}": Metric(what, unit) for name, what, unit in PLAY},
+    **{f"curriculum/{name}": Metric(what, unit) for name, what, unit in CURRICULUM},
     **{f"update/{name}": Metric(what, unit) for name, what, unit in UPDATE},
     "advantage/std": Metric("standard deviation of the advantages of a batch", "reward"),
     **{f"exact/{name}": Metric(what, unit) for name, what, unit in EXACT},
@@ -216,9 +229,10 @@ METRICS: Final[Mapping[str, Metric]] = {
 def describe(name: str) -> Metric | None:
     """What the metric `name` is, or None when METRICS does not know it.
 
-    `eval_` in front (TRL's own evaluation) and the name of a reward function are seen through.
+    `eval_` in front (TRL's own evaluation), the name of a reward function, and that of a game in front of
+    its measures (kuhn_poker/exact/nash_conv) are seen through.
     """
-    name = name.removeprefix("eval_")
+    name = re.sub(r"^[a-z]\w*(\([^)]*\))?/(?=(exact|arena)/)", "", name.removeprefix("eval_"))
     name = re.sub(r"^arena/[^/]+/", "arena/{opponent}/", name)
     return METRICS.get(re.sub(r"^rewards/[^/]+/(mean|std)$", r"rewards/{function}/\1", name))
 

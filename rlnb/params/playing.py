@@ -1,13 +1,24 @@
 """Sections of notebooks whose policy plays games: its model, how it acts, updates and alarms, the arena."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from rlnb.params.problems import show_number
 from rlnb.params.sections import Conflict, ModelParams, Names, SamplingParams, Section
 from rlnb.params.training import ResumableParams
+
+
+def check_modes(field: str) -> Any:
+    """Validates a field that lists ways to answer."""
+
+    def known(modes: tuple[str, ...]) -> tuple[str, ...]:
+        if any(mode not in ("constrained", "free") for mode in modes) or len(set(modes)) < len(modes):
+            raise ValueError("may hold constrained and free, each once")
+        return modes
+
+    return field_validator(field)(known)
 
 
 class PlayerModelParams(ModelParams):
@@ -175,9 +186,4 @@ class ArenaParams(SamplingParams):
     num_questions: int = Field(default=5, ge=1, description="Problems of MBPP, before and after training")
     interval_questions: int = Field(default=5, ge=1, description="The same, at the evaluations in between")
 
-    @field_validator("modes")
-    @classmethod
-    def _known_modes(cls, modes: tuple[str, ...]) -> tuple[str, ...]:
-        if any(mode not in ("constrained", "free") for mode in modes) or len(set(modes)) < len(modes):
-            raise ValueError("may hold constrained and free, each once")
-        return modes
+    _known_modes = check_modes("modes")

@@ -50,6 +50,9 @@ class Stage(Section):
     )
     window: int = Field(default=400, ge=1, description="The newest fresh games of which the mean is taken")
     min_episodes: int = Field(default=200, ge=1, description="Fresh games before the stage may end")
+    final_score: float = Field(
+        default=0.5, ge=0, le=1, description="Mean score after training above which the stage is a success"
+    )
 
 
 Stages = Annotated[tuple[Stage, ...], Field(strict=False)]
@@ -59,17 +62,18 @@ class CurriculumParams(Section):
     stages: Stages = Field(
         default=(
             Stage(name="easy", games=BASIC_GAMES, threshold=0.6),
-            Stage(name="medium", games=COMPLEX_GAMES, threshold=0.5),
+            Stage(name="medium", games=COMPLEX_GAMES, threshold=0.5, final_score=0.4),
             Stage(
                 name="hard",
                 games=BASIC_GAMES + COMPLEX_GAMES,
                 opponents=("mcts:25", "nash", "random"),
                 threshold=0.4,
+                final_score=0.3,
             ),
         ),
         min_length=1,
         description="Stages from easy to hard, each with name, games, opponents, threshold, window, "
-        "min_episodes",
+        "min_episodes, final_score",
     )
     earlier_share: float = Field(
         default=0.15, ge=0, lt=1, description="Share of the fresh games that are of earlier stages"

@@ -89,6 +89,13 @@ def hub_cache(source: str, params: ModelParams) -> str | None:
     return None if Path(source).is_dir() else params.cache_dir
 
 
+def load_tokenizer(params: ModelParams) -> Any:
+    """The tokenizer alone, in a second: what takes the measure of prompts before a model is loaded."""
+    source = model_directory(params.id, params.cache_dir)
+    with clear_errors(params):
+        return AutoTokenizer.from_pretrained(source, cache_dir=hub_cache(source, params))
+
+
 def load_with_transformers(source: str, params: ModelParams, *, is_trained: bool) -> tuple[Any, Any]:
     """Model and tokenizer by transformers, adapters of a directory by peft, 4 bits by bitsandbytes."""
     cache = hub_cache(source, params)

@@ -14,6 +14,9 @@ from rlnb.runs import write_text
 INCOMPLETE_MARK = "checkpoint-is-incomplete.txt"  # transformers', while it writes
 SHAPE_FILE = "rlnb.json"
 MODEL_FIELDS = ("id", "lora_rank", "lora_target_modules")  # whose change makes adapters unusable
+SECTIONS = (
+    "tasks", "board", "prompt", "game", "opponent", "reward", "advantage", "curriculum", "replay", "training",
+)  # fmt: skip
 # Fields that say how long, where and how fast, not what is learned: they may change from attempt to attempt.
 FREE_FIELDS = (
     "resume", "num_threads", "save_steps", "save_total_limit", "gradient_checkpointing",
@@ -73,7 +76,7 @@ def shape_of(params: NotebookParams) -> dict[str, Any]:
     values = params.model_dump(mode="json")
     shape = {"seed": values["seed"]}
     shape |= {f"model.{name}": values["model"][name] for name in MODEL_FIELDS}
-    for section in ("tasks", "board", "prompt", "game", "opponent", "reward", "advantage", "training"):
+    for section in SECTIONS:
         fields = values.get(section, {})
         shape |= {f"{section}.{name}": value for name, value in fields.items() if name not in FREE_FIELDS}
     return shape

@@ -33,8 +33,10 @@ class Readings(NamedTuple):
         )
 
 
-def read(actor: ActorCritic, batch: Batch, part: Part, *, temperature: float) -> Readings:
-    """One pass over the rows of a part."""
+def read(
+    actor: ActorCritic, batch: Batch, part: Part, *, temperature: float, detach_trunk: bool = False
+) -> Readings:
+    """One pass over the rows of a part. detach_trunk: the gradient of the values stops at their head."""
 
     def tensor(array: object) -> torch.Tensor:
         return torch.as_tensor(array, device=actor.policy.device)
@@ -46,11 +48,12 @@ def read(actor: ActorCritic, batch: Batch, part: Part, *, temperature: float) ->
     else:
         allowed = tensor(batch.allowed[part.points])
         logprobs, _ = allowed_logprobs(logits, allowed, temperature=temperature)
+    states = hidden[tensor(part.turn_row), tensor(batch.turn_position[part.turns])]
     return Readings(
         token_logprobs=logprobs[tensor(part.token_point), tensor(batch.token_column[part.tokens])],
         entropies=entropies_of(logprobs),
         logprobs=None if batch.allowed is None else logprobs,
-        values=actor.values(hidden[tensor(part.turn_row), tensor(batch.turn_position[part.turns])]),
+        values=actor.values(states.detach() if detach_trunk else states),
     )
 
 
@@ -82,6 +85,21 @@ def surrogate(
     ratios = log_ratios.exp()
     plain, clipped = ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages
     return -torch.minimum(plain, clipped), clipped < plain
+
+
+def squared_errors(
+    values: torch.Tensor, old_values: torch.Tensor, targets: torch.Tensor, *, clip: float
+) -> torch.Tensor:
+    """max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2); (V - R)^2 where c = clip is 0.
+
+    All of one shape, in units of the reward; the loss is half of it. PPO2 of OpenAI's baselines, CleanRL: a
+    value learns nothing more once it has gone `clip` towards its target.
+    """
+    plain = (values - targets) ** 2
+    if not clip:
+        return plain
+    held = old_values + (values - old_values).clamp(-clip, clip)
+    return torch.maximum(plain, (held - targets) ** 2)
 
 
 def k3(logprobs: torch.Tensor, others: torch.Tensor) -> torch.Tensor:

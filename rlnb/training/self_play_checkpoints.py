@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlnb.machine import rank
+from rlnb.params import dump_yaml
 from rlnb.params.sections import NotebookParams
 from rlnb.policy.adapters import AdapterValues
 from rlnb.runs import write_text
@@ -20,13 +21,15 @@ from rlnb.training.update import Learner
 WEIGHTS, AVERAGE, MAGNET, REFERENCE, HEAD = (
     f"{name}.safetensors" for name in ("weights", "average", "magnet", "reference", "value")
 )
+PARAMS_FILE = "params.yaml"
 
 
 def save_checkpoint(
-    output_dir: str | Path, learner: Learner, state: SelfPlayState, params: NotebookParams, *, keep: int
+    output_dir: str | Path, learner: Learner, state: Any, params: NotebookParams, *, keep: int
 ) -> Path:
     """Write checkpoints/checkpoint-N, whole or not at all, and delete all but the newest `keep`; by rank 0.
 
+    state: a dataclass with the field step, whose other fields JSON can hold.
     The random states of play and of mini-batches follow from the seed and the step; torch's is kept for
     dropout.
     """
@@ -49,8 +52,11 @@ def save_checkpoint(
         "scaler": learner.scaler.state_dict(),
         "random": torch.random.get_rng_state(),
     }
+    if learner.terms.kl_target:  # else it is what the parameters say
+        rest["kl_coef"] = learner.kl_coef
     torch.save(rest, unfinished / "optimizer.pt")
     write_text(unfinished / SHAPE_FILE, json.dumps(shape_of(params), indent=1) + "\n")
+    write_text(unfinished / PARAMS_FILE, dump_yaml(params))  # by which it is measured, `rlnb eval`
     kept = {"global_step": state.step, **asdict(state)}
     write_text(unfinished / "trainer_state.json", json.dumps(kept, indent=1) + "\n")
     if directory.exists():  # of an attempt that was asked to begin anew
@@ -83,8 +89,13 @@ def load_checkpoint(checkpoint: str | None, learner: Learner, *, output_dir: str
     Of another run, which `training.resume` names, only the weights are taken, and its value head where both
     have one: schedules, averages, baselines and optimizer begin anew.
     """
+    return SelfPlayState(**restore(checkpoint, learner, output_dir=output_dir))
+
+
+def restore(checkpoint: str | None, learner: Learner, *, output_dir: str | Path) -> dict[str, Any]:
+    """`load_checkpoint` for any state: its fields as JSON has them, none where a run begins."""
     if checkpoint is None:
-        return SelfPlayState()
+        return {}
     directory, policy = Path(checkpoint), learner.actor.policy
     load_weights(checkpoint, AdapterValues.of(policy)).put_into(policy)
     head = learner.actor.value_head
@@ -94,7 +105,7 @@ def load_checkpoint(checkpoint: str | None, learner: Learner, *, output_dir: str
         for values in (learner.average, learner.magnet, learner.reference):
             if values:
                 values.take(policy)
-        return SelfPlayState()
+        return {}
     learner.average.load(directory / AVERAGE)
     if learner.magnet:
         learner.magnet.load(directory / MAGNET)
@@ -105,9 +116,11 @@ def load_checkpoint(checkpoint: str | None, learner: Learner, *, output_dir: str
     learner.optimizer.load_state_dict(rest["optimizer"])
     learner.scaler.load_state_dict(rest["scaler"])
     torch.random.set_rng_state(rest["random"])
-    kept = json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))
+    if learner.terms.kl_target and "kl_coef" in rest:
+        learner.kl_coef = rest["kl_coef"]
+    kept: dict[str, Any] = json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))
     kept.pop("global_step")
-    return SelfPlayState(**kept)
+    return kept
 
 
 def is_own(checkpoint: str | Path, output_dir: str | Path) -> bool:

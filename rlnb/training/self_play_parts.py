@@ -1,5 +1,6 @@
 """The parts of a self-play run, as its parameters ask for them."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,15 @@ def game_of(params: Any) -> TextGame:
 def encoder_of(params: Any, policy: Policy) -> Encoder:
     """Full prompts as a user's message in a chat, compact ones as they are."""
     tokenizer = policy.tokenizer
-    as_text = str if params.game.style == "compact" else partial(as_message, tokenizer=tokenizer)
     return Encoder(
-        tokenizer, as_text, end=tokenizer.eos_token_id, max_prompt_tokens=params.game.max_prompt_tokens
-    )
+        tokenizer, text_of(params, tokenizer), end=tokenizer.eos_token_id,
+        max_prompt_tokens=params.game.max_prompt_tokens,
+    )  # fmt: skip
+
+
+def text_of(params: Any, tokenizer: Any) -> Callable[[str], str]:
+    """What puts a chat's markup around full prompts."""
+    return str if params.game.style == "compact" else partial(as_message, tokenizer=tokenizer)
 
 
 def as_message(prompt: str, *, tokenizer: Any) -> str:
@@ -52,18 +58,28 @@ def as_message(prompt: str, *, tokenizer: Any) -> str:
     )  # fmt: skip
 
 
-def arena_of(params: Any, policy: Policy, game: TextGame) -> Arena:
-    """The policy as it plays and is measured, with a value head where advantages need one."""
-    actor = ActorCritic(policy, has_value=params.advantage.has_value)
+def actor_of(params: Any, policy: Policy, *, has_value: bool) -> ActorCritic:
+    """The policy as it is read and trained."""
+    actor = ActorCritic(policy, has_value=has_value)
     actor.check_reading()
     if params.training.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return actor
+
+
+def arena_of(params: Any, policy: Policy, game: TextGame) -> Arena:
+    """The policy as it plays and is measured, with a value head where advantages need one."""
+    actor = actor_of(params, policy, has_value=params.advantage.has_value)
+    return Arena(actor, encoder_of(params, policy), game, rules_of(params), params)
+
+
+def rules_of(params: Any) -> Rules:
+    """What a game is worth, in the game's own units."""
     asked = params.game
-    rules = Rules(
+    return Rules(
         reward_scale=asked.reward_scale, invalid=asked.invalid, num_retries=asked.num_retries,
         invalid_reward=asked.invalid_reward, forfeit_reward=asked.forfeit_reward,
     )  # fmt: skip
-    return Arena(actor, encoder_of(params, policy), game, rules, params)
 
 
 def learner_of(params: Any, arena: Arena) -> Learner:
@@ -71,7 +87,7 @@ def learner_of(params: Any, arena: Arena) -> Learner:
     return Learner.of(
         arena.actor, params.training, temperature=params.game.temperature,
         value_coef=params.advantage.value_coef if params.advantage.has_value else 0.0,
-        loss_tokens=params.loss_tokens,
+        loss_tokens=params.loss_tokens, kl_coef=params.training.kl_coef,
     )  # fmt: skip
 
 

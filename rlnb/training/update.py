@@ -15,18 +15,38 @@ from accelerate.utils import reduce
 from rlnb.errors import TrainingDiverged
 from rlnb.policy.actor_critic import ActorCritic
 from rlnb.policy.adapters import AdapterValues, adapters_of, adapters_off
+from rlnb.training.adaptive_kl import next_kl_coef
 from rlnb.training.batches import Batch, Part
-from rlnb.training.losses import Readings, divergence, k3, read, read_all, surrogate
+from rlnb.training.losses import Readings, divergence, k3, read, read_all, squared_errors, surrogate
 
 # How far from 1 a ratio may be before the first step. The same pass in another batch rounds otherwise.
 FIRST_RATIO = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.1}
 
 
+@dataclass(frozen=True)
+class PpoTerms:
+    """What PPO with a value head asks of an update beyond what SPIRAL does; as it stands here, nothing.
+
+    value_learning_rate: of the value head, None = that of the policy; both follow the same course.
+    value_clip: how far a value moves in an update before it is clipped, 0 = freely. detach_steps: first
+    updates in which the value's gradient stops at its head. target_kl: an update ends early when the policy
+    has moved this far in it (nats a token), 0 = never. kl_target: the weight of KL(policy || reference)
+    rises and falls to hold this KL (nats a token), 0 = it stays.
+    """
+
+    value_learning_rate: float | None = None
+    value_clip: float = 0.0
+    detach_steps: int = 0
+    target_kl: float = 0.0
+    kl_target: float = 0.0
+
+
 class Coefficients(NamedTuple):
-    """What one update takes from the schedules."""
+    """What one update takes from the schedules. detach_trunk: the value's gradient stops at its head."""
 
     learning_rate: float
     entropy: float
+    detach_trunk: bool = False
 
 
 def scheduled(training: Any, step: int) -> Coefficients:
@@ -48,6 +68,7 @@ class Learner:
     """The policy with all that learning changes and a checkpoint must hold.
 
     training: the parameters' section. loss_tokens: what sums over an answer's tokens are divided by.
+    kl_coef: weight of KL(policy || reference), which moves where `terms.kl_target` is set; 0 = not asked.
     average: an exponential average of the trained weights, which is evaluated beside them. magnet: a slower
     one that the policy is held to (magnetic mirror descent, Sokota et al. 2022, arXiv:2206.05825). reference:
     the trained weights' first values, where there are no adapters that could be switched off.
@@ -58,6 +79,8 @@ class Learner:
     temperature: float
     value_coef: float
     loss_tokens: int
+    kl_coef: float
+    terms: PpoTerms
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     average: AdapterValues
@@ -73,7 +96,10 @@ class Learner:
         temperature: float,
         value_coef: float = 0.0,
         loss_tokens: int = 1,
+        kl_coef: float = 0.0,
+        terms: PpoTerms = PpoTerms(),
     ) -> "Learner":
+        """A fresh optimizer and fresh averages. kl_coef: at the start."""
         policy = actor.policy
         has_adapters = hasattr(policy.model, "disable_adapter")
         return cls(
@@ -82,8 +108,10 @@ class Learner:
             temperature=temperature,
             value_coef=value_coef,
             loss_tokens=loss_tokens,
+            kl_coef=kl_coef,
+            terms=terms,
             optimizer=torch.optim.AdamW(
-                trained_parameters(actor),
+                parameter_groups(actor, terms.value_learning_rate),
                 lr=training.learning_rate,
                 betas=(0.9, training.adam_beta2),
                 weight_decay=training.weight_decay,
@@ -93,7 +121,7 @@ class Learner:
             ),
             average=AdapterValues.of(policy),
             magnet=AdapterValues.of(policy) if training.magnet_coef else None,
-            reference=AdapterValues.of(policy) if training.kl_coef and not has_adapters else None,
+            reference=AdapterValues.of(policy) if kl_coef and not has_adapters else None,
         )
 
     @contextmanager
@@ -101,6 +129,14 @@ class Learner:
         policy = self.actor.policy
         with self.reference.at_work(policy) if self.reference else adapters_off(policy):
             yield
+
+    def set_learning_rates(self, learning_rate: float) -> None:
+        """Of the policy; a value head with a rate of its own keeps its ratio to it."""
+        usual = self.training.learning_rate
+        policy, *heads = self.optimizer.param_groups
+        policy["lr"] = learning_rate
+        for head in heads:
+            head["lr"] = learning_rate * (self.terms.value_learning_rate or usual) / usual
 
     def read_all(self, batch: Batch) -> Readings:
         return read_all(
@@ -120,41 +156,62 @@ def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str,
     """One policy update on a batch of turns, several epochs of mini-batches; its metrics.
 
     Each term is a sum over tokens, divided by `loss_tokens` and by the mini-batch's turns on all ranks: a
-    token of a long answer is worth as much as one of a short answer (Dr. GRPO, arXiv:2503.20783). Raises
-    TrainingDiverged where the first ratio is not 1, or a loss or gradient is no number; the weights are then
-    as they were before the step that failed.
+    token of a long answer is worth as much as one of a short answer (Dr. GRPO, arXiv:2503.20783). After a
+    mini-batch in which the policy was further than `target_kl` from where the update began (k3, mean over the
+    tokens of all ranks, before the step) no further step is made. Raises TrainingDiverged where the first
+    ratio is not 1, or a loss or gradient is no number; the weights are then as they were before the step that
+    failed.
     """
-    training, policy = learner.training, learner.actor.policy
-    coefficients = scheduled(training, step)
-    for group in learner.optimizer.param_groups:
-        group["lr"] = coefficients.learning_rate
+    training, policy, terms = learner.training, learner.actor.policy, learner.terms
+    coefficients = scheduled(training, step)._replace(detach_trunk=step < terms.detach_steps)
+    learner.set_learning_rates(coefficients.learning_rate)
+    before = read_before(learner, batch)
+    generator = np.random.default_rng((seed, step, PartialState().process_index))
+    sums: dict[str, float] = defaultdict(float)
+    first_deviation: float | None = None
+    for rows in mini_batches(batch, training, generator=generator):
+        is_first = first_deviation is None
+        found = optimizer_step(learner, batch, before, rows, coefficients, is_first=is_first)
+        first_deviation = found["ratio_deviation"] if is_first else first_deviation
+        add(sums, found)
+        if terms.target_kl and over_ranks(learner, found, "approx_kl", "tokens", 0.0) > terms.target_kl:
+            break
+    learner.average.move(policy, 1 - training.average_decay)
+    if learner.magnet:
+        learner.magnet.move(policy, training.magnet_rate)
+    metrics = {"update/first_ratio_deviation": first_deviation or 0.0}
+    metrics |= update_metrics(learner, batch, before, sums, coefficients)
+    if learner.kl_coef and terms.kl_target:
+        kl = over_ranks(learner, sums, "reference_kl", "token_weight", terms.kl_target)
+        learner.kl_coef = next_kl_coef(learner.kl_coef, kl, target=terms.kl_target)
+    return metrics
+
+
+def read_before(learner: Learner, batch: Batch) -> Before:
+    policy = learner.actor.policy
     magnet = reference = None
     if learner.magnet:
         with learner.magnet.at_work(policy):
             magnet = learner.read_all(batch)
-    if training.kl_coef:
+    if learner.kl_coef:
         with learner.reference_at_work():
             reference = learner.read_all(batch)
-    before = Before(learner.read_all(batch), magnet, reference)
-    generator = np.random.default_rng((seed, step, PartialState().process_index))
-    sums: dict[str, float] = defaultdict(float)
-    first_deviation: float | None = None
+    return Before(learner.read_all(batch), magnet, reference)
+
+
+def mini_batches(batch: Batch, training: Any, *, generator: np.random.Generator) -> Iterator[list[int]]:
+    """Rows of one optimizer step after the other, epoch after epoch."""
     for _ in range(training.num_epochs):
-        for rows in batch.mini_batches(training.num_mini_batches, generator=generator):
-            is_first = first_deviation is None
-            found = optimizer_step(learner, batch, before, rows, coefficients, is_first=is_first)
-            first_deviation = found["ratio_deviation"] if is_first else first_deviation
-            add(sums, found)
-    learner.average.move(policy, 1 - training.average_decay)
-    if learner.magnet:
-        learner.magnet.move(policy, training.magnet_rate)
-    steps, tokens, tokens_once = (
-        max(sums["steps"], 1.0),
-        max(sums["tokens"], 1.0),
-        max(len(batch.token_point), 1),
-    )
-    errors = batch.targets - before.policy.values.cpu().numpy()
-    spread = float(batch.targets.var())
+        yield from batch.mini_batches(training.num_mini_batches, generator=generator)
+
+
+def update_metrics(
+    learner: Learner, batch: Batch, before: Before, sums: Mapping[str, float], coefficients: Coefficients
+) -> dict[str, float]:
+    """What is reported of this rank's sums over the steps of an update."""
+    steps, tokens = max(sums["steps"], 1.0), max(sums["tokens"], 1.0)
+    token_weight, turn_weight = sums["token_weight"] or 1.0, sums["turn_weight"] or 1.0
+    tokens_once = max(len(batch.token_point), 1)
     metrics = {
         "learning_rate": coefficients.learning_rate,
         "loss": sums["loss"] / steps,
@@ -163,15 +220,19 @@ def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str,
         "update/entropy_coef": coefficients.entropy,
         "update/approx_kl": sums["approx_kl"] / tokens,
         "update/clip_share": sums["clipped"] / tokens,
-        "update/first_ratio_deviation": first_deviation or 0.0,
         "update/num_passed_rows": float(len(batch.rows)),
     }
     if learner.magnet:
-        metrics["update/magnet_kl"] = sums["magnet_kl"] / tokens
-    if training.kl_coef:
-        metrics["kl"] = sums["reference_kl"] / tokens
+        metrics["update/magnet_kl"] = sums["magnet_kl"] / token_weight
+    if learner.kl_coef:
+        metrics["kl"] = sums["reference_kl"] / token_weight
+        metrics["update/kl_coef"] = learner.kl_coef
+    if learner.terms.target_kl:
+        metrics["update/num_steps"] = sums["steps"]
     if learner.value_coef:
-        metrics["update/value_loss"] = sums["value_loss"] / max(sums["turns"], 1.0)
+        errors = batch.targets - before.policy.values.cpu().numpy()
+        spread = float(batch.targets.var())
+        metrics["update/value_loss"] = sums["value_loss"] / turn_weight
         metrics["update/explained_variance"] = 1 - float(errors.var()) / spread if spread > 1e-12 else 0.0
     return metrics
 
@@ -233,7 +294,9 @@ def loss_of(
     def tensor(array: np.ndarray) -> torch.Tensor:
         return torch.as_tensor(array, device=device)
 
-    now = read(learner.actor, batch, part, temperature=learner.temperature)
+    now = read(
+        learner.actor, batch, part, temperature=learner.temperature, detach_trunk=coefficients.detach_trunk
+    )
     old = before.policy.of(part)
     turns = tensor(np.searchsorted(part.turns, batch.token_turn[part.tokens]))  # of the part
     advantages, weights = tensor(batch.advantages[part.turns]), tensor(batch.weights[part.turns])
@@ -249,19 +312,20 @@ def loss_of(
         each, is_clipped = surrogate(log_ratios, advantages[turns], clip=training.clip)
         loss = (each * token_weights).sum()
     loss = loss - coefficients.entropy * (now.entropies * point_weights).sum()
-    found = {"tokens": float(len(turns)), "turns": float(len(weights))}
+    found = {"tokens": float(len(turns)), "token_weight": float(token_weights.sum())}
     for name, coef, other in (
         ("magnet_kl", training.magnet_coef, before.magnet),
-        ("reference_kl", training.kl_coef, before.reference),
+        ("reference_kl", learner.kl_coef, before.reference),
     ):
         if other is not None:
             held, figure = divergence(now, other.of(part), token_weights, point_weights)
             loss, found[name] = loss + coef * held, float(figure)
     if learner.value_coef:
-        value_loss = ((now.values - tensor(batch.targets[part.turns])) ** 2 * weights).sum()
+        targets, value_clip = tensor(batch.targets[part.turns]), learner.terms.value_clip
+        value_loss = (squared_errors(now.values, old.values, targets, clip=value_clip) * weights).sum()
         # A value is a turn's: what divides sums over tokens is not for it.
         loss = loss + 0.5 * learner.value_coef * learner.loss_tokens * value_loss
-        found["value_loss"] = float(value_loss.detach())
+        found |= {"value_loss": float(value_loss.detach()), "turn_weight": float(weights.sum())}
     with torch.no_grad():
         found["approx_kl"] = float(k3(old.token_logprobs, now.token_logprobs).sum())
         found["clipped"] = float(is_clipped.sum())
@@ -283,6 +347,22 @@ def trained_parameters(actor: ActorCritic) -> list[torch.nn.Parameter]:
     """Those of the policy, then those of the value head."""
     head = [] if actor.value_head is None else list(actor.value_head.parameters())
     return [*(parameter for _, parameter in adapters_of(actor.policy)), *head]
+
+
+def parameter_groups(actor: ActorCritic, value_learning_rate: float | None) -> list[Any]:
+    """What AdamW is given: one group, or the policy and then a value head with a learning rate of its own."""
+    everything = trained_parameters(actor)
+    if value_learning_rate is None or actor.value_head is None:
+        return everything
+    head = list(actor.value_head.parameters())
+    return [{"params": everything[: -len(head)]}, {"params": head, "lr": value_learning_rate}]
+
+
+def over_ranks(learner: Learner, sums: Mapping[str, float], name: str, count: str, nothing: float) -> float:
+    """A sum over the count that goes with it, both of all ranks; `nothing` where that is 0."""
+    both = torch.tensor([sums.get(name, 0.0), sums.get(count, 0.0)], device=learner.actor.policy.device)
+    total, number = across_ranks(both).tolist()
+    return float(total / number) if number else nothing
 
 
 def across_ranks(tensor: torch.Tensor) -> torch.Tensor:

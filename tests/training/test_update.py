@@ -62,10 +62,10 @@ class Toy:
         return make_batch(self.turns, self.advantages, self.targets, weights=self.weights, **options)
 
 
-def learner_of(actor: ActorCritic, *, value_coef: float = 0.0, loss_tokens: int = 1, **changes) -> Learner:
-    return Learner.of(
-        actor, training(**changes), temperature=0.8, value_coef=value_coef, loss_tokens=loss_tokens
-    )
+def learner_of(actor: ActorCritic, **options) -> Learner:
+    """Of what `Learner.of` takes and of fields of the section `training`."""
+    own = {name: options.pop(name) for name in ("value_coef", "loss_tokens", "kl_coef") if name in options}
+    return Learner.of(actor, training(**options), temperature=0.8, **own)
 
 
 def move(actor: ActorCritic, *, seed: int, scale: float = 0.02) -> None:
