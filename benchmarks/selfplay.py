@@ -8,6 +8,9 @@
   up to 32 tokens by `generate`, as the free mode writes a sentence and an action; `.._8`: up to 8, barely
   enough for the action.
 - `memo_gain_kuhn`: updates a second (512 games played, 4 epochs) with equal prompts passed once over without.
+- `ppo_outside_model_share`: share of a PPO step (16 games of tic-tac-toe, SmolLM2) that is neither forward,
+  backward nor optimizer; `reference_pass_mib`: memory that reading the reference takes, beside
+  `model_weights_mib`: there is no second copy of them.
 
     python benchmarks/selfplay.py --json
 """
@@ -15,14 +18,20 @@
 import gc
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from timing import interleave, report
 
+from rlnb.evaluation.many_games import Arenas
 from rlnb.games.text_games import TextGame, load_game
+from rlnb.machine import probe, recommend
+from rlnb.params import load_params, resolve
 from rlnb.params.playing import PlayerModelParams
 from rlnb.params.spiral_self_play import SpiralSelfPlayParams
 from rlnb.policy import Policy, load_policy
@@ -30,8 +39,10 @@ from rlnb.policy.acting import ConstrainedPlayer, Encoder, FreePlayer
 from rlnb.policy.actor_critic import ActorCritic
 from rlnb.policy.generation import evaluating, generating
 from rlnb.rollouts import LEARNER, play_games, self_play
+from rlnb.training import ppo_parts
 from rlnb.training.batches import make_batch
 from rlnb.training.credit import credit
+from rlnb.training.ppo import PpoState, batch_of
 from rlnb.training.update import Learner, update
 from rlnb.trajectories import Request, Turn, turns_of
 
@@ -205,11 +216,66 @@ def memo_gain_kuhn() -> dict[str, float]:
     }
 
 
+def ppo_step() -> dict[str, float]:
+    """A step of PPO on SmolLM2 by the profile `embedded`, after one that warms up."""
+    given = {"training": {"games_per_step": 16, "num_epochs": 1, "num_mini_batches": 1, "detach_steps": 0}}
+    params = load_params("ppo_openspiel", profile="embedded", overrides=given, environ={})
+    params = resolve(params, recommend(probe(ask_hub=False)))
+    curriculum = ppo_parts.curriculum_of(params)
+    policy = load_policy(params.model, seed=1)
+    arenas = ppo_parts.arenas_of(params, policy, curriculum)
+    actor = TimedActor(policy, has_value=True)
+    arenas = Arenas(tuple(replace(one, actor=actor) for one in arenas.arenas))
+    learner = ppo_parts.learner_of(params, arenas)
+    practice = ppo_parts.practice_of(params, arenas, curriculum)
+    state, shares = PpoState(), []
+    for step in range(ROUNDS):
+        actor.seconds = 0.0  # type: ignore[assignment]
+        started = time.perf_counter()
+        with evaluating(policy):
+            games = practice.play(practice.assignments(replace(state, step=step)))
+        batch, _ = batch_of(games, params.training)
+        with counted(torch.Tensor, "backward", actor), counted(torch.optim.AdamW, "step", actor):
+            update(learner, batch, step=step, seed=1)
+        shares.append(1 - float(actor.seconds) / (time.perf_counter() - started))  # type: ignore[arg-type]
+    before = memory_mib("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    with learner.reference_at_work():
+        learner.read_all(batch)
+    weights = sum(one.numel() * one.element_size() for one in policy.model.parameters())
+    return {
+        "ppo_outside_model_share": float(np.median(shares[1:])),
+        "reference_pass_mib": memory_mib("VmHWM") - before,
+        "model_weights_mib": weights / 2**20,
+    }
+
+
+@contextmanager
+def counted(owner: type, name: str, actor: TimedActor) -> Iterator[None]:
+    """The seconds of a method added to those inside the model's passes."""
+    method = getattr(owner, name)
+
+    def timed(*given: Any, **options: Any) -> Any:
+        return actor.timed(lambda: method(*given, **options))
+
+    setattr(owner, name, timed)
+    try:
+        yield
+    finally:
+        setattr(owner, name, method)
+
+
+def memory_mib(field: str) -> float:
+    """Of this process, as Linux tells: VmRSS = now, VmHWM = the peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(field))) / 1024
+
+
 def main() -> None:
     torch.set_num_threads(1)
     gc.freeze()  # as training does
     figures = {"rollout_over_model": rollout_over_model()}
-    report(figures | against_generate() | memo_gain_kuhn(), description=__doc__ or "")
+    report(figures | against_generate() | memo_gain_kuhn() | ppo_step(), description=__doc__ or "")
 
 
 if __name__ == "__main__":
