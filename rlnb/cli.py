@@ -44,7 +44,13 @@ EVAL_OPTIONS = {
     "--served-model": ("writer.served_model", "NAME of the model on that server"),
 }
 
-
+# Those of `rlnb eval` that are for the arena, with --checkpoint.
+ARENA_OPTIONS = {
+    "--checkpoint": ("contest.checkpoint", "DIR: a run's checkpoints/checkpoint-N, or the word untrained"),
+    "--compare-with": ("contest.compare_with", "DIR of another checkpoint, or untrained: the same games"),
+    "--opponent": ("contest.opponents", "NAME: random, mcts:N, perfect, nash; several with commas"),
+    "--episodes": ("contest.num_games", "NUMBER of games against each opponent, even"),
+}
 # The same of `rlnb export`.
 EXPORT_OPTIONS = {
     "--adapters": ("model.adapters", "DIR of trained adapters: a run's adapters/ or a checkpoint"),
@@ -129,10 +135,11 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = commands.add_parser(
         "eval",
-        help="pass rates on MBPP: `rlnb run` of notebooks/mbpp_eval.ipynb",
-        description="Run notebooks/mbpp_eval.ipynb: the pass rates of a model, a server or a file on MBPP.",
+        help="pass rates on MBPP, or a checkpoint's games: `rlnb run` of mbpp_eval or arena_eval",
+        description="Run notebooks/mbpp_eval.ipynb: the pass rates of a model, a server or a file on MBPP. "
+        "With --checkpoint run notebooks/arena_eval.ipynb: how a checkpoint of self-play or PPO plays.",
     )
-    _add_short_options(evaluate, EVAL_OPTIONS)
+    _add_short_options(evaluate, EVAL_OPTIONS | ARENA_OPTIONS)
     evaluate.set_defaults(command=_evaluate)
 
     export = commands.add_parser(
@@ -145,13 +152,33 @@ def _parser() -> argparse.ArgumentParser:
     export.set_defaults(command=_export)
 
     compare = commands.add_parser("compare", help="two evaluations on MBPP: what was gained, what was lost")
-    compare.add_argument("first", metavar="RESULTS.json")
-    compare.add_argument("second", metavar="RESULTS.json")
+    for name in ("first", "second"):
+        compare.add_argument(name, metavar="RESULTS.json")
     compare.set_defaults(command=_compare)
 
+    _add_configure(commands)
     doctor = commands.add_parser("doctor", help="what this machine has, and what to do about what it lacks")
     doctor.set_defaults(command=_doctor)
     return parser
+
+
+def _add_configure(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    configure = commands.add_parser(
+        "configure",
+        help="a profile by questions and answers, for `rlnb run`",
+        description="Ask for the parameters of a notebook, check each answer at once, say how much memory "
+        "they will need, and write what differs from default.yaml as a profile.",
+    )
+    configure.add_argument("notebook", nargs="?", metavar="NOTEBOOK", help="its name (default: asked for)")
+    configure.add_argument("--profile", metavar="BASE", help="what to start from (default: asked for)")
+    configure.add_argument("--output", metavar="FILE.yaml", help="default: params/<notebook>/mine.yaml")
+    configure.add_argument(
+        "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE"
+    )
+    configure.add_argument(
+        "--yes", action="store_true", help="ask nothing, and overwrite the file where there is one"
+    )
+    configure.set_defaults(command=_configure)
 
 
 def _add_short_options(parser: argparse.ArgumentParser, short: Mapping[str, tuple[str, str]]) -> None:
@@ -188,7 +215,9 @@ def _run_notebook(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    chosen = _chosen(options, EVAL_OPTIONS)
+    in_arena, chosen = _chosen(options, ARENA_OPTIONS), _chosen(options, EVAL_OPTIONS)
+    if in_arena:
+        return _evaluate_in_arena(options, in_arena, chosen)
     given = [option for option, (field, _) in EVAL_OPTIONS.items() if field in chosen]
     writers = [option for option in given if option in ("--adapters", "--samples", "--endpoint")]
     if len(writers) > 1:
@@ -199,6 +228,20 @@ def _evaluate(options: argparse.Namespace) -> int:
     for option in writers:
         chosen["writer.kind"] = kinds[option]
     return _run_ours("mbpp_eval", options, chosen)
+
+
+def _evaluate_in_arena(
+    options: argparse.Namespace, chosen: Mapping[str, str], others: Mapping[str, str]
+) -> int:
+    if "contest.checkpoint" not in chosen:
+        raise ParamsError("--checkpoint: is missing; name a run's checkpoints/checkpoint-N, or untrained")
+    if others:
+        names = [option for option, (field, _) in EVAL_OPTIONS.items() if field in others]
+        raise ParamsError(
+            f"{' and '.join(names)}: are for MBPP, and --checkpoint is for games; give one kind"
+        )
+    quoted = [f'"{name.strip()}"' for name in chosen.get("contest.opponents", "random").split(",")]
+    return _run_ours("arena_eval", options, {**chosen, "contest.opponents": f"[{', '.join(quoted)}]"})
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -228,6 +271,13 @@ def _compare(options: argparse.Namespace) -> int:
 
     print(comparison_text(compare_results(options.first, options.second)))
     return 0
+
+
+def _configure(options: argparse.Namespace) -> int:
+    from rlnb.wizard import Asked, main
+
+    names = ("notebook", "profile", "output", "assignments", "yes")
+    return main(Asked(**{name: getattr(options, name) for name in names}))
 
 
 def _doctor(options: argparse.Namespace) -> int:

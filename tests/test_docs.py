@@ -15,7 +15,7 @@ from rlnb.tasks.sources import load_tasks
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = {
     "grpo_code_execution", "mbpp_eval", "export_model", "gpt_oss_2048", "grpo_code_game", "spiral_self_play",
-    "ppo_openspiel",
+    "ppo_openspiel", "configure", "arena_eval",
 }  # fmt: skip
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"^ {4}.*$|^```(?:.|\n)*?^```$", re.MULTILINE)

@@ -15,27 +15,27 @@ ROOT = Path(__file__).parents[1]
 # From top to bottom. A module imports what lies below it: nothing above, nothing beside but its own package.
 FLOORS = (
     ("cli",),
-    ("doctor", "headless"),
+    ("doctor", "headless", "wizard"),
     ("display",),
     ("papermill_engine", "training"),
     ("evaluation",),
     ("rollouts", "rewards"),
-    ("policy", "games", "tasks", "sandbox"),
-    ("trajectories", "advantages", "metrics", "runs"),
+    ("policy", "games", "tasks", "sandbox", "configure"),
+    ("trajectories", "advantages", "metrics", "runs", "memory_estimate"),
     ("params",),
-    ("machine",),
+    ("machine", "model_shape"),
     ("errors",),
 )
 # `rlnb doctor`, parameters that are refused, rewards in worker processes: none of them waits for torch.
-LIGHT = {name for floor in FLOORS[6:] for name in floor} - {"policy"} | {"cli", "doctor", "headless"}
+LIGHT = {name for floor in FLOORS[6:] for name in floor} - {"policy"} | {"cli", *FLOORS[1]}
 HEAVY = ("torch", "transformers")
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 # CPU seconds of a module's import beyond those of packages without which it could not be: pydantic and YAML
 # alone take 0.23 s, numpy as long.
 IMPORT_SECONDS = 0.3
+MODELS = "import yaml; from pydantic import BaseModel, Field, ValidationError, field_validator"
 PREREQUISITES = {
-    "params": "import yaml; from pydantic import BaseModel, Field, ValidationError, field_validator",
-    "headless": "import yaml; from pydantic import BaseModel, Field, ValidationError, field_validator",
+    **dict.fromkeys(("params", "headless", "configure", "memory_estimate", "wizard"), MODELS),
     "advantages": "import numpy",
     "trajectories": "import numpy",
     "games": "import numpy, pyspiel",

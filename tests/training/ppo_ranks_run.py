@@ -21,11 +21,11 @@ def trained_on_own_games(*, rank: int, num_ranks: int) -> dict[str, object]:
     """What two updates of up to six steps leave, on every `num_ranks`-th game."""
     actor = small_actor()
     section = training(
-        learning_rate=0.1, final_learning_rate=0.1, entropy_coef=0.1, final_entropy_coef=0.1, num_epochs=6,
+        learning_rate=0.05, final_learning_rate=0.05, entropy_coef=0.1, final_entropy_coef=0.1, num_epochs=6,
         max_grad_norm=1.0, ratio="turn",
     )  # fmt: skip
     terms = PpoTerms(
-        value_learning_rate=0.2, value_clip=0.1, detach_steps=1, target_kl=0.002, kl_target=0.003
+        value_learning_rate=0.2, value_clip=0.1, detach_steps=1, target_kl=0.004, kl_target=0.002
     )
     learner = Learner.of(actor, section, temperature=1.0, value_coef=0.5, kl_coef=0.3, terms=terms)
     learner.optimizer = torch.optim.SGD(parameter_groups(actor, terms.value_learning_rate))
@@ -47,6 +47,7 @@ def trained_on_own_games(*, rank: int, num_ranks: int) -> dict[str, object]:
         "kl_coefs": [one["kl_coef"] for one in found],
         "num_steps": [one["update/num_steps"] for one in found],
         "approx_kl": [one["update/approx_kl"] for one in found],
+        "kl": [one["kl"] for one in found],
         "num_turns": len(turns),
     }
 
