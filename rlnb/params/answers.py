@@ -15,6 +15,7 @@ from rlnb.params.sections import NotebookParams, Section, value_of
 
 ANSWER = "your answer"  # what messages call the place of an answer
 ITEM = re.compile(r"(?P<list>[\w.]+)\[(?P<number>\d+)\]\.(?P<inner>\w+)")
+QUOTES = "\"'"
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
 
 
@@ -65,21 +66,25 @@ def _read(text: str, info: FieldInfo | None) -> Any:
         return "" if text in ("''", '""') else text
     if get_origin(annotation) is tuple and not _is_section(get_args(annotation)[0]):
         item = FieldInfo(annotation=get_args(annotation)[0])
-        return [_read_item(one, item) for one in _split(text)]
-    if annotation is not None and get_origin(annotation) is tuple and text and text[0] != "[":
-        try:
-            return yaml.safe_load(text)  # several lines, as in a file
-        except yaml.YAMLError:
-            return text
+        return [_read_quoted(one, item) for one in _split(text)]
+    if get_origin(annotation) is tuple:
+        return _read_structure(text)
     return read_mapping({"": Typed(text)}, "", {} if info is None else {("",): info})[0].value
 
 
-def _read_item(text: str, item: FieldInfo) -> Any:
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+def _read_structure(text: str) -> Any:
+    """A list of sections, or a text in quotes, as JSON, which `as_typed` writes, or as YAML."""
+    for read in (json.loads, yaml.safe_load):
         try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError:
-            return text
+            return read(text)
+        except (ValueError, yaml.YAMLError):
+            continue
+    return text
+
+
+def _read_quoted(text: str, item: FieldInfo) -> Any:
+    if len(text) > 1 and text[0] == text[-1] and text[0] in QUOTES:
+        return _read_structure(text)
     return read_mapping({"": Typed(text)}, "", {("",): item})[0].value
 
 
@@ -87,13 +92,18 @@ def _split(text: str) -> list[str]:
     """At commas outside brackets and quotes: breakthrough(rows=6,columns=6) is one item."""
     if text.startswith("[") and text.endswith("]"):
         text = text[1:-1]
-    items, depth, quote = [""], 0, ""
+    items, depth, quote, is_escaped = [""], 0, "", False
     for letter in text:
-        if quote:
+        if is_escaped:
+            is_escaped = False
+        elif quote == '"' and letter == "\\":
+            is_escaped = True
+        elif quote:
             quote = "" if letter == quote else quote
-        elif letter in "\"'" and not items[-1].strip():
+        elif letter in QUOTES and not items[-1].strip():
             quote = letter
-        depth += (letter in "([{") - (letter in ")]}") if not quote else 0
+        else:
+            depth += (letter in "([{") - (letter in ")]}")
         if letter == "," and not quote and depth <= 0:
             items.append("")
         else:
