@@ -112,4 +112,5 @@ def save_contest(path: str | Path, params: Any, contest: Contest) -> None:
         "rows": {name: [asdict(row) for row in rows] for name, rows in contest.rows.items()},
         "differences": [asdict(one) for one in contest.differences],
     }
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_text(Path(path), json.dumps(text, indent=1) + "\n")

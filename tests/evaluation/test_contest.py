@@ -87,8 +87,9 @@ def test_one_contender_has_no_difference_and_its_weights_are_put_back(arenas):
 
 
 def test_a_contest_is_kept_as_json(tmp_path, contest):
-    save_contest(tmp_path / "results.json", params_of(tmp_path), contest)
-    kept = json.loads((tmp_path / "results.json").read_text())
+    path = tmp_path / "new" / "results.json"
+    save_contest(path, params_of(tmp_path), contest)
+    kept = json.loads(path.read_text())
     assert set(kept["rows"]) == {"first", "second"}
     assert len(kept["differences"]) == len(contest.differences)
     assert kept["differences"][0]["score"].keys() == {"value", "low", "high"}
