@@ -95,7 +95,7 @@ def test_what_was_changed_says_what_it_was(form):
     fill_in(form, "training.max_steps", "9")
     assert "was 3" in form.rows["training.max_steps"].origin.value
     fill_in(form, "training.max_steps", "3")
-    assert "params/ppo_openspiel/tiny.yaml:" in form.rows["training.max_steps"].origin.value
+    assert ">tiny.yaml:" in form.rows["training.max_steps"].origin.value
 
 
 def test_the_button_writes_a_profile_and_shows_the_command(form, tmp_path):

@@ -180,8 +180,9 @@ def test_trained_weights_have_no_adapters_and_their_states_have_their_precision(
     assert parts["gradients"] == pytest.approx(492_928 * 4 * 4 / GIB)  # gradient, two moments, the average
 
 
-def test_recomputed_activations_leave_the_inputs_of_layers_and_one_layer():
-    usual = {"model": {"id": "embedded"}, "game": {"acting": "constrained", "style": "compact"}}
+def test_recomputed_activations_leave_the_inputs_of_layers_and_one_layer(tmp_path):
+    LlamaConfig(**(SMALL | {"num_hidden_layers": 30})).save_pretrained(tmp_path)
+    usual = {"model": {"id": str(tmp_path)}, "game": {"acting": "constrained", "style": "compact"}}
     usual |= {"mbpp": {"enabled": False}, "evaluation": {"modes": ["constrained"]}}
     kept, less = (
         parts_of(params_of(**usual, training={"gradient_checkpointing": on}), CPU)["activations"]

@@ -24,10 +24,15 @@ from rlnb.machine import Machine, probe
 from rlnb.memory_estimate import Estimate, estimate_memory
 from rlnb.params.answers import Question
 
-RED, GREY, ORANGE = "#b3261e", "#6b6b6b", "#9a5b00"
-COLOURS = {"fits": "#1b6e3c", "tight": ORANGE, "does not fit": RED, "unknown": GREY}
-NAME = widgets.Layout(width="15rem")
-ENTRY = widgets.Layout(width="22rem")
+# JupyterLab's own, which are legible in its dark theme too; elsewhere the second.
+RED, GREY = "var(--jp-error-color1, #b3261e)", "var(--jp-ui-font-color2, #6b6b6b)"
+ORANGE, GREEN = "var(--jp-warn-color1, #9a5b00)", "var(--jp-success-color1, #1b6e3c)"
+COLOURS = {"fits": GREEN, "tight": ORANGE, "does not fit": RED, "unknown": GREY}
+# Tabs as wide as their titles; ipywidgets would cut them off.
+STYLE = "<style>.rlnb-configure .lm-TabBar .lm-TabBar-tab {flex: 1 0 auto; padding: 0 6px}</style>"
+NAME = widgets.Layout(width="13rem", flex="0 0 auto")
+ENTRY = widgets.Layout(width="22rem", flex="0 0 auto")
+HIDDEN = widgets.Layout(height="0", margin="0")
 TALL = widgets.Layout(width="40rem", height="9rem")
 
 
@@ -119,7 +124,9 @@ class ConfigureForm:
         self.save_button = widgets.Button(description="Save", button_style="primary")
         self.save_button.on_click(lambda _: self._pressed())
         self.summary, self.memory, self.saved = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.widget = Panel([self._sections(), self.summary, self.memory, self._bottom()])
+        body = [self._sections(), self.summary, self.memory, self._bottom()]
+        self.widget = Panel([widgets.HTML(STYLE, layout=HIDDEN), *body])
+        self.widget.add_class("rlnb-configure")
         self.check()
 
     def _sections(self) -> Any:
@@ -161,7 +168,8 @@ class ConfigureForm:
         for name, row in self.rows.items():
             row.say(self.problems.get(name, ""))
             is_changed = name in self.draft.answers
-            was = f"was {blank.typed(name)[:40]}" if is_changed else self.draft.source(name)
+            origin = self.draft.source(name).rpartition("/")[2]  # of a file its name and line
+            was = f"was {blank.typed(name)[:40]}" if is_changed else origin
             row.origin.value = _small(was, ORANGE if is_changed else GREY)
         self.save_button.disabled = bool(self.problems)
         self._summarize()

@@ -126,7 +126,7 @@ def _item_typed(item: Any) -> str:
     """Quoted where it would not be read alone: with commas, quotes, or brackets that do not close."""
     text = item if isinstance(item, str) else show(item)
     is_read_alone = _split(f"x,{text},(y,z)") == ["x", text, "(y,z)"] and text[0] not in "\"'["
-    return text if is_read_alone else json.dumps(text)
+    return text if is_read_alone else json.dumps(text, ensure_ascii=False)
 
 
 def questions_of(params: NotebookParams) -> list[Question]:

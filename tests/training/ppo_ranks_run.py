@@ -46,8 +46,6 @@ def trained_on_own_games(*, rank: int, num_ranks: int) -> dict[str, object]:
         "weights": [parameter.detach() for parameter in trained_parameters(actor)],
         "kl_coefs": [one["kl_coef"] for one in found],
         "num_steps": [one["update/num_steps"] for one in found],
-        "approx_kl": [one["update/approx_kl"] for one in found],
-        "kl": [one["kl"] for one in found],
         "num_turns": len(turns),
     }
 

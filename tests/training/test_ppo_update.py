@@ -354,4 +354,5 @@ def test_two_ranks_stop_together_and_learn_what_one_learns_alone(tmp_path):
     assert first["num_steps"] == second["num_steps"] == alone["num_steps"]
     assert min(alone["num_steps"]) < 6
     assert first["num_turns"] + second["num_turns"] == alone["num_turns"]
-    assert first["approx_kl"] != second["approx_kl"]  # each of its own turns; what ends the update is of all
+    # By its own turns alone the second would have gone on for longer.
+    assert trained_on_own_games(rank=1, num_ranks=2)["num_steps"][0] > second["num_steps"][0]
