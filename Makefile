@@ -55,7 +55,7 @@ selfplay: $(READY) ## what self-play learns: Kuhn, tic-tac-toe, Leduc, and the a
 	$(BIN)/python benchmarks/self_play_seeds.py --profile kuhn --seeds 1 2 3 4 5 --json
 	$(BIN)/python benchmarks/self_play_seeds.py --profile cpu --seeds 1 2 3 --json
 	$(BIN)/python benchmarks/self_play_seeds.py --profile leduc --seeds 1 --json
-	$(BIN)/python benchmarks/self_play_seeds.py --profile cpu --max-steps 60 --kinds rae none leave_one_out gae --json
+	$(BIN)/python benchmarks/self_play_seeds.py --profile cpu --max-steps 40 --kinds rae none leave_one_out gae --json
 
 bench: $(READY) ## side-by-side measurements against peers, one JSON line each
 	@set -e; for benchmark in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do \

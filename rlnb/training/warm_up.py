@@ -68,6 +68,6 @@ def warm_up(
     for values in (learner.average, learner.magnet):
         if values:
             values.take(learner.actor.policy)
-    if learner.training.kl_coef:  # to the warm policy: the cold one knows no moves
+    if learner.kl_coef:  # to the warm policy: the cold one knows no moves
         learner.reference = AdapterValues.of(learner.actor.policy)
     return losses
