@@ -387,8 +387,7 @@ def test_jupyterlab_answers_nobody_without_the_token(given, tmp_path):
             time.sleep(0.2)
         token = given or re.findall(r"\?token=(\w+)", log.read_text())[0]
         assert len(token) >= 16
-        # The next port, where somebody has taken this one since it was looked for.
-        port = int(re.findall(r"http://[^/]*:(\d+)/lab", log.read_text())[0])
+        port = int(re.findall(r"http://[^/]*:(\d+)/lab", log.read_text())[0])  # the next one, if it was taken
         status, place = answer(port, "/lab")
         assert status == 302 and place.startswith("/login")
         for path in ("/api/contents", "/api/kernels"):

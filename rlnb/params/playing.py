@@ -187,3 +187,13 @@ class ArenaParams(SamplingParams):
     interval_questions: int = Field(default=5, ge=1, description="The same, at the evaluations in between")
 
     _known_modes = check_modes("modes")
+
+
+def unmeasured_acting(game: ActingParams, evaluation: ArenaParams) -> Iterator[Conflict]:
+    """Evaluations that leave out the way in which the policy is trained."""
+    if evaluation.enabled and game.acting not in evaluation.modes:
+        yield Conflict(
+            "evaluation.modes",
+            f"leaves out game.acting = {game.acting!r}, which the curve shows; add it",
+            ("game.acting",),
+        )

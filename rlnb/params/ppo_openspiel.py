@@ -5,7 +5,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlnb.params.playing import ActingParams, AlarmParams, ArenaParams, PlayerModelParams, UpdateParams
+from rlnb.params.playing import (
+    ActingParams,
+    AlarmParams,
+    ArenaParams,
+    PlayerModelParams,
+    UpdateParams,
+    unmeasured_acting,
+)
 from rlnb.params.problems import show_number
 from rlnb.params.sections import (
     Conflict,
@@ -250,9 +257,4 @@ class PpoOpenspielParams(NotebookParams):
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        if self.evaluation.enabled and self.game.acting not in self.evaluation.modes:
-            yield Conflict(
-                "evaluation.modes",
-                f"leaves out game.acting = {self.game.acting!r}, which the curve shows; add it",
-                ("game.acting",),
-            )
+        yield from unmeasured_acting(self.game, self.evaluation)

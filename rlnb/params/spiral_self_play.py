@@ -5,7 +5,14 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from rlnb.params.playing import ActingParams, AlarmParams, ArenaParams, PlayerModelParams, UpdateParams
+from rlnb.params.playing import (
+    ActingParams,
+    AlarmParams,
+    ArenaParams,
+    PlayerModelParams,
+    UpdateParams,
+    unmeasured_acting,
+)
 from rlnb.params.sections import (
     Conflict,
     MbppInTrainingParams,
@@ -136,12 +143,7 @@ class SpiralSelfPlayParams(NotebookParams):
         yield from super().conflicts()
         yield from self._advantage_conflicts()
         game = self.game
-        if self.evaluation.enabled and game.acting not in self.evaluation.modes:
-            yield Conflict(
-                "evaluation.modes",
-                f"leaves out game.acting = {game.acting!r}, which the curve shows; add it",
-                ("game.acting",),
-            )
+        yield from unmeasured_acting(self.game, self.evaluation)
         if self.ablation.enabled and not self.evaluation.exact:
             yield Conflict(
                 "ablation.enabled",
