@@ -182,7 +182,7 @@ class Arena:
                 found[name] = load_opponent(name, self.game, field="evaluation.opponents")
                 continue
             values = AdapterValues.of(self.actor.policy)
-            values.load(Path(name) / "weights.safetensors")
+            values.load_trained(name)
             player = self.player(self.params.game.acting)
             found[Path(name).name] = WithWeights(player, values, self.actor)
         return found

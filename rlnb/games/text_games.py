@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import os
+import random
 import re
 import sys
 from collections.abc import Iterator
@@ -122,6 +123,19 @@ def mover(state: pyspiel.State) -> int:
             "No player is to move: " + ("the game is over." if state.is_terminal() else "chance is.")
         )
     return player
+
+
+def random_decisions(
+    game: TextGame, num_games: int, *, rng: random.Random
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Prompt and legal actions of every turn of some games in which each legal action is as likely."""
+    for _ in range(num_games):
+        state = game.new_state()
+        while not state.is_terminal():
+            legal = state.legal_actions()
+            if not state.is_chance_node():
+                yield game.prompt(state), tuple(legal)
+            state.apply_action(rng.choice(legal))
 
 
 def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> TextGame:

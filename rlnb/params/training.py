@@ -22,14 +22,15 @@ class ResumableParams(Section):
     resume: str = Field(
         default="auto",
         min_length=1,
-        description="auto = go on from the newest complete checkpoint, never = start anew, or a directory",
+        description="auto = go on from the newest complete checkpoint, latest = the same, and there must be "
+        "one, never = start anew, or a directory",
     )
     num_threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
 
     def conflicts(self) -> Iterator[Conflict]:
-        if self.resume not in ("auto", "never") and not os.path.isdir(self.resume):
+        if self.resume not in ("auto", "latest", "never") and not os.path.isdir(self.resume):
             yield Conflict(
-                "training.resume", "is no directory; write auto, never, or a checkpoint's directory"
+                "training.resume", "is no directory; write auto, latest, never, or a checkpoint's directory"
             )
 
 

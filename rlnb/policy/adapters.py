@@ -12,7 +12,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlnb.policy.loading import Policy
+from rlnb.policy.loading import Policy, save_adapters
+
+WHOLE, ADAPTERS = "weights.safetensors", "adapter_model.safetensors"
+PEFT_NAME = ".default."  # stands in the names of parameters, not of what peft saves
 
 
 @contextmanager
@@ -70,6 +73,30 @@ class AdapterValues:
         """Hold what was saved; on the device of what is held now."""
         device = next(iter(self.values.values())).device
         self.values.update(load_file(path, device=str(device)))
+
+    def load_trained(self, directory: str | Path) -> None:
+        """Hold what `save_trained` wrote there; KeyError where it was of another model."""
+        device = next(iter(self.values.values())).device
+        whole, adapters = Path(directory) / WHOLE, Path(directory) / ADAPTERS
+        saved = load_file(whole if whole.is_file() else adapters, device=str(device))
+        short = {name: name if whole.is_file() else name.replace(PEFT_NAME, ".") for name in self.values}
+        self.values.update({name: saved[short[name]] for name in self.values})
+
+
+def save_trained(policy: Policy, directory: str | Path) -> None:
+    """What is trained, in the form that peft, `model.adapters` and `rlnb export` read; by rank 0.
+
+    Of a model without adapters: all its weights.
+    """
+    if hasattr(policy.model, "peft_config"):
+        save_adapters(policy, directory)
+    else:
+        AdapterValues.of(policy).save(Path(directory) / WHOLE)
+
+
+def has_trained(directory: str | Path) -> bool:
+    """Whether there is something for `AdapterValues.load_trained`."""
+    return any(Path(directory, name).is_file() for name in (WHOLE, ADAPTERS))
 
 
 def adapters_of(policy: Policy) -> list[tuple[str, torch.nn.Parameter]]:

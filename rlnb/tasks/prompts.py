@@ -71,6 +71,14 @@ def chat_text(
     return text.removeprefix(first) if puts_it_itself else text
 
 
+def game_text(prompt: str, *, tokenizer: Any) -> str:
+    """A game's full prompt as a user's message in a chat; Qwen3 is told not to think aloud first."""
+    return chat_text(
+        [{"role": "user", "content": prompt}], tokenizer, asked_by="game.style = 'full'",
+        instead="game.style = 'compact'", enable_thinking=False,
+    )  # fmt: skip
+
+
 def stop_tokens(form: PromptForm, tokenizer: Any) -> list[int]:
     """Tokens that end an answer besides the model's own: the closing fence, where the prompt has opened it.
 

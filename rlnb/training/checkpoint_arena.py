@@ -14,11 +14,11 @@ from rlnb.params.arena_eval import UNTRAINED, ArenaEvalParams, ContestParams
 from rlnb.params.ppo_openspiel import PpoOpenspielParams
 from rlnb.params.sections import NotebookParams
 from rlnb.policy import load_policy
-from rlnb.policy.adapters import AdapterValues
+from rlnb.policy.adapters import AdapterValues, has_trained
 from rlnb.training import ppo_parts, self_play_parts
 from rlnb.training.checkpoints import MODEL_FIELDS
 from rlnb.training.curriculum import load_curriculum
-from rlnb.training.self_play_checkpoints import PARAMS_FILE, WEIGHTS, load_weights
+from rlnb.training.self_play_checkpoints import PARAMS_FILE, load_weights
 
 
 def run_params(asked: ContestParams, advice: Recommendation) -> NotebookParams:
@@ -73,7 +73,7 @@ def arenas_of(params: ArenaEvalParams, run: Any) -> Arenas:
                 "add random"
             )
         for name in opponents[game.name]:
-            if not Path(name, WEIGHTS).is_file():
+            if not has_trained(name):
                 load_opponent(name, game, field="contest.opponents")
     policy = load_policy(run.model, seed=run.seed)
     has_value = is_ppo or run.advantage.has_value

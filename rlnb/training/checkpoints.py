@@ -27,8 +27,9 @@ FREE_FIELDS = (
 def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str | None:
     """The checkpoint that `training.resume` means, None for a new start.
 
-    auto: the run's newest. never: none. A directory: that one, until the run has checkpoints of its own.
-    Raises ParamsError for a directory that is no checkpoint, and for a checkpoint of other parameters.
+    auto: the run's newest. latest: the same, which must be there. never: none. A directory: that one, until
+    the run has checkpoints of its own. Raises ParamsError for a directory that is no checkpoint, and for a
+    checkpoint of other parameters.
     """
     resume: str = value_of(params, "training.resume")
     if resume == "never":
@@ -39,6 +40,11 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
         return own
     if resume == "auto":
         return None
+    if resume == "latest":
+        raise ParamsError(
+            f"training.resume = 'latest' finds no complete checkpoint in {Path(output_dir) / 'checkpoints'}; "
+            "write auto, or a checkpoint's directory"
+        )
     if saved_step(resume) is None:
         raise ParamsError(f"training.resume = {resume!r} holds no complete checkpoint; write auto or never")
     # Another run's: its recipe may differ, as in a curriculum, its adapters may not.

@@ -11,7 +11,7 @@ from accelerate import PartialState
 from rlnb.errors import ParamsError
 from rlnb.evaluation.arena import Arena
 from rlnb.evaluation.many_games import Arenas, able_opponents
-from rlnb.games.text_games import TextGame
+from rlnb.games.text_games import TextGame, random_decisions
 from rlnb.metrics import open_tracker, read_metrics
 from rlnb.policy import Policy, load_policy
 from rlnb.policy.acting import Encoder
@@ -56,13 +56,7 @@ def curriculum_of(params: Any) -> Curriculum:
 
 def longest_prompt(game: TextGame, encoder: Encoder) -> int:
     """Tokens of the longest prompt in some random games."""
-    rng, prompts = random.Random(0), []
-    for _ in range(SAMPLED_GAMES):
-        state = game.new_state()
-        while not state.is_terminal():
-            if not state.is_chance_node():
-                prompts.append(game.prompt(state))
-            state.apply_action(rng.choice(state.legal_actions()))
+    prompts = [prompt for prompt, _ in random_decisions(game, SAMPLED_GAMES, rng=random.Random(0))]
     return max(map(len, encoder.all_prompt_ids(prompts)))
 
 
@@ -101,6 +95,7 @@ def learner_of(params: Any, arenas: Arenas) -> Learner:
         terms=PpoTerms(
             value_learning_rate=asked.value_learning_rate, value_clip=asked.value_clip,
             detach_steps=asked.detach_steps, target_kl=asked.target_kl, kl_target=asked.kl_target,
+            first_kl_coef=asked.init_kl_coef,
         ),
     )  # fmt: skip
 

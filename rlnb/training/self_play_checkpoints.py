@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 from rlnb.machine import rank
 from rlnb.params import dump_yaml
 from rlnb.params.sections import NotebookParams
-from rlnb.policy.adapters import AdapterValues
+from rlnb.policy.adapters import AdapterValues, save_trained
 from rlnb.runs import write_text
 from rlnb.training.checkpoints import SHAPE_FILE, saved_step, shape_of, step_of
 from rlnb.training.spiral import SelfPlayState
 from rlnb.training.update import Learner
 
-WEIGHTS, AVERAGE, MAGNET, REFERENCE, HEAD = (
-    f"{name}.safetensors" for name in ("weights", "average", "magnet", "reference", "value")
+AVERAGE, MAGNET, REFERENCE, HEAD = (
+    f"{name}.safetensors" for name in ("average", "magnet", "reference", "value")
 )
 PARAMS_FILE = "params.yaml"
 
@@ -39,7 +39,7 @@ def save_checkpoint(
     unfinished = directory.with_name(f".{directory.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    AdapterValues.of(learner.actor.policy).save(unfinished / WEIGHTS)
+    save_trained(learner.actor.policy, unfinished)
     learner.average.save(unfinished / AVERAGE)
     if learner.magnet:
         learner.magnet.save(unfinished / MAGNET)
@@ -131,5 +131,8 @@ def is_own(checkpoint: str | Path, output_dir: str | Path) -> bool:
 def load_weights(checkpoint: str | Path, like: AdapterValues, *, average: bool = False) -> AdapterValues:
     """The trained weights of a checkpoint, or their average, as an opponent for instance."""
     values = AdapterValues(dict(like.values))
-    values.load(Path(checkpoint) / (AVERAGE if average else WEIGHTS))
+    if average:
+        values.load(Path(checkpoint) / AVERAGE)
+    else:
+        values.load_trained(checkpoint)
     return values

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
@@ -14,8 +13,9 @@ from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy import Policy
 from rlnb.policy.acting import Encoder
 from rlnb.policy.actor_critic import ActorCritic
+from rlnb.policy.adapters import has_trained
 from rlnb.rollouts import Rules
-from rlnb.tasks.prompts import chat_text
+from rlnb.tasks.prompts import game_text
 from rlnb.training.spiral import SelfPlay
 from rlnb.training.update import Learner
 
@@ -26,7 +26,7 @@ def game_of(params: Any) -> TextGame:
     if params.game.opponent != "self":
         load_opponent(params.game.opponent, game, field="game.opponent")
     for name in params.evaluation.opponents:
-        if not Path(name, "weights.safetensors").is_file():  # a checkpoint
+        if not has_trained(name):  # a checkpoint
             load_opponent(name, game, field="evaluation.opponents")
     if params.ablation.enabled and not is_exact(game):
         raise ParamsError(
@@ -47,15 +47,7 @@ def encoder_of(params: Any, policy: Policy) -> Encoder:
 
 def text_of(params: Any, tokenizer: Any) -> Callable[[str], str]:
     """What puts a chat's markup around full prompts."""
-    return str if params.game.style == "compact" else partial(as_message, tokenizer=tokenizer)
-
-
-def as_message(prompt: str, *, tokenizer: Any) -> str:
-    """A chat in which the user has asked; Qwen3 is told not to think aloud first."""
-    return chat_text(
-        [{"role": "user", "content": prompt}], tokenizer, asked_by="game.style = 'full'",
-        instead="game.style = 'compact'", enable_thinking=False,
-    )  # fmt: skip
+    return str if params.game.style == "compact" else partial(game_text, tokenizer=tokenizer)
 
 
 def actor_of(params: Any, policy: Policy, *, has_value: bool) -> ActorCritic:

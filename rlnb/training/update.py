@@ -31,7 +31,7 @@ class PpoTerms:
     value_clip: how far a value moves in an update before it is clipped, 0 = freely. detach_steps: first
     updates in which the value's gradient stops at its head. target_kl: an update ends early when the policy
     has moved this far in it (nats a token), 0 = never. kl_target: the weight of KL(policy || reference)
-    rises and falls to hold this KL (nats a token), 0 = it stays.
+    rises and falls to hold this KL (nats a token), 0 = it stays. first_kl_coef: that weight at the start.
     """
 
     value_learning_rate: float | None = None
@@ -39,6 +39,7 @@ class PpoTerms:
     detach_steps: int = 0
     target_kl: float = 0.0
     kl_target: float = 0.0
+    first_kl_coef: float = 0.0
 
 
 class Coefficients(NamedTuple):
@@ -183,7 +184,7 @@ def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str,
     metrics |= update_metrics(learner, batch, before, sums, coefficients)
     if learner.kl_coef and terms.kl_target:
         kl = over_ranks(learner, sums, "reference_kl", "token_weight", terms.kl_target)
-        learner.kl_coef = next_kl_coef(learner.kl_coef, kl, target=terms.kl_target)
+        learner.kl_coef = next_kl_coef(learner.kl_coef, kl, target=terms.kl_target, first=terms.first_kl_coef)
     return metrics
 
 

@@ -275,7 +275,8 @@ def test_paths_must_exist():
     assert told.splitlines() == [
         f"--set: tasks.jsonl_path = 'no.jsonl' is no file in {here}",
         f"--set: tasks.mbpp_path = 'data' is neither file nor directory in {here}",
-        "--set: training.resume = 'gone' is no directory; write auto, never, or a checkpoint's directory",
+        "--set: training.resume = 'gone' is no directory; write auto, latest, never, or a checkpoint's "
+        "directory",
     ]
 
 

@@ -160,8 +160,8 @@ CONFLICTS = [
     ),
     (
         {"training": {"resume": "/none/checkpoint-3"}},
-        "training.resume = '/none/checkpoint-3' is no directory; write auto, never, or a checkpoint's "
-        "directory",
+        "training.resume = '/none/checkpoint-3' is no directory; write auto, latest, never, or a "
+        "checkpoint's directory",
     ),
     (
         {"evaluation": {"modes": ["constrained", "greedy"]}},

@@ -44,7 +44,18 @@ def test_a_checkpoint_that_was_being_written_is_passed_over(tmp_path: Path) -> N
     (tmp_path / "checkpoints" / "checkpoint-16" / "trainer_state.json").write_text('{"global_st')
     found = to_resume("auto", tmp_path)
     assert checkpoints.step_of(found) == 10
+    assert to_resume("latest", tmp_path) == found
     assert to_resume("never", tmp_path) is None
+
+
+def test_the_latest_checkpoint_has_to_be_there(tmp_path: Path) -> None:
+    assert to_resume("auto", tmp_path) is None
+    with pytest.raises(ParamsError) as refusal:
+        to_resume("latest", tmp_path)
+    assert str(refusal.value) == (
+        f"training.resume = 'latest' finds no complete checkpoint in {tmp_path / 'checkpoints'}; "
+        "write auto, or a checkpoint's directory"
+    )
 
 
 def test_a_checkpoint_may_be_anywhere_and_have_any_name(tmp_path: Path) -> None:

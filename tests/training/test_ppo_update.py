@@ -248,9 +248,17 @@ def test_a_value_that_has_gone_far_enough_learns_no_more():
 
 def test_the_weight_of_the_divergence_follows_it_by_two_percent_at_most():
     # 0.05 * (1 + 0.1 * error), the error within 0.2: 0.0525/0.05 - 1 = 0.05, then 0.2 and -0.2.
-    found = [next_kl_coef(0.05, kl, target=0.05) for kl in (0.05, 0.0525, 0.06, 5.0, 0.0)]
+    found = [next_kl_coef(0.05, kl, target=0.05, first=0.05) for kl in (0.05, 0.0525, 0.06, 5.0, 0.0)]
     assert found == approx([0.05, 0.05025, 0.051, 0.051, 0.049])
-    assert next_kl_coef(0.0, 5.0, target=0.05) == 0
+    assert next_kl_coef(0.0, 5.0, target=0.05, first=0.0) == 0
+
+
+def test_the_weight_of_the_divergence_stays_above_a_hundredth_of_its_first():
+    weight = 0.05
+    for _ in range(5000):  # of updates that the policy hardly moves in
+        weight = next_kl_coef(weight, 0.0, target=0.05, first=0.05)
+    assert weight == approx(0.0005)
+    assert next_kl_coef(weight, 5.0, target=0.05, first=0.05) == approx(0.00051)
 
 
 def toy() -> Batch:

@@ -11,7 +11,8 @@ import torch
 from self_play_run import Killed, checkpoint_of, differing, killed_after, params_of, parts_of, rows_of
 
 from rlnb.errors import ParamsError, Preempted
-from rlnb.policy.adapters import AdapterValues
+from rlnb.policy import load_policy
+from rlnb.policy.adapters import AdapterValues, adapters_of
 from rlnb.training.ablation import kept_weights, train_run
 from rlnb.training.checkpoints import checkpoint_to_resume, latest_checkpoint, step_of
 from rlnb.training.self_play_checkpoints import (
@@ -88,19 +89,19 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_stopped(cache_dir, uninterru
 
 
 def test_a_checkpoint_holds_what_its_recipe_changes(uninterrupted):
-    always = {"weights.safetensors", "average.safetensors", "optimizer", "state"}
+    always = {"average.safetensors", "optimizer", "state"}
     found = {name: set(checkpoint_of(path, 4)) - always for name, path in uninterrupted.items()}
     assert found == {
-        "rae with LoRA": set(),
-        "gae with a magnet": {"magnet.safetensors", "value.safetensors"},
-        "free": {"magnet.safetensors", "reference.safetensors"},
+        "rae with LoRA": {"adapter_model.safetensors"},
+        "gae with a magnet": {"weights.safetensors", "magnet.safetensors", "value.safetensors"},
+        "free": {"weights.safetensors", "magnet.safetensors", "reference.safetensors"},
     }
     lora = checkpoint_of(uninterrupted["rae with LoRA"], 4)
-    assert all("lora_" in name for name in lora["weights.safetensors"])
+    assert all("lora_" in name for name in lora["adapter_model.safetensors"])
     assert lora["state"]["num_games"] == 32
     assert set(lora["state"]["baselines"]) == {"kuhn_poker/first player", "kuhn_poker/second player"}
     assert all(lora["state"]["baselines"].values())
-    assert set(lora["optimizer"]["optimizer"]["state"]) == set(range(len(lora["weights.safetensors"])))
+    assert set(lora["optimizer"]["optimizer"]["state"]) == set(range(len(lora["adapter_model.safetensors"])))
 
 
 def test_training_has_moved_weights_and_averages_and_each_by_its_own_rate(uninterrupted):
@@ -227,6 +228,23 @@ def test_kept_weights_are_those_of_their_time(cache_dir, uninterrupted):
     load_checkpoint(latest_checkpoint(whole), learner, output_dir=whole)
     found = kept_weights(learner, untrained, whole)
     assert list(found) == ["untrained", "step 2", "last", "average"]
-    for name, step, file in [("step 2", 2, "weights"), ("last", 4, "weights"), ("average", 4, "average")]:
+    for name, step, file in [
+        ("step 2", 2, "adapter_model"),
+        ("last", 4, "adapter_model"),
+        ("average", 4, "average"),
+    ]:
         values = {key: value.tolist() for key, value in found[name].values.items()}
+        if file == "adapter_model":  # by the names that peft gives them
+            values = {key.replace(".default.", "."): value for key, value in values.items()}
         assert values == checkpoint_of(whole, step)[f"{file}.safetensors"]
+
+
+def test_a_checkpoint_of_adapters_is_what_peft_loads(cache_dir, uninterrupted):
+    whole = uninterrupted["rae with LoRA"]
+    checkpoint = latest_checkpoint(whole)
+    params = asked(cache_dir, LORA).model
+    policy = load_policy(params.model_copy(update={"adapters": checkpoint}), seed=7)
+    kept = load_weights(checkpoint, AdapterValues.of(policy))
+    own = dict(adapters_of(policy))
+    assert own.keys() == kept.values.keys() and any(value.any() for value in kept.values.values())
+    assert all(torch.equal(own[name], value) for name, value in kept.values.items())
