@@ -7,7 +7,7 @@ NOTEBOOK ?= notebooks/grpo_code_execution.ipynb
 BIN := .venv/bin
 READY := .venv/rlnb-set
 
-NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py)
+NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py ppo_seeds.py)
 
 .DELETE_ON_ERROR:
 .PHONY: help setup run test lint lab gallery slow seeds selfplay bench baselines

@@ -11,7 +11,7 @@ import pyspiel
 from rlnb.evaluation.compare import Estimate, wilson_interval
 from rlnb.evaluation.nash import nash_conv
 from rlnb.evaluation.tictactoe import TicTacToeResult, measure_rows, probabilities_by_state
-from rlnb.games.opponents import Opponent, load_opponent, yardstick
+from rlnb.games.opponents import Opponent, best_scores, load_opponent, yardstick
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy.acting import ConstrainedPlayer, Encoder, FreePlayer
 from rlnb.policy.actor_critic import ActorCritic
@@ -60,13 +60,12 @@ def arena_rows(
     """One row for each seat that the learner had in these games, which are against one opponent."""
     rows = []
     known = yardstick(game)
-    best = known.best_score if known else None
-    ceilings = {"random": best, "perfect": (0.5, 0.5)}
     for seat in (0, 1):
         own = [played for played in games if played.players[seat] == LEARNER]
         if not own:
             continue
         opponent = own[0].players[1 - seat]
+        ceiling = best_scores(game, opponent)
         scores = [played.score(seat) for played in own]
         turns = [turn for played in own for one in played.trajectories for turn in one.turns]
         rows.append(
@@ -77,7 +76,7 @@ def arena_rows(
                 score=wilson_interval(float(np.mean(scores)), len(own)),
                 mean_return=float(np.mean([played.returns[seat] for played in own])),
                 random_score=known.random_score[seat] if known else None,
-                ceiling=ceiling[seat] if (ceiling := ceilings.get(opponent)) else None,
+                ceiling=ceiling[seat] if ceiling else None,
                 invalid_share=sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
                 distinct_share=len({played.history for played in own}) / len(own),
             )

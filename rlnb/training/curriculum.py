@@ -8,13 +8,12 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyspiel
 
 from rlnb.errors import ParamsError
-from rlnb.games.opponents import Opponent, load_opponent, refusals, simulations_of, yardstick
+from rlnb.games.opponents import Opponent, best_scores, load_opponent, refusals, simulations_of
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.params.ppo_openspiel import CurriculumParams, PpoOpenspielParams, Stage
 from rlnb.rollouts import LEARNER, Episode, against
@@ -24,16 +23,6 @@ from rlnb.trajectories import PlayedGame
 FIELD = "curriculum.stages"
 # A matchup's mean score looks back over some 1 / (1 - decay) of its games.
 DECAY = 0.99
-# The highest mean score in (seat 0, seat 1) against `equilibrium`, by a best response to that very table,
-# rounded up. Above a half where small pots are given away: what an equilibrium holds down is returns.
-# OpenSpiel 2.0.2; simulated games and the tests agree.
-BEST_AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "kuhn_poker": (0.61108, 0.57399),
-        "leduc_poker": (0.70936, 0.70788),
-        "liars_dice": (0.49392, 0.51906),
-    }
-)
 
 
 class Pairing(NamedTuple):
@@ -124,13 +113,9 @@ def ceiling(pairing: Pairing, *, max_opening_plies: int = 0) -> float:
     Random moves of an opening leave the learner no more against random play; perfect play and equilibria
     may begin with a mistake by them, and how much that is worth nobody computed.
     """
-    known, best = yardstick(pairing.game), None
-    if pairing.opponent == "random" and known:
-        best = known.best_score
-    elif pairing.opponent == "perfect" and not max_opening_plies:
-        best = (0.5, 0.5)
-    elif pairing.opponent == "nash" and known and not max_opening_plies:
-        best = BEST_AGAINST_NASH.get(pairing.game.short_name)
+    if max_opening_plies and pairing.opponent != "random":
+        return 1.0
+    best = best_scores(pairing.game, pairing.opponent)
     return sum(best) / 2 if best else 1.0
 
 

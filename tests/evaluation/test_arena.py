@@ -113,6 +113,13 @@ def test_the_ceiling_is_that_against_this_opponent(opponent, ceiling):
     assert row.random_score is not None
 
 
+def test_more_than_half_can_be_won_from_an_equilibrium_that_gives_small_pots_away():
+    kuhn = load_game("kuhn_poker", style="compact")
+    game = replace(played(0, 0.0), game=kuhn.name, players=(LEARNER, "nash"))
+    (row,) = arena_rows([game], kuhn, acting="constrained", greedy=False)
+    assert row.ceiling == approx(0.61108, abs=1e-5)
+
+
 def test_a_scripted_game_is_won_by_who_completed_a_line():
     episodes = against(TIC_TAC_TOE, "other", 2, seed=0)
     games = play_games(episodes, {LEARNER: line(X_WINS), "other": line(X_WINS)})

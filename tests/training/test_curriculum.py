@@ -9,12 +9,11 @@ import pytest
 from pytest import approx
 
 from rlnb.errors import ParamsError
-from rlnb.games.opponents import RandomPlayer, equilibrium
+from rlnb.games.opponents import RandomPlayer, best_scores, equilibrium
 from rlnb.games.text_games import load_game
 from rlnb.params.ppo_openspiel import PpoOpenspielParams
 from rlnb.rollouts import LEARNER, play_games
 from rlnb.training.curriculum import (
-    BEST_AGAINST_NASH,
     CurriculumState,
     MeanScore,
     Pairing,
@@ -361,7 +360,7 @@ def test_the_ceiling_itself_may_be_asked_for():
 )
 def test_no_play_scores_more_against_an_equilibrium_than_the_table_says(name):
     found = [best_response_score(pyspiel.load_game(name), equilibrium(name), seat) for seat in (0, 1)]
-    assert found == approx(BEST_AGAINST_NASH[name], abs=1e-5)
+    assert found == approx(best_scores(load_game(name), "nash"), abs=1e-5)
 
 
 def best_response_score(game: pyspiel.Game, policy: pyspiel.Policy, seat: int) -> float:
