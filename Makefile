@@ -10,7 +10,7 @@ READY := .venv/rlnb-set
 NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py ppo_seeds.py)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint lab gallery slow seeds selfplay bench baselines
+.PHONY: help setup run test lint lab gallery slow seeds selfplay ppo bench baselines
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 18
@@ -41,15 +41,24 @@ lab: $(READY) ## JupyterLab with the notebooks
 
 gallery: $(READY) ## run every notebook at the cpu profile and keep the executed copies in docs/gallery/
 	@mkdir -p docs/gallery
-	@set -e; for name in grpo_code_execution grpo_code_game spiral_self_play gpt_oss_2048 mbpp_eval export_model; do \
+	@set -e; for name in grpo_code_execution grpo_code_game spiral_self_play gpt_oss_2048 \
+	    ppo_openspiel arena_eval configure mbpp_eval export_model; do \
 	    rm -rf outputs/gallery/$$name; \
 	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile cpu --out outputs/gallery/$$name \
-	        $$([ $$name != export_model ] || echo "--set model.adapters=outputs/gallery/grpo_code_execution/adapters"); \
+	        $$(case $$name in \
+	            (export_model) echo "--set model.adapters=outputs/gallery/grpo_code_execution/adapters";; \
+	            (arena_eval) echo "--set contest.compare_with=untrained" \
+	                "--set contest.checkpoint=$$(ls -d outputs/gallery/ppo_openspiel/checkpoints/* | sort -V | tail -n 1)";; \
+	        esac); \
 	    cp "$$(ls outputs/gallery/$$name/attempt-*.ipynb | sort -V | tail -n 1)" docs/gallery/$$name.ipynb; \
 	done
 
 seeds: $(READY) ## what the embedded model learns of 2048, five seeds of 40 steps: an hour and a half on two cores
 	$(BIN)/python benchmarks/strategy_seeds.py --json
+
+ppo: $(READY) ## what PPO learns: a ladder of games from nothing, and SmolLM2 at tic-tac-toe; hours on two cores
+	$(BIN)/python benchmarks/ppo_seeds.py --profile cpu --seeds 1 2 3 --json
+	$(BIN)/python benchmarks/ppo_seeds.py --profile embedded --seeds 1 2 --opponents random --json
 
 selfplay: $(READY) ## what self-play learns: Kuhn, tic-tac-toe, Leduc, and the ablation; hours on two cores
 	$(BIN)/python benchmarks/self_play_seeds.py --profile kuhn --seeds 1 2 3 4 5 --json

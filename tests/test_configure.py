@@ -7,6 +7,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shipped_profiles import profiles_of
 
 from rlnb.configure import (
     default_output,
@@ -65,8 +66,8 @@ def test_a_field_has_the_choices_and_the_limits_of_its_model():
 
 @pytest.mark.parametrize("notebook", notebooks())
 def test_every_value_of_every_profile_can_be_typed_as_it_is_shown(notebook):
-    for path in sorted((ROOT / "params" / notebook).glob("*.yaml")):
-        draft = draft_of(notebook, path.stem)
+    for profile in profiles_of(notebook):
+        draft = draft_of(notebook, profile)
         values = draft.params.model_dump(mode="json")
         for question in draft.questions():
             field, value = read_answer(draft.params, question.field, draft.typed(question.field))

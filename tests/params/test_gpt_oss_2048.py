@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from rlnb.errors import ParamsError
 from rlnb.games.board2048 import KEYS, BoardKind
@@ -54,15 +53,6 @@ def test_the_large_gpus_deviate_as_the_measurements_advise_and_say_why(profile):
     for name in ("num_generations", "max_completion_length"):
         (line,) = [line for line in lines if line.strip().startswith(name)]
         assert "#" in line
-
-
-def test_a_profile_holds_only_what_differs_from_default():
-    default = load().model_dump(mode="json")
-    for path in PROFILES.glob("*.yaml"):
-        if path.stem != "default":
-            for section, fields in yaml.safe_load(path.read_text()).items():
-                same = {name for name, value in fields.items() if default[section][name] == value}
-                assert same == set(), f"{path.name}: {section}.{same}"
 
 
 def test_the_names_of_boards_and_keys_are_the_games():
