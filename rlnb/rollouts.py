@@ -23,8 +23,9 @@ class Rules:
     loss, whatever the game counts in. max_turns: a game is cut off, as a draw, when the learner is to have a
     turn more than this; 0 = never. invalid: forfeit = the game is lost at once, random = a random
     legal move is made instead, retry = the player is told and asked again, up to `num_retries` times, then it
-    has lost. invalid_reward: what each such answer earns (with forfeit it takes the place of the lost game);
-    forfeit_reward: what the other player earns by it. SPIRAL: -1.5 and +0.5.
+    has lost. invalid_reward: what each such answer earns. Where rewards are returns, it takes the place of a
+    game lost by forfeit, and forfeit_reward is what the other player earns by it (SPIRAL: -1.5 and +0.5);
+    where they are outcomes, it comes on top of the loss.
     """
 
     reward: Literal["returns", "outcome"] = "returns"
@@ -107,7 +108,7 @@ class Table:
         game, state = self.episode.game, self.state
         prompt = game.prompt(state)
         if self.last_reason:
-            prompt += f"\n\nYour last answer was not valid: {self.last_reason} Answer again."
+            prompt = asked_again(prompt, self.last_reason)
         return Request(prompt, tuple(state.legal_actions()), len(self.moves), self.rng, self.parse)
 
     def parse(self, text: str) -> tuple[int | None, Problem | None]:
@@ -144,8 +145,10 @@ class Table:
         else:
             least = episode.game.game.min_utility()
             returns = (least, -least) if self.forfeit == 0 else (-least, least)
-            # The last turn of the one who forfeits has its reward already.
-            rewards = [0.0 if seat == self.forfeit else self.rules.forfeit_reward for seat in (0, 1)]
+            # The last turn of the one who forfeits has the reward of its answer already.
+            by_forfeit = (0.0, self.rules.forfeit_reward)[:: 1 if self.forfeit == 0 else -1]
+            is_outcome = self.rules.reward == "outcome"
+            rewards = [self.reward(one) for one in returns] if is_outcome else list(by_forfeit)
         return PlayedGame(
             game=episode.game.name,
             players=episode.players,
@@ -190,6 +193,11 @@ class Table:
             return 0.0
         mover, value = self.cut_off
         return value if seat == mover else -value
+
+
+def asked_again(prompt: str, reason: str) -> str:
+    """The prompt after an answer that was not valid."""
+    return f"{prompt}\n\nYour last answer was not valid: {reason} Answer again."
 
 
 def play_games(

@@ -79,12 +79,29 @@ def _configure(asked: Asked, machine: Machine, root: Path, environ: Mapping[str,
         draft, more = _more(draft)
         draft = _ask_fields(draft, more, machine, environ)
         if not more and draft == before:
-            break
+            problem = _unplayable(draft)
+            if not problem:
+                break
+            _print_wrapped(problem)
+            continue
         _summarize(draft, machine, environ)
+    if asked.yes and (problem := _unplayable(draft)):
+        raise ParamsError(problem)
     path, overwrite = _output(draft, asked)
     save_profile(draft, path, overwrite=overwrite)
     print(f"\nWritten: {shown_path(path)}\nRun it:  {run_command(draft, path)}")
     return 0
+
+
+def _unplayable(draft: Draft) -> str:
+    """Why the games of such a run could not be played, or ""; asked once, since equilibria take seconds."""
+    from rlnb.training.playable import check_games  # torch, which no other question needs
+
+    try:
+        check_games(draft.params)
+    except ParamsError as error:
+        return str(error)
+    return ""
 
 
 def _start(asked: Asked, machine: Machine, root: Path, environ: Mapping[str, str]) -> Draft:

@@ -131,6 +131,28 @@ def test_yes_asks_nothing(configure, tmp_path):
     assert "[" not in done.stdout.partition("memory:")[0]
 
 
+STAGE = "curriculum.stages=[{{name: a, games: [{}], threshold: {}}}]"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        (STAGE.format("chess_nonsense", 0.7), "curriculum.stages = 'chess_nonsense' "),
+        (STAGE.format("kuhn_poker", 0.9), "curriculum.stages: stage 'a': threshold = 0.9 is above 0.6875, "),
+        ("evaluation.opponents=[bogus]", "evaluation.opponents"),
+    ],
+)
+def test_games_that_a_run_would_refuse_are_not_written(configure, tmp_path, assignment, message):
+    asked = ("ppo_openspiel", "--profile", "tiny", "--output", "mine.yaml")
+    done = configure(*asked, "--yes", "--set", assignment)
+    assert done.returncode == 2 and done.stderr.startswith(f"rlnb: {message}")
+    assert not (tmp_path / "mine.yaml").exists()
+    mended = f"none\n{STAGE.format('nim', 0.5)} evaluation.opponents=random\nnone\n"
+    done = configure(*asked, "--set", assignment, answers=f">>\n{mended}")
+    assert done.returncode == 0, done.stderr
+    assert message in " ".join(done.stdout.split()) + " " and (tmp_path / "mine.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

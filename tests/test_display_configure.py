@@ -110,6 +110,13 @@ def test_the_button_writes_a_profile_and_shows_the_command(form, tmp_path):
     assert form.command.startswith("rlnb run ")
 
 
+def test_games_that_a_run_would_refuse_are_not_saved(form, tmp_path):
+    fill_in(form, "evaluation.opponents", "bogus")
+    form.save_button.click()
+    assert "evaluation.opponents" in form.saved.value and "bogus" in form.saved.value
+    assert not (tmp_path / "mine.yaml").exists()
+
+
 def test_a_file_that_is_there_stays_until_its_box_is_ticked(form, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("seed: 1\n")

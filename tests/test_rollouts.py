@@ -142,6 +142,16 @@ def test_penalties_are_parameters():
     assert rewards(played) == [[0.25], [-3.0]]
 
 
+@pytest.mark.parametrize("rules, given_up", [({}, -1.1), ({"invalid": "retry", "num_retries": 2}, -1.3)])
+def test_giving_up_is_no_better_than_losing_where_rewards_are_outcomes(rules, given_up):
+    outcome = {"reward": "outcome", "invalid_reward": -0.1, **rules}
+    lost = one_game(line(X_WINS), **outcome)
+    assert [sum(one) for one in rewards(lost)] == [1.0, -1.0]
+    played = one_game(line(X_WINS, spoken={1: ["?", "?", "?"]}), **outcome)
+    assert (played.forfeit, played.returns) == (1, (1.0, -1.0))
+    assert [sum(one) for one in rewards(played)] == approx([1.0, given_up])
+
+
 @pytest.mark.parametrize("num_parallel", [1, 3, 100])
 def test_finished_games_are_replaced_and_never_more_are_played_at_once(num_parallel):
     player, done = Scripted(any_legal), []

@@ -23,6 +23,7 @@ from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe
 from rlnb.memory_estimate import Estimate, estimate_memory
 from rlnb.params.answers import Question
+from rlnb.training.playable import check_games
 
 # JupyterLab's own, which are legible in its dark theme too; elsewhere the second.
 RED, GREY = "var(--jp-error-color1, #b3261e)", "var(--jp-ui-font-color2, #6b6b6b)"
@@ -205,6 +206,7 @@ class ConfigureForm:
         """Write the profile; raises ParamsError where a field is wrong, or the file is not to be written."""
         if self.problems:
             raise ParamsError("\n".join(self.problems.values()))
+        check_games(self.draft.params)
         path = save_profile(self.draft, self.output.value.strip(), overwrite=self.overwrite.value)
         self.saved.value = f"Written. To run it:<pre style='margin:0'>{escape(self.command)}</pre>"
         return path

@@ -132,6 +132,15 @@ def draw_score_table(rows: Mapping[str, Sequence[ArenaRow]]) -> Figure:
     return figure
 
 
+def verdict(one: StageScore) -> str:
+    """In words; none on a stage of which a game is missing."""
+    if not one.num_games:
+        return "not measured"
+    if one.missing:
+        return f"none: {', '.join(one.missing)} not measured"
+    return "success" if one.is_success else "no success"
+
+
 def show_success(scores: Sequence[StageScore]) -> Table:
     """The verdict on each stage."""
     rows = [
@@ -140,7 +149,7 @@ def show_success(scores: Sequence[StageScore]) -> Table:
             one.num_games,
             number(one.score if one.num_games else None),
             f"above {one.final_score}",
-            "success" if one.is_success else "no success" if one.num_games else "not measured",
+            verdict(one),
         )
         for one in scores
     ]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlnb.games.text_games import TextGame, random_decisions
+from rlnb.games.text_games import TextGame, states_in_play
 from rlnb.policy.acting import ConstrainedPlayer, Encoder
 from rlnb.policy.actor_critic import ActorCritic
 from rlnb.policy.loading import Policy
@@ -56,7 +56,8 @@ def draw_decisions(
     rng = random.Random(seed)
     by_game = []
     for game in games:
-        found = dict(random_decisions(game, NUM_GAMES, rng=rng))
+        states = states_in_play(game, NUM_GAMES, rng=rng)
+        found = {game.prompt(state): tuple(state.legal_actions()) for state in states}
         own = [
             Decision(game.name, prompt, encoder.as_text(prompt), legal)
             for prompt, legal in found.items()

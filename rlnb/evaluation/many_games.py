@@ -77,17 +77,21 @@ def as_trained(rows: Sequence[ArenaRow], acting: str) -> list[ArenaRow]:
 
 
 class StageScore(NamedTuple):
-    """A stage after training. score: mean over its games and both seats, NaN where nothing was played."""
+    """A stage after training. score: mean over its games and both seats, NaN where nothing was played.
+
+    missing: its games that were not played against its opponents here.
+    """
 
     name: str
     score: float
     num_games: int
     final_score: float
+    missing: tuple[str, ...] = ()
 
     @property
     def is_success(self) -> bool:
-        """Whether the score is above what the stage asks for; never where nothing was played."""
-        return self.score > self.final_score
+        """Whether the score is above what the stage asks for; never where a game of it was not played."""
+        return self.score > self.final_score and not self.missing
 
 
 def stage_scores(
@@ -105,5 +109,9 @@ def stage_scores(
             for pairing in dict.fromkeys((row.game, row.opponent) for row in own)
         ]
         score = float(np.mean(by_pairing)) if by_pairing else float("nan")
-        found.append(StageScore(name, score, sum(row.num_games for row in own), final_score))
+        played = {(row.game, row.opponent) for row in own}
+        missing = tuple(
+            f"{game} against {opponent}" for game, opponent in pairings if (game, opponent) not in played
+        )
+        found.append(StageScore(name, score, sum(row.num_games for row in own), final_score, missing))
     return found

@@ -2,11 +2,14 @@
 
 import contextlib
 import difflib
+import functools
 import os
 import random
 import re
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -125,17 +128,21 @@ def mover(state: pyspiel.State) -> int:
     return player
 
 
-def random_decisions(
-    game: TextGame, num_games: int, *, rng: random.Random
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Prompt and legal actions of every turn of some games in which each legal action is as likely."""
+def states_in_play(
+    game: TextGame, num_games: int, *, rng: random.Random, choose: Callable[[list[int]], int] | None = None
+) -> Iterator[pyspiel.State]:
+    """The state at every turn of some games; it changes when the next one is asked for.
+
+    choose: of a player's legal actions; None = each is as likely, as it is to chance.
+    """
     for _ in range(num_games):
         state = game.new_state()
         while not state.is_terminal():
+            is_chance = state.is_chance_node()
+            if not is_chance:
+                yield state
             legal = state.legal_actions()
-            if not state.is_chance_node():
-                yield game.prompt(state), tuple(legal)
-            state.apply_action(rng.choice(legal))
+            state.apply_action(rng.choice(legal) if is_chance or choose is None else choose(legal))
 
 
 def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> TextGame:
@@ -150,7 +157,8 @@ def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> 
     place = f"{field} = {name!r}"
     kind = _known_kind(name, place)
     with _silenced_stderr():
-        game, problem = _loaded(name)
+        crash = _crash(name) if "(" in name else ""
+        game, problem = (None, crash) if crash else _loaded(name)
     if game is None:
         raise ParamsError(f"{place} cannot be played: {problem}. Its parameters: {_parameters(kind)}.")
     if game.num_players() != 2:
@@ -208,6 +216,34 @@ def _loaded(name: str) -> tuple[pyspiel.Game | None, str]:
         return pyspiel.load_game(name), ""
     except _FAULTS as error:
         return None, _first_line(error)
+
+
+# What `load_game` does with a game, without looking at what it raises.
+_TRY = """
+import sys, pyspiel
+state = pyspiel.load_game(sys.argv[1]).new_initial_state()
+for _ in range(1000):
+    if state.is_terminal() or not state.legal_actions():
+        break
+    state.apply_action(state.legal_actions()[0])
+"""
+_TRY_SECONDS = 60
+
+
+@functools.lru_cache(maxsize=256)
+def _crash(name: str) -> str:
+    """Why a process that tries the game dies by a signal, or "": its own does, not ours.
+
+    open_spiel 2.0.2: connect_four(rows=0) writes behind its board.
+    """
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", _TRY, name], capture_output=True, timeout=_TRY_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"OpenSpiel has not played it to an end in {_TRY_SECONDS} s"
+    died = tried.returncode < 0
+    return f"OpenSpiel dies of it ({signal.Signals(-tried.returncode).name})" if died else ""
 
 
 def _fault_in_play(game: pyspiel.Game) -> str:

@@ -10,6 +10,7 @@ from rlnb.params.playing import check_modes
 from rlnb.params.sections import Conflict, Names, NotebookParams, Section
 
 UNTRAINED = "untrained"
+FILES = ("params.yaml", "trainer_state.json")  # of a checkpoint; its run has the first one alone
 
 
 class ContestParams(Section):
@@ -55,10 +56,11 @@ class ContestParams(Section):
             path = getattr(self, field)
             if path in ("", UNTRAINED):
                 continue
-            if not os.path.isfile(os.path.join(path, "params.yaml")):
+            missing = [name for name in FILES if not os.path.isfile(os.path.join(path, name))]
+            if missing:
                 yield Conflict(
                     f"contest.{field}",
-                    "holds no params.yaml, as checkpoints of spiral_self_play and ppo_openspiel do; write "
+                    f"holds no {missing[0]}, as checkpoints of spiral_self_play and ppo_openspiel do; write "
                     "a run's checkpoints/checkpoint-N, or untrained",
                 )
         if self.compare_with == self.checkpoint:

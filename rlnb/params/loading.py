@@ -7,7 +7,7 @@ All problems are told at once, one a line: place, field, value, reason, remedy.
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,8 @@ def _validate(
     try:
         params = model(**nested)
     except ValidationError as invalid:
-        problems += [_invalid(dict(error), fields, last) for error in invalid.errors(include_url=False)]
+        errors = invalid.errors(include_url=False)
+        problems += [_invalid(dict(one), fields, last) for one in errors if not _follows(one, errors)]
         raise ParamsError("\n".join(problems)) from None
     problems += [_conflict(params, conflict, last) for conflict in params.conflicts()]
     if problems:
@@ -137,6 +138,14 @@ def _misplaced(entry: Given, fields: Mapping[FieldPath, FieldInfo]) -> str:
     homes = [".".join(field) for field in fields if field[-1] == name]
     hint = f"; did you mean {' or '.join(homes)}?" if homes else did_you_mean(name, siblings)
     return f"{'.'.join(entry.field)} is not a field{hint}"
+
+
+def _follows(error: Mapping[str, Any], errors: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a list is called too short only because pydantic does not count its faulty items."""
+    place = error["loc"]
+    return error["type"] == "too_short" and any(
+        other["loc"][: len(place)] == place and len(other["loc"]) > len(place) for other in errors
+    )
 
 
 def _invalid(

@@ -222,7 +222,9 @@ class PpoTrainingParams(UpdateParams):
 
 class PpoAlarmParams(AlarmParams):
     kl_factor: float = Field(
-        default=10.0, gt=1, description="An update's approximate KL above so many times target_kl rings"
+        default=10.0,
+        gt=1,
+        description="Approximate KL of an update that stops the run, in target_kl",
     )
     advice_steps: int = Field(
         default=500,

@@ -143,7 +143,10 @@ class ModelParams(Section):
         if self.adapters and not os.path.isfile(os.path.join(self.adapters, "adapter_config.json")):
             yield Conflict(
                 "model.adapters",
-                "holds no adapter_config.json; write a run's adapters or checkpoints/checkpoint-N",
+                "is of a run that trained all weights (model.lora_rank = 0); write model.id = its adapters/, "
+                "which is a whole model"
+                if os.path.isfile(os.path.join(self.adapters, "weights.safetensors"))
+                else "holds no adapter_config.json; write a run's adapters or checkpoints/checkpoint-N",
             )
 
 

@@ -50,7 +50,7 @@ class Encoder:
             if longest > self.max_prompt_tokens:
                 raise ParamsError(
                     f"game.max_prompt_tokens = {self.max_prompt_tokens} is less than the {longest} tokens of "
-                    "a prompt; write more, or game.style = compact"
+                    f"a prompt; write at least {longest}, or game.style = compact where it is full"
                 )
             self._known.update(zip(new, map(tuple, found), strict=True))
         return [self._known[prompt] for prompt in prompts]

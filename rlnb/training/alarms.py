@@ -9,6 +9,7 @@ from typing import Any
 from rlnb.errors import TrainingDiverged
 from rlnb.machine import rank
 from rlnb.runs import write_text
+from rlnb.training.checkpoints import latest_checkpoint
 from rlnb.trajectories import PlayedGame
 
 
@@ -33,7 +34,7 @@ def ringing(metrics: Mapping[str, float], params: Any, *, first_length: float) -
     if length < params.length_share * first_length:
         found["length"] = (
             f"answers have shrunk from {first_length:.0f} to {length:.0f} tokens (alarms.length_share = "
-            f"{params.length_share}); write advantage.kind = rae, or a lower training.learning_rate"
+            f"{params.length_share}); lower training.learning_rate; in self-play write advantage.kind = rae"
         )
     return found
 
@@ -49,10 +50,15 @@ def check_alarms(
 
 @contextmanager
 def kept_when_diverged(games: Sequence[PlayedGame], output_dir: str | Path) -> Iterator[None]:
-    """Write the games to diverged.jsonl before TrainingDiverged is passed on, with where they are."""
+    """Write the games to diverged.jsonl before TrainingDiverged is passed on, with where they are.
+
+    And with the last good checkpoint, from which a run with other settings may go on.
+    """
     try:
         yield
     except TrainingDiverged as error:
         path = Path(output_dir) / ("diverged.jsonl" if rank() == 0 else f"diverged-{rank()}.jsonl")
         write_text(path, "".join(json.dumps(game.as_record()) + "\n" for game in games))
-        raise TrainingDiverged(f"{error}. The games of this update are in {path}") from error
+        good = latest_checkpoint(output_dir)
+        onwards = f"; then go on in another output_dir, by training.resume = {good}" if good else ""
+        raise TrainingDiverged(f"{error}{onwards}. The games of this update are in {path}") from error

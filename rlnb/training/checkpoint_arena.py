@@ -22,15 +22,16 @@ from rlnb.training.self_play_checkpoints import PARAMS_FILE, load_weights
 
 
 def run_params(asked: ContestParams, advice: Recommendation) -> NotebookParams:
-    """Parameters of the checkpoint's run, or of the profile of an untrained model; of neither their seed.
+    """Parameters of the run of the first checkpoint, or of the profile of a model that nobody trained.
 
     Raises ParamsError where two checkpoints are of different models.
     """
-    if asked.checkpoint == UNTRAINED:
+    own = [path for path in (asked.checkpoint, asked.compare_with) if path not in ("", UNTRAINED)]
+    if not own:
         return resolve(load_params(asked.notebook, profile=asked.run_profile), advice)
-    params = saved_params(asked.checkpoint)
-    if asked.compare_with not in ("", UNTRAINED):
-        other = saved_params(asked.compare_with)
+    params = saved_params(own[0])
+    for path in own[1:]:
+        other = saved_params(path)
         changed = [
             f"model.{name} = {getattr(params.model, name)!r} and {getattr(other.model, name)!r}"
             for name in MODEL_FIELDS
@@ -50,7 +51,8 @@ def saved_params(checkpoint: str) -> Any:
     notebook = next(
         (line.split()[1] for line in path.read_text().splitlines() if line.startswith("notebook: ")), ""
     )
-    return load_params(notebook, profile=str(path))
+    # Where the run went on from may be gone by now.
+    return load_params(notebook, profile=str(path), overrides={"training": {"resume": "auto"}})
 
 
 def arenas_of(params: ArenaEvalParams, run: Any) -> Arenas:

@@ -8,11 +8,13 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rlnb.errors import ParamsError
+from rlnb.machine import rank
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.runs import write_text
 
 INCOMPLETE_MARK = "checkpoint-is-incomplete.txt"  # transformers', while it writes
 SHAPE_FILE = "rlnb.json"
+RECORDS = ("metrics.jsonl", "games.jsonl")
 MODEL_FIELDS = ("id", "lora_rank", "lora_target_modules")  # whose change makes adapters unusable
 SECTIONS = (
     "tasks", "board", "prompt", "game", "opponent", "reward", "advantage", "curriculum", "replay", "training",
@@ -27,15 +29,18 @@ FREE_FIELDS = (
 def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str | None:
     """The checkpoint that `training.resume` means, None for a new start.
 
-    auto: the run's newest. latest: the same, which must be there. never: none. A directory: that one, until
-    the run has checkpoints of its own. Raises ParamsError for a directory that is no checkpoint, and for a
-    checkpoint of other parameters.
+    auto: the run's newest. latest: the same, which must be there. never: none, and those that are there are
+    set aside. A directory: that one, until the run has checkpoints of its own. Raises ParamsError for a
+    directory that is no checkpoint, for an older one of this run, and for a checkpoint of other parameters.
     """
     resume: str = value_of(params, "training.resume")
     if resume == "never":
+        set_aside(output_dir)
         return None
     own = latest_checkpoint(output_dir)
     if own is not None:
+        if resume not in ("auto", "latest") and Path(resume).resolve() != Path(own).resolve():
+            check_not_superseded(resume, own)
         check_shape(own, shape_of(params))
         return own
     if resume == "auto":
@@ -52,6 +57,28 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
         resume, {name: value for name, value in shape_of(params).items() if name.startswith("model.")}
     )
     return resume
+
+
+def set_aside(output_dir: str | Path) -> None:
+    """Rename checkpoints/ and its run's records to the first free number: an attempt that is not resumed."""
+    run, number = Path(output_dir), 1
+    if rank() != 0 or latest_checkpoint(run) is None:
+        return
+    while (run / f"checkpoints-{number}").exists():
+        number += 1
+    for name in (*RECORDS, "checkpoints"):
+        path = run / name
+        if path.exists():
+            path.rename(path.with_name(f"{path.stem}-{number}{path.suffix}"))
+
+
+def check_not_superseded(resume: str, own: str) -> None:
+    """Raise ParamsError for an older checkpoint of this very run: it would be passed over."""
+    if Path(resume).resolve().parent == Path(own).resolve().parent and saved_step(resume) is not None:
+        raise ParamsError(
+            f"training.resume = {resume!r} is of this run, which has gone on to {own}; give another "
+            "output_dir to begin with its weights, or delete the later ones to go back"
+        )
 
 
 def latest_checkpoint(output_dir: str | Path) -> str | None:

@@ -185,6 +185,10 @@ class CurriculumState:
         """Mean of the window; NaN while it is empty."""
         return sum(self.scores) / len(self.scores) if self.scores else float("nan")
 
+    def share_of_successes(self, least: float) -> float:
+        """Of the window's games, those with a score of `least` or more; 1 while it is empty."""
+        return sum(one >= least for one in self.scores) / len(self.scores) if self.scores else 1.0
+
     @property
     def mean_scores(self) -> dict[str, float]:
         """Of fresh games by matchup: what a failure is measured against."""

@@ -121,15 +121,16 @@ def train(
 ) -> PpoState:
     """Train from `state` to `training.max_steps` updates and return where it ended.
 
-    evaluate: called every `evaluation.eval_interval_steps`. save: writes a checkpoint of a state. show:
-    called with (step, max_steps) some fifty times, and say with a line. Raises TrainingDiverged, its games
-    kept in diverged.jsonl and the last checkpoint in place, OutOfMemory, and Preempted after a signal.
+    evaluate: called every `evaluation.eval_interval_steps`. save: writes a checkpoint, every `save_steps` or
+    once no alarm rings any more. show: called with (step, max_steps) some fifty times, and say with a line.
+    Raises TrainingDiverged, its games kept in diverged.jsonl and the last checkpoint in place, OutOfMemory,
+    and Preempted after a signal.
     """
     params, asked = practice.params, practice.params.training
-    max_steps = asked.max_steps
+    max_steps, is_overdue, is_stopping = asked.max_steps, False, False
     gc.freeze()  # what torch and transformers leave: looking through it takes longer than a small game
     with StopSignal() as stop, GamesFile(output_dir, after=state.step) as record, memory_advice(params):
-        while state.step < max_steps:
+        while state.step < max_steps and not is_stopping:
             # 1. Play. Fresh games of the stage, each from both seats, and failures again.
             started = time.perf_counter()
             with evaluating(learner.actor.policy):
@@ -148,24 +149,23 @@ def train(
                 metrics = mean_over_ranks(metrics) | {"play/success_share": success_share(results, params)}
                 state, progression = after(state, results, metrics, params)
                 check_alarms(state.alarms, metrics, params.alarms, first_length=state.first_length)
-                check_kl(state.alarms, metrics, params)
+                check_kl(metrics, params)
             metrics |= state.curriculum.metrics() | state.replay.metrics(results, step=state.step)
             metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
-            metrics["play/num_games"] = float(state.num_games)
+            metrics |= {"play/num_games": float(state.num_games)}
             record.write(games, state.step)
-            is_last = state.step == max_steps
-            is_stopping = stop.after_step(is_last=is_last)
+            is_stopping = stop.after_step(is_last=(is_last := state.step == max_steps))
             if not is_last and not is_stopping and is_due(state.step, params.evaluation):
                 metrics |= evaluate()
             tracker.report(state.step, metrics)
-            if is_last or is_stopping or state.step % asked.save_steps == 0:
+            is_overdue |= state.step % asked.save_steps == 0
+            if is_last or is_stopping or (is_overdue and not state.alarms):  # what rings is not good
                 save(state)
+                is_overdue = False
             for line in [*progression, *lines_due(state, metrics, params)]:
                 say(line)
             if show and (is_last or state.step % max(1, max_steps // 50) == 0):
                 show(state.step, max_steps)
-            if is_stopping:
-                break
     return state
 
 
@@ -176,7 +176,9 @@ def batch_of(games: Sequence[PlayedGame], asked: Any) -> tuple[Batch, float]:
     """
     trajectories = [one for game in games for one in game.trajectories]
     advantages, targets = turn_estimates(trajectories, gamma=asked.gamma, lam=asked.lam)
-    spread, weights = float(advantages.std()), turn_weights(trajectories, weigh=asked.weigh)
+    mean_length = float(np.mean(gather_object([len(one.turns) for one in trajectories])))
+    weights = turn_weights(trajectories, weigh=asked.weigh, mean_length=mean_length)
+    spread = float(advantages.std())
     if asked.normalize_advantages:
         everyone = gather_object([(advantages, weights)])
         all_advantages, all_weights = (np.concatenate(one) for one in zip(*everyone, strict=True))
@@ -185,10 +187,13 @@ def batch_of(games: Sequence[PlayedGame], asked: Any) -> tuple[Batch, float]:
     return make_batch(turns, advantages, targets, weights=weights, memo=asked.prompt_memo), spread
 
 
-def turn_weights(trajectories: Sequence[Trajectory], *, weigh: str) -> np.ndarray:
-    """float (num_turns,), of mean 1: every turn the same, or ("games") every trajectory the same."""
+def turn_weights(trajectories: Sequence[Trajectory], *, weigh: str, mean_length: float) -> np.ndarray:
+    """float (num_turns,), of mean 1: every turn the same, or ("games") every trajectory the same.
+
+    mean_length: turns of a trajectory, on all ranks.
+    """
     lengths = np.array([len(one.turns) for one in trajectories])
-    each = np.ones(len(lengths)) if weigh == "turns" else lengths.mean() / np.maximum(lengths, 1)
+    each = np.ones(len(lengths)) if weigh == "turns" else mean_length / np.maximum(lengths, 1)
     return np.repeat(each, lengths)
 
 
@@ -213,9 +218,7 @@ def after(
     """The state one update later, and what to say where the stage changed."""
     curriculum, progression = advance(state.curriculum, results, params.curriculum)
     first_length = state.first_length or metrics["play/completion_tokens"]
-    rings = {*ringing(metrics, params.alarms, first_length=first_length)}
-    if moved_too_far(metrics, params):
-        rings.add("kl")
+    rings = ringing(metrics, params.alarms, first_length=first_length)
     step = state.step + 1
     return PpoState(
         step=step,
@@ -236,14 +239,14 @@ def moved_too_far(metrics: Mapping[str, float], params: Any) -> bool:
     return bool(target) and metrics["update/approx_kl"] > params.alarms.kl_factor * target
 
 
-def check_kl(counts: Mapping[str, int], metrics: Mapping[str, float], params: Any) -> None:
-    """Raise TrainingDiverged where the policy has moved too far in `alarms.patience` updates in a row."""
-    if counts.get("kl", 0) >= params.alarms.patience:
+def check_kl(metrics: Mapping[str, float], params: Any) -> None:
+    """Raise TrainingDiverged where the policy moved too far in one update: it ended early, and too late."""
+    if moved_too_far(metrics, params):
         raise TrainingDiverged(
-            f"for {counts['kl']} updates in a row the policy moved by more than alarms.kl_factor = "
-            f"{params.alarms.kl_factor} times training.target_kl = {params.training.target_kl} in one "
-            f"(now {metrics['update/approx_kl']:.3g} nats a token); lower training.learning_rate = "
-            f"{params.training.learning_rate}, or training.num_epochs = {params.training.num_epochs}"
+            f"in one update the policy moved by {metrics['update/approx_kl']:.3g} nats a token, more than "
+            f"alarms.kl_factor = {params.alarms.kl_factor} times training.target_kl = "
+            f"{params.training.target_kl}; lower training.learning_rate = {params.training.learning_rate}, "
+            f"or training.num_epochs = {params.training.num_epochs}"
         )
 
 
@@ -256,10 +259,11 @@ def lines_due(state: PpoState, metrics: Mapping[str, float], params: Any) -> lis
             f"Step {state.step} | Reward: {metrics['reward']:.4f} | "
             f"Score: {metrics['play/score']:.4f} | Success: {metrics.get('play/success_share', 0.0):.2%}"
         )
-    is_low = metrics.get("play/success_share", 1.0) < LOW_SUCCESS
-    if interval and state.step % interval == 0 and is_low:
+    share = state.curriculum.share_of_successes(params.curriculum.success_score)
+    if interval and state.step % interval == 0 and share < LOW_SUCCESS:
         lines.append(
-            f"Success is below {LOW_SUCCESS:.0%}. What helps, in this order: a higher game.temperature "
+            f"Success in the stage's last {len(state.curriculum.scores)} games is {share:.0%}, below "
+            f"{LOW_SUCCESS:.0%}. What helps, in this order: a higher game.temperature "
             f"({params.game.temperature}), a higher replay.share ({params.replay.share}), easier games or a "
             "lower threshold in curriculum.stages; see that play/invalid_share is near 0 "
             f"({metrics['play/invalid_share']:.2f})"

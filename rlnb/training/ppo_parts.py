@@ -11,14 +11,15 @@ from accelerate import PartialState
 from rlnb.errors import ParamsError
 from rlnb.evaluation.arena import Arena
 from rlnb.evaluation.many_games import Arenas, able_opponents
-from rlnb.games.text_games import TextGame, random_decisions
+from rlnb.games.text_games import TextGame, states_in_play
 from rlnb.metrics import open_tracker, read_metrics
 from rlnb.policy import Policy, load_policy
 from rlnb.policy.acting import Encoder
 from rlnb.policy.loading import load_tokenizer
-from rlnb.rollouts import Rules
+from rlnb.rollouts import Rules, asked_again
 from rlnb.training.checkpoints import checkpoint_to_resume
 from rlnb.training.curriculum import Curriculum, load_curriculum, opponents_of
+from rlnb.training.playable import check_arena_opponents
 from rlnb.training.ppo import PpoState, Practice, train
 from rlnb.training.resources import check_disk, checkpoint_bytes
 from rlnb.training.self_play_checkpoints import restore, save_checkpoint
@@ -43,21 +44,34 @@ def curriculum_of(params: Any) -> Curriculum:
     tokenizer = load_tokenizer(params.model)
     as_text, most = text_of(params, tokenizer), params.game.max_prompt_tokens
     for game in found.games.values():
-        longest = longest_prompt(game, Encoder(tokenizer, as_text, end=tokenizer.eos_token_id))
+        check_arena_opponents(game, able_opponents(game, params.evaluation.opponents))
+        longest = longest_prompt(game, Encoder(tokenizer, as_text, end=tokenizer.eos_token_id), params)
         if longest > most:
+            shorter = "game.style = compact, or " if params.game.style == "full" else ""
             raise ParamsError(
-                f"game.max_prompt_tokens = {most} is less than the {longest} tokens of a prompt of "
-                f"{game.name}, seen in {SAMPLED_GAMES} random games; write at least "
-                f"{-(-longest * 5 // 256) * 64}, or game.style = compact, or take {game.name} out of "
-                "curriculum.stages"
+                f"game.max_prompt_tokens = {most} is less than the {longest} tokens that a prompt of "
+                f"{game.name} may have; write at least {-(-longest * 5 // 256) * 64}, or {shorter}take "
+                f"{game.name} out of curriculum.stages"
             )
     return found
 
 
-def longest_prompt(game: TextGame, encoder: Encoder) -> int:
-    """Tokens of the longest prompt in some random games."""
-    prompts = [prompt for prompt, _ in random_decisions(game, SAMPLED_GAMES, rng=random.Random(0))]
-    return max(map(len, encoder.all_prompt_ids(prompts)))
+def longest_prompt(game: TextGame, encoder: Encoder, params: Any) -> int:
+    """Tokens of the longest prompt in some random games, and in those of the lowest and the highest actions.
+
+    The latter are the longest of some games: bids that rise by one. With `game.invalid` retry the longest
+    reason to ask again is in it, whose quotation of an answer has at most `game.max_new_tokens`.
+    """
+    rng, asks_again = random.Random(0), params.game.acting == "free" and params.game.invalid == "retry"
+    prompts = []
+    for choose, num_games in ((None, SAMPLED_GAMES), (min, 2), (max, 2)):
+        for state in states_in_play(game, num_games, rng=rng, choose=choose):
+            prompt = game.prompt(state)
+            prompts.append(
+                asked_again(prompt, game.parse("boxed{?}", state).reason) if asks_again else prompt
+            )
+    longest = max(map(len, encoder.all_prompt_ids(prompts)))
+    return longest + params.game.max_new_tokens if asks_again else longest
 
 
 def rules_of(params: Any) -> Rules:

@@ -9,25 +9,20 @@ from accelerate import PartialState
 from rlnb.errors import ParamsError
 from rlnb.evaluation.arena import EXACT_GAMES, Arena, is_exact
 from rlnb.games.opponents import load_opponent
-from rlnb.games.text_games import TextGame, load_game
+from rlnb.games.text_games import TextGame
 from rlnb.policy import Policy
 from rlnb.policy.acting import Encoder
 from rlnb.policy.actor_critic import ActorCritic
-from rlnb.policy.adapters import has_trained
 from rlnb.rollouts import Rules
 from rlnb.tasks.prompts import game_text
+from rlnb.training.playable import load_self_play
 from rlnb.training.spiral import SelfPlay
 from rlnb.training.update import Learner
 
 
 def game_of(params: Any) -> TextGame:
     """The game, once its opponents are known to be able to play it; ParamsError else, before any model."""
-    game = load_game(params.game.name, style=params.game.style)
-    if params.game.opponent != "self":
-        load_opponent(params.game.opponent, game, field="game.opponent")
-    for name in params.evaluation.opponents:
-        if not has_trained(name):  # a checkpoint
-            load_opponent(name, game, field="evaluation.opponents")
+    game = load_self_play(params)
     if params.ablation.enabled and not is_exact(game):
         raise ParamsError(
             f"ablation.enabled = true cannot compare runs of {game.name}: they are judged by exact measures, "

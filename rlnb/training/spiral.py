@@ -99,11 +99,12 @@ def train(
 ) -> SelfPlayState:
     """Train from `state` to `training.max_steps` updates and return where it ended.
 
-    evaluate: called every `evaluation.eval_interval_steps`. save: writes a checkpoint of a state. show:
-    called with (step, max_steps) some fifty times, and say with a line. Raises TrainingDiverged, its games
+    evaluate: called every `evaluation.eval_interval_steps`. save: writes a checkpoint of a state, every
+    `save_steps` or as soon as no alarm rings any more. show: called with (step, max_steps) some fifty times,
+    and say with a line. Raises TrainingDiverged, its games
     kept in diverged.jsonl and the last checkpoint in place, and Preempted after a signal.
     """
-    params, max_steps = table.params, table.params.training.max_steps
+    params, max_steps, is_overdue = table.params, table.params.training.max_steps, False
     gc.freeze()  # what torch and transformers leave: looking through it was a third of a rollout of Kuhn
     with StopSignal() as stop, GamesFile(output_dir, after=state.step) as record:
         while state.step < max_steps:
@@ -132,8 +133,10 @@ def train(
             if not is_last and not is_stopping and is_due(state.step, params.evaluation):
                 metrics |= evaluate()
             tracker.report(state.step, metrics)
-            if is_last or is_stopping or state.step % params.training.save_steps == 0:
+            is_overdue |= state.step % params.training.save_steps == 0
+            if is_last or is_stopping or (is_overdue and not state.alarms):  # what rings is not good
                 save(state)
+                is_overdue = False
             if is_last or state.step % max(1, max_steps // 50) == 0:
                 say(progress_line(state.step, max_steps, metrics))
                 if show:

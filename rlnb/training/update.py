@@ -159,9 +159,9 @@ def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str,
     Each term is a sum over tokens, divided by `loss_tokens` and by the mini-batch's turns on all ranks: a
     token of a long answer is worth as much as one of a short answer (Dr. GRPO, arXiv:2503.20783). After a
     mini-batch in which the policy was further than `target_kl` from where the update began (k3, mean over the
-    tokens of all ranks, before the step) no further step is made. Raises TrainingDiverged where the first
-    ratio is not 1, or a loss or gradient is no number; the weights are then as they were before the step that
-    failed.
+    tokens of all ranks, before the step) no further step is made; an update of one step is read once more.
+    Raises TrainingDiverged where the first ratio is not 1, or a loss or gradient is no number; the weights
+    are then as they were before the step that failed.
     """
     training, policy, terms = learner.training, learner.actor.policy, learner.terms
     coefficients = scheduled(training, step)._replace(detach_trunk=step < terms.detach_steps)
@@ -177,6 +177,9 @@ def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str,
         add(sums, found)
         if terms.target_kl and over_ranks(learner, found, "approx_kl", "tokens", 0.0) > terms.target_kl:
             break
+    if terms.target_kl and sums["steps"] == 1:  # seen before its only step, it has not moved
+        gap = k3(before.policy.token_logprobs, learner.read_all(batch).token_logprobs)
+        sums |= {"approx_kl": float(gap.sum()), "tokens": float(len(gap))}
     learner.average.move(policy, 1 - training.average_decay)
     if learner.magnet:
         learner.magnet.move(policy, training.magnet_rate)

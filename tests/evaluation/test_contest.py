@@ -7,6 +7,7 @@ import pytest
 from ppo_run import params_of, parts_of
 from pytest import approx
 
+from rlnb.display.ppo import verdict
 from rlnb.evaluation.arena import ArenaRow
 from rlnb.evaluation.compare import Estimate
 from rlnb.evaluation.contest import play_contest, save_contest
@@ -114,11 +115,16 @@ def test_a_stage_is_a_success_above_what_it_asks_for_by_the_games_of_its_own():
         "easy": ([("nim", "random")], 0.5),
         "hard": ([("nim", "random"), ("hex", "mcts:5")], 0.55),
         "later": ([("go", "random")], 0.0),
+        "half": ([("nim", "random"), ("go", "random")], 0.0),
     }
-    easy, hard, later = stage_scores(rows, asked)
+    easy, hard, later, half = stage_scores(rows, asked)
     assert (easy.score, easy.num_games, easy.is_success) == (approx(0.6), 20, True)
     assert (hard.score, hard.num_games, hard.is_success) == (approx(0.55), 30, False)  # not above
     assert np.isnan(later.score) and not later.is_success
+    assert (half.score, half.missing, half.is_success) == (approx(0.6), ("go against random",), False)
+    assert [verdict(one) for one in (easy, hard, later, half)] == [
+        "success", "no success", "not measured", "none: go against random not measured",
+    ]  # fmt: skip
 
 
 def test_rows_as_trained_are_sampled_and_of_the_average():

@@ -268,6 +268,7 @@ def test_a_game_survives_pickling():
         ("breakthrough(rows=1)", " cannot be played: "),
         ("breakthrough(rows=six)", " cannot be played: Wrong type for parameter rows"),
         ("connect_four(rows=-1)", " cannot be played: "),
+        ("connect_four(rows=0)", " cannot be played: OpenSpiel dies of it (SIG"),
         (
             "hex(board_size=0)",
             " cannot be played: a player has no legal action. Its parameters: board_size=11, ",

@@ -75,3 +75,11 @@ def test_an_unknown_format_is_refused():
     assert str(refusal.value) == (
         "parameters cell: export.format = 'gguf' is not one of lora, merged_16bit, mxfp4"
     )
+
+
+def test_a_run_that_trained_all_weights_has_nothing_to_merge(tmp_path):
+    (tmp_path / "weights.safetensors").touch()
+    with pytest.raises(
+        ParamsError, match=r"trained all weights \(model.lora_rank = 0\); write model.id = its "
+    ):
+        load(model={"adapters": str(tmp_path)})

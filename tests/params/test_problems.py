@@ -354,3 +354,11 @@ def test_whatever_a_cell_holds_is_accepted_or_refused_in_words(cell):
         load_params(NOTEBOOK, profile="default", overrides=cell, environ={})
     except ParamsError as refused:
         assert str(refused).startswith("parameters cell: ")
+
+
+def test_a_fault_inside_of_a_list_is_the_only_one_that_is_told():
+    stage = {"name": "a", "games": ["nim"], "threshold": 1.2}
+    told = message(load_params, "ppo_openspiel", overrides={"curriculum": {"stages": [stage]}}, environ={})
+    assert told == "parameters cell: curriculum.stages[0][threshold] = 1.2 must be at most 1"
+    told = message(load_params, "ppo_openspiel", overrides={"curriculum": {"stages": []}}, environ={})
+    assert told == "parameters cell: curriculum.stages = [] must not be empty"

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from self_play_run import checkpoint_of, params_of, parts_of, rows_of
+from self_play_run import params_of, parts_of, rows_of
 
 from rlnb.errors import TrainingDiverged
 from rlnb.params.playing import AlarmParams
 from rlnb.training.ablation import train_run
 from rlnb.training.alarms import check_alarms, kept_when_diverged, ringing
-from rlnb.training.checkpoints import latest_checkpoint, step_of
+from rlnb.training.checkpoints import latest_checkpoint
 from rlnb.training.credit import Credit, credit
 from rlnb.training.spiral import SelfPlayState, batch_of
 from rlnb.training.update import update
@@ -24,8 +24,8 @@ MESSAGES = {
     "constrained, or take a model made for chat",
     "entropy": "the entropy is 5e-05 nats (alarms.entropy = 0.0001): the policy no longer tries anything; "
     "raise training.entropy_coef",
-    "length": "answers have shrunk from 100 to 6 tokens (alarms.length_share = 0.1); write "
-    "advantage.kind = rae, or a lower training.learning_rate",
+    "length": "answers have shrunk from 100 to 6 tokens (alarms.length_share = 0.1); lower "
+    "training.learning_rate; in self-play write advantage.kind = rae",
 }
 
 
@@ -81,7 +81,9 @@ def test_the_run_is_stopped_by_as_many_updates_in_a_row_as_patience_says():
     assert str(stopped.value) == f"for 3 updates in a row {MESSAGES['invalid']}"
 
 
-def test_a_run_whose_answers_stay_invalid_ends_with_its_games_and_its_last_checkpoint(cache_dir, tmp_path):
+def test_a_run_whose_answers_stay_invalid_ends_with_its_games_and_keeps_no_checkpoint_of_them(
+    cache_dir, tmp_path
+):
     params = params_of(
         cache_dir,
         game={"acting": "free", "max_new_tokens": 3},
@@ -104,9 +106,8 @@ def test_a_run_whose_answers_stay_invalid_ends_with_its_games_and_its_last_check
     assert [game["step"] for game in kept] == [1] * 8 + [2] * 8
     assert records[0]["seed"] not in {game["seed"] for game in kept}
     assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2]
-    assert step_of(latest_checkpoint(tmp_path)) == 2
-    assert checkpoint_of(tmp_path, 2)["state"]["alarms"] == {"invalid": 2}
-    # A next attempt goes on counting: it is stopped by the same update.
+    assert latest_checkpoint(tmp_path) is None  # it rang from the first update on
+    # A next attempt is stopped by the same update.
     with pytest.raises(TrainingDiverged, match="^for 3 updates in a row"):
         train_run(params, tmp_path)
 

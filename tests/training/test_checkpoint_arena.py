@@ -1,5 +1,6 @@
 """A checkpoint plays again as its run did: its model, prompts and weights, against whom one likes."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,34 @@ def test_a_checkpoint_knows_its_model_its_games_and_its_weights(checkpoint, cach
         "first": ([("kuhn_poker", "random")], 0.5),
         "second": ([("kuhn_poker", "nash"), ("nim", "mcts:2")], 0.5),
     }
+
+
+def test_beside_an_untrained_model_it_is_the_checkpoints_run_that_counts(checkpoint, cache_dir):
+    params = asked(checkpoint="untrained", compare_with=checkpoint, run_profile="default")
+    run = run_params(params.contest, ADVICE)
+    assert (run.model.id, run.model.cache_dir) == ("tiny", str(cache_dir))
+    assert list(contenders_of(params.contest, arenas_of(params, run))) == ["untrained", checkpoint]
+
+
+def test_a_runs_directory_is_no_checkpoint(checkpoint):
+    run = Path(checkpoint).parents[1]
+    (run / "params.yaml").write_text((Path(checkpoint) / "params.yaml").read_text())
+    with pytest.raises(ParamsError) as refusal:
+        asked(checkpoint=str(run))
+    assert str(refusal.value).endswith(
+        "holds no trainer_state.json, as checkpoints of spiral_self_play and ppo_openspiel do; write a run's "
+        "checkpoints/checkpoint-N, or untrained"
+    )
+
+
+def test_a_checkpoint_outlives_the_one_that_its_run_began_with(checkpoint, cache_dir, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint, source)
+    onwards = params_of(cache_dir, training={"max_steps": 2, "resume": str(source)})
+    train_run(onwards, tmp_path / "run")
+    shutil.rmtree(source)
+    params = asked(checkpoint=str(tmp_path / "run" / "checkpoints" / "checkpoint-2"))
+    assert run_params(params.contest, ADVICE).model.id == "tiny"
 
 
 def test_games_of_ones_own_choice_are_played(checkpoint):

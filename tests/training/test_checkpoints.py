@@ -103,3 +103,27 @@ def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_p
     asked = params_with(model={"lora_rank": 3}, training=resume)
     with pytest.raises(ParamsError, match="model.lora_rank was 16 and is 3 now"):
         checkpoints.checkpoint_to_resume(asked, tmp_path / "own")
+
+
+def test_what_is_begun_anew_leaves_the_former_attempt_beside_it(tmp_path: Path) -> None:
+    for number, step in ((1, 5), (2, 7)):
+        save_checkpoint(tmp_path, step=step, params=params_with())
+        (tmp_path / "metrics.jsonl").write_text(f"{step}")
+        assert to_resume("never", tmp_path) is None
+        assert to_resume("auto", tmp_path) is None  # killed before its first checkpoint it begins anew
+        kept = tmp_path / f"checkpoints-{number}" / f"checkpoint-{step}"
+        assert checkpoints.saved_step(kept) == step
+        assert (tmp_path / f"metrics-{number}.jsonl").read_text() == f"{step}"
+    assert to_resume("never", tmp_path) is None
+    assert not (tmp_path / "checkpoints-3").exists()
+
+
+def test_an_older_checkpoint_of_the_run_itself_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    old, new = (save_checkpoint(tmp_path, step=step, params=params_with()) for step in (2, 6))
+    assert to_resume(str(new), tmp_path) == str(new)
+    with pytest.raises(ParamsError) as refusal:
+        to_resume(str(old), tmp_path)
+    assert str(refusal.value) == (
+        f"training.resume = '{old}' is of this run, which has gone on to {new}; give another output_dir to "
+        "begin with its weights, or delete the later ones to go back"
+    )

@@ -224,8 +224,8 @@ def test_a_prompt_that_is_too_long_ends_the_run_with_its_length(cache_dir):
     with pytest.raises(ParamsError, match="max_prompt_tokens") as refusal:
         play_games(table.episodes(0)[:1], {LEARNER: table.player()})
     assert str(refusal.value) == (
-        f"game.max_prompt_tokens = 8 is less than the {length} tokens of a prompt; write more, or "
-        "game.style = compact"
+        f"game.max_prompt_tokens = 8 is less than the {length} tokens of a prompt; write at least "
+        f"{length}, or game.style = compact where it is full"
     )
 
 
