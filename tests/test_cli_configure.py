@@ -139,7 +139,7 @@ STAGE = "curriculum.stages=[{{name: a, games: [{}], threshold: {}}}]"
     [
         (STAGE.format("chess_nonsense", 0.7), "curriculum.stages = 'chess_nonsense' "),
         (STAGE.format("kuhn_poker", 0.9), "curriculum.stages: stage 'a': threshold = 0.9 is above 0.6875, "),
-        ("evaluation.opponents=[bogus]", "evaluation.opponents"),
+        ("evaluation.opponents=[bogus]", "evaluation.opponents = 'bogus'"),
     ],
 )
 def test_games_that_a_run_would_refuse_are_not_written(configure, tmp_path, assignment, message):
@@ -147,10 +147,15 @@ def test_games_that_a_run_would_refuse_are_not_written(configure, tmp_path, assi
     done = configure(*asked, "--yes", "--set", assignment)
     assert done.returncode == 2 and done.stderr.startswith(f"rlnb: {message}")
     assert not (tmp_path / "mine.yaml").exists()
-    mended = f"none\n{STAGE.format('nim', 0.5)} evaluation.opponents=random\nnone\n"
-    done = configure(*asked, "--set", assignment, answers=f">>\n{mended}")
+
+
+def test_a_game_that_a_run_would_refuse_is_told_and_can_be_mended(configure, tmp_path):
+    mended = f"none\nnone\n{STAGE.format('nim', 0.5)}\nnone\n"
+    asked = ("ppo_openspiel", "--profile", "tiny", "--output", "mine.yaml")
+    done = configure(*asked, "--set", STAGE.format("kuhn_poker", 0.9), answers=f">>\n{mended}")
     assert done.returncode == 0, done.stderr
-    assert message in " ".join(done.stdout.split()) + " " and (tmp_path / "mine.yaml").exists()
+    assert "threshold = 0.9 is above 0.6875, " in " ".join(done.stdout.split())
+    assert "nim" in (tmp_path / "mine.yaml").read_text()
 
 
 @pytest.mark.parametrize(
