@@ -10,6 +10,7 @@ from accelerate import PartialState
 
 from rlnb.errors import ParamsError
 from rlnb.evaluation.arena import Arena
+from rlnb.evaluation.decisions import draw_decisions, save_decisions
 from rlnb.evaluation.many_games import Arenas, able_opponents
 from rlnb.games.text_games import TextGame, states_in_play
 from rlnb.metrics import open_tracker, read_metrics
@@ -149,6 +150,7 @@ def train_run(
     measure = partial(arenas.measure, learner.average, num_games=params.evaluation.interval_games)
     keep = params.training.save_total_limit
     check_disk(output_dir, checkpoint_bytes(learner), keep=keep)
+    save_decisions(output_dir, draw_decisions(curriculum.games.values(), arenas.arenas[0].encoder))
     tracking = {"config": params.model_dump(), **params.tracking.model_dump()}
     with open_tracker(output_dir, resume_step=state.step, **tracking) as tracker:
         if state.step == 0:
