@@ -39,6 +39,12 @@ def test_the_record_of_a_run_has_what_made_the_model_and_no_places(tmp_path):
     assert record.metrics == [("reward", 0, 0.0, 2, 0.2)]
     assert run_record(run / "checkpoints" / "checkpoint-1").metrics == [("reward", 0, 0.0, 1, 0.1)]
     assert run_record("") == run_record(tmp_path) == RunRecord({}, ())
+    # Checkpoints of games hold their parameters themselves; the metrics are the run's all the same.
+    own = run / "checkpoints" / "checkpoint-1" / "params.yaml"
+    own.parent.mkdir(parents=True, exist_ok=True)
+    (run / "params.yaml").rename(own)
+    assert run_record(own.parent).params == record.params
+    assert run_record(own.parent).metrics == [("reward", 0, 0.0, 1, 0.1)]
 
 
 @pytest.mark.parametrize(

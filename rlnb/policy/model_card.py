@@ -58,10 +58,12 @@ def run_record(adapters: str | Path) -> RunRecord:
     Of a checkpoint only what was measured up to its step.
     """
     place = Path(adapters).resolve()
-    run = next((f for f in (place, *place.parents[:2]) if (f / "params.yaml").is_file()), None)
-    if not str(adapters) or run is None:
+    around = (place, *place.parents[:2])
+    params = next((f for f in around if (f / "params.yaml").is_file()), None)
+    if not str(adapters) or params is None:
         return RunRecord({}, ())
-    values = yaml.safe_load((run / "params.yaml").read_text(encoding="utf-8"))
+    run = next((f for f in around if (f / "metrics.jsonl").is_file()), params)
+    values = yaml.safe_load((params / "params.yaml").read_text(encoding="utf-8"))
     step = place.name.removeprefix("checkpoint-")
     last = int(step) if step.isdigit() else None
     rows = [row for row in read_metrics(run / "metrics.jsonl") if last is None or row["step"] <= last]

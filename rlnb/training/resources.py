@@ -49,13 +49,17 @@ def checkpoint_bytes(learner: Learner) -> int:
 
 
 def check_disk(output_dir: str | Path, num_bytes: int, *, keep: int) -> None:
-    """Raise ParamsError where `keep` checkpoints of `num_bytes`, and one being written, do not fit."""
+    """Raise ParamsError where `keep` checkpoints of `num_bytes`, and one being written, do not fit.
+
+    Those that a run goes on from are there already.
+    """
+    num_new = max(1, keep + 1 - len([*Path(output_dir).glob("checkpoints/checkpoint-*")]))
     there = Path(output_dir).absolute()
     there = next(path for path in (there, *there.parents) if path.exists())
-    free, needed = shutil.disk_usage(there).free, (keep + 1) * num_bytes
+    free, needed = shutil.disk_usage(there).free, num_new * num_bytes
     if free < needed:
         raise ParamsError(
-            f"output_dir = {str(output_dir)!r} has {free / GIB:.1f} GiB free, and {keep + 1} checkpoints "
+            f"output_dir = {str(output_dir)!r} has {free / GIB:.1f} GiB free, and {num_new} checkpoints "
             f"take {needed / GIB:.1f}; write another directory, or less than "
             f"training.save_total_limit = {keep}"
         )

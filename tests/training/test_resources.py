@@ -59,6 +59,15 @@ def test_checkpoints_that_would_fill_the_disk_are_refused(tmp_path):
     assert message.endswith("write another directory, or less than training.save_total_limit = 2")
 
 
+def test_a_run_that_goes_on_needs_room_for_new_checkpoints_alone(tmp_path):
+    free = shutil.disk_usage(tmp_path).free
+    with pytest.raises(ParamsError, match="and 3 checkpoints take "):
+        check_disk(tmp_path, free // 2, keep=2)
+    for step in (5, 10):
+        (tmp_path / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
+    check_disk(tmp_path, free // 2, keep=2)
+
+
 def test_a_checkpoint_is_about_as_large_as_said(tmp_path):
     params = params_of(tmp_path, training={"magnet_coef": 0.1})
     _, learner, _ = parts_of(params)
