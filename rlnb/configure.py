@@ -169,6 +169,18 @@ def profile_text(draft: Draft) -> str:
     return "\n".join(lines) + "\n"
 
 
+class _OneLine(yaml.SafeDumper):
+    """Writes a text with line breaks on one line, behind which a comment can stand."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = '"' if len(f"{text}.".splitlines()) > 1 else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_OneLine.add_representer(str, _represent_text)
+
+
 def _yaml(values: Mapping[str, Any]) -> str:
     """Lists in one line; every character that a file would not give back is escaped."""
     plain = {
@@ -180,8 +192,9 @@ def _yaml(values: Mapping[str, Any]) -> str:
         else value
         for name, value in values.items()
     }
-    text: str = yaml.safe_dump(
+    text: str = yaml.dump(
         plain,
+        Dumper=_OneLine,
         sort_keys=False,
         default_flow_style=None if any(isinstance(value, tuple) for value in values.values()) else False,
         width=10**6,

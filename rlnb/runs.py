@@ -222,8 +222,11 @@ def private_directory(prefix: str, root: Path) -> tuple[Path, int]:
     _remove_dead_directories(root, prefix)
     while True:
         directory = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
-        descriptor = os.open(directory, os.O_RDONLY)
-        if _try_lock(descriptor) and directory.exists():  # else another run took it for a dead one just now
+        try:
+            descriptor = os.open(directory, os.O_RDONLY)
+        except FileNotFoundError:  # another run took it for a dead one just now
+            continue
+        if _try_lock(descriptor) and directory.exists():  # the same, a moment later
             return directory, descriptor
         os.close(descriptor)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shipped_profiles import profiles_of
 
@@ -170,6 +170,8 @@ def test_a_profile_says_what_a_changed_value_was():
 
 @settings(max_examples=25, deadline=None)
 @given(name=st.text(), opponents=st.lists(st.text(min_size=1), min_size=1))
+@example(name="\n", opponents=["\n"])
+@example(name="a\rb: c  # d", opponents=["\n \n", "\u2028"])
 def test_whatever_text_is_in_a_profile_comes_back(name, opponents, tmp_path_factory):
     encodable = "".join([name, *opponents]).encode("utf-8", "ignore").decode() == "".join([name, *opponents])
     if encodable:
