@@ -39,10 +39,10 @@ slow: $(READY) ## the tests that take minutes each, half an hour together
 lab: $(READY) ## JupyterLab with the notebooks
 	$(BIN)/jupyter lab notebooks
 
-gallery: $(READY) ## run every notebook at the cpu profile and keep the executed copies in docs/gallery/
+gallery: $(READY) ## run the notebooks at their cpu profiles and keep the executed copies in docs/gallery/
 	@mkdir -p docs/gallery
 	@set -e; for name in grpo_code_execution grpo_code_game spiral_self_play gpt_oss_2048 \
-	    ppo_openspiel arena_eval configure mbpp_eval export_model; do \
+	    ppo_openspiel arena_eval mbpp_eval export_model; do \
 	    rm -rf outputs/gallery/$$name; \
 	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile cpu --out outputs/gallery/$$name \
 	        $$(case $$name in \
