@@ -146,9 +146,10 @@ class Table:
             least = episode.game.game.min_utility()
             returns = (least, -least) if self.forfeit == 0 else (-least, least)
             # The last turn of the one who forfeits has the reward of its answer already.
-            by_forfeit = (0.0, self.rules.forfeit_reward)[:: 1 if self.forfeit == 0 else -1]
-            is_outcome = self.rules.reward == "outcome"
-            rewards = [self.reward(one) for one in returns] if is_outcome else list(by_forfeit)
+            if self.rules.reward == "outcome":
+                rewards = [self.reward(one) for one in returns]
+            else:
+                rewards = [0.0 if seat == self.forfeit else self.rules.forfeit_reward for seat in (0, 1)]
         return PlayedGame(
             game=episode.game.name,
             players=episode.players,

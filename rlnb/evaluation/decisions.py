@@ -58,12 +58,11 @@ def draw_decisions(
     for game in games:
         states = states_in_play(game, NUM_GAMES, rng=rng)
         found = {game.prompt(state): tuple(state.legal_actions()) for state in states}
-        own = [
-            Decision(game.name, prompt, encoder.as_text(prompt), legal)
-            for prompt, legal in found.items()
-            if len(legal) > 1
-        ]
-        by_game.append(rng.sample(own, min(count, len(own))))
+        own = [(prompt, legal) for prompt, legal in found.items() if len(legal) > 1]
+        drawn = rng.sample(own, min(count, len(own)))
+        by_game.append(
+            [Decision(game.name, prompt, encoder.as_text(prompt), legal) for prompt, legal in drawn]
+        )
     rounds = itertools.chain.from_iterable(itertools.zip_longest(*by_game))
     return [one for one in rounds if one][:count]
 

@@ -10,7 +10,7 @@ from rlnb.params.playing import check_modes
 from rlnb.params.sections import Conflict, Names, NotebookParams, Section
 
 UNTRAINED = "untrained"
-FILES = ("params.yaml", "trainer_state.json")  # of a checkpoint; its run has the first one alone
+CHECKPOINT_FILES = ("params.yaml", "trainer_state.json")  # of a checkpoint; its run has the first one alone
 
 
 class ContestParams(Section):
@@ -56,7 +56,7 @@ class ContestParams(Section):
             path = getattr(self, field)
             if path in ("", UNTRAINED):
                 continue
-            missing = [name for name in FILES if not os.path.isfile(os.path.join(path, name))]
+            missing = [name for name in CHECKPOINT_FILES if not os.path.isfile(os.path.join(path, name))]
             if missing:
                 yield Conflict(
                     f"contest.{field}",
