@@ -23,7 +23,7 @@ from rlnb.errors import ParamsError, SandboxUnavailable
 from rlnb.runs import write_text
 from rlnb.sandbox import Sandbox, _codec
 from rlnb.sandbox.calls import Call
-from rlnb.sandbox.executions import Status
+from rlnb.sandbox.executions import Status, describe
 from rlnb.tasks.extraction import parse
 from rlnb.tasks.records import checked, json_records, typed
 
@@ -222,7 +222,7 @@ def reference_answers(problem: PlusProblem, sandbox: Sandbox, *, place: str) -> 
                     raise SandboxUnavailable(f"{place}: the canonical solution did not run: {call.error}")
                 value = _codec.dumps(call.value is not None if problem.task_id in NONE_OR_NOT else call.value)
                 if call.status != "ok" or any(mark in value for mark in NO_DATA):
-                    reason = call.error or f"{shown(call.value)} is no plain data"
+                    reason = call.error or f"{describe(call.value, repr)[:100]} is not plain data"
                     where = f"{place}: {source_of(problem, arguments)}"
                     raise ParamsError(f"{where}: the canonical solution fails: {reason}; mend that line")
                 answers.append((value.decode(), call.seconds))
@@ -255,7 +255,7 @@ def check_plus(problem: PlusProblem, expected: Expected, program: str, sandbox: 
                     continue
                 if is_ok:
                     call = replace(call, status="timeout", error="time limit of all calls together")
-                wrong = f"returned {shown(call.value)}, not {shown(answer)}"
+                wrong = f"returned {describe(call.value, repr)[:100]}, not {describe(answer, repr)[:100]}"
                 error = wrong if call.status == "ok" else call.error
                 failing = source_of(problem, arguments)
                 return PlusVerdict(base, False, call.status, failing, " ".join(error.split()))
@@ -289,11 +289,3 @@ def is_close(value: Any, expected: Any, atol: float) -> bool:
 
 def source_of(problem: PlusProblem, arguments: Arguments) -> str:
     return f"{problem.entry_point}({', '.join(map(repr, arguments))})"[:200]
-
-
-def shown(value: Any) -> str:
-    """The beginning of a value's source."""
-    try:
-        return repr(value)[:100]
-    except ValueError:  # an integer of more digits than Python writes
-        return f"a {type(value).__name__} of too many digits"

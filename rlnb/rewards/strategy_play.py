@@ -19,6 +19,7 @@ from typing import Literal
 
 from rlnb.games.board2048 import DIRECTIONS, KEYS, BoardKind, Direction, GameBoard, direction_of
 from rlnb.sandbox import Call, Limits, LoadedProgram, Sandbox
+from rlnb.sandbox.executions import describe
 
 Ending = Literal["success", "failed", "stuck", "illegal", "exception", "timeout", "sandbox_error"]
 HONEST: tuple[Ending, ...] = ("success", "failed")  # ends that the rules of the game know
@@ -98,7 +99,10 @@ class PlayedGame:
 
 
 def derived_seed(*parts: object) -> int:
-    """A seed of 63 bits that cannot be guessed from a small one: a strategy must not foresee its tiles."""
+    """Return a seed of 63 bits, a hash of the parts: it is as secret as they are, and tells nothing of them.
+
+    Anybody can compute it from public parts. The seeds of a run's boards are `BoardSecret.seeds`.
+    """
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -183,7 +187,7 @@ def play_with(
             return "timeout", f"more than {rules.wall_seconds:g} s in all"
         direction = direction_of(call.value, rules.keys)
         if direction is None:
-            return "illegal", f"returned {str(call.value)[:80]!r}, which is no key"
+            return "illegal", f"returned {describe(call.value)[:80]!r}, which is no key"
         board.move(direction)
     return board.state, ""
 

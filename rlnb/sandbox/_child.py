@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import signal
+import site
 import socket
 import sys
 import warnings
@@ -18,6 +19,7 @@ import _layers
 
 MEMORY_EXIT_CODE, FLUSH_EXIT_CODE = 77, 120  # the second is Python's own
 MAX_OPEN_FILES = 64
+RUNNING_TEXT = frozenset(("compile", "eval", "exec"))
 QUIET = ("ignore", None, Warning, None, 0)  # a filter of warnings
 
 
@@ -27,7 +29,8 @@ def warm_up(zygote: Any) -> None:
     The first compilation alone takes a millisecond. Warnings are off from here on, until a program runs.
     """
     warnings.filters.insert(0, QUIET)  # type: ignore[attr-defined]
-    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # `-S` leaves them out, a script has them
+    for give in (site.setquit, site.setcopyright, site.sethelper):  # `-S` leaves them out, a script has them
+        give()
     sys.argv = ["program.py"]
     code = compile("import math\nprint(sum(i for i in [1]))\ndef f(x): return x\nf(1) / 0", "<warm>", "exec")
     streams = sys.stdout, sys.stderr
@@ -69,8 +72,9 @@ def become(
     os.closerange(3 if connection is None else 4, MAX_OPEN_FILES)
     if connection is not None:
         os.write(connection, b"C")  # with it the kernel tells the other side the number of this process
+    gc.freeze()  # so collections come at the same moments, whatever this zygote ran before
     gc.enable()
-    run_as_script(code, connection)
+    run_as_script(code, connection, zygote.endings)
 
 
 def rlimits_of(zygote: Any, job: dict[str, Any]) -> dict[int, int]:
@@ -94,17 +98,26 @@ def lock_down(zygote: Any, job: dict[str, Any]) -> None:
         _layers.deny_system_calls(zygote.libc, zygote.seccomp)
 
 
-def run_as_script(code: CodeType, connection: int | None) -> NoReturn:
+def run_as_script(code: CodeType, connection: int | None, endings: Any) -> NoReturn:
     """Run the program as the module `__main__`, as Python runs a script, and end as a script ends.
 
-    What decides about the end is bound before the program can put something else in its place.
+    Its globals are destroyed in Python's order: collect garbage, forget the module, collect again. Python's
+    own end takes 7 ms and does more, which hardly any program shows. endings: `_variation.Endings`, or None
+    in a plain interpreter. What decides about the end is bound before the program can replace it.
     """
     program = type(sys)("__main__")
     vars(program)["__builtins__"] = builtins
     sys.modules["__main__"] = program
     leave, print_traceback, num_threads = os._exit, sys.excepthook, _thread._count
-    run_exit_functions = atexit._run_exitfuncs
+    run_exit_functions, modules = atexit._run_exitfuncs, sys.modules
+    collect, count_collections, counts = gc.collect, gc.get_stats, gc.get_stats()
+    finalize = endings and endings.finalize
+    # Without functions, classes or texts to run, a program has nothing that shows when it is destroyed.
+    has_code = any(isinstance(part, CodeType) for part in code.co_consts)
+    has_code = has_code or not RUNNING_TEXT.isdisjoint(code.co_names)
     exit_code = 1
+    if endings:
+        endings.make_refusals_fatal()
     try:
         exec(code, vars(program))
         if connection is not None:
@@ -117,11 +130,23 @@ def run_as_script(code: CodeType, connection: int | None) -> NoReturn:
     except BaseException as error:
         frames = error.__traceback__ and error.__traceback__.tb_next  # without this one
         print_traceback(type(error), error.with_traceback(frames), frames)
+        del frames
     finally:
         try:
             if num_threads():
                 sys.modules["threading"]._shutdown()
             run_exit_functions()
+            flush()
+            del program
+            if finalize:
+                finalize(exit_code)
+            # All is in the youngest generation yet: the same order without a full collection's 0.4 ms.
+            is_young = count_collections() == counts
+            if has_code:
+                collect(0 if is_young else 2)
+            modules["__main__"] = None  # type: ignore[assignment]
+            if has_code:
+                collect(1 if is_young else 2)
             flush()
         except BaseException:
             exit_code = exit_code or FLUSH_EXIT_CODE

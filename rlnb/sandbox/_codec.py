@@ -1,19 +1,34 @@
-"""Plain data as bytes and back, for both sides of the boundary: no pickle, no class but the builtin ones.
+"""Encode plain data as bytes and decode it, on both sides of the boundary: no pickle, only builtin classes.
 
-What is read may have been written by a hostile program: it becomes values of exactly the types below, of
-bounded size, or it is refused.
+What is decoded may have been written by a hostile program. It becomes values of exactly the types below, of
+bounded size and bounded cost to compare, or it is refused with a ValueError, within 50 ms.
 """
 
 import builtins
+import contextlib
+import gc
 import itertools
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
-MAX_BYTES = 2**20
+MAX_BYTES = 2**19
+MAX_TEXT_BYTES = 2**20  # of a text that is the whole answer
 MAX_ITEMS = 100_000  # of an iterator or a range, which may be endless
 MAX_DEPTH = 60
-MAX_OF_ONE_HASH = 200  # keys of a set or a dict
-MAX_INTEGER_DIGITS = 20_000  # hexadecimal
+MAX_SAME_HASH = 20  # different values of one hash in one container
+MAX_DIGITS = 4300  # decimal digits of an integer: Python refuses to print longer ones
+MAX_WORK = 120_000  # of decoding: 1 for each value, and CONTAINER_WORK for each that is not a JSON scalar
+CONTAINER_WORK = 10
+MAX_BRACKETS = MAX_WORK // CONTAINER_WORK
+MAX_BRACKETS_IN_TEXT = 10  # texts with more are written in hexadecimal, so that brackets count containers
+LARGEST_INTEGER = 10**MAX_DIGITS - 1
+LARGEST_JSON_INTEGER = 2**63 - 1  # larger ones are written in hexadecimal
+LONGEST_TYPE_NAME = 100  # characters
+HEXADECIMAL = re.compile(r"-?0x[0-9a-f]{1,3572}")  # 4,300 decimal digits are 3,572 hexadecimal ones
+HASH_SHARE = 4  # hashing a value takes at most a quarter of the work of decoding it
+SCALARS = (str, int, float, bool, type(None))
 # Types that may be passed themselves, as MBPP's task 533 does.
 TYPES = (
     "bool",
@@ -32,7 +47,7 @@ TYPES = (
 
 
 class Reference:
-    """Stands on this side for a value of the other that is no plain data; equal to nothing but itself.
+    """Stands on this side for a value of the other side that is not plain data; equal to nothing but itself.
 
     It can be passed back, and is that value again there.
     """
@@ -46,25 +61,47 @@ class Reference:
 
 
 def dumps(value: Any, kept: list[Any] | None = None) -> bytes:
-    """Encode; raises ValueError for what is too large or too deep, and for what is no plain data.
+    """Encode a value. Raise ValueError where it is not plain data, too large, or nested too deeply.
 
-    kept: where the other side may hold References, values that are no plain data are kept in this list.
+    kept: where the other side may hold References, values that are not plain data are kept in this list.
     """
     try:
         data = json.dumps(_pack(value, MAX_DEPTH, kept), separators=(",", ":")).encode("ascii")
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"larger than {MAX_BYTES} bytes")
+    check_size(data)
     return data
 
 
 def loads(data: bytes, kept: list[Any] | None = None) -> Any:
-    """Decode; raises ValueError for anything that `dumps` would not write. kept: see there."""
+    """Decode bytes. Raise ValueError for anything that `dumps` would not write. kept: see `dumps`."""
+    check_size(data)
     try:
-        return _unpack(json.loads(data), MAX_DEPTH, kept)
-    except (TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        with _no_garbage_collection():
+            return _Decoder(kept).decode(json.loads(data), MAX_DEPTH)
+    except (TypeError, RecursionError) as error:  # TypeError: a key that cannot be hashed
         raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def check_size(data: bytes) -> None:
+    """Raise ValueError for more bytes or brackets than are decoded."""
+    max_bytes = MAX_TEXT_BYTES if data[:1] == b'"' else MAX_BYTES
+    if len(data) > max_bytes:
+        raise ValueError(f"larger than {max_bytes} bytes")
+    if data.count(b"[") + data.count(b"{") > MAX_BRACKETS:
+        raise ValueError("too many values")
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Keep the collector from walking a large process again and again while many containers are made."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _pack(value: Any, depth: int, kept: list[Any] | None) -> Any:
@@ -73,10 +110,17 @@ def _pack(value: Any, depth: int, kept: list[Any] | None) -> Any:
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
-        return str.__str__(value)
+        text = str.__str__(value)
+        if text.count("[") + text.count("{") > MAX_BRACKETS_IN_TEXT:
+            return {"str": text.encode("utf-8", "surrogatepass").hex()}
+        return text
     if isinstance(value, int):
         number = int.__index__(value)
-        return number if abs(number) < 2**63 else {"int": hex(number)}
+        if abs(number) <= LARGEST_JSON_INTEGER:
+            return number
+        if abs(number) > LARGEST_INTEGER:
+            raise ValueError(f"an integer of more than {MAX_DIGITS} digits")
+        return {"int": hex(number)}
     if isinstance(value, float):
         return float.__float__(value)
     if isinstance(value, list):
@@ -108,53 +152,104 @@ def _pack(value: Any, depth: int, kept: list[Any] | None) -> Any:
     if isinstance(value, Reference):
         return {"reference": [value.number, value.type_name]}
     if kept is None:
-        raise ValueError(f"{type(value).__name__} is no plain data")
+        raise ValueError(f"{type(value).__name__} is not plain data")
     kept.append(value)
-    return {"reference": [len(kept) - 1, str(type(value).__name__)]}
+    return {"reference": [len(kept) - 1, str(type(value).__name__)[:LONGEST_TYPE_NAME]]}
 
 
-def _unpack(data: Any, depth: int, kept: list[Any] | None) -> Any:
-    if depth < 0:
-        raise ValueError(f"nested more than {MAX_DEPTH} deep")
-    if data is None or type(data) in (bool, int, float, str):
-        return data
-    if isinstance(data, list):
-        return [_unpack(item, depth - 1, kept) for item in data]
-    if not isinstance(data, dict) or len(data) != 1:
-        raise ValueError("is no value")
-    ((name, content),) = data.items()
-    if name == "int" and len(content) <= MAX_INTEGER_DIGITS:
-        return int(content, 16)
-    if name == "dict":
-        check_hashes([_unpack(key, depth - 1, kept) for key, _ in content])
-        return {_unpack(key, depth - 1, kept): _unpack(item, depth - 1, kept) for key, item in content}
-    if name == "bytes":
-        return bytes.fromhex(content)
-    if name == "complex":
-        return complex(float(content[0]), float(content[1]))
-    if name == "type" and content in TYPES:
-        return getattr(builtins, content)
-    if name == "reference":
-        number, type_name = int(content[0]), str(content[1])
-        return Reference(number, type_name) if kept is None else kept[number]
-    if name in ("tuple", "set", "frozenset", "range", "iterator") and isinstance(content, list):
-        items = [_unpack(item, depth - 1, kept) for item in content]
-        if name == "range":
-            numbers = range(*items)
-            if len(numbers[: MAX_ITEMS + 1]) > MAX_ITEMS:
-                raise ValueError(f"a range of more than {MAX_ITEMS} items")
-            return numbers
-        if name in ("set", "frozenset"):
-            check_hashes(items)
-        return iter(items) if name == "iterator" else getattr(builtins, name)(items)
-    raise ValueError("is no value")
+class _Decoder:
+    """Turns what JSON holds into values, each part once, and counts the work."""
+
+    def __init__(self, kept: list[Any] | None) -> None:
+        self.kept = kept
+        self.work_left = MAX_WORK
+
+    def decode(self, data: Any, depth: int) -> Any:
+        """Return the value. Raise ValueError or TypeError for anything that `dumps` would not write."""
+        if type(data) in SCALARS:
+            return data
+        if depth < 0:
+            raise ValueError(f"nested more than {MAX_DEPTH} deep")
+        if type(data) is list:
+            return self.decode_items(data, depth)
+        if len(data) != 1:
+            raise ValueError("not a value")
+        self.spend(CONTAINER_WORK)
+        ((name, content),) = data.items()
+        if type(content) is list:
+            return self.decode_tagged_list(name, content, depth)
+        if type(content) is str:
+            if name == "int" and HEXADECIMAL.fullmatch(content):
+                number = int(content, 16)
+                if abs(number) <= LARGEST_INTEGER:
+                    return number
+            if name == "bytes":
+                return bytes.fromhex(content)
+            if name == "str":
+                return bytes.fromhex(content).decode("utf-8", "surrogatepass")
+            if name == "type" and content in TYPES:
+                return getattr(builtins, content)
+        raise ValueError("not a value")
+
+    def decode_tagged_list(self, name: str, content: list[Any], depth: int) -> Any:
+        if name in ("tuple", "set", "frozenset"):
+            return getattr(builtins, name)(self.decode_items(content, depth))
+        if name == "iterator" and len(content) <= MAX_ITEMS:
+            return iter(self.decode_items(content, depth))
+        if name == "dict" and all(type(pair) is list and len(pair) == 2 for pair in content):
+            keys = self.decode_items([key for key, _ in content], depth)
+            return dict(zip(keys, self.decode_items([item for _, item in content], depth), strict=True))
+        if name == "complex" and [type(part) for part in content] == [float, float]:
+            return complex(*content)
+        if name == "range" and len(content) == 3:
+            numbers = range(*self.decode_items(content, 1))
+            if len(numbers[: MAX_ITEMS + 1]) <= MAX_ITEMS:
+                return numbers
+        if name == "reference" and [type(part) for part in content] == [int, str]:
+            number, type_name = content
+            if self.kept is None:
+                return Reference(number, type_name[:LONGEST_TYPE_NAME])
+            if 0 <= number < len(self.kept):
+                return self.kept[number]
+        raise ValueError("not a value")
+
+    def decode_items(self, data: list[Any], depth: int) -> list[Any]:
+        """Decode a list of values. Raise ValueError where it would be slow to compare, too."""
+        before = self.work_left
+        self.spend(CONTAINER_WORK + len(data))
+        items = [item if type(item) in SCALARS else self.decode(item, depth - 1) for item in data]
+        hashed = [tuple(item) if type(item) is list else item for item in items if may_collide(item)]
+        if len(hashed) > MAX_SAME_HASH:
+            self.spend((before - self.work_left) // HASH_SHARE)
+            check_hashes(hashed)
+        return items
+
+    def spend(self, work: int) -> None:
+        """Count work. Raise ValueError above MAX_WORK."""
+        self.work_left -= work
+        if self.work_left < 0:
+            raise ValueError("too many values")
 
 
-def check_hashes(keys: list[Any]) -> None:
-    """Raise ValueError for many keys of one hash: a set of them takes the square of their time."""
-    counts: dict[int, int] = {}
-    for key in keys:
-        number = hash(key)
-        counts[number] = counts.get(number, 0) + 1
-        if counts[number] > MAX_OF_ONE_HASH:
-            raise ValueError("too many keys of one hash")
+def may_collide(value: Any) -> bool:
+    """Return whether a program can make many values like this one that differ and have the same hash.
+
+    A list counts, since a test may make a set of the tuples of a list of lists.
+    """
+    if type(value) is int:
+        return abs(value) > LARGEST_JSON_INTEGER
+    return type(value) in (tuple, list, frozenset, complex)
+
+
+def check_hashes(values: list[Any]) -> None:
+    """Raise ValueError for many different values of one hash: a set of them takes quadratic time."""
+    seen: dict[int, list[Any]] = {}
+    for value in values:
+        try:
+            same_hash = seen.setdefault(hash(value), [])
+        except TypeError:  # it holds a list, a set or a dict
+            continue
+        if value not in same_hash:
+            same_hash.append(value)
+        if len(same_hash) > MAX_SAME_HASH:
+            raise ValueError("too many values of one hash")

@@ -11,20 +11,21 @@ import struct
 from collections.abc import Mapping
 from time import clock_gettime  # bound here, before `_variation.py` shifts it for programs
 
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_GET_NAME = 1, 15, 16
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_GET_NAME = 1, 4, 15, 16
 PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 36, 38, 2
 ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
+DO_NOTHING = 0x00050000  # the call returns 0, as if it had been done
 CLONE_THREAD, SOCK_TYPE_MASK, SOCK_STREAM, X32_BIT = 0x00010000, 0xF, 1, 0x40000000
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = (
-    0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x40000000,
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
+    0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000,
 )  # fmt: skip
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
 # {architecture: (its audit number, its column below)}
 ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-# What a program may ask of the kernel: (x86-64, aarch64), -1 where absent. No process, network, signal to
-# others, link or mode of a file, nothing shared with or left for others.
+# The system calls that a program may make: (x86-64, aarch64), -1 where absent. They start no process, reach
+# no network, signal no other process, change no link, mode or time of a file, and share nothing.
 ALLOWED = {
-    "read": (0, 63), "write": (1, 64), "open": (2, -1), "close": (3, 57), "stat": (4, -1), "fstat": (5, 80),
+    "read": (0, 63), "write": (1, 64), "close": (3, 57), "stat": (4, -1), "fstat": (5, 80),
     "lstat": (6, -1), "poll": (7, -1), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226),
     "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
     "rt_sigreturn": (15, 139), "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65),
@@ -34,42 +35,49 @@ ALLOWED = {
     "setitimer": (38, 103), "getpid": (39, 172), "sendfile": (40, 71), "sendto": (44, 206),
     "recvfrom": (45, 207), "shutdown": (48, 210), "getsockname": (51, 204), "getpeername": (52, 205),
     "setsockopt": (54, 208), "getsockopt": (55, 209), "exit": (60, 93), "wait4": (61, 260),
-    "uname": (63, 160), "fcntl": (72, 25), "flock": (73, 32), "fsync": (74, 82), "fdatasync": (75, 83),
-    "truncate": (76, 45), "ftruncate": (77, 46), "getdents": (78, -1), "getcwd": (79, 17), "chdir": (80, 49),
-    "fchdir": (81, 50), "rename": (82, -1), "mkdir": (83, -1), "rmdir": (84, -1), "creat": (85, -1),
-    "unlink": (87, -1), "readlink": (89, -1), "umask": (95, 166), "gettimeofday": (96, 169),
-    "getrlimit": (97, 163), "getrusage": (98, 165), "sysinfo": (99, 179), "times": (100, 153),
-    "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175), "getegid": (108, 177),
-    "getppid": (110, 173), "getpgrp": (111, -1), "getgroups": (115, 158), "getresuid": (118, 148),
-    "getresgid": (120, 150), "getpgid": (121, 155), "getsid": (124, 156), "rt_sigpending": (127, 136),
+    "uname": (63, 160), "fsync": (74, 82), "fdatasync": (75, 83), "ftruncate": (77, 46),
+    "getdents": (78, -1), "getcwd": (79, 17), "chdir": (80, 49), "fchdir": (81, 50), "rename": (82, -1),
+    "mkdir": (83, -1), "rmdir": (84, -1), "creat": (85, -1), "unlink": (87, -1), "readlink": (89, -1),
+    "umask": (95, 166), "gettimeofday": (96, 169), "getrlimit": (97, 163), "getrusage": (98, 165),
+    "sysinfo": (99, 179), "times": (100, 153), "getuid": (102, 174), "getgid": (104, 176),
+    "geteuid": (107, 175), "getegid": (108, 177), "getppid": (110, 173), "getpgrp": (111, -1),
+    "getgroups": (115, 158), "getresuid": (118, 148), "getresgid": (120, 150), "rt_sigpending": (127, 136),
     "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133), "sigaltstack": (131, 132),
-    "statfs": (137, 43), "fstatfs": (138, 44), "getpriority": (140, 141), "sched_getparam": (143, 121),
-    "sched_getscheduler": (145, 120), "arch_prctl": (158, -1), "gettid": (186, 178), "time": (201, -1),
-    "futex": (202, 98), "sched_getaffinity": (204, 123), "epoll_create": (213, -1), "getdents64": (217, 61),
+    "statfs": (137, 43), "fstatfs": (138, 44), "arch_prctl": (158, -1), "gettid": (186, 178),
+    "time": (201, -1), "futex": (202, 98), "epoll_create": (213, -1), "getdents64": (217, 61),
     "set_tid_address": (218, 96), "restart_syscall": (219, 128), "fadvise64": (221, 223),
-    "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115),
     "exit_group": (231, 94), "epoll_wait": (232, -1), "epoll_ctl": (233, 21), "waitid": (247, 95),
-    "openat": (257, 56), "mkdirat": (258, 34), "newfstatat": (262, 79), "unlinkat": (263, 35),
-    "renameat": (264, 38), "readlinkat": (267, 78), "faccessat": (269, 48), "pselect6": (270, 72),
-    "ppoll": (271, 73), "set_robust_list": (273, 99), "utimensat": (280, 88), "epoll_pwait": (281, 22),
-    "eventfd": (284, -1), "fallocate": (285, 47), "eventfd2": (290, 19), "epoll_create1": (291, 20),
-    "dup3": (292, 24), "pipe2": (293, 59), "getcpu": (309, 168), "renameat2": (316, 276),
-    "getrandom": (318, 278), "membarrier": (324, 283), "copy_file_range": (326, 285), "statx": (332, 291),
-    "rseq": (334, 293), "close_range": (436, 436), "faccessat2": (439, 439),
+    "mkdirat": (258, 34), "newfstatat": (262, 79), "unlinkat": (263, 35), "renameat": (264, 38),
+    "readlinkat": (267, 78), "faccessat": (269, 48), "pselect6": (270, 72), "ppoll": (271, 73),
+    "set_robust_list": (273, 99), "epoll_pwait": (281, 22), "eventfd": (284, -1), "fallocate": (285, 47),
+    "eventfd2": (290, 19), "epoll_create1": (291, 20), "dup3": (292, 24), "pipe2": (293, 59),
+    "getcpu": (309, 168), "renameat2": (316, 276), "getrandom": (318, 278), "membarrier": (324, 283),
+    "copy_file_range": (326, 285), "statx": (332, 291), "rseq": (334, 293), "close_range": (436, 436),
+    "faccessat2": (439, 439),
 }  # fmt: skip
 # Allowed with arguments that keep them harmless: see `guards`.
 GUARDED = {
-    "ioctl": (16, 29), "socketpair": (53, 199), "clone": (56, 220), "kill": (62, 129), "prctl": (157, 167),
-    "tgkill": (234, 131), "prlimit64": (302, 261), "clone3": (435, 435),
+    "open": (2, -1), "ioctl": (16, 29), "socketpair": (53, 199), "clone": (56, 220), "kill": (62, 129),
+    "fcntl": (72, 25), "flock": (73, 32), "getpgid": (121, 155), "getsid": (124, 156),
+    "getpriority": (140, 141), "sched_getparam": (143, 121), "sched_getscheduler": (145, 120),
+    "prctl": (157, 167), "sched_getaffinity": (204, 123), "clock_gettime": (228, 113),
+    "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "tgkill": (234, 131), "openat": (257, 56),
+    "prlimit64": (302, 261), "clone3": (435, 435),
 }  # fmt: skip
 OWN_PID = 0x7FFFFFF1  # more than any process number
 FIRST_UNKNOWN = 452  # the C library takes ENOSYS of a newer call for an older kernel and asks otherwise
+# fcntl: duplicate, read and set the flags of a descriptor and of its file, size of a pipe. No leases, owners
+# or signals. Locks do nothing: no other process may open the files that a program writes.
+HARMLESS_FCNTLS, SET_FLAGS, LOCK_FCNTLS = (0, 1, 2, 3, 1030, 1032), 4, (6, 7, 37, 38)
+O_ASYNC, O_TRUNC, ACCESS_MODE, O_WRONLY, O_RDWR = 0x2000, 0x200, 0x3, 1, 2
+CLOCK_OF_A_PROCESS = 0x80000000  # the number of a clock that belongs to a process has this bit
 # ioctl: is it a terminal, its size, set close-on-exec, non-blocking, how much can be read
 HARMLESS_IOCTLS = (0x5401, 0x5413, 0x5450, 0x5451, 0x5421, 0x541B)
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 READ_FILE, READ_FOLDER, WRITE_FILE, TRUNCATE, IOCTL_DEVICE = 1 << 2, 1 << 3, 1 << 1, 1 << 14, 1 << 15
 RIGHTS_OF_ABI_1, REFER = (1 << 13) - 1, 1 << 13
 MAKE_AND_REMOVE = 0b1111110110000  # remove, make: folders, files, fifos; no devices, sockets or links
+RLIMIT_MSGQUEUE = 12  # bytes in POSIX message queues; the module `resource` does not name it
 CAPABILITY_VERSION_3, KEPT_CAPABILITIES = 0x20080522, 0b110  # those with which root reads what others own
 
 
@@ -111,8 +119,12 @@ def limit_resources(wanted: Mapping[int, int]) -> None:
 
 
 def drop_privileges(libc: ctypes.CDLL) -> None:
-    """No way up (set-uid programs), and root's powers given up: signals, tracing, administration."""
+    """Give up root's powers (signals, tracing, administration) and every way up, as set-uid programs are.
+
+    Nor may another process of the user trace this one.
+    """
     check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "not dumpable")
     header = ctypes.create_string_buffer(struct.pack("Ii", CAPABILITY_VERSION_3, 0))
     data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable, of the lower and of the upper 32
     check(libc.capget(header, data), "capget")
@@ -120,13 +132,11 @@ def drop_privileges(libc: ctypes.CDLL) -> None:
     check(libc.capset(header, (ctypes.c_uint32 * 6)(kept, kept)), "capset")
 
 
-def enter_namespaces(libc: ctypes.CDLL) -> str:
-    """No network, an own host name, and a folder in memory, bounded in size and files, which it returns.
+def unshare(libc: ctypes.CDLL, flags: int) -> None:
+    """Enter new namespaces. Raise OSError where this user may not.
 
-    Root needs no user namespace; others get one, in which they are mapped to themselves. The folder lies over
-    /dev/shm, which holds nobody's interpreter.
+    Root needs no user namespace; others get one, in which they are mapped to themselves.
     """
-    flags = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET
     user, group = os.geteuid(), os.getegid()
     if libc.unshare(flags) < 0:
         check(libc.unshare(flags | CLONE_NEWUSER), "unshare")
@@ -134,6 +144,22 @@ def enter_namespaces(libc: ctypes.CDLL) -> str:
         for name, text in maps.items():
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
+
+
+def enter_process_namespace(libc: ctypes.CDLL) -> None:
+    """Let the next process that is forked be the first of its own, which sees and signals no other.
+
+    When it ends, the kernel ends all that descend from it; shared memory and message queues go with it.
+    """
+    unshare(libc, CLONE_NEWPID | CLONE_NEWIPC)
+
+
+def enter_namespaces(libc: ctypes.CDLL) -> str:
+    """Enter namespaces without network, and with a folder in memory, bounded in size and files; return it.
+
+    The folder lies over /dev/shm, where no interpreter is installed.
+    """
+    unshare(libc, CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET)
     check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "mount")
     options = b"size=64m,nr_inodes=1024,mode=0700"
     check(
@@ -143,10 +169,11 @@ def enter_namespaces(libc: ctypes.CDLL) -> str:
 
 
 def protect_files(libc: ctypes.CDLL, *, readable: list[str], listed: list[str], writable: str) -> None:
-    """By Landlock: reading in `readable`, the names in `listed`, writing in `writable` and /dev/null.
+    """By Landlock, allow reading in `readable`, the names in `listed`, writing in `writable` and /dev/null.
 
-    For this process and all it forks, for good. From ABI 4 on it denies TCP, from 6 on signals to and
-    abstract sockets of others.
+    This holds for this process and all that it forks, for good. From ABI 4 on it denies TCP, from 6 on
+    signals to and abstract sockets of others; before, only the filter of system calls denies them. Raise
+    OSError where the kernel has no Landlock.
     """
     abi = check(libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, 1), "Landlock")
     files = RIGHTS_OF_ABI_1 | (REFER if abi >= 2 else 0) | (TRUNCATE if abi >= 3 else 0)
@@ -171,8 +198,8 @@ def protect_files(libc: ctypes.CDLL, *, readable: list[str], listed: list[str], 
 
 
 def guards() -> dict[str, list[tuple[int, int, int, int]]]:
-    """{call: BPF that looks at its arguments}; each begins with one of them loaded and ends in a verdict."""
-    load, keep_bits, equal, any_bit, give = 0x20, 0x54, 0x15, 0x45, 0x06
+    """Return {call: BPF that looks at its arguments}: it begins with a load and ends in a verdict."""
+    load, keep_bits, equal, greater_equal, any_bit, give = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
     allow, deny = (give, 0, 0, ALLOW), (give, 0, 0, EPERM)
 
     def one_of(*values: int) -> list[tuple[int, int, int, int]]:
@@ -181,7 +208,22 @@ def guards() -> dict[str, list[tuple[int, int, int, int]]]:
 
     first, second, third = ((load, 0, 0, 16 + 8 * i) for i in range(3))  # lower halves of the arguments
     third_upper = (load, 0, 0, 16 + 8 * 2 + 4)
+    # O_TRUNC empties a file that is opened for reading, too, which Landlock denies from ABI 3 on.
+    empties_only_what_it_writes = [
+        (any_bit, 0, 4, O_TRUNC), (keep_bits, 0, 0, ACCESS_MODE),
+        (equal, 2, 0, O_WRONLY), (equal, 1, 0, O_RDWR), deny, allow,
+    ]  # fmt: skip
+    own = [first, *one_of(0, OWN_PID)]
+    own_clock = [first, (greater_equal, 0, 1, CLOCK_OF_A_PROCESS), deny, allow]
     return {
+        "open": [second, *empties_only_what_it_writes],
+        "openat": [third, *empties_only_what_it_writes],
+        "fcntl": [
+            second, *[(equal, len(LOCK_FCNTLS) - i + 4, 0, value) for i, value in enumerate(LOCK_FCNTLS)],
+            (equal, 0, 5, SET_FLAGS), third, (any_bit, 0, 1, O_ASYNC), deny, allow,
+            (give, 0, 0, DO_NOTHING), *one_of(*HARMLESS_FCNTLS),
+        ],
+        "flock": [(give, 0, 0, DO_NOTHING)],
         "ioctl": [second, *one_of(*HARMLESS_IOCTLS)],
         # asyncio starts with one. A stream's ends are connected already, other types could send anywhere.
         "socketpair": [second, (keep_bits, 0, 0, SOCK_TYPE_MASK), *one_of(SOCK_STREAM)],
@@ -190,6 +232,10 @@ def guards() -> dict[str, list[tuple[int, int, int, int]]]:
         "kill": [first, *one_of(OWN_PID)],
         "tgkill": [first, *one_of(OWN_PID)],
         "prctl": [first, *one_of(PR_SET_NAME, PR_GET_NAME)],
+        "getpgid": own, "getsid": own,
+        "sched_getparam": own, "sched_getscheduler": own, "sched_getaffinity": own,
+        "getpriority": [second, *one_of(0, OWN_PID)],
+        "clock_gettime": own_clock, "clock_getres": own_clock, "clock_nanosleep": own_clock,
         # Reading its own limits only: no new ones.
         "prlimit64": [
             first, (equal, 2, 0, 0), (equal, 1, 0, OWN_PID), deny, third, (equal, 1, 0, 0), deny,

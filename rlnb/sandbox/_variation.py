@@ -4,6 +4,8 @@ Runs in the zygote (`_zygote.py`) before any program; the hash seed is the inter
 only. For programs that read what they should not, not for those that dig for the functions replaced here.
 """
 
+import ctypes
+import gc
 import os
 import posix
 import random
@@ -14,13 +16,38 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-# They read the clock in C, so their import fails. datetime, zoneinfo and uuid have a version in Python, which
-# asks `time`; SQL's "now" and the C library's functions have none.
-ABSENT = ("_datetime", "_zoneinfo", "_uuid", "_sqlite3", "_ctypes", "ctypes")
+import _child
+
+# They read the clock in C, so their import fails. Of the first ones Python has its own versions, which ask
+# `time`; of SQL's "now" and the C library's functions it has none.
+TWINS = ("_datetime", "_zoneinfo", "_uuid")
+ABSENT = ("_sqlite3", "_ctypes", "ctypes")
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime")
+LARGEST_INT = 2**31 - 1  # of C
 NUMBERS = ("getuid", "geteuid", "getgid", "getegid", "cpu_count")
+
+
+class Endings(NamedTuple):
+    """How a program ends in a varied interpreter, where that differs; see `_child.run_as_script`.
+
+    make_refusals_fatal: to call before the program. finalize: ends the process with an exit code, as Python
+    ends a script, in about 7 ms; None in all interpreters but the first.
+    """
+
+    make_refusals_fatal: Callable[[], None]
+    finalize: Callable[[int], object] | None
+
+
+class Refusal(MemoryError):
+    """Replaces MemoryError where Python itself raises it: a program that catches one ends there.
+
+    How much memory there is, is a limit of ours. Python alone would have gone on.
+    """
+
+    def __new__(cls, *_: object, leave: Callable[[int], Any] = os._exit) -> Any:
+        leave(_child.MEMORY_EXIT_CODE)
 
 
 class BuiltIn:
@@ -48,17 +75,39 @@ def own_folder(folder: str) -> str:
     return folder
 
 
-def vary(clock_shift_seconds: float, folder: str) -> None:
-    """Shift this interpreter's clocks, and change what it says of its machine. folder: its programs'."""
+def vary(clock_shift_seconds: float, folder: str) -> Endings:
+    """Shift this interpreter's clocks, and change what it says of its machine. folder: its programs'.
+
+    Without a shift it keeps what a script has: modules in C, the limit of recursion, Python's own end. What
+    the other interpreters print otherwise then shows.
+    """
     seed = hash_seed()
-    shift_clocks(clock_shift_seconds)
-    for name in ABSENT:
+    sys.stdout.reconfigure(errors="strict")  # type: ignore[union-attr]
+    for name in (*ABSENT, *(TWINS if clock_shift_seconds else ())):
         sys.modules[name] = None  # type: ignore[assignment]
+    if clock_shift_seconds:
+        shift_clocks(clock_shift_seconds)
+        vary_limits(seed)
     for member in vars(import_module("datetime")).values():
         if getattr(member, "__module__", "") == "_pydatetime":  # where its Python version lies since 3.12
             member.__module__ = "datetime"
     vary_environment(seed, folder)
     vary_machine(seed)
+    return Endings(make_refusals_fatal, None if clock_shift_seconds else ctypes.pythonapi.Py_Exit)
+
+
+def make_refusals_fatal() -> None:
+    """Raise `Refusal` instead of MemoryError from C; `MemoryError` itself stays as it is."""
+    raised: Any = ctypes.py_object.in_dll(ctypes.pythonapi, "PyExc_MemoryError")
+    raised.value = Refusal
+
+
+def vary_limits(seed: int) -> None:
+    """Allow deeper recursion, and collect garbage at other moments: no output may depend on either."""
+    set_limit, deeper = sys.setrecursionlimit, 20 * seed
+    set_limit(sys.getrecursionlimit() + deeper)
+    put(lambda limit: set_limit(min(limit + deeper, LARGEST_INT)), "setrecursionlimit", sys)
+    gc.set_threshold(700 - 20 * (seed % 32))
 
 
 def hash_seed() -> int:

@@ -8,6 +8,7 @@ compiled, "S" syntax error, "X" the sandbox itself failed. The descriptor of tha
 
 import contextlib
 import fcntl
+import functools
 import gc
 import json
 import os
@@ -25,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import _child  # noqa: E402
+import _keeper  # noqa: E402
 import _layers  # noqa: E402
 
 _variation = import_module("_variation") if len(sys.argv) > 4 else None
@@ -43,7 +45,7 @@ FRAME = struct.Struct(">cII")  # "J" a job or "L" the layers, bytes of the JSON 
 ANSWER = struct.Struct(">1s16siddI?II")
 STOP = b"!"
 KEPT_DESCRIPTORS = 40  # those that outlive a job lie above this number
-LOOK_SECONDS = 0.05  # how often a running program's clock is read
+LOOK_SECONDS = 0.05  # how often a running program's clock is read and its threads are counted
 CHUNK = 65536
 MAX_JOBS = 10_000
 
@@ -74,20 +76,23 @@ class Stream:
 class Zygote:
     """What stays the same from child to child."""
 
-    def __init__(self, control: socket.socket, folder: str, without: Iterable[str]) -> None:
-        self.control = control
+    def __init__(
+        self, control: socket.socket, keeper: socket.socket, folder: str, *, without: Iterable[str]
+    ) -> None:
+        self.control, self.keeper = control, keeper
         self.folder = folder
-        self.parent = os.getppid()
         self.libc = _layers.load_libc()
         self.status_read, self.status_write = (high(end) for end in os.pipe())
         os.set_blocking(self.status_read, False)
-        # Opened before files are protected, from this process too.
-        self.children = high(os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY))
+        self.children = high(os.open("/proc/thread-self/children", os.O_RDONLY))
+        self.null_flags = fcntl.fcntl(0, fcntl.F_GETFL)
         self.last_header, self.last_job = b"", dict[str, Any]()
         self.streams = Stream(0), Stream(0)
         self.seccomp: _layers.Filter | None = None
+        self.shared_memory: list[int] = []  # descriptors of the kernel's lists of it, this namespace's
         self.layers: dict[str, str] = {}
         self.kept: tuple[object, ...] = ()
+        self.endings: Any = None  # `_variation.Endings`
         for layer in ("namespaces", "process", "limits", "files", "system calls"):
             try:
                 if layer in without:
@@ -112,8 +117,11 @@ class Zygote:
         elif layer == "process":
             _layers.check(self.libc.prctl(_layers.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
             _layers.drop_privileges(self.libc)
+            for kind in ("shm", "sem", "msg") if os.path.exists("/proc/sysvipc") else ():
+                self.shared_memory.append(high(os.open(f"/proc/sysvipc/{kind}", os.O_RDONLY)))
         elif layer == "limits":
             fixed = {resource.RLIMIT_NOFILE: _child.MAX_OPEN_FILES, resource.RLIMIT_CORE: 0}
+            fixed[_layers.RLIMIT_MSGQUEUE] = 0
             _layers.limit_resources(fixed | {resource.RLIMIT_STACK: 64 * 2**20})
         elif layer == "files":
             libraries = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
@@ -158,22 +166,36 @@ def mapped_libraries() -> set[str]:
 
 
 def main() -> None:
+    """Become two processes: a zygote, and its keeper, which the layers do not bind."""
     # A number of its parent's, which may be beyond all that a child closes.
     control = socket.socket(fileno=high(int(sys.argv[1])))
-    zygote = Zygote(control, sys.argv[2], without=sys.argv[3].split(","))
-    try:
-        serve(zygote)
-    finally:
-        empty(zygote.folder)
-        with contextlib.suppress(OSError):
-            os.rmdir(zygote.folder)
+    folder, without, trainer = sys.argv[2], sys.argv[3].split(","), os.getppid()
+    libc = _layers.load_libc()
+    libc.prctl(_layers.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # Interpreters that differ keep the machine's process numbers, which differ.
+    if "process" not in without and _variation is None:
+        enter = functools.partial(_layers.enter_process_namespace, libc)
+        with contextlib.suppress(OSError):  # this user may not: programs are ended one by one
+            in_a_child(enter)
+            enter()
+    to_zygote, to_keeper = socket.socketpair()
+    pid = os.fork()
+    if pid:
+        control.close()
+        to_keeper.close()
+        _keeper.keep(pid, to_zygote, trainer)
+        _keeper.remove(folder)
+        return
+    to_zygote.close()
+    libc.prctl(_layers.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    serve(Zygote(control, socket.socket(fileno=high(to_keeper.detach())), folder, without=without))
 
 
 def serve(zygote: Zygote) -> None:
     """Run one program after the other, until the parent is gone or this process has done enough."""
     control = zygote.control
     if _variation is not None:
-        _variation.vary(float(sys.argv[4]), zygote.folder)
+        zygote.endings = _variation.vary(float(sys.argv[4]), zygote.folder)
     for name in PRELOADED:
         import_module(name)
     greet(control, zygote.layers)
@@ -190,7 +212,12 @@ def serve(zygote: Zygote) -> None:
         connection = socket.recv_fds(control, 1, 1)[1][0] if header["serves_calls"] else None
         fields, message, parts = run(zygote, header, source, connection)
         source[:] = bytes(len(source))
-        is_clean = end_others(zygote) and empty(zygote.folder)
+        fcntl.fcntl(0, fcntl.F_SETFL, zygote.null_flags)  # the file is the same for the next program
+        is_clean = (
+            _keeper.end_children(zygote.children)
+            and _keeper.empty(zygote.folder)
+            and not shares_memory(zygote)
+        )
         send(control, (*fields, number == MAX_JOBS or not is_clean), message, parts)
         del message, parts
         for stream in zygote.streams:
@@ -199,11 +226,6 @@ def serve(zygote: Zygote) -> None:
 
 def receive(zygote: Zygote) -> tuple[dict[str, Any], bytearray] | None:
     """The next job, or None when the parent is gone."""
-    poller = select.poll()
-    poller.register(zygote.control, select.POLLIN)
-    while not poller.poll(1000):
-        if os.getppid() != zygote.parent:  # whoever it forked may still hold the socket's other end
-            return None
     mark = zygote.control.recv(1)
     while mark == STOP:  # for a program that had ended already
         mark = zygote.control.recv(1)
@@ -314,6 +336,12 @@ def watch(zygote: Zygote, pid: int, job: dict[str, Any], streams: dict[int, Stre
                 return ""
             if _layers.cpu_seconds(pid) > job["cpu_seconds"] or time.monotonic() > deadline:
                 return "timeout"
+            zygote.keeper.send(b"?")
+            if (
+                _keeper.THREADS.unpack(zygote.keeper.recv(_keeper.THREADS.size, socket.MSG_WAITALL))[0]
+                > job["max_threads"]
+            ):
+                return "too many threads"
     finally:
         for descriptor in exit_signal:
             os.close(descriptor)
@@ -337,39 +365,14 @@ def drain(streams: dict[int, Stream], cap: int) -> None:
         os.close(descriptor)
 
 
-def end_others(zygote: Zygote, seconds: float = 5.0) -> bool:
-    """Kill whatever a program has left running: orphans come to this process. False where that fails."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0]:
-                continue
-        except ChildProcessError:
-            return True
-        os.lseek(zygote.children, 0, os.SEEK_SET)
-        for pid in map(int, os.read(zygote.children, CHUNK).split()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.001)
-    return False
+def shares_memory(zygote: Zygote) -> bool:
+    """Return whether programs have left shared memory, semaphores or messages, which only a filter forbids.
 
-
-def empty(folder: str) -> bool:
-    """Remove what a program left in the folder. False where something stays."""
-    with os.scandir(folder) as entries:
-        left = list(entries)
-    if not left:
-        return True
-    import shutil
-
-    for entry in left:
-        if entry.is_dir(follow_symlinks=False):
-            with contextlib.suppress(RecursionError):
-                shutil.rmtree(entry.path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(entry.path)
-    return not os.listdir(folder)
+    They go with the zygote where it has a namespace for them. Elsewhere they may be anybody's.
+    """
+    if zygote.seccomp is not None or os.getpid() != 1:
+        return False
+    return any(os.pread(kind, CHUNK, 0).count(b"\n") > 1 for kind in zygote.shared_memory)
 
 
 if __name__ == "__main__":

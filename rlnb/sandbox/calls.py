@@ -10,7 +10,7 @@ from typing import Any
 
 from rlnb.sandbox import _codec
 from rlnb.sandbox._layers import cpu_seconds
-from rlnb.sandbox.executions import Execution, Level, Limits, Status, execution_of, not_run
+from rlnb.sandbox.executions import Execution, Level, Limits, Status, execution_of, not_run, one_line
 from rlnb.sandbox.zygotes import Zygote, ZygoteLost
 
 CREDENTIALS = struct.Struct("3i")  # process, user, group: what the kernel says of a sender
@@ -138,11 +138,11 @@ class LoadedProgram:
         if answer is None:
             return self._how_it_ended(seconds)
         if answer[:1] != b"V":
-            return Call("runtime_error", None, answer[1:].decode("utf-8", "replace"), seconds)
+            return Call("runtime_error", None, one_line(answer[1:].decode("utf-8", "replace")), seconds)
         try:
             return Call("ok", _codec.loads(answer[1:]), "", seconds)
         except ValueError as error:
-            return Call("runtime_error", None, f"returned no plain data: {error}", seconds)
+            return Call("runtime_error", None, f"what it returned is refused: {error}", seconds)
 
     def _read_answer(self, limits: Limits) -> bytes | None:
         """The next answer, None when the program ended instead. Raises TimeoutError, ValueError."""
@@ -165,7 +165,7 @@ class LoadedProgram:
             data += chunk
             if len(data) >= 4:
                 size = 4 + int.from_bytes(data[:4], "big")
-                if size > 2 * _codec.MAX_BYTES or len(data) > size:
+                if size > _codec.MAX_TEXT_BYTES + 1 or len(data) > size:
                     raise ValueError("bytes of its own")
         return bytes(data[4:])
 

@@ -1,7 +1,8 @@
 """What a program may use, and how it ended: plain data."""
 
+import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ Status = Literal[
 ]
 Level = Literal["none", "basic", "standard", "strict"]
 MEMORY_EXIT_CODE = 77  # as in _child.py, which nothing imports
+LONGEST_LINE = 2000  # characters
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,14 @@ class Limits:
 
     CPU seconds end a busy program, its compilation included; twice that plus a second of wall time a
     sleeping one. output_kib: of standard output and of standard error each. file_mib: of each file.
+    max_threads: at once; they are counted every 50 ms.
     """
 
     cpu_seconds: float = 5.0
     memory_mib: int = 512
     output_kib: int = 64
     file_mib: int = 8
+    max_threads: int = 64
 
     @property
     def wall_seconds(self) -> float:
@@ -72,6 +77,24 @@ def not_run(status: Status, error: str) -> Execution:
     return Execution(status, "", "", error, 0.0, 0.0, "none")
 
 
+def one_line(text: str) -> str:
+    """Return untrusted text as one printable line, cut at LONGEST_LINE, without the addresses of objects.
+
+    Addresses differ from run to run, and those of this process concern no program.
+    """
+    text = ADDRESS.sub("", text[:LONGEST_LINE])
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+def describe(value: object, to_text: Callable[[object], str] = str) -> str:
+    """Return what a program returned, or an error about it, as one printable line; never raise."""
+    try:
+        text = to_text(value)
+    except Exception as error:
+        text = f"{type(value).__name__} that cannot be printed ({type(error).__name__})"
+    return one_line(text)
+
+
 def execution_of(answer: Mapping[str, Any], body: bytes, *, limits: Limits, isolation: Level) -> Execution:
     """What happened, from a zygote's answer: the kernel's word and the letter from before the program ran."""
     letter, ended_for, exit_code = answer["letter"], answer["ended_for"], answer["exit_code"]
@@ -86,6 +109,8 @@ def execution_of(answer: Mapping[str, Any], body: bytes, *, limits: Limits, isol
         status, error = "timeout", "time limit" if letter else "time limit while compiling"
     elif ended_for == "output_exceeded":
         status, error = "output_exceeded", "output limit"
+    elif ended_for == "too many threads":
+        status, error = "killed", f"more than {limits.max_threads} threads at once"
     elif exit_code in (-signal.SIGXCPU, -signal.SIGKILL) and answer["seconds"] > limits.cpu_seconds:
         status, error = "timeout", "CPU time limit"
     elif letter != "C":
@@ -100,7 +125,7 @@ def execution_of(answer: Mapping[str, Any], body: bytes, *, limits: Limits, isol
     elif exit_code == MEMORY_EXIT_CODE:
         status, error = "memory_exceeded", "MemoryError"
     elif exit_code:
-        last_line = stderr.strip().rpartition("\n")[2][:500]
+        last_line = one_line(stderr.strip().rpartition("\n")[2][:500])
         status, error = "runtime_error", last_line or f"exit code {exit_code}"
     else:
         status, error = "ok", ""

@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlnb.sandbox.calls import Call, LoadedProgram
-from rlnb.sandbox.executions import Limits, Status
+from rlnb.sandbox.executions import Limits, Status, describe, one_line
 from rlnb.sandbox.runner import Sandbox
-
-LONGEST_ERROR = 2000  # characters
 
 
 @dataclass(frozen=True)
@@ -93,20 +91,14 @@ def run_tests(
                 results[index] = True
             except AssertionError as failed:
                 results[index] = False
-                error = error or one_line(f"{test}: {failed}".removesuffix(": "))
+                error = error or one_line(f"{test}: {describe(failed)}".removesuffix(": "))
             except CallFailed as failed:
                 status = failed.call.status if status == "ok" else status
-                error = error or one_line(f"{test}: {failed}")
+                error = error or one_line(f"{test}: {failed.call.error}")
             except (Exception, SystemExit) as unexpected:  # of comparing what the program returned
                 results[index] = False
-                error = error or one_line(f"{test}: {type(unexpected).__name__}: {unexpected}")
+                error = error or one_line(f"{test}: {type(unexpected).__name__}: {describe(unexpected)}")
     return Verdict(tuple(results), status, error), loaded.has_lost_its_zygote
-
-
-def one_line(text: str) -> str:
-    """Untrusted text as one printable line of bounded length."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_ERROR])
-    return " ".join(shown.split())
 
 
 def at_fault(status: Status) -> Status:

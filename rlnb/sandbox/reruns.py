@@ -17,7 +17,7 @@ from rlnb.sandbox.runner import Sandbox, level_of, limits_of, next_of
 # hour until 2040: in UTC, and with the hour per interpreter that their time zones add. Years stay in 1980 to
 # 2107, which zip and gzip can write.
 STEP_SECONDS = 169_440_182.9
-STEPS = (1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6)
+STEPS = (0, 1, 2, 3, 4, 5, -1, -2, -3, -4, -5, -6)  # the first interpreter's clock is right
 ROUND_SECONDS = 1_000_003.7  # what another twelve interpreters lie beside
 SHOWN_CHARACTERS = 60
 LOOK_SECONDS = 0.05  # how often a thread that waits for an interpreter looks whether to go on

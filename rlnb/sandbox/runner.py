@@ -31,11 +31,11 @@ REMEDIES = {
 SLEEPERS_SHARE, WORKERS_FOR_SLEEPERS = 0.1, 4  # times num_workers, once that share has slept to its limit
 # Does what each layer forbids, and says what came of it: "" where it was refused.
 PROBE = """
-import json, os, socket
+import json, mmap, os, socket
 def refused(*acts):
     for act in acts:
         try: act()
-        except (OSError, MemoryError): continue
+        except OSError: continue
         return "what it forbids was done"
     return ""
 def grow():
@@ -43,7 +43,7 @@ def grow():
         file.truncate(2**40)
 forbidden = {
     "process": [lambda: os.chroot("/")],
-    "limits": [lambda: bytearray(2**40), grow],
+    "limits": [lambda: mmap.mmap(-1, 2**40), grow],
     "files": [lambda: open("/etc/passwd"), lambda: os.listdir("/"), lambda: os.mkdir("/tmp/rlnb-probe")],
     "system calls": [lambda: os.fork() or os._exit(0), lambda: os.kill(os.getppid(), 0), socket.socket],
 }
@@ -143,10 +143,20 @@ class Sandbox:
                     return
                 done.put((index, self.run_here(program, limits, interrupted)))
 
+        def start_workers(count: int) -> None:
+            try:
+                workers.extend(self._pool.submit(work) for _ in range(count))
+            except RuntimeError as error:  # no more threads
+                if not workers:
+                    raise SandboxUnavailable(
+                        f"sandbox: the system starts no more threads for this user ({error}); end other "
+                        "processes, raise `ulimit -u`, or lower sandbox.num_workers"
+                    ) from None
+
         workers: list[Future[None]] = []
         num_done = num_sleepers = 0
         try:
-            workers += [self._pool.submit(work) for _ in range(min(self.num_workers, len(waiting)))]
+            start_workers(min(self.num_workers, len(waiting)))
             while num_done < len(executions):
                 index, execution = next_of(done, workers)
                 executions[index] = execution
@@ -154,7 +164,7 @@ class Sandbox:
                 num_sleepers += execution.status == "timeout" and execution.seconds < limits.cpu_seconds / 2
                 if num_sleepers >= max(self.num_workers, SLEEPERS_SHARE * num_done):
                     wanted = min(WORKERS_FOR_SLEEPERS * self.num_workers, len(workers) + len(waiting))
-                    workers += [self._pool.submit(work) for _ in range(wanted - len(workers))]
+                    start_workers(wanted - len(workers))
                 if progress is not None:
                     progress(1)
         except BaseException:

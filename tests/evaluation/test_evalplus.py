@@ -304,7 +304,7 @@ HOSTILE = {
     ),
     "an integer that equals everything": (f"class Yes(int):\n{EQUAL}", "returned 1, not 4"),
     "a name of two lines": ("double = lambda x: type('a\\nb', (), {})()", "returned <a b object>, not 4"),
-    "too many digits": ("double = lambda x: 16 ** 19000", "returned a int of too many digits, not 4"),
+    "too many digits": ("double = lambda x: 16 ** 19000", "ValueError: an integer of more than 4300 digits"),
     "more than crosses": ("double = lambda x: 'x' * 2**21", "ValueError: larger than 1048576 bytes"),
 }
 
@@ -381,9 +381,9 @@ REFERENCES = {
     "raises": ("def f(x): return 1 // (x - 2)", [[1], [2]], "f(2)", ZERO),
     "is not there": ("def g(x): return x", [[1]], "f(1)", "NameError: name 'f' is not defined"),
     "does not load": ("1 // 0", [[1]], "f(1)", ZERO),
-    "returns an object": ("f = lambda x: [object()]", [[1]], "f(1)", "[<object object>] is no plain data"),
+    "returns an object": ("f = lambda x: [object()]", [[1]], "f(1)", "[<object object>] is not plain data"),
     "never ends": ("def f(x):\n    while 1: pass", [[1]], "f(1)", "time limit"),
-    "takes too much": ("f = str", LARGE, f"f('{'a' * 197}", "its arguments are larger than 1048576 bytes"),
+    "takes too much": ("f = str", LARGE, f"f('{'a' * 197}", "its arguments are larger than 524288 bytes"),
 }
 
 

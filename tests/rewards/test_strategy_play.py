@@ -30,6 +30,9 @@ def play(body: str, sandbox: Sandbox, *, kind=SMALL, seed=1, rules=RULES):
     return game
 
 
+NESTED_KEYS = "d = {1: 1}\n    for _ in range(29): d = {iter([d]): 1}\n    return d"
+
+
 @pytest.mark.parametrize(
     ("body", "ending", "error"),
     [
@@ -43,6 +46,10 @@ def play(body: str, sandbox: Sandbox, *, kind=SMALL, seed=1, rules=RULES):
         ("raise SystemExit", "exception", "SystemExit"),
         ("import os; os._exit(0)", "exception", "it has ended"),
         ("return lambda: 'a'", "illegal", "which is no key"),
+        ("return 10**5000", "exception", "ValueError: an integer of more than 4300 digits"),
+        ("return 10**4000", "illegal", "returned '1000"),
+        ("return iter('a')", "illegal", "returned '<list_iterator object>', which is no key"),
+        (NESTED_KEYS, "illegal", "returned '{<list_iterator object>: 1}', which is no key"),
     ],
 )
 def test_a_game_ends_by_the_first_answer_that_the_rules_do_not_know(body, ending, error, sandbox):

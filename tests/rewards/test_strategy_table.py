@@ -24,10 +24,16 @@ def sandbox():
         yield opened
 
 
+def children_of(pid):
+    return [
+        child for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()
+    ]
+
+
 def zygotes_children(sandbox):
-    """What runs below the zygotes when they wait: nothing."""
-    paths = [Path(f"/proc/{zygote._process.pid}/task") for zygote in sandbox._idle]
-    return "".join(path.read_text() for task in paths for path in task.glob("*/children"))
+    """What runs below the zygotes when they wait: nothing. Above each lies its keeper."""
+    zygotes = [zygote for idle in sandbox._idle for zygote in children_of(idle._process.pid)]
+    return [child for zygote in zygotes for child in children_of(zygote)]
 
 
 def replayed(game, rules):
@@ -55,7 +61,7 @@ def test_run_all_the_same_nothing_is_gained_by(name, sandbox):
     assert game.ending in cheat.endings, game
     assert (game.largest, game.score) == replayed(game, SHORT)
     assert (game.ending == "success") == (game.largest >= LARGE.target)
-    assert zygotes_children(sandbox) == ""
+    assert zygotes_children(sandbox) == []
 
 
 @pytest.mark.parametrize("name", [name for name, cheat in CHEATS.items() if cheat.endings == ("stuck",)])

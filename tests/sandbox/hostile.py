@@ -4,6 +4,9 @@ They follow section 6 of ../shared/sandbox.md; its numbers stand behind. HOST_SA
 too, where neither system calls nor files are restricted: machine and verdict stay whole.
 """
 
+from rlnb.sandbox import Limits
+
+LIMITS = Limits(cpu_seconds=0.5, memory_mib=256)
 ERROR = ("runtime_error",)
 TIMEOUT = ("timeout",)
 MEMORY = ("memory_exceeded", "runtime_error")
@@ -78,9 +81,20 @@ PROCESSES = {
     "10,000 threads (43)": (
         "import threading, time\n"
         "for _ in range(10000): threading.Thread(target=time.sleep, args=(9,)).start()", NOT_OK),
+    "4,000 small threads": (
+        "import _thread, time\n_thread.stack_size(32768)\n"
+        "for _ in range(4000): _thread.start_new_thread(time.sleep, (9,))\ntime.sleep(9)", ("killed",)),
     "kills its parent (44)": ("import os; os.kill(os.getppid(), 9)", ERROR),
     "kills everybody (45)": ("import os; os.kill(-1, 9)", ERROR),
 }  # fmt: skip
+
+
+def refused(act):
+    """A program that raises where the call itself is refused. Where it is allowed, there is no such file."""
+    path = "os.path.join(os.path.dirname(os.__file__), 'missing')"
+    return f"import os\ntry: {act.format(path)}\nexcept FileNotFoundError: pass"
+
+
 FILES = {
     "reads /etc/passwd (48)": ("open('/etc/passwd').read()", ERROR),
     "lists the home folder (49)": ("import os; os.listdir(os.path.expanduser('~root'))", ERROR),
@@ -94,6 +108,21 @@ FILES = {
     "20,000 files (58)": ("for i in range(20000): open(str(i), 'w').close()", (*NOT_OK, *OK)),
     "its parent's environment (60)": ("import os; open(f'/proc/{os.getppid()}/environ').read()", ERROR),
     "its parent's memory (60b)": ("import os; open(f'/proc/{os.getppid()}/mem', 'rb')", ERROR),
+    "empties what it may read": (refused("os.open({}, os.O_RDONLY | os.O_TRUNC)"), ERROR),
+    "empties what it does not open": (refused("os.open({}, 3 | os.O_TRUNC)"), ERROR),
+    "shortens a file": (refused("os.truncate({}, 0)"), ERROR),
+    "sets the times of a file": (refused("os.utime({}, ns=(1, 2))"), ERROR),
+    "sets the times of its own file": ("import os; open('x', 'w').close(); os.utime('x', ns=(1, 2))", ERROR),
+    "a lease": ("import fcntl, json, os; fcntl.fcntl(os.open(json.__file__, 0), 1024, 1)", ERROR),
+    "watches a folder": ("import fcntl, os; fcntl.fcntl(os.open('.', 0), 1026, 1)", ERROR),
+    "locks, which do nothing": (
+        "import fcntl, json, os\na, b = (os.open(json.__file__, 0) for _ in 'ab')\n"
+        "for fd in (a, b): fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "fcntl.lockf(a, fcntl.LOCK_SH | fcntl.LOCK_NB)", OK),
+    "a database in its folder": (
+        "import sqlite3\nd = sqlite3.connect('x.db')\nd.execute('create table t (a)')\n"
+        "d.execute('insert into t values (3)')\nd.commit()\n"
+        "assert sqlite3.connect('x.db').execute('select a from t').fetchall() == [(3,)]", OK),
     "its own descriptors (60c)": ("import os; os.listdir('/proc/self/fd')", ERROR),
 }  # fmt: skip
 NETWORK = {
@@ -115,7 +144,13 @@ def system_call(x86_64: int, aarch64: int, *arguments: int) -> str:
     )
 
 
+OWNER = "import fcntl, os, socket\na, b = socket.socketpair()\n"
 KERNEL = {
+    "its parent gets signals of a stream": (OWNER + "fcntl.fcntl(a, fcntl.F_SETOWN, os.getppid())", ERROR),
+    "it gets signals of a stream": (OWNER + "fcntl.fcntl(a, fcntl.F_SETFL, os.O_ASYNC)", ERROR),
+    "SIGKILL as the signal of a stream": (OWNER + "fcntl.fcntl(a, 10, 9)", ERROR),
+    "its parent's CPU time": ("import os, time; time.clock_gettime((~os.getppid() << 3) | 2)", ERROR),
+    "its parent's scheduler": ("import os; os.sched_getscheduler(os.getppid() or 1)", ERROR),
     "ptrace (66)": (system_call(101, 117, 0, 0, 0, 0), ERROR),
     "unshare (67)": (system_call(272, 97, 0x10000000), ERROR),
     "mount (68)": (system_call(165, 40, 0, 0, 0, 0, 0), ERROR),
@@ -146,7 +181,15 @@ VERDICT = {
     "another exit": ("import sys, threading\nthreading._shutdown = lambda: sys.exit(0)\n1 / 0", ERROR),
 }  # fmt: skip
 STANDARD = {**TIME, **MEMORY_CASES, **PARSER, **STREAMS, **PROCESSES, **FILES, **NETWORK, **KERNEL, **VERDICT}
+# What no kernel and no user may let through.
+BOUNDARIES = {**PROCESSES, **FILES, **NETWORK, **KERNEL}
 HOST_SAFETY = {
     **TIME, **PARSER, **STREAMS, **VERDICT,
     **{name: case for name, case in MEMORY_CASES.items() if "(16)" not in name},
 }  # fmt: skip
+
+
+def unsafe(executions, cases):
+    """The programs that ended otherwise than is safe: {name: how}."""
+    ends = zip(cases.items(), executions, strict=True)
+    return {name: (end.status, end.error) for (name, (_, safe)), end in ends if end.status not in safe}

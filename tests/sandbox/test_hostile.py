@@ -5,14 +5,13 @@ from pathlib import Path
 
 import hostile
 import pytest
+from patched import patch_script
 
-from rlnb.sandbox import Limits, Sandbox
-
-LIMITS = Limits(cpu_seconds=0.5, memory_mib=256)
+from rlnb.sandbox import Sandbox
 
 
 def open_sandbox(**options):
-    return Sandbox(LIMITS, num_workers=1, **options)
+    return Sandbox(hostile.LIMITS, num_workers=1, **options)
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +29,14 @@ def basic():
         yield sandbox
 
 
+def children_of(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 def zygotes_children(sandbox):
     """What runs below the zygote when it waits: nothing."""
-    pid = sandbox._idle[0]._process.pid
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    (zygote,) = children_of(sandbox._idle[0]._process.pid)
+    return children_of(zygote)
 
 
 @pytest.mark.parametrize("name", hostile.STANDARD)
@@ -41,7 +44,7 @@ def test_at_level_standard_a_program_that_tries(name, standard):
     program, safe = hostile.STANDARD[name]
     execution = standard.run(program)
     assert execution.status in safe, execution
-    assert zygotes_children(standard) == ""
+    assert zygotes_children(standard) == []
     assert standard.run("print(1)").stdout == "1\n"
 
 
@@ -50,18 +53,86 @@ def test_at_level_basic_a_program_that_tries(name, basic):
     program, safe = hostile.HOST_SAFETY[name]
     execution = basic.run(program)
     assert execution.status in safe, execution
-    assert zygotes_children(basic) == ""
+    assert zygotes_children(basic) == []
     assert basic.run("print(1)").stdout == "1\n"
 
 
-def test_at_level_basic_what_a_program_starts_is_ended_with_it(basic):
-    daemon = (
-        "import os, time\n"
-        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(99)\n    os._exit(0)\n"
-        "time.sleep(.1); print(1)"
+DAEMON = """
+import os, signal, time
+zygote = os.getppid()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        {first}
+        time.sleep(99)
+    os._exit(0)
+time.sleep(.2); print(1)
+"""
+KILL = "os.kill(zygote, signal.SIGKILL)"
+
+
+def processes_of(folder):
+    """The numbers of all processes that were started for the programs of this folder."""
+    commands = {path.parent.name: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")}
+    return {pid for pid, command in commands.items() if folder.encode() in command}
+
+
+@pytest.mark.parametrize("first", ["pass", KILL], ids=["leaves it", "kills its zygote"])
+def test_at_level_basic_no_daemon_is_left_by_a_program_that(first, basic):
+    """The zygote is the first process in a namespace of its own: there nothing kills it."""
+    keeper, folder = basic._idle[0]._process.pid, basic._idle[0].folder
+    (zygote,) = children_of(keeper)
+    assert basic.run(DAEMON.format(first=first)).stdout == "1\n"
+    assert processes_of(folder) == {str(keeper), zygote}
+
+
+def test_without_a_namespace_the_keeper_ends_the_daemon_of_a_program_that_kills_its_zygote(
+    monkeypatch, tmp_path
+):
+    patch_script(monkeypatch, tmp_path, "_zygote.py", "and _variation is None:", "and False:")
+    with open_sandbox(require="basic", without=("namespaces", "files", "system calls")) as sandbox:
+        assert sandbox.run(DAEMON.format(first=KILL)).status == "killed"
+    assert processes_of(str(tmp_path)) == set()
+
+
+def test_at_level_basic_shared_memory_and_messages_go_with_the_program(basic):
+    def listed():
+        return [Path(f"/proc/sysvipc/{kind}").read_text() for kind in ("shm", "sem", "msg")]
+
+    share = (
+        "import ctypes\nlibc = ctypes.CDLL(None)\n"
+        "new = 0o3600\n"
+        "shared = libc.shmget(99, 4096, new), libc.semget(99, 1, new), libc.msgget(99, new)\n"
+        "print(min(shared) >= 0)"
     )
-    assert basic.run(daemon).stdout == "1\n"
-    assert zygotes_children(basic) == ""
+    queue = "import ctypes; print(ctypes.CDLL(None).mq_open(b'/rlnb', 0o102, 0o600, None))"
+    before = listed()
+    assert [basic.run(share).stdout for _ in range(2)] == ["True\n", "True\n"]  # the second one makes its own
+    assert basic.run(queue).stdout == "-1\n"
+    assert listed() == before
+
+
+PAIRS = {
+    "a file's times": (
+        "import os\ntry: os.utime({victim!r}, ns=(7, 7))\nexcept OSError: pass",
+        "import os; print(os.stat({victim!r}).st_mtime_ns == 7)",
+    ),
+    "the flags of its input": (
+        "import fcntl, os; fcntl.fcntl(0, fcntl.F_SETFL, os.O_APPEND | os.O_NONBLOCK)",
+        "import fcntl, os; print(bool(fcntl.fcntl(0, fcntl.F_GETFL) & (os.O_APPEND | os.O_NONBLOCK)))",
+    ),
+    "a name in its folder": ("open('left', 'w').close()", "import os; print(os.path.exists('left'))"),
+    "a umask": ("import os; os.umask(0)", "import os; print(os.umask(0) == 0)"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_no_program_tells_the_next_one_anything_by(name, standard, tmp_path):
+    victim = tmp_path / "victim"
+    victim.touch()
+    tells, reads = (program.format(victim=str(victim)) for program in PAIRS[name])
+    assert standard.run(tells).status == "ok"
+    assert standard.run(reads).stdout == "False\n"
 
 
 def test_nothing_was_written_outside(standard):

@@ -1,71 +1,21 @@
 """Whatever a program does, its run ends, says how, and leaves nothing behind."""
 
 import os
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from rlnb.errors import SandboxUnavailable
-from rlnb.sandbox import Limits, Sandbox, zygotes
+from rlnb.sandbox import Limits, Sandbox
 
 FAST = Limits(cpu_seconds=0.5)
-
-
-@pytest.fixture
-def own_folder(tmp_path, monkeypatch):
-    """Programs' folders lie where no other process puts any."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
 def sandbox():
     with Sandbox(num_workers=2) as opened:
         yield opened
-
-
-def children() -> set[str]:
-    """The direct children of this process, dead ones too."""
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        found |= set((task / "children").read_text().split())
-    return found
-
-
-def children_of(pid: str) -> set[str]:
-    """The direct children of another process, dead ones too."""
-    try:
-        return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    except OSError:
-        return set()
-
-
-def is_running(pid: str) -> bool:
-    """Whether a process is there and not only waiting for somebody to notice its end."""
-    status = Path(f"/proc/{pid}/status")
-    try:
-        return "State:\tZ" not in status.read_text()
-    except OSError:
-        return False
-
-
-def wait_for(condition, *, seconds=20.0):
-    """Wait until a condition holds; fails where it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def leftovers() -> tuple[set[str], int, int, set[str]]:
-    """Children, threads, number of open descriptors and folders of programs."""
-    folders = set(os.listdir(tempfile.gettempdir()))
-    return children(), threading.active_count(), len(os.listdir("/proc/self/fd")), folders
 
 
 PROGRAMS = {
@@ -209,82 +159,6 @@ def test_executions_come_in_the_order_of_their_programs(sandbox):
     assert [execution.stdout for execution in executions] == [f"{number}\n" for number in range(8)]
 
 
-def test_nothing_is_left_behind(own_folder):
-    before = leftovers()
-    with Sandbox(FAST, num_workers=2) as sandbox:
-        sandbox.run_many(
-            ["print(1)", "1/0", "def (", "open('a', 'w')", "while True: print('x' * 99)", "\ud800"]
-        )
-    assert leftovers() == before
-
-
-def test_an_interrupt_ends_every_program_before_it_is_passed_on(own_folder):
-    before = leftovers()
-    with Sandbox(num_workers=2) as sandbox:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        started = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            sandbox.run_many(["import time; time.sleep(99)"] * 6)
-        assert time.monotonic() - started < 5
-        assert [grandchild for child in children() for grandchild in children_of(child)] == []
-        assert sandbox.run("print(1)").stdout == "1\n"  # and goes on
-    assert leftovers() == before
-
-
-@pytest.mark.parametrize("without", [(), ("namespaces", "files", "system calls")])
-def test_programs_and_zygotes_die_with_the_process_that_runs_them(tmp_path, without):
-    script = (
-        "from rlnb.sandbox import Sandbox\n"
-        f"sandbox = Sandbox(num_workers=1, require='none', without={without!r})\n"
-        "print('ready', flush=True)\n"
-        "sandbox.run('import time; time.sleep(99)')"
-    )
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout.readline() == b"ready\n"
-        wait_for(lambda: any(map(children_of, children_of(str(parent.pid)))))
-        zygote_pids = children_of(str(parent.pid))
-        family = zygote_pids.union(*map(children_of, zygote_pids))
-        parent.kill()
-    wait_for(lambda: not any(map(is_running, family)), seconds=3)
-    wait_for(lambda: os.listdir(tmp_path) == [], seconds=3)
-
-
-def test_a_folder_that_a_killed_process_left_goes_with_the_next_sandbox(own_folder, tmp_path):
-    """With the layer "files" a zygote may not remove its own."""
-    left = tmp_path / f"{zygotes.FOLDER_PREFIX}abcdefgh"
-    left.mkdir()
-    with Sandbox(num_workers=1) as first:
-        assert not left.exists()
-        with Sandbox(num_workers=1):
-            assert first.run("open('a', 'w')").status == "ok"  # the other one's folder stays
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_zygote_that_is_killed_while_it_waits_is_replaced():
-    before = children()
-    with Sandbox(num_workers=1) as sandbox:
-        (zygote,) = children() - before
-        os.kill(int(zygote), signal.SIGKILL)
-        wait_for(lambda: not is_running(zygote))
-        assert sandbox.run("print(1)").stdout == "1\n"
-
-
-def test_a_program_whose_zygote_is_killed_runs_again():
-    before = children()
-    with Sandbox(num_workers=1) as sandbox:
-        (zygote,) = children() - before
-        threading.Timer(0.5, os.kill, (int(zygote), signal.SIGKILL)).start()
-        executions = sandbox.run_many(["import time; time.sleep(1); print(1)", "print(2)"])
-    assert [execution.stdout for execution in executions] == ["1\n", "2\n"]
-
-
-def test_a_program_that_kills_its_zygotes_has_itself_to_blame():
-    with Sandbox(num_workers=1, require="basic", without=("files", "system calls")) as sandbox:
-        execution = sandbox.run("import os; os.kill(os.getppid(), 9)")
-    assert (execution.status, execution.error) == ("killed", "its zygote was lost: it ended")
-
-
 @pytest.mark.parametrize("without", [(), ("namespaces", "files", "system calls")])
 def test_a_program_holds_no_descriptor_however_many_its_trainer_has(without):
     trainers = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]
@@ -327,18 +201,6 @@ def test_what_one_program_leaves_is_not_there_for_the_next():
         assert sandbox.run("import os; print(os.listdir())").stdout == "[]\n"
 
 
-@pytest.mark.slow
-def test_ten_thousand_programs_leave_nothing_behind(own_folder):
-    before = leftovers()
-    with Sandbox(FAST, num_workers=2) as sandbox:
-        sandbox.run_many(["pass"] * 10)
-        warm = len(os.listdir("/proc/self/fd"))
-        executions = sandbox.run_many(f"print({number}); open('a', 'w').close()" for number in range(10_000))
-        assert len(os.listdir("/proc/self/fd")) == warm
-    assert [execution.stdout for execution in executions] == [f"{number}\n" for number in range(10_000)]
-    assert leftovers() == before
-
-
 def test_a_closed_sandbox_says_so():
     sandbox = Sandbox(num_workers=1)
     sandbox.close()
@@ -346,42 +208,3 @@ def test_a_closed_sandbox_says_so():
     with pytest.raises(SandboxUnavailable) as raised:
         sandbox.run("print(1)")
     assert str(raised.value) == "sandbox: it is closed and runs nothing more; make another `Sandbox`"
-
-
-def test_a_machine_that_starts_no_interpreter_is_named(monkeypatch, own_folder):
-    before = leftovers()
-    monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
-    with pytest.raises(SandboxUnavailable) as raised:
-        Sandbox(num_workers=1)
-    assert str(raised.value) == (
-        "sandbox: no program can be run ([Errno 2] No such file or directory: '/no/such/python')"
-    )
-    assert leftovers() == before
-
-
-def test_an_interpreter_that_breaks_is_named(monkeypatch, tmp_path):
-    broken = tmp_path / "zygote.py"
-    broken.write_text("raise SystemError('broken')")
-    monkeypatch.setattr(zygotes, "SCRIPT", str(broken))
-    with pytest.raises(SandboxUnavailable) as raised:
-        Sandbox(num_workers=1)
-    assert str(raised.value) == "sandbox: no program can be run (it ended: SystemError: broken)"
-
-
-def test_an_interpreter_that_never_starts_is_waited_for_no_longer_than_that(monkeypatch, tmp_path):
-    slow = tmp_path / "zygote.py"
-    slow.write_text("import time; time.sleep(99)")
-    monkeypatch.setattr(zygotes, "SCRIPT", str(slow))
-    monkeypatch.setattr(zygotes, "START_SECONDS", 0.3)
-    with pytest.raises(SandboxUnavailable) as raised:
-        Sandbox(num_workers=1)
-    assert str(raised.value) == "sandbox: no program can be run (it did not answer in 0.3 s)"
-
-
-def test_a_sandbox_that_can_start_no_more_programs_is_nobodys_fault(monkeypatch):
-    with Sandbox(num_workers=1) as sandbox:
-        sandbox._idle.pop().close()
-        monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
-        execution = sandbox.run("print(1)")
-    assert execution.status == "sandbox_error"
-    assert execution.error == "[Errno 2] No such file or directory: '/no/such/python'"

@@ -1,0 +1,95 @@
+"""What ends and removes all that programs and zygotes leave: the zygote's keeper, a process of its own.
+
+The layers bind the zygote, not the keeper, so it may look into /proc and remove the folder. Standard library
+only.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+import time
+
+LOOK_AT_TRAINER_SECONDS = 1.0
+THREADS = struct.Struct("i")  # their number, in answer to one byte
+CHUNK = 65536
+
+
+def keep(zygote: int, link: socket.socket, trainer: int) -> None:
+    """Count a program's threads when asked, until the zygote or the trainer ends; then end what is left."""
+    children = f"/proc/{zygote}/task/{zygote}/children"
+    while True:
+        if select.select([link], [], [], LOOK_AT_TRAINER_SECONDS)[0]:
+            if not link.recv(1):
+                break
+            link.send(THREADS.pack(num_threads(children)))
+        if os.getppid() != trainer:
+            break
+    os.kill(zygote, signal.SIGKILL)
+    os.waitpid(zygote, 0)
+    end_children(os.open("/proc/thread-self/children", os.O_RDONLY))
+
+
+def ask_num_threads(link: socket.socket) -> int:
+    """Ask the keeper, from the zygote, how many threads the program has."""
+    link.send(b"?")
+    (number,) = THREADS.unpack(link.recv(THREADS.size, socket.MSG_WAITALL))
+    return int(number)
+
+
+def num_threads(children: str) -> int:
+    """Return how many threads the oldest process in a list of children has, 0 once it has ended."""
+    try:
+        with open(children) as listed, open(f"/proc/{listed.read().split()[0]}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[17])
+    except (OSError, IndexError):
+        return 0
+
+
+def remove(folder: str) -> None:
+    """Remove the programs' folder where it is still there: a zygote with one in memory has removed it."""
+    with contextlib.suppress(FileNotFoundError):
+        empty(folder)
+        os.rmdir(folder)
+
+
+def end_children(children: int, seconds: float = 5.0) -> bool:
+    """Kill whatever a program has left running: orphans come to this process. Return False where that fails.
+
+    children: descriptor of the list of this process's children.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return True
+        os.lseek(children, 0, os.SEEK_SET)
+        # The first process of a namespace may end all others; elsewhere that would be everybody.
+        pids = [-1] if os.getpid() == 1 else map(int, os.read(children, CHUNK).split())
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+    return False
+
+
+def empty(folder: str) -> bool:
+    """Remove what a program left in the folder. False where something stays."""
+    with os.scandir(folder) as entries:
+        left = list(entries)
+    if not left:
+        return True
+    import shutil  # for the few programs that leave something: every program would pay for its pages
+
+    for entry in left:
+        if entry.is_dir(follow_symlinks=False):
+            with contextlib.suppress(RecursionError):
+                shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
+    return not os.listdir(folder)
