@@ -9,14 +9,17 @@ import types
 from collections.abc import Iterator
 
 from rlnb.tasks.extraction import UNREADABLE, parse
+from rlnb.tasks.reflection import HARMLESS_IN_PROGRAMS, READERS, WITHHELD, dunder_in, made_up_reads
+from rlnb.tasks.reflection import leads_out as attribute_leads_out
 from rlnb.tasks.strategy_checks import FUNCTIONS, LONGEST_PROGRAM, shown
 
 CHANCE = "which differs from run to run; draw from random.Random(7), say"
 CLOCK = "which reads the clock; write the moment as a constant"
-MACHINE = "which tells of this machine; compute from what the program holds"
+MACHINE = "which tells of this machine or of its Python; compute from what the program holds"
 OUTSIDE = "which reaches out of the program; write what it needs as a constant"
 ADDRESS = "which differs from run to run; compute from the value itself"
 HIDDEN_IMPORT = "which hides what is imported; write an import statement"
+HIDDEN_NAME = "on a text that only the run makes up; write the text itself at that place"
 HIDDEN_CODE = "on a text that only the run makes up; write the code itself"
 MODULE_AS_VALUE = "which hides what is read from it; write out the name behind the dot"
 ALLOWED_MODULES = (
@@ -46,16 +49,8 @@ FORBIDDEN_NAMES = {
     **dict.fromkeys(("hash", "id"), ADDRESS),
     "__import__": HIDDEN_IMPORT,
 }  # fmt: skip
-# Of anything. __mro__, __bases__ and __dict__ of a class or an object are its own: what they lead to is here.
-FORBIDDEN_ATTRIBUTES = {
-    **dict.fromkeys(
-        ("__builtins__", "__cached__", "__code__", "__file__", "__globals__", "__loader__", "__path__",
-         "__self__", "__sizeof__", "__spec__", "__subclasses__", "__traceback__", "ag_frame",
-         "cr_frame", "f_back",
-         "f_builtins", "f_globals", "f_locals", "gi_code", "gi_frame", "tb_frame"), MACHINE),
-    "__hash__": ADDRESS,
-    "__import__": HIDDEN_IMPORT,
-}  # fmt: skip
+# Of anything; further ones are those that `reflection` knows no harmless use of.
+FORBIDDEN_ATTRIBUTES = {"__hash__": ADDRESS, "__import__": HIDDEN_IMPORT}
 RUNNING_TEXT = frozenset(("compile", "eval", "exec"))
 NOW = frozenset(("astimezone", "fromtimestamp", "now", "timestamp", "today", "utcnow"))
 HARMLESS_IN = {
@@ -131,14 +126,18 @@ def faults_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
             faults += name_faults(node, run.get(id(node)))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "object":
             faults.append(f"uses object(), {ADDRESS}")
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "_" in node.value:
-            hidden = next((n for n in FORBIDDEN_ATTRIBUTES if n[0] == "_" and n in node.value), "")
-            faults += [f"has {hidden} in a text, {FORBIDDEN_ATTRIBUTES[hidden]}"] if hidden else []
+        elif isinstance(node, ast.Constant) and (hidden := dunder_in(node.value, HARMLESS_IN_PROGRAMS)):
+            faults.append(f"has {shown(hidden)} in a text, {FORBIDDEN_ATTRIBUTES.get(hidden, MACHINE)}")
+        elif isinstance(node, ast.MatchClass):
+            faults += [said for name in node.kwd_attrs if (said := attribute_fault(name))]
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             module = "" if id(node) in behind_dots else module_at(node, modules)
             if module == "sys" or (module and getattr(node, "id", "") not in rebound):
                 faults.append(f"uses the module {module} as a value, {MODULE_AS_VALUE}")
         yield from ((line, said) for said in faults)
+    for node, name in made_up_reads(tree, attribute_fault):
+        if not isinstance(node, ast.Name) or name not in own:
+            yield node.lineno, f"uses {name} {HIDDEN_NAME}"
 
 
 def modules_of(tree: ast.Module) -> dict[str, str]:
@@ -181,8 +180,12 @@ def import_faults(node: ast.AST, seeded: bool) -> Iterator[str]:
                 yield f"imports {shown(name)}, {UNLISTED}"
     if isinstance(node, ast.ImportFrom):
         for name in sorted({alias.name for alias in node.names}):
-            if leads_out(node.module or "", name):
+            if leads_out(node.module or "", name) or name in READERS and renames(node, name):
                 yield f"imports {shown(name)} from {node.module}, {MACHINE}"
+
+
+def renames(node: ast.ImportFrom, name: str) -> bool:
+    return any(alias.name == name and alias.asname not in (None, name) for alias in node.names)
 
 
 def leads_out(module: str, name: str) -> bool:
@@ -191,6 +194,8 @@ def leads_out(module: str, name: str) -> bool:
         return name not in HARMLESS_IN[module]
     if module not in ALLOWED_MODULES or f"{module}.{name}" in ALLOWED_MODULES:
         return False
+    if name in WITHHELD.get(module, set()) - READERS:
+        return True
     held = vars(importlib.import_module(module)).get(name)
     return name.startswith("_") and module != "__future__" or isinstance(held, types.ModuleType)
 
@@ -204,8 +209,15 @@ def attribute_faults(node: ast.AST, modules: dict[str, str], reads_dates: bool) 
         yield f"uses {node.attr}, {CLOCK}"
     elif leads_out(module, node.attr):
         yield f"uses {module}.{shown(node.attr)}, {MACHINE}"
-    elif node.attr in FORBIDDEN_ATTRIBUTES:
-        yield f"uses {node.attr}, {FORBIDDEN_ATTRIBUTES[node.attr]}"
+    elif said := attribute_fault(node.attr):
+        yield said
+
+
+def attribute_fault(name: str) -> str:
+    """Of an attribute of anything; "" for none."""
+    if name in FORBIDDEN_ATTRIBUTES or attribute_leads_out(name, HARMLESS_IN_PROGRAMS):
+        return f"uses {shown(name)}, {FORBIDDEN_ATTRIBUTES.get(name, MACHINE)}"
+    return ""
 
 
 def name_faults(node: ast.Name, call: ast.Call | None) -> Iterator[str]:

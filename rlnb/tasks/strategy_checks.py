@@ -1,12 +1,11 @@
 """Reading a strategy before it is run: what no honest one needs, and what a person should look at.
 
 The sandbox is what keeps a program from doing harm; what is here says in words why one is refused, and counts
-what is suspicious. Both read the syntax tree alone, so a program that makes up names as it runs passes them.
+what is suspicious. Both read the syntax tree alone, so some ways to make up names at run time pass.
 """
 
 import ast
 import importlib
-import re
 import symtable
 import types
 import warnings
@@ -14,6 +13,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from rlnb.tasks.extraction import UNREADABLE, parse
+from rlnb.tasks.reflection import (
+    DUNDER,
+    FORMATS,
+    HARMLESS_DUNDERS,
+    WITHHELD,
+    dunder_in,
+    leads_out,
+    made_up_reads,
+)
 
 ALLOWED_MODULES = (
     "bisect",
@@ -30,27 +38,15 @@ ALLOWED_MODULES = (
     "typing",
 )
 SUBMODULES = ("collections.abc",)
-# Public, and no part of playing: what evaluates text or reads attributes by name, what no seed repeats.
-WITHHELD = {
-    "dataclasses": {"make_dataclass"},
-    "functools": {"singledispatch", "singledispatchmethod"},
-    "operator": {"attrgetter", "methodcaller"},
-    "random": {"SystemRandom"},
-    "typing": {"ForwardRef", "evaluate_forward_ref", "get_type_hints"},
-}
 # fmt: off
 FORBIDDEN_NAMES = frozenset((
     "breakpoint", "compile", "delattr", "eval", "exec", "exit", "getattr", "globals", "help", "input",
     "locals", "open", "quit", "setattr", "vars",
 ))
 FORBIDDEN_ATTRIBUTES = frozenset((
-    "_getframe", "_os", "_sys", "_urandom", "builtins", "f_back", "f_builtins", "f_code", "f_globals",
-    "f_locals", "importlib", "inspect", "modules", "os", "subprocess", "sys",
+    "_os", "_sys", "_urandom", "builtins", "importlib", "inspect", "modules", "os", "subprocess", "sys",
 ))
 # fmt: on
-FRAME_PREFIXES = ("ag_", "cr_", "gi_", "tb_")
-HARMLESS_DUNDERS = frozenset(("__init__", "__main__", "__name__", "__post_init__", "__slots__"))
-DUNDER = re.compile(r"__[^\W_]\w*?__")
 LONGEST_PROGRAM = 2**14  # characters: the time to parse may grow with the square
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -147,7 +143,7 @@ def from_fault(node: ast.ImportFrom) -> str:
 
 def attribute_fault(name: str, module: str = "") -> str:
     """module: that the attribute is one of, if known."""
-    if is_dunder(name) or name in FORBIDDEN_ATTRIBUTES or name.startswith(FRAME_PREFIXES):
+    if leads_out(name, HARMLESS_DUNDERS) or name in FORBIDDEN_ATTRIBUTES:
         return f"reads the attribute {shown(name)}, which reaches out of the program"
     if module and (name.startswith("_") or (module in ALLOWED_MODULES and name in withheld_names(module))):
         return f"uses {module}.{shown(name)}, which no strategy needs"
@@ -156,8 +152,7 @@ def attribute_fault(name: str, module: str = "") -> str:
 
 def text_fault(value: object) -> str:
     """Names in texts are for str.format and the like."""
-    found = (match[0] for match in DUNDER.finditer(value)) if isinstance(value, str) else ()
-    name = next((name for name in found if is_dunder(name)), "")
+    name = dunder_in(value, HARMLESS_DUNDERS)
     return f"has {shown(name)} in a text, which names what reaches out of the program" if name else ""
 
 
@@ -197,21 +192,18 @@ def withheld_names(module: str) -> frozenset[str]:
 def forbidden_names(tree: ast.Module, scopes: list[symtable.SymbolTable]) -> Iterator[tuple[int, str]]:
     """Uses of FORBIDDEN_NAMES where they may mean Python's; a function may have a local `input` or `open`.
 
-    getattr is refused only where the attribute's name is not written out.
+    getattr and str.format are refused only where the attribute's name or the template is not written out.
     """
-    written_out = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and root_of(node.func) == "getattr" and len(node.args) in (2, 3):
-            asked = node.args[1]
-            if not isinstance(asked, ast.Constant) or not isinstance(asked.value, str):
-                continue
-            if not attribute_fault(asked.value):
-                written_out.add(id(node.func))
+    made_up = set()
+    for use, name in made_up_reads(tree, attribute_fault):
+        made_up.add(id(use))
+        if name in FORMATS:
+            yield use.lineno, f"uses {name} on a text that is not written out, which no strategy needs"
     uses: dict[str, list[int]] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
             continue
-        if node.id in FORBIDDEN_NAMES and id(node) not in written_out:
+        if node.id in FORBIDDEN_NAMES and (node.id != "getattr" or id(node) in made_up):
             uses.setdefault(node.id, []).append(node.lineno)
     for scope in scopes:
         for symbol in scope.get_symbols():

@@ -219,7 +219,9 @@ REACHES = {
         ),
         EXCEPTION,
     ),
-    "a format made up at run time": Cheat(does("print(('{0.__glo' + 'bals__}').format(strategy))"), STUCK),
+    "a format made up at run time": Cheat(
+        does("print(('{0.__glo' + 'bals__}').format(strategy))"), STUCK, refused=True
+    ),
     "asks for the game by name": Cheat(does("game.state = 'success'"), EXCEPTION),
     "writes functions that others would ask": Cheat(
         does(

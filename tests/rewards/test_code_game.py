@@ -199,12 +199,13 @@ def test_the_opponent_reads_no_comment_and_the_program_that_it_reads_is_the_one_
     assert one.code.strip() == COMMENTED
 
 
-def test_a_program_cannot_tell_the_opponent_one_thing_and_print_another_by_reading_its_docstring(referee):
+def test_a_program_that_reads_its_docstring_is_refused_because_the_opponent_is_not_shown_it(referee):
     opponent = Recording()
     code = 'def f():\n    """The answer is 42."""\nprint(f.__doc__)'
     (one,) = played(referee, code, opponent=opponent)
-    assert opponent.calls == [(["def f():\n    pass\nprint(f.__doc__)"], ["None"])]
-    assert one.output == "None"
+    assert (one.kind, one.shown) == ("not_deterministic", "def f():\n    pass\nprint(f.__doc__)")
+    assert one.message.startswith("Line 3 uses __doc__, which tells of")
+    assert opponent.calls == []
 
 
 def test_the_answer_goes_on_from_the_prefix_of_the_prompt(referee):

@@ -142,6 +142,12 @@ FORBIDDEN = {
     "if 0: open = 1\nopen('x')": "Line 2 uses open, which no strategy needs.",
     "getattr(max, 'a' + 'b')": "Line 1 uses getattr, which no strategy needs.",
     "g = getattr": "Line 1 uses getattr, which no strategy needs.",
+    "('{0.__glo' + 'bals__}').format(max)": (
+        "Line 1 uses format on a text that is not written out, which no strategy needs."),
+    "'{0.__glo' + 'bals__}'.format(max)": (
+        "Line 1 uses format on a text that is not written out, which no strategy needs."),
+    "print('a'.join)\nf = str.format_map": (
+        "Line 2 uses format_map on a text that is not written out, which no strategy needs."),
     "getattr(max, 'gi_frame')": "Line 1 uses getattr, which no strategy needs.",
     "nonlocal x": "Line 1 is no Python: nonlocal declaration not allowed at module level.",
 }  # fmt: skip
@@ -153,6 +159,7 @@ FINE = [
     "def f(input): return input",
     "def f(board):\n    open = [board]\n    return open.pop()",
     "getattr(strategy, 'turn', 0)",
+    "print('{:>4}|{x.real}'.format(2, x=4))\nrow = '{} {}'\nprint(row.format(1, 2))",
     "class A:\n    def __init__(self): self.__x = super().__init__()\n    def __lt__(self, a): return True",
     '"""Not __class__ but a word on it."""',
     "for _ in range(10 ** 6): print(_)",
