@@ -5,7 +5,8 @@
 
 Each seed is a run of notebooks/gpt_oss_2048.ipynb at the cpu profile, in a directory of its own; finished
 ones are not run again, interrupted ones go on. Differences are after minus before, on held-out boards in a
-held-out wording.
+held-out wording. Each run draws boards of its own, so figures differ when this is repeated; to play the
+boards of an earlier run, pass --set board.same_as=DIR of that run.
 """
 
 import argparse

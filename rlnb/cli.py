@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_short_options(export, EXPORT_OPTIONS)
     export.set_defaults(command=_export)
 
-    compare = commands.add_parser("compare", help="two evaluations on MBPP: what was gained, what was lost")
+    compare = commands.add_parser("compare", help="two results of MBPP, or of gpt_oss_2048: what was gained")
     for name in ("first", "second"):
         compare.add_argument(name, metavar="RESULTS.json")
     compare.set_defaults(command=_compare)
@@ -267,9 +267,14 @@ def _run_ours(notebook: str, options: argparse.Namespace, chosen: Mapping[str, s
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from rlnb.evaluation.mbpp_comparison import compare_results, comparison_text
+    from rlnb.evaluation import mbpp_comparison, strategy_comparison
 
-    print(comparison_text(compare_results(options.first, options.second)))
+    if strategy_comparison.holds_strategies(options.first):
+        rows = strategy_comparison.compare_runs(options.first, options.second)
+        print(strategy_comparison.comparison_text(rows))
+    else:
+        compared = mbpp_comparison.compare_results(options.first, options.second)
+        print(mbpp_comparison.comparison_text(compared))
     return 0
 
 

@@ -70,6 +70,7 @@ def test_a_tiny_gpt_oss_loads_with_the_published_attention_and_adapters_and_writ
 
 def test_a_tiny_gpt_oss_is_trained_a_step_on_the_published_rewards(tiny_gpt_oss, tmp_path):
     params = published(tiny_gpt_oss, max_steps=1, gradient_accumulation_steps=1)
+    params = params.model_copy(update={"output_dir": str(tmp_path)})
     policy = load_policy(params.model, max_seq_length=params.model.max_seq_length)
     config = grpo_config(params.training, output_dir=tmp_path, seed=0, dtype="float32", use_gpu=False)
     with Sandbox(num_workers=1) as sandbox:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rlnb.display.tables import Table
 from rlnb.evaluation.compare import Estimate
-from rlnb.evaluation.strategies import measure_strategies
+from rlnb.evaluation.strategy_comparison import measure_strategies
 from rlnb.rewards.strategy_2048 import PRESETS, StrategyReferee, reason_of
 
 LONGEST_CODE = 600  # characters
@@ -39,7 +39,7 @@ def show_strategy_rewards(results: Sequence[Any]) -> Table:
 
 
 def show_strategy_comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Before and after, with intervals: `rlnb.evaluation.strategies.compare_strategies`."""
+    """Before and after, with intervals: `rlnb.evaluation.strategy_comparison.compare_strategies`."""
     return Table(
         ["measure", "before", "after", "difference"],
         [

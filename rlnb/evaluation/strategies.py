@@ -5,21 +5,25 @@ of that kind says nothing about 2048. Intervals draw boards as well as completio
 """
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from rlnb.evaluation.compare import Estimate, bootstrap_two_way
+from rlnb.evaluation.strategy_comparison import (
+    Played,
+    as_list,
+    compare_strategies,
+    measure_strategies,
+    record_of,
+    strategy_shares,
+)
 from rlnb.games.board2048 import KEYS, BoardKind
 from rlnb.games.queries2048 import QUERIES, queries_source
 from rlnb.machine import rank
 from rlnb.params.gpt_oss_2048 import HARD_BOARDS, GptOss2048Params
 from rlnb.policy import Policy, generate
-from rlnb.rewards.strategy_2048 import NO_STRATEGY_LEVEL, StrategyReferee, StrategyResult, board_seeds
+from rlnb.rewards.board_secret import BoardSecret
+from rlnb.rewards.strategy_2048 import NO_STRATEGY_LEVEL, StrategyReferee
 from rlnb.rewards.strategy_play import Rules
 from rlnb.runs import write_text
 from rlnb.sandbox import Sandbox
@@ -40,28 +44,25 @@ PLAYERS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Played:
-    """A judged completion. greedy: decoded at temperature 0, and played on more boards."""
-
-    kind: BoardKind
-    greedy: bool
-    completion: str
-    result: StrategyResult
-
-
-@dataclass(frozen=True)
 class StrategyEvaluation:
     """What is asked of a policy at every evaluation: the same boards, prompts and seeds each time."""
 
     params: GptOss2048Params
     referee: StrategyReferee
     kinds: tuple[BoardKind, ...]
+    secret: BoardSecret
 
     @classmethod
     def from_params(cls, params: GptOss2048Params, sandbox: Sandbox) -> "StrategyEvaluation":
-        """What a notebook's parameters ask for, with a referee of its own: it counts nothing for training."""
+        """Return what a notebook's parameters ask for, on boards of the run in `params.output_dir`.
+
+        It has a referee of its own, which counts nothing for training. Raises ParamsError as
+        `BoardSecret.of_run`, which draws the run's secret where there is none yet.
+        """
+        secret = BoardSecret.of_run(params)
         names = HARD_BOARDS if params.evaluation.boards == "hard" else params.board.kinds
-        return cls(params, referee_of(params, sandbox), tuple(BoardKind.parse(name) for name in names))
+        kinds = tuple(BoardKind.parse(name) for name in names)
+        return cls(params, referee_of(params, sandbox), kinds, secret)
 
     def __call__(self, policy: Policy, *, progress: Callable[[int, int], None] | None = None) -> list[Played]:
         """Judge sampled and greedy completions for each kind of board; keeps the random state."""
@@ -94,9 +95,9 @@ class StrategyEvaluation:
         ]
 
     def seeds_of(self, kind: BoardKind, *, greedy: bool) -> list[int]:
-        """Of the held-out boards: those of sampled completions, then others for greedy ones."""
+        """Return seeds of the held-out boards: those of sampled completions, or others for greedy ones."""
         asked = self.params.evaluation
-        seeds = board_seeds("held out", kind, num_boards=asked.num_boards + asked.num_greedy_boards)
+        seeds = self.secret.seeds("held out", kind, num_boards=asked.num_boards + asked.num_greedy_boards)
         return seeds[asked.num_boards :] if greedy else seeds[: asked.num_boards]
 
     def players(self) -> dict[str, list[Played]]:
@@ -104,7 +105,7 @@ class StrategyEvaluation:
         keys = KEYS[self.params.board.keys]
         corner = [keys["left"], keys["down"], keys["right"], keys["up"]]
         rules = replace(self.referee.rules, queries=queries_source(keys))  # also where the model has none
-        others = StrategyEvaluation(self.params, replace(self.referee, rules=rules, _results={}), self.kinds)
+        others = replace(self, referee=replace(self.referee, rules=rules, _results={}))
         return {
             name: [
                 one
@@ -164,80 +165,12 @@ def strategy_prompt(params: GptOss2048Params, kind: BoardKind, wording: int, pol
     )
 
 
-def score_matrices(
-    played: Sequence[Played], *, greedy: bool, honest: bool = False
-) -> dict[BoardKind, np.ndarray]:
-    """For each kind of board the scores, float (num_completions, num_boards); of honest ones alone if asked.
-
-    Completions with a game that the sandbox failed are left out, and kinds without any completion.
-    """
-    rows: dict[BoardKind, list[tuple[float, ...]]] = {}
-    for one in played:
-        is_whole = len(one.result.board_scores) == len(one.result.baselines)
-        if one.greedy == greedy and is_whole and (one.result.is_honest or not honest):
-            rows.setdefault(one.kind, []).append(one.result.board_scores)
-    return {kind: np.asarray(own, dtype=float) for kind, own in rows.items()}
-
-
-def measure_strategies(played: Sequence[Played]) -> dict[str, Estimate]:
-    """What was measured, each with its interval: score, skill (of honest ones), greedy score; no more apart.
-
-    "skill" and "greedy_skill" are missing where nothing was honest.
-    """
-    matrices = {
-        "score": score_matrices(played, greedy=False),
-        "skill": score_matrices(played, greedy=False, honest=True),
-        "greedy_score": score_matrices(played, greedy=True),
-        "greedy_skill": score_matrices(played, greedy=True, honest=True),
-    }
-    return {name: bootstrap_two_way(list(scores.values())) for name, scores in matrices.items() if scores}
-
-
-def strategy_shares(played: Sequence[Played]) -> dict[str, float]:
-    """Shares and counts of the sampled completions: valid, honest, won, distinct programs."""
-    results = [one.result for one in played if not one.greedy]
-    total = max(1, len(results))
-    return {
-        "valid_share": sum(result.is_valid for result in results) / total,
-        "honest_share": sum(result.is_honest for result in results) / total,
-        "win_share": sum(result.win_share for result in results) / total,
-        "distinct_programs": float(len({result.code for result in results if result.code})),
-    }
-
-
 def strategy_heldout_metrics(played: Sequence[Played]) -> dict[str, float]:
     """The means under their metric names, `heldout/strategy/<measure>`."""
     if not played:
         return {}
     means = {name: estimate.value for name, estimate in measure_strategies(played).items()}
     return {f"heldout/strategy/{name}": value for name, value in (means | strategy_shares(played)).items()}
-
-
-def compare_strategies(before: Sequence[Played], after: Sequence[Played]) -> list[dict[str, Any]]:
-    """A row a measure: before, after, and where it is a mean over boards the difference with its interval.
-
-    Of skill only the kinds of boards on which something was honest both times are compared; `boards` names
-    the kinds where they are not all.
-    """
-    rows: list[dict[str, Any]] = []
-    if not before or not after:
-        return rows
-    for name in ("score", "skill", "greedy_score", "greedy_skill"):
-        greedy, honest = name.startswith("greedy"), name.endswith("skill")
-        old, new = (score_matrices(one, greedy=greedy, honest=honest) for one in (before, after))
-        common = [kind for kind in new if kind in old]
-        row: dict[str, Any] = {"measure": name}
-        for time, scores in (("before", old), ("after", new)):
-            shown = [scores[kind] for kind in common or scores]
-            row[time] = bootstrap_two_way(shown) if shown else None
-        if common:
-            row["difference"] = bootstrap_two_way([new[k] for k in common], [old[k] for k in common])
-        if len(common or old or new) < len({one.kind for one in before}):
-            row["boards"] = ", ".join(map(str, common or old or new))
-        rows.append(row)
-    first, second = strategy_shares(before), strategy_shares(after)
-    rows += [{"measure": name, "before": first[name], "after": second[name]} for name in first]
-    return rows
 
 
 def player_metrics(players: Mapping[str, Sequence[Played]]) -> dict[str, float]:
@@ -255,11 +188,13 @@ def save_strategies(
 ) -> None:
     """Write parameters, figures and every completion as JSON, whole or not at all; rank 0 alone does.
 
-    The comparison is that of "before" and "after".
+    The comparison is that of "before" and "after". "board_fingerprint" is `BoardSecret.fingerprint`:
+    figures of another run with the same one are of the same boards.
     """
     comparison = compare_strategies(played.get("before", ()), played.get("after", ()))
     results = {
         "params": params.model_dump(mode="json"),
+        "board_fingerprint": BoardSecret.of_run(params).fingerprint,
         "comparison": [
             {name: as_list(value) for name, value in row.items() if value is not None} for row in comparison
         ],
@@ -272,23 +207,3 @@ def save_strategies(
     }
     if rank() == 0:
         write_text(Path(path), json.dumps(results, indent=1) + "\n")
-
-
-def as_list(value: Any) -> Any:
-    """An estimate as [value, low, high]; anything else as it is."""
-    return [value.value, value.low, value.high] if isinstance(value, Estimate) else value
-
-
-def record_of(played: Played) -> dict[str, Any]:
-    """A judged completion as plain data; `replay` rebuilds each game from its seed and moves."""
-    result = played.result
-    return {
-        "board": str(played.kind),
-        "greedy": played.greedy,
-        "completion": played.completion,
-        "problem": result.problem,
-        "score": result.score,
-        "board_scores": list(result.board_scores),
-        "endings": dict(Counter(game.ending for game in result.games)),
-        "games": [[game.seed, game.ending, game.largest, game.moves] for game in result.games],
-    }

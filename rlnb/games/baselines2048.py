@@ -224,7 +224,10 @@ def measure(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Reached:
-    """Play a baseline of POLICIES on new games."""
+    """Play a baseline of POLICIES on new games.
+
+    seed: public, so that anybody can repeat the figures. These policies are ours and do not look for seeds.
+    """
     return reached(kind, name, play(kind, POLICIES[name], num_games, seed, progress=progress))
 
 

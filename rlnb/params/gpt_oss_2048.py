@@ -1,5 +1,6 @@
 """Parameters of notebooks/gpt_oss_2048.ipynb."""
 
+import os
 from collections.abc import Iterator
 from typing import Literal
 
@@ -17,6 +18,7 @@ from rlnb.params.sections import (
 from rlnb.params.training import TrainingParams
 
 HARD_BOARDS = ("4x4/2048", "5x5/8192")  # where two-move search still leaves room; 5x5/2048 does not
+SECRET_FILE = "board_secret"  # in a run's directory: what the seeds of its boards are made with
 
 
 class GptOssModelParams(ModelParams):
@@ -47,6 +49,17 @@ class BoardParams(Section):
     play_on: bool = Field(
         default=False, description="Go on beyond the winning tile until no move is left, for graded scores"
     )
+    same_as: str = Field(
+        default="",
+        description="Directory of another run, whose boards are played, for an exact comparison of the two; "
+        "empty = boards of its own",
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.same_as and not os.path.isfile(os.path.join(self.same_as, SECRET_FILE)):
+            yield Conflict(
+                "board.same_as", f"holds no {SECRET_FILE}; name the directory of a run of gpt_oss_2048"
+            )
 
     @field_validator("kinds")
     @classmethod

@@ -327,5 +327,8 @@ def weaknesses(
 
 
 def board_seeds(*parts: object, num_boards: int) -> list[int]:
-    """Seeds of the boards that belong to `parts`: ("training", 42, 7) to the 8th prompt of a run."""
+    """Return public seeds, for strategies of ours: whoever knows the parts can compute the tiles.
+
+    A model's strategies play on boards of `rlnb.rewards.board_secret.BoardSecret.seeds`.
+    """
     return [derived_seed(*parts, index) for index in range(num_boards)]

@@ -8,15 +8,16 @@ from rlnb.evaluation.strategies import strategy_prompt
 from rlnb.games.board2048 import BoardKind
 from rlnb.params.gpt_oss_2048 import GptOss2048Params
 from rlnb.policy import Policy
-from rlnb.rewards.strategy_2048 import board_seeds
+from rlnb.rewards.board_secret import BoardSecret
 from rlnb.training.grpo import prompt_order, prompts_of
 
 
 def strategy_dataset(params: GptOss2048Params, policy: Policy, config: GRPOConfig) -> Dataset:
     """The prompts of the whole run in order, each with its board and the seeds of its games.
 
-    Every prompt has new boards, the same for all completions of its group. Raises ParamsError where a prompt
-    and its completion would not fit into `model.max_seq_length`.
+    Every prompt has new boards, the same for all completions of its group and in every attempt of the run:
+    their seeds come from `BoardSecret.of_run`. Raises ParamsError as that does, and where a prompt and its
+    completion would not fit into `model.max_seq_length`.
     """
     rows = []
     for name in params.board.kinds:
@@ -32,8 +33,9 @@ def strategy_dataset(params: GptOss2048Params, policy: Policy, config: GRPOConfi
             f"write at least {needed}"
         )
     order = prompt_order(len(rows), prompts_of(config), seed=config.seed)
+    secret = BoardSecret.of_run(params)
     seeds = [
-        board_seeds("training", config.seed, position, num_boards=params.reward.num_boards)
+        secret.seeds("training", config.seed, position, num_boards=params.reward.num_boards)
         for position in range(len(order))
     ]
     return Dataset.from_list([rows[i] | {"seeds": own} for i, own in zip(order, seeds, strict=True)])

@@ -8,18 +8,21 @@ import pytest
 from rlnb.display.strategies import show_players
 from rlnb.evaluation.compare import bootstrap_two_way
 from rlnb.evaluation.strategies import (
-    Played,
     StrategyEvaluation,
-    compare_strategies,
-    measure_strategies,
     player_metrics,
     save_strategies,
-    score_matrices,
     strategy_heldout_metrics,
+)
+from rlnb.evaluation.strategy_comparison import (
+    Played,
+    compare_strategies,
+    measure_strategies,
+    score_matrices,
 )
 from rlnb.games.board2048 import BoardKind, replay
 from rlnb.metrics import METRICS
 from rlnb.params import load_params
+from rlnb.params.gpt_oss_2048 import SECRET_FILE
 from rlnb.policy import load_policy
 from rlnb.rewards.strategy_2048 import StrategyResult
 from rlnb.rewards.strategy_play import PlayedGame
@@ -33,8 +36,11 @@ BAD = fenced("    return None")
 
 
 @pytest.fixture(scope="module")
-def params():
+def params(tmp_path_factory):
     overrides = {"evaluation": {"num_boards": 6, "num_greedy_boards": 10, "num_samples": 3}}
+    run = tmp_path_factory.mktemp("run")
+    (run / SECRET_FILE).write_text("5e" * 32)  # the same boards whenever these tests run
+    overrides["output_dir"] = str(run)
     overrides["model"] = {"engine": "transformers", "dtype": "float32", "attention": "sdpa"}
     return load_params("gpt_oss_2048", profile="tiny", overrides=overrides, environ={})
 
