@@ -2,7 +2,15 @@
 
 
 class RlnbError(Exception):
-    """Base of the errors below; its message names the place, the value and the remedy."""
+    """Base of the errors below; its message names the place, the value and the remedy.
+
+    Characters that a terminal would obey or hide (escape codes, reversed text) are escaped in the message:
+    names and values in it come from files.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 class ParamsError(RlnbError):

@@ -227,6 +227,27 @@ def test_a_wrong_parameter_is_one_message_and_leaves_nothing(capsys):
     assert not Path("outputs").exists()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--set", "seed=0x" + "f" * 5000],
+        ["--set", "seed=" + ":".join(["59"] * 5000)],
+        ["--set", "tracking.run_name=\x1b[31mred\u202eevil"],
+        ["--profile", "mine.yaml"],
+        ["--out", "a\x1b[31m"],
+    ],
+    ids=["hex", "sexagesimal", "escape code", "NUL in a file", "escape code in a directory"],
+)
+def test_a_hostile_value_is_one_message_and_leaves_nothing(options, capsys):
+    write_notebook()
+    Path("mine.yaml").write_text("seed: 1\0")
+    before = set(Path().iterdir())
+    assert run(*options) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("rlnb: ") and message.endswith("\n") and message[:-1].isprintable()
+    assert set(Path().iterdir()) == before
+
+
 def test_a_finished_run_is_not_run_again(capsys):
     write_notebook("print('ran')")
     assert run("--out", "here") == 0

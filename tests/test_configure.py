@@ -22,10 +22,11 @@ from rlnb.errors import ParamsError
 from rlnb.machine import Machine
 from rlnb.params import load_params
 from rlnb.params.answers import as_typed, read_answer
-from rlnb.params.sections import Section
+from rlnb.params.sections import HARMLESS, Section
 
 ROOT = Path(__file__).parents[1]
 CPU = Machine("cpu", "", None, 16.0, 2, "workstation", "unasked")
+LETTERS = st.characters(exclude_categories=("Cs", "Cc", "Cf"), include_characters=HARMLESS)
 A100 = Machine("a100", "A100", (8, 0), 40.0, 8, "workstation", "unasked")
 
 
@@ -169,14 +170,12 @@ def test_a_profile_says_what_a_changed_value_was():
 
 
 @settings(max_examples=25, deadline=None)
-@given(name=st.text(), opponents=st.lists(st.text(min_size=1), min_size=1))
+@given(name=st.text(LETTERS), opponents=st.lists(st.text(LETTERS, min_size=1), min_size=1))
 @example(name="\n", opponents=["\n"])
-@example(name="a\rb: c  # d", opponents=["\n \n", "\u2028"])
+@example(name="a\tb: c  # d", opponents=["\n \n", "\u2028"])
 def test_whatever_text_is_in_a_profile_comes_back(name, opponents, tmp_path_factory):
-    encodable = "".join([name, *opponents]).encode("utf-8", "ignore").decode() == "".join([name, *opponents])
-    if encodable:
-        draft = draft_of()._with({"tracking.run_name": name, "evaluation.opponents": opponents}, "a test")
-        assert loaded(draft, tmp_path_factory.mktemp("texts") / "mine.yaml") == draft.params
+    draft = draft_of()._with({"tracking.run_name": name, "evaluation.opponents": opponents}, "a test")
+    assert loaded(draft, tmp_path_factory.mktemp("texts") / "mine.yaml") == draft.params
 
 
 def test_a_profile_that_is_there_already_stays(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from huggingface_hub import constants
 
+from rlnb.errors import ParamsError
 from rlnb.policy.export import ExportFailed, LogitDifference
 from rlnb.policy.model_card import RunRecord, run_record, upload, write_model_card
 
@@ -45,6 +46,17 @@ def test_the_record_of_a_run_has_what_made_the_model_and_no_places(tmp_path):
     (run / "params.yaml").rename(own)
     assert run_record(own.parent).params == record.params
     assert run_record(own.parent).metrics == [("reward", 0, 0.0, 1, 0.1)]
+
+
+def test_a_record_that_is_not_one_is_refused(tmp_path):
+    """Adapters may be someone else's."""
+    params = write_run(tmp_path / "run") / "params.yaml"
+    params.write_text("- not a mapping")
+    with pytest.raises(ParamsError, match=re.escape(f"{params}:1: holds no sections; ")):
+        run_record(tmp_path / "run" / "adapters")
+    params.write_text("seed: 0x" + "f" * 5000)
+    with pytest.raises(ParamsError, match=re.escape(f"{params}:1: seed = '0xfff")):
+        run_record(tmp_path / "run" / "adapters")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from rlnb.errors import ParamsError
 from rlnb.params.problems import show
-from rlnb.params.reading import Typed, read_mapping
+from rlnb.params.reading import Typed, parse_yaml, read_mapping
 from rlnb.params.reporting import describe
 from rlnb.params.sections import NotebookParams, Section, value_of
 
@@ -74,10 +74,10 @@ def _read(text: str, info: FieldInfo | None) -> Any:
 
 def _read_structure(text: str) -> Any:
     """A list of sections, or a text in quotes, as JSON, which `as_typed` writes, or as YAML."""
-    for read in (json.loads, yaml.safe_load):
+    for read in (json.loads, parse_yaml):
         try:
             return read(text)
-        except (ValueError, yaml.YAMLError):
+        except (ValueError, yaml.YAMLError, RecursionError):
             continue
     return text
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
@@ -13,6 +12,7 @@ from rlnb.params.sections import (
     ModelParams,
     Names,
     NotebookParams,
+    OpenAiAddress,
     SandboxParams,
     Section,
     TrackingParams,
@@ -81,7 +81,9 @@ class OpponentParams(Section):
         default=20, ge=1, description="Steps after which the policy's adapters are copied, for snapshot"
     )
     model_id: str = Field(default="", description="Hub id or directory, or embedded, for model")
-    base_url: str = Field(default="", description="Address of the server, for endpoint; http://host:port/v1")
+    base_url: OpenAiAddress = Field(
+        default="", description="Address of the server, for endpoint; http://host:port/v1"
+    )
     model_name: str = Field(default="", description="The model's name on that server")
     num_shots: int = Field(
         default=6, ge=0, le=6, description="Solved examples that it reads before each program"
@@ -119,8 +121,6 @@ class OpponentParams(Section):
                         f"does nothing beside opponent.kind = {self.kind!r}; leave it out, or write {kind}",
                         ("opponent.kind",),
                     )
-        if self.base_url and not is_address(self.base_url):
-            yield Conflict("opponent.base_url", "is no address; write http://host:port/v1")
         if self.num_predictions % 2 == 0:
             yield Conflict(
                 "opponent.num_predictions",
@@ -315,12 +315,3 @@ class GrpoCodeGameParams(NotebookParams):
                     "training.num_generations",
                 ),
             )
-
-
-def is_address(url: str) -> bool:
-    """Whether it names a server: http://host, with or without port and path."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, a bracket that is not closed
-        return False

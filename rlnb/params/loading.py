@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 import rlnb
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
-from rlnb.params.problems import all_and_nearest, did_you_mean, explain, show
+from rlnb.params.problems import all_and_nearest, did_you_mean, explain, show, show_address, show_name
 from rlnb.params.reading import FieldPath, Given, read_environment, read_mapping, read_yaml
 from rlnb.params.sections import Conflict, NotebookParams, Section, value_of
 
@@ -51,7 +51,10 @@ def load_params(
     saved_for = [value for field, value, _ in given if field == SAVED_FOR]
     if saved_for:
         if saved_for != [notebook]:
-            raise ParamsError(f"{profile}: holds the parameters of {saved_for[0]}, not those of {notebook}")
+            other = saved_for[0] if isinstance(saved_for[0], str) else show(saved_for[0])
+            raise ParamsError(
+                f"{profile}: holds the parameters of {show_name(other)}, not those of {notebook}"
+            )
         given = [entry for entry in given if entry.field != SAVED_FOR]
     else:
         defaults, default_problems = _read_profile(notebook, "default", root)
@@ -133,11 +136,11 @@ def _misplaced(entry: Given, fields: Mapping[FieldPath, FieldInfo]) -> str:
     if (section,) in fields:
         return f"{section} is a single value, not a section"
     if len(entry.field) == 2 and section not in sections:
-        return f"{section} is not a section{did_you_mean(section, sections)}"
+        return f"{show_name(section)} is not a section{did_you_mean(section, sections)}"
     # A right name in a wrong section is likelier than a misspelt one.
     homes = [".".join(field) for field in fields if field[-1] == name]
     hint = f"; did you mean {' or '.join(homes)}?" if homes else did_you_mean(name, siblings)
-    return f"{'.'.join(entry.field)} is not a field{hint}"
+    return f"{show_name('.'.join(entry.field))} is not a field{hint}"
 
 
 def _follows(error: Mapping[str, Any], errors: Iterable[Mapping[str, Any]]) -> bool:
@@ -154,7 +157,8 @@ def _invalid(
     place_in_model = error["loc"]
     field = place_in_model[:2] if place_in_model[:2] in fields else place_in_model[:1]
     name = ".".join(field) + "".join(f"[{item}]" for item in place_in_model[len(field) :])
-    return f"{last[field].place}: {name} = {show(error['input'])} {explain(error, fields[field])}"
+    value = show(error["input"]) if fields[field].repr else show_address(error["input"])
+    return f"{last[field].place}: {show_name(name)} = {value} {explain(error, fields[field])}"
 
 
 def _conflict(params: NotebookParams, conflict: Conflict, last: Mapping[FieldPath, Given]) -> str:

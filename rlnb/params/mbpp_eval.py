@@ -12,6 +12,7 @@ from rlnb.params.sections import (
     MbppParams,
     ModelParams,
     NotebookParams,
+    OpenAiAddress,
     SamplingParams,
     SandboxParams,
     Section,
@@ -25,7 +26,9 @@ class WriterParams(Section):
         description="Who writes: policy = the model of this notebook, endpoint = a server with OpenAI's "
         "protocol (vLLM), file = completions that are there already",
     )
-    base_url: str = Field(default="", description="Address of the server, for endpoint; http://host:port/v1")
+    base_url: OpenAiAddress = Field(
+        default="", description="Address of the server, for endpoint; http://host:port/v1"
+    )
     served_model: str = Field(default="", description="The model's name on that server")
     num_parallel: int = Field(default=32, ge=1, le=1024, description="Requests at a time, for endpoint")
     samples_path: str = Field(
@@ -39,12 +42,6 @@ class WriterParams(Section):
                 yield Conflict(
                     f"writer.{name}", f"is needed by writer.kind = {self.kind!r}; write it", ("writer.kind",)
                 )
-        if (
-            self.kind == "endpoint"
-            and self.base_url
-            and not self.base_url.startswith(("http://", "https://"))
-        ):
-            yield Conflict("writer.base_url", "is no address; write http://host:port/v1")
         if self.samples_path and not os.path.isfile(self.samples_path):
             yield Conflict("writer.samples_path", f"is no file in {os.getcwd()}")
 

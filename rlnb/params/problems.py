@@ -2,19 +2,20 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
 LEADING_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 LONGEST_SHOWN = 60  # characters of a value in a message
+SECRET_MARKS = frozenset("@?#")  # of what may hold a password or a key in an address
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """'; did you mean max_steps?', or the known names where none is near."""
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1)
+    near = difflib.get_close_matches(name[:LONGEST_SHOWN].lower(), names, n=1)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"
 
 
@@ -34,9 +35,35 @@ def show(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return show_number(value)
-    is_list = isinstance(value, list | tuple)
-    text = f"[{', '.join(show(item) for item in value)}]" if is_list else repr(value)
+    if isinstance(value, list | tuple):
+        text = f"[{_join(map(show, value))}]"
+    elif isinstance(value, Mapping):
+        text = f"{{{_join(f'{show(key)}: {show(item)}' for key, item in value.items())}}}"
+    elif isinstance(value, int) and value.bit_length() > 4 * LONGEST_SHOWN:
+        text = hex(value)  # Python writes no integer of more than 4,300 digits in decimal
+    else:
+        text = repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 4]} ..."
+
+
+def _join(items: Iterable[str]) -> str:
+    """The items with commas, up to the first that is not shown: a list may hold 10**8."""
+    text = ""
+    for item in items:
+        text += f", {item}" if text else item
+        if len(text) > LONGEST_SHOWN:
+            break
+    return text
+
+
+def show_name(name: str) -> str:
+    """The name of a field as it was given; quoted and shortened where it cannot be a name."""
+    return name if name.isprintable() and len(name) <= LONGEST_SHOWN else show(name)
+
+
+def show_address(value: Any) -> str:
+    """An address for a message; '...' where it may hold a password or a key."""
+    return show(value) if isinstance(value, str) and not SECRET_MARKS & set(value) else "..."
 
 
 def show_number(number: float) -> str:
@@ -99,7 +126,8 @@ def _not_a_whole_number(value: Any, field: FieldInfo) -> str:
 def _not_a_text(value: Any, field: FieldInfo) -> str:
     # What YAML read as a switch may have been no, off or yes: only the user knows which.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f'is not text; write "{value}"' if is_number else "is not text; put it in quotes"
+    is_short = is_number and len(show(value)) < LONGEST_SHOWN
+    return f'is not text; write "{value}"' if is_short else "is not text; put it in quotes"
 
 
 def _not_a_switch(value: Any, field: FieldInfo) -> str:
@@ -108,5 +136,6 @@ def _not_a_switch(value: Any, field: FieldInfo) -> str:
 
 def _not_a_choice(value: Any, field: FieldInfo) -> str:
     choices = [choice if isinstance(choice, str) else show(choice) for choice in get_args(field.annotation)]
-    near = difflib.get_close_matches(str(value).lower(), choices, n=1)
+    text = value if isinstance(value, str) else show(value)
+    near = difflib.get_close_matches(text[:LONGEST_SHOWN].lower(), choices, n=1)
     return f"is not one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else "")

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import yaml
 from pydantic.fields import FieldInfo
+from yaml.reader import ReaderError
 
 from rlnb.errors import ParamsError
+from rlnb.params.problems import show, show_name
 
 # The names that the earlier scripts had, and every field that each of them sets.
 ENVIRONMENT_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -19,6 +21,9 @@ ENVIRONMENT_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 PREFIX = "RLNB_"
 NO_FIELDS = ("RLNB_OFFLINE",)  # what rlnb/machine reads
+MOST_VALUES = 1000  # of one field, each alias counted as what it stands for
+LONGEST_NUMBER = 100  # characters
+NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 # YAML 1.1 takes these for text, since they have no dot: 1e-5, 2E3.
 NUMBER_WITHOUT_DOT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 
@@ -37,14 +42,64 @@ class Given(NamedTuple):
     place: str
 
 
+class _Refused(yaml.MarkedYAMLError):
+    """YAML that is valid, but not a value of a parameter."""
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader whose work is bounded, and whose only errors are YAMLError and RecursionError.
+
+    Aliases of aliases multiply: 400 bytes can stand for 10**8 values.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._sizes: dict[yaml.Node, int] = {}
+        self._num_values = 0
+        super().__init__(text)
+
+    def fetch_more_tokens(self) -> None:
+        try:
+            super().fetch_more_tokens()
+        except (ValueError, OverflowError) as error:  # "\UFFFFFFFF", or %YAML with 5,000 digits
+            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=self.get_mark()) from error
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        before, is_alias = self._num_values, self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        if node is not None:
+            self._num_values += self._sizes.get(node, 1) if is_alias else 1
+            self._sizes.setdefault(node, self._num_values - before)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if self._sizes[node] > MOST_VALUES:
+            reason = f"holds more than {MOST_VALUES} values, aliases (*name) written out; write fewer"
+            raise _Refused(problem=reason, problem_mark=node.start_mark)
+        written = f"= {show(node.value)} " if isinstance(node, yaml.ScalarNode) else ""
+        if written and node.tag in NUMBER_TAGS and len(node.value) > LONGEST_NUMBER:
+            reason = f"{written}is a number of {len(node.value)} characters; write at most {LONGEST_NUMBER}"
+            raise _Refused(problem=reason, problem_mark=node.start_mark)
+        try:
+            return super().construct_object(node, deep)
+        # What PyYAML's constructors raise for 2001-99-99, !!int '', !!bool maybe, !!timestamp now.
+        except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            reason = f"{written}is not the number, date or switch that it is written as; put text in quotes"
+            raise _Refused(problem=reason, problem_mark=node.start_mark) from error
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value that a short YAML text stands for. Raises yaml.YAMLError and RecursionError."""
+    return yaml.load(text, _Loader)
+
+
 def read_yaml(path: Path, shown: str) -> tuple[list[Given], list[str]]:
     """The values of a YAML file in order, and its problems; `shown` is how messages name the file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ParamsError(f"{shown}: cannot be read: {error}") from error
-    loader = yaml.SafeLoader(text)
     try:
+        loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
             return [], []
@@ -53,17 +108,24 @@ def read_yaml(path: Path, shown: str) -> tuple[list[Given], list[str]]:
         given: list[Given] = []
         problems: list[str] = []
         for field, node, line in _leaves(root, shown, problems):
-            given.append(Given(field, loader.construct_object(node, deep=True), f"{shown}:{line}"))
+            try:
+                given.append(Given(field, loader.construct_object(node, deep=True), f"{shown}:{line}"))
+            except _Refused as error:
+                problems.append(f"{shown}:{_line(error)}: {'.'.join(field)} {error.problem}")
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ParamsError(f"{shown}:{line}: is not YAML: {error.problem}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ParamsError(f"{shown}: is not YAML: {error}") from error
+        raise ParamsError(f"{shown}:{_line(error)}: is not YAML: {error.problem}") from error
+    except ReaderError as error:
+        line, name = text.count("\n", 0, error.position) + 1, f"U+{int(error.character):04X}"
+        raise ParamsError(
+            f"{shown}:{line}: holds the character {name}, which YAML forbids; remove it"
+        ) from error
     except RecursionError:
         raise ParamsError(f"{shown}: is nested too deeply; parameters are sections of fields") from None
-    finally:
-        loader.dispose()
     return given, problems
+
+
+def _line(error: yaml.MarkedYAMLError) -> int:
+    return error.problem_mark.line + 1 if error.problem_mark else 1
 
 
 def _leaves(
@@ -85,7 +147,7 @@ def _entries(
         line = key.start_mark.line + 1
         name = key.value if isinstance(key, yaml.ScalarNode) else "[...]"
         if name in first_lines:
-            full_name = ".".join((*above, name))
+            full_name = show_name(".".join((*above, name)))
             problems.append(
                 f"{shown}:{line}: {full_name} stands in line {first_lines[name]} already; keep one"
             )
@@ -168,7 +230,7 @@ def _read_value(text: str) -> Any:
     if NUMBER_WITHOUT_DOT.fullmatch(stripped):
         return float(stripped)
     try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        value = parse_yaml(text)
+    except (yaml.YAMLError, RecursionError):
         return str(text)
     return value if isinstance(value, bool | int | float | str | list) else str(text)

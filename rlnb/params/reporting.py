@@ -8,16 +8,6 @@ from rlnb.params.problems import show
 from rlnb.params.sections import NotebookParams, Section
 
 
-class _Dumper(yaml.SafeDumper):
-    """SafeDumper, but for U+0085: unescaped, it is read as a line break."""
-
-    def _text(self, text: str) -> yaml.ScalarNode:
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\x85" in text else None)
-
-
-_Dumper.add_representer(str, _Dumper._text)
-
-
 class Row(NamedTuple):
     """A field, its value as YAML shows it, the place that set it ("default" where none did), its help."""
 
@@ -47,8 +37,6 @@ def dump_yaml(params: NotebookParams) -> str:
     """Every value as YAML; `load_params(notebook, profile="path/of/it.yaml")` gives equal parameters back."""
     notebook = type(params).__module__.rsplit(".", 1)[-1]
     values = {"notebook": notebook, **params.model_dump(mode="json")}
-    text: str = yaml.dump(
-        values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
-    )
+    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=False)
     head = "# All values of one run, written by rlnb. Overrides change them, environment variables do not.\n"
     return head + text

@@ -1,19 +1,59 @@
 """The sections that notebooks share. A field's description is its only help text, units included."""
 
+import functools
 import os
+import unicodedata
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from annotated_types import Le, Lt
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+)
 
 from rlnb.machine import installed_version
+from rlnb.params.problems import SECRET_MARKS
 
 # YAML and JSON have lists and no tuples; what stands in a list is still checked strictly.
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Switch = Literal["auto", True, False]
 LARGEST = 2**31 - 1  # what all libraries below take for an int
+# The control (Cc) and format characters (Cf) that texts need: line break, tab, joiners of letters and emoji.
+HARMLESS = "\n\t\u200c\u200d"
+
+
+def _server_address(url: str, *, form: str, key_remedy: str) -> str:
+    """Return the base URL of a server. Raise ValueError for anything else, and for what may hold a key."""
+    if SECRET_MARKS & set(url):
+        raise ValueError(
+            "holds a user, a password or a query, which would be written to params.yaml; "
+            f"write {form}{key_remedy}"
+        )
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is not a number, a bracket that is not closed
+        is_address = False
+    if url and not is_address:
+        raise ValueError(f"is no address; write {form}")
+    return url
+
+
+_OPENAI = functools.partial(
+    _server_address, form="http://host:port/v1", key_remedy=", and the key into the variable OPENAI_API_KEY"
+)
+_VLLM = functools.partial(_server_address, form="http://host:port", key_remedy=" alone")
+# repr=False: messages do not show the value where it may hold a key.
+OpenAiAddress = Annotated[str, AfterValidator(_OPENAI), Field(repr=False)]
+VllmAddress = Annotated[str, AfterValidator(_VLLM), Field(repr=False)]
 
 
 class Conflict(NamedTuple):
@@ -49,6 +89,16 @@ class Section(BaseModel):
         own = cls.model_fields[str(info.field_name)].metadata
         if isinstance(value, int) and value > LARGEST and not any(isinstance(b, Le | Lt) for b in own):
             raise ValueError(f"must be at most {LARGEST}")
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _shown_as_it_is(cls, value: Any) -> Any:
+        # Terminals obey control characters, and some format characters hide or reorder text.
+        texts = [text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)]
+        for letter in "".join(texts):
+            if unicodedata.category(letter) in ("Cc", "Cf") and letter not in HARMLESS:
+                raise ValueError(f"holds {letter!r}, a control or invisible character; remove it")
         return value
 
     def conflicts(self) -> Iterator[Conflict]:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlnb.machine import installed_version
-from rlnb.params.sections import Conflict, Section, Switch
+from rlnb.params.sections import Conflict, Section, Switch, VllmAddress
 
 
 class ResumableParams(Section):
@@ -115,7 +115,7 @@ class VllmParams(Section):
     max_model_len: int = Field(
         default=2048, ge=64, description="Longest prompt and completion together (tokens)"
     )
-    server_base_url: str = Field(
+    server_base_url: VllmAddress = Field(
         default="", description="Address of the server, for mode server; http://host:port"
     )
 

@@ -1,6 +1,6 @@
 """What an exported model says of itself (README.md, in the hub's form), and its way to the hub."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,9 @@ from huggingface_hub import HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError
 
 import rlnb
+from rlnb.errors import ParamsError
 from rlnb.metrics import describe, read_metrics
+from rlnb.params.reading import Given, read_yaml
 from rlnb.policy.export import EMBEDDED_ON_HUB, ExportFailed, Form, LogitDifference, hub_name
 
 # What a stranger has no use for, or no business with: places on the machine that trained.
@@ -63,23 +65,22 @@ def run_record(adapters: str | Path) -> RunRecord:
     if not str(adapters) or params is None:
         return RunRecord({}, ())
     run = next((f for f in around if (f / "metrics.jsonl").is_file()), params)
-    values = yaml.safe_load((params / "params.yaml").read_text(encoding="utf-8"))
+    given, problems = read_yaml(params / "params.yaml", str(params / "params.yaml"))
+    if problems:
+        raise ParamsError("\n".join(problems))
     step = place.name.removeprefix("checkpoint-")
     last = int(step) if step.isdigit() else None
     rows = [row for row in read_metrics(run / "metrics.jsonl") if last is None or row["step"] <= last]
-    return RunRecord(dict(public_params(values)), list(measured(rows)))
+    return RunRecord(dict(public_params(given)), list(measured(rows)))
 
 
-def public_params(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def public_params(given: Iterable[Given]) -> Iterator[tuple[str, Any]]:
     """The parameters that made the model, without those of PRIVATE and without paths."""
-    for name, value in values.items():
-        if name in SHOWN and isinstance(value, Mapping):
-            for inner, leaf in value.items():
-                is_place = inner in PRIVATE or inner.endswith("_path") or str(leaf).startswith(("/", "~"))
-                if not is_place:
-                    yield f"{name}.{inner}", leaf
-        elif name in SHOWN:
-            yield name, value
+    for (section, *inner), value, _ in given:
+        name = "".join(inner)
+        is_place = name in PRIVATE or name.endswith("_path") or str(value).startswith(("/", "~"))
+        if section in SHOWN and not is_place:
+            yield ".".join((section, *inner)), value
 
 
 def measured(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int, float, int, float]]:

@@ -10,7 +10,7 @@ from rlnb.errors import ParamsError
 from rlnb.params import describe, dump_yaml, load_params
 from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
 from rlnb.params.reporting import Row
-from rlnb.params.sections import Section
+from rlnb.params.sections import HARMLESS, Section
 
 NOTEBOOK = "grpo_code_execution"
 
@@ -24,7 +24,7 @@ def saved(params: GrpoCodeExecutionParams, folder: Path) -> str:
 @given(
     seed=st.integers(0, 2**32 - 1),
     learning_rate=st.floats(0, 1, exclude_min=True),
-    run_name=st.text(),
+    run_name=st.text(st.characters(exclude_categories=("Cs", "Cc", "Cf"), include_characters=HARMLESS)),
     levels=st.lists(st.sampled_from([1, 2, 3]), unique=True, min_size=1),
     load_in_4bit=st.sampled_from(["auto", True, False]),
 )
