@@ -72,7 +72,8 @@ def become(
     os.closerange(3 if connection is None else 4, MAX_OPEN_FILES)
     if connection is not None:
         os.write(connection, b"C")  # with it the kernel tells the other side the number of this process
-    gc.freeze()  # so collections come at the same moments, whatever this zygote ran before
+    if zygote.endings:
+        gc.freeze()  # so collections come at the same moments, whatever this zygote ran before
     gc.enable()
     run_as_script(code, connection, zygote.endings)
 
@@ -92,7 +93,8 @@ def rlimits_of(zygote: Any, job: dict[str, Any]) -> dict[int, int]:
 
 
 def lock_down(zygote: Any, job: dict[str, Any]) -> None:
-    zygote.libc.prctl(_layers.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != 1:  # the first process of a namespace takes all others with it
+        zygote.libc.prctl(_layers.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _layers.limit_resources(job["rlimits"])
     if zygote.seccomp is not None:
         _layers.deny_system_calls(zygote.libc, zygote.seccomp)
@@ -109,12 +111,12 @@ def run_as_script(code: CodeType, connection: int | None, endings: Any) -> NoRet
     vars(program)["__builtins__"] = builtins
     sys.modules["__main__"] = program
     leave, print_traceback, num_threads = os._exit, sys.excepthook, _thread._count
-    run_exit_functions, modules = atexit._run_exitfuncs, sys.modules
-    collect, count_collections, counts = gc.collect, gc.get_stats, gc.get_stats()
+    run_exit_functions, modules, collect = atexit._run_exitfuncs, sys.modules, gc.collect
     finalize = endings and endings.finalize
     # Without functions, classes or texts to run, a program has nothing that shows when it is destroyed.
-    has_code = any(isinstance(part, CodeType) for part in code.co_consts)
-    has_code = has_code or not RUNNING_TEXT.isdisjoint(code.co_names)
+    has_code = CodeType in map(type, code.co_consts) or not RUNNING_TEXT.isdisjoint(code.co_names)
+    count_collections = gc.get_stats
+    counts = count_collections() if has_code else []
     exit_code = 1
     if endings:
         endings.make_refusals_fatal()
@@ -140,14 +142,13 @@ def run_as_script(code: CodeType, connection: int | None, endings: Any) -> NoRet
             del program
             if finalize:
                 finalize(exit_code)
-            # All is in the youngest generation yet: the same order without a full collection's 0.4 ms.
-            is_young = count_collections() == counts
             if has_code:
+                # All is in the youngest generation yet: the same order without a full collection's 0.4 ms.
+                is_young = count_collections() == counts
                 collect(0 if is_young else 2)
-            modules["__main__"] = None  # type: ignore[assignment]
-            if has_code:
+                modules["__main__"] = None  # type: ignore[assignment]
                 collect(1 if is_young else 2)
-            flush()
+                flush()
         except BaseException:
             exit_code = exit_code or FLUSH_EXIT_CODE
         leave(exit_code)

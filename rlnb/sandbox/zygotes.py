@@ -180,6 +180,7 @@ def start(
     """
     environment = {
         "PATH": os.defpath,
+        "LD_BIND_NOW": "1",
         "LANG": "C.UTF-8",
         "HOME": folder,
         "TMPDIR": folder,
