@@ -9,8 +9,13 @@ READY := .venv/rlnb-set
 
 NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py ppo_seeds.py)
 
+# Arithmetic of other CPUs and numbers of threads; a setting that asks for more than this CPU has changes nothing.
+CPUS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX512_CORE \
+    ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE
+TESTS ?=
+
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint lab gallery slow seeds selfplay ppo bench baselines
+.PHONY: help setup run test cpus lint lab gallery slow seeds selfplay ppo bench baselines
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 18
@@ -26,6 +31,11 @@ run: $(READY) ## train: the first notebook at the profile that suits this machin
 
 test: lint ## all checks and quick tests, the notebooks' tiny runs among them
 	$(BIN)/python -m pytest -m "not slow"
+
+cpus: $(READY) ## the quick tests with the arithmetic of other CPUs, setting after setting; TESTS=tests/rewards for some
+	@set -e; for setting in $(CPUS); do \
+	    echo "== $$setting"; env $$setting $(BIN)/python -m pytest -m "not slow" $(TESTS); \
+	done
 
 lint: $(READY) ## style, types, Dockerfile
 	$(BIN)/ruff check .

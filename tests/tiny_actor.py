@@ -1,8 +1,10 @@
 """The tiny model as an actor whose probabilities are far from equal: what the tests of self-play stand on."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 
 from rlnb.games.text_games import load_game
@@ -55,3 +57,14 @@ def training(**changes: object) -> SimpleNamespace:
         "adam_beta2": 0.99, "max_grad_norm": 1e9, "tokens_per_pass": 4096, "ratio": "token", "clip": 0.2,
     }  # fmt: skip
     return SimpleNamespace(**{**usual, **changes})
+
+
+def assert_same_gradients(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    """Compare each gradient to 2e-5 of its largest entry.
+
+    Entries are sums whose terms are as large as that one, so a small entry has the rounding of a large one:
+    4e-6 of it at most with five seeds and the settings of `make cpus`.
+    """
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * np.abs(other).max())
+    assert max(np.abs(other).max() for other in expected) > 1e-3  # else all are alike

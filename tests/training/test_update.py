@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pytest import approx
-from tiny_actor import played, tiny_actor, training
+from tiny_actor import assert_same_gradients, played, tiny_actor, training
 from torch.distributions import Categorical, kl_divergence
 
 from rlnb.errors import TrainingDiverged
@@ -27,6 +27,8 @@ from rlnb.trajectories import Choice, Turn, turns_of
 
 # Games whose ids have one token, two (one beginning another), and answers of three free tokens.
 KINDS = {"kuhn_poker": False, "nim": False, "tic_tac_toe": True}
+# Short enough for each step to do what its gradient says, whatever the weights.
+SMALL_STEPS = {"learning_rate": 2e-6, "final_learning_rate": 2e-6}
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +90,9 @@ def gradients(learner: Learner, batch, before: Before, *, entropy: float = 0.0):
     return found["loss"], [one.grad.numpy().copy() for one in trained_parameters(learner.actor)]
 
 
-def same(found, expected, *, atol: float = 1e-6) -> None:
+def same(found, expected) -> None:
     assert found[0] == approx(expected[0], abs=1e-6, rel=1e-5)
-    for one, other in zip(found[1], expected[1], strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=atol)
-    assert max(np.abs(one).max() for one in expected[1]) > 1e-3  # else all are alike
+    assert_same_gradients(found[1], expected[1])
 
 
 def plain_reading(actor: ActorCritic, turn: Turn):
@@ -170,7 +170,7 @@ def before_without_memo(before: Before, toy: Toy) -> Before:
 @pytest.mark.parametrize("name", KINDS)
 def test_the_first_ratio_is_1_and_the_update_goes_the_way_of_the_advantages(cache_dir, turns, name):
     actor = tiny_actor(cache_dir, has_value=True)
-    learner = learner_of(actor, num_epochs=2, num_mini_batches=2)
+    learner = learner_of(actor, num_epochs=2, num_mini_batches=2, **SMALL_STEPS)
     toy = Toy.of([one for one in turns[name] if one.choices])
     batch = replace(toy, weights=np.ones(len(toy.turns))).batch()
     before = learner.read_all(batch).token_logprobs
@@ -206,8 +206,7 @@ def test_every_token_of_a_long_answer_weighs_what_one_of_a_short_answer_does(cac
         return gradients(learner, batch, Before(learner.read_all(batch), None, None), entropy=0.1)[1]
 
     whole, parts = gradient(choices), (gradient(choices[:2]), gradient(choices[2:]))
-    for one, first, second in zip(whole, *parts, strict=True):
-        np.testing.assert_allclose(one, first + second, rtol=1e-4, atol=1e-6)
+    assert_same_gradients(whole, [first + second for first, second in zip(*parts, strict=True)])
     assert max(np.abs(one).max() for one in parts[0]) > 1e-2
 
 
@@ -311,8 +310,7 @@ def test_without_advantages_and_terms_nothing_moves(cache_dir, turns):
 
 def test_an_entropy_bonus_alone_evens_the_probabilities_out(cache_dir, turns):
     toy = Toy.of(turns["kuhn_poker"])
-    rates = {"learning_rate": 2e-6, "final_learning_rate": 2e-6}
-    learner = learner_of(tiny_actor(cache_dir), entropy_coef=1.0, final_entropy_coef=1.0, **rates)
+    learner = learner_of(tiny_actor(cache_dir), entropy_coef=1.0, final_entropy_coef=1.0, **SMALL_STEPS)
     batch = replace(toy, advantages=0 * toy.advantages, weights=np.ones(len(toy.turns))).batch()
     entropies = [update(learner, batch, step=step, seed=0)["entropy"] for step in range(6)]
     assert entropies == sorted(entropies)
@@ -322,7 +320,7 @@ def test_an_entropy_bonus_alone_evens_the_probabilities_out(cache_dir, turns):
 def test_the_share_of_clipped_tokens_counts_every_token_of_a_clipped_turn(cache_dir, turns):
     toy = Toy.of(turns["tic_tac_toe"])
     toy = replace(toy, weights=np.ones(len(toy.turns)))
-    learner = learner_of(tiny_actor(cache_dir), ratio="turn", clip=0.0, num_epochs=2)
+    learner = learner_of(tiny_actor(cache_dir), ratio="turn", clip=0.0, num_epochs=2, **SMALL_STEPS)
     metrics = update(learner, toy.batch(), step=0, seed=0)
     assert metrics["update/clip_share"] > 0.3  # half of it: every turn of the second epoch
 
