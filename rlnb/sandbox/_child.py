@@ -93,6 +93,7 @@ def rlimits_of(zygote: Any, job: dict[str, Any]) -> dict[int, int]:
 
 
 def lock_down(zygote: Any, job: dict[str, Any]) -> None:
+    os.setpgid(0, 0)  # signals to its group reach nobody else
     if os.getppid() != 1:  # the first process of a namespace takes all others with it
         zygote.libc.prctl(_layers.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _layers.limit_resources(job["rlimits"])
@@ -108,7 +109,7 @@ def run_as_script(code: CodeType, connection: int | None, endings: Any) -> NoRet
     in a plain interpreter. What decides about the end is bound before the program can replace it.
     """
     program = type(sys)("__main__")
-    vars(program)["__builtins__"] = builtins
+    vars(program).update(__annotations__={}, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = program
     leave, print_traceback, num_threads = os._exit, sys.excepthook, _thread._count
     run_exit_functions, modules, collect = atexit._run_exitfuncs, sys.modules, gc.collect

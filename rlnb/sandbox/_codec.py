@@ -9,6 +9,7 @@ import contextlib
 import gc
 import itertools
 import json
+import operator
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 MAX_BYTES = 2**19
 MAX_TEXT_BYTES = 2**20  # of a text that is the whole answer
 MAX_ITEMS = 100_000  # of an iterator or a range, which may be endless
+MAX_PAIRS = 5000  # of a dict: a program can choose integers that all look for a place in the same row
 MAX_DEPTH = 60
 MAX_SAME_HASH = 20  # different values of one hash in one container
 MAX_DIGITS = 4300  # decimal digits of an integer: Python refuses to print longer ones
@@ -129,6 +131,8 @@ def _pack(value: Any, depth: int, kept: list[Any] | None) -> Any:
         name = next(kind.__name__ for kind in (tuple, set, frozenset) if isinstance(value, kind))
         return {name: [_pack(item, depth - 1, kept) for item in value]}
     if isinstance(value, dict):
+        if len(value) > MAX_PAIRS:
+            raise ValueError(f"a dict of more than {MAX_PAIRS} pairs")
         return {
             "dict": [
                 [_pack(key, depth - 1, kept), _pack(item, depth - 1, kept)] for key, item in dict.items(value)
@@ -196,6 +200,8 @@ class _Decoder:
             return getattr(builtins, name)(self.decode_items(content, depth))
         if name == "iterator" and len(content) <= MAX_ITEMS:
             return iter(self.decode_items(content, depth))
+        if name == "dict" and len(content) > MAX_PAIRS:
+            raise ValueError(f"a dict of more than {MAX_PAIRS} pairs")
         if name == "dict" and all(type(pair) is list and len(pair) == 2 for pair in content):
             keys = self.decode_items([key for key, _ in content], depth)
             return dict(zip(keys, self.decode_items([item for _, item in content], depth), strict=True))
@@ -243,13 +249,14 @@ def may_collide(value: Any) -> bool:
 
 def check_hashes(values: list[Any]) -> None:
     """Raise ValueError for many different values of one hash: a set of them takes quadratic time."""
-    seen: dict[int, list[Any]] = {}
-    for value in values:
-        try:
-            same_hash = seen.setdefault(hash(value), [])
-        except TypeError:  # it holds a list, a set or a dict
-            continue
-        if value not in same_hash:
-            same_hash.append(value)
-        if len(same_hash) > MAX_SAME_HASH:
-            raise ValueError("too many values of one hash")
+    hashed: list[tuple[int, int]] = []
+    for position, value in enumerate(values):
+        with contextlib.suppress(TypeError):  # it holds a list, a set or a dict
+            hashed.append((hash(value), position))
+    for _, group in itertools.groupby(sorted(hashed), key=operator.itemgetter(0)):  # no dict: see MAX_PAIRS
+        different: list[Any] = []
+        for _, position in group:
+            if values[position] not in different:
+                different.append(values[position])
+            if len(different) > MAX_SAME_HASH:
+                raise ValueError("too many values of one hash")

@@ -15,18 +15,18 @@ import time
 LOOK_AT_TRAINER_SECONDS = 1.0
 THREADS = struct.Struct("i")  # their number, in answer to one byte
 CHUNK = 65536
+REMOVE = 'trap "" TERM; exec 2>/dev/null; chmod -R u+rwx -- "$0"; rm -rf -- "$0"'
 
 
 def keep(zygote: int, link: socket.socket, trainer: int) -> None:
     """Count a program's threads when asked, until the zygote or the trainer ends; then end what is left."""
     children = f"/proc/{zygote}/task/{zygote}/children"
-    while True:
-        if select.select([link], [], [], LOOK_AT_TRAINER_SECONDS)[0]:
-            if not link.recv(1):
-                break
-            link.send(THREADS.pack(num_threads(children)))
-        if os.getppid() != trainer:
-            break
+    with contextlib.suppress(ConnectionError):  # the zygote has ended
+        while os.getppid() == trainer:
+            if select.select([link], [], [], LOOK_AT_TRAINER_SECONDS)[0]:
+                if not link.recv(1):
+                    break
+                link.send(THREADS.pack(num_threads(children)))
     os.kill(zygote, signal.SIGKILL)
     os.waitpid(zygote, 0)
     end_children(os.open("/proc/thread-self/children", os.O_RDONLY))
@@ -48,11 +48,17 @@ def num_threads(children: str) -> int:
         return 0
 
 
-def remove(folder: str) -> None:
-    """Remove the programs' folder where it is still there: a zygote with one in memory has removed it."""
-    with contextlib.suppress(FileNotFoundError):
-        empty(folder)
+def remove(folder: str, lock: int) -> None:
+    """Remove the programs' folder, as another program if there is much in it: that may take a minute.
+
+    lock: descriptor of the folder's lock, which is held as long. A zygote with a folder in memory has removed
+    this one.
+    """
+    with contextlib.suppress(OSError):
         os.rmdir(folder)
+    if os.path.lexists(folder):
+        os.set_inheritable(lock, True)
+        os.execv("/bin/sh", ["sh", "-c", REMOVE, folder])
 
 
 def end_children(children: int, seconds: float = 5.0) -> bool:
@@ -75,21 +81,3 @@ def end_children(children: int, seconds: float = 5.0) -> bool:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.001)
     return False
-
-
-def empty(folder: str) -> bool:
-    """Remove what a program left in the folder. False where something stays."""
-    with os.scandir(folder) as entries:
-        left = list(entries)
-    if not left:
-        return True
-    import shutil  # for the few programs that leave something: every program would pay for its pages
-
-    for entry in left:
-        if entry.is_dir(follow_symlinks=False):
-            with contextlib.suppress(RecursionError):
-                shutil.rmtree(entry.path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(entry.path)
-    return not os.listdir(folder)

@@ -19,12 +19,14 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import _child
+import _layers
 
 # They read the clock in C, so their import fails. Of the first ones Python has its own versions, which ask
 # `time`; of SQL's "now" and the C library's functions it has none.
 TWINS = ("_datetime", "_zoneinfo", "_uuid")
 ABSENT = ("_sqlite3", "_ctypes", "ctypes")
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime")
+STACK_BYTES = 8 * 2**20  # what a script has
 LARGEST_INT = 2**31 - 1  # of C
 NUMBERS = ("getuid", "geteuid", "getgid", "getegid", "cpu_count")
 
@@ -82,6 +84,7 @@ def vary(clock_shift_seconds: float, folder: str) -> Endings:
     the other interpreters print otherwise then shows.
     """
     seed = hash_seed()
+    _layers.limit_resources({resource.RLIMIT_STACK: STACK_BYTES})
     sys.stdout.reconfigure(errors="strict")  # type: ignore[union-attr]
     for name in (*ABSENT, *(TWINS if clock_shift_seconds else ())):
         sys.modules[name] = None  # type: ignore[assignment]

@@ -45,6 +45,7 @@ FRAME = struct.Struct(">cII")  # "J" a job or "L" the layers, bytes of the JSON 
 ANSWER = struct.Struct(">1s16siddI?II")
 STOP = b"!"
 KEPT_DESCRIPTORS = 40  # those that outlive a job lie above this number
+FORK_SECONDS = 5.0
 LOOK_SECONDS = 0.05  # how often a running program's clock is read and its threads are counted
 CHUNK = 65536
 MAX_JOBS = 10_000
@@ -77,14 +78,22 @@ class Zygote:
     """What stays the same from child to child."""
 
     def __init__(
-        self, control: socket.socket, keeper: socket.socket, folder: str, *, without: Iterable[str]
+        self,
+        control: socket.socket,
+        keeper: socket.socket,
+        folder: str,
+        *,
+        without: Iterable[str],
+        lacks_proc: bool,
     ) -> None:
-        self.control, self.keeper = control, keeper
-        self.folder = folder
+        self.control, self.keeper, self.lacks_proc = control, keeper, lacks_proc
+        self.folder, self.folder_time = folder, 0
         self.libc = _layers.load_libc()
         self.status_read, self.status_write = (high(end) for end in os.pipe())
         os.set_blocking(self.status_read, False)
         self.children = high(os.open("/proc/thread-self/children", os.O_RDONLY))
+        self.load = high(os.open("/proc/loadavg", os.O_RDONLY))  # ends with this namespace's last process
+        self.last_pid = 0
         self.null_flags = fcntl.fcntl(0, fcntl.F_GETFL)
         self.last_header, self.last_job = b"", dict[str, Any]()
         self.streams = Stream(0), Stream(0)
@@ -120,6 +129,8 @@ class Zygote:
             for kind in ("shm", "sem", "msg") if os.path.exists("/proc/sysvipc") else ():
                 self.shared_memory.append(high(os.open(f"/proc/sysvipc/{kind}", os.O_RDONLY)))
         elif layer == "limits":
+            if self.lacks_proc:
+                raise OSError("/proc is another namespace's, so threads cannot be counted; mount it anew")
             fixed = {resource.RLIMIT_NOFILE: _child.MAX_OPEN_FILES, resource.RLIMIT_CORE: 0}
             fixed[_layers.RLIMIT_MSGQUEUE] = 0
             _layers.limit_resources(fixed | {resource.RLIMIT_STACK: 64 * 2**20})
@@ -167,11 +178,14 @@ def mapped_libraries() -> set[str]:
 
 def main() -> None:
     """Become two processes: a zygote, and its keeper, which the layers do not bind."""
-    # A number of its parent's, which may be beyond all that a child closes.
-    control = socket.socket(fileno=high(int(sys.argv[1])))
+    # Numbers of its parent's, which may be beyond all that a child closes.
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _child.MAX_OPEN_FILES:
+        raise OSError(f"fewer than {_child.MAX_OPEN_FILES} files may be open; raise `ulimit -n`")
+    control, lock = (high(int(number)) for number in sys.argv[1].split(","))
     folder, without, trainer = sys.argv[2], sys.argv[3].split(","), os.getppid()
     libc = _layers.load_libc()
     libc.prctl(_layers.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    lacks_proc = os.readlink("/proc/self") != str(os.getpid())
     # Interpreters that differ keep the machine's process numbers, which differ.
     if "process" not in without and _variation is None:
         enter = functools.partial(_layers.enter_process_namespace, libc)
@@ -180,15 +194,17 @@ def main() -> None:
             enter()
     to_zygote, to_keeper = socket.socketpair()
     pid = os.fork()
-    if pid:
-        control.close()
+    if pid:  # it holds the lock of the folder until that is removed
+        os.close(control)
         to_keeper.close()
         _keeper.keep(pid, to_zygote, trainer)
-        _keeper.remove(folder)
+        _keeper.remove(folder, lock)
         return
+    os.close(lock)
     to_zygote.close()
     libc.prctl(_layers.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    serve(Zygote(control, socket.socket(fileno=high(to_keeper.detach())), folder, without=without))
+    link = socket.socket(fileno=high(to_keeper.detach()))
+    serve(Zygote(socket.socket(fileno=control), link, folder, without=without, lacks_proc=lacks_proc))
 
 
 def serve(zygote: Zygote) -> None:
@@ -200,6 +216,7 @@ def serve(zygote: Zygote) -> None:
         import_module(name)
     greet(control, zygote.layers)
     _child.warm_up(zygote)
+    zygote.folder_time = os.stat(zygote.folder).st_mtime_ns
     if _variation is not None:
         zygote.kept = _variation.blocks()
     gc.disable()
@@ -213,11 +230,7 @@ def serve(zygote: Zygote) -> None:
         fields, message, parts = run(zygote, header, source, connection)
         source[:] = bytes(len(source))
         fcntl.fcntl(0, fcntl.F_SETFL, zygote.null_flags)  # the file is the same for the next program
-        is_clean = (
-            _keeper.end_children(zygote.children)
-            and _keeper.empty(zygote.folder)
-            and not shares_memory(zygote)
-        )
+        is_clean = _keeper.end_children(zygote.children) and not has_changed(zygote)
         send(control, (*fields, number == MAX_JOBS or not is_clean), message, parts)
         del message, parts
         for stream in zygote.streams:
@@ -265,7 +278,7 @@ def run(
 ) -> tuple[tuple[Any, ...], bytes, list[memoryview]]:
     """Fork a child that becomes the program, watch it to its end, and say how it ended."""
     (out_read, out_write), (error_read, error_write) = os.pipe(), os.pipe()
-    pid = os.fork()
+    pid = zygote.last_pid = fork()
     if pid == 0:
         try:
             _child.become(zygote, job, source, streams=(out_write, error_write), connection=connection)
@@ -336,11 +349,7 @@ def watch(zygote: Zygote, pid: int, job: dict[str, Any], streams: dict[int, Stre
                 return ""
             if _layers.cpu_seconds(pid) > job["cpu_seconds"] or time.monotonic() > deadline:
                 return "timeout"
-            zygote.keeper.send(b"?")
-            if (
-                _keeper.THREADS.unpack(zygote.keeper.recv(_keeper.THREADS.size, socket.MSG_WAITALL))[0]
-                > job["max_threads"]
-            ):
+            if _keeper.ask_num_threads(zygote.keeper) > job["max_threads"]:
                 return "too many threads"
     finally:
         for descriptor in exit_signal:
@@ -365,14 +374,33 @@ def drain(streams: dict[int, Stream], cap: int) -> None:
         os.close(descriptor)
 
 
-def shares_memory(zygote: Zygote) -> bool:
-    """Return whether programs have left shared memory, semaphores or messages, which only a filter forbids.
+def has_changed(zygote: Zygote) -> bool:
+    """Return whether the last program left anything that the next one could find: this process is spent then.
 
-    They go with the zygote where it has a namespace for them. Elsewhere they may be anybody's.
+    Files that it made and removed move the numbers of later ones, threads the numbers of later processes.
+    Where this process has a namespace, shared memory is looked for too: only the filter forbids it.
     """
-    if zygote.seccomp is not None or os.getpid() != 1:
+    if os.stat(zygote.folder).st_mtime_ns != zygote.folder_time:
+        return True
+    if os.getpid() != 1:
         return False
-    return any(os.pread(kind, CHUNK, 0).count(b"\n") > 1 for kind in zygote.shared_memory)
+    last_pid = int(os.pread(zygote.load, CHUNK, 0).split()[-1])
+    if last_pid != zygote.last_pid:
+        return True
+    is_listed = zygote.seccomp is None and zygote.shared_memory
+    return bool(is_listed) and any(os.pread(kind, CHUNK, 0).count(b"\n") > 1 for kind in zygote.shared_memory)
+
+
+def fork() -> int:
+    """Fork; wait for it where another program uses up the user's processes, until it is ended."""
+    deadline = time.monotonic() + FORK_SECONDS
+    while True:
+        try:
+            return os.fork()
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_SECONDS)
 
 
 if __name__ == "__main__":

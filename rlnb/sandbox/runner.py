@@ -5,6 +5,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -28,19 +29,23 @@ REMEDIES = {
     "files": "Linux 5.13 with Landlock in its lsm= list, and a Docker profile of 2022 or later",
     "namespaces": "allow unprivileged user namespaces, or write standard",
 }
+NO_MORE = (
+    "sandbox: the system starts no more {} for this user ({}); end other processes, raise `ulimit -u`, or "
+    "lower sandbox.num_workers"
+)
+START_SECONDS, LOOK_SECONDS = 10.0, 0.1  # for a user's processes to become fewer
 SLEEPERS_SHARE, WORKERS_FOR_SLEEPERS = 0.1, 4  # times num_workers, once that share has slept to its limit
 # Does what each layer forbids, and says what came of it: "" where it was refused.
 PROBE = """
-import json, mmap, os, socket
+import json, mmap, os, resource, socket
 def refused(*acts):
     for act in acts:
         try: act()
         except OSError: continue
         return "what it forbids was done"
     return ""
-def grow():
-    with open("grown", "wb") as file:
-        file.truncate(2**40)
+def grow():  # no file is made: a zygote whose programs leave a trace is replaced
+    if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY: raise OSError
 forbidden = {
     "process": [lambda: os.chroot("/")],
     "limits": [lambda: mmap.mmap(-1, 2**40), grow],
@@ -148,10 +153,7 @@ class Sandbox:
                 workers.extend(self._pool.submit(work) for _ in range(count))
             except RuntimeError as error:  # no more threads
                 if not workers:
-                    raise SandboxUnavailable(
-                        f"sandbox: the system starts no more threads for this user ({error}); end other "
-                        "processes, raise `ulimit -u`, or lower sandbox.num_workers"
-                    ) from None
+                    raise SandboxUnavailable(NO_MORE.format("threads", error)) from None
 
         workers: list[Future[None]] = []
         num_done = num_sleepers = 0
@@ -213,7 +215,7 @@ class Sandbox:
                 break
             try:
                 zygote = self._take()
-            except (OSError, ZygoteLost) as error:  # no process, descriptor or disk space left
+            except (OSError, ZygoteLost) as error:  # no descriptor or disk space left, no interpreter
                 execution = not_run("sandbox_error", str(error))
                 continue
             try:
@@ -233,10 +235,21 @@ class Sandbox:
             try:
                 zygote = self._idle.pop()
             except IndexError:
-                return Zygote(self.without, self.variation)
+                return self._start()
             if zygote.is_alive():
                 return zygote
             zygote.close()
+
+    def _start(self) -> Zygote:
+        """Start a zygote, and wait for it where a program uses up the user's processes, until it is ended."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return Zygote(self.without, self.variation)
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise SandboxUnavailable(NO_MORE.format("processes", error)) from None
+                self._closed.wait(LOOK_SECONDS)
 
     def _put_back(self, zygote: Zygote) -> None:
         if zygote.is_usable and not self._closed.is_set() and len(self._idle) < self.num_workers:

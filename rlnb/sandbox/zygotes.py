@@ -5,7 +5,6 @@ import json
 import os
 import select
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -28,6 +27,7 @@ FRAME = struct.Struct(">cII")
 ANSWER = struct.Struct(">1s16siddI?II")
 LOOK_SECONDS = 0.05  # how often it is asked whether to go on
 START_SECONDS = 60.0  # on a starved machine an interpreter starts slowly
+CLOSE_SECONDS = 2.0
 GRACE_SECONDS = 10.0  # beyond a program's own limit, until its zygote counts as hung
 
 
@@ -50,7 +50,7 @@ class Zygote:
         self._header = b""
         self._control, theirs = socket.socketpair()
         try:
-            self._process = start(theirs.fileno(), self.folder, without, variation)
+            self._process = start((theirs.fileno(), self._lock), self.folder, without, variation)
         except BaseException:
             self._control.close()
             remove(self.folder)
@@ -121,17 +121,18 @@ class Zygote:
             self._control.send(b"!")
 
     def close(self) -> None:
-        """End it, and whatever it runs."""
+        """End it, and whatever it runs; its keeper may still be removing files when this returns."""
         self._control.close()  # it ends by itself at that, and kills its child first
         try:
-            self._process.wait(timeout=2)
+            self._process.wait(timeout=CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._process.terminate()  # ends a keeper with its hanging zygote; one that removes goes on
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=CLOSE_SECONDS)
         if self._process.stderr is not None:
             self._process.stderr.close()
-        remove(self.folder)
+        if self._process.poll() is not None:
+            remove(self.folder)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -172,9 +173,11 @@ def header_of(limits: Limits, serves_calls: bool) -> bytes:
 
 
 def start(
-    control: int, folder: str, without: Collection[str], variation: Variation | None
+    descriptors: tuple[int, int], folder: str, without: Collection[str], variation: Variation | None
 ) -> "subprocess.Popen[bytes]":
     """Start the interpreter in `folder`. `Popen` uses vfork: a large trainer is not copied.
+
+    descriptors: of the socket to talk to it by, and of the folder's lock.
 
     Not `-I`, which would ignore the hash seed: `-P -s` and a clean environment isolate as well.
     """
@@ -191,13 +194,23 @@ def start(
     }
     shift = [repr(float(variation.clock_shift_seconds))] if variation else []
     return subprocess.Popen(
-        [INTERPRETER, "-P", "-s", "-S", SCRIPT, str(control), folder, ",".join(without), *shift],
+        [
+            INTERPRETER,
+            "-P",
+            "-s",
+            "-S",
+            SCRIPT,
+            ",".join(map(str, descriptors)),
+            folder,
+            ",".join(without),
+            *shift,
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         cwd=folder,
         env=environment,
-        pass_fds=[control],
+        pass_fds=descriptors,
         start_new_session=True,
     )
 

@@ -9,9 +9,11 @@ import types
 from collections.abc import Iterator
 
 from rlnb.tasks.extraction import UNREADABLE, parse
+from rlnb.tasks.own_names import RUNNING_TEXT, names_of_python
 from rlnb.tasks.reflection import HARMLESS_IN_PROGRAMS, READERS, WITHHELD, dunder_in, made_up_reads
 from rlnb.tasks.reflection import leads_out as attribute_leads_out
 from rlnb.tasks.strategy_checks import FUNCTIONS, LONGEST_PROGRAM, shown
+from rlnb.tasks.streams import STREAM_AS_VALUE, in_class_bodies, streams_as_values
 
 CHANCE = "which differs from run to run; draw from random.Random(7), say"
 CLOCK = "which reads the clock; write the moment as a constant"
@@ -21,6 +23,7 @@ ADDRESS = "which differs from run to run; compute from the value itself"
 HIDDEN_IMPORT = "which hides what is imported; write an import statement"
 HIDDEN_NAME = "on a text that only the run makes up; write the text itself at that place"
 HIDDEN_CODE = "on a text that only the run makes up; write the code itself"
+TEXT_WITH_IMPORTS = "on a text with imports, or with what is imported; write the code itself"
 MODULE_AS_VALUE = "which hides what is read from it; write out the name behind the dot"
 ALLOWED_MODULES = (
     "__future__", "abc", "array", "base64", "bisect", "calendar", "cmath", "collections", "collections.abc",
@@ -50,8 +53,7 @@ FORBIDDEN_NAMES = {
     "__import__": HIDDEN_IMPORT,
 }  # fmt: skip
 # Of anything; further ones are those that `reflection` knows no harmless use of.
-FORBIDDEN_ATTRIBUTES = {"__hash__": ADDRESS, "__import__": HIDDEN_IMPORT}
-RUNNING_TEXT = frozenset(("compile", "eval", "exec"))
+FORBIDDEN_ATTRIBUTES = {"__hash__": ADDRESS, "__import__": HIDDEN_IMPORT, "_old_targets": MACHINE}
 NOW = frozenset(("astimezone", "fromtimestamp", "now", "timestamp", "today", "utcnow"))
 HARMLESS_IN = {
     "io": frozenset(("BytesIO", "StringIO")),
@@ -94,26 +96,28 @@ READING_ATTRIBUTES = frozenset(
 )
 
 
-def forbidden_use(code: str) -> str:
+def forbidden_use(code: str, *, is_text: bool = False) -> str:
     """What makes the output depend on more than the program, one sentence with a remedy; "" for nothing.
 
     Facts of the interpreter and of the machine are the same in every run, so that only this refuses them:
     imports but ALLOWED_MODULES, what these modules hold besides their own, what leads out of an object.
     Allowed: random that is seeded or drawn from a seeded Random, datetime without its clock, sys.stdout,
-    names that the program gives itself (`id = 7`), and exec of a text that is written out, read as well.
+    names that the program gives itself (`id = 7`), and exec of a text that is written out, read as well
+    (is_text).
     """
     try:
         tree = parse(code) if len(code) <= LONGEST_PROGRAM else ast.Module([], [])
     except UNREADABLE:
         return ""
-    found = list(faults_in(tree))
+    found = list(faults_in(tree, is_text=is_text))
     return "Line {} {}.".format(*min(found)) if found else ""
 
 
-def faults_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def faults_in(tree: ast.Module, *, is_text: bool = False) -> Iterator[tuple[int, str]]:
     """(line, what stands there and must not)."""
-    own, seeded, modules, line = names_bound(tree), is_seeded(tree), modules_of(tree), 1
-    nodes = list(ast.walk(tree))
+    seeded, modules, line = is_seeded(tree), modules_of(tree), 1
+    of_python = {id(name) for name in names_of_python(tree, is_text=is_text)}
+    nodes, in_classes = list(ast.walk(tree)), {id(node) for node in in_class_bodies(tree)}
     reads_dates = any("datetime" in modules_in(node) for node in nodes)
     run = {id(n.func): n for n in nodes if isinstance(n, ast.Call)}
     rebound = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -122,22 +126,35 @@ def faults_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in nodes:
         line = getattr(node, "lineno", line)
         faults = [*import_faults(node, seeded), *attribute_faults(node, modules, reads_dates)]
-        if isinstance(node, ast.Name) and node.id not in own:
-            faults += name_faults(node, run.get(id(node)))
+        if isinstance(node, ast.Name) and id(node) in of_python:
+            faults += name_faults(node, run.get(id(node)), imported_names(tree))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "object":
             faults.append(f"uses object(), {ADDRESS}")
         elif isinstance(node, ast.Constant) and (hidden := dunder_in(node.value, HARMLESS_IN_PROGRAMS)):
             faults.append(f"has {shown(hidden)} in a text, {FORBIDDEN_ATTRIBUTES.get(hidden, MACHINE)}")
         elif isinstance(node, ast.MatchClass):
             faults += [said for name in node.kwd_attrs if (said := attribute_fault(name))]
+        elif isinstance(node, ast.Import | ast.ImportFrom) and id(node) in in_classes:
+            faults.append(f"imports in the body of a class, {HIDDEN_IMPORT}")
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             module = "" if id(node) in behind_dots else module_at(node, modules)
             if module == "sys" or (module and getattr(node, "id", "") not in rebound):
                 faults.append(f"uses the module {module} as a value, {MODULE_AS_VALUE}")
         yield from ((line, said) for said in faults)
     for node, name in made_up_reads(tree, attribute_fault):
-        if not isinstance(node, ast.Name) or name not in own:
+        if not isinstance(node, ast.Name) or id(node) in of_python:
             yield node.lineno, f"uses {name} {HIDDEN_NAME}"
+    sees_all = "print" not in names_bound(tree) and not any(
+        isinstance(node, ast.Name) and node.id in RUNNING_TEXT and id(node) in of_python for node in nodes
+    )
+    for line, text in streams_as_values(tree, lambda n: module_at(n, modules) == "sys", sees_all=sees_all):
+        yield line, f"uses {text} as a value, {STREAM_AS_VALUE}"
+
+
+def imported_names(tree: ast.AST) -> set[str]:
+    """Names that imports bind."""
+    aliases = [a for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names]
+    return {a.asname or a.name.partition(".")[0] for a in aliases}
 
 
 def modules_of(tree: ast.Module) -> dict[str, str]:
@@ -190,6 +207,8 @@ def renames(node: ast.ImportFrom, name: str) -> bool:
 
 def leads_out(module: str, name: str) -> bool:
     """Whether a name of an allowed module is another module, a private matter or a fact of the machine."""
+    if name == "*" and module in WITHHELD:
+        return True
     if module in HARMLESS_IN:
         return name not in HARMLESS_IN[module]
     if module not in ALLOWED_MODULES or f"{module}.{name}" in ALLOWED_MODULES:
@@ -220,16 +239,29 @@ def attribute_fault(name: str) -> str:
     return ""
 
 
-def name_faults(node: ast.Name, call: ast.Call | None) -> Iterator[str]:
-    """Of a name that is Python's own. call: that of the name, if it is called."""
+def name_faults(node: ast.Name, call: ast.Call | None, imported: set[str]) -> Iterator[str]:
+    """Of a name that is Python's own. call: that of the name, if it is called. imported: names."""
     if node.id in FORBIDDEN_NAMES:
         yield f"uses {node.id}, {FORBIDDEN_NAMES[node.id]}"
     elif node.id in RUNNING_TEXT:
         text = call.args[0] if call and call.args else None
         if not isinstance(text, ast.Constant):
             yield f"uses {node.id} {HIDDEN_CODE}"
-        elif isinstance(text.value, str) and (said := forbidden_use(text.value.strip())):
+        elif isinstance(text.value, str) and (said := forbidden_use(text.value.strip(), is_text=True)):
             yield f"uses {node.id} on a text that {said.split(' ', 2)[2].rstrip('.')}"
+        elif isinstance(text.value, str | bytes) and has_imports(text.value, imported):
+            yield f"uses {node.id} {TEXT_WITH_IMPORTS}"
+
+
+def has_imports(text: str | bytes, imported: set[str]) -> bool:
+    """Whether a text that is run imports, or uses a name that an import has bound; bytes are not read."""
+    if isinstance(text, bytes):
+        return True
+    try:
+        nodes = list(ast.walk(parse(text.strip())))
+    except UNREADABLE:
+        return False
+    return any(isinstance(n, ast.Import | ast.ImportFrom) or getattr(n, "id", "") in imported for n in nodes)
 
 
 def is_seeded(tree: ast.Module) -> bool:

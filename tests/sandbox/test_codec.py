@@ -116,6 +116,15 @@ def nested(begin, end, depth):
     return begin * depth + b"1" + end * depth
 
 
+def probing(count, size=2**16):
+    """Integers in the order in which a dict of this size looks for a place: each finds it taken."""
+    place, places = 1, []
+    for _ in range(count):
+        places.append(place)
+        place = (5 * place + 1) % size
+    return places[::-1]
+
+
 PRIME = 2**61 - 1  # the hash of its multiples is 0
 MINUS = [b",".join(b"-1" if number >> bit & 1 else b"-2" for bit in range(16)) for number in range(10_000)]
 TUPLES = [b'{"tuple":[%b]}' % items for items in MINUS[:5000]]
@@ -130,6 +139,12 @@ SLOW = {
     "a large dictionary": b'{"dict":' + many(b"[1,1]", 80_000) + b"}",
     "integers of one hash": b"[" + b",".join(b'{"int":"%#x"}' % (PRIME * n) for n in range(9000)) + b"]",
     "tuples of one hash": b"[" + b",".join(TUPLES) + b"]",
+    "integers that look for a place in a row": (
+        b"[" + b",".join(b"%d" % (number + 5 * PRIME) for number in probing(21_000)) + b"]"
+    ),
+    "keys that look for a place in a row": (
+        b'{"dict":[' + b",".join(b"[%d,0]" % number for number in probing(10_900)) + b"]}"
+    ),
     "lists of one hash": b"[" + b",".join(b"[%b]" % items for items in MINUS[:5000]) + b"]",
     "few tuples of one hash, many times": b"[" + b",".join(TUPLES[:20] * 100) + b"]",
     "a large tuple that is hashed at each depth": (

@@ -26,6 +26,9 @@ AS_A_SCRIPT = {
     "what a cache holds": NOISY + "import functools\n@functools.lru_cache\ndef f(n): return A(n)\nf(1), f(2)",
     "the names that site gives": "print(exit, quit, copyright, sep='|')\nexit()",
     "an exception of its own": "try: raise MemoryError('full')\nexcept MemoryError as error: print(error)",
+    "no annotations": "try: print(__annotations__)\nexcept NameError: print('none')",
+    "annotations": "a: int = 1\nprint(__annotations__)",
+    "its globals": "print(sorted(globals().keys() - {'__file__'}))",
     "recursion that is caught": "def f(): f()\ntry: f()\nexcept RecursionError as error: print(error)",
 }  # fmt: skip
 DEPTH = (
@@ -81,6 +84,12 @@ values = st.recursive(
     max_leaves=5,
 )
 
+# Python has 8 MiB of stack for it, and each level takes some hundred bytes of C's.
+DEEP = (
+    "import sys\nsys.setrecursionlimit(10**6)\nclass A:\n    def __init__(self, a): self.a = a\n"
+    "    def __repr__(self): return repr(self.a)\na = 1\nfor _ in range(40_000): a = A(a)\nprint(repr(a))"
+)
+
 
 @pytest.fixture(scope="module")
 def reruns():
@@ -115,6 +124,12 @@ def test_no_output_depends_on(name, reruns):
     (rerun,) = reruns.run_many([program])
     assert not rerun.is_deterministic, rerun
     assert said in (rerun.difference or rerun.execution.error)
+
+
+def test_a_stack_deeper_than_that_of_python_is_nothing_to_print_from(reruns):
+    (rerun,) = reruns.run_many([DEEP])
+    assert not rerun.is_deterministic
+    assert "killed" in (rerun.difference or rerun.execution.status)
 
 
 @given(parts=st.lists(st.tuples(names, values), min_size=1, max_size=6))

@@ -1,13 +1,14 @@
 """Hostile programs: each ends safely, at every level, and leaves a zygote that runs the next one."""
 
 import os
+import time
 from pathlib import Path
 
 import hostile
 import pytest
 from patched import patch_script
 
-from rlnb.sandbox import Sandbox
+from rlnb.sandbox import Limits, Sandbox
 
 
 def open_sandbox(**options):
@@ -34,9 +35,9 @@ def children_of(pid):
 
 
 def zygotes_children(sandbox):
-    """What runs below the zygote when it waits: nothing."""
-    (zygote,) = children_of(sandbox._idle[0]._process.pid)
-    return children_of(zygote)
+    """What runs below the zygotes when they wait: nothing. Above each lies its keeper."""
+    zygotes = [zygote for idle in sandbox._idle for zygote in children_of(idle._process.pid)]
+    return [child for zygote in zygotes for child in children_of(zygote)]
 
 
 @pytest.mark.parametrize("name", hostile.STANDARD)
@@ -80,10 +81,11 @@ def processes_of(folder):
 @pytest.mark.parametrize("first", ["pass", KILL], ids=["leaves it", "kills its zygote"])
 def test_at_level_basic_no_daemon_is_left_by_a_program_that(first, basic):
     """The zygote is the first process in a namespace of its own: there nothing kills it."""
-    keeper, folder = basic._idle[0]._process.pid, basic._idle[0].folder
-    (zygote,) = children_of(keeper)
+    basic.run("print(1)")
+    folder = basic._idle[-1].folder
+    assert len(processes_of(folder)) == 2
     assert basic.run(DAEMON.format(first=first)).stdout == "1\n"
-    assert processes_of(folder) == {str(keeper), zygote}
+    assert processes_of(folder) == set()
 
 
 def test_without_a_namespace_the_keeper_ends_the_daemon_of_a_program_that_kills_its_zygote(
@@ -122,17 +124,62 @@ PAIRS = {
         "import fcntl, os; print(bool(fcntl.fcntl(0, fcntl.F_GETFL) & (os.O_APPEND | os.O_NONBLOCK)))",
     ),
     "a name in its folder": ("open('left', 'w').close()", "import os; print(os.path.exists('left'))"),
+    "the numbers of processes": (
+        "import threading\nfor _ in range(42):\n"
+        "    thread = threading.Thread(target=int)\n    thread.start()\n    thread.join()",
+        "import os; print(os.getpid() > 20)",
+    ),
+    "the numbers of files": (
+        "import os\nfor number in range(99):\n    open('x', 'w').close()\n    os.remove('x')",
+        "import os; print(os.stat('/dev/shm').st_dev == os.stat('.').st_dev and "
+        "os.fstat(os.open('y', os.O_CREAT)).st_ino > 50)",
+    ),
+    "the size of its folder": (
+        "import os\nfor number in range(900):\n    open('x' * 200 + str(number), 'w').close()",
+        "import os; print(os.stat('.').st_size > 4096)",
+    ),
     "a umask": ("import os; os.umask(0)", "import os; print(os.umask(0) == 0)"),
 }
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_no_program_tells_the_next_one_anything_by(name, standard, tmp_path):
+@pytest.mark.parametrize("without", [(), ("namespaces",)], ids=["strict", "standard"])
+def test_no_program_tells_the_next_one_anything_by(name, without, tmp_path):
     victim = tmp_path / "victim"
     victim.touch()
     tells, reads = (program.format(victim=str(victim)) for program in PAIRS[name])
-    assert standard.run(tells).status == "ok"
-    assert standard.run(reads).stdout == "False\n"
+    with open_sandbox(require="standard", without=without) as sandbox:
+        assert sandbox.run(tells).status == "ok"
+        assert sandbox.run(reads).stdout == "False\n"
+
+
+def test_a_zygote_is_kept_as_long_as_programs_leave_nothing(standard):
+    def numbers():
+        return {idle._process.pid for idle in standard._idle}
+
+    standard.run("print(1)")
+    before = numbers()
+    standard.run_many(["print(1)", "def f(): return 2\nprint(f())", "1 / 0", "import json; print(json)"])
+    assert numbers() == before
+    standard.run("open('x', 'w').close()")
+    assert numbers() != before
+
+
+def test_a_program_that_makes_very_many_folders_holds_up_nobody():
+    flood = "import os\nfor number in range(10**6): os.mkdir(str(number))"
+    with open_sandbox(require="standard", without=("namespaces",)) as sandbox:
+        started = time.monotonic()
+        assert sandbox.run(flood, limits=Limits(cpu_seconds=1.5)).status == "timeout"
+        assert sandbox.run("print(1)").stdout == "1\n"
+        assert (
+            time.monotonic() - started < 12
+        )  # 4 s of wall time, and twice 2 s until its keeper is left alone
+
+
+def test_a_signal_to_its_group_reaches_nobody_else(basic):
+    started = time.monotonic()
+    assert basic.run("import os, signal; os.kill(0, signal.SIGSTOP)").status == "timeout"
+    assert time.monotonic() - started < 6
 
 
 def test_nothing_was_written_outside(standard):

@@ -162,8 +162,10 @@ def test_programs_leave_nothing_for_the_next_one_in_their_folder(without):
         assert first.stdout.endswith("vvvvvvvv0000000007 ['left']\n"), first
         second = sandbox.run("import os, tempfile\nprint(os.listdir(), tempfile.gettempdir() == os.getcwd())")
         assert second.stdout == "[] True\n"
-        folder = sandbox._idle[0].folder
-    assert not Path(folder).exists()
+        sandbox.run("print(1)")
+        folders = {idle.folder for idle in sandbox._idle}
+        assert len(folders) == 1
+    assert not any(Path(folder).exists() for folder in folders)
 
 
 def test_above_the_folder_of_its_programs_nothing_can_be_written(varied):

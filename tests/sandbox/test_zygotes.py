@@ -1,5 +1,6 @@
 """Zygotes start, end and are replaced, and leave no process, descriptor, thread or folder."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -26,18 +27,16 @@ def own_folder(tmp_path, monkeypatch):
 
 def children() -> set[str]:
     """The direct children of this process, dead ones too."""
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        found |= set((task / "children").read_text().split())
-    return found
+    return children_of("self")
 
 
 def children_of(pid: str) -> set[str]:
-    """The direct children of another process, dead ones too."""
-    try:
-        return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    except OSError:
-        return set()
+    """The direct children of all threads of a process, dead ones too; a thread may end meanwhile."""
+    found: set[str] = set()
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found |= set(listed.read_text().split())
+    return found
 
 
 def descendants_of(pid: str) -> set[str]:
@@ -160,7 +159,9 @@ def test_ten_thousand_programs_leave_nothing_behind(own_folder):
     with Sandbox(FAST, num_workers=2) as sandbox:
         sandbox.run_many(["pass"] * 10)
         warm = len(os.listdir("/proc/self/fd"))
-        executions = sandbox.run_many(f"print({number}); open('a', 'w').close()" for number in range(10_000))
+        executions = sandbox.run_many(
+            f"print({number})" + "; open('a', 'w').close()" * (number % 50 == 0) for number in range(10_000)
+        )
         assert len(os.listdir("/proc/self/fd")) == warm
     assert [execution.stdout for execution in executions] == [f"{number}\n" for number in range(10_000)]
     assert leftovers() == before
@@ -227,6 +228,30 @@ def test_a_user_who_may_start_few_threads_goes_on(as_another_user):
         "SandboxUnavailable sandbox: the system starts no more threads for this user (can't start new "
         "thread); end other processes, raise `ulimit -u`, or lower sandbox.num_workers"
     )
+
+
+def test_where_proc_is_another_namespaces_threads_cannot_be_counted_and_that_is_said():
+    """As in a container whose /proc was not mounted anew."""
+    script = (
+        "from rlnb.sandbox import Sandbox\n"
+        "with Sandbox(num_workers=1, require='none') as sandbox: print(sandbox.layers['limits'])"
+    )
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "unshare" in done.stderr:
+        pytest.skip(f"this user may make no namespace: {done.stderr}")
+    assert done.stdout == ("/proc is another namespace's, so threads cannot be counted; mount it anew\n"), (
+        done.stderr
+    )
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_named():
+    script = (
+        "import resource\nfrom rlnb.sandbox import Sandbox\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))\nSandbox(num_workers=1)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert "fewer than 64 files may be open; raise `ulimit -n`" in done.stderr
 
 
 def test_a_sandbox_that_can_start_no_more_programs_is_nobodys_fault(monkeypatch):
