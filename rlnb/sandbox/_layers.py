@@ -8,7 +8,7 @@ import ctypes
 import os
 import resource
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import clock_gettime  # bound here, before `_variation.py` shifts it for programs
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_GET_NAME = 1, 4, 15, 16
@@ -116,6 +116,25 @@ def limit_resources(wanted: Mapping[int, int]) -> None:
             refused.append(f"rlimit {which}: {error}")
     if refused:
         raise OSError("; ".join(refused))
+
+
+def in_a_child(act: Callable[[], object]) -> None:
+    """Try in a child what might half succeed and could not be undone. Raise OSError where it fails."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act()
+        except BaseException as error:
+            os.write(write, str(error).encode(errors="replace")[:1000] or b"failed")
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb") as reader:
+        failed = reader.read()
+    os.waitpid(pid, 0)
+    if failed:
+        raise OSError(failed.decode(errors="replace"))
 
 
 def drop_privileges(libc: ctypes.CDLL) -> None:

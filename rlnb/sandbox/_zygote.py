@@ -116,7 +116,7 @@ class Zygote:
     def set_up(self, layer: str) -> None:
         """Apply to this process what children inherit, and prepare what they apply themselves."""
         if layer == "namespaces":
-            in_a_child(lambda: _layers.enter_namespaces(self.libc))
+            _layers.in_a_child(lambda: _layers.enter_namespaces(self.libc))
             os.rmdir(self.folder)
             self.folder = _layers.enter_namespaces(self.libc)
             if [name for _, name in socket.if_nameindex()] != ["lo"]:
@@ -150,25 +150,6 @@ def high(descriptor: int) -> int:
     return number
 
 
-def in_a_child(act: Any) -> None:
-    """Try what might half succeed, and could not be undone, where it costs nothing; raises OSError."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            act()
-        except BaseException as error:
-            os.write(write, str(error).encode(errors="replace")[:1000] or b"failed")
-        finally:
-            os._exit(0)
-    os.close(write)
-    with open(read, "rb") as reader:
-        failed = reader.read()
-    os.waitpid(pid, 0)
-    if failed:
-        raise OSError(failed.decode(errors="replace"))
-
-
 def mapped_libraries() -> set[str]:
     """The shared libraries that this interpreter has loaded, its own among them."""
     with open("/proc/self/maps") as maps:
@@ -190,7 +171,7 @@ def main() -> None:
     if "process" not in without and _variation is None:
         enter = functools.partial(_layers.enter_process_namespace, libc)
         with contextlib.suppress(OSError):  # this user may not: programs are ended one by one
-            in_a_child(enter)
+            _layers.in_a_child(enter)
             enter()
     to_zygote, to_keeper = socket.socketpair()
     pid = os.fork()
