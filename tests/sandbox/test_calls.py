@@ -8,7 +8,7 @@ import pytest
 from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox import Limits, Sandbox, check_tests
 
-FAST = Limits(cpu_seconds=0.4)
+FAST = Limits(cpu_seconds=0.4, memory_mib=128)  # little memory is filled long before the time is up
 
 
 @pytest.fixture(scope="module")
