@@ -9,7 +9,7 @@ import os
 import resource
 import struct
 from collections.abc import Callable, Mapping
-from time import clock_gettime  # bound here, before `_variation.py` shifts it for programs
+from time import clock_gettime, monotonic, sleep  # bound here, before `_variation.py` shifts it for programs
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_GET_NAME = 1, 4, 15, 16
 PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 36, 38, 2
@@ -81,6 +81,9 @@ RLIMIT_MSGQUEUE = 12  # bytes in POSIX message queues; the module `resource` doe
 CAPABILITY_VERSION_3, KEPT_CAPABILITIES = 0x20080522, 0b110  # those with which root reads what others own
 
 
+FORK_SECONDS, FORK_LOOK_SECONDS = 5.0, 0.05
+
+
 def load_libc() -> ctypes.CDLL:
     """The C library, with errno."""
     return ctypes.CDLL(None, use_errno=True)
@@ -118,10 +121,22 @@ def limit_resources(wanted: Mapping[int, int]) -> None:
         raise OSError("; ".join(refused))
 
 
+def fork() -> int:
+    """Fork; wait for it where another program uses up the user's processes, until it is ended."""
+    deadline = monotonic() + FORK_SECONDS
+    while True:
+        try:
+            return os.fork()
+        except BlockingIOError:
+            if monotonic() > deadline:
+                raise
+            sleep(FORK_LOOK_SECONDS)
+
+
 def in_a_child(act: Callable[[], object]) -> None:
     """Try in a child what might half succeed and could not be undone. Raise OSError where it fails."""
     read, write = os.pipe()
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         try:
             act()

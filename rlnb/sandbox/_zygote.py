@@ -45,7 +45,6 @@ FRAME = struct.Struct(">cII")  # "J" a job or "L" the layers, bytes of the JSON 
 ANSWER = struct.Struct(">1s16siddI?II")
 STOP = b"!"
 KEPT_DESCRIPTORS = 40  # those that outlive a job lie above this number
-FORK_SECONDS = 5.0
 LOOK_SECONDS = 0.05  # how often a running program's clock is read and its threads are counted
 CHUNK = 65536
 MAX_JOBS = 10_000
@@ -174,7 +173,7 @@ def main() -> None:
             _layers.in_a_child(enter)
             enter()
     to_zygote, to_keeper = socket.socketpair()
-    pid = os.fork()
+    pid = _layers.fork()
     if pid:  # it holds the lock of the folder until that is removed
         os.close(control)
         to_keeper.close()
@@ -259,7 +258,7 @@ def run(
 ) -> tuple[tuple[Any, ...], bytes, list[memoryview]]:
     """Fork a child that becomes the program, watch it to its end, and say how it ended."""
     (out_read, out_write), (error_read, error_write) = os.pipe(), os.pipe()
-    pid = zygote.last_pid = fork()
+    pid = zygote.last_pid = _layers.fork()
     if pid == 0:
         try:
             _child.become(zygote, job, source, streams=(out_write, error_write), connection=connection)
@@ -370,18 +369,6 @@ def has_changed(zygote: Zygote) -> bool:
         return True
     is_listed = zygote.seccomp is None and zygote.shared_memory
     return bool(is_listed) and any(os.pread(kind, CHUNK, 0).count(b"\n") > 1 for kind in zygote.shared_memory)
-
-
-def fork() -> int:
-    """Fork; wait for it where another program uses up the user's processes, until it is ended."""
-    deadline = time.monotonic() + FORK_SECONDS
-    while True:
-        try:
-            return os.fork()
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(LOOK_SECONDS)
 
 
 if __name__ == "__main__":
