@@ -7,7 +7,7 @@ NOTEBOOK ?= notebooks/grpo_code_execution.ipynb
 BIN := .venv/bin
 READY := .venv/rlnb-set
 
-NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py ppo_seeds.py)
+NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py ppo_seeds.py baselines_2048.py batch_2048.py)
 
 # Arithmetic of other CPUs and numbers of threads; a setting that asks for more than this CPU has changes nothing.
 CPUS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX512_CORE \
@@ -29,8 +29,8 @@ setup: ## make or repair .venv and say what this machine has
 run: $(READY) ## train: the first notebook at the profile that suits this machine; results in outputs/
 	$(BIN)/rlnb run $(NOTEBOOK) --profile $(PROFILE)
 
-test: lint ## all checks and quick tests, the notebooks' tiny runs among them
-	$(BIN)/python -m pytest -m "not slow"
+test: lint ## all checks and quick tests, three notebooks' tiny runs among them
+	$(BIN)/python -m pytest -m "not slow" -n logical --dist loadfile --no-loadscope-reorder
 
 cpus: $(READY) ## the quick tests with the arithmetic of other CPUs, setting after setting; TESTS=tests/rewards for some
 	@set -e; for setting in $(CPUS); do \
@@ -43,7 +43,7 @@ lint: $(READY) ## style, types, Dockerfile
 	$(BIN)/mypy rlnb
 	$(BIN)/hadolint Dockerfile
 
-slow: $(READY) ## the tests that take minutes each, half an hour together
+slow: $(READY) ## the tests that take minutes each, all notebooks' tiny runs among them; half an hour together
 	$(BIN)/python -m pytest -m slow
 
 lab: $(READY) ## JupyterLab with the notebooks
@@ -52,9 +52,10 @@ lab: $(READY) ## JupyterLab with the notebooks
 gallery: $(READY) ## run the notebooks at their cpu profiles and keep the executed copies in docs/gallery/
 	@mkdir -p docs/gallery
 	@set -e; for name in grpo_code_execution grpo_code_game spiral_self_play gpt_oss_2048 \
-	    ppo_openspiel arena_eval mbpp_eval export_model; do \
+	    ppo_openspiel arena_eval mbpp_eval export_model configure; do \
 	    rm -rf outputs/gallery/$$name; \
-	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile cpu --out outputs/gallery/$$name \
+	    profile=cpu; [ -f params/$$name/cpu.yaml ] || profile=default; \
+	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile $$profile --out outputs/gallery/$$name \
 	        $$(case $$name in \
 	            (export_model) echo "--set model.adapters=outputs/gallery/grpo_code_execution/adapters";; \
 	            (arena_eval) echo "--set contest.compare_with=untrained" \
@@ -81,5 +82,5 @@ bench: $(READY) ## side-by-side measurements against peers, one JSON line each
 	    echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; \
 	done
 
-baselines: $(READY) ## what simple strategies reach at 2048, measured anew, minutes; kept in rlnb/games/baselines2048.json
-	$(BIN)/python -m rlnb.games.baselines2048
+baselines: $(READY) ## what simple strategies reach at 2048, measured anew, minutes; kept in rlnb/game_2048/baselines.json
+	$(BIN)/python benchmarks/baselines_2048.py

@@ -1,8 +1,8 @@
-"""How fast games of 2048 are played to their end by random keys, beside other engines.
+"""Measure how fast random keys play games of 2048 to their end, in our engine and in others.
 
 `vs_gymnasium` and `vs_nested_lists` are how many times as many moves a second `GameBoard` plays at 6x6 as
 gymnasium-2048 and as the nested lists that a notebook would use; `..._4x4` are the same at 4x4, with
-OpenSpiel's 2048, which has that size only. `batch_vs_nested_lists` is that of `batch2048.play`, many games at
+OpenSpiel's 2048, which has only that size. `batch_vs_nested_lists` is that of `batch_2048.play`, many at
 once. Each draws one of four keys at random, puts a new tile in and looks for the end of the game, which comes
 with 2048 or when no move is left; a key that changes nothing is a move. Every engine's moves are checked.
 
@@ -23,10 +23,10 @@ from typing import Any
 
 import pyspiel
 import timing
+from baselines_2048 import POLICIES
+from batch_2048 import play
 
-from rlnb.games.baselines2048 import POLICIES
-from rlnb.games.batch2048 import play
-from rlnb.games.board2048 import DIRECTIONS, BoardKind, GameBoard, moved
+from rlnb.game_2048.board import DIRECTIONS, BoardKind, GameBoard, slide_board
 
 SCRATCH = Path(__file__).parents[1] / "build" / "bench2048"
 PACKAGES = (
@@ -40,7 +40,7 @@ Rows = Sequence[Sequence[int]]
 
 
 class NestedLists:
-    """2048 as one writes it down: lists of lists, row by row, the whole board looked at after each move."""
+    """2048 written plainly: lists of lists, row by row, with the whole board checked after each move."""
 
     def __init__(self, size: int, target: int, seed: int) -> None:
         self.size, self.target, self.random = size, target, random.Random(seed)
@@ -106,7 +106,7 @@ class NestedLists:
 
 
 def by_single_boards(engine: type[GameBoard] | type[NestedLists], size: int, seed: int) -> int:
-    """One game; how many moves it took. So do the other contestants."""
+    """Play a game and return its number of moves, like the other contestants."""
     board, draw, num_moves = engine(size, TARGET, seed), random.Random(-seed - 1).random, 0
     while board.state == "ongoing":
         board.move(DIRECTIONS[int(draw() * 4)])
@@ -125,7 +125,7 @@ def by_gymnasium(environment: Any, seed: int) -> int:
 
 
 def by_pyspiel(game: Any, seed: int) -> int:
-    """Keys that change nothing are drawn and counted, and not applied: OpenSpiel takes none."""
+    """Count keys that change nothing, but do not apply them: OpenSpiel refuses them."""
     state, rng, num_moves = game.new_initial_state(), random.Random(seed), 0
     while not state.is_terminal():
         if state.is_chance_node():
@@ -140,7 +140,7 @@ def by_pyspiel(game: Any, seed: int) -> int:
 
 
 def turn(game: Callable[[int], int], num_games: int, counts: list[int]) -> list[float]:
-    """A contestant: the same games at every turn, whose moves are counted."""
+    """Play the same games at every turn, and count their moves."""
     seconds = []
     counts.clear()
     for seed in range(num_games):
@@ -158,7 +158,7 @@ def batch_turn(size: int, num_games: int, counts: list[int]) -> list[float]:
 
 
 def gymnasium_environment() -> Any:
-    """The class, installed where it is missing; None where it cannot be had."""
+    """Return the class, installed if it is missing; None if it cannot be installed."""
     uv = shutil.which("uv")
     if not SCRATCH.exists() and uv:
         environment = {**os.environ, "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
@@ -174,13 +174,13 @@ def gymnasium_environment() -> Any:
 
 
 def check(size: int, gymnasium: Any) -> None:
-    """All engines move alike: on the positions of some games of ours, and OpenSpiel on some of its own."""
+    """Check that all engines make the same moves: in some of our games, and OpenSpiel in some of its own."""
     for seed in range(3):
         board, rng = GameBoard(size, TARGET, seed), random.Random(seed)
         while board.state == "ongoing":
             rows = board.rows
             for direction in DIRECTIONS:
-                after = [list(row) for row in moved(rows, direction)[0]]
+                after = [list(row) for row in slide_board(rows, direction)[0]]
                 nested = NestedLists(size, TARGET, 0)
                 nested.board = rows
                 outcomes = {"nested lists": nested.pushed(direction)}
@@ -195,8 +195,11 @@ def check(size: int, gymnasium: Any) -> None:
         rows, action = board_of(state), rng.choice(state.legal_actions())
         is_move = not state.is_chance_node()
         state.apply_action(action)
-        if is_move and board_of(state) != [list(row) for row in moved(rows, OTHERS_DIRECTIONS[action])[0]]:
-            raise SystemExit(f"OpenSpiel moves {rows} {OTHERS_DIRECTIONS[action]} to {board_of(state)}")
+        if not is_move:
+            continue
+        direction = OTHERS_DIRECTIONS[action]
+        if board_of(state) != [list(row) for row in slide_board(rows, direction)[0]]:
+            raise SystemExit(f"OpenSpiel moves {rows} {direction} to {board_of(state)}")
 
 
 def by_actions_of(gymnasium: Any, rows: Rows, direction: str) -> list[list[int]]:
@@ -212,7 +215,7 @@ def board_of(state: Any) -> list[list[int]]:
 
 
 def measure(size: int, gymnasium: Any) -> dict[str, float]:
-    """{contestant: moves a second}, the median of interleaved rounds."""
+    """Return {contestant: moves a second}, the median of interleaved rounds."""
     games: dict[str, tuple[Callable[[int], int], int]] = {
         "rlnb": (functools.partial(by_single_boards, GameBoard, size), NUM_GAMES[size]),
         "nested_lists": (functools.partial(by_single_boards, NestedLists, size), NUM_GAMES[size]),

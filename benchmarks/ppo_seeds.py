@@ -1,12 +1,13 @@
-"""What PPO learns, seed by seed: a profile of ppo_openspiel trained anew, judged at its last update.
+"""What PPO learns, seed by seed: a profile of ppo_openspiel trained from scratch, judged at its last update.
 
     python benchmarks/ppo_seeds.py --profile cpu --seeds 1 2 3 --json
     python benchmarks/ppo_seeds.py --profile embedded --seeds 1 2 --opponents random --games 400 --json
 
 The rule of judging is fixed beforehand: sampled games of the averaged weights after the last update, from
-both seats, with seeds that no training has seen, beside the untrained model on the same seeds; never the best
-of a run. `gates`: the update after which a stage's fresh games first had the mean score that it asks for.
-Runs are kept in outputs/seeds and resumed. `seconds`: wall time of play and updates, without evaluation.
+both seats, with seeds that differ from those of training, compared with the untrained model on the same
+seeds; never the best update of a run. `thresholds`: the first update at which a stage's fresh games had the
+mean score that it requires. Runs are kept in outputs/seeds and resumed. `seconds`: wall time of play and
+updates, without evaluation.
 """
 
 import argparse
@@ -16,77 +17,76 @@ from typing import Any
 
 import torch
 
-from rlnb.evaluation.contest import play_contest
 from rlnb.machine import probe, recommend
+from rlnb.notebook import load_cell
 from rlnb.params import load_params, parse_set, resolve
-from rlnb.params.arena_eval import UNTRAINED
-from rlnb.params.ppo_openspiel import PpoOpenspielParams
-from rlnb.training.checkpoint_arena import arenas_of, contenders_of
-from rlnb.training.checkpoints import latest_checkpoint
-from rlnb.training.ppo_parts import train_run
+from rlnb.ppo.checkpoint_arena import load_arena, load_snapshots
+from rlnb.ppo.params import UNTRAINED, ArenaEvalParams, PpoOpenspielParams
+from rlnb.ppo.setup import run_ppo
+from rlnb.results import compare
+from rlnb.run.checkpoints import latest_checkpoint
+from rlnb.selfplay.arena import Way, match_measures, select_matches
 
 
-def gates(rows: list[dict[str, Any]], params: PpoOpenspielParams) -> dict[str, int | None]:
-    """{stage: the first update at which its own gate was open}; None for one that stayed shut.
+def thresholds(rows: list[dict[str, float]], params: PpoOpenspielParams) -> dict[str, int | None]:
+    """Return {stage: the first update at which its threshold was reached}; None for one that never was.
 
-    The gate of all but the last lets the run go on, and the next row's score is of the next stage.
+    A run leaves all but the last stage at once, so that the next row's score is of the next stage.
     """
-    found: dict[str, int | None] = {}
-    for number, stage in enumerate(params.curriculum.stages, start=1):
-        left = [row["step"] for row in rows if row.get("curriculum/stage", 0) > number]
-        own = [
+    steps: dict[str, int | None] = {}
+    for index, stage in enumerate(params.curriculum.stages, start=1):
+        left = [row["step"] for row in rows if row.get("curriculum/stage", 0) > index]
+        reached = [
             row["step"]
             for row in rows
-            if row.get("curriculum/stage") == number
+            if row.get("curriculum/stage") == index
             and row["curriculum/episodes"] >= stage.min_episodes
             and row["curriculum/score"] >= stage.threshold
         ]
-        found[stage.name] = min([*left[:1], *own[:1]], default=None)
-    return found
+        steps[stage.name] = min([*left[:1], *reached[:1]], default=None)
+    return steps
 
 
 def arena(params: PpoOpenspielParams, run: Path, *, opponents: list[str], num_games: int) -> dict[str, Any]:
-    """{"game opponent": [trained, low, high, untrained, low, high, ceiling]} of both seats, half of each."""
-    asked = load_params(
-        "arena_eval",
-        overrides={
-            "contest": {
-                "checkpoint": latest_checkpoint(run),
-                "compare_with": UNTRAINED,
-                "opponents": opponents,
-                "num_games": num_games,
-                "modes": ["constrained"],
-            }
-        },
-    )
-    arenas = arenas_of(asked, params)
-    contest = play_contest(
-        arenas, contenders_of(asked.contest, arenas), num_games=num_games, modes=["constrained"]
-    )
-    found: dict[str, Any] = {}
-    for name, rows in contest.rows.items():
-        who = "untrained" if name == UNTRAINED else "trained"
-        for row in rows:
-            if not row.greedy:
-                score = [row.score.value, row.score.low, row.score.high]
-                by_seat = found.setdefault(f"{row.game} {row.opponent}", {}).setdefault(who, {})
-                by_seat[row.role] = [round(value, 3) for value in score]
-    for one in contest.differences:
-        if not one.greedy:
-            gain = (one.score.value, one.score.low, one.score.high)
-            found[f"{one.game} {one.opponent}"]["gain"] = [round(value, 3) for value in gain]
-    return found
+    """Return {"game against opponent": {"trained": {role: [score, low, high]}, "untrained", "gain"}}."""
+    contest = {
+        "checkpoint": latest_checkpoint(run),
+        "compare_with": UNTRAINED,
+        "opponents": opponents,
+        "num_games": num_games,
+        "modes": ["constrained"],
+    }
+    evaluation = load_params("arena_eval", overrides={"contest": contest})
+    assert isinstance(evaluation, ArenaEvalParams)
+    policy_arena = load_arena(evaluation, params)
+    snapshots = load_snapshots(evaluation.contest, policy_arena)
+    plan = [(Way("constrained"), name) for name in snapshots]
+    rows = policy_arena.play_matches(plan, snapshots, num_games=num_games)
+    results: dict[str, Any] = {}
+    for row in rows:
+        name = "untrained" if row.weights == UNTRAINED else "trained"
+        score = [round(value, 3) for value in (row.score.value, row.score.low, row.score.high)]
+        results.setdefault(f"{row.game} against {row.opponent}", {}).setdefault(name, {})[row.role] = score
+    trained, untrained = (match_measures(select_matches(rows, weights=name)) for name in snapshots)
+    for comparison in compare(untrained, trained):
+        if comparison.split in results:
+            gain = comparison.difference
+            results[comparison.split]["gain"] = [
+                round(value, 3) for value in (gain.value, gain.low, gain.high)
+            ]
+    return results
 
 
-def judged(params: PpoOpenspielParams, run: Path, *, opponents: list[str], num_games: int) -> dict[str, Any]:
-    """Train, or go on, and say how it ended."""
-    rows = train_run(params, run)
+def judge(params: PpoOpenspielParams, run: Path, *, opponents: list[str], num_games: int) -> dict[str, Any]:
+    """Train, or resume, and return the results."""
+    reward = load_cell("ppo_openspiel", "reward", {"params": params})["reward"]
+    rows = run_ppo(params, run, reward=reward)  # type: ignore[arg-type]
     seconds = sum(row.get("time/rollout_seconds", 0.0) + row.get("time/update_seconds", 0.0) for row in rows)
     return {
         "step": rows[-1]["step"],
         "games": rows[-1].get("play/num_games", 0.0),
         "seconds": round(seconds, 1),
-        "gates": gates(rows, params),
+        "thresholds": thresholds(rows, params),
         "arena": arena(params, run, opponents=opponents, num_games=num_games),
     }
 
@@ -102,20 +102,20 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="parameters, as for rlnb run: replay.share=0")
     parser.add_argument("--out", default="outputs/seeds", help="where runs are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
-    asked = parser.parse_args()
-    found: dict[str, dict[str, Any]] = {}
-    for seed in asked.seeds:
+    options = parser.parse_args()
+    results: dict[str, dict[str, Any]] = {}
+    for seed in options.seeds:
         params = load_params(
-            "ppo_openspiel", profile=asked.profile, overrides=parse_set(*asked.set, f"seed={seed}")
+            "ppo_openspiel", profile=options.profile, overrides=parse_set(*options.set, f"seed={seed}")
         )
         params = resolve(params, recommend(probe(ask_hub=False)))
         if params.training.num_threads:
             torch.set_num_threads(params.training.num_threads)
-        run = Path(asked.out) / f"ppo-{asked.profile}-{params.training.max_steps}" / str(seed)
-        found[str(seed)] = judged(params, run, opponents=asked.opponents, num_games=asked.games)
-        print(seed, found[str(seed)], flush=True)
-    if asked.json:
-        print(json.dumps(found))
+        run = Path(options.out) / f"ppo-{options.profile}-{params.training.max_steps}" / str(seed)
+        results[str(seed)] = judge(params, run, opponents=options.opponents, num_games=options.games)
+        print(seed, results[str(seed)], flush=True)
+    if options.json:
+        print(json.dumps(results))
 
 
 if __name__ == "__main__":

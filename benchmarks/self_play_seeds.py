@@ -1,26 +1,27 @@
-"""What self-play learns, seed by seed: a profile of spiral_self_play trained anew, judged at its last update.
+"""What self-play learns, seed by seed: a profile of spiral_self_play, judged at its last update.
 
     python benchmarks/self_play_seeds.py --profile kuhn --seeds 1 2 3 4 5 --json
     python benchmarks/self_play_seeds.py --profile cpu --kinds none rae leave_one_out gae --max-steps 100
 
-The rule of judging is fixed beforehand: the exact measures after the last update, never the best of a run.
-Runs are kept in outputs/seeds and resumed. `seconds`: wall time of play and updates, without evaluation.
+Runs are judged by the exact measures after the last update, never by the best ones of a run. They are kept
+in outputs/seeds and resumed, and their reward is the notebook's. `seconds`: wall time of play and updates,
+without evaluation.
 """
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from rlnb.machine import probe, recommend
+from rlnb.notebook import load_cell
 from rlnb.params import load_params, parse_set, resolve
-from rlnb.training.ablation import train_run, with_advantage
+from rlnb.spiral.ablation import make_variant, run_training
 
 
-def judged(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Exact measures after the last update, and the seconds of play and updates."""
+def judge_run(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Return the exact measures after the last update, and the seconds of play and updates."""
     last = {
         name: round(value, 4) for name, value in rows[-1].items() if name.startswith(("exact/", "arena/"))
     }
@@ -46,22 +47,23 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="parameters, as for rlnb run: game.name=hex")
     parser.add_argument("--out", default="outputs/seeds", help="where runs are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
-    asked = parser.parse_args()
-    params = load_params("spiral_self_play", profile=asked.profile, overrides=parse_set(*asked.set))
+    options = parser.parse_args()
+    params = load_params("spiral_self_play", profile=options.profile, overrides=parse_set(*options.set))
     params = resolve(params, recommend(probe(ask_hub=False)))
     if params.training.num_threads:
         torch.set_num_threads(params.training.num_threads)
-    kinds = asked.kinds or [params.advantage.kind]
-    steps = asked.max_steps or params.training.max_steps
-    found: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
-    for seed in asked.seeds:
+    reward = load_cell("spiral_self_play", "reward", {"params": params})["reward"]
+    kinds = options.kinds or [params.advantage.kind]
+    max_steps = options.max_steps or params.training.max_steps
+    results: dict[str, dict[str, dict[str, float]]] = {kind: {} for kind in kinds}
+    for seed in options.seeds:
         for kind in kinds:
-            own = with_advantage(params, kind, seed=seed, max_steps=steps)
-            rows = train_run(own, Path(asked.out) / f"{asked.profile}-{steps}" / f"{kind}-{seed}")
-            found[kind][str(seed)] = judged(rows)
-            print(kind, seed, found[kind][str(seed)], flush=True)
-    if asked.json:
-        print(json.dumps(found))
+            variant = make_variant(params, kind, seed=seed, max_steps=max_steps)
+            directory = Path(options.out) / f"{options.profile}-{max_steps}" / f"{kind}-{seed}"
+            results[kind][str(seed)] = judge_run(run_training(variant, directory, reward=reward))
+            print(kind, seed, results[kind][str(seed)], flush=True)
+    if options.json:
+        print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@
   enough for the action.
 - `memo_gain_kuhn`: updates a second (512 games played, 4 epochs) with equal prompts passed once over without.
 - `ppo_outside_model_share`: share of a PPO step (16 games of tic-tac-toe, SmolLM2) that is neither forward,
-  backward nor optimizer; `reference_pass_mib`: memory that reading the reference takes, beside
+  backward nor optimizer; `reference_pass_mib`: memory that a pass of the reference takes, next to
   `model_weights_mib`: there is no second copy of them.
 
     python benchmarks/selfplay.py --json
@@ -28,30 +28,36 @@ import numpy as np
 import torch
 from timing import interleave, report
 
-from rlnb.evaluation.many_games import Arenas
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.machine import probe, recommend
+from rlnb.notebook import load_cell
 from rlnb.params import load_params, resolve
-from rlnb.params.playing import PlayerModelParams
-from rlnb.params.spiral_self_play import SpiralSelfPlayParams
 from rlnb.policy import Policy, load_policy
-from rlnb.policy.acting import ConstrainedPlayer, Encoder, FreePlayer
-from rlnb.policy.actor_critic import ActorCritic
 from rlnb.policy.generation import evaluating, generating
-from rlnb.rollouts import LEARNER, play_games, self_play
-from rlnb.training import ppo_parts
-from rlnb.training.batches import make_batch
-from rlnb.training.credit import credit
-from rlnb.training.ppo import PpoState, batch_of
-from rlnb.training.update import Learner, update
-from rlnb.trajectories import Request, Turn, turns_of
+from rlnb.ppo.setup import load_playable_curriculum, make_ppo_run
+from rlnb.ppo.training import PpoState, make_ppo_batch
+from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer
+from rlnb.selfplay.advantages import compute_advantages
+from rlnb.selfplay.losses import make_batch
+from rlnb.selfplay.params import PlayerModelParams
+from rlnb.selfplay.rollouts import (
+    LEARNER,
+    Request,
+    Turn,
+    collect_trajectories,
+    collect_turns,
+    play_games,
+    self_play_episodes,
+)
+from rlnb.selfplay.update import make_learner, update
+from rlnb.spiral.params import SpiralSelfPlayParams
 
 ROUNDS = 3
 WARM_UP, ROLLOUTS = 5, 7
 
 
 class TimedActor(ActorCritic):
-    """Counts the seconds inside the model's passes."""
+    """An actor that counts the seconds inside the model's passes."""
 
     seconds = 0.0
 
@@ -69,7 +75,7 @@ class TimedActor(ActorCritic):
 
 
 class GeneratingPlayer:
-    """What one writes first: `generate` for each answer, held to the legal ids token by token."""
+    """The obvious implementation: `generate` for each answer, constrained to the legal ids token by token."""
 
     def __init__(self, policy: Policy, encoder: Encoder) -> None:
         self.policy = policy
@@ -77,7 +83,7 @@ class GeneratingPlayer:
 
     def answer(self, requests: Sequence[Request]) -> list[Turn]:
         tries = [self.encoder.trie(request.legal_actions) for request in requests]
-        prompts = [self.encoder.prompt_ids(request.prompt) for request in requests]
+        prompts = self.encoder.prompt_ids([request.prompt for request in requests])
         width = max(map(len, prompts))
         pad = self.policy.tokenizer.pad_token_id
         ids = torch.tensor([[*[pad] * (width - len(prompt)), *prompt] for prompt in prompts])
@@ -104,7 +110,7 @@ class GeneratingPlayer:
 
 
 def tiny_parts(name: str, actor_class: type[ActorCritic]) -> tuple[TextGame, ActorCritic, Encoder]:
-    """A compact game, the model `tiny` with a value head, and how they are encoded."""
+    """Return a compact game, the model `tiny` with a value head, and their encoder."""
     return parts(name, PlayerModelParams(id="tiny", lora_rank=0, **PLAIN), actor_class, has_value=True)
 
 
@@ -120,7 +126,7 @@ def parts(
 
 
 def rollout_over_model() -> float:
-    """The median of `ROLLOUTS` of 256 games, 128 at a time, after `WARM_UP` others."""
+    """Return the median of `ROLLOUTS` of 256 games, 128 at a time, after `WARM_UP` others."""
     game, actor, encoder = tiny_parts("tic_tac_toe", TimedActor)
     ratios = []
     for number in range(WARM_UP + ROLLOUTS):
@@ -128,13 +134,13 @@ def rollout_over_model() -> float:
         started = time.perf_counter()
         player = ConstrainedPlayer(actor, encoder, memo=False, max_tokens_per_pass=4096)
         with evaluating(actor.policy):  # as training does
-            play_games(self_play(game, 256, seed=number), {LEARNER: player}, num_parallel=128)
+            play_games(self_play_episodes(game, 256, seed=number), {LEARNER: player}, num_parallel=128)
         ratios.append((time.perf_counter() - started) / float(actor.seconds))  # type: ignore[arg-type]
     return float(np.median(ratios[WARM_UP:]))
 
 
 def against_generate() -> dict[str, float]:
-    """vs_sequential and scored_vs_generated on SmolLM2, interleaved."""
+    """Return vs_sequential and scored_vs_generated on SmolLM2, interleaved."""
     model = PlayerModelParams(id="embedded", **PLAIN)
     game, actor, encoder = parts("tic_tac_toe", model, ActorCritic, has_value=False)
     constrained = ConstrainedPlayer(actor, encoder, memo=False)
@@ -144,7 +150,9 @@ def against_generate() -> dict[str, float]:
     def games(player: Callable[[], Any], count: int, num_parallel: int) -> Callable[[], list[float]]:
         def run() -> list[float]:
             started = time.perf_counter()
-            play_games(self_play(game, count, seed=3), {LEARNER: player()}, num_parallel=num_parallel)
+            play_games(
+                self_play_episodes(game, count, seed=3), {LEARNER: player()}, num_parallel=num_parallel
+            )
             return [(time.perf_counter() - started) / count] * count
 
         return run
@@ -180,7 +188,7 @@ def against_generate() -> dict[str, float]:
 
 
 def waiting(game: TextGame, count: int) -> list[Request]:
-    """Requests of positions after two random moves."""
+    """Return requests in positions after two random moves."""
     found = []
     for number in range(count):
         state, source = game.new_state(), random.Random(number)
@@ -193,56 +201,55 @@ def waiting(game: TextGame, count: int) -> list[Request]:
 
 
 def memo_gain_kuhn() -> dict[str, float]:
-    """Whole updates, 512 games each, with equal prompts passed once or as often as they come."""
+    """Time whole updates of 512 games, with equal prompts passed once or as often as they occur."""
     game, actor, encoder = tiny_parts("kuhn_poker", ActorCritic)
     params = SpiralSelfPlayParams(advantage={"kind": "gae"}, training={"num_epochs": 4, "magnet_coef": 0.2})
-    learner = Learner.of(actor, params.training, temperature=1.0, value_coef=0.5)
-    numbers = iter(range(10_000))
+    learner = make_learner(actor, params.training, temperature=1.0, value_coef=0.5)
+    seeds = iter(range(10_000))
 
     def step(*, memo: bool) -> list[float]:
         started = time.perf_counter()
         player = ConstrainedPlayer(actor, encoder, memo=memo, max_tokens_per_pass=4096)
-        games = play_games(self_play(game, 512, seed=next(numbers)), {LEARNER: player}, num_parallel=512)
-        credited = credit(games, {}, params.advantage)
-        turns = turns_of([one for played in games for one in played.trajectories])
-        batch = make_batch(turns, credited.advantages, credited.targets, memo=memo)
+        episodes = self_play_episodes(game, 512, seed=next(seeds))
+        games = play_games(episodes, {LEARNER: player}, num_parallel=512)
+        computed = compute_advantages(games, {}, params.advantage)
+        turns = collect_turns(collect_trajectories(games))
+        batch = make_batch(turns, computed.advantages, computed.targets, memo=memo)
         update(learner, batch, step=0, seed=0)
         return [time.perf_counter() - started]
 
-    found = interleave({"memo": lambda: step(memo=True), "plain": lambda: step(memo=False)}, rounds=ROUNDS)
+    rates = interleave({"memo": lambda: step(memo=True), "plain": lambda: step(memo=False)}, rounds=ROUNDS)
     return {
-        "memo_gain_kuhn": found["memo"]["rate"] / found["plain"]["rate"],
-        "kuhn_updates_per_second": found["memo"]["rate"],
+        "memo_gain_kuhn": rates["memo"]["rate"] / rates["plain"]["rate"],
+        "kuhn_updates_per_second": rates["memo"]["rate"],
     }
 
 
 def ppo_step() -> dict[str, float]:
-    """A step of PPO on SmolLM2 by the profile `embedded`, after one that warms up."""
+    """Time steps of PPO on SmolLM2 by the profile `embedded`; the first one warms up."""
     given = {"training": {"games_per_step": 16, "num_epochs": 1, "num_mini_batches": 1, "detach_steps": 0}}
     params = load_params("ppo_openspiel", profile="embedded", overrides=given, environ={})
     params = resolve(params, recommend(probe(ask_hub=False)))
-    curriculum = ppo_parts.curriculum_of(params)
+    reward = load_cell("ppo_openspiel", "reward", {"params": params})["reward"]
     policy = load_policy(params.model, seed=1)
-    arenas = ppo_parts.arenas_of(params, policy, curriculum)
-    actor = TimedActor(policy, has_value=True)
-    arenas = Arenas(tuple(replace(one, actor=actor) for one in arenas.arenas))
-    learner = ppo_parts.learner_of(params, arenas)
-    practice = ppo_parts.practice_of(params, arenas, curriculum)
+    run = make_ppo_run(params, load_playable_curriculum(params), policy, reward=reward)
+    learner, actor = run.learner, run.learner.actor
+    actor.__class__ = TimedActor  # the arena, the learner and the players share it
     state, shares = PpoState(), []
     for step in range(ROUNDS):
         actor.seconds = 0.0  # type: ignore[assignment]
         started = time.perf_counter()
         with evaluating(policy):
-            games = practice.play(practice.assignments(replace(state, step=step)))
-        batch, _ = batch_of(games, params.training)
+            games = run.plan.play(run.plan.assign_games(replace(state, step=step)))
+        batch, _ = make_ppo_batch(games, params.training)
         with counted(torch.Tensor, "backward", actor), counted(torch.optim.AdamW, "step", actor):
             update(learner, batch, step=step, seed=1)
         shares.append(1 - float(actor.seconds) / (time.perf_counter() - started))  # type: ignore[arg-type]
     before = memory_mib("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    with learner.reference_at_work():
-        learner.read_all(batch)
-    weights = sum(one.numel() * one.element_size() for one in policy.model.parameters())
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
+    with learner.reference_applied():
+        learner.compute_logprobs(batch)
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in policy.model.parameters())
     return {
         "ppo_outside_model_share": float(np.median(shares[1:])),
         "reference_pass_mib": memory_mib("VmHWM") - before,
@@ -252,7 +259,7 @@ def ppo_step() -> dict[str, float]:
 
 @contextmanager
 def counted(owner: type, name: str, actor: TimedActor) -> Iterator[None]:
-    """The seconds of a method added to those inside the model's passes."""
+    """Add the seconds of a method to those inside the model's passes."""
     method = getattr(owner, name)
 
     def timed(*given: Any, **options: Any) -> Any:
@@ -266,7 +273,7 @@ def counted(owner: type, name: str, actor: TimedActor) -> Iterator[None]:
 
 
 def memory_mib(field: str) -> float:
-    """Of this process, as Linux tells: VmRSS = now, VmHWM = the peak."""
+    """Return the memory of this process: VmRSS = now, VmHWM = the peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith(field))) / 1024
 

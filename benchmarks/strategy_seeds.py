@@ -1,4 +1,4 @@
-"""What the embedded model learns of 2048 in 40 steps, for several seeds: validity and skill, told apart.
+"""Measure what the embedded model learns about 2048 in 40 steps, for several seeds: validity and skill.
 
     .venv/bin/python benchmarks/strategy_seeds.py --json               # five seeds, an hour and a half
     .venv/bin/python benchmarks/strategy_seeds.py --out outputs/bonus --set training.entropy_coef=0.02
@@ -22,7 +22,7 @@ NOTEBOOK = ROOT / "notebooks" / "gpt_oss_2048.ipynb"
 
 
 def run_seed(seed: int, directory: Path, assignments: list[str]) -> dict[str, Any]:
-    """The results of one seed, run where they are not there yet. Raises CalledProcessError where it fails."""
+    """Return the results of one seed, after running it if needed. Raises CalledProcessError if it fails."""
     if not (directory / "results.json").exists():
         options = [part for assignment in [f"seed={seed}", *assignments] for part in ("--set", assignment)]
         command = [sys.executable, "-m", "rlnb.cli", "run", str(NOTEBOOK), "--profile", "cpu", "--out"]
@@ -31,22 +31,23 @@ def run_seed(seed: int, directory: Path, assignments: list[str]) -> dict[str, An
     return results
 
 
-def figures(results: dict[str, Any]) -> dict[str, Any]:
-    """The row of one seed; estimates are [value, low, high]."""
-    rows = {row["measure"]: row for row in results["comparison"]}
+def read_figures(results: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of one seed; estimates are {"value", "low", "high"}, None if nothing was honest."""
+    gains = {row["measure"]: row["difference"] for row in results["comparison"]}
+    after = results["figures"]["after"]
     return {
-        "score_gain": rows["score"]["difference"],
-        "honest_share": rows["honest_share"]["after"],
-        "skill": rows["skill"].get("after"),
-        "greedy_skill": rows["greedy_skill"].get("after"),
-        "distinct_programs": rows["distinct_programs"]["after"],
+        "score_gain": gains["score"],
+        "honest_share": after["honest_share"],
+        "skill": after.get("skill"),
+        "greedy_skill": after.get("greedy_skill"),
+        "distinct_programs": after["distinct_programs"],
     }
 
 
-def text_of(value: Any) -> str:
-    if isinstance(value, list):
-        return f"{value[0]:+.3f} [{value[1]:+.3f}, {value[2]:+.3f}]"
-    return "none" if value is None else f"{value:.2f}"
+def format_figure(figure: Any) -> str:
+    if isinstance(figure, dict):
+        return f"{figure['value']:+.3f} [{figure['low']:+.3f}, {figure['high']:+.3f}]"
+    return "none" if figure is None else f"{figure:.2f}"
 
 
 def main() -> None:
@@ -62,16 +63,18 @@ def main() -> None:
     options = parser.parse_args()
     rows = {}
     for seed in options.seeds:
-        rows[seed] = figures(run_seed(seed, options.out.resolve() / f"seed-{seed}", options.assignments))
-        print(f"seed {seed}:", *(f"{name} {text_of(value)};" for name, value in rows[seed].items()))
-    valid = [row["score_gain"][0] >= 0.5 and row["score_gain"][1] > 0 for row in rows.values()]
-    skilled = [row["skill"] is not None and row["skill"][1] > 0 for row in rows.values()]
+        rows[seed] = read_figures(run_seed(seed, options.out.resolve() / f"seed-{seed}", options.assignments))
+        print(f"seed {seed}:", *(f"{name} {format_figure(value)};" for name, value in rows[seed].items()))
+    valid = [row["score_gain"]["value"] >= 0.5 and row["score_gain"]["low"] > 0 for row in rows.values()]
+    skilled = [row["skill"] is not None and row["skill"]["low"] > 0 for row in rows.values()]
     summary = {
         "seeds": rows,
         "num_valid": sum(valid),  # gained 0.5 with the lower bound above zero
         "num_honest": sum(row["honest_share"] >= 0.9 for row in rows.values()),
         "num_skilled": sum(skilled),  # whose interval of skill lies above random play
-        "median_skill": statistics.median(row["skill"][0] if row["skill"] else -1.0 for row in rows.values()),
+        "median_skill": statistics.median(
+            row["skill"]["value"] if row["skill"] else -1.0 for row in rows.values()
+        ),
     }
     if options.json:
         print(json.dumps(summary))

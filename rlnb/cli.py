@@ -1,4 +1,4 @@
-"""The command `rlnb`: each subcommand is one call into the floors below."""
+"""The command `rlnb`: each subcommand is one call into the packages below."""
 
 import argparse
 import contextlib
@@ -11,12 +11,12 @@ from typing import TextIO
 
 import rlnb
 from rlnb.errors import ParamsError, RlnbError
-from rlnb.runs import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
+from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
 
 RUN_HELP = """\
-Run a notebook without a browser. What it printed and drew is in DIR/attempt-01.ipynb, what it was asked
-for in DIR/params.yaml, how it stands in DIR/status.json. Run the same command again and an unfinished run
-goes on from its last checkpoint.
+Run a notebook without a browser. Its output is in DIR/attempt-01.ipynb, its parameters in DIR/params.yaml,
+its state in DIR/status.json. Run the same command again, and an unfinished run goes on from its last
+checkpoint.
 """
 RUN_EXAMPLES = """\
 examples:
@@ -35,7 +35,7 @@ exit codes:
   85 stopped by a signal, run again to go on; 138 the kernel died (most often: out of memory).
 """
 
-# Options of `rlnb eval`: (the field that each one sets, its name and meaning).
+# Options of `rlnb eval`: the field that each one sets, the name of its value and its meaning.
 EVAL_OPTIONS = {
     "--adapters": ("model.adapters", "DIR of trained adapters: a run's adapters/ or a checkpoint"),
     "--plus": ("evaluation.plus_path", "PATH of EvalPlus's MbppPlus.jsonl, to be checked as well"),
@@ -44,14 +44,14 @@ EVAL_OPTIONS = {
     "--served-model": ("writer.served_model", "NAME of the model on that server"),
 }
 
-# Those of `rlnb eval` that are for the arena, with --checkpoint.
+# Options of `rlnb eval` for the arena, with --checkpoint.
 ARENA_OPTIONS = {
     "--checkpoint": ("contest.checkpoint", "DIR: a run's checkpoints/checkpoint-N, or the word untrained"),
     "--compare-with": ("contest.compare_with", "DIR of another checkpoint, or untrained: the same games"),
     "--opponent": ("contest.opponents", "NAME: random, mcts:N, perfect, nash; several with commas"),
     "--episodes": ("contest.num_games", "NUMBER of games against each opponent, even"),
 }
-# The same of `rlnb export`.
+# Options of `rlnb export`.
 EXPORT_OPTIONS = {
     "--adapters": ("model.adapters", "DIR of trained adapters: a run's adapters/ or a checkpoint"),
     "--base": ("model.id", "MODEL to put them on: hub id or directory (default: the one they name)"),
@@ -61,9 +61,10 @@ EXPORT_OPTIONS = {
 
 
 class LastingStream(io.TextIOBase):
-    """A terminal's stream that may go away, by `| head` or a closed window: the rest goes nowhere.
+    """A terminal's stream that may be closed, by `| head` or with its window: the rest is discarded.
 
-    A run of hours must not end because nobody reads along. stream: None where there was none from the start.
+    A run of hours must not end because its output is no longer read. stream: None if it was closed at the
+    start.
     """
 
     def __init__(self, stream: TextIO | None, *, descriptor: int) -> None:
@@ -72,7 +73,7 @@ class LastingStream(io.TextIOBase):
             self._go_nowhere()
 
     def write(self, text: str) -> int:
-        """Write and flush; after the first failure there is nothing to write to."""
+        """Write and flush; after the first failure discard the text."""
         if self._stream is not None:
             try:
                 self._stream.write(text)
@@ -89,7 +90,7 @@ class LastingStream(io.TextIOBase):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; what a user got wrong is one message, no traceback."""
+    """Run the command line and return its exit code; errors of the user are one message, no traceback."""
     out, err = LastingStream(sys.stdout, descriptor=1), LastingStream(sys.stderr, descriptor=2)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         options = _parser().parse_args(arguments)
@@ -117,14 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a file of params/<notebook>/ by its name, or a path ending in .yaml "
         "(default: what suits this machine, or what the run in --out was started with)",
     )
-    run.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="assignments",
-        metavar="SECTION.FIELD=VALUE",
-        help="one parameter, over the profile and the environment; may be repeated",
-    )
+    _add_set(run, help="one parameter, over the profile and the environment; may be repeated")
     run.add_argument(
         "--out",
         metavar="DIR",
@@ -156,39 +150,38 @@ def _parser() -> argparse.ArgumentParser:
         compare.add_argument(name, metavar="RESULTS.json")
     compare.set_defaults(command=_compare)
 
-    _add_configure(commands)
-    doctor = commands.add_parser("doctor", help="what this machine has, and what to do about what it lacks")
-    doctor.set_defaults(command=_doctor)
-    return parser
-
-
-def _add_configure(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     configure = commands.add_parser(
         "configure",
         help="a profile by questions and answers, for `rlnb run`",
         description="Ask for the parameters of a notebook, check each answer at once, say how much memory "
         "they will need, and write what differs from default.yaml as a profile.",
     )
-    configure.add_argument("notebook", nargs="?", metavar="NOTEBOOK", help="its name (default: asked for)")
-    configure.add_argument("--profile", metavar="BASE", help="what to start from (default: asked for)")
+    configure.add_argument("notebook", nargs="?", metavar="NOTEBOOK", help="its name (default: a question)")
+    configure.add_argument("--profile", metavar="BASE", help="what to start from (default: a question)")
     configure.add_argument("--output", metavar="FILE.yaml", help="default: params/<notebook>/mine.yaml")
-    configure.add_argument(
-        "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE"
-    )
+    _add_set(configure)
     configure.add_argument(
         "--yes", action="store_true", help="ask nothing, and overwrite the file where there is one"
     )
     configure.set_defaults(command=_configure)
 
+    doctor = commands.add_parser("doctor", help="what this machine has, and what to do about what is missing")
+    doctor.set_defaults(command=_doctor)
+    return parser
+
+
+def _add_set(parser: argparse.ArgumentParser, *, help: str | None = None) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE", help=help
+    )
+
 
 def _add_short_options(parser: argparse.ArgumentParser, short: Mapping[str, tuple[str, str]]) -> None:
-    """The options of a command that runs one notebook of ours. short: {option: (field, NAME and meaning)}."""
+    """Add the options of a command for one notebook. short: {option: (field, NAME and meaning)}."""
     parser.add_argument("--profile", help="as in `rlnb run`")
     for option, (field, meaning) in short.items():
-        parser.add_argument(option, dest=field, metavar=meaning.split()[0], help=meaning)
-    parser.add_argument(
-        "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE"
-    )
+        parser.add_argument(option, dest=field, metavar=meaning.split()[0].rstrip(":"), help=meaning)
+    _add_set(parser)
     parser.add_argument("--out", metavar="DIR", help="directory of the run, as in `rlnb run`")
 
 
@@ -202,9 +195,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_notebook(options: argparse.Namespace) -> int:
-    # Imported here: pydantic and YAML, which `rlnb doctor` and --help need not wait for.
-    from rlnb.headless import run_notebook
+    # Imported here: `rlnb doctor` and --help need neither pydantic nor YAML.
     from rlnb.params import parse_set
+    from rlnb.run.headless import run_notebook
 
     for option, value in (("--profile", options.profile), ("--out", options.out)):
         if value is not None and not value.strip():
@@ -215,19 +208,19 @@ def _run_notebook(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    in_arena, chosen = _chosen(options, ARENA_OPTIONS), _chosen(options, EVAL_OPTIONS)
-    if in_arena:
-        return _evaluate_in_arena(options, in_arena, chosen)
+    arena, chosen = _chosen(options, ARENA_OPTIONS), _chosen(options, EVAL_OPTIONS)
+    if arena:
+        return _evaluate_in_arena(options, arena, chosen)
     given = [option for option, (field, _) in EVAL_OPTIONS.items() if field in chosen]
     writers = [option for option in given if option in ("--adapters", "--samples", "--endpoint")]
     if len(writers) > 1:
-        raise ParamsError(f"{' and '.join(writers)}: name two that write; give one of them")
+        raise ParamsError(f"{' and '.join(writers)}: both name where completions come from; give one of them")
     if "--served-model" in given and "--endpoint" not in given:
         raise ParamsError("--served-model: is a model of a server; give --endpoint as well")
     kinds = {"--endpoint": "endpoint", "--samples": "file", "--adapters": "policy"}
     for option in writers:
         chosen["writer.kind"] = kinds[option]
-    return _run_ours("mbpp_eval", options, chosen)
+    return _run_shipped("mbpp_eval", options, chosen)
 
 
 def _evaluate_in_arena(
@@ -241,48 +234,48 @@ def _evaluate_in_arena(
             f"{' and '.join(names)}: are for MBPP, and --checkpoint is for games; give one kind"
         )
     quoted = [f'"{name.strip()}"' for name in chosen.get("contest.opponents", "random").split(",")]
-    return _run_ours("arena_eval", options, {**chosen, "contest.opponents": f"[{', '.join(quoted)}]"})
+    return _run_shipped("arena_eval", options, {**chosen, "contest.opponents": f"[{', '.join(quoted)}]"})
 
 
 def _export(options: argparse.Namespace) -> int:
     chosen = _chosen(options, EXPORT_OPTIONS)
-    elsewhere = options.profile or options.out or "RLNB_MODEL__ADAPTERS" in os.environ
+    may_be_set = options.profile or options.out or "RLNB_MODEL__ADAPTERS" in os.environ
     by_set = any(assignment.startswith("model.adapters=") for assignment in options.assignments)
-    if "model.adapters" not in chosen and not elsewhere and not by_set:
+    if "model.adapters" not in chosen and not may_be_set and not by_set:
         raise ParamsError("--adapters: is missing; name a run's adapters/ or a checkpoint of it")
-    return _run_ours("export_model", options, chosen)
+    return _run_shipped("export_model", options, chosen)
 
 
 def _chosen(options: argparse.Namespace, short: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """{field: value} of the short options that were given."""
+    """Return {field: value} of the short options that were given."""
     fields = [field for field, _ in short.values()]
     return {field: getattr(options, field) for field in fields if getattr(options, field) is not None}
 
 
-def _run_ours(notebook: str, options: argparse.Namespace, chosen: Mapping[str, str]) -> int:
-    """`rlnb run` of a notebook of this project; --set comes over the short options."""
+def _run_shipped(notebook: str, options: argparse.Namespace, chosen: Mapping[str, str]) -> int:
+    """Run a notebook of this project; --set wins over the short options."""
     options.assignments = [f"{field}={value}" for field, value in chosen.items()] + options.assignments
     options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / f"{notebook}.ipynb"
     return _run(options)
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from rlnb.evaluation import mbpp_comparison, strategy_comparison
+    from rlnb.game_2048 import comparison as strategy_comparison
+    from rlnb.mbpp import comparison as mbpp_comparison
 
     if strategy_comparison.holds_strategies(options.first):
         rows = strategy_comparison.compare_runs(options.first, options.second)
-        print(strategy_comparison.comparison_text(rows))
+        print(strategy_comparison.describe_strategies(rows))
     else:
-        compared = mbpp_comparison.compare_results(options.first, options.second)
-        print(mbpp_comparison.comparison_text(compared))
+        print(mbpp_comparison.compare_results(options.first, options.second))
     return 0
 
 
 def _configure(options: argparse.Namespace) -> int:
-    from rlnb.wizard import Asked, main
+    from rlnb.configure.terminal import CommandLine, main
 
     names = ("notebook", "profile", "output", "assignments", "yes")
-    return main(Asked(**{name: getattr(options, name) for name in names}))
+    return main(CommandLine(**{name: getattr(options, name) for name in names}))
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`rlnb doctor`: what this machine has, and what to do about what it lacks. Imports no torch."""
+"""`rlnb doctor`: what this machine has, and what to do about what is missing. Imports no torch."""
 
 import importlib.util
 import os
@@ -27,10 +27,10 @@ WIDTH = 80
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table. remedy: what to do, "" where nothing lacks. fatal: without it nothing works."""
+    """One line of the table. remedy: "" if nothing is missing. fatal: without it nothing works."""
 
     topic: str
-    found: str
+    state: str
     remedy: str = ""
     fatal: bool = False
 
@@ -38,7 +38,7 @@ class Finding:
 def report(
     machine: Machine, *, root: Path = ROOT, environ: Mapping[str, str] = os.environ, prefix: str = sys.prefix
 ) -> list[Finding]:
-    """What was found here, in the order in which it matters. Asks nothing of the network beyond `probe`."""
+    """Return what this machine has, most important first. Uses the network no more than `probe` does."""
     choices = recommend(machine, environ=environ)
     return [
         _python(),
@@ -58,28 +58,23 @@ def report(
 
 
 def main() -> int:
-    """Print the table; 1 where nothing can work, else 0."""
+    """Print the table; return 1 if nothing can work, else 0."""
     findings = report(probe())
     print(render(findings))
     return int(any(finding.fatal for finding in findings))
 
 
 def render(findings: Sequence[Finding], *, width: int = WIDTH) -> str:
-    """The table, then one entry for each shortfall; no line is longer than `width`."""
+    """Return the table, then a remedy for each shortfall; no line is longer than `width`."""
     margin = max(len(finding.topic) for finding in findings) + 5
-    lines = []
+    lines, remedies = [], []
     for finding in findings:
         mark = "x" if finding.fatal else "!" if finding.remedy else " "
-        head = f"{mark} {finding.topic}".ljust(margin)
-        lines += _wrap(finding.found, width=width, first=head, rest=" " * margin)
-    shortfalls = [finding for finding in findings if finding.remedy]
-    if not shortfalls:
-        return "\n".join([*lines, "", "Nothing lacks."])
-    lines += ["", "What to do:"]
-    for finding in shortfalls:
-        mark = "x" if finding.fatal else "!"
-        lines += _wrap(finding.remedy, width=width, first=f"{mark} {finding.topic}: ", rest="    ")
-    return "\n".join(lines)
+        head = f"{mark} {finding.topic}"
+        lines += _wrap(finding.state, width=width, first=head.ljust(margin), rest=" " * margin)
+        if finding.remedy:
+            remedies += _wrap(finding.remedy, width=width, first=f"{head}: ", rest="    ")
+    return "\n".join([*lines, "", *(["What to do:", *remedies] if remedies else ["Nothing is missing."])])
 
 
 def _wrap(text: str, *, width: int, first: str, rest: str) -> list[str]:
@@ -89,18 +84,17 @@ def _wrap(text: str, *, width: int, first: str, rest: str) -> list[str]:
 
 
 def _python() -> Finding:
-    found = f"{platform.python_version()}, {platform.machine()}, in {_short(Path(sys.prefix))}"
-    if (3, 11) <= sys.version_info < (3, 15):
-        return Finding("Python", found)
-    return Finding("Python", found, "rlnb runs on 3.11 to 3.14: PYTHON=python3.12 ./setup.sh", fatal=True)
+    state = f"{platform.python_version()}, {platform.machine()}, in {_short(Path(sys.prefix))}"
+    is_supported = (3, 11) <= sys.version_info < (3, 15)
+    remedy = "" if is_supported else "rlnb runs on 3.11 to 3.14: PYTHON=python3.12 ./setup.sh"
+    return Finding("Python", state, remedy, fatal=not is_supported)
 
 
 def _packages(root: Path, prefix: str) -> list[Finding]:
-    versions = {name: installed_version(name) for name in STACK}
-    found = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
-    lacking = [name for name, version in versions.items() if version is None]
-    remedy = f"{' and '.join(lacking)} not installed: run ./setup.sh" if lacking else ""
-    return [_package_set(root, prefix), Finding("training stack", found, remedy, fatal=bool(lacking))]
+    state = ", ".join(f"{name} {installed_version(name) or 'missing'}" for name in STACK)
+    missing = [name for name in STACK if installed_version(name) is None]
+    remedy = f"{' and '.join(missing)} not installed: run ./setup.sh" if missing else ""
+    return [_package_set(root, prefix), Finding("training stack", state, remedy, fatal=bool(missing))]
 
 
 def _package_set(root: Path, prefix: str) -> Finding:
@@ -109,17 +103,16 @@ def _package_set(root: Path, prefix: str) -> Finding:
         return Finding("package set", "not known", "this Python was not set up to the end: run ./setup.sh")
     pins = _pins(root / "requirements" / f"{name}.txt")
     present = {package: installed_version(package) or "missing" for package in pins}
-    # 2.13.0+cpu is 2.13.0 for who pins 2.13.0.
+    # 2.13.0+cpu counts as 2.13.0.
     moved = [
         f"{package} {present[package]}, pinned {pin}"
         for package, pin in pins.items()
         if present[package].split("+")[0] != pin
     ]
-    found = f"{name}: {len(pins) - len(moved)} of {len(pins)} packages as pinned"
-    if not moved:
-        return Finding("package set", found)
+    state = f"{name}: {len(pins) - len(moved)} of {len(pins)} packages as pinned"
     more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
-    return Finding("package set", found, f"{'; '.join(moved[:3])}{more}: run ./setup.sh to put them back")
+    remedy = f"{'; '.join(moved[:3])}{more}: run ./setup.sh to put them back" if moved else ""
+    return Finding("package set", state, remedy)
 
 
 def _installed_set(prefix: str) -> str:
@@ -128,7 +121,7 @@ def _installed_set(prefix: str) -> str:
 
 
 def _pins(path: Path) -> dict[str, str]:
-    """The packages that a compiled requirement file asks for on this machine: {name: version}."""
+    """Return the packages that a compiled requirement file pins on this machine: {name: version}."""
     from packaging.markers import Marker  # not needed where nothing is pinned, and missing from a bare Python
 
     pins = {}
@@ -143,40 +136,33 @@ def _gpu(machine: Machine, prefix: str) -> Finding:
     name = _installed_set(prefix)
     memory = f"{machine.memory_gib:.0f} GiB"
     if not machine.capability:
-        found = f"none; {machine.cpu_count} cores, {memory} of memory"
-        if name not in ("", "cpu"):
-            return Finding(
-                "GPU", found, f"set {name} needs a GPU and none is visible (normal on a login node)"
-            )
-        return Finding("GPU", found)
+        state = f"none; {machine.cpu_count} cores, {memory} of memory"
+        remedy = f"set {name} needs a GPU and none is visible (normal on a login node)"
+        return Finding("GPU", state, "" if name in ("", "cpu") else remedy)
     major, minor = machine.capability
-    found = f"{machine.accelerator}, capability {major}.{minor}, {memory}"
-    if machine.name == "older" or not name:
-        return Finding("GPU", found)
-    serving = SETS_FOR_GPU.get(machine.name, ANY_GPU)
-    if name in serving:
-        return Finding("GPU", found)
-    kind = "volta" if serving == ("volta",) else "cuda"
-    return Finding("GPU", found, f"the packages of set {name} do not serve it: ./setup.sh {kind}")
+    state = f"{machine.accelerator}, capability {major}.{minor}, {memory}"
+    sets = SETS_FOR_GPU.get(machine.name, ANY_GPU)
+    is_served = machine.name == "older" or not name or name in sets
+    kind = "volta" if sets == ("volta",) else "cuda"
+    remedy = "" if is_served else f"the packages of set {name} do not serve it: ./setup.sh {kind}"
+    return Finding("GPU", state, remedy)
 
 
 def _engine(choices: Recommendation) -> Finding:
     vllm = installed_version("vllm")
-    may = f"vLLM {vllm or 'not installed'}" if choices.vllm else "no vLLM"
-    found = (
-        f"{choices.engine}, {choices.dtype}, attention {choices.attention}, {may}; profile {choices.profile}"
-    )
-    return Finding("engine", found)
+    vllm_state = f"vLLM {vllm or 'not installed'}" if choices.vllm else "no vLLM"
+    precision = f"{choices.dtype}, attention {choices.attention}"
+    return Finding("engine", f"{choices.engine}, {precision}, {vllm_state}; profile {choices.profile}")
 
 
 def _quantization(machine: Machine, choices: Recommendation) -> Finding:
     version = installed_version("bitsandbytes")
-    found = f"bitsandbytes {version}" if version else "no bitsandbytes"
+    state = f"bitsandbytes {version}" if version else "no bitsandbytes"
     if machine.capability is None:
-        return Finding("quantization", f"{found} (not needed on a CPU)")
+        return Finding("quantization", f"{state} (not needed on a CPU)")
     if version:
-        return Finding("quantization", f"{found}; 4 bits {'chosen' if choices.load_in_4bit else 'on demand'}")
-    return Finding("quantization", found, "model.load_in_4bit needs it: ./setup.sh cuda (volta on a V100)")
+        return Finding("quantization", f"{state}; 4 bits {'chosen' if choices.load_in_4bit else 'on demand'}")
+    return Finding("quantization", state, "model.load_in_4bit needs it: ./setup.sh cuda (volta on a V100)")
 
 
 def _sandbox() -> Finding:
@@ -188,16 +174,13 @@ def _sandbox() -> Finding:
     except (RlnbError, OSError) as error:
         return Finding("sandbox", "does not run", f"no program can be rewarded: {error}", fatal=True)
     off = {layer: why for layer, why in layers.items() if why != "on"}
-    found = f"{level}: " + ", ".join(f"{layer} {'off' if layer in off else 'on'}" for layer in layers)
-    if level in ("standard", "strict"):
-        return Finding("sandbox", found)
+    state = f"{level}: " + ", ".join(f"{layer} {'off' if layer in off else 'on'}" for layer in layers)
     reasons = "; ".join(f"{layer}: {why}" for layer, why in off.items())
-    return Finding(
-        "sandbox",
-        found,
-        f"{reasons}. Notebooks refuse to run below standard; sandbox.require = basic accepts this: train no "
-        "model that you distrust.",
+    remedy = (
+        f"{reasons}. Notebooks refuse to run below standard; sandbox.require = basic accepts this: do not "
+        "train a model that you distrust."
     )
+    return Finding("sandbox", state, "" if level in ("standard", "strict") else remedy)
 
 
 def _slurm(machine: Machine, environ: Mapping[str, str]) -> Finding:
@@ -210,14 +193,12 @@ def _slurm(machine: Machine, environ: Mapping[str, str]) -> Finding:
 
 
 def _hub(machine: Machine, choices: Recommendation) -> Finding:
-    found = f"{machine.hub}, runs are {'offline' if choices.offline else 'online'}"
-    if machine.hub != "unreachable":
-        return Finding("model hub", found)
+    state = f"{machine.hub}, runs are {'offline' if choices.offline else 'online'}"
     remedy = (
         "did not answer within 3 s. The embedded model and the built-in tasks work without it; "
         "for others set model.id to a directory, or HF_ENDPOINT to a mirror."
     )
-    return Finding("model hub", found, remedy)
+    return Finding("model hub", state, remedy if machine.hub == "unreachable" else "")
 
 
 def _embedded_model() -> Finding:
@@ -230,7 +211,7 @@ def _embedded_model() -> Finding:
 
 
 def _key(topic: str, name: str, host: str, *, root: Path, environ: Mapping[str, str]) -> Finding:
-    """Where a key is, never what it is."""
+    """Return where a key is, never the key itself."""
     if environ.get(name):
         return Finding(topic, f"in {name}")
     if name in _names_in_dotenv(root):
@@ -250,22 +231,19 @@ def _names_in_dotenv(root: Path) -> list[str]:
 
 
 def _disk(root: Path, machine: Machine) -> list[Finding]:
-    model_gib = (
-        MODEL_CACHE_GIB if machine.capability else 1.0
-    )  # the embedded model, written once as safetensors
+    # Without a GPU the embedded model is written there once, as safetensors.
+    model_gib = MODEL_CACHE_GIB if machine.capability else 1.0
     places = {"outputs": OUTPUTS_GIB, "model_cache": model_gib}
     findings = []
-    for folder, wanted_gib in places.items():
-        there = root / folder if (root / folder).exists() else root
-        free_gib = shutil.disk_usage(there).free / 2**30
-        found = f"{free_gib:.0f} GiB free for {folder}/"
-        if not os.access(there, os.W_OK):
-            findings.append(Finding("disk", found, f"{_short(there)} cannot be written to: pass --out DIR"))
-        elif free_gib < wanted_gib:
-            remedy = f"{folder}/ may need {wanted_gib:.0f} GiB: free some, or make it a link to a larger disk"
-            findings.append(Finding("disk", found, remedy))
-        else:
-            findings.append(Finding("disk", found))
+    for folder, needed_gib in places.items():
+        place = root / folder if (root / folder).exists() else root
+        free_gib = shutil.disk_usage(place).free / 2**30
+        remedy = ""
+        if not os.access(place, os.W_OK):
+            remedy = f"{_short(place)} cannot be written to: pass --out DIR"
+        elif free_gib < needed_gib:
+            remedy = f"{folder}/ may need {needed_gib:.0f} GiB: free some, or make it a link to a larger disk"
+        findings.append(Finding("disk", f"{free_gib:.0f} GiB free for {folder}/", remedy))
     return findings
 
 
@@ -273,11 +251,11 @@ def _kernel(prefix: str) -> Finding:
     spec = Path(prefix) / "share" / "jupyter" / "kernels" / "rlnb" / "kernel.json"
     if spec.is_file():
         return Finding("Jupyter kernel", "rlnb registered")
-    return Finding("Jupyter kernel", "rlnb not registered", "notebooks ask for it: run ./setup.sh")
+    return Finding("Jupyter kernel", "rlnb not registered", "notebooks need it: run ./setup.sh")
 
 
 def _short(path: Path) -> str:
-    home = Path(os.path.expanduser("~"))  # stays "~" where nobody knows; Path.home() would raise
+    home = Path(os.path.expanduser("~"))  # stays "~" if it is unknown; Path.home() would raise
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
 
 

@@ -1,4 +1,4 @@
-"""One error for each boundary. A bad program or an illegal move is data, never one of these."""
+"""One error class per boundary. A bad program or an illegal move is data, never an error."""
 
 
 class RlnbError(Exception):
@@ -14,24 +14,24 @@ class RlnbError(Exception):
 
 
 class ParamsError(RlnbError):
-    """What the user asked for cannot be: a wrong key, type, range or combination."""
+    """A parameter with a wrong name, type or value, or a combination that cannot work."""
 
 
 class PolicyUnavailable(RlnbError):
-    """The model cannot be loaded here: not cached while offline, too large, or a package is missing."""
+    """A model that cannot be loaded here: not cached while offline, too large, or a package is missing."""
 
 
 class OutOfMemory(RlnbError):
-    """The GPU's memory does not suffice for what a run was asked to do."""
+    """A run that needs more memory than the GPU has."""
 
 
 class SandboxUnavailable(RlnbError):
-    """Programs cannot be run here as isolated as asked."""
+    """A machine that cannot isolate programs as much as the parameters require."""
 
 
 class Preempted(RlnbError):
-    """A signal stopped the run after its checkpoint was saved; run it again to go on."""
+    """A run that a signal stopped after its checkpoint was saved; run it again to continue."""
 
 
 class TrainingDiverged(RlnbError):
-    """Training went wrong in a way that more steps do not mend (NaN, nothing learned from, nothing run)."""
+    """A training that more steps cannot repair (NaN, nothing to learn from, no program ran)."""

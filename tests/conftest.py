@@ -1,6 +1,12 @@
 """For all tests."""
 
+import os
 import signal
+from pathlib import Path
+
+# Under pytest-xdist every core has a worker: more threads would only wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
@@ -13,5 +19,11 @@ def signals_are_heard():
         signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
     }
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    for name, handler in before.items():
+        signal.signal(name, handler)
+
+
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory in which the tiny model is built once."""
+    return tmp_path_factory.mktemp("models")

@@ -1,9 +1,9 @@
-"""A player that says what a test wants it to say, and is understood as any player is."""
+"""A player whose answers a test chooses, parsed like any player's."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rlnb.trajectories import Request, Turn
+from rlnb.selfplay.rollouts import Request, Turn
 
 # Tic-tac-toe: X 0, O 3, X 4, O 8 (blocks), X 1, O 2, and X 7 wins.
 X_WINS = (0, 3, 4, 8, 1, 2, 7)
@@ -11,7 +11,7 @@ X_WINS = (0, 3, 4, 8, 1, 2, 7)
 
 @dataclass
 class Scripted:
-    """Says what `says` makes of a request."""
+    """A player that answers with `says(request)`."""
 
     says: Callable[[Request], str]
     num_requests: list[int] = field(default_factory=list)
@@ -33,7 +33,7 @@ def any_legal(request: Request) -> str:
 
 
 def line(moves: Sequence[int], *, spoken: Mapping[int, Sequence[str]] | None = None) -> Scripted:
-    """Plays these moves by their ply; `spoken`: {ply: texts said there before, one after the other}."""
+    """Return a player of these moves, by ply; `spoken`: {ply: answers given there before the move}."""
     left = {ply: list(texts) for ply, texts in (spoken or {}).items()}
 
     def says(request: Request) -> str:

@@ -1,6 +1,7 @@
-"""Self-play runs of the tiny model, small enough for tests: with parameters as a notebook has them."""
+"""Runs of SPIRAL and PPO with the tiny model, small enough for tests, by the notebooks' parameters."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,80 +9,110 @@ import torch
 from safetensors.torch import load_file
 
 from rlnb.machine import Machine, recommend
-from rlnb.metrics import read_metrics
+from rlnb.notebook import load_cell
 from rlnb.params import load_params, resolve
-from rlnb.params.spiral_self_play import SpiralSelfPlayParams
 from rlnb.policy import load_policy
-from rlnb.training import self_play_parts as parts
+from rlnb.run.tracking import read_metrics
+from rlnb.spiral import setup
+from rlnb.spiral.ablation import run_training
+from rlnb.spiral.params import SpiralSelfPlayParams
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
-SMALL: dict[str, dict[str, Any]] = {
-    "game": {"name": "kuhn_poker"},
-    "training": {"max_steps": 4, "games_per_step": 8, "save_steps": 2},
-    "evaluation": {"opponents": ["random"], "num_games": 2},
-    "ablation": {"enabled": False},
-    "tracking": {"tensorboard": False},
+STAGES = [
+    {"name": "first", "games": ["kuhn_poker"], "threshold": 0.01, "window": 8, "min_episodes": 8},
+    {"name": "second", "games": ["kuhn_poker", "nim"], "opponents": ["nash", "mcts:2"], "threshold": 0.5},
+]
+TRAINING = {"max_steps": 4, "games_per_step": 8, "save_steps": 2}
+SMALL: dict[str, dict[str, dict[str, Any]]] = {
+    "spiral_self_play": {
+        "game": {"name": "kuhn_poker"},
+        "training": TRAINING,
+        "evaluation": {"opponents": ["random"], "num_games": 2},
+        "ablation": {"enabled": False},
+        "tracking": {"tensorboard": False},
+    },
+    "ppo_openspiel": {
+        "curriculum": {"stages": STAGES},
+        "training": TRAINING,
+        "evaluation": {"opponents": ["random"], "interval_games": 2},
+        "mbpp": {"enabled": False},
+        "tracking": {"tensorboard": False},
+    },
 }
 
 
-def params_of(cache_dir: Path, *, profile: str = "tiny", seed: int = 42, **sections: dict[str, Any]):
-    """Of four updates of eight games of Kuhn poker, unless `sections` say otherwise."""
+def small_params(notebook: str, cache_dir: Path, *, profile: str = "tiny", seed: int = 42, **sections: dict):
+    """Return parameters of four updates of eight games, changed by `sections`."""
     torch.set_num_threads(1)
-    names = {*SMALL, *sections, "model"}
-    given: dict[str, Any] = {name: SMALL.get(name, {}) | sections.get(name, {}) for name in names}
-    given["model"]["cache_dir"] = str(cache_dir)
-    params = load_params("spiral_self_play", profile=profile, overrides={"seed": seed, **given}, environ={})
-    params = resolve(params, recommend(CPU))
-    assert isinstance(params, SpiralSelfPlayParams)
-    return params
+    small = SMALL[notebook]
+    overrides: dict[str, Any] = {
+        name: small.get(name, {}) | sections.get(name, {}) for name in {*small, *sections, "model"}
+    }
+    overrides["model"]["cache_dir"] = str(cache_dir)
+    params = load_params(notebook, profile=profile, overrides={"seed": seed, **overrides}, environ={})
+    return resolve(params, recommend(CPU))
 
 
-def parts_of(params: SpiralSelfPlayParams):
-    """The arena, the learner and what is played, fresh as at the start of a process."""
-    game = parts.game_of(params)
-    arena = parts.arena_of(params, load_policy(params.model, seed=params.seed), game)
-    return arena, parts.learner_of(params, arena), parts.self_play_of(params, arena)
+def params_of(cache_dir: Path, **options: Any) -> SpiralSelfPlayParams:
+    """Return parameters of a SPIRAL run of Kuhn poker, unless the options change them."""
+    return small_params("spiral_self_play", cache_dir, **options)
+
+
+def notebook_reward(params, notebook: str = "spiral_self_play") -> Callable[[str, float], float]:
+    """Return the reward function of the notebook's cell."""
+    return load_cell(notebook, "reward", {"params": params})["reward"]
+
+
+def make_run(params: SpiralSelfPlayParams) -> setup.SelfPlayRun:
+    """Return the parts of a run, as at the start of a process."""
+    game = setup.load_self_play_game(params)
+    policy = load_policy(params.model, seed=params.seed)
+    return setup.make_self_play_run(params, policy, game, reward=notebook_reward(params))
+
+
+def train_run(params: SpiralSelfPlayParams, output_dir: Path, **options: Any) -> list[dict[str, float]]:
+    return run_training(params, output_dir, reward=notebook_reward(params), **options)
 
 
 class Killed(Exception):
-    """Stands for the end of a process between two updates."""
+    """The end of a process between two updates."""
 
 
-def killed_after(step: int):
-    """To be told of the steps of a run, which it ends after one of them."""
+def kill_after(step: int) -> Callable[[int, int], None]:
+    """Return a `show` that kills a run after this update and its checkpoint."""
 
-    def say(line: str) -> None:
-        if line.startswith(f"step {step}/"):
+    def show(done: int, max_steps: int) -> None:
+        if done == step:
             raise Killed
 
-    return say
+    return show
 
 
 def rows_of(output_dir: Path) -> list[dict[str, float]]:
-    """All that was reported, but for times."""
+    """Return all reported metrics except times."""
     rows = read_metrics(output_dir / "metrics.jsonl")
     return [{name: value for name, value in row.items() if not name.startswith("time")} for row in rows]
 
 
 def checkpoint_of(output_dir: Path, step: int) -> dict[str, Any]:
-    """Everything in a checkpoint as plain lists, so that equal means equal to the bit."""
+    """Return everything in a checkpoint as plain lists, so that equal means equal to the bit."""
     directory = output_dir / "checkpoints" / f"checkpoint-{step}"
-    found: dict[str, Any] = {path.name: plain(load_file(path)) for path in directory.glob("*.safetensors")}
-    found["optimizer"] = plain(torch.load(directory / "optimizer.pt", weights_only=True))
-    found["state"] = json.loads((directory / "trainer_state.json").read_text())
-    return found
+    contents: dict[str, Any] = {path.name: plain(load_file(path)) for path in directory.glob("*.safetensors")}
+    contents["optimizer"] = plain(torch.load(directory / "optimizer.pt", weights_only=True))
+    contents["state"] = json.loads((directory / "trainer_state.json").read_text())
+    return contents
 
 
-def differing(one: Any, other: Any, place: str = "") -> list[str]:
-    """Where two of these differ; said in names, since the weights would fill pages."""
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        return [found for name in one for found in differing(one[name], other[name], f"{place}/{name}")]
-    return [] if one == other else [place]
+def differing(first: Any, second: Any, place: str = "") -> list[str]:
+    """Return the places where two of these differ; the weights themselves would fill pages."""
+    if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
+        return [path for name in first for path in differing(first[name], second[name], f"{place}/{name}")]
+    return [] if first == second else [place]
 
 
 def plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value

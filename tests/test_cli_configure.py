@@ -1,172 +1,203 @@
-"""`rlnb configure` as a terminal meets it: a process, lines on its standard input, a file at the end."""
+"""`rlnb configure` by lines on its standard input, and on a terminal: a file at the end."""
 
+import contextlib
+import io
 import os
+import pty
+import select
 import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
 
+from rlnb import cli
 from rlnb.params import load_params
 
+STAGE = "curriculum.stages=[{{name: a, games: [{}], threshold: {}}}]"
+TINY_PPO = ("ppo_openspiel", "--profile", "tiny", "--output", "mine.yaml")
+
+
+COMMAND = [sys.executable, "-m", "rlnb.cli", "configure", "ppo_openspiel", "--profile", "tiny"]
+
+
+class Finished(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        """All that was printed, without line breaks."""
+        return " ".join(self.out.split())
+
 
 @pytest.fixture
-def environ():
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RLNB_", "MBPP_"))}
-    return {**kept, "CUDA_VISIBLE_DEVICES": ""}
-
-
-@pytest.fixture
-def configure(tmp_path, environ):
+def configure(tmp_path, monkeypatch, capsys):
     """A function that answers `rlnb configure ARGUMENTS` line by line, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for name in [name for name in os.environ if name.startswith(("RLNB_", "MBPP_"))]:
+        monkeypatch.delenv(name)
 
-    def ask(*arguments: str, answers: str = "") -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "rlnb.cli", "configure", *arguments]
-        return subprocess.run(
-            command, input=answers, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
-        )
+    def ask(*arguments: str, answers: str = "") -> Finished:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answers))
+        return Finished(cli.main(["configure", *arguments]), *capsys.readouterr())
 
     return ask
 
 
-def test_a_dialogue_ends_in_a_profile_and_the_command_that_runs_it(configure, tmp_path):
-    done = configure(
+def read_profile() -> dict:
+    return yaml.safe_load(Path("mine.yaml").read_text())
+
+
+def test_a_dialogue_ends_in_a_profile_and_the_command_that_runs_it(configure):
+    finished = configure(
         answers="spiral_self_play\ntiny\n"
         "training.max_steps training.learning_rate\n9\n2e-4\n\nnew/mine.yaml\n"
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    path = tmp_path / "new" / "mine.yaml"
-    written = yaml.safe_load(path.read_text())
-    assert (written["training"]["learning_rate"], written["training"]["max_steps"]) == (2e-4, 9)
-    command = shlex.split(done.stdout.splitlines()[-1].removeprefix("Run it:  "))
+    assert (finished.code, finished.err) == (0, "")
+    command = shlex.split(finished.out.splitlines()[-1].removeprefix("Run it:  "))
     assert command[:2] == ["rlnb", "run"] and Path(command[2]).is_file()
     assert command[3:] == ["--profile", "new/mine.yaml"]
-    params = load_params("spiral_self_play", profile=str(path), environ={})
-    assert params == load_params(
-        "spiral_self_play",
-        profile="tiny",
-        overrides={"training": {"max_steps": 9, "learning_rate": 2e-4}},
-        environ={},
+    changed = {"training": {"max_steps": 9, "learning_rate": 2e-4}}
+    assert load_params("spiral_self_play", profile="new/mine.yaml", environ={}) == load_params(
+        "spiral_self_play", profile="tiny", overrides=changed, environ={}
     )
 
 
-def test_a_wrong_answer_is_told_why_and_asked_again(configure):
-    done = configure(
-        *("ppo_openspiel", "--profile", "tiny", "--output", "mine.yaml"),
-        answers="model.load_in_4bit training.max_steps\nperhaps\ntrue\n\nmany\n5\n\n",
-    )
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
-    at = [number for number, line in enumerate(lines) if line.startswith("model.load_in_4bit [false]: ")]
-    assert lines[at[0] + 1] == "  model.load_in_4bit = 'perhaps' is not one of auto, true, false"
-    assert " ".join(line.strip() for line in lines[at[1] + 1 : at[2]]) == (
-        "model.lora_rank = 0 trains weights that model.load_in_4bit has quantized; write 16, or false there"
-    )
-    assert "  training.max_steps = 'many' is not a whole number; write one such as 5000" in lines
-    assert "  training.max_steps = 5  (was 3)" in lines
-    assert "  model.load_in_4bit = true  (was false)" not in lines
+def test_a_wrong_answer_is_explained_and_asked_again(configure):
+    answers = "model.load_in_4bit training.max_steps\nperhaps\ntrue\n\nmany\n5\n\n"
+    finished = configure(*TINY_PPO, answers=answers)
+    assert finished.code == 0
+    for said in (
+        "model.load_in_4bit = 'perhaps' is not one of auto, true, false",
+        "model.load_in_4bit [false]: true model.lora_rank = 0 trains weights that model.load_in_4bit has "
+        "quantized; write 16, or false there model.load_in_4bit [false]:",
+        "training.max_steps = 'many' is not a whole number; write one such as 5000",
+        "profile tiny, changed: training.max_steps = 5 (was 3) memory:",
+    ):
+        assert said in finished.words
 
 
-def test_one_can_go_back_skip_ahead_ask_what_is_meant_and_answer_two_at_once(configure, tmp_path):
-    done = configure(
-        *("ppo_openspiel", "--profile", "tiny", "--output", "mine.yaml"),
-        answers="seed output_dir model training.clip\n1\n<\n2\n\n?\n>\n0.1\n"
-        "model.lora_rank=8 model.load_in_4bit=auto\n\n",
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    written = yaml.safe_load((tmp_path / "mine.yaml").read_text())
-    assert written["seed"] == 2
-    assert written["training"]["clip"] == 0.1
+def test_a_question_explains_itself_and_takes_several_fields_at_once(configure):
+    fields, several = "seed model.id training.clip", "model.lora_rank=8 model.load_in_4bit=auto"
+    finished = configure(*TINY_PPO, answers=f"{fields}\nnothing\nseed=2\n?\n\n0.1\n{several}\n\n")
+    assert (finished.code, finished.err) == (0, "")
+    written = read_profile()
+    assert (written["seed"], written["training"]["clip"]) == (2, 0.1)
     assert (written["model"]["lora_rank"], written["model"]["load_in_4bit"]) == (8, "auto")
-    assert "  model.id is 'tiny' in profile tiny, 'Qwen/Qwen3-4B' in default.yaml.\n" in done.stdout
-    assert "model.cache_dir [" not in done.stdout
-    assert "-- training: 1 field\n" in done.stdout
+    assert "model.id is 'tiny' in profile tiny, 'Qwen/Qwen3-4B' in default.yaml." in finished.words
+    assert "-- training: 1 field\n" in finished.out
 
 
-def test_input_that_ends_too_early_is_refused_and_leaves_nothing(configure, tmp_path):
-    done = configure("ppo_openspiel", "--profile", "tiny", answers="main\n\n")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "rlnb: configure: the input ended where output_dir was asked, and nothing was written; --yes takes "
-        "all values as they are\n"
+def test_unknown_names_are_asked_again(configure):
+    answers = "spiral\nspiral_self_play\nhuge\ntiny\nmax_steps\nnone\nnone\nx.txt\nmine.yaml\n"
+    finished = configure(answers=answers)
+    assert finished.code == 0
+    for said in (
+        "notebook 'spiral' is not in params/; known: arena_eval, ",
+        "profile 'huge' is not in params/spiral_self_play/; known: ",
+        "max_steps is neither a field nor a section of spiral_self_play; did you mean training.max_steps",
+        "x.txt: does not end in .yaml, by which profiles are known; add it",
+    ):
+        assert said in finished.words
+
+
+@pytest.mark.parametrize(
+    ("answers", "question"),
+    [("", "the fields to ask for"), ("main\n\n", "output_dir"), ("none\n", "what else to change")],
+)
+def test_input_that_ends_too_early_is_refused_and_leaves_nothing(configure, answers, question, tmp_path):
+    finished = configure(*TINY_PPO, answers=answers)
+    assert finished.code == 2
+    assert finished.err == (
+        f"rlnb: configure: the input ended at the question for {question}, and nothing was written; --yes "
+        "takes all values as they are\n"
     )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_writes_nothing(environ, tmp_path):
-    command = [sys.executable, "-m", "rlnb.cli", "configure", "ppo_openspiel", "--profile", "tiny"]
+def test_an_existing_file_is_overwritten_after_a_yes_alone(configure):
+    Path("mine.yaml").write_text("seed: 1\n")
+    finished = configure(*TINY_PPO, "--set", "seed=5", answers="none\n\nno\nother.yaml\n")
+    assert finished.code == 0 and read_profile() == {"seed": 1}
+    assert "mine.yaml exists already. Overwrite it? yes or no [no]: no\n" in finished.out
+    assert yaml.safe_load(Path("other.yaml").read_text())["seed"] == 5
+    assert configure(*TINY_PPO, "--set", "seed=5", answers="none\n\nyes\n").code == 0
+    assert read_profile()["seed"] == 5
+
+
+def test_yes_asks_nothing(configure):
+    finished = configure("ppo_openspeil", "--yes")
+    assert (finished.code, finished.out) == (2, "")
+    assert finished.err.startswith("rlnb: notebook 'ppo_openspeil' is not in params/; known: ")
+    finished = configure("mbpp_eval", *TINY_PPO[1:], "--yes", "--set", "seed=3")
+    assert (finished.code, finished.err, read_profile()["seed"]) == (0, "", 3)
+    assert "[" not in finished.out.partition("memory:")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--yes", "--set", STAGE.format("chess_nonsense", 0.7)), "curriculum.stages = 'chess_nonsense'"),
+        (
+            ("--yes", "--set", STAGE.format("kuhn_poker", 0.9)),
+            "curriculum.stages: stage 'a': threshold = 0.9 is above 0.6875, ",
+        ),
+        (("--yes", "--set", "evaluation.opponents=[bogus]"), "evaluation.opponents = 'bogus'"),
+        (("--yes", "--set", "seed=x"), "--set: seed = 'x' is not a whole number; write one"),
+        (("--output", "x.txt"), "x.txt: does not end in .yaml, by which profiles are known"),
+    ],
+)
+def test_what_a_run_would_refuse_and_errors_in_the_command_line_are_refused(configure, arguments, said):
+    finished = configure(*TINY_PPO, *arguments)
+    assert finished.code == 2 and finished.err.startswith(f"rlnb: {said}")
+    assert "Fields [" not in finished.out
+    assert not Path("mine.yaml").exists()
+
+
+def test_a_game_that_a_run_would_refuse_is_explained_and_can_be_changed(configure):
+    answers = f"none\nnone\n{STAGE.format('nim', 0.5)}\nnone\n"
+    finished = configure(*TINY_PPO, "--set", STAGE.format("kuhn_poker", 0.9), answers=answers)
+    assert finished.code == 0, finished.err
+    assert "threshold = 0.9 is above 0.6875, " in finished.words
+    assert "nim" in Path("mine.yaml").read_text()
+
+
+def test_ctrl_c_writes_nothing(tmp_path):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=tmp_path, env=environ, text=True, **pipes) as process:
-        said = ""
-        deadline = time.monotonic() + 200
-        while not said.endswith("Fields [main]: "):
-            assert time.monotonic() < deadline
-            said += process.stdout.read(1)
+    with subprocess.Popen(COMMAND, cwd=tmp_path, text=True, **pipes) as process:
+        printed = ""
+        while not printed.endswith("Fields [main]: "):
+            letter = process.stdout.read(1)
+            assert letter, process.stderr.read()
+            printed += letter
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=100)
     assert (process.returncode, error) == (130, "\nNothing was written.\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_file_is_overwritten_after_a_yes_alone(configure, tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("seed: 1\n")
-    arguments = ("ppo_openspiel", "--profile", "tiny", "--output", "mine.yaml", "--set", "seed=5")
-    done = configure(*arguments, answers="none\n\nno\nother.yaml\n")
-    assert done.returncode == 0 and path.read_text() == "seed: 1\n"
-    assert "mine.yaml is there already. Overwrite it? yes or no [no]: no\n" in done.stdout
-    assert yaml.safe_load((tmp_path / "other.yaml").read_text())["seed"] == 5
-    assert configure(*arguments, answers="none\n\nyes\n").returncode == 0
-    assert yaml.safe_load(path.read_text())["seed"] == 5
-
-
-def test_yes_asks_nothing(configure, tmp_path):
-    done = configure("mbpp_eval", "--profile", "tiny", "--output", "mine.yaml", "--yes", "--set", "seed=3")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["seed"] == 3
-    assert "[" not in done.stdout.partition("memory:")[0]
-
-
-STAGE = "curriculum.stages=[{{name: a, games: [{}], threshold: {}}}]"
-
-
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        (STAGE.format("chess_nonsense", 0.7), "curriculum.stages = 'chess_nonsense' "),
-        (STAGE.format("kuhn_poker", 0.9), "curriculum.stages: stage 'a': threshold = 0.9 is above 0.6875, "),
-        ("evaluation.opponents=[bogus]", "evaluation.opponents = 'bogus'"),
-    ],
-)
-def test_games_that_a_run_would_refuse_are_not_written(configure, tmp_path, assignment, message):
-    asked = ("ppo_openspiel", "--profile", "tiny", "--output", "mine.yaml")
-    done = configure(*asked, "--yes", "--set", assignment)
-    assert done.returncode == 2 and done.stderr.startswith(f"rlnb: {message}")
-    assert not (tmp_path / "mine.yaml").exists()
-
-
-def test_a_game_that_a_run_would_refuse_is_told_and_can_be_mended(configure, tmp_path):
-    mended = f"none\nnone\n{STAGE.format('nim', 0.5)}\nnone\n"
-    asked = ("ppo_openspiel", "--profile", "tiny", "--output", "mine.yaml")
-    done = configure(*asked, "--set", STAGE.format("kuhn_poker", 0.9), answers=f">>\n{mended}")
-    assert done.returncode == 0, done.stderr
-    assert "threshold = 0.9 is above 0.6875, " in " ".join(done.stdout.split())
-    assert "nim" in (tmp_path / "mine.yaml").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("ppo_openspeil", "--yes"), "notebook 'ppo_openspeil' is not in params/; known: "),
-        (("ppo_openspiel", "--output", "x.txt"), "x.txt: does not end in .yaml, by which profiles are known"),
-        (("ppo_openspiel", "--yes", "--set", "seed=x"), "--set: seed = 'x' is not a whole number; write one"),
-    ],
-)
-def test_what_the_command_line_got_wrong_is_refused_before_anything_is_asked(configure, arguments, message):
-    done = configure(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"rlnb: {message}")
+def test_on_a_terminal_lines_can_be_edited(tmp_path):
+    """Questionary needs a terminal, so this runs in one; ^H deletes the letter before it."""
+    ours, theirs = pty.openpty()
+    answers = {"Fields [": "seed", "seed [": "78\b9", "change [": "", "write [": "mine.yaml"}
+    with subprocess.Popen(COMMAND, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path) as process:
+        os.close(theirs)
+        for question, answer in answers.items():
+            printed = b""
+            while question.encode() not in printed:
+                ready, _, _ = select.select([ours], [], [], 200)
+                assert ready, printed
+                printed += os.read(ours, 1000)
+            os.write(ours, f"{answer}\r".encode())
+        with contextlib.suppress(OSError):  # closed at the other end
+            while os.read(ours, 1000):
+                pass
+    assert process.returncode == 0
+    assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["seed"] == 79

@@ -5,30 +5,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from refusals import table
 
 from rlnb import cli
-from rlnb.tasks.mbpp import load_mbpp
+from rlnb.mbpp.problems import load_mbpp
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-
-def test_an_option_that_names_no_file_is_refused(capsys, tmp_path):
-    assert cli.main(["eval", "--profile", "tiny", "--samples", "none.jsonl", "--plus", "no.jsonl"]) == 2
-    assert capsys.readouterr().err == (
-        f"rlnb: --set: writer.samples_path = 'none.jsonl' is no file in {tmp_path}\n"
-        f"--set: evaluation.plus_path = 'no.jsonl' is no file in {tmp_path}\n"
-    )
-
-
-def test_a_server_without_the_models_name_is_refused(capsys):
-    assert cli.main(["eval", "--profile", "tiny", "--endpoint", "http://localhost:1/v1"]) == 2
-    assert capsys.readouterr().err == (
-        "rlnb: --set: writer.served_model = '' is needed by writer.kind = 'endpoint'; write it\n"
-    )
 
 
 def test_a_password_in_an_address_is_neither_repeated_nor_written(capsys, tmp_path):
@@ -46,18 +32,19 @@ def test_a_password_in_an_address_is_neither_repeated_nor_written(capsys, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            ["--samples", "a", "--endpoint", "b"],
-            "--samples and --endpoint: name two that write; give one of them",
-        ),
-        (["--served-model", "m"], "--served-model: is a model of a server; give --endpoint as well"),
-    ],
+    "options, said",
+    table("""
+--samples a --endpoint b => --samples and --endpoint: both name where completions come from; give one of them
+--served-model m => --served-model: is a model of a server; give --endpoint as well
+--profile tiny --endpoint http://localhost:1/v1 => --set: writer.served_model = '' is needed by
+  writer.kind = 'endpoint'; write it
+--profile tiny --plus no.jsonl => --set: evaluation.plus_path = 'no.jsonl' is not a file in HERE
+--profile tiny --samples no.jsonl => --set: writer.samples_path = 'no.jsonl' is not a file in HERE
+"""),
 )
-def test_options_that_contradict_one_another_are_refused(options, said, capsys):
-    assert cli.main(["eval", *options]) == 2
-    assert capsys.readouterr().err == f"rlnb: {said}\n"
+def test_options_that_contradict_one_another_or_name_nothing_are_refused(options, said, capsys, tmp_path):
+    assert cli.main(["eval", *options.split()]) == 2
+    assert capsys.readouterr().err == f"rlnb: {said}\n".replace("HERE", str(tmp_path))
 
 
 def test_a_file_of_completions_is_evaluated_and_compared(capsys):
@@ -87,5 +74,6 @@ def test_a_file_that_is_no_result_is_refused(capsys):
     Path("other.json").write_text("{}")
     assert cli.main(["compare", "other.json", "other.json"]) == 2
     assert capsys.readouterr().err == (
-        "rlnb: other.json: is no result of an evaluation on MBPP; name its results.json\n"
+        "rlnb: other.json: is not a result of an evaluation on MBPP; name the results.json of two runs of "
+        "mbpp_eval, or of gpt_oss_2048\n"
     )

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rlnb.code_execution.params import GrpoCodeExecutionParams
+from rlnb.code_execution.reward import Judgement
+from rlnb.code_execution.sources import load_tasks
+from rlnb.notebook import load_cell
 from rlnb.params import load_params
-from rlnb.rewards.code_execution import ERROR_REWARD, EXECUTION_REWARDS, PASS_REWARD, WRONG_REWARD
-from rlnb.tasks.sources import load_tasks
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = {
@@ -135,14 +137,15 @@ def test_the_page_of_the_first_notebook_has_its_rewards_and_tasks_as_they_are():
     page = (ROOT / "docs" / "grpo_code_execution.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([a-z][^|]*) \| ([+-][\d.]+) \| ([^|]*) \|$", page, re.MULTILINE)
     execution = {outcome: float(reward) for outcome, reward, _ in rows}
-    assert list(execution.values()) == [
-        EXECUTION_REWARDS[outcome]
-        for outcome in ("ok_with_output", "ok_without_output", "syntax_error", "runtime_error")
-    ]
-    assert (
-        f"{PASS_REWARD:+} all tests pass, {WRONG_REWARD} a wrong result, {ERROR_REWARD} a call raised" in page
-    )
-    assert [tests for *_, tests in rows][2:] == [str(ERROR_REWARD)] * 2
+    presets = load_cell("grpo_code_execution", "reward", {"params": GrpoCodeExecutionParams()})["presets"]
+    outcomes = ("ok_with_output", "ok_without_output", "syntax_error", "runtime_error")
+    broken = [Judgement("", outcome, None, (None,)) for outcome in outcomes]
+    assert list(execution.values()) == [presets["execution"](judgement) for judgement in broken]
+    right, wrong = (Judgement("", "ok_with_output", None, (passed,)) for passed in (True, False))
+    pays = presets["tests"]
+    error = pays(broken[0])
+    assert f"{pays(right):+} all tests pass, {pays(wrong)} a wrong result, {error} a call raised" in page
+    assert [tests for *_, tests in rows][2:] == [str(error)] * 2
     splits = load_tasks("builtin")
     tasks = [task for members in splits.values() for task in members]
     assert f"{len(tasks)} tasks of {len({task.family for task in tasks})} families" in page

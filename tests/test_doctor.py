@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,30 +35,26 @@ def findings_of(machine: Machine, project: Path, **environ: str) -> dict[str, Fi
 def test_a_cpu_machine_needs_neither_gpu_nor_bitsandbytes(project):
     findings = findings_of(LAPTOP, project)
     assert findings["GPU"] == Finding("GPU", "none; 2 cores, 24 GiB of memory")
-    assert findings["quantization"].found.endswith("(not needed on a CPU)")
+    assert findings["quantization"].state.endswith("(not needed on a CPU)")
     assert findings["quantization"].remedy == ""
+    assert "limits on" in findings["sandbox"].state  # tried for real
+    assert findings_of(V100, project)["GPU"].state == "Tesla V100-SXM2-32GB, capability 7.0, 32 GiB"
 
 
-def test_a_set_that_does_not_serve_the_gpu_is_named_with_the_one_that_does(project):
-    (project / "rlnb-set").write_text("unsloth\n")
-    assert findings_of(V100, project)["GPU"] == Finding(
-        "GPU",
-        "Tesla V100-SXM2-32GB, capability 7.0, 32 GiB",
-        "the packages of set unsloth do not serve it: ./setup.sh volta",
-    )
-
-
-@pytest.mark.parametrize(("machine", "name"), [(V100, "volta"), (SPARK, "unsloth")])
-def test_the_set_made_for_a_gpu_is_no_shortfall(project, machine, name):
-    (project / "rlnb-set").write_text(name)
-    assert findings_of(machine, project)["GPU"].remedy == ""
-
-
-def test_a_gpu_set_without_a_gpu_is_said_to_be_normal_on_a_login_node(project):
-    (project / "rlnb-set").write_text("unsloth")
-    assert findings_of(LAPTOP, project)["GPU"].remedy == (
-        "set unsloth needs a GPU and none is visible (normal on a login node)"
-    )
+@pytest.mark.parametrize(
+    ("machine", "name", "remedy"),
+    [
+        (V100, "volta", ""),
+        (V100, "unsloth", "the packages of set unsloth do not serve it: ./setup.sh volta"),
+        (SPARK, "unsloth", ""),
+        (LAPTOP, "unsloth", "set unsloth needs a GPU and none is visible (normal on a login node)"),
+    ],
+)
+def test_a_set_that_does_not_serve_the_machine_is_named_with_the_one_that_does(
+    project, machine, name, remedy
+):
+    (project / "rlnb-set").write_text(f"{name}\n")
+    assert findings_of(machine, project)["GPU"].remedy == remedy
 
 
 def test_a_package_that_moved_away_from_its_pin_is_named(project):
@@ -70,12 +67,9 @@ def test_a_package_that_moved_away_from_its_pin_is_named(project):
     )
 
 
-def test_pins_for_other_platforms_are_not_missed(project):
+def test_pins_for_other_platforms_are_not_missed_and_a_broken_setup_is_finished(project):
     (project / "requirements" / "cpu.txt").write_text("pywinpty==3.1.2 ; os_name == 'nt'  # via terminado\n")
-    assert findings_of(LAPTOP, project)["package set"].found == "cpu: 0 of 0 packages as pinned"
-
-
-def test_a_setup_that_was_broken_off_is_finished_by_setup(project):
+    assert findings_of(LAPTOP, project)["package set"].state == "cpu: 0 of 0 packages as pinned"
     (project / "rlnb-set").unlink()
     assert findings_of(LAPTOP, project)["package set"].remedy == (
         "this Python was not set up to the end: run ./setup.sh"
@@ -83,12 +77,9 @@ def test_a_setup_that_was_broken_off_is_finished_by_setup(project):
 
 
 def test_an_unreachable_hub_says_what_still_works(project):
-    machine = Machine("cpu", "", None, 24.0, 2, "workstation", "unreachable")
-    finding = findings_of(machine, project)["model hub"]
-    assert finding.found == "unreachable, runs are offline"
-    assert finding.remedy.startswith(
-        "did not answer within 3 s. The embedded model and the built-in tasks work"
-    )
+    finding = findings_of(replace(LAPTOP, hub="unreachable"), project)["model hub"]
+    assert finding.state == "unreachable, runs are offline"
+    assert finding.remedy.startswith("did not answer within 3 s. The embedded model and the built-in tasks")
 
 
 @pytest.mark.parametrize(
@@ -101,20 +92,16 @@ def test_an_unreachable_hub_says_what_still_works(project):
 def test_a_key_is_reported_by_its_place_and_never_printed(project, place, text):
     (project / place).write_text(text, encoding="latin-1")
     findings = findings_of(LAPTOP, project)
-    assert findings["W&B key"].found.endswith(place)
-    assert "s3cret" not in render(list(findings.values()))
-
-
-def test_a_key_in_the_environment_is_never_printed(project):
-    findings = findings_of(LAPTOP, project, WANDB_API_KEY="s3cret")
-    assert findings["W&B key"].found == "in WANDB_API_KEY"
-    assert "s3cret" not in render(list(findings.values()))
+    assert findings["W&B key"].state.endswith(place)
+    in_environment = findings_of(LAPTOP, project, WANDB_API_KEY="s3cret")
+    assert in_environment["W&B key"].state == "in WANDB_API_KEY"
+    assert "s3cret" not in render([*findings.values(), *in_environment.values()])
 
 
 @pytest.mark.parametrize("value", ["", '""', " # put it here"])
 def test_an_empty_line_in_dotenv_is_no_key(project, value):
     (project / ".env").write_text(f"WANDB_API_KEY={value}\n")
-    assert findings_of(LAPTOP, project)["W&B key"].found.startswith("none")
+    assert findings_of(LAPTOP, project)["W&B key"].state.startswith("none")
 
 
 def test_a_user_without_a_home_has_no_login_and_no_error(project, monkeypatch):
@@ -122,11 +109,7 @@ def test_a_user_without_a_home_has_no_login_and_no_error(project, monkeypatch):
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
     with pytest.raises(RuntimeError):
         Path.home()
-    assert findings_of(LAPTOP, project, NETRC="")["W&B key"].found.startswith("none")
-
-
-def test_the_sandbox_is_tried_for_real(project):
-    assert "limits on" in findings_of(LAPTOP, project)["sandbox"].found
+    assert findings_of(LAPTOP, project, NETRC="")["W&B key"].state.startswith("none")
 
 
 def test_no_line_of_the_table_is_longer_than_a_terminal(project):

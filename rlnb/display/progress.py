@@ -2,31 +2,51 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
 
-from IPython.display import display
+from IPython.display import DisplayHandle, display
 
-from rlnb.runs import PROGRESS
+from rlnb.run.directory import PROGRESS
 
 SHORTEST_PAUSE_SECONDS = 0.2  # between two redrawings
 
 
 def progress_bar(label: str) -> Callable[[int, int], None]:
-    """A function to be called with (done, all); shows a bar that stays, full, in the saved notebook."""
-    handle: Any = display(bundle(label, 0, 1), display_id=True, raw=True)
-    drawn = 0.0
+    """Return a function to call with (done, total), which redraws a bar with the time left.
+
+    The saved notebook keeps the bar as it was drawn last. Time is extrapolated from the calls of this
+    process, so a resumed run starts its estimate over.
+    """
+    handle: DisplayHandle | None = display(format_bar(label, 0, 1), display_id=True, raw=True)
+    started, first_done, drawn = time.monotonic(), 0, 0.0
 
     def show(done: int, total: int) -> None:
-        nonlocal drawn
-        if handle is not None and (done == total or time.monotonic() - drawn > SHORTEST_PAUSE_SECONDS):
-            drawn = time.monotonic()
-            metadata = {PROGRESS: {"label": label, "done": done, "total": total}}
-            handle.update(bundle(label, done, total), raw=True, metadata=metadata)
+        nonlocal started, first_done, drawn
+        now = time.monotonic()
+        if not drawn and done:
+            started, first_done = now, done
+        if handle is not None and (done >= total or now - drawn > SHORTEST_PAUSE_SECONDS):
+            speed = (done - first_done) / max(now - started, 1e-9)
+            drawn = now
+            handle.update(
+                format_bar(label, done, total, seconds_left=(total - done) / speed if speed > 0 else None),
+                raw=True,
+                metadata={PROGRESS: {"label": label, "done": done, "total": total}},
+            )
 
     return show
 
 
-def bundle(label: str, done: int, total: int) -> dict[str, str]:
-    """The bar for a browser, and as text."""
+def format_bar(label: str, done: int, total: int, *, seconds_left: float | None = None) -> dict[str, str]:
+    """Return the bar for a browser, and as text."""
     bar = f"<progress value='{done}' max='{total}' style='vertical-align:middle'></progress>"
-    return {"text/html": f"{label} {bar} {done}/{total}", "text/plain": f"{label} {done}/{total}"}
+    time_left = f", {format_duration(seconds_left)} left" if seconds_left and done < total else ""
+    counts = f"{done}/{total}{time_left}"
+    return {"text/html": f"{label} {bar} {counts}", "text/plain": f"{label} {counts}"}
+
+
+def format_duration(seconds: float) -> str:
+    """Return a rounded duration: "40 s", "12 min" or "3 h 5 min"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

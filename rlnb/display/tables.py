@@ -1,28 +1,42 @@
 """Tables for notebooks: plain HTML that survives in a saved file, with a text form for terminals."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import pandas
+
+from rlnb.display.plots import spread
+from rlnb.results import Comparison
+from rlnb.statistics import Estimate
+
+LEFT = "text-align:left"
 
 
 class Table:
     """Rows under headers. Jupyter shows it as HTML, a terminal and nbconvert as text.
 
-    A cell that holds a newline is shown as code.
+    A cell with a newline in it is shown as code. empty: the caption of a table without rows.
     """
 
-    def __init__(self, headers: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str = "") -> None:
+    def __init__(
+        self,
+        headers: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        caption: str = "",
+        *,
+        empty: str | None = None,
+    ) -> None:
         self.headers = list(headers)
         self.rows = [[as_text(cell) for cell in row] for row in rows]
-        self.caption = caption
+        self.caption = caption if self.rows or empty is None else empty
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th style='text-align:left'>{escape(header)}</th>" for header in self.headers)
-        body = "".join(f"<tr>{''.join(map(html_cell, row))}</tr>" for row in self.rows)
-        caption = f"<caption style='text-align:left'>{escape(self.caption)}</caption>" if self.caption else ""
+        head = "".join(f"<th style='{LEFT}'>{escape(header)}</th>" for header in self.headers)
+        body = "".join(f"<tr>{''.join(map(format_cell, row))}</tr>" for row in self.rows)
+        caption = f"<caption style='{LEFT}'>{escape(self.caption)}</caption>" if self.caption else ""
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def __repr__(self) -> str:
@@ -35,122 +49,103 @@ class Table:
         return "\n".join([self.caption, *lines] if self.caption else lines)
 
 
-def as_text(cell: Any) -> str:
-    """Numbers with three decimals, None as a dash."""
+def format_cell(text: str) -> str:
+    """Return the HTML of a table's cell."""
+    inner = f"<pre style='margin:0'>{escape(text)}</pre>" if "\n" in text else escape(text)
+    return f"<td style='{LEFT};vertical-align:top'>{inner}</td>"
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Contents that a reader opens with a click on the summary; `fold` makes it."""
+
+    summary: str
+    contents: tuple[object, ...]
+
+    def _repr_html_(self) -> str:
+        shown = "".join(
+            content._repr_html_()
+            if hasattr(content, "_repr_html_")
+            else f"<pre>{escape(as_text(content))}</pre>"
+            for content in self.contents
+        )
+        return f"<details><summary>{escape(as_text(self.summary))}</summary>{shown}</details>"
+
+    def __repr__(self) -> str:
+        return "\n".join([as_text(self.summary), *map(str, self.contents)])
+
+
+def fold(summary: str, *contents: object) -> Folded:
+    """Return tables or texts folded away under a line that opens them, for what only some readers need."""
+    return Folded(summary, contents)
+
+
+def show_facts(facts: Mapping[str, object], *, caption: str = "") -> Table:
+    """Return a table of names and values, for instance of a dataclass (`vars` or `dataclasses.asdict`)."""
+    return Table(["", ""], facts.items(), caption)
+
+
+def show_comparison(comparison: Iterable[Comparison]) -> Table:
+    """Return before and after of each measure, and the difference with its 95% interval."""
+    return Table(
+        ["measure", "split", "items", "before", "after", "difference (95% interval)"],
+        [
+            (
+                row.measure.replace("_", " "),
+                row.split,
+                row.num_items,
+                row.before,
+                row.after,
+                format_number(row.difference, signed=True),
+            )
+            for row in comparison
+        ],
+        "Means over items; intervals by a paired bootstrap over items.",
+        empty="Nothing was measured both before and after.",
+    )
+
+
+def show_samples(output_dir: str | Path, *, rewards: Sequence[str] = ("code",), limit: int = 8) -> Table:
+    """Return completions of the last training step that TRL logged, best rewards first.
+
+    rewards: names of the reward functions, whose sum is shown.
+    """
+    headers = ["step", "task", "completion", "outcome", "reward", "advantage"]
+    files = sorted(Path(output_dir).glob("checkpoints/completions/completions_*.parquet"))
+    if not files:
+        return Table(headers, [], "No completions were logged.")
+    logged = pandas.read_parquet(files[-1])
+    logged["reward"] = logged[list(rewards)].sum(axis=1)
+    logged["task"] = logged["prompt"].str[-160:]
+    logged["completion"] += "\n"
+    logged = logged.sort_values("reward", ascending=False)
+    rows = spread(list(logged[headers].itertuples(index=False)), limit)
+    return Table(headers, rows, f"{len(rows)} of {len(logged)} completions of step {logged['step'].iloc[0]}")
+
+
+def format_number(value: Estimate | float | None, signed: bool = False) -> str:
+    """Return a number with three decimals, an estimate with its interval, or a dash if it is unknown."""
+    sign = "+" if signed else ""
+    if isinstance(value, Estimate):
+        return f"{value.value:{sign}.3f} ({value.low:{sign}.3f} to {value.high:{sign}.3f})"
+    return "–" if value is None or math.isnan(value) else f"{value:{sign}.3f}"
+
+
+def format_percent(share: float | None) -> str:
+    """Return a share as a percentage with one decimal, or a dash if it is unknown."""
+    return "–" if share is None or math.isnan(share) else f"{share:.1%}"
+
+
+def as_text(cell: object) -> str:
+    """Return a cell's text: a float with three decimals, None as a dash."""
     if cell is None:
         return "–"
     text = f"{cell:.3f}" if isinstance(cell, float) else str(cell)
     return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate would end the notebook
 
 
-def html_cell(cell: str) -> str:
-    text = f"<pre style='margin:0'>{escape(cell)}</pre>" if "\n" in cell else escape(cell)
-    return f"<td style='text-align:left;vertical-align:top'>{text}</td>"
-
-
-def show_params(rows: Iterable[Any]) -> Table:
-    """The parameters of a run: `rlnb.params.describe(params)`."""
-    return Table(["field", "value", "from", "meaning"], [(r.field, r.value, r.source, r.help) for r in rows])
-
-
-def show_facts(facts: Mapping[str, Any], *, caption: str = "") -> Table:
-    """Names and values, for instance of a dataclass (`vars` or `dataclasses.asdict`)."""
-    return Table(["", ""], facts.items(), caption=caption)
-
-
-def show_rewards(judgements: Sequence[Any]) -> Table:
-    """What each completion did and what it earns under both presets."""
-    return Table(
-        ["program", "outcome", "printed", "tests passed", "execution", "tests"],
-        [
-            (
-                judgement.code or "(no code)\n",
-                judgement.outcome,
-                judgement.execution.stdout[:80] if judgement.execution else "",
-                f"{sum(map(bool, judgement.results)) if judgement.ran else 0} of {len(judgement.results)}",
-                judgement.reward("execution"),
-                judgement.reward("tests"),
-            )
-            for judgement in judgements
-        ],
-    )
-
-
-def show_comparison(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Before and after with the difference and its 95% interval: `rlnb.evaluation.programs.compare`."""
-    return Table(
-        ["measure", "split", "tasks", "before", "after", "difference", "95% interval"],
-        [
-            (
-                *(
-                    row["measure"].replace("_", " "),
-                    row["split"],
-                    row["num_tasks"],
-                    row["before"],
-                    row["after"],
-                ),
-                *(f"{row['difference']:+.3f}", f"{row['low']:+.3f} to {row['high']:+.3f}"),
-            )
-            for row in rows
-        ],
-        caption="Means over tasks; interval by bootstrap over tasks, paired.",
-    )
-
-
-def show_changed(before: Sequence[Any], after: Sequence[Any], *, limit: int = 8) -> Table:
-    """Greedy answers whose outcome or correctness changed, improved ones first."""
-    first = {answer.task.id: answer for answer in before if answer.greedy}
-    pairs = [(first[answer.task.id], answer) for answer in after if answer.greedy and answer.task.id in first]
-    changed = [(old, new) for old, new in pairs if verdict(old) != verdict(new)]
-    changed.sort(key=lambda pair: (pair[0].judgement.passed, not pair[1].judgement.passed, pair[1].task.id))
-    half = limit // 2
-    shown = changed if len(changed) <= limit else [*changed[: limit - half], *changed[-half:]]
-    rows = [
-        (new.task.statement, new.split, verdict(old), answer_text(old), verdict(new), answer_text(new))
-        for old, new in shown
-    ]
-    caption = f"{len(changed)} of {len(pairs)} greedy answers changed in outcome; {len(shown)} shown."
-    return Table(
-        ["task", "split", "before", "program before", "after", "program after"], rows, caption=caption
-    )
-
-
-def verdict(answer: Any) -> str:
-    return "passes" if answer.judgement.passed else answer.judgement.outcome.replace("_", " ")
-
-
-def answer_text(answer: Any) -> str:
-    return (answer.judgement.code or answer.completion).rstrip()[:400] + "\n"
-
-
-def show_samples(output_dir: str | Path, *, rewards: Sequence[str] = ("code",), limit: int = 8) -> Table:
-    """Completions of the last training step that was logged, as TRL wrote them, best rewards first.
-
-    rewards: names of the reward functions, whose sum is shown.
-    """
-    files = sorted(Path(output_dir).glob("checkpoints/completions/completions_*.parquet"))
-    if not files:
-        return Table(
-            ["step", "completion", "outcome", "reward", "advantage"],
-            [],
-            caption="No completions were logged.",
-        )
-    logged = pandas.read_parquet(files[-1])
-    logged["earned"] = logged[list(rewards)].sum(axis=1)
-    rows = logged.sort_values("earned", ascending=False).to_dict("records")
-    picked = rows if len(rows) <= limit else [rows[i * (len(rows) - 1) // (limit - 1)] for i in range(limit)]
-    return Table(
-        ["step", "task", "completion", "outcome", "reward", "advantage"],
-        [
-            (
-                row["step"],
-                row["prompt"][-160:],
-                row["completion"] + "\n",
-                row["outcome"],
-                row["earned"],
-                row["advantage"],
-            )
-            for row in picked
-        ],
-        caption=f"{len(picked)} of {len(rows)} completions of step {rows[0]['step']}",
+def visible_text(text: str) -> str:
+    """Return text whose control and direction characters are escaped, so that it cannot alter the page."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text
     )

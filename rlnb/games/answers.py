@@ -40,46 +40,46 @@ class ParsedAnswer:
 
 
 def shortened(actions: Collection[int], *, most: int = 12) -> str:
-    """'0, 1, 2', or the first ones and how many more there are."""
+    """Return '0, 1, 2', or the first ones and how many more there are."""
     named = ", ".join(str(action) for action in list(actions)[:most])
     return named if len(actions) <= most else f"{named} and {len(actions) - most} more"
 
 
 def parse_answer(text: str, words: Mapping[int, str]) -> ParsedAnswer:
-    r"""The action that a text names; words: the legal ids and their words, no two alike.
+    r"""Return the action that a text names. words: {legal id: words}, no two with the same words.
 
     1. A box beats all other text, and the last one that holds an answer counts: `\boxed{4}`, `\boxed{bet}`,
        `\boxed{\text{Action 4.}}`. One that is empty or repeats the prompt's "id" is passed over. One that
        holds anything else is a failed answer, whatever the text around it says.
     2. Without a box, the whole text or its last line as an id or words: "4", "**4.**", "4 -> bet", "d3".
-       A part of one action's words, and of no other's, stands for it, in a box too.
+       A part that only one action's words have means that action, in a box too.
     3. Else the last id or words behind a word for choosing: "Answer: 4", "I choose action 4, as 5 loses".
     4. Else the last words of an action, in the last line ("I will bet now"); then those of more than one word
        in all the text; then the last id that is called one ("so action 4 it is", "I play 4").
-    Any other number in running text ("there are 3 rows") is no answer. An id that is not legal is "illegal",
-    where nothing is found the problem is "no_action". Case, spaces, LaTeX, and full stops do not matter,
-    unless two actions differ by them alone. After a closing </think> only what follows it is read, if
-    anything does. Without a box, the last READ_CHARACTERS are read.
+    Any other number in running text ("there are 3 rows") does not count. The problem of an id that is not
+    legal is "illegal", that of a text without an answer "no_action". Case, spaces, LaTeX, and full stops do
+    not matter, unless two actions differ by them alone. After a closing </think> only what follows it is
+    read, if anything does. Without a box, the last READ_CHARACTERS are read.
     """
     thought, closed, answer = text.rpartition("</think>")
     if closed and answer.strip():
         text = answer
     reader = _Reader(words)
     for content in _boxes(text):
-        found = reader.read(content)
-        if found is not None:
-            return reader.judge(found)
+        answer_id = reader.read(content)
+        if answer_id is not None:
+            return reader.judge(answer_id)
         if plain(content) not in _PLACEHOLDERS:
             reason = f"The box holds {_cut(content)!r}, which names no legal action; {reader.legal()}"
             return ParsedAnswer(None, "no_action", reason)
-    found = reader.search(text[-READ_CHARACTERS:])
-    if found is None:
+    answer_id = reader.search(text[-READ_CHARACTERS:])
+    if answer_id is None:
         return ParsedAnswer(None, "no_action", f"The answer names no action; {reader.legal()}")
-    return reader.judge(found)
+    return reader.judge(answer_id)
 
 
 def plain(text: str) -> str:
-    """Words and signs in lower case, one space apart, without LaTeX, mark-up and full stops."""
+    """Return words and signs in lower case, one space apart, without LaTeX, mark-up and full stops."""
     tokens = _TOKEN.findall(_COMMAND.sub(" ", text.replace("->", "→")).casefold())
     return " ".join(token for token in tokens if token not in _DROPPED)
 
@@ -90,7 +90,7 @@ def _cut(text: str, *, most: int = 60) -> str:
 
 
 def _boxes(text: str) -> list[str]:
-    """What the last boxes hold, the last first; one that is never closed ends with its line."""
+    """Return the contents of the last boxes, the last first; an unclosed one ends with its line."""
     starts = [match.end() for match in _BOX.finditer(text)][-READ_BOXES:]
     return [_inside(text[start : start + BOX_CHARACTERS]) for start in reversed(starts)]
 
@@ -105,7 +105,7 @@ def _inside(text: str) -> str:
 
 
 class _Reader:
-    """The legal actions of one state, to be looked for; what is found is an id, legal or not."""
+    """A reader that looks for the legal actions of a state, and returns an id, legal or not, or None."""
 
     def __init__(self, words: Mapping[int, str]) -> None:
         self.words = words
@@ -116,7 +116,7 @@ class _Reader:
 
     @cached_property
     def plain(self) -> dict[str, int]:
-        """Actions by their plain words; those that two share are left out."""
+        """Return {plain words: action}, without words that two actions share."""
         keys = {action: plain(name) for action, name in self.words.items()}
         counts = Counter(keys.values())
         return {key: action for action, key in keys.items() if key and counts[key] == 1}
@@ -124,30 +124,30 @@ class _Reader:
     def legal(self) -> str:
         return f"legal: {shortened(self.words)}."
 
-    def judge(self, found: int | str) -> ParsedAnswer:
-        if isinstance(found, int) and found in self.words:
-            return ParsedAnswer(found, None, "")
-        return ParsedAnswer(None, "illegal", f"Action {found} is not legal here; {self.legal()}")
+    def judge(self, answer_id: int | str) -> ParsedAnswer:
+        if isinstance(answer_id, int) and answer_id in self.words:
+            return ParsedAnswer(answer_id, None, "")
+        return ParsedAnswer(None, "illegal", f"Action {answer_id} is not legal here; {self.legal()}")
 
     def read(self, content: str) -> int | str | None:
-        """A box: the answer alone, or a sentence with it."""
-        found = self.alone(content)
-        return self.in_sentence(plain(content), short=True) if found is None else found
+        """Read a box: only the answer, or a sentence with it."""
+        answer = self.alone(content)
+        return self.in_sentence(plain(content), short=True) if answer is None else answer
 
     def search(self, text: str) -> int | str | None:
-        """Free text without a box."""
+        """Read free text without a box."""
         lines = [line for line in text.splitlines() if line.strip()]
         if not lines:
             return None
         last = plain(lines[-1])
-        for found in (self.alone(text), self.alone(lines[-1]), self.chosen(plain(text), _CHOICE)):
-            if found is not None:
-                return found
-        found = self.in_sentence(last, short=True)
-        return self.in_sentence(plain(text), short=False) if found is None else found
+        for answer in (self.alone(text), self.alone(lines[-1]), self.chosen(plain(text), _CHOICE)):
+            if answer is not None:
+                return answer
+        answer = self.in_sentence(last, short=True)
+        return self.in_sentence(plain(text), short=False) if answer is None else answer
 
     def alone(self, text: str) -> int | str | None:
-        """A text that is an id, the words of an action, or a part that only one action's words have."""
+        """Read a text that is an id, the words of an action, or a part that only one action's words have."""
         text = _BULLET.sub("", text.strip())
         if len(text) > BOX_CHARACTERS:
             return None
@@ -157,39 +157,39 @@ class _Reader:
         for name in (text, wrapped[1] if wrapped else ""):
             if name in self.exact:
                 return self.exact[name]
-        found = plain(text)
-        if found in self.plain:
-            return self.plain[found]
-        found = _LABEL.sub("", found)
-        if _PLAIN_NUMBER.fullmatch(found):
-            return _as_id(found)
+        sentence = plain(text)
+        if sentence in self.plain:
+            return self.plain[sentence]
+        sentence = _LABEL.sub("", sentence)
+        if _PLAIN_NUMBER.fullmatch(sentence):
+            return _as_id(sentence)
         leading = _LEADING.match(text)
         if leading:
             return _as_id(leading[1])
-        holders = [action for name, action in self.plain.items() if f" {found} " in f" {name} "]
-        return holders[0] if found and len(holders) == 1 else None
+        holders = [action for name, action in self.plain.items() if f" {sentence} " in f" {name} "]
+        return holders[0] if sentence and len(holders) == 1 else None
 
-    def in_sentence(self, found: str, *, short: bool) -> int | str | None:
-        for answer in (self.chosen(found, _CHOICE), self.last_words(found, short=short)):
+    def in_sentence(self, sentence: str, *, short: bool) -> int | str | None:
+        for answer in (self.chosen(sentence, _CHOICE), self.last_words(sentence, short=short)):
             if answer is not None:
                 return answer
-        return self.chosen(found, _MENTION)
+        return self.chosen(sentence, _MENTION)
 
-    def chosen(self, found: str, cue: re.Pattern[str]) -> int | str | None:
-        """The id or the words right behind the last cue that has any behind it."""
-        for match in reversed(list(cue.finditer(found))):
-            number = _PLAIN_NUMBER.match(found, match.end())
-            if number:
-                return _as_id(number[0])
-            rest = f"{found[match.end() : match.end() + BOX_CHARACTERS]} "
+    def chosen(self, sentence: str, cue: re.Pattern[str]) -> int | str | None:
+        """Return the id or the words right after the last cue that is followed by one."""
+        for match in reversed(list(cue.finditer(sentence))):
+            numeral = _PLAIN_NUMBER.match(sentence, match.end())
+            if numeral:
+                return _as_id(numeral[0])
+            rest = f"{sentence[match.end() : match.end() + BOX_CHARACTERS]} "
             names = [name for name in self.plain if rest.startswith(f"{name} ")]
             if names:
                 return self.plain[max(names, key=len)]
         return None
 
-    def last_words(self, found: str, *, short: bool) -> int | None:
-        """The action whose words end last, the longer ones where two end together."""
-        padded, best = f" {found} ", (-1, 0)
+    def last_words(self, sentence: str, *, short: bool) -> int | None:
+        """Return the action whose words end last, the longer words where two end together."""
+        padded, best = f" {sentence} ", (-1, 0)
         answer = None
         for name, action in self.plain.items():
             at = padded.rfind(f" {name} ") if short or " " in name else -1
@@ -198,7 +198,7 @@ class _Reader:
         return answer
 
 
-def _as_id(number: str) -> int | str:
-    """The number, or its first digits where it is too long to be an id."""
-    digits = number.replace(" ", "")
+def _as_id(numeral: str) -> int | str:
+    """Return the number, or its first digits where it is too long to be an id."""
+    digits = numeral.replace(" ", "")
     return int(digits) if len(digits) <= 9 else digits[:9] + "..."

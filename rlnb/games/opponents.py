@@ -1,7 +1,7 @@
-"""Who else plays text games: random, MCTS, perfect play, equilibria; and what is known of the games.
+"""Opponents in text games: random, MCTS, perfect play, equilibria; and reference scores of the games.
 
 All of an opponent's randomness comes from the generator of the game it plays, so that a game does not depend
-on what else is played beside it.
+on the other games that are played at the same time.
 """
 
 import os
@@ -19,13 +19,13 @@ from typing import Protocol
 import pyspiel
 
 from rlnb.errors import ParamsError
-from rlnb.games.perfect_tictactoe import best_actions, board_of
+from rlnb.games.exact import best_actions, board_cells
 from rlnb.games.text_games import TextGame, load_game
 
 # Rounds of CFR+ after which a best responder gains next to nothing. OpenSpiel 2.0.2: exploitability 4e-5 for
 # Kuhn poker, 9e-4 for Leduc, 0.013 for liar's dice.
 CFR_ITERATIONS: Mapping[str, int] = {"kuhn_poker": 2000, "leduc_poker": 500, "liars_dice": 60}
-SLOW_GAMES = ("leduc_poker", "liars_dice")  # seconds: whoever waits is told
+SLOW_GAMES = ("leduc_poker", "liars_dice")  # solving takes seconds, so a line is printed
 FEWEST_SIMULATIONS, MOST_SIMULATIONS = 2, 1_000_000  # MCTS with one plays at random
 UCT_C, MCTS_MEMORY_MIB = 2.0, 1000
 # What MCTS would see of the other player; elsewhere "what the other player hides"
@@ -44,13 +44,13 @@ class Opponent(Protocol):
     def name(self) -> str: ...
 
     def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
-        """A legal action for the player to move of each state; randomness from randoms[i] only."""
+        """Return a legal action for each state's player to move; randomness comes from randoms[i] only."""
         ...
 
 
 @dataclass(frozen=True)
 class RandomPlayer:
-    """Any legal action, each as probable as the others."""
+    """A player that chooses each legal action with the same probability."""
 
     name: str = "random"
 
@@ -92,18 +92,18 @@ class MctsPlayer:
 
 @dataclass(frozen=True)
 class PerfectPlayer:
-    """Perfect play of tic-tac-toe, random among the moves that keep the position's value."""
+    """A perfect player of tic-tac-toe, random among the moves that keep the position's value."""
 
     name: str = "perfect"
 
     def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
         best = best_actions()
-        return [rng.choice(best[board_of(state)]) for state, rng in zip(states, randoms, strict=True)]
+        return [rng.choice(best[board_cells(state)]) for state, rng in zip(states, randoms, strict=True)]
 
 
 @dataclass(frozen=True)
 class NashPlayer:
-    """Near-equilibrium play, sampled from the average policy of CFR+; solved at the first move asked for."""
+    """A near-equilibrium player that samples the average policy of CFR+, solved at its first move."""
 
     game: str
     name: str = "nash"
@@ -121,7 +121,7 @@ class NashPlayer:
 
 @cache
 def equilibrium(game: str) -> pyspiel.TabularPolicy:
-    """A policy of both seats near an equilibrium, found once a process: the average policy of CFR+.
+    """Return a policy of both seats near an equilibrium: the average policy of CFR+, solved once a process.
 
     game: OpenSpiel's name, of kuhn_poker, leduc_poker or liars_dice with one die each. Some 0.1, 5 and 10 s.
     """
@@ -140,7 +140,7 @@ def equilibrium(game: str) -> pyspiel.TabularPolicy:
 
 
 def has_equilibrium(game: pyspiel.Game) -> bool:
-    """Whether `equilibrium` solves the game in seconds."""
+    """Return whether `equilibrium` solves the game in seconds."""
     name, parameters = game.get_type().short_name, game.get_parameters()
     if name == "liars_dice":
         return parameters["numdice"] == 1 and parameters["dice_sides"] <= 6
@@ -148,7 +148,7 @@ def has_equilibrium(game: pyspiel.Game) -> bool:
 
 
 def refusals(game: TextGame) -> dict[str, str]:
-    """{kind of opponent: why it cannot play the game, "" where it can}."""
+    """Return {kind of opponent: why it cannot play the game, "" where it can}."""
     reasons = dict.fromkeys(("random", "mcts:N", "perfect", "nash"), "")
     if game.has_hidden_information:
         reasons["mcts:N"] = f"MCTS sees {HIDDEN.get(game.short_name, 'what the other player hides')}."
@@ -160,33 +160,33 @@ def refusals(game: TextGame) -> dict[str, str]:
 
 
 def allowed_opponents(game: TextGame) -> tuple[str, ...]:
-    """The opponents that can play the game: "random", "mcts:N", "perfect", "nash" or some of them."""
+    """Return the opponents that can play the game, out of "random", "mcts:N", "perfect" and "nash"."""
     return tuple(kind for kind, reason in refusals(game).items() if not reason)
 
 
 def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Opponent:
-    """The opponent of that name: "random", "mcts:N" with N simulations a move, "perfect" or "nash".
+    """Return an opponent: "random", "mcts:N" with N simulations a move, "perfect" or "nash".
 
-    Raises ParamsError, which begins with `field`, for names that are none and for opponents that cannot play
-    the game or would cheat in it.
+    Raises ParamsError, which begins with `field`, for unknown names and for opponents that cannot play the
+    game or would cheat in it.
     """
     quoted = [f"'{kind}'" for kind in allowed_opponents(game)]
     use = f"Use {' or '.join(part for part in (', '.join(quoted[:-1]), quoted[-1]) if part)}."
     kind = "mcts:N" if re.match(r"mcts(:|$)", name) else name
     reasons = refusals(game)
     if kind not in reasons:
-        raise ParamsError(f"{field} = {name!r} is no opponent. {use}")
+        raise ParamsError(f"{field} = {name!r} is not an opponent. {use}")
     if reasons[kind]:
         raise ParamsError(f"{field} = {name!r} cannot play {game.name}: {reasons[kind]} {use}")
     if kind == "mcts:N":
-        return MctsPlayer(game.game, simulations_of(name, field=field))
+        return MctsPlayer(game.game, parse_simulations(name, field=field))
     if kind == "nash":
         return NashPlayer(str(game.game))
     return PerfectPlayer() if kind == "perfect" else RandomPlayer()
 
 
-def simulations_of(name: str, *, field: str) -> int:
-    """N of "mcts:N"."""
+def parse_simulations(name: str, *, field: str) -> int:
+    """Return N of "mcts:N"."""
     digits = name.partition(":")[2]
     is_number = re.fullmatch(r"[0-9]{1,7}", digits) is not None
     if not is_number or not FEWEST_SIMULATIONS <= int(digits) <= MOST_SIMULATIONS:
@@ -199,11 +199,11 @@ def simulations_of(name: str, *, field: str) -> int:
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What is known of a game: how random play fares against random play, and what is the most against it.
+    """Reference scores of a game: random play against random play, and the best possible play against it.
 
     random_win: share of games won by (seat 0, seat 1); the rest is drawn. best_score: the highest mean score
     (1 for a win, 0.5 for a draw) against random play in each seat; best_return: the highest mean return, in
-    the game's units; both exact, None where nobody computed them. num_games: random games that were counted,
+    the game's units; both exact, None where not computed. num_games: random games that were counted,
     0 where random_win is exact too.
     """
 
@@ -218,7 +218,7 @@ class Yardstick:
 
     @property
     def random_score(self) -> tuple[float, float]:
-        """Mean score of random play against random play in each seat."""
+        """Return the mean score of random play against random play in each seat."""
         first, second = self.random_win
         return (1 + first - second) / 2, (1 + second - first) / 2
 
@@ -256,7 +256,7 @@ BEST_AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
 
 
 def yardstick(game: TextGame) -> Yardstick | None:
-    """What is known of the game with these parameters; None where it is none of KNOWN."""
+    """Return the reference scores of the game with these parameters, None if KNOWN does not have it."""
     for name, known in KNOWN.items():
         # By parameters: OpenSpiel writes "kuhn_poker(players=2)" and "kuhn_poker" each as it came.
         is_same = name.partition("(")[0] == game.short_name and (
@@ -268,7 +268,7 @@ def yardstick(game: TextGame) -> Yardstick | None:
 
 
 def best_scores(game: TextGame, opponent: str) -> tuple[float, float] | None:
-    """The highest mean scores in (seat 0, seat 1) against an opponent, where they are known."""
+    """Return the highest mean scores in (seat 0, seat 1) against an opponent, None where unknown."""
     known = yardstick(game)
     if opponent == "random":
         return known.best_score if known else None

@@ -7,17 +7,17 @@ import pyspiel
 
 
 def turn_based(game: pyspiel.Game) -> bool:
-    """Whether this is a simultaneous game that was made turn-based: the first of two bids is then secret."""
+    """Return whether a simultaneous game was made turn-based: the first of two bids is then secret."""
     return bool(game.get_type().short_name == "turn_based_simultaneous_game")
 
 
 def hides(game: pyspiel.Game) -> bool:
-    """Whether a player does not see all: cards, dice, or a bid that the other has yet to answer."""
+    """Return whether something is hidden from a player: cards, dice, or a bid that waits for the other's."""
     return turn_based(game) or game.get_type().information != pyspiel.GameType.Information.PERFECT_INFORMATION
 
 
 def hides_only_bids(game: pyspiel.Game) -> bool:
-    """Whether a simultaneous game was made turn-based that before hid nothing."""
+    """Return whether a game hides nothing but the first of two bids."""
     if not turn_based(game):
         return False
     inner = game.get_parameters()["game"]["name"]
@@ -26,13 +26,13 @@ def hides_only_bids(game: pyspiel.Game) -> bool:
 
 
 def plain_words(text: str) -> str:
-    """OpenSpiel's name of an action on one line, and never a bare number: that would read as an id."""
+    """Return an action's name on one line, and never a bare number, which would read as an id."""
     words = " ".join(text.split()).strip()
     return f"value {words}" if re.fullmatch(r"[-+.\d\s]*", words) else words
 
 
 class Rendering:
-    """The texts of one game; this class makes them from OpenSpiel's own strings, its children word them.
+    """The texts of a game, here made from OpenSpiel's own strings; subclasses use words of their own.
 
     A rendering shows the player to move what OpenSpiel's observation or information state of that player
     holds, and the game's public past. It reads states and never plays them: the rules are OpenSpiel's.
@@ -53,29 +53,29 @@ class Rendering:
 
     @property
     def has_view(self) -> bool:
-        """Whether OpenSpiel gives a text of what one player knows, or the whole state is known to both."""
+        """Whether OpenSpiel can say what one player knows, or both players know the whole state."""
         return self.remembers or self.observes or not self.hidden
 
     def view(self, state: pyspiel.State, player: int) -> str:
-        """What the player knows, in OpenSpiel's words."""
+        """Return what the player knows, in OpenSpiel's words."""
         if self.remembers:
             return str(state.information_state_string(player))
         return str(state.observation_string(player) if self.observes else state)
 
     def compact(self, state: pyspiel.State, player: int) -> str:
-        """The same, as short as is clear."""
+        """Return the same for the compact style: as short as is clear."""
         return f"P{player}\n" + self.view(state, player).strip("\n") + "\n?"
 
     def full(self, state: pyspiel.State, player: int) -> str:
-        """The same for the full style: some lines, without the rules and the legal actions."""
+        """Return the same for the full style: some lines, without the rules and the legal actions."""
         return "The state as you know it:\n" + self.view(state, player).strip("\n")
 
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
-        """The name of a legal action of the player to move."""
+        """Return the name of a legal action of the player to move."""
         return plain_words(str(state.action_to_string(player, action)))
 
     def all_words(self, state: pyspiel.State, player: int) -> dict[int, str]:
-        """The legal actions in rising order of their ids, no two alike."""
+        """Return {id: words} of the legal actions in rising order of ids, no two with the same words."""
         named = {action: self.words(state, player, action) for action in sorted(state.legal_actions())}
         counts = Counter(named.values())
         if len(counts) == len(named):
@@ -86,7 +86,7 @@ class Rendering:
         }
 
     def seat(self, player: int) -> str:
-        """Who the player is."""
+        """Return who the player is."""
         role, order = self.roles[player], ("first", "second")[player]
         if role.startswith("player"):
             return f"You are {role}."
@@ -95,7 +95,7 @@ class Rendering:
         return f"You are {role} (player {player}, who moves {order})."
 
     def last_moves(self, state: pyspiel.State, player: int) -> str:
-        """The opponent's moves since the own last one, as a sentence; "" where they are not public."""
+        """Return the opponent's moves since the player's last one as a sentence, "" where they are secret."""
         if self.hidden:
             return ""
         past = state.full_history()

@@ -8,12 +8,12 @@ from rlnb.games.rendering import Rendering
 
 
 def spaced(rows: list[str]) -> list[str]:
-    """Rows with one space between their cells."""
+    """Return rows with one space between their cells."""
     return [" ".join(row) for row in rows]
 
 
 def lettered(rows: list[str]) -> str:
-    """Rows from the top down with their numbers (1 is the lowest) and the columns' letters below them."""
+    """Return rows from the top with their numbers (1 is the lowest) and the columns' letters below them."""
     width = len(str(len(rows)))
     lines = [f"{len(rows) - at:>{width}} {cells}" for at, cells in enumerate(spaced(rows))]
     letters = " ".join(chr(ord("a") + column) for column in range(len(rows[0])))
@@ -26,7 +26,7 @@ class Board(Rendering):
     marks = "xo"
 
     def rows(self, state: pyspiel.State, player: int) -> list[str]:
-        """The cells, one character each, row by row from the top."""
+        """Return the cells, one character each, row by row from the top."""
         return [row for row in state.observation_string(player).split("\n") if row]
 
     def compact(self, state: pyspiel.State, player: int) -> str:
@@ -34,7 +34,7 @@ class Board(Rendering):
 
 
 class TicTacToe(Board):
-    """An empty cell shows its action id."""
+    """Tic-tac-toe, in which an empty cell shows its action id."""
 
     roles = ("X", "O")
     rules = (
@@ -43,7 +43,7 @@ class TicTacToe(Board):
     )
 
     def last_moves(self, state: pyspiel.State, player: int) -> str:
-        """None, so that a board has one prompt however it came about: exact measures ask each board once."""
+        """Return "", so that a board has one prompt for all orders of moves, as exact measures need."""
         return ""
 
     def compact(self, state: pyspiel.State, player: int) -> str:
@@ -62,7 +62,7 @@ class TicTacToe(Board):
 
 
 class ConnectFour(Board):
-    """The cell where a disc would land shows its action id, which is its column, counted from 0."""
+    """Connect four, in which the cell where a disc would land shows its action id: its column, from 0."""
 
     roles = ("X", "O")
 
@@ -100,7 +100,7 @@ class ConnectFour(Board):
 
 
 class Hex(Board):
-    """Cells are named as OpenSpiel does: a letter for the column, a number for the row from the top."""
+    """Hex with OpenSpiel's names of cells: a letter for the column, a number for the row from the top."""
 
     roles = ("x", "o")
     _PLAIN = str.maketrans(
@@ -145,7 +145,7 @@ class Hex(Board):
 
 
 class Othello(Board):
-    """OpenSpiel's board with its letters and numbers; 64 is to pass."""
+    """Othello with OpenSpiel's letters and numbers; 64 is to pass."""
 
     roles = ("black", "white")
     rules = (
@@ -172,7 +172,7 @@ class Othello(Board):
 
 
 class Breakthrough(Board):
-    """Pieces b (black, from the top down) and w (white, from the bottom up)."""
+    """Breakthrough with pieces b (black, from the top down) and w (white, from the bottom up)."""
 
     roles = ("black", "white")
     marks = "bw"
@@ -202,7 +202,7 @@ class Breakthrough(Board):
 
 
 class Clobber(Board):
-    """Stones o (of the first player) and x; letters for columns, numbers for rows from the bottom."""
+    """Clobber with stones o (of the first player) and x; letters for columns, numbers for rows from below."""
 
     roles = ("o", "x")
     marks = "ox"
@@ -224,7 +224,7 @@ class Clobber(Board):
 
 
 class DotsAndBoxes(Board):
-    """Lines are numbered as in OpenSpiel: the horizontal ones row by row, then the vertical ones."""
+    """Dots and boxes with OpenSpiel's numbers of lines: horizontal ones row by row, then vertical ones."""
 
     roles = ("A", "B")
     marks = "AB"
@@ -241,7 +241,7 @@ class DotsAndBoxes(Board):
         )
 
     def cells(self, state: pyspiel.State, player: int) -> list[list[str]]:
-        """A grid of dots, lines and boxes: '+', '-', '|', the owner, ' ', or the id of a line not drawn."""
+        """Return a grid of dots, lines and boxes: '+', '-', '|', an owner, ' ', or an undrawn line's id."""
         lines = state.observation_string(player).split("\n")
         grid = []
         for at in range(2 * self.num_rows + 1):
@@ -305,7 +305,7 @@ class DotsAndBoxes(Board):
 
 
 class Nim(Rendering):
-    """OpenSpiel's observation is "(0): 1 3 5 7": the mover and the piles."""
+    """Nim, whose observation is "(0): 1 3 5 7": the mover and the piles."""
 
     roles = ("first player", "second player")
 
@@ -328,5 +328,5 @@ class Nim(Rendering):
         return "\n".join(["The piles:", *(f"pile {at + 1}: {size}" for at, size in piles)])
 
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
-        pile, number = re.findall(r"\d+", state.action_to_string(player, action))
-        return f"take {number} from pile {pile}"
+        pile, count = re.findall(r"\d+", state.action_to_string(player, action))
+        return f"take {count} from pile {pile}"

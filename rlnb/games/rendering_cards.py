@@ -11,7 +11,7 @@ CARD_NAMES = {"J": "Jack", "Q": "Queen", "K": "King"}
 
 
 class KuhnPoker(Rendering):
-    """OpenSpiel's information state is the card and the moves: "1pb"."""
+    """Kuhn poker, whose information state is the card and the moves: "1pb"."""
 
     roles = ("first player", "second player")
     rules = (
@@ -47,7 +47,7 @@ _LEDUC = re.compile(
 
 
 class LeducPoker(Rendering):
-    """OpenSpiel's information state has the own card, the public card, and both rounds' moves."""
+    """Leduc poker, whose information state has the own card, the public card, and both rounds' moves."""
 
     roles = ("first player", "second player")
     rules = (
@@ -66,15 +66,15 @@ class LeducPoker(Rendering):
         self.starting_player = int(game.get_parameters()["starting_player"])
 
     def known(self, state: pyspiel.State, player: int) -> re.Match[str]:
-        """Groups 1 to 8: own card, round, pot, money of each, public card or None, moves of each round."""
-        found = _LEDUC.search(state.information_state_string(player))
-        if found is None:
+        """Return groups 1 to 8: own card, round, pot, both players' money, public card, both rounds."""
+        known = _LEDUC.search(state.information_state_string(player))
+        if known is None:
             raise ValueError("This version of OpenSpiel words Leduc poker in another way; 2.0.2 is known.")
-        return found
+        return known
 
-    def card(self, number: str) -> str:
-        """'Ka': rank and suit; with suit_isomorphism OpenSpiel deals ranks alone."""
-        return "JQK"[int(number)] if self.one_suit else "JQK"[int(number) // 2] + "ab"[int(number) % 2]
+    def card(self, card_id: str) -> str:
+        """Return 'Ka': rank and suit, or the rank alone with suit_isomorphism."""
+        return "JQK"[int(card_id)] if self.one_suit else "JQK"[int(card_id) // 2] + "ab"[int(card_id) % 2]
 
     def compact(self, state: pyspiel.State, player: int) -> str:
         known = self.known(state, player)
@@ -96,12 +96,12 @@ class LeducPoker(Rendering):
             lines.append("Second round: " + self.told(known[8], player))
         return "\n".join(lines)
 
-    def named(self, number: str) -> str:
-        card = self.card(number)
+    def named(self, card_id: str) -> str:
+        card = self.card(card_id)
         return CARD_NAMES[card[0]] + (f" of suit {card[1]}" if len(card) == 2 else "")
 
     def told(self, moves: str, player: int) -> str:
-        """'you called, your opponent raised.'"""
+        """Return 'you called, your opponent raised.'"""
         told, raised = [], False
         for at, move in enumerate(moves.split()):
             who = "you" if (at + self.starting_player) % 2 == player else "your opponent"
@@ -118,7 +118,7 @@ class LeducPoker(Rendering):
 
 
 class LiarsDice(Rendering):
-    """OpenSpiel's information state is the own dice and all bids, quantity before face: "4 1-5 2-3"."""
+    """Liar's dice, whose information state is the own dice and all bids, quantity first: "4 1-5 2-3"."""
 
     roles = ("first player", "second player")
 
@@ -159,7 +159,7 @@ class LiarsDice(Rendering):
 
 
 class Goofspiel(Rendering):
-    """Both bid at once; OpenSpiel asks one after the other, and the second is not told the first bid.
+    """Goofspiel, in which both bid at once: the second to be asked is not told the first bid.
 
     With imp_info=True a player sees the own bids and who won, else both hands and who won.
     """
@@ -188,12 +188,12 @@ class Goofspiel(Rendering):
         )
 
     def known(self, state: pyspiel.State, player: int) -> dict[str, list[str]]:
-        """The lines of OpenSpiel's information state: 'Points' -> ['0', '4'], 'P0 hand' -> ['1', '3']."""
+        """Return the information state by lines: {'Points': ['0', '4'], 'P0 hand': ['1', '3']}."""
         lines = (line.partition(":") for line in state.information_state_string(player).split("\n"))
         return {key: rest.split() for key, _, rest in lines}
 
     def rounds(self, known: dict[str, list[str]], player: int) -> list[tuple[str, str, str]]:
-        """Prize, own bid ("" where the information state does not keep it), and "won", "lost" or "tied"."""
+        """Return prize, own bid ("" where the state does not keep it), and "won", "lost" or "tied"."""
         results = [
             "won" if winner == str(player) else "lost" if winner == str(1 - player) else "tied"
             for winner in known["Win sequence"]

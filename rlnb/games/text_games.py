@@ -1,9 +1,7 @@
-"""OpenSpiel's two-player games as text: a prompt for the player to move, and its answer read back."""
+"""OpenSpiel's two-player games as text: the prompt of the player to move, and how its answer is read."""
 
-import contextlib
 import difflib
 import functools
-import os
 import random
 import re
 import signal
@@ -30,9 +28,8 @@ from rlnb.games.rendering_boards import (
 )
 from rlnb.games.rendering_cards import Goofspiel, KuhnPoker, LeducPoker, LiarsDice
 
-__all__ = ["WORDED", "ParsedAnswer", "Style", "TextGame", "load_game"]
-
 Style = Literal["full", "compact"]
+TRY_SECONDS = 60
 
 # The games with texts of their own; every other game gets OpenSpiel's strings.
 WORDED: dict[str, type[Rendering]] = {
@@ -53,7 +50,7 @@ WORDED: dict[str, type[Rendering]] = {
 
 @dataclass(frozen=True)
 class TextGame:
-    """A two-player zero-sum game of OpenSpiel, told and answered in text.
+    """A two-player zero-sum game of OpenSpiel, played through prompts and answers in text.
 
     name: as OpenSpiel writes it, "tic_tac_toe" or "breakthrough(columns=6,rows=6)". game: always turn-based.
     roles: the name that the game gives each seat. States are OpenSpiel's own; chance nodes are the caller's.
@@ -67,7 +64,7 @@ class TextGame:
 
     @property
     def has_hidden_information(self) -> bool:
-        """Whether a player does not see all: cards, dice, a pending bid."""
+        """Whether something is hidden from a player: cards, dice, a pending bid."""
         return hides(self.game)
 
     @property
@@ -76,26 +73,22 @@ class TextGame:
         return self.name.partition("(")[0]
 
     def new_state(self) -> pyspiel.State:
-        """The start of a game; it may be a chance node (cards to deal)."""
+        """Return the start of a game, which may be a chance node (cards to deal)."""
         return self.game.new_initial_state()
 
     def legal_words(self, state: pyspiel.State) -> dict[int, str]:
-        """Words of each legal action of the player to move, by OpenSpiel's id, in rising order of ids."""
+        """Return {id: words} of the legal actions of the player to move, in rising order of ids."""
         return self.rendering.all_words(state, mover(state))
 
     def prompt(self, state: pyspiel.State) -> str:
-        """What the player to move is told; ValueError where no player is to move.
+        """Return the prompt of the player to move. Raises ValueError where no player is to move.
 
-        full: rules, own seat and role, the opponent's last move where it is public, the state, the legal
-        actions as `id -> words`, how to answer. compact: the state alone, ending in "?".
+        full: rules, seat and role, the opponent's last move where it is public, the state, the legal actions
+        as `id -> words`, how to answer. compact: only the state, ending in "?".
         """
-        player = mover(state)
+        player, rendering = mover(state), self.rendering
         if self.style == "compact":
-            return self.rendering.compact(state, player)
-        return self._full_prompt(state, player)
-
-    def _full_prompt(self, state: pyspiel.State, player: int) -> str:
-        rendering = self.rendering
+            return rendering.compact(state, player)
         legal = "\n".join(f"{action} -> {words}" for action, words in self.legal_words(state).items())
         blocks = (
             rendering.rules or f"A game for two, called {self.name}; its rules are those of OpenSpiel.",
@@ -107,11 +100,11 @@ class TextGame:
         return "\n\n".join(blocks)
 
     def parse(self, text: str, state: pyspiel.State) -> ParsedAnswer:
-        """The legal action that a text names, or why it names none; the rules are those of `parse_answer`."""
+        """Return the legal action that a text names, or why it names none, as `parse_answer` reads it."""
         return parse_answer(text, self.legal_words(state))
 
     def apply(self, state: pyspiel.State, action: int) -> None:
-        """Plays an action; ValueError where it is not legal (OpenSpiel does not always look)."""
+        """Play an action. Raises ValueError if it is illegal, which OpenSpiel does not always check."""
         legal = state.legal_actions()
         if action not in legal:
             raise ValueError(f"{self.name}: action {action!r} is not legal here; legal: {shortened(legal)}.")
@@ -119,7 +112,7 @@ class TextGame:
 
 
 def mover(state: pyspiel.State) -> int:
-    """The player to move, 0 or 1; ValueError at the end of a game and where chance moves."""
+    """Return the player to move, 0 or 1. Raises ValueError at the end of a game and at chance nodes."""
     player: int = state.current_player()
     if player < 0:
         raise ValueError(
@@ -131,9 +124,9 @@ def mover(state: pyspiel.State) -> int:
 def states_in_play(
     game: TextGame, num_games: int, *, rng: random.Random, choose: Callable[[list[int]], int] | None = None
 ) -> Iterator[pyspiel.State]:
-    """The state at every turn of some games; it changes when the next one is asked for.
+    """Yield the state at every turn of some games; it changes when the generator goes on.
 
-    choose: of a player's legal actions; None = each is as likely, as it is to chance.
+    choose: picks one of a player's legal actions; None picks at random, as chance does.
     """
     for _ in range(num_games):
         state = game.new_state()
@@ -146,21 +139,20 @@ def states_in_play(
 
 
 def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> TextGame:
-    """The game of that name; ParamsError with the field, the name and the remedy where there is none.
+    """Return the game of a name, as pyspiel.load_game takes it.
 
-    name: as pyspiel.load_game takes it. Refused: unknown names and parameters, games that are not for two,
-    not zero-sum, or that OpenSpiel itself does not trust (quoridor).
+    Raises ParamsError with the field, the name and the remedy for unknown names and parameters, for games
+    that are not zero-sum games for two, and for those that OpenSpiel itself does not trust (quoridor).
     """
     if style not in ("full", "compact"):
         raise ParamsError(f"{field}: style = {style!r} is not one of full, compact.")
     name = name.strip()
     place = f"{field} = {name!r}"
     kind = _known_kind(name, place)
-    with _silenced_stderr():
-        crash = _crash(name) if "(" in name else ""
-        game, problem = (None, crash) if crash else _loaded(name)
-    if game is None:
-        raise ParamsError(f"{place} cannot be played: {problem}. Its parameters: {_parameters(kind)}.")
+    fault = "" if name in WORDED else _try_game(name)
+    if fault:
+        raise ParamsError(f"{place} cannot be played: {fault}. Its parameters: {_parameters(kind)}.")
+    game = pyspiel.load_game(name)
     if game.num_players() != 2:
         raise ParamsError(f"{place} has {game.num_players()} player(s); choose a game for two.")
     if game.get_type().utility != pyspiel.GameType.Utility.ZERO_SUM:
@@ -168,30 +160,25 @@ def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> 
             f"{place} is not zero-sum; choose a game where one player wins what the other loses."
         )
     canonical = str(game).removesuffix("()")
-    if game.get_type().dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
-        game = pyspiel.convert_to_turn_based(game)
+    game = _sequential(game)
     rendering = WORDED.get(kind.short_name, Rendering)(game)
     if not rendering.has_view:
         raise ParamsError(f"{place} has no text of what one player alone knows; choose another game.")
-    with _silenced_stderr():
-        problem = _fault_in_play(game)
-    if problem:
-        raise ParamsError(f"{place} cannot be played: {problem}. Its parameters: {_parameters(kind)}.")
     return TextGame(canonical, style, game, rendering.roles, rendering)
 
 
 def _known_kind(name: str, place: str) -> pyspiel.GameType:
-    """The kind of game, if OpenSpiel lists it and its parameters: asked for others, it would print."""
+    """Return the kind of game. Raises ParamsError unless OpenSpiel lists it and its parameters."""
     shape = re.fullmatch(r"(\w+)(?:\((.*)\))?", name, re.DOTALL)
     kinds = {kind.short_name: kind for kind in pyspiel.registered_games()}
     if shape is None or shape[1] not in kinds:
         near = difflib.get_close_matches(shape[1] if shape else name, kinds, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"for example: {', '.join(WORDED)}."
-        raise ParamsError(f"{place} is no game of OpenSpiel; {hint}")
+        raise ParamsError(f"{place}: OpenSpiel has no such game; {hint}")
     if shape[1] == "quoridor":
         raise ParamsError(f"{place} has known faults in OpenSpiel; choose another game.")
     kind, inside = kinds[shape[1]], (shape[2] or "").strip()
-    if "(" in inside or not inside:  # a game inside a game (misere): left to OpenSpiel, silenced
+    if "(" in inside or not inside:  # a game inside a game (misere): left to OpenSpiel
         return kind
     known = kind.parameter_specification
     for part in inside.split(","):
@@ -199,7 +186,7 @@ def _known_kind(name: str, place: str) -> pyspiel.GameType:
         if not equals or key.strip() not in known:
             near = difflib.get_close_matches(key.strip(), known, n=1)
             hint = f"did you mean {near[0]}?" if near and equals else f"its parameters: {_parameters(kind)}."
-            raise ParamsError(f"{place}: {key.strip()!r} is no parameter of {shape[1]}; {hint}")
+            raise ParamsError(f"{place}: {shape[1]} has no parameter {key.strip()!r}; {hint}")
     return kind
 
 
@@ -207,52 +194,41 @@ def _parameters(kind: pyspiel.GameType) -> str:
     return ", ".join(f"{key}={value}" for key, value in kind.parameter_specification.items()) or "none"
 
 
-# What a wrong parameter ends in: SpielError (a RuntimeError), or an error of the C++ library.
-_FAULTS = (RuntimeError, ValueError, IndexError, MemoryError)
-
-
-def _loaded(name: str) -> tuple[pyspiel.Game | None, str]:
-    try:
-        return pyspiel.load_game(name), ""
-    except _FAULTS as error:
-        return None, _first_line(error)
-
-
-# What `load_game` does with a game, without looking at what it raises.
-_TRY = """
-import sys, pyspiel
-state = pyspiel.load_game(sys.argv[1]).new_initial_state()
-for _ in range(1000):
-    if state.is_terminal() or not state.legal_actions():
-        break
-    state.apply_action(state.legal_actions()[0])
-"""
-_TRY_SECONDS = 60
+def _sequential(game: pyspiel.Game) -> pyspiel.Game:
+    is_simultaneous = game.get_type().dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS
+    return pyspiel.convert_to_turn_based(game) if is_simultaneous else game
 
 
 @functools.lru_cache(maxsize=256)
-def _crash(name: str) -> str:
-    """Why a process that tries the game dies by a signal, or "": its own does, not ours.
+def _try_game(name: str) -> str:
+    """Return why a process that plays the game fails or dies, or "".
 
-    open_spiel 2.0.2: connect_four(rows=0) writes behind its board.
+    open_spiel 2.0.2 prints before it raises, checks values (rows=1) only while it builds or plays a game, and
+    with connect_four(rows=0) writes behind its board. So another process tries the game first.
     """
+    code = "import sys; from rlnb.games.text_games import find_fault; print(find_fault(sys.argv[1]))"
     try:
-        tried = subprocess.run(
-            [sys.executable, "-c", _TRY, name], capture_output=True, timeout=_TRY_SECONDS, check=False
+        trial = subprocess.run(
+            [sys.executable, "-c", code, name],
+            capture_output=True,
+            text=True,
+            timeout=TRY_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"OpenSpiel has not played it to an end in {_TRY_SECONDS} s"
-    died = tried.returncode < 0
-    return f"OpenSpiel dies of it ({signal.Signals(-tried.returncode).name})" if died else ""
+        return f"OpenSpiel has not played it to an end in {TRY_SECONDS} s"
+    if trial.returncode < 0:
+        return f"OpenSpiel dies of it ({signal.Signals(-trial.returncode).name})"
+    return trial.stdout.strip() if trial.returncode == 0 else f"its trial failed: {trial.stderr.strip()}"
 
 
-def _fault_in_play(game: pyspiel.Game) -> str:
-    """Why the game cannot be played to an end, or "": some parameters fail only there.
+def find_fault(name: str) -> str:
+    """Return why OpenSpiel cannot play a game to its end, or "": some parameters fail only there.
 
     open_spiel 2.0.2: hex(board_size=0) has no first move; goofspiel(num_cards=4,num_turns=3) fails last.
     """
     try:
-        state = game.new_initial_state()
+        state = _sequential(pyspiel.load_game(name)).new_initial_state()
         for num_moves in range(1000):
             if state.is_terminal():
                 return "" if num_moves else "it is over before it starts"
@@ -260,30 +236,7 @@ def _fault_in_play(game: pyspiel.Game) -> str:
             if not legal:
                 return "a player has no legal action"
             state.apply_action(legal[0])
-    except _FAULTS as error:
-        return _first_line(error)
+    except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # SpielError is a RuntimeError
+        lines = str(error).strip().splitlines() or ["OpenSpiel gives no reason"]
+        return lines[0].rstrip(".:")
     return ""
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or ["OpenSpiel gives no reason"]
-    return lines[0].rstrip(".:")
-
-
-@contextlib.contextmanager
-def _silenced_stderr() -> Iterator[None]:
-    """What C++ writes to stderr meanwhile is dropped.
-
-    open_spiel 2.0.2 prints before it raises, and checks values (rows=1) only while it builds or plays a game:
-    its lists have names and no ranges. So these calls are silenced, and no others. This can go when OpenSpiel
-    raises without printing. Another thread's stderr is silent meanwhile, for milliseconds.
-    """
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)

@@ -1,9 +1,8 @@
 """Facts of this machine, and the choices that follow from them unless the parameters say otherwise.
 
-`probe` looks, `identify` names what was seen, `recommend` chooses. The last two depend on nothing but their
-arguments, so every row of the table is tested without its hardware. Nothing here imports torch: what a choice
-needs in the environment must be set before torch is imported, by `apply_environment`.
-Of the bottom floor, `params` may import this package, and this package `errors`.
+`probe` looks, `identify` names the machine, `recommend` chooses. The last two are pure functions, so every
+row of the table is tested without its hardware. Nothing here imports torch, since `apply_environment` has to
+set variables before torch is imported.
 """
 
 from rlnb.machine.choices import Recommendation, apply_environment, installed_version, recommend
@@ -13,12 +12,12 @@ from rlnb.machine.facts import (
     Probe,
     answers,
     identify,
-    parse_nvidia_smi,
+    list_gpus,
     probe,
     rank,
     usable_cores,
 )
-from rlnb.machine.table import MACHINES, Row
+from rlnb.machine.table import MACHINES
 
 __all__ = [
     "MACHINES",
@@ -26,12 +25,11 @@ __all__ = [
     "Machine",
     "Probe",
     "Recommendation",
-    "Row",
     "answers",
     "apply_environment",
     "identify",
     "installed_version",
-    "parse_nvidia_smi",
+    "list_gpus",
     "probe",
     "rank",
     "recommend",

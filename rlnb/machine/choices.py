@@ -1,4 +1,4 @@
-"""What to choose on a machine, as far as the parameters leave it open."""
+"""The settings to choose on a machine where the parameters leave them open."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from rlnb.machine.facts import ON, Machine
-from rlnb.machine.table import CPU_ROWS, profile_of, row_of
+from rlnb.machine.table import CPU_ROWS, find_row, recommend_profile
 
 PTXAS = "/usr/local/cuda/bin/ptxas"
 LARGER_MODEL_GIB = 24.0  # above this, 3 billion weights with their adapters and batches fit
@@ -16,10 +16,9 @@ SMALL_GPU_GIB = 8.0  # below this, 1.5 billion weights of 2 bytes leave no room 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What suits a machine; values that a user gives overrule it.
+    """The settings that suit a machine; values that a user gives win over them.
 
-    profile: a file of params/<notebook>/. vllm: whether it may be used. environment: variables to
-    set before torch is imported. warnings: whole sentences, each with its remedy.
+    environment: variables to set before torch is imported. warnings: sentences, each with its remedy.
     """
 
     profile: str
@@ -36,7 +35,7 @@ class Recommendation:
 
 
 def installed_version(package: str) -> str | None:
-    """Version of an installed distribution, looked up and never imported; None where it is not installed."""
+    """Return the version of a distribution without importing it; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -50,8 +49,8 @@ def recommend(
     environ: Mapping[str, str] = os.environ,
     version: Callable[[str], str | None] = installed_version,
 ) -> Recommendation:
-    """The choices that suit a machine, a pure function of its arguments."""
-    row = row_of(machine.name)
+    """Return the settings that suit a machine, a pure function of the arguments."""
+    row = find_row(machine.name)
     on_gpu = row.name not in CPU_ROWS
     unsloth = row.unsloth and version("unsloth") is not None
     offline = _is_offline(machine, environ)
@@ -60,7 +59,7 @@ def recommend(
         model_id = "Qwen/Qwen2.5-3B" if machine.memory_gib > LARGER_MODEL_GIB else "Qwen/Qwen2.5-1.5B"
     is_small = on_gpu and 0 < machine.memory_gib < SMALL_GPU_GIB
     return Recommendation(
-        profile=profile_of(row, machine.memory_gib),
+        profile=recommend_profile(row, machine.memory_gib),
         model_id=model_id,
         dtype=row.dtype,
         attention="sdpa",
@@ -77,7 +76,7 @@ def recommend(
 def apply_environment(
     recommendation: Recommendation, environ: MutableMapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Set what is unset, before torch and huggingface_hub are imported; returns what was set."""
+    """Set the variables that are unset, before torch and huggingface_hub are imported; return those set."""
     missing = {name: value for name, value in recommendation.environment.items() if name not in environ}
     environ.update(missing)
     return missing
@@ -129,4 +128,4 @@ def _warnings(machine: Machine, version: Callable[[str], str | None]) -> list[st
 
 
 def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -1,17 +1,16 @@
-"""What this machine is: looked at without torch, named by a pure function."""
+"""The facts of this machine: probed without torch, named by a pure function."""
 
-import csv
+import contextlib
 import os
 import shutil
 import socket
-import subprocess
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlnb.machine.table import BF16_FLAGS, name_of
+from rlnb.machine.table import BF16_FLAGS, name_machine
 
 HUB = "https://huggingface.co"
 HUB_SECONDS = 3.0
@@ -23,9 +22,9 @@ SUPERCLOUD_CLUSTERS = ("txgreen", "tx-green", "txe1", "tx-e1", "supercloud")
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts only.
+    """The facts of a machine.
 
-    name: a row of the table. accelerator: the GPU's name as nvidia-smi prints it, "" without one.
+    name: a row of the table. accelerator: the GPU's name in the driver, "" without one.
     capability: CUDA compute capability, (8, 0). memory_gib: of the first visible GPU; the system's where
     there is none or where the GPU shares it (GB10); 0.0 where unknown. cpu_count: usable cores.
     environment: workstation, slurm or supercloud. hub: reachable, unreachable, offline (the environment
@@ -43,7 +42,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One line of nvidia-smi; memory_gib is 0.0 where it prints [N/A]."""
+    """A GPU as the driver describes it; memory_gib is 0.0 where it does not know."""
 
     uuid: str
     name: str
@@ -53,7 +52,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Probe:
-    """What was seen, before any judgement.
+    """Observations, from which `identify` makes a machine.
 
     paths: those of SUPERCLOUD_PATHS that exist. cpu_flags: the kernel's names of the CPU's instruction sets.
     """
@@ -70,7 +69,7 @@ class Probe:
 
 
 def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> Machine:
-    """This machine. What is not there is a fact and never an error; asking the hub takes 3 s at most."""
+    """Return the facts of this machine; missing parts are no errors. Asking the hub takes up to 3 s."""
     environ = os.environ if environ is None else environ
     hub = "unasked"
     if any(environ.get(name, "").lower() in ON for name in OFFLINE_SWITCHES):
@@ -79,7 +78,7 @@ def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> 
         address = environ.get("HF_ENDPOINT") or HUB
         hub = "reachable" if answers(address, seconds=HUB_SECONDS) else "unreachable"
     seen = Probe(
-        gpus=_nvidia_smi(),
+        gpus=list_gpus(),
         system_memory_gib=_system_memory_gib(),
         cpu_count=usable_cores(environ),
         cpu_flags=_cpu_flags(),
@@ -93,7 +92,7 @@ def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> 
 
 
 def identify(seen: Probe) -> Machine:
-    """Name what was seen."""
+    """Return the machine that the observations describe."""
     environment = "slurm" if seen.has_sbatch or "SLURM_JOB_ID" in seen.environ else "workstation"
     cluster = seen.environ.get("SLURM_CLUSTER_NAME", "").lower()
     if seen.paths or cluster in SUPERCLOUD_CLUSTERS or "supercloud" in seen.hostname.lower():
@@ -102,19 +101,19 @@ def identify(seen: Probe) -> Machine:
     if gpu is None:
         cpu = "cpu_bf16" if seen.cpu_flags & BF16_FLAGS else "cpu"
         return Machine(cpu, "", None, seen.system_memory_gib, seen.cpu_count, environment, seen.hub)
-    name = name_of(gpu.capability)
+    name = name_machine(gpu.capability)
     shares_memory = name == "gb10" and gpu.memory_gib == 0
     memory_gib = seen.system_memory_gib if shares_memory else gpu.memory_gib
     return Machine(name, gpu.name, gpu.capability, memory_gib, seen.cpu_count, environment, seen.hub)
 
 
 def rank(environ: Mapping[str, str] = os.environ) -> int:
-    """This process's rank under torchrun or accelerate, else 0. What all ranks share, rank 0 alone writes."""
+    """Return this process's rank under torchrun or accelerate, else 0. Only rank 0 writes shared files."""
     return int(environ.get("RANK", "0"))
 
 
 def usable_cores(environ: Mapping[str, str]) -> int:
-    """The least of this process's affinity, its container's quota and its SLURM task's share."""
+    """Return the least of this process's affinity, its container's quota and its SLURM task's share."""
     cores = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
     quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
     if quota.isdigit() and period.strip().isdigit():
@@ -126,7 +125,7 @@ def usable_cores(environ: Mapping[str, str]) -> int:
 
 
 def _cpu_flags() -> frozenset[str]:
-    """Of the first core; the line is called flags on x86-64 and Features on aarch64."""
+    """Return the flags of the first core; the line is called flags on x86-64 and Features on aarch64."""
     for line in _read("/proc/cpuinfo").splitlines():
         name, _, values = line.partition(":")
         if name.strip() in ("flags", "Features"):
@@ -135,7 +134,7 @@ def _cpu_flags() -> frozenset[str]:
 
 
 def answers(address: str, *, seconds: float) -> bool:
-    """Whether a web address answers in time, the look-up of its name and any proxy included."""
+    """Return whether a web address answers in time, including the look-up of its name and any proxy."""
     replies: list[bool] = []
 
     def ask() -> None:
@@ -156,41 +155,38 @@ def answers(address: str, *, seconds: float) -> bool:
     return replies == [True]
 
 
-def parse_nvidia_smi(printed: str) -> tuple[Gpu, ...]:
-    """The GPUs in what `nvidia-smi --query-gpu=uuid,name,compute_cap,memory.total` prints as bare CSV."""
-    gpus = []
-    for cells in csv.reader(printed.splitlines(), skipinitialspace=True):
-        if len(cells) != 4:
-            continue
-        uuid, name, capability, memory_mib = (cell.strip() for cell in cells)
-        major, _, minor = capability.partition(".")
-        if major.isdigit() and minor.isdigit():
-            memory_gib = round(int(memory_mib) / 1024, 1) if memory_mib.isdigit() else 0.0
-            gpus.append(Gpu(uuid, name, (int(major), int(minor)), memory_gib))
+def list_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs of this machine in the driver's order; none without a driver or nvidia-ml-py."""
+    try:
+        import pynvml
+    except ImportError:  # in a Python before ./setup.sh
+        return ()
+    gpus: list[Gpu] = []
+    with contextlib.suppress(pynvml.NVMLError):  # no driver, or a GPU that has fallen off the bus
+        pynvml.nvmlInit()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            try:
+                memory_gib = round(pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30, 1)
+            except pynvml.NVMLError:  # GB10 shares the system's memory
+                memory_gib = 0.0
+            uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
+            gpus.append(Gpu(uuid, name, (major, minor), memory_gib))
+        pynvml.nvmlShutdown()
     return tuple(gpus)
 
 
 def _first_visible(gpus: tuple[Gpu, ...], visible: str | None) -> Gpu | None:
-    """The GPU that CUDA numbers 0: torch heeds CUDA_VISIBLE_DEVICES, nvidia-smi does not."""
+    """Return the GPU that CUDA numbers 0: torch heeds CUDA_VISIBLE_DEVICES, the driver's list does not."""
     if visible is None or not gpus:
         return gpus[0] if gpus else None
     first = visible.split(",")[0].strip()
     if first.isdigit():
         return gpus[int(first)] if int(first) < len(gpus) else None
-    if first.startswith("MIG-"):  # a slice of a GPU, of a size that is not known here
+    if first.startswith("MIG-"):  # a slice of a GPU of unknown size
         return Gpu(first, gpus[0].name, gpus[0].capability, 0.0)
     return next((gpu for gpu in gpus if first and gpu.uuid.startswith(first)), None)
-
-
-def _nvidia_smi() -> tuple[Gpu, ...]:
-    query = ["--query-gpu=uuid,name,compute_cap,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(
-            ["nvidia-smi", *query], capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return parse_nvidia_smi(answer.stdout)
 
 
 def _system_memory_gib() -> float:

@@ -1,11 +1,11 @@
-"""The machines that we know, and what suits each: one table."""
+"""The known kinds of machines and the settings that suit each."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Row:
-    """What suits one kind of machine.
+class MachineRow:
+    """The settings that suit one kind of machine.
 
     capabilities: CUDA compute capabilities, (8, 0). profile: for the memory that such a machine usually has.
     unsloth, vllm: whether they work there.
@@ -24,31 +24,33 @@ class Row:
 # adds nothing to it for training and breaks on 7.0 and 12.1.
 MACHINES = (
     # On a CPU unsloth hands training to TRL's own classes, so it is left out.
-    Row("cpu", (), "cpu", "float32", unsloth=False, vllm=False),
+    MachineRow("cpu", (), "cpu", "float32", unsloth=False, vllm=False),
     # With instructions for bfloat16 a forward pass of the embedded model takes 0.35 of float32's time, a
     # backward pass 0.8 (2 cores with avx512_bf16); without them it would take several times as long. Adapters
     # stay float32.
-    Row("cpu_bf16", (), "cpu", "bfloat16", unsloth=False, vllm=False),
+    MachineRow("cpu_bf16", (), "cpu", "bfloat16", unsloth=False, vllm=False),
     # Before Volta: torch's wheels have no kernels for these any more, so the CPU computes.
-    Row("older", ((5, 0), (5, 2), (6, 0), (6, 1), (6, 2)), "cpu", "float32", unsloth=False, vllm=False),
+    MachineRow(
+        "older", ((5, 0), (5, 2), (6, 0), (6, 1), (6, 2)), "cpu", "float32", unsloth=False, vllm=False
+    ),
     # No bfloat16, no FlashAttention 2. torch 2.10 is the last on PyPI with kernels for 7.0; vLLM's have none.
-    Row("v100", ((7, 0), (7, 2)), "v100", "float16", unsloth=True, vllm=False),
+    MachineRow("v100", ((7, 0), (7, 2)), "v100", "float16", unsloth=True, vllm=False),
     # No bfloat16 either, but served by every wheel.
-    Row("t4", ((7, 5),), "v100", "float16", unsloth=True, vllm=True),
-    Row("a100", ((8, 0),), "a100", "bfloat16", unsloth=True, vllm=True),
+    MachineRow("t4", ((7, 5),), "v100", "float16", unsloth=True, vllm=True),
+    MachineRow("a100", ((8, 0),), "a100", "bfloat16", unsloth=True, vllm=True),
     # A10, A40, RTX 30; L4, L40S, RTX 40: as an A100, with batches by the memory that they have.
-    Row("ampere", ((8, 6), (8, 7)), "a100", "bfloat16", unsloth=True, vllm=True),
-    Row("ada", ((8, 9),), "a100", "bfloat16", unsloth=True, vllm=True),
+    MachineRow("ampere", ((8, 6), (8, 7)), "a100", "bfloat16", unsloth=True, vllm=True),
+    MachineRow("ada", ((8, 9),), "a100", "bfloat16", unsloth=True, vllm=True),
     # H100, H200, GH200.
-    Row("h100", ((9, 0),), "h100", "bfloat16", unsloth=True, vllm=True),
+    MachineRow("h100", ((9, 0),), "h100", "bfloat16", unsloth=True, vllm=True),
     # B200, B300.
-    Row("b200", ((10, 0), (10, 3)), "h100", "bfloat16", unsloth=True, vllm=True),
+    MachineRow("b200", ((10, 0), (10, 3)), "h100", "bfloat16", unsloth=True, vllm=True),
     # RTX 50, RTX PRO 6000.
-    Row("rtx_blackwell", ((12, 0),), "a100", "bfloat16", unsloth=True, vllm=True),
+    MachineRow("rtx_blackwell", ((12, 0),), "a100", "bfloat16", unsloth=True, vllm=True),
     # DGX Spark. unsloth switches vLLM off for the name "NVIDIA GB10"; TRL alone may use it.
-    Row("gb10", ((12, 1),), "gb10", "bfloat16", unsloth=True, vllm=True),
+    MachineRow("gb10", ((12, 1),), "gb10", "bfloat16", unsloth=True, vllm=True),
     # Any other: what every GPU since Ampere does, in small batches, without packages that bring own kernels.
-    Row("newer", (), "v100", "bfloat16", unsloth=False, vllm=False),
+    MachineRow("newer", (), "v100", "bfloat16", unsloth=False, vllm=False),
 )
 
 CPU_ROWS = ("cpu", "cpu_bf16", "older")
@@ -59,21 +61,21 @@ BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86-64 twice, aar
 PROFILE_MEMORY_GIB = (("h100", 70.0), ("a100", 38.0))
 
 
-def row_of(name: str) -> Row:
-    """The row of that name."""
+def find_row(name: str) -> MachineRow:
+    """Return the row of a name."""
     return next(row for row in MACHINES if row.name == name)
 
 
-def name_of(capability: tuple[int, int]) -> str:
-    """The row that serves a compute capability; "older" below the table, "newer" for all else it lacks."""
+def name_machine(capability: tuple[int, int]) -> str:
+    """Return the name of the row for a compute capability: "older" before Volta, "newer" if unknown."""
     for row in MACHINES:
         if capability in row.capabilities:
             return row.name
     return "older" if capability < (7, 0) else "newer"
 
 
-def profile_of(row: Row, memory_gib: float) -> str:
-    """The profile whose batches fit into the memory."""
+def recommend_profile(row: MachineRow, memory_gib: float) -> str:
+    """Return the profile whose batches fit into the memory."""
     steps = [name for name, _ in PROFILE_MEMORY_GIB]
     if row.profile not in steps:
         return row.profile

@@ -1,15 +1,14 @@
 """What a run is asked to do: one pydantic model a notebook, filled from YAML, environment and overrides."""
 
 from rlnb.params.dotenv import load_dotenv
-from rlnb.params.loading import load_params
+from rlnb.params.loading import describe_params, dump_yaml, load_params
 from rlnb.params.reading import parse_set
-from rlnb.params.reporting import describe, dump_yaml
 from rlnb.params.resolving import asks_network, check_machine, resolve
 
 __all__ = [
     "asks_network",
     "check_machine",
-    "describe",
+    "describe_params",
     "dump_yaml",
     "load_dotenv",
     "load_params",

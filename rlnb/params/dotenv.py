@@ -1,50 +1,36 @@
-"""Keys that stand in .env instead of the environment."""
+"""Keys that are in .env instead of the environment."""
 
+import io
 import os
-import re
 from collections.abc import MutableMapping
 from pathlib import Path
+
+from dotenv import dotenv_values
 
 import rlnb
 
 PROJECT = Path(rlnb.__file__).resolve().parents[1]
 SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "OPENAI_API_KEY")
-ASSIGNMENT = re.compile(r"\s*(?:export\s+)?(\w+)\s*=\s*(.*)")
-COMMENT = re.compile(r"(?:^|\s)#")
 
 
 def load_dotenv(
-    root: Path, *, environ: MutableMapping[str, str] = os.environ, project: Path | None = None
+    root: Path, *, environ: MutableMapping[str, str] = os.environ, project: Path = PROJECT
 ) -> list[str]:
-    """Take WANDB_API_KEY and HF_TOKEN, where unset, from root/.env, else from that of the project.
+    """Set the keys that are unset from root/.env, else from project/.env; return their names, no values.
 
-    project: the folder that holds rlnb/, by default this one's. Returns the names taken, never a value.
+    Ignores a file that cannot be read, and values that cannot be keys.
     """
-    taken = []
-    for folder in (root, project or PROJECT):
-        for name, value in _read_secrets(folder / ".env").items():
-            if not environ.get(name):
+    names = []
+    for folder in (root, project):
+        try:
+            text = (folder / ".env").read_text(encoding="utf-8-sig", errors="replace")
+        except OSError:
+            continue
+        values = dotenv_values(stream=io.StringIO(text), interpolate=False)
+        for name, value in values.items():
+            if name not in SECRETS or not value or environ.get(name):
+                continue
+            if value.isascii() and value.isprintable() and not value.startswith("#"):
                 environ[name] = value
-                taken.append(name)
-    return taken
-
-
-def _read_secrets(path: Path) -> dict[str, str]:
-    """The keys of a .env file; what cannot be read, or is no text that a key could be, is none."""
-    try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError:
-        return {}
-    secrets = {}
-    for name, rest in (match.groups() for line in text.splitlines() if (match := ASSIGNMENT.match(line))):
-        value = _value(rest)
-        if name in SECRETS and value.isascii() and value.isprintable() and value:
-            secrets[name] = value
-    return secrets
-
-
-def _value(text: str) -> str:
-    """As a shell reads it: quotes hold all up to their end; without them a # after a space is a comment."""
-    if text.startswith(("'", '"')):
-        return text[1:].partition(text[0])[0]
-    return COMMENT.split(text)[0].strip()
+                names.append(name)
+    return names

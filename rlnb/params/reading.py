@@ -1,10 +1,10 @@
-"""What was given, and where: YAML files by line, environment variables, --set on a command line."""
+"""Reading values with their places: YAML files by line, environment variables, --set on a command line."""
 
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 from pydantic.fields import FieldInfo
@@ -13,16 +13,16 @@ from yaml.reader import ReaderError
 from rlnb.errors import ParamsError
 from rlnb.params.problems import show, show_name
 
-# The names that the earlier scripts had, and every field that each of them sets.
+# The variables of the earlier scripts, and the fields that each of them sets.
 ENVIRONMENT_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("MBPP_EVAL_NUM_QUESTIONS", ("evaluation", "num_questions")),
     ("MBPP_DATASET_PATH", ("tasks", "mbpp_path")),
     ("MBPP_DATASET_PATH", ("mbpp", "path")),
 )
 PREFIX = "RLNB_"
-NO_FIELDS = ("RLNB_OFFLINE",)  # what rlnb/machine reads
-MOST_VALUES = 1000  # of one field, each alias counted as what it stands for
-LONGEST_NUMBER = 100  # characters
+NO_FIELDS = ("RLNB_OFFLINE",)  # read by rlnb/machine
+MAX_VALUES = 1000  # of one field, aliases expanded
+MAX_NUMBER_LENGTH = 100  # characters
 NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 # YAML 1.1 takes these for text, since they have no dot: 1e-5, 2E3.
 NUMBER_WITHOUT_DOT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
@@ -30,15 +30,15 @@ NUMBER_WITHOUT_DOT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 FieldPath = tuple[str, ...]  # ("seed",) or ("training", "max_steps")
 
 
-class Typed(str):
-    """A value as it was typed on a command line; what it is, the field it is for will tell."""
+class TypedText(str):
+    """A value as it was typed on a command line; its type follows from its field."""
 
 
-class Given(NamedTuple):
-    """A value, the field it is meant for, and where it stands."""
+class GivenValue(NamedTuple):
+    """A value, the field it is for, and the place where it was given."""
 
     field: FieldPath
-    value: Any
+    value: object
     place: str
 
 
@@ -49,7 +49,7 @@ class _Refused(yaml.MarkedYAMLError):
 class _Loader(yaml.SafeLoader):
     """SafeLoader whose work is bounded, and whose only errors are YAMLError and RecursionError.
 
-    Aliases of aliases multiply: 400 bytes can stand for 10**8 values.
+    Aliases of aliases multiply: 400 bytes can expand to 10**8 values.
     """
 
     def __init__(self, text: str) -> None:
@@ -63,7 +63,7 @@ class _Loader(yaml.SafeLoader):
         except (ValueError, OverflowError) as error:  # "\UFFFFFFFF", or %YAML with 5,000 digits
             raise yaml.MarkedYAMLError(problem=str(error), problem_mark=self.get_mark()) from error
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         before, is_alias = self._num_values, self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
         if node is not None:
@@ -71,13 +71,15 @@ class _Loader(yaml.SafeLoader):
             self._sizes.setdefault(node, self._num_values - before)
         return node
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        if self._sizes[node] > MOST_VALUES:
-            reason = f"holds more than {MOST_VALUES} values, aliases (*name) written out; write fewer"
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        if self._sizes[node] > MAX_VALUES:
+            reason = f"holds more than {MAX_VALUES} values, aliases (*name) written out; write fewer"
             raise _Refused(problem=reason, problem_mark=node.start_mark)
         written = f"= {show(node.value)} " if isinstance(node, yaml.ScalarNode) else ""
-        if written and node.tag in NUMBER_TAGS and len(node.value) > LONGEST_NUMBER:
-            reason = f"{written}is a number of {len(node.value)} characters; write at most {LONGEST_NUMBER}"
+        if written and node.tag in NUMBER_TAGS and len(node.value) > MAX_NUMBER_LENGTH:
+            reason = (
+                f"{written}is a number of {len(node.value)} characters; write at most {MAX_NUMBER_LENGTH}"
+            )
             raise _Refused(problem=reason, problem_mark=node.start_mark)
         try:
             return super().construct_object(node, deep)
@@ -87,13 +89,13 @@ class _Loader(yaml.SafeLoader):
             raise _Refused(problem=reason, problem_mark=node.start_mark) from error
 
 
-def parse_yaml(text: str) -> Any:
-    """Return the value that a short YAML text stands for. Raises yaml.YAMLError and RecursionError."""
+def parse_yaml(text: str) -> object:
+    """Return the value of a short YAML text. Raises yaml.YAMLError and RecursionError."""
     return yaml.load(text, _Loader)
 
 
-def read_yaml(path: Path, shown: str) -> tuple[list[Given], list[str]]:
-    """The values of a YAML file in order, and its problems; `shown` is how messages name the file."""
+def read_yaml(path: Path, shown: str) -> tuple[list[GivenValue], list[str]]:
+    """Return the values of a YAML file in order, and its problems; shown: the file's name in messages."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -105,11 +107,11 @@ def read_yaml(path: Path, shown: str) -> tuple[list[Given], list[str]]:
             return [], []
         if not isinstance(root, yaml.MappingNode):
             return [], [f"{shown}:1: holds no sections; write them as 'training:' with indented fields below"]
-        given: list[Given] = []
+        given: list[GivenValue] = []
         problems: list[str] = []
         for field, node, line in _leaves(root, shown, problems):
             try:
-                given.append(Given(field, loader.construct_object(node, deep=True), f"{shown}:{line}"))
+                given.append(GivenValue(field, loader.construct_object(node, deep=True), f"{shown}:{line}"))
             except _Refused as error:
                 problems.append(f"{shown}:{_line(error)}: {'.'.join(field)} {error.problem}")
     except yaml.MarkedYAMLError as error:
@@ -129,39 +131,33 @@ def _line(error: yaml.MarkedYAMLError) -> int:
 
 
 def _leaves(
-    root: yaml.MappingNode, shown: str, problems: list[str]
-) -> Iterator[tuple[tuple[str, ...], yaml.Node, int]]:
-    for name, node, line in _entries(root, shown, (), problems):
-        if isinstance(node, yaml.MappingNode):
-            for inner, leaf, inner_line in _entries(node, shown, (name,), problems):
-                yield (name, inner), leaf, inner_line
-        else:
-            yield (name,), node, line
-
-
-def _entries(
-    mapping: yaml.MappingNode, shown: str, above: tuple[str, ...], problems: list[str]
-) -> Iterator[tuple[str, yaml.Node, int]]:
+    mapping: yaml.MappingNode, shown: str, problems: list[str], above: FieldPath = ()
+) -> Iterator[tuple[FieldPath, yaml.Node, int]]:
+    """Yield the fields of a file with their values and lines; what is inside of a section's field is one."""
     first_lines: dict[str, int] = {}
     for key, node in mapping.value:
         line = key.start_mark.line + 1
         name = key.value if isinstance(key, yaml.ScalarNode) else "[...]"
+        field = (*above, name)
         if name in first_lines:
-            full_name = show_name(".".join((*above, name)))
+            first = first_lines[name]
             problems.append(
-                f"{shown}:{line}: {full_name} stands in line {first_lines[name]} already; keep one"
+                f"{shown}:{line}: {show_name('.'.join(field))} is already set in line {first}; keep one"
             )
+            continue
+        first_lines[name] = line
+        if isinstance(node, yaml.MappingNode) and not above:
+            yield from _leaves(node, shown, problems, field)
         else:
-            first_lines[name] = line
-            yield name, node, line
+            yield field, node, line
 
 
 def read_environment(
     environ: Mapping[str, str], fields: Mapping[FieldPath, FieldInfo]
-) -> tuple[list[Given], list[str]]:
-    """What environment variables set, RLNB_<SECTION>__<FIELD> and the older names before them; the problems.
+) -> tuple[list[GivenValue], list[str]]:
+    """Return the values and problems of environment variables: older names, then RLNB_<SECTION>__<FIELD>.
 
-    fields: those of the notebook's model. Other RLNB_ names are refused: most often an underscore is missing.
+    Other names that begin with RLNB_ are problems, since most often an underscore is missing.
     """
     named = [(name, field) for name, field in ENVIRONMENT_NAMES if name in environ and field in fields]
     problems = []
@@ -174,59 +170,55 @@ def read_environment(
         else:
             problems.append(f"environment variable {name}: sets nothing{_variables_meant(name, fields)}")
     given = [
-        Given(field, _read_as(fields.get(field), environ[name]), f"environment variable {name}")
+        GivenValue(field, read_typed(fields.get(field), environ[name]), f"environment variable {name}")
         for name, field in named
     ]
     return given, problems
 
 
 def _variables_meant(name: str, fields: Iterable[FieldPath]) -> str:
-    """'; did you mean RLNB_TRAINING__MAX_STEPS?' for RLNB_TRAINING_MAX_STEPS and for RLNB_MAX_STEPS."""
+    """Return the hint for RLNB_TRAINING_MAX_STEPS, RLNB_MAX_STEPS and other names that set nothing."""
     words = name.removeprefix(PREFIX).lower()
     variables = {PREFIX + "__".join(field).upper(): field for field in fields}
-    meant = [
+    matching = [
         variable for variable, field in variables.items() if words in ("_".join(field), field[-1])
     ] or difflib.get_close_matches(name, [*variables, *NO_FIELDS], n=1)
-    return f"; did you mean {' or '.join(meant)}?" if meant else f"; write {PREFIX}<SECTION>__<FIELD>"
+    return f"; did you mean {' or '.join(matching)}?" if matching else f"; write {PREFIX}<SECTION>__<FIELD>"
 
 
 def read_mapping(
-    mapping: Mapping[str, Any], place: str, fields: Mapping[FieldPath, FieldInfo]
-) -> list[Given]:
-    """The values of a nested mapping, those typed as their fields have it; an empty section gives nothing."""
-    values: list[tuple[FieldPath, Any]] = []
+    mapping: Mapping[str, object], place: str, fields: Mapping[FieldPath, FieldInfo]
+) -> list[GivenValue]:
+    """Return the values of a nested mapping, typed texts read by the types of their fields."""
+    given = []
     for name, value in mapping.items():
-        if isinstance(value, Mapping):
-            values += [((str(name), str(inner)), leaf) for inner, leaf in value.items()]
-        else:
-            values.append(((str(name),), value))
-    return [
-        Given(field, _read_as(fields.get(field), value) if isinstance(value, Typed) else value, place)
-        for field, value in values
-    ]
+        entries = value.items() if isinstance(value, Mapping) else [(None, value)]
+        for inner, leaf in entries:
+            field = (str(name),) if inner is None else (str(name), str(inner))
+            typed = read_typed(fields.get(field), leaf) if isinstance(leaf, TypedText) else leaf
+            given.append(GivenValue(field, typed, place))
+    return given
 
 
-def parse_set(*assignments: str) -> dict[str, Any]:
-    """{"training": {"max_steps": Typed("3")}} for "training.max_steps=3"; the last of a field counts."""
-    overrides: dict[str, Any] = {}
+def parse_set(*assignments: str) -> dict[str, TypedText | dict[str, TypedText]]:
+    """Return {"training": {"max_steps": "3"}} for "training.max_steps=3"; the last of a field counts."""
+    top: dict[str, TypedText] = {}
+    sections: dict[str, dict[str, TypedText]] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         section, _, field = name.strip().rpartition(".")
         if not equals or not field or "." in section:
-            raise ParamsError(f"--set {assignment}: is no assignment; write --set section.field=value")
-        level = overrides.setdefault(section, {}) if section else overrides
-        level[field] = Typed(text)
-    return overrides
+            raise ParamsError(f"--set {assignment}: is not an assignment; write --set section.field=value")
+        level = sections.setdefault(section, {}) if section else top
+        level[field] = TypedText(text)
+    return {**top, **sections}
 
 
-def _read_as(field: FieldInfo | None, text: str) -> Any:
-    """Texts as they stand, 010 and 1e5 included; all else is read as YAML."""
-    return str(text) if field is not None and field.annotation is str else _read_value(text)
-
-
-def _read_value(text: str) -> Any:
-    """A number, true, false or a list, as YAML reads it; everything else is the text itself."""
+def read_typed(field: FieldInfo | None, text: str) -> object:
+    """Return what was typed for a field: texts unchanged, numbers, switches and lists as YAML reads them."""
     stripped = text.strip()
+    if field is not None and field.annotation is str:
+        return str(text)
     if NUMBER_WITHOUT_DOT.fullmatch(stripped):
         return float(stripped)
     try:

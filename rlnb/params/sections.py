@@ -4,7 +4,7 @@ import functools
 import os
 import unicodedata
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from annotated_types import Le, Lt
@@ -21,7 +21,7 @@ from pydantic import (
 from rlnb.machine import installed_version
 from rlnb.params.problems import SECRET_MARKS
 
-# YAML and JSON have lists and no tuples; what stands in a list is still checked strictly.
+# YAML and JSON have lists and no tuples; the items of a list are still checked strictly.
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Switch = Literal["auto", True, False]
@@ -43,7 +43,7 @@ def _server_address(url: str, *, form: str, key_remedy: str) -> str:
     except ValueError:  # a port that is not a number, a bracket that is not closed
         is_address = False
     if url and not is_address:
-        raise ValueError(f"is no address; write {form}")
+        raise ValueError(f"is not an address; write {form}")
     return url
 
 
@@ -57,15 +57,15 @@ VllmAddress = Annotated[str, AfterValidator(_VLLM), Field(repr=False)]
 
 
 class Conflict(NamedTuple):
-    """A value that is fine by itself, but not here or beside other fields; reason ends in the remedy."""
+    """A value that does not fit this machine or other fields; the reason ends in the remedy."""
 
     field: str
     reason: str
-    beside: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 class Section(BaseModel):
-    """Frozen, strict and closed to unknown fields; a whole number may stand for a real one, no more.
+    """Frozen, strict and closed to unknown fields; a whole number is accepted for a real one.
 
     Whole numbers are at most LARGEST, unless their field has a bound of its own.
     """
@@ -74,7 +74,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _number_without_dot(cls, value: Any, info: ValidationInfo) -> Any:
+    def _number_without_dot(cls, value: object, info: ValidationInfo) -> object:
         # PyYAML reads YAML 1.1, where 1e-5 is text (a number has a dot there); so does papermill's -f.
         if isinstance(value, str) and cls.model_fields[str(info.field_name)].annotation is float:
             try:
@@ -85,15 +85,15 @@ class Section(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _not_beyond_all_bounds(cls, value: Any, info: ValidationInfo) -> Any:
-        own = cls.model_fields[str(info.field_name)].metadata
-        if isinstance(value, int) and value > LARGEST and not any(isinstance(b, Le | Lt) for b in own):
+    def _not_beyond_all_bounds(cls, value: object, info: ValidationInfo) -> object:
+        bounds = cls.model_fields[str(info.field_name)].metadata
+        if isinstance(value, int) and value > LARGEST and not any(isinstance(b, Le | Lt) for b in bounds):
             raise ValueError(f"must be at most {LARGEST}")
         return value
 
     @field_validator("*")
     @classmethod
-    def _shown_as_it_is(cls, value: Any) -> Any:
+    def _shown_as_it_is(cls, value: object) -> object:
         # Terminals obey control characters, and some format characters hide or reorder text.
         texts = [text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)]
         for letter in "".join(texts):
@@ -119,9 +119,10 @@ class NotebookParams(Section):
     )
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+    _profile: str = PrivateAttr(default="")
 
     def __eq__(self, other: object) -> bool:
-        # Where a value came from is no part of what it is; pydantic would compare that too.
+        # pydantic would also compare where the values came from.
         return (
             isinstance(other, NotebookParams)
             and type(self) is type(other)
@@ -133,6 +134,18 @@ class NotebookParams(Section):
             section = getattr(self, name)
             if isinstance(section, Section):
                 yield from section.conflicts()
+
+    def other_models(self) -> dict[str, str]:
+        """Return {field: hub id or directory} of the models that a run loads besides `model.id`."""
+        return {}
+
+    def complete(self) -> Self:
+        """Return the parameters with the values that files named in them determine."""
+        return self
+
+    def uses_network(self) -> bool:
+        """Return whether a run needs the network for more than its models, MBPP and tracking."""
+        return False
 
 
 class ModelParams(Section):
@@ -242,7 +255,7 @@ class TasksParams(Section):
                 ("tasks.source",),
             )
         if self.jsonl_path and not os.path.isfile(self.jsonl_path):
-            yield Conflict("tasks.jsonl_path", f"is no file in {os.getcwd()}")
+            yield Conflict("tasks.jsonl_path", f"is not a file in {os.getcwd()}")
         if self.mbpp_path and not os.path.exists(self.mbpp_path):
             yield Conflict("tasks.mbpp_path", f"is neither file nor directory in {os.getcwd()}")
 
@@ -346,7 +359,7 @@ class TrackingParams(Section):
 
 
 def value_of(params: NotebookParams, field: str) -> Any:
-    """The value of "seed" or "training.max_steps"."""
+    """Return the value of "seed" or "training.max_steps"."""
     value: Any = params
     for name in field.split("."):
         value = getattr(value, name)

@@ -1,4 +1,4 @@
-"""The sections of notebooks that train: how, and with what generating."""
+"""The sections of notebooks that train."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from rlnb.params.sections import Conflict, Section, Switch, VllmAddress
 
 
 class ResumableParams(Section):
-    """What every training loop asks about memory, checkpoints and threads."""
+    """Memory, checkpoints and threads of every training loop."""
 
     gradient_checkpointing: Switch = Field(
         default="auto",
@@ -23,14 +23,15 @@ class ResumableParams(Section):
         default="auto",
         min_length=1,
         description="auto = go on from the newest complete checkpoint, latest = the same, and there must be "
-        "one, never = start anew, or a directory",
+        "one, never = start again, or a directory",
     )
     num_threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.resume not in ("auto", "latest", "never") and not os.path.isdir(self.resume):
             yield Conflict(
-                "training.resume", "is no directory; write auto, latest, never, or a checkpoint's directory"
+                "training.resume",
+                "is not a directory; write auto, latest, never, or a checkpoint's directory",
             )
 
 
@@ -81,6 +82,7 @@ class TrainingParams(ResumableParams):
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         batch = self.per_device_train_batch_size * self.gradient_accumulation_steps
+        divisors = ", ".join(str(size) for size in range(2, batch + 1) if batch % size == 0)
         if self.num_generations < 2:
             yield Conflict(
                 "training.num_generations",
@@ -92,13 +94,13 @@ class TrainingParams(ResumableParams):
                 f"does not divide the {batch} completions of a step, "
                 f"per_device_train_batch_size {self.per_device_train_batch_size} x "
                 f"gradient_accumulation_steps {self.gradient_accumulation_steps}; "
-                f"use one of {_divisors(batch)}",
+                f"use one of {divisors or 'a larger batch'}",
                 ("training.per_device_train_batch_size", "training.gradient_accumulation_steps"),
             )
         if self.warmup_steps and self.warmup_ratio:
             yield Conflict(
                 "training.warmup_ratio",
-                f"stands beside warmup_steps = {self.warmup_steps}; write one of them",
+                f"is set together with warmup_steps = {self.warmup_steps}; write one of them",
                 ("training.warmup_steps",),
             )
 
@@ -130,7 +132,3 @@ class VllmParams(Section):
                 "is needed by vllm.mode = 'server'; write http://host:port",
                 ("vllm.mode",),
             )
-
-
-def _divisors(number: int) -> str:
-    return ", ".join(str(part) for part in range(2, number + 1) if number % part == 0) or "a larger batch"

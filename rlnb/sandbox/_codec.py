@@ -1,7 +1,7 @@
 """Encode plain data as bytes and decode it, on both sides of the boundary: no pickle, only builtin classes.
 
-What is decoded may have been written by a hostile program. It becomes values of exactly the types below, of
-bounded size and bounded cost to compare, or it is refused with a ValueError, within 50 ms.
+The bytes may come from a hostile program. They become values of exactly the types below, of
+bounded size and bounded cost to compare, or they are refused with a ValueError, within 50 ms.
 """
 
 import builtins
@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+# A value of the types above, or on the program's side any object.
+PlainData = Any
 MAX_BYTES = 2**19
 MAX_TEXT_BYTES = 2**20  # of a text that is the whole answer
 MAX_ITEMS = 100_000  # of an iterator or a range, which may be endless
@@ -49,20 +51,20 @@ TYPES = (
 
 
 class Reference:
-    """Stands on this side for a value of the other side that is not plain data; equal to nothing but itself.
+    """A value of the other side that is not plain data; equal only to itself.
 
-    It can be passed back, and is that value again there.
+    It can be passed back, and becomes that value again there.
     """
 
-    def __init__(self, number: int, type_name: str) -> None:
-        self.number = number
+    def __init__(self, index: int, type_name: str) -> None:
+        self.index = index
         self.type_name = type_name
 
     def __repr__(self) -> str:
         return f"<{self.type_name} object>"
 
 
-def dumps(value: Any, kept: list[Any] | None = None) -> bytes:
+def dumps(value: object, kept: list[object] | None = None) -> bytes:
     """Encode a value. Raise ValueError where it is not plain data, too large, or nested too deeply.
 
     kept: where the other side may hold References, values that are not plain data are kept in this list.
@@ -75,7 +77,7 @@ def dumps(value: Any, kept: list[Any] | None = None) -> bytes:
     return data
 
 
-def loads(data: bytes, kept: list[Any] | None = None) -> Any:
+def loads(data: bytes, kept: list[object] | None = None) -> PlainData:
     """Decode bytes. Raise ValueError for anything that `dumps` would not write. kept: see `dumps`."""
     check_size(data)
     try:
@@ -106,7 +108,7 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _pack(value: Any, depth: int, kept: list[Any] | None) -> Any:
+def _pack(value: PlainData, depth: int, kept: list[object] | None) -> object:
     if depth < 0:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     if value is None or value is True or value is False:
@@ -117,12 +119,12 @@ def _pack(value: Any, depth: int, kept: list[Any] | None) -> Any:
             return {"str": text.encode("utf-8", "surrogatepass").hex()}
         return text
     if isinstance(value, int):
-        number = int.__index__(value)
-        if abs(number) <= LARGEST_JSON_INTEGER:
-            return number
-        if abs(number) > LARGEST_INTEGER:
+        integer = int.__index__(value)
+        if abs(integer) <= LARGEST_JSON_INTEGER:
+            return integer
+        if abs(integer) > LARGEST_INTEGER:
             raise ValueError(f"an integer of more than {MAX_DIGITS} digits")
-        return {"int": hex(number)}
+        return {"int": hex(integer)}
     if isinstance(value, float):
         return float.__float__(value)
     if isinstance(value, list):
@@ -154,7 +156,7 @@ def _pack(value: Any, depth: int, kept: list[Any] | None) -> Any:
             raise ValueError(f"an iterator of more than {MAX_ITEMS} items")
         return {"iterator": [_pack(item, depth - 1, kept) for item in items]}
     if isinstance(value, Reference):
-        return {"reference": [value.number, value.type_name]}
+        return {"reference": [value.index, value.type_name]}
     if kept is None:
         raise ValueError(f"{type(value).__name__} is not plain data")
     kept.append(value)
@@ -164,11 +166,11 @@ def _pack(value: Any, depth: int, kept: list[Any] | None) -> Any:
 class _Decoder:
     """Turns what JSON holds into values, each part once, and counts the work."""
 
-    def __init__(self, kept: list[Any] | None) -> None:
+    def __init__(self, kept: list[object] | None) -> None:
         self.kept = kept
         self.work_left = MAX_WORK
 
-    def decode(self, data: Any, depth: int) -> Any:
+    def decode(self, data: PlainData, depth: int) -> PlainData:
         """Return the value. Raise ValueError or TypeError for anything that `dumps` would not write."""
         if type(data) in SCALARS:
             return data
@@ -184,9 +186,9 @@ class _Decoder:
             return self.decode_tagged_list(name, content, depth)
         if type(content) is str:
             if name == "int" and HEXADECIMAL.fullmatch(content):
-                number = int(content, 16)
-                if abs(number) <= LARGEST_INTEGER:
-                    return number
+                integer = int(content, 16)
+                if abs(integer) <= LARGEST_INTEGER:
+                    return integer
             if name == "bytes":
                 return bytes.fromhex(content)
             if name == "str":
@@ -195,7 +197,7 @@ class _Decoder:
                 return getattr(builtins, content)
         raise ValueError("not a value")
 
-    def decode_tagged_list(self, name: str, content: list[Any], depth: int) -> Any:
+    def decode_tagged_list(self, name: str, content: list[PlainData], depth: int) -> PlainData:
         if name in ("tuple", "set", "frozenset"):
             return getattr(builtins, name)(self.decode_items(content, depth))
         if name == "iterator" and len(content) <= MAX_ITEMS:
@@ -212,14 +214,14 @@ class _Decoder:
             if len(numbers[: MAX_ITEMS + 1]) <= MAX_ITEMS:
                 return numbers
         if name == "reference" and [type(part) for part in content] == [int, str]:
-            number, type_name = content
+            index, type_name = content
             if self.kept is None:
-                return Reference(number, type_name[:LONGEST_TYPE_NAME])
-            if 0 <= number < len(self.kept):
-                return self.kept[number]
+                return Reference(index, type_name[:LONGEST_TYPE_NAME])
+            if 0 <= index < len(self.kept):
+                return self.kept[index]
         raise ValueError("not a value")
 
-    def decode_items(self, data: list[Any], depth: int) -> list[Any]:
+    def decode_items(self, data: list[PlainData], depth: int) -> list[PlainData]:
         """Decode a list of values. Raise ValueError where it would be slow to compare, too."""
         before = self.work_left
         self.spend(CONTAINER_WORK + len(data))
@@ -237,7 +239,7 @@ class _Decoder:
             raise ValueError("too many values")
 
 
-def may_collide(value: Any) -> bool:
+def may_collide(value: object) -> bool:
     """Return whether a program can make many values like this one that differ and have the same hash.
 
     A list counts, since a test may make a set of the tuples of a list of lists.
@@ -247,14 +249,14 @@ def may_collide(value: Any) -> bool:
     return type(value) in (tuple, list, frozenset, complex)
 
 
-def check_hashes(values: list[Any]) -> None:
+def check_hashes(values: list[PlainData]) -> None:
     """Raise ValueError for many different values of one hash: a set of them takes quadratic time."""
     hashed: list[tuple[int, int]] = []
     for position, value in enumerate(values):
         with contextlib.suppress(TypeError):  # it holds a list, a set or a dict
             hashed.append((hash(value), position))
     for _, group in itertools.groupby(sorted(hashed), key=operator.itemgetter(0)):  # no dict: see MAX_PAIRS
-        different: list[Any] = []
+        different: list[PlainData] = []
         for _, position in group:
             if values[position] not in different:
                 different.append(values[position])

@@ -1,4 +1,4 @@
-"""What ends and removes all that programs and zygotes leave: the zygote's keeper, a process of its own.
+"""The keeper of a zygote: a process that ends and removes whatever programs and the zygote leave.
 
 The layers bind the zygote, not the keeper, so it may look into /proc and remove the folder. Standard library
 only.
@@ -19,14 +19,14 @@ REMOVE = 'trap "" TERM; exec 2>/dev/null; chmod -R u+rwx -- "$0"; rm -rf -- "$0"
 
 
 def keep(zygote: int, link: socket.socket, trainer: int) -> None:
-    """Count a program's threads when asked, until the zygote or the trainer ends; then end what is left."""
+    """Count a program's threads when asked, until the zygote or the trainer ends; then end the rest."""
     children = f"/proc/{zygote}/task/{zygote}/children"
     with contextlib.suppress(ConnectionError):  # the zygote has ended
         while os.getppid() == trainer:
             if select.select([link], [], [], LOOK_AT_TRAINER_SECONDS)[0]:
                 if not link.recv(1):
                     break
-                link.send(THREADS.pack(num_threads(children)))
+                link.send(THREADS.pack(count_threads(children)))
     os.kill(zygote, signal.SIGKILL)
     os.waitpid(zygote, 0)
     end_children(os.open("/proc/thread-self/children", os.O_RDONLY))
@@ -35,11 +35,11 @@ def keep(zygote: int, link: socket.socket, trainer: int) -> None:
 def ask_num_threads(link: socket.socket) -> int:
     """Ask the keeper, from the zygote, how many threads the program has."""
     link.send(b"?")
-    (number,) = THREADS.unpack(link.recv(THREADS.size, socket.MSG_WAITALL))
-    return int(number)
+    (num_threads,) = THREADS.unpack(link.recv(THREADS.size, socket.MSG_WAITALL))
+    return int(num_threads)
 
 
-def num_threads(children: str) -> int:
+def count_threads(children: str) -> int:
     """Return how many threads the oldest process in a list of children has, 0 once it has ended."""
     try:
         with open(children) as listed, open(f"/proc/{listed.read().split()[0]}/stat") as file:

@@ -1,4 +1,4 @@
-"""What keeps a program in: each layer is one function, applied by the zygote once or by each child.
+"""The layers that isolate a program: one function each, applied once by the zygote or by every child.
 
 Standard library only, since it runs in the zygote (`_zygote.py`), which imports nothing of rlnb. A layer that
 cannot be had raises OSError with the kernel's reason.
@@ -85,15 +85,15 @@ FORK_SECONDS, FORK_LOOK_SECONDS = 5.0, 0.05
 
 
 def load_libc() -> ctypes.CDLL:
-    """The C library, with errno."""
+    """Return the C library, with errno."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 def check(result: int, what: str) -> int:
-    """The result of a C call; raises OSError where it is negative."""
+    """Return the result of a C call; raise OSError if it is negative."""
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"{what}: {os.strerror(errno)}")
     return result
 
 
@@ -203,7 +203,7 @@ def enter_namespaces(libc: ctypes.CDLL) -> str:
 
 
 def protect_files(libc: ctypes.CDLL, *, readable: list[str], listed: list[str], writable: str) -> None:
-    """By Landlock, allow reading in `readable`, the names in `listed`, writing in `writable` and /dev/null.
+    """By Landlock, allow only reading `readable`, listing `listed`, writing to `writable` and /dev/null.
 
     This holds for this process and all that it forks, for good. From ABI 4 on it denies TCP, from 6 on
     signals to and abstract sockets of others; before, only the filter of system calls denies them. Raise
@@ -236,7 +236,7 @@ def guards() -> dict[str, list[tuple[int, int, int, int]]]:
     load, keep_bits, equal, greater_equal, any_bit, give = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
     allow, deny = (give, 0, 0, ALLOW), (give, 0, 0, EPERM)
 
-    def one_of(*values: int) -> list[tuple[int, int, int, int]]:
+    def allow_only(*values: int) -> list[tuple[int, int, int, int]]:
         tests = [(equal, len(values) - i, 0, value) for i, value in enumerate(values)]
         return [*tests, deny, allow]
 
@@ -247,7 +247,7 @@ def guards() -> dict[str, list[tuple[int, int, int, int]]]:
         (any_bit, 0, 4, O_TRUNC), (keep_bits, 0, 0, ACCESS_MODE),
         (equal, 2, 0, O_WRONLY), (equal, 1, 0, O_RDWR), deny, allow,
     ]  # fmt: skip
-    own = [first, *one_of(0, OWN_PID)]
+    own_process = [first, *allow_only(0, OWN_PID)]
     own_clock = [first, (greater_equal, 0, 1, CLOCK_OF_A_PROCESS), deny, allow]
     return {
         "open": [second, *empties_only_what_it_writes],
@@ -255,34 +255,35 @@ def guards() -> dict[str, list[tuple[int, int, int, int]]]:
         "fcntl": [
             second, *[(equal, len(LOCK_FCNTLS) - i + 4, 0, value) for i, value in enumerate(LOCK_FCNTLS)],
             (equal, 0, 5, SET_FLAGS), third, (any_bit, 0, 1, O_ASYNC), deny, allow,
-            (give, 0, 0, DO_NOTHING), *one_of(*HARMLESS_FCNTLS),
+            (give, 0, 0, DO_NOTHING), *allow_only(*HARMLESS_FCNTLS),
         ],
         "flock": [(give, 0, 0, DO_NOTHING)],
-        "ioctl": [second, *one_of(*HARMLESS_IOCTLS)],
+        "ioctl": [second, *allow_only(*HARMLESS_IOCTLS)],
         # asyncio starts with one. A stream's ends are connected already, other types could send anywhere.
-        "socketpair": [second, (keep_bits, 0, 0, SOCK_TYPE_MASK), *one_of(SOCK_STREAM)],
+        "socketpair": [second, (keep_bits, 0, 0, SOCK_TYPE_MASK), *allow_only(SOCK_STREAM)],
         "clone": [first, (any_bit, 1, 0, CLONE_THREAD), deny, allow],
         "clone3": [(give, 0, 0, ENOSYS)],  # its flags lie in memory, where no filter can look; clone's do not
-        "kill": [first, *one_of(OWN_PID)],
-        "tgkill": [first, *one_of(OWN_PID)],
-        "prctl": [first, *one_of(PR_SET_NAME, PR_GET_NAME)],
-        "getpgid": own, "getsid": own,
-        "sched_getparam": own, "sched_getscheduler": own, "sched_getaffinity": own,
-        "getpriority": [second, *one_of(0, OWN_PID)],
+        "kill": [first, *allow_only(OWN_PID)],
+        "tgkill": [first, *allow_only(OWN_PID)],
+        "prctl": [first, *allow_only(PR_SET_NAME, PR_GET_NAME)],
+        "getpgid": own_process, "getsid": own_process,
+        "sched_getparam": own_process, "sched_getscheduler": own_process,
+        "sched_getaffinity": own_process,
+        "getpriority": [second, *allow_only(0, OWN_PID)],
         "clock_gettime": own_clock, "clock_getres": own_clock, "clock_nanosleep": own_clock,
         # Reading its own limits only: no new ones.
         "prlimit64": [
             first, (equal, 2, 0, 0), (equal, 1, 0, OWN_PID), deny, third, (equal, 1, 0, 0), deny,
-            third_upper, *one_of(0),
+            third_upper, *allow_only(0),
         ],
     }  # fmt: skip
 
 
 def make_filter(machine: str) -> bytes:
-    """The seccomp filter as BPF, a binary search over the call's number; OWN_PID stands for the process.
+    """Return the seccomp filter as BPF: a binary search over the call's number. OWN_PID is a placeholder.
 
-    Searched so, it costs a tenth of a list's time to load: the kernel tries every number on it. Raises
-    OSError for a processor without a table.
+    It loads ten times faster than a list, since the kernel tries every number on it. Raise OSError for a
+    processor without a table.
     """
     if machine not in ARCHITECTURES:
         raise OSError(f"no table of system calls for {machine}")
@@ -292,11 +293,11 @@ def make_filter(machine: str) -> bytes:
     verdicts = {numbers[column]: allow for numbers in ALLOWED.values()}
     verdicts |= {GUARDED[name][column]: code for name, code in guards().items()}
     verdicts.pop(-1, None)
-    # From each number on: what holds up to the next one.
+    # {first number of a range of calls: their rules}
     steps = {0: deny, FIRST_UNKNOWN: unknown}
-    for number in sorted(verdicts):
-        steps[number] = verdicts[number]
-        steps.setdefault(number + 1, deny)
+    for call in sorted(verdicts):
+        steps[call] = verdicts[call]
+        steps.setdefault(call + 1, deny)
     starts = sorted(steps)
     starts = [n for i, n in enumerate(starts) if i == 0 or steps[n] is not steps[starts[i - 1]]]
 
@@ -314,7 +315,7 @@ def make_filter(machine: str) -> bytes:
 
 
 class Filter:
-    """A filter that `make_filter` made, in memory as the kernel wants it: a child only writes its number."""
+    """A filter in memory, laid out for the kernel; a child only fills in its process number."""
 
     def __init__(self, bpf: bytes) -> None:
         self.code = ctypes.create_string_buffer(bpf, len(bpf))

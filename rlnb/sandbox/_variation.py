@@ -1,4 +1,4 @@
-"""Makes a zygote's interpreter differ from others in what is an accident: the hour, the machine, addresses.
+"""Make a zygote's interpreter differ from others in accidents: the hour, the machine, addresses.
 
 Runs in the zygote (`_zygote.py`) before any program; the hash seed is the interpreter's own. Standard library
 only. For programs that read what they should not, not for those that dig for the functions replaced here.
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import _child
 import _layers
@@ -48,18 +48,18 @@ class Refusal(MemoryError):
     How much memory there is, is a limit of ours. Python alone would have gone on.
     """
 
-    def __new__(cls, *_: object, leave: Callable[[int], Any] = os._exit) -> Any:
+    def __new__(cls, *_: object, leave: Callable[[int], object] = os._exit) -> "Refusal":  # type: ignore[return]
         leave(_child.MEMORY_EXIT_CODE)
 
 
 class BuiltIn:
     """In place of a built-in function: like it no method, pickled by its name, shown without an address."""
 
-    def __init__(self, module: str, name: str, function: Callable[..., Any]) -> None:
+    def __init__(self, module: str, name: str, function: Callable[..., object]) -> None:
         self.__module__, self.__name__, self.__qualname__ = module, name, name
         self._function = function
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> object:
         return self._function(*args)
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class BuiltIn:
 
 
 def own_folder(folder: str) -> str:
-    """A folder in `folder`, for programs, whose name is an accident."""
+    """Make a folder for programs in `folder`, with an accidental name, and return its path."""
     folder = os.path.join(folder, accident(hash_seed()))
     os.mkdir(folder, mode=0o700)
     os.chdir(folder)
@@ -101,8 +101,8 @@ def vary(clock_shift_seconds: float, folder: str) -> Endings:
 
 def make_refusals_fatal() -> None:
     """Raise `Refusal` instead of MemoryError from C; `MemoryError` itself stays as it is."""
-    raised: Any = ctypes.py_object.in_dll(ctypes.pythonapi, "PyExc_MemoryError")
-    raised.value = Refusal
+    raised = ctypes.py_object.in_dll(ctypes.pythonapi, "PyExc_MemoryError")
+    raised.value = Refusal  # type: ignore[assignment]
 
 
 def vary_limits(seed: int) -> None:
@@ -118,18 +118,18 @@ def hash_seed() -> int:
 
 
 def accident(seed: int) -> str:
-    """A name of another length, too, for each of 16 seeds in a row."""
+    """Return a name; those of 16 seeds in a row also differ in length."""
     return "v" * (1 + seed % 16) + f"{seed:010d}"
 
 
-def put(function: Callable[..., Any], name: str, *modules: ModuleType) -> None:
+def put(function: Callable[..., object], name: str, *modules: ModuleType) -> None:
     """Replace what the modules call `name`."""
     for module in modules:
         setattr(module, name, BuiltIn(modules[-1].__name__, name, function))
 
 
 def shift_clocks(seconds: float) -> None:
-    """Every function that tells a time, in `time`, `os` and `resource`; differences of times stay right."""
+    """Shift every clock of `time`, `os` and `resource`; differences of times stay right."""
     for name in CLOCKS:
         put(plus(getattr(time, name), seconds), name, time)
         put(plus(getattr(time, f"{name}_ns"), round(seconds * 1e9)), f"{name}_ns", time)
@@ -138,22 +138,22 @@ def shift_clocks(seconds: float) -> None:
     asctime, strftime, times, getrusage = time.asctime, time.strftime, os.times, resource.getrusage
     put(lambda *when: asctime(*when or (time.localtime(),)), "asctime", time)
     put(lambda form, *when: strftime(form, *when or (time.localtime(),)), "strftime", time)
-    put(lambda: os.times_result(one + seconds for one in times()), "times", posix, os)
+    put(lambda: os.times_result(value + seconds for value in times()), "times", posix, os)
     put(
-        lambda who: resource.struct_rusage(one + type(one)(seconds) for one in getrusage(who)),
+        lambda who: resource.struct_rusage(value + type(value)(seconds) for value in getrusage(who)),
         "getrusage",
         resource,
     )
 
 
-def plus(read: Callable[..., Any], shift: float) -> Callable[..., Any]:
+def plus(read: Callable[..., float], shift: float) -> Callable[..., float]:
     return lambda *args: read(*args) + shift
 
 
-def with_default_time(convert: Callable[[float], Any]) -> Callable[..., Any]:
+def with_default_time(convert: Callable[[float], object]) -> Callable[..., object]:
     """`time.localtime` and its like, which ask the clock where they get no time."""
 
-    def converted(seconds: float | None = None, /) -> Any:
+    def converted(seconds: float | None = None, /) -> object:
         return convert(time.time() if seconds is None else seconds)
 
     return converted
@@ -165,33 +165,32 @@ def vary_environment(seed: int, folder: str) -> None:
     os.environ.update(
         dict.fromkeys(("USER", "LOGNAME", "HOSTNAME", "SHELL"), name), HOME=folder, TMPDIR=folder
     )
-    os.environ.update({f"{name}_{number}": name for number in range(seed % 16)})
+    os.environ.update({f"{name}_{index}": name for index in range(seed % 16)})
     os.environ["PATH"] += f":/{name}"
     os.environ["TZ"] = f"{chr(65 + seed % 26) * 3}-{seed % 12}"
     time.tzset()
 
 
 def vary_machine(seed: int) -> None:
-    """Its name, users, processors and load; the network card's number that `uuid` would find."""
+    """Change the machine's name, users, processors and load, and the network address that `uuid` finds."""
     name = accident(seed)
     uname, load, affinity = os.uname(), os.getloadavg, os.sched_getaffinity
     other = os.uname_result((uname.sysname, name, uname.release + name, uname.version + name, uname.machine))
     put(lambda: other, "uname", posix, os)
     put(lambda: name, "gethostname", sys.modules["_socket"], socket)
-    put(lambda: tuple(one + seed for one in load()), "getloadavg", posix, os)
-    put(lambda pid: {one + seed for one in affinity(pid)}, "sched_getaffinity", posix, os)
-    for number in NUMBERS:
-        put(plus(getattr(os, number), seed), number, posix, os)
-    uuid: Any = import_module("uuid")
-    uuid._node = random.Random(seed).getrandbits(48)
+    put(lambda: tuple(value + seed for value in load()), "getloadavg", posix, os)
+    put(lambda pid: {core + seed for core in affinity(pid)}, "sched_getaffinity", posix, os)
+    for function in NUMBERS:
+        put(plus(getattr(os, function), seed), function, posix, os)
+    setattr(import_module("uuid"), "_node", random.Random(seed).getrandbits(48))  # noqa: B010
 
 
 def blocks() -> tuple[object, ...]:
     """Memory of each size, to keep: the kernel moves whole pages only, and within its page all would stay.
 
-    To be asked for after all else: what is free by then is what programs get. No list is made and freed here,
+    Call this last: programs get the memory that is free by then. No list is made and freed here,
     which would leave its place to the first one of the program.
     """
-    number = 2 + hash_seed() % 61
-    sizes = tuple(bytes(size) for size in range(2, 480, 16) for _ in range(number))
-    return sizes, tuple((object(), {}, [], (one,), 1.5 + one) for one in range(number))
+    count = 2 + hash_seed() % 61
+    sizes = tuple(bytes(size) for size in range(2, 480, 16) for _ in range(count))
+    return sizes, tuple((object(), {}, [], (index,), 1.5 + index) for index in range(count))

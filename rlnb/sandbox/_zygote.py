@@ -22,7 +22,7 @@ import sysconfig
 import time
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import _child  # noqa: E402
@@ -31,6 +31,8 @@ import _layers  # noqa: E402
 
 _variation = import_module("_variation") if len(sys.argv) > 4 else None
 del sys.path[0]
+if TYPE_CHECKING:
+    from rlnb.sandbox._variation import Endings
 
 # What programs import most; each costs a child's fork some microseconds and saves its import milliseconds.
 PRELOADED = (
@@ -48,6 +50,20 @@ KEPT_DESCRIPTORS = 40  # those that outlive a job lie above this number
 LOOK_SECONDS = 0.05  # how often a running program's clock is read and its threads are counted
 CHUNK = 65536
 MAX_JOBS = 10_000
+Fields = tuple[bytes, bytes, int, float, float, int]  # of ANSWER, up to the bytes of standard output
+
+
+class Job(TypedDict):
+    """The header of a job, and `rlimits`, which the zygote adds."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    memory_mib: int
+    output_bytes: int
+    file_mib: int
+    max_threads: int
+    serves_calls: bool
+    rlimits: dict[int, int]
 
 
 class Stream:
@@ -94,13 +110,14 @@ class Zygote:
         self.load = high(os.open("/proc/loadavg", os.O_RDONLY))  # ends with this namespace's last process
         self.last_pid = 0
         self.null_flags = fcntl.fcntl(0, fcntl.F_GETFL)
-        self.last_header, self.last_job = b"", dict[str, Any]()
+        self.last_header = b""
+        self.last_job: Job
         self.streams = Stream(0), Stream(0)
         self.seccomp: _layers.Filter | None = None
         self.shared_memory: list[int] = []  # descriptors of the kernel's lists of it, this namespace's
         self.layers: dict[str, str] = {}
         self.kept: tuple[object, ...] = ()
-        self.endings: Any = None  # `_variation.Endings`
+        self.endings: Endings | None = None
         for layer in ("namespaces", "process", "limits", "files", "system calls"):
             try:
                 if layer in without:
@@ -129,7 +146,7 @@ class Zygote:
                 self.shared_memory.append(high(os.open(f"/proc/sysvipc/{kind}", os.O_RDONLY)))
         elif layer == "limits":
             if self.lacks_proc:
-                raise OSError("/proc is another namespace's, so threads cannot be counted; mount it anew")
+                raise OSError("/proc is another namespace's, so threads cannot be counted; mount it again")
             fixed = {resource.RLIMIT_NOFILE: _child.MAX_OPEN_FILES, resource.RLIMIT_CORE: 0}
             fixed[_layers.RLIMIT_MSGQUEUE] = 0
             _layers.limit_resources(fixed | {resource.RLIMIT_STACK: 64 * 2**20})
@@ -143,14 +160,14 @@ class Zygote:
 
 
 def high(descriptor: int) -> int:
-    """The same file under a number that no stream of a child takes."""
-    number = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, KEPT_DESCRIPTORS)
+    """Move a descriptor to a number that no stream of a child takes, and return it."""
+    duplicate = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, KEPT_DESCRIPTORS)
     os.close(descriptor)
-    return number
+    return duplicate
 
 
 def mapped_libraries() -> set[str]:
-    """The shared libraries that this interpreter has loaded, its own among them."""
+    """Return the paths of the shared libraries that this interpreter has loaded."""
     with open("/proc/self/maps") as maps:
         paths = {line.split(maxsplit=5)[-1].strip() for line in maps}
     return {path for path in paths if ".so" in path and path.startswith("/")}
@@ -161,7 +178,7 @@ def main() -> None:
     # Numbers of its parent's, which may be beyond all that a child closes.
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _child.MAX_OPEN_FILES:
         raise OSError(f"fewer than {_child.MAX_OPEN_FILES} files may be open; raise `ulimit -n`")
-    control, lock = (high(int(number)) for number in sys.argv[1].split(","))
+    control, lock = (high(int(descriptor)) for descriptor in sys.argv[1].split(","))
     folder, without, trainer = sys.argv[2], sys.argv[3].split(","), os.getppid()
     libc = _layers.load_libc()
     libc.prctl(_layers.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -201,7 +218,7 @@ def serve(zygote: Zygote) -> None:
         zygote.kept = _variation.blocks()
     gc.disable()
     gc.freeze()
-    for number in range(1, MAX_JOBS + 1):
+    for job_count in range(1, MAX_JOBS + 1):
         job = receive(zygote)
         if job is None:
             return
@@ -211,14 +228,14 @@ def serve(zygote: Zygote) -> None:
         source[:] = bytes(len(source))
         fcntl.fcntl(0, fcntl.F_SETFL, zygote.null_flags)  # the file is the same for the next program
         is_clean = _keeper.end_children(zygote.children) and not has_changed(zygote)
-        send(control, (*fields, number == MAX_JOBS or not is_clean), message, parts)
+        send(control, (*fields, job_count == MAX_JOBS or not is_clean), message, parts)
         del message, parts
         for stream in zygote.streams:
             stream.wipe()
 
 
-def receive(zygote: Zygote) -> tuple[dict[str, Any], bytearray] | None:
-    """The next job, or None when the parent is gone."""
+def receive(zygote: Zygote) -> tuple[Job, bytearray] | None:
+    """Return the next job and its program, None when the parent has gone."""
     mark = zygote.control.recv(1)
     while mark == STOP:  # for a program that had ended already
         mark = zygote.control.recv(1)
@@ -229,7 +246,7 @@ def receive(zygote: Zygote) -> tuple[dict[str, Any], bytearray] | None:
     header = zygote.control.recv(header_bytes, socket.MSG_WAITALL)
     if header != zygote.last_header:
         zygote.last_header, zygote.last_job = header, json.loads(header)
-        zygote.last_job["rlimits"] = _child.rlimits_of(zygote, zygote.last_job)
+        zygote.last_job["rlimits"] = _child.make_rlimits(zygote, zygote.last_job)
         zygote.streams = Stream(zygote.last_job["output_bytes"]), Stream(zygote.last_job["output_bytes"])
     body = bytearray(body_bytes)
     if body_bytes:
@@ -242,7 +259,7 @@ def greet(control: socket.socket, layers: dict[str, str]) -> None:
     control.sendall(FRAME.pack(b"L", len(text), 0) + text)
 
 
-def send(control: socket.socket, fields: tuple[Any, ...], message: bytes, parts: list[memoryview]) -> None:
+def send(control: socket.socket, fields: tuple[object, ...], message: bytes, parts: list[memoryview]) -> None:
     """Answer, in one call where it fits: a second one would wake the other side twice."""
     answer = ANSWER.pack(*fields, len(message), sum(map(len, parts)))
     left = [memoryview(answer + message), *parts]
@@ -254,8 +271,8 @@ def send(control: socket.socket, fields: tuple[Any, ...], message: bytes, parts:
 
 
 def run(
-    zygote: Zygote, job: dict[str, Any], source: bytearray, connection: int | None
-) -> tuple[tuple[Any, ...], bytes, list[memoryview]]:
+    zygote: Zygote, job: Job, source: bytearray, connection: int | None
+) -> tuple[Fields, bytes, list[memoryview]]:
     """Fork a child that becomes the program, watch it to its end, and say how it ended."""
     (out_read, out_write), (error_read, error_write) = os.pipe(), os.pipe()
     pid = zygote.last_pid = _layers.fork()
@@ -296,7 +313,7 @@ def run(
     return fields, letter[1:], parts
 
 
-def watch(zygote: Zygote, pid: int, job: dict[str, Any], streams: dict[int, Stream]) -> str:
+def watch(zygote: Zygote, pid: int, job: Job, streams: dict[int, Stream]) -> str:
     """Wait until a child ends, or passes a limit: "" or which one.
 
     Its streams are read from the second look on: until then pipes hold what most programs ever write, and
@@ -337,7 +354,7 @@ def watch(zygote: Zygote, pid: int, job: dict[str, Any], streams: dict[int, Stre
 
 
 def open_pidfd(pid: int) -> list[int]:
-    """A descriptor that becomes readable when the child ends; none before Linux 5.3."""
+    """Return [a descriptor that becomes readable when the child ends], [] before Linux 5.3."""
     try:
         return [os.pidfd_open(pid)]
     except (AttributeError, OSError):

@@ -6,11 +6,10 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rlnb.sandbox import _codec
 from rlnb.sandbox._layers import cpu_seconds
-from rlnb.sandbox.executions import Execution, Level, Limits, Status, execution_of, not_run, one_line
+from rlnb.sandbox.executions import Execution, Level, Limits, Status, make_execution, not_run, one_line
 from rlnb.sandbox.zygotes import Zygote, ZygoteLost
 
 CREDENTIALS = struct.Struct("3i")  # process, user, group: what the kernel says of a sender
@@ -27,7 +26,7 @@ class Call:
     """
 
     status: Status
-    value: Any
+    value: _codec.PlainData
     error: str
     seconds: float
 
@@ -72,8 +71,8 @@ class LoadedProgram:
     def call(
         self,
         name: str,
-        *arguments: Any,
-        keywords: Mapping[str, Any] | None = None,
+        *arguments: object,
+        keywords: Mapping[str, object] | None = None,
         cpu_seconds: float | None = None,
     ) -> Call:
         """Call a function with plain data, or with what a call returned.
@@ -86,12 +85,12 @@ class LoadedProgram:
         return self._ask(["call", name, list(arguments), dict(keywords or {})], limits)
 
     def get(self, name: str) -> Call:
-        """The value of a global name, as a call would return it."""
+        """Return the value of a global name, as a call would return it."""
         return self._ask(["get", name], self.limits)
 
     @property
     def pid(self) -> int:
-        """The number of its process, by the kernel's word; 0 where it never ran."""
+        """Return the number of its process, as the kernel reports it; 0 where it never ran."""
         return self._pid
 
     def cpu_seconds(self) -> float:
@@ -119,7 +118,7 @@ class LoadedProgram:
         names = self._ask(["names"], self.limits).value
         return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
-    def _ask(self, request: Any, limits: Limits) -> Call:
+    def _ask(self, request: object, limits: Limits) -> Call:
         data = _codec.dumps(request)
         if self.ended is not None:
             return self._how_it_ended(0.0)
@@ -145,7 +144,7 @@ class LoadedProgram:
             return Call("runtime_error", None, f"what it returned is refused: {error}", seconds)
 
     def _read_answer(self, limits: Limits) -> bytes | None:
-        """The next answer, None when the program ended instead. Raises TimeoutError, ValueError."""
+        """Return the next answer, None if the program ended instead. Raise TimeoutError, ValueError."""
         deadline, used = time.monotonic() + limits.wall_seconds, cpu_seconds(self._pid)
         data = bytearray()
         size = 4
@@ -186,7 +185,7 @@ class LoadedProgram:
             self._zygote.stop()
         try:
             answer, body = self._zygote.answer(EXIT_SECONDS, lambda: False)
-            execution = execution_of(answer, body, limits=self.limits, isolation=self._level)
+            execution = make_execution(answer, body, limits=self.limits, isolation=self._level)
         except ZygoteLost as error:
             self.has_lost_its_zygote = True
             execution = not_run("sandbox_error", f"its zygote was lost: {error}")

@@ -2,9 +2,9 @@
 
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 Status = Literal[
     "ok",
@@ -39,7 +39,7 @@ class Limits:
 
     @property
     def wall_seconds(self) -> float:
-        """The looser limit: a loaded machine must not turn a correct program into a timeout."""
+        """Return the looser limit, since a busy machine must not turn a correct program into a timeout."""
         return 2 * self.cpu_seconds + 1
 
 
@@ -72,8 +72,25 @@ class Execution:
     isolation: Level
 
 
+class Answer(NamedTuple):
+    """What a zygote reports of one program.
+
+    letter: "C" compiled, "S" syntax error, "X" the sandbox failed, "" none was written. ended_for: the limit
+    that it passed, "" for none. exit_code: negative for a signal. seconds: of CPU time. output_bytes: of
+    standard output. message: of a syntax error or a failure.
+    """
+
+    letter: str
+    ended_for: str
+    exit_code: int
+    seconds: float
+    peak_memory_mib: float
+    output_bytes: int
+    message: str
+
+
 def not_run(status: Status, error: str) -> Execution:
-    """The execution of a program that never started."""
+    """Return the execution of a program that never started."""
     return Execution(status, "", "", error, 0.0, 0.0, "none")
 
 
@@ -95,28 +112,31 @@ def describe(value: object, to_text: Callable[[object], str] = str) -> str:
     return one_line(text)
 
 
-def execution_of(answer: Mapping[str, Any], body: bytes, *, limits: Limits, isolation: Level) -> Execution:
-    """What happened, from a zygote's answer: the kernel's word and the letter from before the program ran."""
-    letter, ended_for, exit_code = answer["letter"], answer["ended_for"], answer["exit_code"]
-    stdout = body[: answer["output_bytes"]].decode("utf-8", "replace")
-    stderr = body[answer["output_bytes"] :].decode("utf-8", "replace")
+def make_execution(answer: Answer, body: bytes, *, limits: Limits, isolation: Level) -> Execution:
+    """Return what happened, by the kernel's word and the letter from before the program ran.
+
+    body: standard output and standard error, one after the other.
+    """
+    letter, ended_for, exit_code = answer.letter, answer.ended_for, answer.exit_code
+    stdout = body[: answer.output_bytes].decode("utf-8", "replace")
+    stderr = body[answer.output_bytes :].decode("utf-8", "replace")
     status: Status
     if ended_for == "stopped":
         status, error = "sandbox_error", "stopped while it ran"
     elif letter == "S":
-        status, error = "syntax_error", answer["message"]
+        status, error = "syntax_error", answer.message
     elif ended_for == "timeout":
         status, error = "timeout", "time limit" if letter else "time limit while compiling"
     elif ended_for == "output_exceeded":
         status, error = "output_exceeded", "output limit"
     elif ended_for == "too many threads":
         status, error = "killed", f"more than {limits.max_threads} threads at once"
-    elif exit_code in (-signal.SIGXCPU, -signal.SIGKILL) and answer["seconds"] > limits.cpu_seconds:
+    elif exit_code in (-signal.SIGXCPU, -signal.SIGKILL) and answer.seconds > limits.cpu_seconds:
         status, error = "timeout", "CPU time limit"
     elif letter != "C":
         status, error = (
             "sandbox_error",
-            answer["message"] or f"no program was started (exit code {exit_code})",
+            answer.message or f"no program was started (exit code {exit_code})",
         )
         if exit_code == -signal.SIGSEGV:  # the compiler's stack: the program's doing
             status, error = "killed", f"signal {-exit_code} while compiling"
@@ -129,5 +149,4 @@ def execution_of(answer: Mapping[str, Any], body: bytes, *, limits: Limits, isol
         status, error = "runtime_error", last_line or f"exit code {exit_code}"
     else:
         status, error = "ok", ""
-    seconds, peak = answer["seconds"], answer["peak_memory_mib"]
-    return Execution(status, stdout, stderr, error, seconds, peak, isolation)
+    return Execution(status, stdout, stderr, error, answer.seconds, answer.peak_memory_mib, isolation)

@@ -1,9 +1,8 @@
 """Tests that run here, against functions that run in the sandbox: a program sees arguments, never a test."""
 
 import builtins
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rlnb.sandbox.calls import Call, LoadedProgram
 from rlnb.sandbox.executions import Limits, Status, describe, one_line
@@ -24,7 +23,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Every test passed; there was one."""
+        """Return whether every test passed, and there was at least one."""
         return bool(self.results) and all(self.results)
 
 
@@ -71,7 +70,7 @@ def run_tests(
     imports: str,
     limits: Limits | None,
 ) -> tuple[Verdict, bool]:
-    """One try of `check_tests`, and whether the program's zygote was lost while it ran."""
+    """Try `check_tests` once; return its verdict and whether the program's zygote was lost meanwhile."""
     results: list[bool | None] = [None] * len(tests)
     with sandbox.load(program, limits=limits) as loaded:
         if loaded.ended is not None:
@@ -79,7 +78,7 @@ def run_tests(
             return Verdict(tuple(results), at_fault(loaded.ended.status), error), loaded.has_lost_its_zygote
         status: Status = "ok"
         error = ""
-        here: dict[str, Any] = {"__builtins__": builtins}
+        here: dict[str, object] = {"__builtins__": builtins}
         exec(imports, here)
         here |= {name: stub(loaded, name) for name in names["functions"]}
         here |= {name: loaded.get(name).value for name in names["values"]}
@@ -102,14 +101,14 @@ def run_tests(
 
 
 def at_fault(status: Status) -> Status:
-    """The status of a program that is not there to be called: one that left by exit(0) has no excuse."""
+    """Return the status of a program that has ended before its calls: leaving by exit(0) is an error, too."""
     return "runtime_error" if status == "ok" else status
 
 
-def stub(loaded: LoadedProgram, name: str) -> Any:
-    """A function that calls the program's of that name."""
+def stub(loaded: LoadedProgram, name: str) -> Callable[..., object]:
+    """Return a function that calls the program's function of that name."""
 
-    def called(*arguments: Any, **keywords: Any) -> Any:
+    def called(*arguments: object, **keywords: object) -> object:
         call = loaded.call(name, *arguments, keywords=keywords)
         if call.status != "ok":
             raise CallFailed(call)

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
 
 from rlnb.errors import SandboxUnavailable
+from rlnb.params.sections import SandboxParams
 from rlnb.sandbox.executions import Execution, Level, Limits, Variation
-from rlnb.sandbox.runner import Sandbox, level_of, limits_of, next_of
+from rlnb.sandbox.runner import Sandbox, highest_level, make_limits, wait_for_next
 
 # From any of the first six interpreters to another, every part of the time differs, year to second, at any
 # hour until 2040: in UTC, and with the hour per interpreter that their time zones add. Years stay in 1980 to
@@ -36,7 +36,7 @@ class Rerun:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether it ended well in every interpreter, and printed the same."""
+        """Return whether it ended well in every interpreter, and printed the same."""
         return self.execution.status == "ok" and not self.difference
 
 
@@ -67,7 +67,7 @@ class Reruns:
         self._pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="reruns")
 
         def open_one(index: int) -> None:
-            varied = variation_of(index)
+            varied = make_variation(index)
             self._opened[index] = Sandbox(
                 limits, num_workers=1, require=require, without=without, variation=varied
             )
@@ -80,15 +80,16 @@ class Reruns:
         self.sandboxes = [self._opened[index] for index in range(num_interpreters)]
         reports = [sandbox.report() for sandbox in self.sandboxes]
         self.layers = {
-            layer: next((one[layer] for one in reports if one[layer] != "on"), "on") for layer in reports[0]
+            layer: next((report[layer] for report in reports if report[layer] != "on"), "on")
+            for layer in reports[0]
         }
-        self.level = level_of(self.layers)
+        self.level = highest_level(self.layers)
 
     @classmethod
-    def from_params(cls, params: Any, *, num_interpreters: int = 12) -> "Reruns":
-        """What the section `sandbox` of a notebook's parameters asks for."""
+    def from_params(cls, params: SandboxParams, *, num_interpreters: int = 12) -> "Reruns":
+        """Make the interpreters for a notebook's parameters: their section `sandbox`."""
         return cls(
-            limits_of(params),
+            make_limits(params),
             num_interpreters=num_interpreters,
             num_workers=params.num_workers,
             require=params.require,
@@ -140,7 +141,7 @@ class Reruns:
         try:
             workers += [self._pool.submit(turns.work) for _ in range(min(self.num_workers, len(places)))]
             while len(reruns) < len(places):
-                index, rerun = next_of(turns.done, workers)
+                index, rerun = wait_for_next(turns.done, workers)
                 program = turns.programs[index]
                 reruns[program] = rerun
                 if progress is not None:
@@ -153,9 +154,9 @@ class Reruns:
 
 
 class Turns:
-    """Which program runs where next: program i begins in interpreter i, and all go round in one order.
+    """The order of runs: program i begins in interpreter i, and all take the interpreters in one order.
 
-    So what is found does not depend on which thread was faster.
+    So the result does not depend on which thread was faster.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class Turns:
                 self.changed.notify_all()
 
     def take(self, last: int) -> tuple[int, int] | None:
-        """A program and its next interpreter, which is idle: `last` if it can be. None when all are done.
+        """Return a program and an idle interpreter for it, `last` if possible; None when all are done.
 
         An interpreter that ran just now is faster: its memory is still in the processor's caches.
         """
@@ -209,31 +210,31 @@ class Turns:
         return None
 
     def judge(self, index: int, execution: Execution) -> Rerun | None:
-        """What became of a program after one more run; None while nothing is decided."""
+        """Return the result of a program after one more run, None while it is undecided."""
         first = self.first.setdefault(index, execution)
         self.num_runs[index] += 1
         if execution.status != "ok":
             return Rerun(execution, "")
         if execution.stdout != first.stdout:
-            return Rerun(first, difference_of(first.stdout, execution.stdout))
+            return Rerun(first, describe_difference(first.stdout, execution.stdout))
         return Rerun(first, "") if self.num_runs[index] == len(self.sandboxes) else None
 
 
-def variation_of(index: int) -> Variation:
-    """How an interpreter differs from the others: the same in every process and every year."""
+def make_variation(index: int) -> Variation:
+    """Return how interpreter `index` differs from the others, the same in every process and every year."""
     shift = STEP_SECONDS * STEPS[index % len(STEPS)] + ROUND_SECONDS * (index // len(STEPS))
     return Variation(hash_seed=index + 1, clock_shift_seconds=shift)
 
 
-def difference_of(first: str, other: str) -> str:
-    """One sentence with what two texts hold from their first line that differs, or from where they differ."""
+def describe_difference(first: str, other: str) -> str:
+    """Return one sentence that shows two texts from the first line or character in which they differ."""
     place = len(os.path.commonprefix([first, other]))
     line = first.rfind("\n", 0, place) + 1
-    pieces = [[shown(text[start:]) for text in (first, other)] for start in (line, place)]
+    pieces = [[shorten(text[start:]) for text in (first, other)] for start in (line, place)]
     here, there = next(pair for pair in pieces if pair[0] != pair[1])
     return f"printed {here} in one interpreter and {there} in another"
 
 
-def shown(text: str) -> str:
+def shorten(text: str) -> str:
     quoted = repr(text[:SHOWN_CHARACTERS])
     return quoted if len(quoted) <= SHOWN_CHARACTERS else quoted[: SHOWN_CHARACTERS - 3] + "..."

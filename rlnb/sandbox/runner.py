@@ -9,11 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rlnb.errors import SandboxUnavailable
+from rlnb.params.sections import SandboxParams
 from rlnb.sandbox.calls import LoadedProgram
-from rlnb.sandbox.executions import Execution, Level, Limits, Variation, execution_of, not_run
+from rlnb.sandbox.executions import Execution, Level, Limits, Variation, make_execution, not_run
 from rlnb.sandbox.zygotes import Zygote, ZygoteLost
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ REMEDIES = {
     "namespaces": "allow unprivileged user namespaces, or write standard",
 }
 NO_MORE = (
-    "sandbox: the system starts no more {} for this user ({}); end other processes, raise `ulimit -u`, or "
+    "sandbox: the system starts no further {} for this user ({}); end other processes, raise `ulimit -u`, or "
     "lower sandbox.num_workers"
 )
 START_SECONDS, LOOK_SECONDS = 10.0, 0.1  # for a user's processes to become fewer
@@ -91,16 +92,16 @@ class Sandbox:
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sandbox")
         try:
             self.layers = self._probe()
-            self.level = level_of(self.layers)
+            self.level = highest_level(self.layers)
             check_level(self.level, require, self.layers)
         except BaseException:
             self.close()
             raise
 
     @classmethod
-    def from_params(cls, params: Any) -> "Sandbox":
-        """What the section `sandbox` of a notebook's parameters asks for."""
-        return cls(limits_of(params), num_workers=params.num_workers, require=params.require)
+    def from_params(cls, params: SandboxParams) -> "Sandbox":
+        """Make the sandbox of a notebook's parameters: their section `sandbox`."""
+        return cls(make_limits(params), num_workers=params.num_workers, require=params.require)
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -151,7 +152,7 @@ class Sandbox:
         def start_workers(count: int) -> None:
             try:
                 workers.extend(self._pool.submit(work) for _ in range(count))
-            except RuntimeError as error:  # no more threads
+            except RuntimeError as error:  # no further threads
                 if not workers:
                     raise SandboxUnavailable(NO_MORE.format("threads", error)) from None
 
@@ -160,7 +161,7 @@ class Sandbox:
         try:
             start_workers(min(self.num_workers, len(waiting)))
             while num_done < len(executions):
-                index, execution = next_of(done, workers)
+                index, execution = wait_for_next(done, workers)
                 executions[index] = execution
                 num_done += 1
                 num_sleepers += execution.status == "timeout" and execution.seconds < limits.cpu_seconds / 2
@@ -220,7 +221,7 @@ class Sandbox:
                 continue
             try:
                 answer, body = zygote.run(source, limits, stopped=stopped)
-                execution = execution_of(answer, body, limits=limits, isolation=self.level)
+                execution = make_execution(answer, body, limits=limits, isolation=self.level)
             except ZygoteLost as error:
                 num_lost += 1
                 execution = not_run(
@@ -230,7 +231,7 @@ class Sandbox:
         return execution
 
     def _take(self) -> Zygote:
-        """A zygote that runs nothing, a new one if need be."""
+        """Take an idle zygote, or start one."""
         while True:
             try:
                 zygote = self._idle.pop()
@@ -274,15 +275,15 @@ class Sandbox:
         }
 
 
-def limits_of(params: Any) -> Limits:
-    """What the section `sandbox` of a notebook's parameters grants one program."""
+def make_limits(params: SandboxParams) -> Limits:
+    """Return the limits of one program in a notebook's parameters."""
     return Limits(
         cpu_seconds=params.timeout_seconds, memory_mib=params.memory_mib, output_kib=params.output_kib
     )
 
 
-def next_of(done: "queue.SimpleQueue[tuple[int, T]]", workers: list["Future[None]"]) -> tuple[int, T]:
-    """The next result. Raises what a worker raised, and SandboxUnavailable where all have stopped."""
+def wait_for_next(done: "queue.SimpleQueue[tuple[int, T]]", workers: list["Future[None]"]) -> tuple[int, T]:
+    """Return the next result. Raise what a worker raised, SandboxUnavailable where all have stopped."""
     while True:
         try:
             return done.get(timeout=1)
@@ -294,8 +295,8 @@ def next_of(done: "queue.SimpleQueue[tuple[int, T]]", workers: list["Future[None
                 raise SandboxUnavailable("sandbox: it was closed while programs ran") from None
 
 
-def level_of(layers: dict[str, str]) -> Level:
-    """The highest level whose layers are all on."""
+def highest_level(layers: dict[str, str]) -> Level:
+    """Return the highest level whose layers are all on."""
     level: Level = "none"
     for name, needed in LAYERS_OF.items():
         if any(layers.get(layer) != "on" for layer in needed):
@@ -305,12 +306,12 @@ def level_of(layers: dict[str, str]) -> Level:
 
 
 def check_level(level: Level, require: Level, layers: dict[str, str]) -> None:
-    """Raise SandboxUnavailable where `level` is below `require`: what lacks, why, and what to do."""
+    """Raise SandboxUnavailable where `level` is below `require`: what is missing, why, and the remedy."""
     levels = ["none", *LAYERS_OF]
     if levels.index(level) >= levels.index(require):
         return
-    lacking = [layer for layer in LAYERS_OF[require] if layers.get(layer) != "on"]
-    reasons = "; ".join(f"{layer}: {layers.get(layer, 'unknown')} ({REMEDIES[layer]})" for layer in lacking)
+    missing = [layer for layer in LAYERS_OF[require] if layers.get(layer) != "on"]
+    reasons = "; ".join(f"{layer}: {layers.get(layer, 'unknown')} ({REMEDIES[layer]})" for layer in missing)
     raise SandboxUnavailable(
         f"sandbox: level {require!r} is required and {level!r} is all this machine has. {reasons}. "
         f"Or accept less: sandbox.require = {level!r}"

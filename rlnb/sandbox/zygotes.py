@@ -11,13 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from rlnb.runs import private_directory
-from rlnb.sandbox.executions import Limits, Variation
+from rlnb.run.directory import private_directory
+from rlnb.sandbox.executions import Answer, Limits, Variation
 
 SCRIPT = str(Path(__file__).with_name("_zygote.py"))
 INTERPRETER = os.path.realpath(sys.executable)  # a shim of a version manager costs milliseconds a start
@@ -46,7 +45,7 @@ class Zygote:
         folder, self._lock = private_directory(FOLDER_PREFIX, Path(tempfile.gettempdir()))
         self.folder = str(folder)
         self.is_usable = True
-        self._last: tuple[Limits, bool] | None = None
+        self._last_job: tuple[Limits, bool] | None = None
         self._header = b""
         self._control, theirs = socket.socketpair()
         try:
@@ -66,17 +65,16 @@ class Zygote:
             self.close()
             raise
 
-    def run(
-        self, source: bytes, limits: Limits, *, stopped: Callable[[], bool]
-    ) -> tuple[Mapping[str, Any], bytes]:
-        """Run a program to its end; the answer and what it printed, see `execution_of`."""
+    def run(self, source: bytes, limits: Limits, *, stopped: Callable[[], bool]) -> tuple[Answer, bytes]:
+        """Run a program to its end; return how it ended and what it printed, see `make_execution`."""
         self.send_job(source, limits)
         return self.answer(limits.wall_seconds, stopped)
 
     def send_job(self, source: bytes, limits: Limits, *, connection: socket.socket | None = None) -> None:
         """Start a program. With a connection it answers calls there, and only calls are timed."""
-        if (limits, connection is None) != self._last:  # most often the same limits hold for thousands
-            self._last, self._header = (limits, connection is None), header_of(limits, connection is not None)
+        job = (limits, connection is not None)
+        if job != self._last_job:  # thousands of programs in a row have the same limits
+            self._last_job, self._header = job, make_header(*job)
         header = self._header
         self.is_usable = False  # until it has answered
         try:
@@ -86,33 +84,36 @@ class Zygote:
         except OSError as error:
             raise ZygoteLost(str(error)) from None
 
-    def answer(self, seconds: float, stopped: Callable[[], bool]) -> tuple[Mapping[str, Any], bytes]:
-        """What became of the program; `stopped` ends it. Raises ZygoteLost."""
+    def answer(self, seconds: float, stopped: Callable[[], bool]) -> tuple[Answer, bytes]:
+        """Wait for the program's end and return how it ended and what it printed. Raise ZygoteLost."""
         self._wait(seconds + GRACE_SECONDS, stopped)
         try:
-            letter, ended_for, *numbers, is_spent, message_bytes, body_bytes = ANSWER.unpack(
-                self._read(ANSWER.size)
-            )
+            fields = ANSWER.unpack(self._read(ANSWER.size))
+            letter, ended_for, exit_code, seconds_used, peak_mib, output_bytes = fields[:6]
+            is_spent, message_bytes, body_bytes = fields[6:]
             rest = self._read(message_bytes + body_bytes)
         except (OSError, struct.error) as error:
             raise ZygoteLost(f"{type(error).__name__}: {error}") from None
         self.is_usable = not is_spent
-        answer = {
-            "letter": letter.strip(b"\0").decode("latin-1"),
-            "ended_for": ended_for.rstrip(b"\0").decode(),
-            "message": rest[:message_bytes].decode("utf-8", "replace"),
-            **dict(zip(("exit_code", "seconds", "peak_memory_mib", "output_bytes"), numbers, strict=True)),
-        }
+        answer = Answer(
+            letter=letter.strip(b"\0").decode("latin-1"),
+            ended_for=ended_for.rstrip(b"\0").decode(),
+            exit_code=exit_code,
+            seconds=seconds_used,
+            peak_memory_mib=peak_mib,
+            output_bytes=output_bytes,
+            message=rest[:message_bytes].decode("utf-8", "replace"),
+        )
         return answer, rest[message_bytes:]
 
     def answers_within(self, seconds: float) -> bool:
-        """Whether the program's answer is there, or comes in that time; it stays to be read."""
+        """Return whether the program's answer arrives within `seconds`; do not read it."""
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         return bool(poller.poll(seconds * 1000))
 
     def is_alive(self) -> bool:
-        """Whether its process still runs."""
+        """Return whether its process still runs."""
         return self._process.poll() is None
 
     def stop(self) -> None:
@@ -138,7 +139,7 @@ class Zygote:
             self._lock = -1
 
     def _last_words(self) -> str:
-        """The last line of its traceback, where there is one."""
+        """Return the last line of its traceback, "" if there is none."""
         if self._process.stderr is None:
             return ""
         os.set_blocking(self._process.stderr.fileno(), False)
@@ -164,8 +165,8 @@ class Zygote:
         return data
 
 
-def header_of(limits: Limits, serves_calls: bool) -> bytes:
-    """What a zygote is told of a job; where it serves calls, only they are timed, on this side."""
+def make_header(limits: Limits, serves_calls: bool) -> bytes:
+    """Return the header of a job; where it serves calls, only they are timed, on this side."""
     job = {**asdict(limits), "output_bytes": limits.output_kib * 1024, "wall_seconds": limits.wall_seconds}
     if serves_calls:
         job |= {"cpu_seconds": 1e9, "wall_seconds": 1e9}

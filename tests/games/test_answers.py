@@ -15,14 +15,12 @@ KUHN = {0: "pass", 1: "bet"}
 @pytest.mark.parametrize(
     ("text", "action"),
     [
-        (r"\boxed{4}", 4),
         (r"not 3, so \boxed{5}", 5),
         (r"\boxed{2} or no, \boxed{5}", 5),
         (r"\boxed{5}. Place X in row 2, column 2 would lose. Answer: 4", 5),  # a box beats what follows it
         (r"\boxed{ \text{Action 4.} }", 4),
         (r"\boxed{\mathbf{4}}", 4),
         (r"\boxed{\boxed{4}}", 4),
-        (r"\boxed{place X in row 2, column 2}", 4),
         (r"\boxed{\text{Place x in Row 2,  Column 2.}}", 4),
         (r"\boxed{I place X in row 2, column 2, in the middle}", 4),
         (r"\boxed{row 3, column 3}", 8),
@@ -31,17 +29,12 @@ KUHN = {0: "pass", 1: "bet"}
         ("boxed{4}", 4),
         (r"I am to write \boxed{id}. Answer: 4", 4),
         (r"\boxed{4} \boxed{}", 4),
-        ("4", 4),
         (" 4.\n", 4),
-        ("**4**", 4),
         ("`4`", 4),
         ("- 4", 4),
         ("4, because 3 is taken", 4),
-        ("4 -> place X in row 2, column 2", 4),
         ("id: 4", 4),
-        ("Answer: 4", 4),
         ("The final answer is **4**.", 4),
-        ("I choose 4.", 4),
         ("I choose action 4, as action 5 loses.", 4),
         ("I choose 2. No: I pick 5.", 5),
         ("There are 3 rows.\n4", 4),
@@ -51,39 +44,22 @@ KUHN = {0: "pass", 1: "bet"}
         ("place X in row 2, column 2 it is.\nThat wins at once.", 4),
         ("<think>Answer: 2</think>4", 4),
         ("<think>Answer: 2</think>", 2),
-    ],
-)
-def test_the_last_answer_is_read_in_the_forms_that_models_use(text, action):
-    assert parse_answer(text, CELLS) == ParsedAnswer(action, None, "")
-
-
-@pytest.mark.parametrize(
-    ("text", "action"),
-    [
         ("Bet.", 1),
         (r"\boxed{\text{Pass}}", 0),
         ("If I bet, he may fold.\nI pass.", 0),
         ("I choose to bet, since he would pass.", 1),
     ],
 )
-def test_single_words_are_read_as_actions(text, action):
-    assert parse_answer(text, KUHN).action == action
+def test_the_last_answer_is_read_in_the_forms_that_models_use(text, action):
+    words = KUHN if action in KUHN and "row" not in text else CELLS
+    assert parse_answer(text, words) == ParsedAnswer(action, None, "")
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        " \n ",
-        "there are 3 rows and 2 columns",
-        "1) I look at 2 cells. 2) I think",
-        "Answer: 4.5",
-        "column 9",
-        "If I bet he folds.\nSo what now?",
-        "I am a better passer",
-        r"\boxed{id}",
-    ],
-)
+    ["", " \n ", "there are 3 rows and 2 columns", "1) I look at 2 cells. 2) I think", "Answer: 4.5",
+     "column 9", "If I bet he folds.\nSo what now?", "I am a better passer", r"\boxed{id}"],
+)  # fmt: skip
 def test_a_text_without_an_answer_names_no_action(text):
     words = KUHN if "bet" in text else CELLS
     legal = "0, 1" if words is KUHN else "1, 2, 4, 5, 8"
@@ -92,7 +68,7 @@ def test_a_text_without_an_answer_names_no_action(text):
     )
 
 
-def test_a_box_with_something_else_in_it_is_a_failed_answer_whatever_stands_around_it():
+def test_a_box_with_something_else_in_it_is_a_failed_answer_whatever_surrounds_it():
     assert parse_answer(r"Answer: 4, that is \boxed{the corner at the top}", CELLS) == ParsedAnswer(
         None,
         "no_action",
@@ -118,7 +94,6 @@ def test_an_id_that_is_not_legal_is_named_with_those_that_are(text, named):
 
 
 def test_many_legal_ids_are_shortened():
-    assert shortened(range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
     assert shortened(range(100)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 88 more"
 
 

@@ -5,7 +5,6 @@ import pickle
 import random
 import re
 
-import pyspiel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,15 +89,6 @@ def test_states_that_differ_have_prompts_that_differ(name, style):
     assert len(seen) >= 10
 
 
-def test_a_compact_prompt_is_the_same_for_the_same_board_however_it_came_about():
-    game = load_game("tic_tac_toe", style="compact")
-    one, other = game.new_state(), game.new_state()
-    for a, b in zip((0, 4, 8), (8, 4, 0), strict=True):
-        one.apply_action(a)
-        other.apply_action(b)
-    assert game.prompt(one) == game.prompt(other) == "o:\nx12\n3o5\n67x\n?"
-
-
 def after(name, *actions, style="compact"):
     game = load_game(name, style=style)
     state = game.new_state()
@@ -145,16 +135,8 @@ def test_a_full_prompt_tells_rules_seat_state_and_legal_actions():
     )
 
 
-def test_a_board_of_tic_tac_toe_reads_the_same_however_it_came_about():
-    """Exact measures ask each board once."""
-    for style in ("full", "compact"):
-        game, state = after("tic_tac_toe", 0, 1, 2, style=style)
-        _, other = after("tic_tac_toe", 2, 1, 0, style=style)
-        assert game.prompt(state) == game.prompt(other)
-
-
 def told(name, *actions):
-    """Who one is and what one knows: the second and third block of a full prompt."""
+    """Return the seat and the state: the second and third block of a full prompt."""
     game, state = after(name, *actions, style="full")
     return game.prompt(state).split("\n\n")[1:3]
 
@@ -175,14 +157,15 @@ def test_kuhn_and_leduc_are_told_in_words():
 
 def test_in_leduc_to_call_is_to_check_while_there_is_nothing_to_call():
     game, state = after("leduc_poker", 0, 5)
+    assert pickle.loads(pickle.dumps(game)).prompt(state) == game.prompt(state) == "P0 Ja ?"
     assert game.legal_words(state) == {1: "check", 2: "raise"}
     state.apply_action(2)
     assert game.legal_words(state) == {0: "fold", 1: "call", 2: "raise"}
 
 
 def test_moves_made_in_a_row_are_all_told():
-    me, _ = told("dots_and_boxes(num_cols=2,num_rows=1)", 0, 2, 4, 5, 6)
-    assert me == (
+    seat, _ = told("dots_and_boxes(num_cols=2,num_rows=1)", 0, 2, 4, 5, 6)
+    assert seat == (
         "You are A (player 0, who moves first). Your opponent's last moves: draw the left side of the box in "
         "row 1, column 2; draw the right side of the box in row 1, column 2."
     )
@@ -211,14 +194,12 @@ def test_nim_says_what_the_last_object_does(is_misere, result):
 
 
 def test_the_sides_that_hex_names_are_those_that_win():
-    game = load_game("hex(board_size=3)")
-    assert "x wins with a chain of touching stones from the top row to the bottom row" in game.prompt(
+    game, state = after("hex(board_size=3)", 1, 0, 4, 3, 7, style="full")  # b1, b2, b3 for x; a1, a2 for o
+    assert "x wins with a chain of touching stones from the top row to the bottom" in game.prompt(
         game.new_state()
     )
-    _, state = after("hex(board_size=3)", 1, 0, 4, 3, 7)  # b1, b2, b3 for x; a1, a2 for o
     assert state.returns() == [1, -1]
-    _, state = after("hex(board_size=3)", 3, 0, 4, 1, 5)  # a row of x, from left to right, does not
-    assert not state.is_terminal()
+    assert not after("hex(board_size=3)", 3, 0, 4, 1, 5)[1].is_terminal()  # a row of x, from left to right
 
 
 def test_an_illegal_action_is_refused_before_openspiel_sees_it(capfd):
@@ -250,33 +231,22 @@ def test_a_game_knows_its_names_and_whether_it_hides_anything():
     assert hidden == {"kuhn_poker", "leduc_poker", "liars_dice", "goofspiel"}  # goofspiel: the pending bid
 
 
-def test_a_game_survives_pickling():
-    game, state = after("leduc_poker", 0, 5)
-    assert pickle.loads(pickle.dumps(game)).prompt(state) == game.prompt(state) == "P0 Ja ?"
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_such", " is no game of OpenSpiel; for example: breakthrough, clobber, connect_four, "),
-        ("tic_tac_to", " is no game of OpenSpiel; did you mean tic_tac_toe"),
-        ("tic_tac_toe(", " is no game of OpenSpiel; did you mean tic_tac_toe"),
-        ("", " is no game of OpenSpiel; for example: "),
-        ("tic_tac_toe(foo=1)", ": 'foo' is no parameter of tic_tac_toe; its parameters: none."),
-        ("tic_tac_toe(foo)", ": 'foo' is no parameter of tic_tac_toe; its parameters: none."),
-        ("hex(boardsize=3)", ": 'boardsize' is no parameter of hex; did you mean board_size?"),
+        ("no_such", ": OpenSpiel has no such game; for example: breakthrough, clobber, connect_four, "),
+        ("tic_tac_to", ": OpenSpiel has no such game; did you mean tic_tac_toe"),
+        ("tic_tac_toe(", ": OpenSpiel has no such game; did you mean tic_tac_toe"),
+        ("", ": OpenSpiel has no such game; for example: "),
+        ("tic_tac_toe(foo=1)", ": tic_tac_toe has no parameter 'foo'; its parameters: none."),
+        ("tic_tac_toe(foo)", ": tic_tac_toe has no parameter 'foo'; its parameters: none."),
+        ("hex(boardsize=3)", ": hex has no parameter 'boardsize'; did you mean board_size?"),
         ("breakthrough(rows=1)", " cannot be played: "),
         ("breakthrough(rows=six)", " cannot be played: Wrong type for parameter rows"),
         ("connect_four(rows=-1)", " cannot be played: "),
         ("connect_four(rows=0)", " cannot be played: OpenSpiel dies of it (SIG"),
-        (
-            "hex(board_size=0)",
-            " cannot be played: a player has no legal action. Its parameters: board_size=11, ",
-        ),
-        (
-            "nim(pile_sizes=0;0)",
-            " cannot be played: it is over before it starts. Its parameters: is_misere=True, ",
-        ),
+        ("hex(board_size=0)", " cannot be played: a player has no legal action. Its parameters: board_size="),
+        ("nim(pile_sizes=0;0)", " cannot be played: it is over before it starts. Its parameters: is_misere="),
         ("goofspiel(num_cards=4,num_turns=3)", " cannot be played: "),
         ("misere(game=no_such())", " cannot be played: Unknown game 'no_such'"),
         ("misere", " cannot be played: Missing parameter game"),
@@ -293,18 +263,11 @@ def test_a_name_that_cannot_be_played_is_refused_without_noise(name, message, ca
     assert capfd.readouterr() == ("", "")
 
 
-def test_stderr_is_back_after_a_game_is_loaded(capfd):
-    load_game("tic_tac_toe")
+def test_a_refusal_begins_with_the_place_that_was_given():
     with pytest.raises(
         ParamsError, match=r"^params\.yaml: game = 'breakthrough\(rows=1\)' cannot be played: "
     ):
         load_game("breakthrough(rows=1)", field="params.yaml: game")
-    with pytest.raises(pyspiel.SpielError):
-        pyspiel.load_game("no_such_game")
-    assert capfd.readouterr().err.startswith("OpenSpiel exception: Unknown game 'no_such_game'.")
-
-
-def test_an_unknown_style_is_refused():
     with pytest.raises(ParamsError, match=r"^game\.name: style = 'long' is not one of full, compact\.$"):
         load_game("tic_tac_toe", style="long")
 

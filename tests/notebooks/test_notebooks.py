@@ -16,12 +16,15 @@ import nbformat
 import papermill
 import pytest
 
-from rlnb.metrics import read_metrics
 from rlnb.params import load_params
+from rlnb.params.loading import MODELS
+from rlnb.run.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
+# Run by `make test`: GRPO by TRL, a loop of our own, an evaluation. `make slow` runs all nine.
+QUICK = ("grpo_code_game", "mbpp_eval", "ppo_openspiel")
 PARAMETER_LINE = re.compile(r"^(\w+): (str|int|float|bool|dict|list) = ([^#]+?)  # ([^#=]+)$")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -43,7 +46,10 @@ def parameter_lines(path: Path) -> list[str]:
 def test_a_notebook_is_an_essay_of_few_short_cells(path: Path) -> None:
     cells = cells_of(path)
     assert len(code_cells(path)) <= 15
-    assert max(len(cell.source.splitlines()) for cell in code_cells(path)) <= 20
+    lengths = {cell.id: len(cell.source.splitlines()) for cell in code_cells(path)}
+    rewards = {cell.id for cell in code_cells(path) if "reward" in cell.metadata.get("tags", [])}
+    limits = {name: 40 if name in rewards else 30 for name in lengths}
+    assert {name: length for name, length in lengths.items() if length > limits[name]} == {}
     assert cells[0].cell_type == "markdown"
     bare = [after.source for before, after in zip(cells, cells[1:], strict=False)
             if after.cell_type == "code" and before.cell_type != "markdown"]  # fmt: skip
@@ -51,14 +57,14 @@ def test_a_notebook_is_an_essay_of_few_short_cells(path: Path) -> None:
 
 
 @each_notebook
-def test_a_notebook_holds_no_logic_worth_testing(path: Path) -> None:
-    functions = [
-        node
-        for cell in code_cells(path)
-        for node in ast.walk(ast.parse(cell.source))
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    ]
-    assert [node.name for node in functions if (node.end_lineno or 0) - node.lineno >= 5] == []
+def test_all_that_a_notebook_imports_from_the_library_is_there(path: Path) -> None:
+    for cell in code_cells(path):
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rlnb"):
+                for alias in node.names:
+                    module = importlib.import_module(node.module or "")
+                    if not hasattr(module, alias.name):
+                        importlib.import_module(f"{node.module}.{alias.name}")
 
 
 @each_notebook
@@ -73,8 +79,8 @@ def test_each_line_of_the_parameters_cell_is_one_that_papermill_reads_whole(path
 
 @each_notebook
 def test_the_parameters_cell_has_the_fields_of_the_model(path: Path) -> None:
-    module = importlib.import_module(f"rlnb.params.{path.stem}")
-    model = getattr(module, "".join(part.title() for part in path.stem.split("_")) + "Params")
+    module, _, name = MODELS[path.stem].partition(":")
+    model = getattr(importlib.import_module(module), name)
     expected = {"profile": "str"}
     for name, field in model.model_fields.items():
         expected[name] = "dict" if hasattr(field.annotation, "model_fields") else field.annotation.__name__
@@ -102,7 +108,13 @@ def test_the_gallery_shows_the_notebooks_as_they_are(path: Path) -> None:
     assert all(output.output_type != "error" for cell in shown for output in cell.outputs)
 
 
-@each_notebook
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow)
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_notebook_runs_under_nbval_at_its_tiny_profile(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / path.name
     parameters = {"profile": "tiny", "output_dir": str(tmp_path / "run")}
@@ -112,11 +124,11 @@ def test_a_notebook_runs_under_nbval_at_its_tiny_profile(path: Path, tmp_path: P
         *("--nbval-lax", "--nbval-current-env"),
         *("--nbval-cell-timeout=300", "--nbval-kernel-startup-timeout=120"),
     ]
-    done = subprocess.run(
+    finished = subprocess.run(
         [*command, str(copy)],
         cwd=ROOT, capture_output=True, text=True, timeout=600, env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:]
+    assert finished.returncode == 0, finished.stdout[-4000:]
 
 
 def start_run(out: Path, *, steps: int) -> "subprocess.Popen[str]":
@@ -143,7 +155,7 @@ def test_a_run_stopped_by_sigterm_in_mid_training_goes_on_where_it_stopped(tmp_p
     with start_run(out, steps=20) as run:
         said = run.communicate(timeout=300)[0]
     assert run.returncode == 0, said
-    assert f"20 steps; going on from {out}/checkpoints/checkpoint-{stopped_at}" in said
+    assert f"20 steps, resuming from {out}/checkpoints/checkpoint-{stopped_at}" in said
     # The held-out tasks were measured before the first step and after the last.
     assert [row["step"] for row in read_metrics(out / "metrics.jsonl")] == list(range(21))
     assert json.loads((out / "status.json").read_text())["state"] == "done"

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
+from refusals import NOTEBOOK
 
+from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.params import load_params
-from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
-
-NOTEBOOK = "grpo_code_execution"
 
 
 @pytest.fixture

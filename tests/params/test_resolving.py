@@ -4,16 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
+from refusals import refused, table, with_cell, with_environment
 
-from rlnb.errors import ParamsError
+from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.machine import Machine, installed_version, recommend
-from rlnb.params import asks_network, check_machine, describe, load_params, resolve
-from rlnb.params.grpo_code_execution import GrpoCodeExecutionParams
+from rlnb.params import asks_network, check_machine, describe_params, resolve
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
 V100 = Machine("v100", "Tesla V100", (7, 0), 32.0, 8, "slurm", "reachable")
 A100 = Machine("a100", "NVIDIA A100", (8, 0), 80.0, 16, "workstation", "reachable")
 GB10 = Machine("gb10", "NVIDIA GB10", (12, 1), 119.6, 20, "workstation", "reachable")
+MACHINES = (CPU, V100, A100, GB10)
 
 
 def recommended(machine: Machine):
@@ -33,24 +35,23 @@ def test_every_auto_becomes_what_is_recommended(no_login):
     assert (model.engine, model.load_in_4bit) == ("transformers", False)
     assert resolved.training.gradient_checkpointing is True
     assert resolved.tracking.wandb == "disabled"
-    assert [row.field for row in describe(resolved) if row.value == "'auto'"] == ["training.resume"]
+    assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == ["training.resume"]
 
 
 def test_a_value_that_was_given_stays(no_login):
     given = {"model": {"id": "me/mine", "dtype": "float32"}, "training": {"gradient_checkpointing": False}}
-    params = load_params("grpo_code_execution", profile="default", overrides=given, environ={})
-    resolved = resolve(params, recommended(A100), environ=no_login)
+    resolved = resolve(with_cell(given), recommended(A100), environ=no_login)
     assert (resolved.model.id, resolved.model.dtype) == ("me/mine", "float32")
     assert resolved.training.gradient_checkpointing is False
-    sources = {row.field: row.source for row in describe(resolved)}
+    sources = {row.field: row.source for row in describe_params(resolved)}
     assert (sources["model.dtype"], sources["model.attention"]) == ("parameters cell", "auto")
 
 
 def test_resolving_leaves_the_original_as_it_was(no_login):
-    params = load_params("grpo_code_execution", profile="default", environ={})
-    before = describe(params)
+    params = with_environment()
+    before = describe_params(params)
     resolve(params, recommended(A100), environ=no_login)
-    assert describe(params) == before
+    assert describe_params(params) == before
 
 
 @pytest.mark.parametrize(
@@ -75,66 +76,35 @@ def test_a_login_in_netrc_counts_as_a_key(no_login):
 
 
 @pytest.mark.parametrize(
-    ("given", "machine", "expected"),
-    [
-        (
-            {"model": {"dtype": "bfloat16"}},
-            V100,
-            "model.dtype = 'bfloat16' is not computed by Tesla V100; write float16",
-        ),
-        ({"model": {"dtype": "float16"}}, CPU, "model.dtype = 'float16' trains on GPUs only; write float32"),
-        ({"model": {"load_in_4bit": True}}, CPU, "model.load_in_4bit = true needs a CUDA GPU; write false"),
-        (
-            {"model": {"engine": "unsloth"}},
-            CPU,
-            "model.engine = 'unsloth' needs a CUDA GPU; write transformers",
-        ),
-        (
-            {"model": {"attention": "flash_attention_2"}},
-            V100,
-            "model.attention = 'flash_attention_2' does not work on Tesla V100; write sdpa",
-        ),
-        (
-            {"model": {"attention": "flash_attention_2"}},
-            GB10,
-            "model.attention = 'flash_attention_2' does not work on NVIDIA GB10; write sdpa",
-        ),
-        (
-            {"vllm": {"enabled": True}},
-            CPU,
-            "vllm.enabled = true does not work on a CPU; write false, or vllm.mode = server",
-        ),
-        (
-            {"vllm": {"enabled": True}, "model": {"engine": "unsloth"}},
-            GB10,
-            "vllm.enabled = true is switched off by unsloth on NVIDIA GB10; "
-            "write false, or model.engine = transformers",
-        ),
-        (
-            {"tracking": {"wandb": "online"}},
-            A100,
-            "tracking.wandb = 'online' needs a key; "
-            "set WANDB_API_KEY, in .env for instance, or write offline",
-        ),
-    ],
+    "given, said",
+    table("""
+v100 model: {dtype: bfloat16} => model.dtype = 'bfloat16' is not computed by Tesla V100; write float16
+cpu model: {dtype: float16} => model.dtype = 'float16' trains on GPUs only; write float32
+cpu model: {load_in_4bit: true} => model.load_in_4bit = true needs a CUDA GPU; write false
+cpu model: {engine: unsloth} => model.engine = 'unsloth' needs a CUDA GPU; write transformers
+v100 model: {attention: flash_attention_2} => model.attention = 'flash_attention_2' does not work on
+  Tesla V100; write sdpa
+gb10 model: {attention: flash_attention_2} => model.attention = 'flash_attention_2' does not work on
+  NVIDIA GB10; write sdpa
+cpu vllm: {enabled: true} => vllm.enabled = true does not work on a CPU; write false, or vllm.mode = server
+gb10 {vllm: {enabled: true}, model: {engine: unsloth}} => vllm.enabled = true is switched off by unsloth on
+  NVIDIA GB10; write false, or model.engine = transformers
+a100 tracking: {wandb: online} => tracking.wandb = 'online' needs a key; set WANDB_API_KEY, in .env for
+  instance, or write offline
+a100 model: {load_in_4bit: true} => model.load_in_4bit = true needs bitsandbytes, which is not installed;
+  run ./setup.sh cuda
+"""),
 )
-def test_what_a_machine_cannot_do_is_refused_with_the_remedy(no_login, given, machine, expected):
-    with pytest.raises(ParamsError) as refused:
-        check_machine(GrpoCodeExecutionParams(**given), machine, environ=no_login)
-    assert str(refused.value) == f"default: {expected}"
-
-
-def test_four_bits_need_bitsandbytes(no_login):
-    if installed_version("bitsandbytes") is not None:
+def test_what_a_machine_cannot_do_is_refused_with_the_remedy(no_login, given, said):
+    name, _, text = given.partition(" ")
+    if "bitsandbytes" in said and installed_version("bitsandbytes") is not None:
         pytest.skip("bitsandbytes is installed here")
-    with pytest.raises(ParamsError) as refused:
-        check_machine(GrpoCodeExecutionParams(model={"load_in_4bit": True}), A100, environ=no_login)
-    assert str(refused.value) == (
-        "default: model.load_in_4bit = true needs bitsandbytes, which is not installed; run ./setup.sh cuda"
-    )
+    params = GrpoCodeExecutionParams(**yaml.safe_load(text))
+    machine = next(machine for machine in MACHINES if machine.name == name)
+    assert refused(check_machine, params, machine, environ=no_login) == f"default: {said}"
 
 
-@pytest.mark.parametrize("machine", [CPU, V100, A100, GB10])
+@pytest.mark.parametrize("machine", MACHINES)
 def test_what_is_recommended_is_never_refused(no_login, machine):
     resolved = resolve(GrpoCodeExecutionParams(), recommended(machine), environ=no_login)
     check_machine(resolved, machine, environ=no_login)
@@ -158,33 +128,24 @@ def test_the_network_is_asked_for_only_where_a_run_may_need_it(no_login, given, 
     assert asks_network(params, environ=no_login | {"WANDB_API_KEY": key}) is asks
 
 
-OFFLINE = replace(CPU, hub="unreachable")
-
-
 @pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        (
-            {"model": {"id": "me/mine", "cache_dir": "cache"}},
-            "parameters cell: model.id = 'me/mine' is not in cache and the hub cannot be reached; "
-            "copy it there or write embedded",
-        ),
-        (
-            {"model": {"id": "tiny"}, "tasks": {"source": "mbpp"}},
-            "parameters cell: tasks.source = 'mbpp' cannot be had: the hub cannot be reached; "
-            "set tasks.mbpp_path to a copy, or write builtin",
-        ),
-    ],
+    "given, said",
+    table("""
+{model: {id: me/mine, cache_dir: cache}, tasks: {source: builtin}} => model.id = 'me/mine' is not in cache
+  and the hub cannot be reached; copy it there or write embedded
+{model: {id: tiny}, tasks: {source: mbpp}} => tasks.source = 'mbpp' is not available: the hub cannot be
+  reached; set tasks.mbpp_path to a copy, or write builtin
+"""),
 )
-def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypatch, given, reason):
+def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypatch, given, said):
     monkeypatch.chdir(tmp_path)
-    given = {"tasks": {"source": "builtin"}} | given
-    params = load_params("grpo_code_execution", profile="default", overrides=given, environ={})
-    environ = {"HF_HOME": str(tmp_path)}
+    params, environ, offline = (
+        with_cell(yaml.safe_load(given)),
+        {"HF_HOME": "."},
+        replace(CPU, hub="unreachable"),
+    )
     check_machine(params, CPU, environ=environ)
-    with pytest.raises(ParamsError) as refused:
-        check_machine(params, OFFLINE, environ=environ)
-    assert str(refused.value) == reason
+    assert refused(check_machine, params, offline, environ=environ) == f"parameters cell: {said}"
     (tmp_path / "cache" / "models--me--mine").mkdir(parents=True)
     (tmp_path / "datasets" / "google-research-datasets___mbpp").mkdir(parents=True)
-    check_machine(params, OFFLINE, environ=environ)
+    check_machine(params, offline, environ=environ)

@@ -6,7 +6,7 @@ too, where neither system calls nor files are restricted: machine and verdict st
 
 from rlnb.sandbox import Limits
 
-LIMITS = Limits(cpu_seconds=0.5, memory_mib=256)
+LIMITS = Limits(cpu_seconds=0.25, memory_mib=256)
 ERROR = ("runtime_error",)
 TIMEOUT = ("timeout",)
 MEMORY = ("memory_exceeded", "runtime_error")

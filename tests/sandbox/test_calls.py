@@ -6,7 +6,7 @@ import time
 import pytest
 
 from rlnb.errors import SandboxUnavailable
-from rlnb.sandbox import Limits, Sandbox, check_tests
+from rlnb.sandbox import Limits, Sandbox, calls, check_tests
 
 FAST = Limits(cpu_seconds=0.4, memory_mib=128)  # little memory is filled long before the time is up
 
@@ -256,8 +256,9 @@ def f(x):
 
 
 @pytest.mark.parametrize("name", SILENT)
-def test_the_fault_is_the_programs_if_it(name, sandbox):
+def test_the_fault_is_the_programs_if_it(name, sandbox, monkeypatch):
     """And not the sandbox's, which would leave it out of all rates and in the end stop the run."""
+    monkeypatch.setattr(calls, "EXIT_SECONDS", 0.3)
     started = time.monotonic()
     verdict = check_tests(
         sandbox, SILENT[name], ["assert f(2) == 4"], functions=["f"], limits=Limits(cpu_seconds=0.5)
@@ -266,7 +267,8 @@ def test_the_fault_is_the_programs_if_it(name, sandbox):
     assert time.monotonic() - started < 15
 
 
-def test_a_program_that_does_not_end_after_its_calls_is_ended(sandbox):
+def test_a_program_that_does_not_end_after_its_calls_is_ended(sandbox, monkeypatch):
+    monkeypatch.setattr(calls, "EXIT_SECONDS", 0.3)
     program = "import atexit, time\natexit.register(time.sleep, 99)\ndef f(x): return 2 * x"
     started = time.monotonic()
     assert check_tests(sandbox, program, ["assert f(2) == 4"], functions=["f"]).passed

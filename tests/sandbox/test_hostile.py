@@ -148,7 +148,7 @@ def test_no_program_tells_the_next_one_anything_by(name, without, tmp_path):
     victim = tmp_path / "victim"
     victim.touch()
     tells, reads = (program.format(victim=str(victim)) for program in PAIRS[name])
-    with open_sandbox(require="standard", without=without) as sandbox:
+    with Sandbox(num_workers=1, require="standard", without=without) as sandbox:
         assert sandbox.run(tells).status == "ok"
         assert sandbox.run(reads).stdout == "False\n"
 
@@ -171,9 +171,8 @@ def test_a_program_that_makes_very_many_folders_holds_up_nobody():
         started = time.monotonic()
         assert sandbox.run(flood, limits=Limits(cpu_seconds=1.5)).status == "timeout"
         assert sandbox.run("print(1)").stdout == "1\n"
-        assert (
-            time.monotonic() - started < 12
-        )  # 4 s of wall time, and twice 2 s until its keeper is left alone
+        # 4 s of wall time, and twice 2 s until its keeper is left alone; removing the folders takes a minute.
+        assert time.monotonic() - started < 20
 
 
 def test_a_signal_to_its_group_reaches_nobody_else(basic):

@@ -16,7 +16,7 @@ import pytest
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox import Limits, Rerun, Reruns
-from rlnb.sandbox.reruns import difference_of, variation_of
+from rlnb.sandbox.reruns import describe_difference, make_variation
 
 LIMITS = Limits(cpu_seconds=1.0)
 TRAPS = {
@@ -195,7 +195,7 @@ def test_between_any_two_of_the_first_six_every_part_of_the_time_differs():
     for _ in range(2000):
         now = datetime(2025, 1, 1) + timedelta(seconds=chance.uniform(0, 15 * 365 * 86400))
         for zone_seconds in (0, 3600):
-            variations = [variation_of(index) for index in range(6)]
+            variations = [make_variation(index) for index in range(6)]
             moments = [
                 now + timedelta(seconds=one.clock_shift_seconds + zone_seconds * one.hash_seed)
                 for one in variations
@@ -212,7 +212,7 @@ def test_the_interpreters_show_it(reruns):
 
 
 def test_all_shifts_and_seeds_differ_and_years_stay_writable():
-    variations = [variation_of(index) for index in range(24)]
+    variations = [make_variation(index) for index in range(24)]
     assert len({one.clock_shift_seconds for one in variations}) == 24
     assert [one.hash_seed for one in variations] == list(range(1, 25))
     for now in (datetime(2025, 1, 1), datetime(2040, 1, 1)):
@@ -267,7 +267,7 @@ def test_limits_of_a_call_hold_instead_of_the_general_ones(reruns):
     ],
 )
 def test_a_difference_is_told_from_the_line_or_the_place_where_it_begins(first, other, sentence):
-    assert difference_of(first, other) == sentence
+    assert describe_difference(first, other) == sentence
 
 
 def test_with_fewer_layers_the_machine_is_hidden_all_the_same():

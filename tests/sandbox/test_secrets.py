@@ -1,9 +1,9 @@
 """What a program leaves for the next one in the interpreter that forks both: nothing."""
 
-from rlnb.rewards.code_execution import judge
+from rlnb.code_execution.reward import judge
+from rlnb.code_execution.tasks import Task
+from rlnb.code_execution.tasks import Test as Case
 from rlnb.sandbox import Limits, Sandbox
-from rlnb.tasks import Task
-from rlnb.tasks import Test as Case
 
 SEARCH = """
 first, second = b"printed-by-", b"another-one"
@@ -55,7 +55,8 @@ print("x")
 
 def test_one_right_program_does_not_make_the_others_of_its_group_right():
     task = Task("t", "t", 1, "f", "x", "Double it.", Case((1,), 2), (Case((3,), 6), Case((4,), 8)))
-    with Sandbox(num_workers=1) as sandbox:
+    with Sandbox(Limits(cpu_seconds=0.5), num_workers=1) as sandbox:
         programs = ["def f(x): return 2 * x\nprint(f(1))", PEEK, PEEK]
-        judged = judge([f"```python\n{one}\n```" for one in programs], [task] * 3, [""] * 3, sandbox)
-    assert [one.passed for one in judged] == [True, False, False]
+        completions = [f"```python\n{program}\n```" for program in programs]
+        judgements = judge(completions, [task] * 3, [""] * 3, sandbox)
+    assert [judgement.passed for judgement in judgements] == [True, False, False]

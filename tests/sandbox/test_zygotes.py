@@ -225,7 +225,7 @@ def test_a_user_who_may_start_few_threads_goes_on(as_another_user):
     lines = as_another_user(LITTLE).splitlines()
     assert lines[0] == "['killed', 'killed', 'killed'] 1"
     assert lines[1] == (
-        "SandboxUnavailable sandbox: the system starts no more threads for this user (can't start new "
+        "SandboxUnavailable sandbox: the system starts no further threads for this user (can't start new "
         "thread); end other processes, raise `ulimit -u`, or lower sandbox.num_workers"
     )
 
@@ -240,7 +240,7 @@ def test_where_proc_is_another_namespaces_threads_cannot_be_counted_and_that_is_
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if "unshare" in done.stderr:
         pytest.skip(f"this user may make no namespace: {done.stderr}")
-    assert done.stdout == ("/proc is another namespace's, so threads cannot be counted; mount it anew\n"), (
+    assert done.stdout == ("/proc is another namespace's, so threads cannot be counted; mount it again\n"), (
         done.stderr
     )
 

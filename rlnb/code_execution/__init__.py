@@ -1,0 +1,1 @@
+"""GRPO on executed code: `notebooks/grpo_code_execution.ipynb`."""

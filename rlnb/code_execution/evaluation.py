@@ -1,0 +1,127 @@
+"""Measure how well a policy writes programs for held-out tasks, sampled and greedy."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from rlnb.code_execution.params import GrpoCodeExecutionParams
+from rlnb.code_execution.prompts import build_prompt
+from rlnb.code_execution.reward import Judgement, RewardFunction, compute_reward, judge
+from rlnb.code_execution.tasks import Task
+from rlnb.policy import Policy, generate
+from rlnb.sandbox import Sandbox
+
+MEASURES = ("reward", "pass_rate_sampled", "pass_rate_greedy")
+
+
+@dataclass(frozen=True)
+class JudgedAnswer:
+    """One judged completion. split: "known" or "new"; greedy: decoded at temperature 0."""
+
+    task: Task
+    split: str
+    greedy: bool
+    completion: str
+    judgement: Judgement
+
+
+@dataclass(frozen=True)
+class ProgramEvaluation:
+    """An evaluation on held-out tasks by split, with the same tasks, prompts and seeds at each call.
+
+    Each task gets `evaluation.num_samples` sampled completions, none at temperature 0, and a greedy one.
+    """
+
+    params: GrpoCodeExecutionParams
+    splits: Mapping[str, Sequence[Task]]
+    sandbox: Sandbox
+
+    def __call__(
+        self, policy: Policy, *, num_questions: int, progress: Callable[[int, int], None] | None = None
+    ) -> list[JudgedAnswer]:
+        """Judge the policy on the first `num_questions` tasks of each split; keeps the random state.
+
+        progress: called with the number of completions written and their total.
+        """
+        tasks = [(split, task) for split, members in self.splits.items() for task in members[:num_questions]]
+        wording, sampling = self.params.tasks, self.params.evaluation
+        prompts = [
+            build_prompt(task, wording.prompt, policy.tokenizer, printed_example=wording.printed_example)
+            for _, task in tasks
+        ]
+        modes = [(True, 1)] + ([(False, sampling.num_samples)] if sampling.temperature else [])
+        total = sum(repeats for _, repeats in modes) * len(tasks)
+        answers: list[JudgedAnswer] = []
+
+        def count(num_done: int, _: int) -> None:
+            if progress:
+                progress(len(answers) + num_done, total)
+
+        for greedy, repeats in modes:
+            rows = [index for index in range(len(tasks)) for _ in range(repeats)]
+            completions = generate(
+                policy,
+                [prompts[row].text for row in rows],
+                max_new_tokens=self.params.training.max_completion_length,
+                temperature=0.0 if greedy else sampling.temperature,
+                progress=count,
+            )
+            judgements = judge(
+                completions,
+                [tasks[row][1] for row in rows],
+                [prompts[row].prefix for row in rows],
+                self.sandbox,
+                limits=replace(self.sandbox.limits, cpu_seconds=sampling.timeout_seconds),
+            )
+            for row, completion, judgement in zip(rows, completions, judgements, strict=True):
+                split, task = tasks[row]
+                answers.append(JudgedAnswer(task, split, greedy, completion, judgement))
+        return answers
+
+
+def measure(
+    answers: Sequence[JudgedAnswer], reward: RewardFunction
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return {measure: {split: {task id: mean}}} of MEASURES, for `rlnb.results.compare`.
+
+    The reward is that of sampled completions, of greedy ones where none was sampled. Completions that the
+    sandbox failed to run are left out, and so is a task without any other.
+    """
+    values: dict[str, dict[str, dict[str, list[float]]]] = {
+        name: defaultdict(lambda: defaultdict(list)) for name in MEASURES
+    }
+    sampled_any = any(not answer.greedy for answer in answers)
+    for answer in answers:
+        earned = compute_reward(answer.judgement, reward)
+        if earned is None:
+            continue
+        pass_rate = "pass_rate_greedy" if answer.greedy else "pass_rate_sampled"
+        values[pass_rate][answer.split][answer.task.id].append(float(answer.judgement.passed))
+        if not (answer.greedy and sampled_any):
+            values["reward"][answer.split][answer.task.id].append(earned)
+    return {
+        name: {split: {task: fmean(each) for task, each in tasks.items()} for split, tasks in splits.items()}
+        for name, splits in values.items()
+    }
+
+
+def heldout_metrics(answers: Sequence[JudgedAnswer], reward: RewardFunction) -> dict[str, float]:
+    """Return the means over tasks under their metric names, `heldout/<split>/<measure>`."""
+    return {
+        f"heldout/{split}/{name}": sum(tasks.values()) / len(tasks)
+        for name, splits in measure(answers, reward).items()
+        for split, tasks in splits.items()
+    }
+
+
+def answer_record(answer: JudgedAnswer) -> dict[str, object]:
+    """Return an answer as plain data for results.json."""
+    return {
+        "task": answer.task.id,
+        "split": answer.split,
+        "greedy": answer.greedy,
+        "completion": answer.completion,
+        "outcome": answer.judgement.outcome,
+        "results": answer.judgement.results,
+    }

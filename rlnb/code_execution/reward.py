@@ -1,0 +1,193 @@
+"""Judge programs: what happened when a completion's code ran, and whether it is right.
+
+A completion is judged twice: once as a script, as its writer meant it, and once followed by calls of its
+function, whose results are compared in this process. The expected results are never sent to the program's
+process, so nothing that it prints can make a wrong function right. At the sandbox's level "basic" reads are
+not restricted: a program can search the disk for their source (`rlnb.code_execution.families`, a file of
+tasks); from "standard" on it cannot.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rlnb.code_execution.tasks import Task
+from rlnb.policy.prompts import completion_text
+from rlnb.run.metrics import STATUSES
+from rlnb.sandbox import Execution, FailureCount, Limits, Sandbox
+from rlnb.sandbox.plain_values import equal_to
+from rlnb.source_code.extraction import extract_code
+
+MARK = "#rlnb-result "
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What became of one completion.
+
+    code: its program, None where there is none. outcome: one of `rlnb.run.metrics.STATUSES`. execution: of
+    the script, None without code. results: for each test True, False (wrong) or None (error, or not reached).
+    """
+
+    code: str | None
+    outcome: str
+    execution: Execution | None
+    results: tuple[bool | None, ...]
+
+    @property
+    def ran(self) -> bool:
+        """Whether the script ended without an error."""
+        return self.outcome in ("ok_with_output", "ok_without_output")
+
+    @property
+    def answered(self) -> bool:
+        """Whether the script ran and its function returned something, right or wrong, in every test."""
+        return self.ran and bool(self.results) and None not in self.results
+
+    @property
+    def passed(self) -> bool:
+        """Whether the script ran and every test passed; there is at least one.
+
+        Right results alone are not enough: the calls after a script can complete a script that is broken.
+        """
+        return self.answered and all(self.results)
+
+
+RewardFunction = Callable[[Judgement], float]
+
+
+# `builtins` is imported because a program may define its own `print` or `repr`. A subclass of dict is printed
+# as the dict that it equals.
+CALLS = """
+
+import builtins as __builtins
+for __arguments in {arguments!r}:
+    try:
+        __result = {function}(*__arguments)
+        __result = __builtins.dict(__result) if __builtins.isinstance(__result, __builtins.dict) else __result
+        __result = " ".join(__builtins.repr(__result).splitlines())
+    except __builtins.Exception:
+        __result = ""
+    __builtins.print({mark!r} + __result, file=__builtins.__import__("sys").__stdout__)
+"""
+
+
+def with_calls(code: str, task: Task) -> str:
+    """Return the program followed by calls of its function, one per test, each printing a marked line."""
+    arguments = [test.arguments for test in task.tests]
+    return code + CALLS.format(arguments=arguments, function=task.function, mark="\n" + MARK)
+
+
+def check_results(execution: Execution, task: Task) -> tuple[bool | None, ...]:
+    """Return for each test whether the printed result is the expected one; None where none was printed.
+
+    The last marked lines count, so that marks printed by the program itself do not shift the others. A
+    program that forges marks gains nothing: it knows the calls, as any function does, not the answers.
+    """
+    printed = [line[len(MARK) :] for line in execution.stdout.split("\n") if line.startswith(MARK)]
+    printed = printed[-len(task.tests) :] if execution.status == "ok" else printed[: len(task.tests)]
+    printed += [""] * (len(task.tests) - len(printed))
+    return tuple(
+        None if not text else equal_to(text, test.expected)
+        for text, test in zip(printed, task.tests, strict=True)
+    )
+
+
+def judge(
+    completions: Sequence[str],
+    tasks: Sequence[Task],
+    prefixes: Sequence[str],
+    sandbox: Sandbox,
+    *,
+    limits: Limits | None = None,
+) -> list[Judgement]:
+    """Judge completions[i] as an answer to tasks[i] whose prompt ends in prefixes[i].
+
+    Each distinct program runs once. Where the sandbox failed in either run, the outcome is "sandbox_error".
+    """
+    codes = [extract_code(text, prefix=prefix) for text, prefix in zip(completions, prefixes, strict=True)]
+    called = [with_calls(code, task) if code else None for code, task in zip(codes, tasks, strict=True)]
+    programs = list(dict.fromkeys(program for program in [*codes, *called] if program is not None))
+    executions = dict(zip(programs, sandbox.run_many(programs, limits=limits), strict=True))
+    judgements = []
+    for code, program, task in zip(codes, called, tasks, strict=True):
+        if code is None or program is None:
+            judgements.append(Judgement(None, "no_code", None, (None,) * len(task.tests)))
+            continue
+        script, calls = executions[code], executions[program]
+        if calls.status == "sandbox_error":
+            script = calls
+        outcome: str = script.status
+        if outcome == "ok":
+            outcome = "ok_with_output" if script.stdout.strip() else "ok_without_output"
+        judgements.append(Judgement(code, outcome, script, check_results(calls, task)))
+    return judgements
+
+
+class CodeReward:
+    """A reward function for TRL that judges completions in a sandbox and pays them by `reward`.
+
+    The dataset has the columns `prompt`, `task_id` and `prefix`. Completions that the sandbox failed to run
+    get None, so TRL leaves them out of their group. `seconds` counts the time spent here. Raises
+    SandboxUnavailable when more than 1% of the programs failed because of the sandbox.
+    """
+
+    __name__ = "code"
+
+    def __init__(self, tasks: Sequence[Task], sandbox: Sandbox, *, reward: RewardFunction) -> None:
+        self.tasks = {task.id: task for task in tasks}
+        self.sandbox = sandbox
+        self.reward = reward
+        self.seconds = 0.0
+        self.failures = FailureCount()
+
+    def __call__(
+        self,
+        *,
+        completions: Sequence[str],
+        task_id: Sequence[str],
+        prefix: Sequence[str],
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list[object]], None] | None = None,
+        **_: object,
+    ) -> list[float | None]:
+        """Return one reward per completion. TRL's other columns are accepted and not used."""
+        started = time.perf_counter()
+        tasks = [self.tasks[name] for name in task_id]
+        judgements = judge(
+            [completion_text(completion) for completion in completions], tasks, prefix, self.sandbox
+        )
+        rewards = [compute_reward(judgement, self.reward) for judgement in judgements]
+        failed = [judgement for judgement in judgements if judgement.outcome == "sandbox_error"]
+        errors = [judgement.execution.error if judgement.execution else "" for judgement in failed]
+        self.failures.add(len(judgements), errors)
+        seconds = time.perf_counter() - started
+        self.seconds += seconds
+        if log_metric:
+            for name, value in batch_metrics(judgements, rewards).items():
+                log_metric(name, value)
+            log_metric("time/reward_seconds", seconds)
+        if log_extra:
+            log_extra("outcome", [judgement.outcome for judgement in judgements])
+            log_extra("passed", [judgement.passed for judgement in judgements])
+        return rewards
+
+
+def compute_reward(judgement: Judgement, reward: RewardFunction) -> float | None:
+    """Return the reward of a judgement, None where the sandbox failed: that is not the program's fault."""
+    return None if judgement.outcome == "sandbox_error" else reward(judgement)
+
+
+def batch_metrics(judgements: Sequence[Judgement], rewards: Sequence[float | None]) -> dict[str, float]:
+    """Return a batch's mean reward, programs that ran, pass rate, and the share of each outcome."""
+    paid = [reward for reward in rewards if reward is not None]
+    counts = Counter(judgement.outcome for judgement in judgements)
+    shares = {f"status/{outcome}_share": counts[outcome] / len(judgements) for outcome in STATUSES}
+    return {
+        "reward/avg_batch_reward": sum(paid) / len(paid) if paid else math.nan,
+        "reward/successful_predictions_count": float(counts["ok_with_output"] + counts["ok_without_output"]),
+        "reward/pass_rate": sum(judgement.passed for judgement in judgements) / len(judgements),
+        **shares,
+    }

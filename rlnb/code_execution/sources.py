@@ -1,0 +1,201 @@
+"""Load tasks from the built-in families, MBPP, or a file. Each source gives the same three splits."""
+
+import ast
+import keyword
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, StrictInt, StrictStr
+
+from rlnb.code_execution.families import NEW_FAMILIES, builtin_tasks
+from rlnb.code_execution.tasks import Task, Test, split_tasks
+from rlnb.errors import ParamsError
+from rlnb.json_records import Record, check_record, read_records
+from rlnb.mbpp.problems import SPLITS, Problem, load_mbpp, parse_problem
+from rlnb.source_code.extraction import parse
+
+KNOWN_SHARE = 0.3
+MBPP_SPLITS = {"train": SPLITS["train"], "known": SPLITS["validation"], "new": SPLITS["test"]}
+
+
+def load_tasks(
+    source: str,
+    *,
+    levels: tuple[int, ...] = (1, 2, 3),
+    mbpp_path: str = "",
+    jsonl_path: str = "",
+    seed: int = 42,
+) -> dict[str, list[Task]]:
+    """Return the splits "train", "known" and "new" of a source; the arguments are those of `TasksParams`.
+
+    builtin: "known" holds out tasks of trained families, "new" whole families; the same for every seed, so
+    that runs can be compared. mbpp: the published ranges of task ids. jsonl: each record's "split" where it
+    has one, else "known" holds out tasks by the seed. Levels select built-in tasks and those of a file.
+    Raises ParamsError for a file that cannot be read, an invalid record, and a source without training tasks.
+    """
+    if source == "builtin":
+        return split_tasks(builtin_tasks(levels), new_families=NEW_FAMILIES, known_share=KNOWN_SHARE, seed=0)
+    if source == "mbpp":
+        problems = load_mbpp("hub", path=mbpp_path)
+        tasks = mbpp_tasks(problems.problems.values())
+        splits = {
+            name: [tasks[task_id] for task_id in ids if task_id in tasks] for name, ids in MBPP_SPLITS.items()
+        }
+        if not splits["train"]:
+            raise ParamsError(
+                f"{problems.source}: no task_id is of MBPP's train split, 601 to 974; add such tasks"
+            )
+        return splits
+    if source == "jsonl":
+        splits = file_tasks(read_records(Path(jsonl_path)), levels, seed=seed)
+        if not splits["train"]:
+            raise ParamsError(
+                f"{jsonl_path}: no task of tasks.levels = {list(levels)} is in split 'train'; "
+                "add some, or allow more levels"
+            )
+        return splits
+    raise ParamsError(f"tasks.source = {source!r} is unknown; write 'builtin', 'mbpp' or 'jsonl'")
+
+
+def mbpp_tasks(problems: Iterable[Problem]) -> dict[int, Task]:
+    """Return the tasks by MBPP's task_id, without those whose asserts are not `f(literals) == literal`."""
+    tasks = {problem.task_id: mbpp_task(problem) for problem in problems}
+    return {task_id: task for task_id, task in tasks.items() if task is not None}
+
+
+def file_tasks(records: Iterable[Record], levels: tuple[int, ...], *, seed: int) -> dict[str, list[Task]]:
+    """Return the splits of a file's tasks, which may have MBPP's format or our own."""
+    splits: dict[str, list[Task]] = {"train": [], "known": [], "new": []}
+    undecided: list[Task] = []
+    seen: dict[str, str] = {}
+    for place, record in records:
+        is_mbpp = isinstance(record, Mapping) and "test_list" in record
+        task = check_record(parse_mbpp_task if is_mbpp else parse_task, place, record)
+        if task is None:
+            continue
+        if task.id in seen:
+            raise ParamsError(
+                f"{place}: id {task.id!r} is already used at {seen[task.id]}; give each task its own"
+            )
+        seen[task.id] = place
+        split = record.get("split") if isinstance(record, Mapping) else None
+        if split not in (None, *splits):
+            raise ParamsError(f"{place}: split = {split!r} is unknown; write 'train', 'known' or 'new'")
+        if task.level in levels:
+            (undecided if split is None else splits[split]).append(task)
+    drawn = split_tasks(undecided, new_families=(), known_share=KNOWN_SHARE, seed=seed)
+    return {name: splits[name] + drawn[name] for name in splits}
+
+
+class TestRecord(BaseModel):
+    arguments: tuple[object, ...]
+    expected: object
+
+
+class TaskRecord(BaseModel):
+    """A record of our own format, which docs/architecture.md describes."""
+
+    tests: tuple[TestRecord, ...]
+    id: object
+    family: object = "file"
+    level: StrictInt = 1
+    function: StrictStr
+    parameters: StrictStr
+    statement: StrictStr
+
+
+def parse_task(record: Mapping[str, object]) -> Task:
+    """Return the task of a record of our own format. The first test is the prompt's example."""
+    fields = TaskRecord.model_validate(record)
+    tests = [Test(test.arguments, test.expected) for test in fields.tests]
+    if len(tests) < 2:
+        raise ValueError("tests must hold at least 2; the first is the prompt's example")
+    if any(not is_literal(test.arguments) or not is_literal(test.expected) for test in tests):
+        raise ValueError("tests hold a number that is not finite; write finite ones")
+    if not fields.function.isidentifier() or keyword.iskeyword(fields.function):
+        raise ValueError(f"function = {fields.function!r} is not a name")
+    if not is_signature(fields.parameters):
+        raise ValueError(f"parameters = {fields.parameters!r} are not the inside of a signature, on one line")
+    return Task(
+        id=str(fields.id),
+        family=str(fields.family),
+        level=fields.level,
+        function=fields.function,
+        parameters=fields.parameters,
+        statement=fields.statement,
+        example=tests[0],
+        tests=tuple(tests[1:]),
+    )
+
+
+def is_literal(value: object) -> bool:
+    """Return whether a value survives as source text; NaN and infinities do not."""
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except ValueError:
+        return False
+    except SyntaxError as error:  # too deep for the parser
+        raise ValueError("tests are nested too deeply") from error
+
+
+def is_signature(parameters: str) -> bool:
+    """Return whether a text is the parameters of one `def` and nothing else. Raises SyntaxError."""
+    source = f"def f({parameters}): pass"
+    body = ast.parse(source).body
+    function = body[0]
+    return (
+        len(body) == 1
+        and isinstance(function, ast.FunctionDef)
+        and function.returns is None
+        and isinstance(function.body[0], ast.Pass)
+        and (function.end_lineno, function.end_col_offset) == (1, len(source.encode()))
+    )
+
+
+def parse_mbpp_task(record: Mapping[str, object]) -> Task | None:
+    return mbpp_task(parse_problem(record))
+
+
+def mbpp_task(problem: Problem) -> Task | None:
+    """Return the task of a problem, None unless each assert compares one call with a literal.
+
+    The first assert is the prompt's example.
+    """
+    if problem.setup or problem.imports:
+        return None
+    calls = [literal_call(test) for test in problem.tests]
+    usable = [call for call in calls if call is not None]
+    if len(usable) < len(calls) or len(usable) < 2 or len({name for name, _ in usable}) > 1:
+        return None
+    function = usable[0][0]
+    tests = [test for _, test in usable]
+    return Task(
+        id=f"mbpp-{problem.task_id}",
+        family="mbpp",
+        level=1,
+        function=function,
+        parameters=find_parameters(problem.code, function),
+        statement=problem.text,
+        example=tests[0],
+        tests=tuple(tests[1:]),
+    )
+
+
+def literal_call(assertion: str) -> tuple[str, Test] | None:
+    """Return (function, test) of `assert f(literals) == literal`, else None."""
+    try:
+        match ast.parse(assertion.strip()).body[0]:
+            case ast.Assert(ast.Compare(ast.Call(ast.Name(function), arguments, []), [ast.Eq()], [value])):
+                test = Test(tuple(map(ast.literal_eval, arguments)), ast.literal_eval(value))
+                return (function, test) if is_literal((test.arguments, test.expected)) else None
+    except (SyntaxError, ValueError, TypeError, IndexError):
+        pass
+    return None
+
+
+def find_parameters(code: str, function: str) -> str:
+    """Return the parameters of a function in the reference solution, as source."""
+    for node in ast.walk(parse(code)):
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return ast.unparse(node.args)
+    raise ValueError(f"the reference defines no {function}")

@@ -1,0 +1,61 @@
+"""The task type, and the split into training and held-out tasks."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Test:
+    """One call and what it must return: plain literals, so both can be passed between processes as text."""
+
+    arguments: tuple[object, ...]
+    expected: object
+
+
+@dataclass(frozen=True)
+class Task:
+    """A function that the policy has to write.
+
+    id: unique. family: shared by tasks that differ only in constants or wording. level: 1 (one step) to 3.
+    function: its name. parameters: those of its signature, as source. statement: what it must do, in words.
+    example: the call shown in the prompt, never among `tests`.
+    """
+
+    id: str
+    family: str
+    level: int
+    function: str
+    parameters: str
+    statement: str
+    example: Test
+    tests: tuple[Test, ...]
+
+    @property
+    def example_call(self) -> str:
+        """The example's call as source, such as `f(2, 3)`."""
+        return f"{self.function}({', '.join(map(repr, self.example.arguments))})"
+
+
+def split_tasks(
+    tasks: Sequence[Task], *, new_families: Sequence[str], known_share: float, seed: int
+) -> dict[str, list[Task]]:
+    """Split into "train", "known" (held out of families that are trained) and "new" (families never trained).
+
+    known_share: share of each trained family that is held out, at least one task of every family of two or
+    more.
+    """
+    generator = random.Random(seed)
+    splits: dict[str, list[Task]] = {"train": [], "known": [], "new": []}
+    families: dict[str, list[Task]] = {}
+    for task in tasks:
+        families.setdefault(task.family, []).append(task)
+    for family, members in families.items():
+        if family in new_families:
+            splits["new"] += members
+            continue
+        members = generator.sample(members, len(members))
+        held_out = max(1, round(known_share * len(members))) if len(members) > 1 else 0
+        splits["known"] += members[:held_out]
+        splits["train"] += members[held_out:]
+    return {name: generator.sample(members, len(members)) for name, members in splits.items()}

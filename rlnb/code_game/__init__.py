@@ -1,0 +1,1 @@
+"""The code game: `notebooks/grpo_code_game.ipynb`."""

@@ -1,0 +1,315 @@
+"""How hard to predict the programs of a policy are, on values that it was never trained on.
+
+A rising share of wins says little: against a reader that cannot compute, any program that runs wins. So win =
+valid x (1 - right on valid) is shown with both factors, under the opponent and under a judge that was never
+trained against, next to what makes a program predictable or merely odd.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rlnb.code_game.opponents import Judge, ModelOpponent, PredictionVerdict, Predictor
+from rlnb.code_game.params import GrpoCodeGameParams
+from rlnb.code_game.prediction import load_prediction_set
+from rlnb.code_game.programs import CONSTRUCTS
+from rlnb.code_game.prompts import GameQuestion, build_game_prompt, game_questions
+from rlnb.code_game.reward import GameReferee, GameRound, game_metrics, judge_rounds
+from rlnb.policy import Policy, generate
+from rlnb.results import save_results
+from rlnb.run.metrics import INVALID_KINDS
+from rlnb.sandbox import FailureCount
+from rlnb.statistics import Estimate, bootstrap_ratio, wilson_interval
+
+HELD_OUT_METRICS = (
+    "win_share", "valid_share", "opponent_right", "trivial_share", "echo_share", "distinct_shapes"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EvaluatedProgram:
+    """One completion of an evaluation.
+
+    second: the second judge's verdict, None where it was not asked or the program is not valid.
+    counts_for_second: it counts in that judge's measures, as a program that it judged or that is not valid.
+    """
+
+    question: GameQuestion
+    completion: str
+    round: GameRound
+    second: PredictionVerdict | None = None
+    counts_for_second: bool = False
+
+
+Times = Mapping[str, Sequence[EvaluatedProgram]]  # evaluations by their time: before, after, control
+Counted = Callable[[EvaluatedProgram], bool]
+
+
+def is_valid(program: EvaluatedProgram) -> bool:
+    return program.round.is_valid
+
+
+def second_judge_fails(program: EvaluatedProgram) -> bool:
+    return program.second is not None and not program.second.is_right
+
+
+# What each measure counts, among the programs that are eligible for it.
+SHARES: Mapping[str, tuple[Counted, Counted]] = {
+    "win": (lambda program: program.round.is_win, lambda program: True),
+    "valid": (is_valid, lambda program: True),
+    "opponent right on valid": (lambda program: program.round.is_predicted, is_valid),
+    "win under the second judge": (second_judge_fails, lambda program: program.counts_for_second),
+    "second judge right on valid": (
+        lambda program: not second_judge_fails(program),
+        lambda program: program.second is not None,
+    ),
+    "trivial": (lambda program: program.round.features.is_trivial, is_valid),
+    "echo": (lambda program: program.round.features.is_echo, is_valid),
+}
+
+
+@dataclass(frozen=True)
+class GameEvaluation:
+    """An evaluation that uses the same held-out questions and seeds each time."""
+
+    params: GrpoCodeGameParams
+    referee: GameReferee
+    judge: Judge
+    second: Judge | None
+
+    def __call__(
+        self, policy: Policy, *, num_prompts: int, progress: Callable[[int, int], None] | None = None
+    ) -> list[EvaluatedProgram]:
+        """Play `num_programs` rounds with each of the first held-out questions; keeps the random state."""
+        evaluation, game = self.params.evaluation, self.params.game
+        held_out = game_questions(game.topics if game.form == "topic" else ())["held_out"][:num_prompts]
+        questions = [question for question in held_out for _ in range(evaluation.num_programs)]
+        prompts = [build_game_prompt(question, game.form, policy.tokenizer) for question in questions]
+        completions = generate(
+            policy,
+            [prompt.text for prompt in prompts],
+            max_new_tokens=self.params.training.max_completion_length,
+            temperature=evaluation.program_temperature,
+            seed=0,
+            batch_size=evaluation.batch_size,
+            progress=progress,
+        )
+        rounds = self.referee.play(completions, [prompt.prefix for prompt in prompts])
+        rounds = judge_rounds(rounds, self.judge)
+        FailureCount().add(len(rounds), [game.message for game in rounds if game.kind == "sandbox_error"])
+        programs = [
+            EvaluatedProgram(question, completion, played)
+            for question, completion, played in zip(questions, completions, rounds, strict=True)
+            if played.kind != "sandbox_error"
+        ]
+        return self.judge_again(programs, self.second) if self.second else programs
+
+    def judge_again(self, programs: Sequence[EvaluatedProgram], second: Judge) -> list[EvaluatedProgram]:
+        """Return the programs with the second judge's verdicts.
+
+        Programs for which it had fewer outputs to pick from than it should are excluded, since the chance
+        level differs for them.
+        """
+        rounds = judge_rounds([program.round for program in programs], second)
+        judged_again = []
+        for program, played in zip(programs, rounds, strict=True):
+            verdict = played.verdict if played.is_valid else None
+            is_fair = verdict is None or verdict.num_options in (0, self.params.reward.num_choices)
+            second_verdict = verdict if is_fair else None
+            judged_again.append(replace(program, counts_for_second=is_fair, second=second_verdict))
+        return judged_again
+
+    def predictor_metrics(self, policy: Policy) -> dict[str, float]:
+        """Return how well the policy itself predicts the fixed programs, in the two-sided game only."""
+        if not self.params.game.two_sided:
+            return {}
+        reader = ModelOpponent(policy, nullcontext, num_shots=self.params.opponent.num_shots)
+        return {"heldout/game/predictor_right": measure_levels(reader)[-1].share.value}
+
+
+def count_by_question(programs: Sequence[EvaluatedProgram], measure: str) -> tuple[list[float], list[float]]:
+    """Return numerators and denominators of a measure, one each a question, in the order of questions."""
+    is_counted, is_eligible = SHARES[measure]
+    questions = sorted({program.question for program in programs}, key=lambda question: question.id)
+    numerators, denominators = dict.fromkeys(questions, 0.0), dict.fromkeys(questions, 0.0)
+    for program in programs:
+        denominators[program.question] += is_eligible(program)
+        numerators[program.question] += is_eligible(program) and is_counted(program)
+    return list(numerators.values()), list(denominators.values())
+
+
+def estimate_share(programs: Sequence[EvaluatedProgram], measure: str) -> Estimate | None:
+    """Return a measure with its interval over questions, None where no program is eligible.
+
+    The interval is a bootstrap over questions. Where the share is 0 or 1 resampling does not vary it: then it
+    is Wilson's, with the questions as trials, since programs of one question are alike.
+    """
+    numerators, denominators = count_by_question(programs, measure)
+    counted, eligible = sum(numerators), sum(denominators)
+    if not eligible:
+        return None
+    if counted in (0, eligible):
+        return wilson_interval(counted / eligible, sum(count > 0 for count in denominators))
+    return bootstrap_ratio(numerators, denominators)
+
+
+def measure_game(programs: Sequence[EvaluatedProgram]) -> dict[str, Estimate | float | None]:
+    """Return every measure, None where it is not defined; those that are not shares have no interval."""
+    metrics = game_metrics([program.round for program in programs])
+    others = {
+        "distinct shapes a valid program": "distinct_shapes",
+        "probability of an output token": "token_probability",
+        "characters of an output": "output_characters",
+    }
+    return {measure: estimate_share(programs, measure) for measure in SHARES} | {
+        measure: known_value(metrics[name]) for measure, name in others.items()
+    }
+
+
+def game_heldout_metrics(programs: Sequence[EvaluatedProgram]) -> dict[str, float]:
+    """Return the means under their metric names, `heldout/game/<measure>`."""
+    if not programs:
+        return {}
+    metrics = game_metrics([program.round for program in programs])
+    values = {f"heldout/game/{name}": metrics[name] for name in HELD_OUT_METRICS}
+    second = estimate_share(programs, "second judge right on valid")
+    return values if second is None else values | {"heldout/game/second_right": second.value}
+
+
+@dataclass(frozen=True)
+class GameComparison:
+    """One measure at each time, and the differences of the last evaluation to the earlier ones.
+
+    differences: by name, "after - before" and "after - control"; None without common questions.
+    """
+
+    measure: str
+    values: dict[str, Estimate | float | None]
+    differences: dict[str, Estimate | None] = field(default_factory=dict)
+
+
+def compare_game(times: Times) -> list[GameComparison]:
+    """Return a comparison for each measure that is defined at some time.
+
+    times: "before", "after" and perhaps "control", each with the same questions; empty ones are left out.
+    """
+    measures = {time: measure_game(programs) for time, programs in times.items() if programs}
+    former_times = [time for time in ("before", "control") if {time, "after"} <= measures.keys()]
+    comparisons = []
+    for measure in next(iter(measures.values()), {}):
+        values = {time: of_time[measure] for time, of_time in measures.items()}
+        differences = {
+            f"after - {time}": estimate_difference(times["after"], times[time], measure)
+            for time in former_times
+            if measure in SHARES
+        }
+        if any(value is not None for value in values.values()):
+            comparisons.append(GameComparison(measure, values, differences))
+    return comparisons
+
+
+def estimate_difference(
+    programs: Sequence[EvaluatedProgram], former: Sequence[EvaluatedProgram], measure: str
+) -> Estimate | None:
+    """Return a measure minus its former value, over the questions of both, with its interval.
+
+    Where a side is 0 or 1, and so does not vary, the interval combines those of the two sides as if they were
+    independent (Newcombe, Interval estimation for the difference between independent proportions, 1998,
+    method 10).
+    """
+    common = {program.question for program in programs} & {program.question for program in former}
+    sides = [[program for program in side if program.question in common] for side in (programs, former)]
+    new, old = (estimate_share(side, measure) for side in sides)
+    if new is None or old is None:
+        return None
+    if not {new.value, old.value} & {0.0, 1.0}:
+        numerators, denominators = count_by_question(sides[0], measure)
+        return bootstrap_ratio(numerators, denominators, minus=count_by_question(sides[1], measure))
+    value = new.value - old.value
+    below = math.hypot(new.value - new.low, old.high - old.value)
+    above = math.hypot(new.high - new.value, old.value - old.low)
+    return Estimate(value, value - below, value + above)
+
+
+def count_invalid_kinds(times: Times) -> dict[str, dict[str, float]]:
+    """Return {kind: {time: share of all completions}} of the kinds of invalid programs that occur."""
+    metrics = {time: game_metrics([p.round for p in played]) for time, played in times.items() if played}
+    return {
+        kind: {time: values[f"{kind}_share"] for time, values in metrics.items()}
+        for kind in INVALID_KINDS
+        if any(values[f"{kind}_share"] for values in metrics.values())
+    }
+
+
+def count_constructs(times: Times) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return {construct: {time: (predicted, valid)}}: counts of the valid programs that show a construct."""
+    valid = {time: [p.round for p in programs if is_valid(p)] for time, programs in times.items()}
+    counts: dict[str, dict[str, tuple[int, int]]] = {}
+    for construct in CONSTRUCTS:
+        for time, rounds in valid.items():
+            predicted = [played.is_predicted for played in rounds if construct in played.features.constructs]
+            counts.setdefault(construct, {})[time] = (sum(predicted), len(predicted))
+    return {name: by_time for name, by_time in counts.items() if any(n for _, n in by_time.values())}
+
+
+@dataclass(frozen=True)
+class LevelResult:
+    """Right predictions of the fixed programs of one level. share: with Wilson's interval."""
+
+    level: str
+    num_right: int
+    num_programs: int
+    share: Estimate
+
+
+def measure_levels(judge: Judge) -> list[LevelResult]:
+    """Return a judge's results on the fixed programs, level by level, and on all of them last."""
+    programs = load_prediction_set()
+    verdicts = judge.judge([program.code for program in programs], [program.output for program in programs])
+    results = []
+    for level in [*sorted({program.level for program in programs}), "all"]:
+        judged = zip(programs, verdicts, strict=True)
+        right = [verdict.is_right for program, verdict in judged if level in ("all", program.level)]
+        share = wilson_interval(sum(right) / len(right), len(right))
+        results.append(LevelResult(level, sum(right), len(right), share))
+    return results
+
+
+def find_hardest(
+    programs: Sequence[EvaluatedProgram], predictor: Predictor, *, limit: int = 10
+) -> list[tuple[GameRound, str]]:
+    """Return (round, decoded prediction) of the distinct valid programs that the opponent failed on most.
+
+    Those are the ones whose output it found least likely; where probabilities are unknown, any it failed on.
+    """
+    wins = {program.round.shown: program.round for program in programs if program.round.is_win}
+    hardest = sorted(wins.values(), key=lambda played: known_value(played.token_probability) or 0.0)[:limit]
+    predictions = predictor.predict([played.shown for played in hardest]) if hardest else []
+    return list(zip(hardest, predictions, strict=True))
+
+
+def known_value(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def save_game(path: str | Path, params: GrpoCodeGameParams, times: Times) -> None:
+    """Write parameters, comparison and every round as JSON; see `rlnb.results.save_results`."""
+    rounds = {time: list(map(make_record, programs)) for time, programs in times.items()}
+    save_results(path, params=params, measures=compare_game(times), rounds=rounds)
+
+
+def make_record(program: EvaluatedProgram) -> dict[str, str | bool | float | None]:
+    played = program.round
+    return {
+        "question": program.question.id,
+        "completion": program.completion,
+        "kind": played.kind,
+        "message": played.message,
+        "program": played.shown,
+        "output": played.output,
+        "opponent_right": played.is_predicted if played.is_valid else None,
+        "token_probability": known_value(played.token_probability),
+        "second_right": program.second.is_right if program.second else None,
+    }

@@ -1,0 +1,117 @@
+"""The question what a program prints, how its answer is read, and fixed programs to measure a reader on."""
+
+import re
+import textwrap
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, StrictStr, field_validator
+
+from rlnb.json_records import check_record, read_records
+
+PREDICTION_STOP = "\n```"  # where an answer ends
+SEPARATOR = "\n\n"  # between questions
+CONTROL_TOKEN = re.compile(
+    r"<\|[^|\n]{1,60}\|>|</?s>|\[/?INST\]|<</?SYS>>"
+    r"|<(?:bos|eos|pad|unk|mask|start_of_turn|end_of_turn|think|/think)>"
+)
+MARKS = ("Mn", "Me", "Mc")  # categories of characters that are drawn on others; NFC leaves some
+INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u2800\ufffd")  # although Unicode calls them printable
+FENCE_LINE = re.compile(r"^[ \t]*(?:```|~~~)", re.MULTILINE)
+# Solved examples: a literal, arithmetic, a loop, texts and lists. None is a program of the fixed set.
+SHOTS: Sequence[tuple[str, str]] = (
+    ("print('sunday')", "sunday"),
+    ("print(6 * 7)", "42"),
+    ("total = 0\nfor k in range(4):\n    total += k\nprint(total)", "6"),
+    ("word = 'stone'\nprint(word[::-1])", "enots"),
+    ("xs = [4, 1, 9]\nprint(sorted(xs))", "[1, 4, 9]"),
+    ("def f(n):\n    return n + 10\nprint(f(5), f(6))", "15 16"),
+)
+MAX_SHOTS = len(SHOTS)
+PREDICTION_FILE = Path(__file__).with_name("prediction_set.jsonl")
+# What the programs of a level do. Above the first, the output does not stand in the code.
+PREDICTION_LEVELS = {
+    "L1": "prints a literal",
+    "L2": "one arithmetic expression",
+    "L3": "a short loop",
+    "L4": "texts and lists",
+}
+
+
+def prediction_prompt(program: str, *, num_shots: int = 0) -> str:
+    """Return the question what a program prints, as a text to be continued: the answer's fence is open."""
+    shots = [prediction_question(code) + prediction_answer(output) for code, output in SHOTS[:num_shots]]
+    return SEPARATOR.join([*shots, prediction_question(program)])
+
+
+def prediction_question(program: str) -> str:
+    """Return the question without solved examples."""
+    return f"Program:\n```python\n{program.strip()}\n```\nOutput:\n```\n"
+
+
+def prediction_answer(output: str) -> str:
+    """Return the right continuation of the question, up to the fence that closes it."""
+    return output + PREDICTION_STOP
+
+
+def parse_prediction(text: str) -> str:
+    """Return the output that an answer predicts: all up to its closing fence, normalised."""
+    return normalise_output(("\n" + text).partition(PREDICTION_STOP)[0][1:])
+
+
+def normalise_output(output: str) -> str:
+    """Return an output without differences that nobody sees.
+
+    These are ends of lines, blanks at them, empty lines before and after, indentation that all lines share,
+    and how a letter with an accent is encoded. `print("", x)` is as easy to predict as `print(x)`.
+    """
+    text = unicodedata.normalize("NFC", output.replace("\r\n", "\n").replace("\r", "\n"))
+    return textwrap.dedent("\n".join(line.rstrip() for line in text.split("\n"))).strip("\n")
+
+
+def is_readable(output: str) -> bool:
+    """Return whether an answer can hold an output: printable characters, and no line that closes the fence.
+
+    Bytes that are not text, colours of terminals, characters without width and markers of chats cannot be
+    predicted by any reader, without being hard to predict.
+    """
+    text = output.replace("\n", "").replace("\t", "")
+    is_visible = text.isprintable() and not any(unicodedata.category(letter) in MARKS for letter in text)
+    return is_visible and not (
+        set(text) & INVISIBLE or holds_control_token(text) or FENCE_LINE.search(output)
+    )
+
+
+def holds_control_token(text: str) -> bool:
+    """Return whether a text holds what some tokenizer takes for a marker of its chats, not for characters.
+
+    In a program such a marker would seem to end the question, and could talk to the reader.
+    """
+    return CONTROL_TOKEN.search(text) is not None
+
+
+class PredictionProgram(BaseModel):
+    """A short program of the fixed set. level: of PREDICTION_LEVELS. output: what it prints, normalised."""
+
+    model_config = ConfigDict(frozen=True)
+
+    level: StrictStr
+    code: StrictStr
+    output: StrictStr
+
+    @field_validator("level")
+    @classmethod
+    def check_level(cls, level: str) -> str:
+        if level not in PREDICTION_LEVELS:
+            raise ValueError(f"level = {level!r} is not one of {', '.join(PREDICTION_LEVELS)}")
+        return level
+
+
+@lru_cache(maxsize=1)
+def load_prediction_set() -> tuple[PredictionProgram, ...]:
+    """Return the fixed programs, 15 a level, in the order of levels. Raises ParamsError for a bad record."""
+    records = read_records(PREDICTION_FILE, what="program")
+    build = PredictionProgram.model_validate
+    return tuple(check_record(build, place, record, what="program") for place, record in records)

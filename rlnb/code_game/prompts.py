@@ -1,0 +1,84 @@
+"""Prompts of the code game: values that a program begins with, and topics."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from rlnb.code_game.params import NUM_HELD_OUT, GameForm
+from rlnb.policy.prompts import SYSTEM, Prompt, chat_text
+
+WORDS = (
+    "apple", "basket", "candle", "desert", "engine", "forest", "garden", "hammer", "island", "jacket",
+    "kettle", "ladder", "meadow", "needle", "orange", "pencil", "rabbit", "silver", "tunnel", "violet",
+    "window", "yellow", "zebra", "bridge", "cotton", "dragon", "feather", "gravel", "harbor", "lantern",
+)  # fmt: skip
+NUM_TRAINED, NUM_KINDS = 160, 4
+SPLIT_SEED = 20260  # the values, and so the held-out ones, are the same for every run
+
+
+@dataclass(frozen=True)
+class GameQuestion:
+    """A request for a program. first_line: source that gives it values. topic: its subject, or ""."""
+
+    id: str
+    first_line: str
+    topic: str = ""
+
+
+def first_lines(count: int, *, seed: int) -> list[str]:
+    """Return distinct lines of source: a whole number, a word, a list or two numbers, in turn."""
+    generator = random.Random(seed)
+    kinds = (
+        lambda: f"n = {generator.randint(2, 99)}",
+        lambda: f"s = '{generator.choice(WORDS)}'",
+        lambda: f"xs = {[generator.randint(1, 20) for _ in range(generator.randint(3, 4))]}",
+        lambda: "a, b = {}, {}".format(*generator.sample(range(2, 40), 2)),
+    )
+    lines: dict[str, None] = {}
+    tries = 0
+    while len(lines) < count:
+        kind = kinds[len(lines) % len(kinds)] if tries < 20 else kinds[2]  # words and small numbers run out
+        line = kind()
+        tries = tries + 1 if line in lines else 0
+        lines[line] = None
+    return list(lines)
+
+
+def game_questions(topics: Sequence[str] = ()) -> Mapping[str, list[GameQuestion]]:
+    """Return {"train": ..., "held_out": ...}, which share no value; topics alternate, each with all kinds."""
+    lines = first_lines(NUM_TRAINED + NUM_HELD_OUT, seed=SPLIT_SEED)
+    # Of every eight in a row three are held out: each kind of value occurs in both.
+    questions: dict[str, list[GameQuestion]] = {"train": [], "held_out": []}
+    for index, line in enumerate(lines):
+        split = "held_out" if index // 4 % 8 in (1, 4, 7) else "train"
+        members = questions[split]
+        topic = topics[len(members) // NUM_KINDS % len(topics)] if topics else ""
+        members.append(GameQuestion(f"{split}/{len(members)}", line, topic))
+    return questions
+
+
+def build_game_prompt(question: GameQuestion, form: GameForm, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+    """Return the prompt for a program; `tokenizer` renders the chat.
+
+    "seeded" gives the first line and goes on at `print(`: what remains is an expression, which a small model
+    can write. "topic" opens the block and leaves the program to the model. Nothing asks for a program that is
+    hard to guess: asked that way a small model imports random and breaks (measured), and the reward says it.
+    """
+    if form == "seeded":
+        request = (
+            f"Complete this Python program: after `{question.first_line}`, print one value that is computed "
+            "from it."
+        )
+        prefix = f"```python\n{question.first_line}\nprint("
+    else:
+        about = f" about {question.topic}" if question.topic else ""
+        request = (
+            f"Write a short Python program{about}. It begins with `{question.first_line}` and prints one "
+            "value that is computed from it. Answer with one Python code block."
+        )
+        prefix = "```python\n"
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": request}]
+    text = chat_text(messages, tokenizer, asked_by="the code game", instead="model.id = 'embedded'")
+    return Prompt(text + prefix, prefix)

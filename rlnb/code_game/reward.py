@@ -1,0 +1,301 @@
+"""The code game: a program earns when another model cannot predict what it prints.
+
+What runs is what the opponent reads: the program without comments and docstrings, which would be a channel to
+it. What a round pays is a function in the notebook's `reward` cell.
+"""
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from transformers import TrainerState
+
+from rlnb.code_game.determinism import find_forbidden_use
+from rlnb.code_game.opponents import Judge, PredictionVerdict
+from rlnb.code_game.params import GameParams
+from rlnb.code_game.prediction import holds_control_token, is_readable, normalise_output, parse_prediction
+from rlnb.code_game.programs import find_constructs, is_echo, is_trivial, program_shape, strip_comments
+from rlnb.policy import Policy
+from rlnb.policy.prompts import completion_text
+from rlnb.run.directory import write_text
+from rlnb.run.metrics import INVALID_KINDS
+from rlnb.sandbox import FailureCount, Rerun, Reruns
+from rlnb.source_code.extraction import extract_code
+
+AUTHOR, PREDICTOR = "author", "predictor"
+POOL_SIZE = 512  # the newest are kept: a policy learns most from what it writes now
+
+
+@dataclass(frozen=True)
+class ProgramFeatures:
+    """What the measures need of a valid program."""
+
+    is_trivial: bool
+    is_echo: bool
+    shape: str
+    constructs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GameRound:
+    """One program and its outcome.
+
+    code: as written, None where there was none. shown: what ran and what the opponent reads. kind:
+    "valid", one of metrics.INVALID_KINDS or "sandbox_error". message: why not valid. output: normalised.
+    """
+
+    code: str | None
+    kind: str
+    message: str = ""
+    shown: str = ""
+    output: str = ""
+    verdict: PredictionVerdict | None = None
+
+    @property
+    def is_valid(self) -> bool:
+        return self.kind == "valid"
+
+    @property
+    def is_predicted(self) -> bool:
+        return self.verdict is not None and self.verdict.is_right
+
+    @property
+    def is_win(self) -> bool:
+        """Valid, and the opponent was wrong."""
+        return self.verdict is not None and not self.verdict.is_right
+
+    @property
+    def token_probability(self) -> float:
+        """Geometric mean of the opponent's probabilities of the output's tokens; nan where unknown."""
+        return self.verdict.token_probability if self.verdict else math.nan
+
+    @cached_property
+    def features(self) -> ProgramFeatures:
+        """Of the program that was shown; for valid rounds."""
+        return ProgramFeatures(
+            is_trivial(self.shown),
+            is_echo(self.shown, self.output),
+            program_shape(self.shown),
+            find_constructs(self.shown),
+        )
+
+
+@dataclass(frozen=True)
+class GameReferee:
+    """Turns completions into rounds, not judged yet.
+
+    reruns: the interpreters that must all print the same. count_tokens: of source. max_output_chars: of the
+    normalised output. max_code_tokens: of the program as it was written, comments included.
+    """
+
+    reruns: Reruns
+    count_tokens: Callable[[str], int]
+    max_output_chars: int = 200
+    max_code_tokens: int = 200
+
+    @classmethod
+    def from_params(cls, params: GameParams, policy: Policy, reruns: Reruns) -> "GameReferee":
+        """Return the referee of a notebook's section `game`; it counts the policy's tokens."""
+        return cls(
+            reruns,
+            lambda code: len(policy.tokenizer(code, add_special_tokens=False)["input_ids"]),
+            params.max_output_chars,
+            params.max_code_tokens,
+        )
+
+    def play(self, completions: Sequence[str], prefixes: Sequence[str]) -> list[GameRound]:
+        """Return a round for each completion of a prompt that ends in its prefix.
+
+        Distinct programs run once.
+        """
+        answers = zip(completions, prefixes, strict=True)
+        rounds = [self.read(extract_code(text, prefix=prefix)) for text, prefix in answers]
+        programs = list(dict.fromkeys(played.shown for played in rounds if played.is_valid))
+        reruns = dict(zip(programs, self.reruns.run_many(programs), strict=True))
+        return [self.finish(played, reruns[played.shown]) if played.is_valid else played for played in rounds]
+
+    def read(self, code: str | None) -> GameRound:
+        """Return the round before anything runs; "valid" so far where nothing is wrong."""
+        if code is None:
+            return GameRound(None, "no_code", "there is no program in the answer")
+        num_tokens = self.count_tokens(code)
+        if num_tokens > self.max_code_tokens:
+            message = f"has {num_tokens} tokens, more than the {self.max_code_tokens} allowed"
+            return GameRound(code, "long_code", message)
+        shown = strip_comments(code)
+        if shown is None:
+            return GameRound(code, "syntax_error", "is not Python")
+        if holds_control_token(shown):
+            message = "holds a marker that a model takes for the end of a question"
+            return GameRound(code, "unreadable", message, shown)
+        if message := find_forbidden_use(shown):
+            return GameRound(code, "not_deterministic", message, shown)
+        return GameRound(code, "valid", "", shown)
+
+    def finish(self, played: GameRound, rerun: Rerun) -> GameRound:
+        """Return the round of a program that ran."""
+        if rerun.execution.status != "ok":
+            return replace(played, kind=rerun.execution.status, message=rerun.execution.error)
+        if rerun.difference:
+            return replace(played, kind="not_deterministic", message=rerun.difference)
+        output = normalise_output(rerun.execution.stdout)
+        if not output.strip():
+            return replace(played, kind="silent", message="prints nothing")
+        if len(output) > self.max_output_chars:
+            message = f"prints {len(output)} characters, more than the {self.max_output_chars} allowed"
+            return replace(played, kind="long_output", message=message)
+        if not is_readable(output):
+            message = "prints what an answer cannot hold"
+            return replace(played, kind="unreadable", message=message, output=output)
+        return replace(played, output=output)
+
+
+def judge_rounds(rounds: Sequence[GameRound], judge: Judge) -> list[GameRound]:
+    """Return the rounds with the judge's verdicts on the valid ones, asked for in one call."""
+    valid = [played for played in rounds if played.is_valid]
+    if not valid:
+        return list(rounds)
+    outputs = [played.output for played in valid]
+    verdicts = iter(judge.judge([played.shown for played in valid], outputs))
+    return [replace(played, verdict=next(verdicts)) if played.is_valid else played for played in rounds]
+
+
+@dataclass(frozen=True)
+class PooledProgram:
+    """A valid program. code: without comments. output: normalised. step: of training, when it was written."""
+
+    code: str
+    output: str
+    step: int
+
+
+@dataclass
+class ProgramPool:
+    """The newest valid programs, each once, which the policy will be asked to predict."""
+
+    programs: list[PooledProgram] = field(default_factory=list)
+
+    def add(self, programs: Sequence[PooledProgram]) -> None:
+        known = {program.code for program in self.programs}
+        new = {program.code: program for program in programs if program.code not in known}
+        self.programs = [*self.programs, *new.values()]
+        # POOL_SIZE does not count those of the last step: the prompts of the next one were drawn before they
+        # came, or, in a run that resumes, are drawn after, and must be the same; and programs that were drawn
+        # are still to be judged.
+        last = max((program.step for program in self.programs), default=0)
+        num_before = sum(program.step < last for program in self.programs)
+        self.programs = self.programs[max(0, num_before - POOL_SIZE) :]
+
+    def until(self, step: int) -> list[PooledProgram]:
+        """Return the newest POOL_SIZE of those that were written at `step` or before."""
+        return [program for program in self.programs if program.step <= step][-POOL_SIZE:]
+
+    def output_of(self, code: str) -> str | None:
+        """Return what a program prints, None for one that was dropped."""
+        return next((program.output for program in self.programs if program.code == code), None)
+
+    def save(self, path: str | Path) -> None:
+        write_text(Path(path), json.dumps([asdict(program) for program in self.programs]) + "\n")
+
+    def load(self, path: str | Path) -> None:
+        records = json.loads(Path(path).read_text(encoding="utf-8"))
+        self.programs = [PooledProgram(**record) for record in records]
+
+
+@dataclass(eq=False)
+class CodeGameReward:
+    """A reward function for TRL that plays a round with every completion.
+
+    reward: what a judged round pays; where the sandbox failed the reward is None. The dataset has the columns
+    `role` and `prefix` next to `prompt`. With a pool the game has two sides: a completion of the role
+    "predictor" predicts the program `prefix` of the pool, and earns what its author loses, +1 when it is
+    right and -1 when it is wrong. All members of a group have one role, so each role has a baseline of its
+    own. Raises SandboxUnavailable when more than 1% of the programs failed because of the sandbox.
+    """
+
+    __name__ = "game"
+
+    referee: GameReferee
+    opponent: Judge
+    reward: Callable[[GameRound], float]
+    pool: ProgramPool | None = None
+    failures: FailureCount = field(default_factory=FailureCount)
+
+    def __call__(
+        self,
+        *,
+        completions: Sequence[str | Sequence[Mapping[str, str]]],
+        prefix: Sequence[str],
+        role: Sequence[str],
+        trainer_state: TrainerState | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list[str]], None] | None = None,
+        **_: object,
+    ) -> list[float | None]:
+        """Return one reward a completion. TRL's other columns are accepted and not used."""
+        started = time.perf_counter()
+        texts = [completion_text(completion) for completion in completions]
+        authors = [row for row, name in enumerate(role) if name == AUTHOR]
+        rounds = self.referee.play([texts[row] for row in authors], [prefix[row] for row in authors])
+        judging_started = time.perf_counter()
+        rounds = judge_rounds(rounds, self.opponent)
+        opponent_seconds = time.perf_counter() - judging_started
+        self.failures.add(len(rounds), [game.message for game in rounds if game.kind == "sandbox_error"])
+        by_row = dict(zip(authors, rounds, strict=True))
+        rows = range(len(texts))
+        is_right: dict[int, bool] = {}
+        if self.pool is not None:
+            for row in rows:
+                if row not in by_row:
+                    is_right[row] = parse_prediction(texts[row]) == self.pool.output_of(prefix[row])
+            step = trainer_state.global_step if trainer_state else 0
+            self.pool.add([PooledProgram(game.shown, game.output, step) for game in rounds if game.is_valid])
+        if log_metric:
+            values = {f"game/{name}": value for name, value in game_metrics(rounds).items()}
+            if is_right:
+                values["game/predictor_right"] = mean_or_nan(list(is_right.values()))
+            values["time/reward_seconds"] = time.perf_counter() - started
+            values["time/opponent_seconds"] = opponent_seconds
+            for name, value in values.items():
+                log_metric(name, value)
+        if log_extra:
+            log_extra("outcome", [by_row[row].kind if row in by_row else PREDICTOR for row in rows])
+            log_extra("output", [by_row[row].output if row in by_row else "" for row in rows])
+        return [self.pay(by_row[row]) if row in by_row else 2.0 * is_right[row] - 1.0 for row in rows]
+
+    def pay(self, played: GameRound) -> float | None:
+        """Return the reward of a judged round, None where the sandbox failed."""
+        return None if played.kind == "sandbox_error" else self.reward(played)
+
+
+def game_metrics(rounds: Sequence[GameRound]) -> dict[str, float]:
+    """Return the metrics of a batch, nan where nothing was valid.
+
+    win_share, valid_share and the shares of the invalid kinds are of all completions, the others of the valid
+    programs: win = valid x (1 - opponent_right).
+    """
+    counted = [played for played in rounds if played.kind != "sandbox_error"]
+    valid = [played for played in counted if played.is_valid]
+    judged = [played for played in valid if played.verdict is not None]
+    probabilities = [played.token_probability for played in judged]
+    counts = Counter(played.kind for played in counted)
+    return {
+        "win_share": mean_or_nan([played.is_win for played in counted]),
+        "valid_share": mean_or_nan([played.is_valid for played in counted]),
+        "opponent_right": mean_or_nan([played.is_predicted for played in judged]),
+        "token_probability": mean_or_nan([value for value in probabilities if not math.isnan(value)]),
+        "trivial_share": mean_or_nan([played.features.is_trivial for played in valid]),
+        "echo_share": mean_or_nan([played.features.is_echo for played in valid]),
+        "distinct_shapes": len({played.features.shape for played in valid}) / (len(valid) or math.nan),
+        "output_characters": mean_or_nan([len(played.output) for played in valid]),
+        **{f"{kind}_share": counts[kind] / (len(counted) or math.nan) for kind in INVALID_KINDS},
+    }
+
+
+def mean_or_nan(values: Sequence[float]) -> float:
+    return sum(values) / (len(values) or math.nan)

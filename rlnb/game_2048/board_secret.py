@@ -1,0 +1,95 @@
+"""The secret of a run, without which nobody can compute the tiles of its boards.
+
+A board's tiles follow from its seed. If seeds were hashes of public names, such as "held out/4x4/2048/0", a
+strategy could try the names, recognise its first board and plan with the tiles to come. So seeds are keyed
+hashes (HMAC-SHA256, RFC 2104), and the key is drawn once per run.
+"""
+
+import hmac
+import os
+import re
+import secrets
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlnb.errors import ParamsError
+from rlnb.game_2048.params import SECRET_FILE, GptOss2048Params
+
+SECRET = re.compile(r"[0-9a-f]{64}\n?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class BoardSecret:
+    """The maker of a run's board seeds. key: 32 random bytes, which are never shown, logged or sent."""
+
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def of_run(cls, params: GptOss2048Params) -> "BoardSecret":
+        """Return the secret in `params.output_dir`, which a new run draws or copies from `board.same_as`.
+
+        Later attempts and all ranks read the same file. Raises ParamsError if a secret cannot be read,
+        if it is missing though the run has checkpoints, and if it differs from that of `board.same_as`.
+        """
+        run, same_as = Path(params.output_dir), params.board.same_as
+        path = run / SECRET_FILE
+        given = read_secret(Path(same_as) / SECRET_FILE) if same_as else None
+        if not path.exists():
+            if params.training.resume != "never" and any(run.glob("checkpoints/checkpoint-*")):
+                raise ParamsError(
+                    f"{path}: is missing, though {run} has checkpoints; they were trained on boards that "
+                    "cannot be made without it. Put it back, or give another output_dir"
+                )
+            write_once(path, f"{given or secrets.token_hex(32)}\n")
+        text = read_secret(path)
+        if given not in (None, text):
+            raise ParamsError(
+                f"board.same_as = {same_as!r}: has other boards than those that {run} was started with; "
+                "give another output_dir, or leave board.same_as empty"
+            )
+        return cls(bytes.fromhex(text))
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that tell results files whether their boards are the same, and tell no seed."""
+        return self._digest("fingerprint")[:8].hex()
+
+    def seeds(self, *parts: object, num_boards: int) -> list[int]:
+        """Return the 63-bit seeds of the boards called `parts`: ("training", 42, 7) are the 8th prompt's."""
+        return [int.from_bytes(self._digest(*parts, index)[:8], "big") >> 1 for index in range(num_boards)]
+
+    def _digest(self, *parts: object) -> bytes:
+        return hmac.digest(self.key, "/".join(map(str, parts)).encode(), "sha256")
+
+
+def read_secret(path: Path) -> str:
+    """Return the 64 hex digits in a secret's file. Raises ParamsError."""
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")
+    except OSError as error:
+        raise ParamsError(
+            f"{path}: cannot be read: {error.strerror}; it holds the secret of a run's boards"
+        ) from None
+    if not SECRET.fullmatch(text):
+        raise ParamsError(
+            f"{path}: is not the secret of a run's boards (64 hex digits); put the original back, or give "
+            "another output_dir"
+        )
+    return text.strip()
+
+
+def write_once(path: Path, text: str) -> None:
+    """Write a whole file that only its owner may read, unless another process wrote it first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # with mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        os.link(part, path)
+    except FileExistsError:
+        return  # every rank reads the file of the first
+    except OSError:  # a file system without hard links
+        os.replace(part, path)
+    finally:
+        Path(part).unlink(missing_ok=True)

@@ -1,0 +1,167 @@
+"""The evaluation of a policy that writes 2048 strategies, on boards and a wording never used in training.
+
+Validity and skill are reported separately: a model first learns to write anything that plays, and such a gain
+says nothing about 2048.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlnb.game_2048.board import KEYS, BoardKind
+from rlnb.game_2048.board_secret import BoardSecret
+from rlnb.game_2048.comparison import (
+    CompletionRecord,
+    JudgedCompletion,
+    collect_figures,
+    compare_strategies,
+    measure_strategies,
+    to_comparisons,
+)
+from rlnb.game_2048.params import HARD_BOARDS, GptOss2048Params
+from rlnb.game_2048.prompts import HELD_OUT_WORDING, PREFIX, build_strategy_prompt, fence_strategy
+from rlnb.game_2048.queries import make_queries_source
+from rlnb.game_2048.reward import NO_STRATEGY_LEVEL, StrategyReferee
+from rlnb.policy import Policy, generate
+from rlnb.results import save_results
+from rlnb.sandbox import Sandbox
+from rlnb.statistics import Estimate
+
+# Other players, written as strategies; random play is what all scores are measured from.
+PLAYERS: Mapping[str, str] = {
+    "corner": "    return next(key for key in {corner!r} if can_move(board, key))",
+    "greedy merge": "    return max(legal_moves(board), key=lambda key: merged(board, key))",
+}
+
+
+@dataclass(frozen=True)
+class StrategyEvaluation:
+    """An evaluation with the same boards, prompts and seeds each time."""
+
+    params: GptOss2048Params
+    referee: StrategyReferee
+    kinds: tuple[BoardKind, ...]
+    secret: BoardSecret
+
+    @classmethod
+    def from_params(cls, params: GptOss2048Params, sandbox: Sandbox) -> "StrategyEvaluation":
+        """Return the evaluation on the boards of the run in `params.output_dir`.
+
+        Its referee is separate from that of training. Raises ParamsError as `BoardSecret.of_run`, which
+        draws the run's secret if it has none yet.
+        """
+        secret = BoardSecret.of_run(params)
+        names = HARD_BOARDS if params.evaluation.boards == "hard" else params.board.kinds
+        kinds = tuple(BoardKind.parse(name) for name in names)
+        return cls(params, StrategyReferee.from_params(params, sandbox), kinds, secret)
+
+    def __call__(
+        self, policy: Policy, *, progress: Callable[[int, int], None] | None = None
+    ) -> list[JudgedCompletion]:
+        """Judge sampled and greedy completions for each kind of board; keeps the random state."""
+        evaluation = self.params.evaluation
+        judged: list[JudgedCompletion] = []
+        total = len(self.kinds) * (evaluation.num_samples + 1)
+        for kind in self.kinds:
+            prompt = build_strategy_prompt(self.params, kind, HELD_OUT_WORDING, policy.tokenizer)
+            for greedy, count in ((True, 1), (False, evaluation.num_samples)):
+                completions = generate(
+                    policy,
+                    [prompt.text] * count,
+                    max_new_tokens=self.params.training.max_completion_length,
+                    temperature=0.0 if greedy else evaluation.temperature,
+                    seed=0,
+                    batch_size=evaluation.batch_size,
+                )
+                judged += self.judge(completions, prompt.prefix, kind, greedy=greedy)
+                if progress:
+                    progress(len(judged), total)
+        return judged
+
+    def judge(
+        self, completions: Sequence[str], prefix: str, kind: BoardKind, *, greedy: bool
+    ) -> list[JudgedCompletion]:
+        """Play completions on the held-out boards; greedy ones on more of them."""
+        count, seeds = len(completions), self.board_seeds(kind, greedy=greedy)
+        results = self.referee.judge(completions, [prefix] * count, [kind] * count, [seeds] * count)
+        return [
+            JudgedCompletion(kind, greedy, completion, result)
+            for completion, result in zip(completions, results, strict=True)
+        ]
+
+    def board_seeds(self, kind: BoardKind, *, greedy: bool) -> list[int]:
+        """Return the seeds of the held-out boards, which differ for sampled and greedy completions."""
+        evaluation = self.params.evaluation
+        num_boards = evaluation.num_boards + evaluation.num_greedy_boards
+        seeds = self.secret.seeds("held out", kind, num_boards=num_boards)
+        return seeds[evaluation.num_boards :] if greedy else seeds[: evaluation.num_boards]
+
+    def play_others(self) -> dict[str, list[JudgedCompletion]]:
+        """Return the other players' games on the boards of greedy completions."""
+        keys = KEYS[self.params.board.keys]
+        corner = [keys["left"], keys["down"], keys["right"], keys["up"]]
+        rules = replace(self.referee.rules, queries=make_queries_source(keys))  # whatever the model has
+        evaluation = replace(self, referee=replace(self.referee, rules=rules, _results={}))
+        players = {}
+        for name, body in PLAYERS.items():
+            answer = fence_strategy(body.format(corner=corner))
+            players[name] = [
+                judged for kind in self.kinds for judged in evaluation.judge([answer], "", kind, greedy=True)
+            ]
+        return players
+
+    def pick_best(self, judged: Sequence[JudgedCompletion]) -> list[JudgedCompletion]:
+        """Return the best of all sampled completions, played on the boards of greedy ones; [] for none.
+
+        Every completion plays every kind of board. The best is picked on some boards and measured on others:
+        on the same boards the best of many is partly luck.
+        """
+        prefix = PREFIX if self.params.prompt.prefilled else ""
+        completions = list(dict.fromkeys(sample.completion for sample in judged if not sample.greedy))
+        totals = dict.fromkeys(completions, 0.0)
+        for kind in self.kinds:
+            for sample in self.judge(completions, prefix, kind, greedy=False):
+                score = sample.result.score
+                totals[sample.completion] += NO_STRATEGY_LEVEL if score is None else score
+        best = sorted(totals, key=lambda completion: totals[completion])[-1:]
+        return [sample for kind in self.kinds for sample in self.judge(best, prefix, kind, greedy=True)]
+
+
+def strategy_heldout_metrics(judged: Sequence[JudgedCompletion]) -> dict[str, float]:
+    """Return the measures under their metric names, `heldout/strategy/<measure>`."""
+    return {
+        f"heldout/strategy/{name}": value.value if isinstance(value, Estimate) else value
+        for name, value in collect_figures(judged).items()
+    }
+
+
+def player_metrics(players: Mapping[str, Sequence[JudgedCompletion]]) -> dict[str, float]:
+    """Return the scores of other players under their metric names, `heldout/players/<name>`."""
+    scores = {name: measure_strategies(judged).get("greedy_score") for name, judged in players.items()}
+    return {
+        f"heldout/players/{name.replace(' ', '_')}": score.value
+        for name, score in scores.items()
+        if score is not None
+    }
+
+
+def save_strategies(
+    path: str | Path, params: GptOss2048Params, judged: Mapping[str, Sequence[JudgedCompletion]]
+) -> None:
+    """Write parameters, figures and every completion by `save_results`.
+
+    judged: {name: completions}; "before" and "after" are compared. "board_fingerprint" names the boards: the
+    figures of runs with the same one are of the same boards.
+    """
+    before, after = judged.get("before", ()), judged.get("after", ())
+    save_results(
+        path,
+        params=params,
+        comparison=to_comparisons(compare_strategies(before, after)),
+        board_fingerprint=BoardSecret.of_run(params).fingerprint,
+        figures={name: collect_figures(completions) for name, completions in judged.items() if completions},
+        completions={
+            name: [CompletionRecord.from_judged(completion) for completion in completions]
+            for name, completions in judged.items()
+        },
+    )

@@ -1,0 +1,243 @@
+"""Games of 2048 that a strategy plays: the strategy runs in the sandbox, the game stays in this process.
+
+Board, random state and score never enter the strategy's process. It gets a fresh copy of the board at each
+call and answers with a key, so nothing that it does to its copy, or to its process, moves a tile.
+"""
+
+import contextlib
+import hashlib
+import math
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, Unpack
+
+from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, Direction, GameBoard, GameOptions, parse_key
+from rlnb.game_2048.params import GptOss2048Params
+from rlnb.game_2048.queries import make_queries_source
+from rlnb.game_2048.strategies import FUNCTION
+from rlnb.sandbox import Limits, LoadedProgram, Sandbox
+from rlnb.sandbox.executions import Status, describe
+
+Ending = Literal["success", "failed", "stuck", "illegal", "exception", "timeout", "sandbox_error"]
+HONEST_ENDINGS: tuple[Ending, ...] = ("success", "failed")  # the endings by the rules of the game
+CACHED_RANDOM_GAMES = 2**12
+LONGEST_ERROR = 300  # characters
+
+
+@dataclass(frozen=True)
+class BoardRules:
+    """The rules by which strategies play.
+
+    keys: names of the directions. four_probability, patience, play_on: see `GameBoard`. move_cpu_seconds,
+    board_cpu_seconds: CPU time of one move, and of one game including the loading of the program.
+    wall_seconds: wall time of one game. memory_mib: of the program. queries: source put in front of it.
+    """
+
+    keys: Mapping[Direction, str] = field(default_factory=lambda: KEYS["bepo"])
+    four_probability: float = 0.1
+    patience: int = 64
+    play_on: bool = False
+    move_cpu_seconds: float = 0.5
+    board_cpu_seconds: float = 4.0
+    wall_seconds: float = 5.0
+    memory_mib: int = 256
+    queries: str = ""
+
+    @classmethod
+    def from_params(cls, params: GptOss2048Params) -> "BoardRules":
+        board, sandbox = params.board, params.sandbox
+        keys = KEYS[board.keys]
+        return cls(
+            keys=keys,
+            four_probability=board.four_probability,
+            patience=board.patience,
+            play_on=board.play_on,
+            move_cpu_seconds=sandbox.move_cpu_seconds,
+            board_cpu_seconds=sandbox.board_cpu_seconds,
+            wall_seconds=sandbox.timeout_seconds,
+            memory_mib=sandbox.memory_mib,
+            queries=make_queries_source(keys) if params.prompt.preset == "api" else "",
+        )
+
+    @property
+    def options(self) -> GameOptions:
+        return {"four_probability": self.four_probability, "patience": self.patience, "play_on": self.play_on}
+
+    def make_program(self, code: str, seed: int) -> str:
+        """Return a strategy's program: its `random` is seeded, so the same code plays the same game again."""
+        strategy_seed = make_public_seed("strategy", seed)
+        return f"import random\nrandom.seed({strategy_seed})\n{self.queries}\n\n{code}\n"
+
+
+@dataclass(frozen=True)
+class StrategyGame:
+    """One game of one strategy. moves: letters as in `GameBoard.moves`; `replay` rebuilds the game from them.
+
+    ending: "success", "failed" or "stuck" as in `GameBoard.state`; "illegal" for an answer that is not a key,
+    "exception", "timeout". error: the reason in a line, untrusted. seconds: wall time. was_loaded: the
+    program ran up to its first board.
+    """
+
+    kind: BoardKind
+    seed: int
+    ending: Ending
+    largest: int
+    score: int
+    moves: str
+    error: str
+    seconds: float
+    was_loaded: bool = True
+
+    @property
+    def is_honest(self) -> bool:
+        """The game ended by the rules."""
+        return self.ending in HONEST_ENDINGS
+
+    @property
+    def is_won(self) -> bool:
+        """The target was reached, whatever ended the game if it was played on."""
+        return self.largest >= self.kind.target
+
+    @property
+    def progress(self) -> float:
+        """See `GameBoard.progress`."""
+        return math.log2(self.largest) / math.log2(self.kind.target)
+
+
+def make_public_seed(*parts: object) -> int:
+    """Return a seed of 63 bits that anybody can compute; those of boards are secret: `BoardSecret.seeds`."""
+    text = "/".join(map(str, parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def make_public_seeds(*parts: object, num_boards: int) -> list[int]:
+    """Return seeds for strategies of our own, which do not look for them."""
+    return [make_public_seed(*parts, index) for index in range(num_boards)]
+
+
+def play_many(
+    jobs: Sequence[tuple[str, BoardKind, int]], sandbox: Sandbox, *, rules: BoardRules
+) -> list[StrategyGame]:
+    """Play each job (code, board, seed) in a process of its own, `sandbox.num_workers` at a time.
+
+    Equal jobs are played once.
+    """
+    games: dict[tuple[str, BoardKind, int], StrategyGame] = {}
+    interrupted = threading.Event()
+
+    def play(job: tuple[str, BoardKind, int]) -> StrategyGame:
+        code, kind, seed = job
+        return play_game(code, kind, seed, sandbox, rules=rules, interrupted=interrupted)
+
+    with ThreadPoolExecutor(sandbox.num_workers, thread_name_prefix="2048") as pool:
+        futures = {pool.submit(play, job): job for job in dict.fromkeys(jobs)}
+        try:
+            for future in as_completed(futures):
+                games[futures[future]] = future.result()
+        except BaseException:
+            interrupted.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return [games[job] for job in jobs]
+
+
+def play_game(
+    code: str,
+    kind: BoardKind,
+    seed: int,
+    sandbox: Sandbox,
+    *,
+    rules: BoardRules,
+    interrupted: threading.Event,
+) -> StrategyGame:
+    """Play one game, and once more if the sandbox failed, which is not the strategy's fault."""
+    limits = Limits(cpu_seconds=rules.board_cpu_seconds, memory_mib=rules.memory_mib)
+    for attempt in (1, 2):
+        started = time.monotonic()
+        board = GameBoard(kind.size, kind.target, seed, **rules.options)
+        with sandbox.load(rules.make_program(code, seed), limits=limits) as program:
+            was_loaded = program.ended is None
+            ending, error = play_board(program, board, rules, interrupted=interrupted)
+        if ending != "sandbox_error" or interrupted.is_set():
+            break
+        if attempt == 2 and program.has_lost_its_zygote:  # losing it twice is not an accident
+            ending = "exception"
+    seconds, error = time.monotonic() - started, error[:LONGEST_ERROR]
+    return StrategyGame(
+        kind, seed, ending, board.largest, board.score, board.moves, error, seconds, was_loaded
+    )
+
+
+def play_board(
+    program: LoadedProgram, board: GameBoard, rules: BoardRules, *, interrupted: threading.Event
+) -> tuple[Ending, str]:
+    """Play a board to its end with a loaded program; return how it ended, and why if not by the rules."""
+    if program.ended is not None:
+        ending, error = explain_failure(program.ended.status, program.ended.error)
+        return ending, f"while loading: {error}"
+    clock = GameClock(program)
+    while board.state == "ongoing":
+        if interrupted.is_set():
+            return "sandbox_error", "interrupted"
+        call = program.call(FUNCTION, board.rows, cpu_seconds=rules.move_cpu_seconds)
+        if call.status != "ok":
+            return explain_failure(call.status, call.error)
+        if program.cpu_seconds() > rules.board_cpu_seconds:
+            return "timeout", f"more than {rules.board_cpu_seconds:g} s of CPU time"
+        if clock.has_passed(rules.wall_seconds):
+            return "timeout", f"more than {rules.wall_seconds:g} s in all"
+        direction = parse_key(call.value, rules.keys)
+        if direction is None:
+            return "illegal", f"returned {describe(call.value)[:80]!r}, which is not a key"
+        board.move(direction)
+    return board.state, ""
+
+
+class GameClock:
+    """The wall time of a game without the time that its two processes waited for a processor.
+
+    Otherwise, on a busy machine, a thousand moves of a quick strategy take longer than a game may.
+    """
+
+    def __init__(self, program: LoadedProgram) -> None:
+        self._program = program
+        self._started, self._waited = time.monotonic(), self._waited_seconds()
+
+    def has_passed(self, seconds: float) -> bool:
+        """Return whether the game took longer. Reads the waiting time only if the wall time says so."""
+        elapsed = time.monotonic() - self._started
+        return elapsed > seconds and elapsed - (self._waited_seconds() - self._waited) > seconds
+
+    def _waited_seconds(self) -> float:
+        """Return the kernel's count for both processes (Linux, schedstats); 0 where it does not count."""
+        total = 0
+        for process in (str(self._program.pid), f"self/task/{threading.get_native_id()}"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                total += int(Path(f"/proc/{process}/schedstat").read_text().split()[1])
+        return total / 1e9
+
+
+def explain_failure(status: Status, error: str) -> tuple[Ending, str]:
+    """Return the ending, and its reason, for a call without a value or a program that did not load."""
+    if status == "timeout" or status == "sandbox_error":
+        return status, error
+    return "exception", error or "the program has ended"
+
+
+@lru_cache(maxsize=CACHED_RANDOM_GAMES)
+def random_progress(kind: BoardKind, seed: int, *, num_games: int, **options: Unpack[GameOptions]) -> float:
+    """Return the mean `GameBoard.progress` of games with random keys, all from this seed's tiles."""
+    total = 0.0
+    for index in range(num_games):
+        board = GameBoard(kind.size, kind.target, seed, **options)
+        draw = random.Random(make_public_seed("random play", seed, index)).random
+        while board.state == "ongoing":
+            board.move(DIRECTIONS[int(draw() * 4)])
+        total += board.progress
+    return total / num_games

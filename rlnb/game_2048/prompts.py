@@ -1,0 +1,94 @@
+"""Prompts for 2048 strategies: with the board alone, or with functions that answer questions about it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from rlnb.game_2048.board import KEYS, BoardKind, Direction
+from rlnb.game_2048.params import GptOss2048Params
+from rlnb.game_2048.queries import QUERIES
+from rlnb.policy.prompts import SYSTEM, Prompt, chat_text
+
+StrategyPreset = Literal["board", "api"]
+PREFIX = "```python\ndef strategy(board):"  # the beginning of an answer, and of a prefilled reply
+# The last sentence of the question; the last wording is never used in training.
+WORDINGS = (
+    "Write a new, short strategy.",
+    "Now write a strategy that reaches larger tiles.",
+    "Your turn: write the best short strategy that you can.",
+)
+HELD_OUT_WORDING = len(WORDINGS) - 1
+FOLLOW_UP = "Another one."
+# Bodies shown as earlier answers. The last is legal and deliberately bad: a better strategy is one edit away.
+EXAMPLES: Mapping[StrategyPreset, Sequence[str]] = {
+    "board": ('    return "{up}"  # an example: this key at every board',),
+    "api": (
+        "    return legal_moves(board)[0]",
+        "    return min(legal_moves(board), key=lambda key: merged(board, key))",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class StrategyQuestion:
+    """One question. keys: the names of the directions. wording: an index into WORDINGS."""
+
+    preset: StrategyPreset
+    kind: BoardKind
+    keys: Mapping[Direction, str]
+    wording: int
+
+    def text(self) -> str:
+        """Return the task in words, including the mapping of keys, without its last sentence."""
+        keys = ", ".join(f'"{name}" {direction}' for direction, name in self.keys.items())
+        size = self.kind.size
+        text = (
+            f"Write a Python function `strategy(board)` for 2048 on a {size}x{size} board, a list of rows, "
+            f"0 where empty. The tile {self.kind.target} wins. It returns a key: {keys}."
+        )
+        if self.preset == "api":
+            return f"{text} There are {', '.join(QUERIES)} and random."
+        example = self.example(EXAMPLES["board"][0])
+        return (
+            f"{text} A key that changes nothing, again and again, loses the game. Use plain Python only, all "
+            f"in one function, in one block:\n{example}"
+        )
+
+    def example(self, body: str) -> str:
+        return fence_strategy(body.format(**{str(direction): name for direction, name in self.keys.items()}))
+
+    def messages(self) -> list[dict[str, str]]:
+        """Return the chat; "api" has its examples as earlier answers, which a small model imitates best."""
+        last = WORDINGS[self.wording]
+        if self.preset == "board":
+            return [{"role": "user", "content": f"{self.text()}\n{last}"}]
+        answers = [self.example(body) for body in EXAMPLES["api"]]
+        texts = [self.text(), answers[0], FOLLOW_UP, answers[1], last]
+        roles = ["user", "assistant", "user", "assistant", "user"]
+        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+
+
+def fence_strategy(body: str) -> str:
+    """Return a strategy as an answer. body: the indented lines of the function."""
+    return f"{PREFIX}\n{body}\n```"
+
+
+def build_strategy_prompt(
+    params: GptOss2048Params, kind: BoardKind, wording: int, tokenizer: PreTrainedTokenizerBase
+) -> Prompt:
+    """Return the question for a kind of board as the model reads it.
+
+    Where `prompt.reasoning_effort` is set, the chat template (of GPT-OSS) writes the system message itself.
+    """
+    messages = StrategyQuestion(params.prompt.preset, kind, KEYS[params.board.keys], wording).messages()
+    effort = params.prompt.reasoning_effort
+    options = {"reasoning_effort": effort} if effort else {}
+    if not effort:
+        messages.insert(0, {"role": "system", "content": SYSTEM})
+    text = chat_text(
+        messages, tokenizer, asked_by="the prompt of a strategy", instead="a model made for chat", **options
+    )
+    prefix = PREFIX if params.prompt.prefilled else ""
+    return Prompt(text + prefix, prefix)

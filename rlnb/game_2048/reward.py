@@ -1,0 +1,258 @@
+"""The referee of 2048 strategies, and the reward functions that TRL calls.
+
+The rewards themselves are functions of a StrategyResult in the notebook's reward cell.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rlnb.game_2048.board import BoardKind
+from rlnb.game_2048.params import GptOss2048Params
+from rlnb.game_2048.play import HONEST_ENDINGS, BoardRules, Ending, StrategyGame, play_many, random_progress
+from rlnb.game_2048.strategies import extract_strategy
+from rlnb.game_2048.suspicions import find_suspicions
+from rlnb.policy.prompts import completion_text
+from rlnb.run.metrics import ENDINGS
+from rlnb.sandbox import FailureCount, Sandbox
+
+# The score of a game that did not end by the rules. Any honest game scores at least HONEST_FLOOR, a bound
+# that only targets of a few tiles could pass. The levels lie close together: large penalties would drown the
+# differences between strategies once advantages are divided by the group's standard deviation, and a single
+# level would tie groups that hold nothing honest yet.
+HONEST_FLOOR = -0.95
+ENDING_LEVELS: dict[Ending, float] = {"stuck": -1.0, "timeout": -1.0, "illegal": -1.1, "exception": -1.1}
+NO_STRATEGY_LEVEL = -1.2
+CACHED_STRATEGIES = 512
+SHOWN_SUSPICIOUS = 3  # programs kept of each kind
+
+
+@dataclass(frozen=True)
+class StrategyResult:
+    """A judged completion.
+
+    code: its program, None if there is none. problem, reason: as in `Extraction`, "" if it was played.
+    games: one a board, in the order of the seeds; none if there is a problem. baselines: float, one a board:
+    the mean progress of random play from its seed. suspicions: suspicious traits of the program.
+    """
+
+    code: str | None
+    problem: str
+    reason: str
+    games: tuple[StrategyGame, ...]
+    baselines: tuple[float, ...]
+    suspicions: tuple[str, ...] = ()
+
+    @property
+    def is_valid(self) -> bool:
+        """The completion is a strategy, and answered its first board with a key."""
+        return bool(self.games) and all(game.moves or game.is_honest for game in self.games)
+
+    @property
+    def is_honest(self) -> bool:
+        """All games ended by the rules: never stuck, no illegal key, no exception, no time limit."""
+        return bool(self.games) and all(game.ending in HONEST_ENDINGS for game in self.games)
+
+    @property
+    def was_loaded(self) -> bool:
+        """The program could be defined, in every game."""
+        return bool(self.games) and all(game.was_loaded for game in self.games)
+
+    @property
+    def finished_games(self) -> list[StrategyGame]:
+        """The games without those in which the sandbox failed."""
+        return [game for game in self.games if game.ending != "sandbox_error"]
+
+    @property
+    def has_failed_sandbox(self) -> bool:
+        """The sandbox failed in every game."""
+        return bool(self.games) and not self.finished_games
+
+    @property
+    def ending(self) -> str:
+        """One of ENDINGS: the worst of the games, "failed" before "success"."""
+        if self.problem:
+            return "forbidden" if self.problem == "forbidden" else "no_code"
+        return max((game.ending for game in self.games), key=lambda ending: ENDINGS.index(ending))
+
+    @property
+    def why(self) -> str:
+        """Why the strategy was refused, or the error of the first game that broke the rules."""
+        return self.reason or next((game.error for game in self.games if game.error), "")
+
+    @property
+    def board_scores(self) -> tuple[float, ...]:
+        """The score on each board: progress minus that of random play, or a level below any honest loss.
+
+        Boards on which the sandbox failed are left out.
+        """
+        if self.problem:
+            return (NO_STRATEGY_LEVEL,) * len(self.baselines)
+        return tuple(
+            max(HONEST_FLOOR, game.progress - baseline)
+            if game.is_honest or game.is_won
+            else ENDING_LEVELS[game.ending]
+            for game, baseline in zip(self.games, self.baselines, strict=True)
+            if game.ending != "sandbox_error"
+        )
+
+    @property
+    def score(self) -> float | None:
+        """The mean score over the boards; None if the sandbox failed in every game."""
+        scores = self.board_scores
+        return sum(scores) / len(scores) if scores else None
+
+    @property
+    def win_share(self) -> float:
+        """The share of the finished games that reached the target."""
+        return sum(game.is_won for game in self.finished_games) / max(1, len(self.finished_games))
+
+
+StrategyRewardFunction = Callable[[StrategyResult], float | None]
+ResultKey = tuple[str, str, BoardKind, tuple[int, ...]]  # prefix, completion, board, seeds
+
+
+@dataclass
+class StrategyReferee:
+    """Extracts, checks and plays the strategies in completions, each distinct one once.
+
+    random_games: games a board of the random play that scores are measured from. suspicious: how many
+    programs showed each suspicious trait; examples: some of them. seconds: time spent judging.
+    """
+
+    sandbox: Sandbox
+    rules: BoardRules
+    random_games: int = 8
+    seconds: float = 0.0
+    failures: FailureCount = field(default_factory=FailureCount)
+    suspicious: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    _results: dict[ResultKey, StrategyResult] = field(default_factory=dict)
+
+    @classmethod
+    def from_params(cls, params: GptOss2048Params, sandbox: Sandbox) -> "StrategyReferee":
+        return cls(sandbox, BoardRules.from_params(params), random_games=params.reward.random_games)
+
+    def judge(
+        self,
+        completions: Sequence[str],
+        prefixes: Sequence[str],
+        kinds: Sequence[BoardKind],
+        seeds: Sequence[Sequence[int]],
+    ) -> list[StrategyResult]:
+        """Play completions[i], which follows prefixes[i], on boards kinds[i] with each of seeds[i].
+
+        Raises SandboxUnavailable if the sandbox failed in more than 1% of the games.
+        """
+        started = time.perf_counter()
+        keys = list(zip(prefixes, completions, kinds, map(tuple, seeds), strict=True))
+        new = [key for key in dict.fromkeys(keys) if key not in self._results]
+        if len(self._results) + len(new) > CACHED_STRATEGIES:
+            self._results = {key: self._results[key] for key in set(keys) & self._results.keys()}
+        extractions = {key: extract_strategy(key[1], prefix=key[0]) for key in new}
+        jobs = [
+            (extraction.code or "", kind, seed)
+            for (_, _, kind, board_seeds), extraction in extractions.items()
+            for seed in (() if extraction.problem else board_seeds)
+        ]
+        games = dict(zip(jobs, play_many(jobs, self.sandbox, rules=self.rules), strict=True))
+        options = {"num_games": self.random_games, **self.rules.options}
+        for key, extraction in extractions.items():
+            code, kind, board_seeds = extraction.code or "", key[2], key[3]
+            self._results[key] = StrategyResult(
+                code=extraction.code,
+                problem=extraction.problem,
+                reason=extraction.reason,
+                games=() if extraction.problem else tuple(games[code, kind, seed] for seed in board_seeds),
+                baselines=tuple(random_progress(kind, seed, **options) for seed in board_seeds),
+                suspicions=find_suspicions(code),
+            )
+        self.failures.add(len(games), [g.error for g in games.values() if g.ending == "sandbox_error"])
+        self.seconds += time.perf_counter() - started
+        return [self._results[key] for key in keys]
+
+    def count_suspicions(self, results: Sequence[StrategyResult]) -> None:
+        """Count suspicious traits, and keep some of the programs to show."""
+        for result in results:
+            self.suspicious.update(result.suspicions)
+            for suspicion in result.suspicions:
+                examples = self.examples.setdefault(suspicion, [])
+                if result.code and result.code not in examples and len(examples) < SHOWN_SUSPICIOUS:
+                    examples.append(result.code)
+
+
+class StrategyReward:
+    """A reward function for TRL. The dataset needs the columns `prefix`, `board` and `seeds`.
+
+    reward: from the notebook. logs_metrics: log the metrics of each batch; of several reward functions on one
+    referee only one should. The games are played once for all of them.
+    """
+
+    def __init__(
+        self, reward: StrategyRewardFunction, referee: StrategyReferee, *, logs_metrics: bool
+    ) -> None:
+        self.__name__ = getattr(reward, "__name__", "strategy")
+        self.reward, self.referee, self.logs_metrics = reward, referee, logs_metrics
+
+    def __call__(
+        self,
+        *,
+        completions: Sequence[str | Sequence[Mapping[str, str]]],
+        prefix: Sequence[str],
+        board: Sequence[str],
+        seeds: Sequence[Sequence[int]],
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list[str]], None] | None = None,
+        **_: object,
+    ) -> list[float | None]:
+        """Return one reward a completion, None if the sandbox failed. TRL's other columns are not used."""
+        started = time.perf_counter()
+        texts = [completion_text(completion) for completion in completions]
+        results = self.referee.judge(texts, prefix, [BoardKind.parse(name) for name in board], seeds)
+        if self.logs_metrics:
+            self.referee.count_suspicions(results)
+            if log_metric:
+                for name, value in compute_strategy_metrics(results):
+                    log_metric(name, value)
+                log_metric("time/reward_seconds", time.perf_counter() - started)
+            if log_extra:
+                log_extra("outcome", [result.ending for result in results])
+                log_extra("reason", [result.why for result in results])
+        # TRL leaves a completion out of its group only if every function returns None.
+        return [None if result.has_failed_sandbox else self.reward(result) for result in results]
+
+
+def make_strategy_rewards(
+    rewards: Sequence[StrategyRewardFunction], referee: StrategyReferee
+) -> list[StrategyReward]:
+    """Return the reward functions for TRL, all on the same games."""
+    return [StrategyReward(reward, referee, logs_metrics=index == 0) for index, reward in enumerate(rewards)]
+
+
+def compute_strategy_metrics(results: Sequence[StrategyResult]) -> Iterator[tuple[str, float]]:
+    """Yield the metrics of a batch, (name, value); `strategy/skill` only if some result is honest."""
+    total = len(results)
+    honest = [result for result in results if result.is_honest]
+    scores = [result.score for result in results if result.score is not None]
+    yield "strategy/score", sum(scores) / len(scores) if scores else math.nan
+    if honest:
+        yield "strategy/skill", sum(result.score or 0.0 for result in honest) / len(honest)
+    for name, share in compute_strategy_shares(results).items():
+        yield f"strategy/{name}", share
+    yield "strategy/suspicious_share", sum(bool(result.suspicions) for result in results) / total
+    endings = Counter(result.ending for result in results)
+    for ending in ENDINGS:
+        yield f"strategy/{ending}_share", endings[ending] / total
+
+
+def compute_strategy_shares(results: Sequence[StrategyResult]) -> dict[str, float]:
+    """Return the shares of valid and honest results and of won games, and the number of distinct programs."""
+    total = max(1, len(results))
+    return {
+        "valid_share": sum(result.is_valid for result in results) / total,
+        "honest_share": sum(result.is_honest for result in results) / total,
+        "win_share": sum(result.win_share for result in results) / total,
+        "distinct_programs": float(len({result.code for result in results if result.code})),
+    }

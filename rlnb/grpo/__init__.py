@@ -1,0 +1,1 @@
+"""What the pipelines hang on TRL's GRPOTrainer."""

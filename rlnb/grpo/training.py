@@ -1,0 +1,338 @@
+"""What rlnb adds to TRL's GRPOTrainer: the configuration, the order of prompts, and callbacks.
+
+The step itself is TRL's; docs/one_grpo_step.md maps each hook here to the method there.
+"""
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl import GRPOConfig, GRPOTrainer
+
+from rlnb.errors import ParamsError, TrainingDiverged
+from rlnb.params.sections import NotebookParams
+from rlnb.params.training import TrainingParams, VllmParams
+from rlnb.run.checkpoints import RECIPE_FILE, recipe_text
+from rlnb.run.directory import log_line, write_text
+from rlnb.run.health import Health, memory_advice
+from rlnb.run.stop_signal import StopSignal
+from rlnb.run.tracking import Tracker
+
+NUM_PICTURES = 50  # redrawings of the live plot over a run
+SHARES_IN_LOG = {
+    "reward/pass_rate": "passes",
+    "status/ok_with_output_share": "prints",
+    "strategy/honest_share": "honest",
+    "strategy/win_share": "wins",
+    "game/win_share": "wins",
+    "game/valid_share": "valid",
+    "game/opponent_right": "opponent right",
+}
+
+
+def grpo_config(
+    training: TrainingParams,
+    *,
+    output_dir: str | Path,
+    seed: int,
+    dtype: str,
+    use_gpu: bool,
+    vllm: VllmParams | None = None,
+) -> GRPOConfig:
+    """Return TRL's configuration for the parameters' `training` and `vllm` sections.
+
+    One epoch over prompts that `order_prompts` has put in order for the whole run, so that a resumed run
+    sees the same prompts (TRL's own sampler starts again at its first permutation). `MetricsReporter`
+    replaces TRL's reporting.
+    """
+    options: dict[str, object] = {}
+    if vllm is not None and vllm.enabled and vllm.mode == "server":  # its owner has set its memory
+        options = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": vllm.server_base_url}
+    elif vllm is not None and vllm.enabled:
+        options = {
+            "use_vllm": True,
+            "vllm_mode": "colocate",
+            "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
+            "vllm_max_model_length": vllm.max_model_len,
+        }
+    return GRPOConfig(
+        output_dir=str(Path(output_dir) / "checkpoints"),
+        learning_rate=training.learning_rate,
+        max_steps=training.max_steps,
+        per_device_train_batch_size=training.per_device_train_batch_size,
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        num_generations=training.num_generations,
+        max_completion_length=training.max_completion_length,
+        temperature=training.temperature,
+        top_p=training.top_p,
+        beta=training.beta,
+        loss_type=training.loss_type,
+        scale_rewards=training.scale_rewards,
+        warmup_steps=training.warmup_steps or round(training.warmup_ratio * training.max_steps),
+        optim=training.optim,
+        entropy_coef=training.entropy_coef,
+        lr_scheduler_type=training.lr_scheduler,
+        max_grad_norm=training.max_grad_norm,
+        weight_decay=training.weight_decay,
+        gradient_checkpointing=bool(training.gradient_checkpointing),
+        save_steps=training.save_steps,
+        save_total_limit=training.save_total_limit,
+        seed=seed,
+        use_cpu=not use_gpu,
+        bf16=use_gpu and dtype == "bfloat16",
+        fp16=use_gpu and dtype == "float16",
+        shuffle_dataset=False,
+        logging_steps=1,
+        logging_first_step=True,
+        log_completions=True,
+        num_completions_to_print=0,
+        disable_tqdm=True,
+        report_to="none",
+        remove_unused_columns=False,
+        dataloader_pin_memory=use_gpu,
+        ddp_find_unused_parameters=False,  # each adapter is used in each pass
+        **options,
+    )
+
+
+def describe_recipe(config: GRPOConfig, *, lora_rank: int) -> dict[str, object]:
+    """Return the numbers that matter most in a run, by name, for the training cell to show."""
+    return {
+        "learning rate": f"{config.learning_rate:g}",
+        "completions of a prompt (group)": config.num_generations,
+        "completions in a forward pass": config.per_device_train_batch_size,
+        "forward passes a step": config.gradient_accumulation_steps,
+        "steps": config.max_steps,
+        "beta (weight of the KL penalty)": f"{config.beta:g}",
+        "temperature": f"{config.temperature:g}",
+        "longest completion (tokens)": config.max_completion_length,
+        "LoRA rank": lora_rank,
+        "loss": config.loss_type,
+    }
+
+
+def prompt_order(num_tasks: int, num_prompts: int, *, seed: int) -> list[int]:
+    """Return the index of the task of each prompt of a run: seeded permutations, cut to `num_prompts`."""
+    if num_tasks < 1:
+        raise ParamsError("tasks: no task is left to train on; allow more levels or longer prompts")
+    generator = random.Random(seed)
+    order: list[int] = []
+    while len(order) < num_prompts:
+        order += generator.sample(range(num_tasks), num_tasks)
+    return order[:num_prompts]
+
+
+def num_prompts(config: GRPOConfig) -> int:
+    """Return the number of prompts of a whole run."""
+    completions_per_step = (
+        config.per_device_train_batch_size * config.gradient_accumulation_steps * config.world_size
+    )
+    return config.max_steps * math.ceil(completions_per_step / config.num_generations)
+
+
+def order_prompts(rows: Sequence[Mapping[str, object]], config: GRPOConfig) -> list[Mapping[str, object]]:
+    """Return the rows in the order in which the whole run uses them, each as often as it comes up."""
+    return [rows[index] for index in prompt_order(len(rows), num_prompts(config), seed=config.seed)]
+
+
+def prepare_adapters(trainer: GRPOTrainer) -> None:
+    """Undo two things that TRL does to adapters, before `train()` wraps or loads them.
+
+    With beta > 0 it copies the fresh ones as "ref". But transformers loads from a checkpoint with two sets
+    only the second, so a resumed run would start from scratch; without a copy TRL's reference is the model
+    with its adapters off, which is the same policy. And TRL makes the adapters of 4-bit models bfloat16,
+    which fp16's gradient scaler refuses: under fp16 they become float32 again.
+    """
+    if "ref" in getattr(trainer.model, "peft_config", {}):
+        trainer.model.delete_adapter("ref")
+    if trainer.args.fp16:
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
+
+
+def train(
+    trainer: GRPOTrainer,
+    params: NotebookParams,
+    reporter: "MetricsReporter",
+    *,
+    checkpoint: str | None,
+    callbacks: Sequence[TrainerCallback] = (),
+    metrics_before: Mapping[str, float] | None = None,
+) -> None:
+    """Train to the last step, from `checkpoint` where there is one, and close the reporter's tracker.
+
+    metrics_before: reported as step 0 of a run that starts from the beginning. Raises Preempted after a
+    signal, OutOfMemory, and TrainingDiverged.
+    """
+    prepare_adapters(trainer)
+    for callback in (reporter, *callbacks, SaveRecipe(params)):
+        trainer.add_callback(callback)
+    beginning = f"resuming from {checkpoint}" if checkpoint else "from the start"
+    print(f"{trainer.args.max_steps} steps, {beginning}")
+    with reporter.tracker as tracker, StopOnSignal(trainer), memory_advice(params):
+        if metrics_before and not checkpoint:
+            tracker.report(0, metrics_before)
+        trainer.train(resume_from_checkpoint=checkpoint)
+    check_trained(trainer.state)
+
+
+def check_trained(state: TrainerState) -> None:
+    """Raise TrainingDiverged when `train()` returned without having trained, or the loss is not finite.
+
+    A dataset with fewer prompts than one step takes trains 0 steps and returns normally in TRL 1.16.
+    """
+    if state.global_step < 1:
+        raise TrainingDiverged("training made 0 steps: the data holds fewer prompts than one step takes")
+    losses = [row["loss"] for row in state.log_history if "loss" in row]
+    if losses and not math.isfinite(losses[-1]):
+        raise TrainingDiverged(f"the loss became {losses[-1]}; lower training.learning_rate")
+
+
+class StopOnSignal(TrainerCallback):
+    """Saves and stops at the end of the step in which SIGTERM or SIGUSR1 came.
+
+    Not transformers' `enable_jit_checkpoint`, which saves within a step and so loses it. Use as a context
+    manager around `train()`: it restores the handlers, and raises Preempted when a signal has stopped
+    training early.
+    """
+
+    def __init__(self, trainer: GRPOTrainer) -> None:
+        # Before the other callbacks, so that no evaluation starts in the seconds that are left.
+        trainer.callback_handler.callbacks.insert(0, self)
+        self.stop = StopSignal()
+
+    def __enter__(self) -> "StopOnSignal":
+        self.stop.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop.__exit__(error_type, error, traceback)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> TrainerControl:
+        if self.stop.after_step(is_last=state.global_step >= state.max_steps):
+            control.should_save = True
+            control.should_training_stop = True
+        return control
+
+
+class MetricsReporter(TrainerCallback):
+    """Passes each step's metrics to the run's tracker, train.log, the health checks and the live plot.
+
+    It replaces the trainer's own printing: what it prints is the line of the first step and the warnings of
+    `rlnb.run.health.Health`. show: called with (step, max_steps) some fifty times over the run.
+    `step_seconds` counts the time inside steps, `log_seconds` that of tracking and showing.
+    """
+
+    def __init__(
+        self, tracker: Tracker, trainer: GRPOTrainer, *, show: Callable[[int, int], None] | None = None
+    ) -> None:
+        trainer.remove_callback(PrinterCallback)
+        self.tracker = tracker
+        self.trainer = trainer
+        self.show = show
+        self.health = Health(window=trainer.args.max_steps // 10)
+        self.step_seconds = 0.0
+        self.log_seconds = 0.0
+        self._step_started = 0.0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        if state.global_step >= state.max_steps:  # TRL's closing log would empty the last step's completions
+            self.trainer.log_completions = False
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        self._step_started = time.perf_counter()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        self.step_seconds += time.perf_counter() - self._step_started
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **_: object,
+    ) -> None:
+        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+            return
+        started = time.perf_counter()
+        step, max_steps = state.global_step, state.max_steps
+        self.tracker.report(step, dict(logs))
+        output_dir = self.tracker.path.parent
+        log_line(output_dir, progress_line(step, max_steps, logs))
+        for line in self.health.after_step(step, logs):
+            print(line, flush=True)
+            log_line(output_dir, line)
+        if self.show and (step == max_steps or step % max(1, max_steps // NUM_PICTURES) == 0):
+            self.show(step, max_steps)
+        self.log_seconds += time.perf_counter() - started
+
+
+def progress_line(step: int, max_steps: int, logs: Mapping[str, float]) -> str:
+    """Return a step in a line: reward, what became of the completions, length, seconds."""
+    shares = [f"{label} {logs[name] or 0.0:.0%}" for name, label in SHARES_IN_LOG.items() if name in logs]
+    return "  ".join(
+        (
+            f"step {step}/{max_steps}",
+            f"reward {logs.get('reward') or 0.0:+.2f}",
+            *shares,
+            f"{logs.get('completions/mean_length') or 0.0:.0f} tokens",
+            f"{logs.get('step_time') or 0.0:.1f} s",
+        )
+    )
+
+
+class IntervalEvaluation(TrainerCallback):
+    """Calls `evaluate() -> metrics` every `interval` steps and adds the metrics to that step's log.
+
+    `evaluate` must leave the random state and the model's mode as they were; `policy.generate` does. The
+    metrics go through the trainer's own store: `trainer.log` inside a callback would drop the step's log.
+    """
+
+    def __init__(
+        self, evaluate: Callable[[], Mapping[str, float]], *, interval: int, trainer: GRPOTrainer
+    ) -> None:
+        self.evaluate = evaluate
+        self.interval = interval
+        self.trainer = trainer
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> TrainerControl:
+        due = self.interval and state.global_step % self.interval == 0 and state.global_step < state.max_steps
+        if due and not control.should_training_stop:
+            for name, value in self.evaluate().items():
+                self.trainer._metrics["train"][name].append(value)
+            control.should_log = True
+        return control
+
+
+class SaveRecipe(TrainerCallback):
+    """Writes the run's recipe into each checkpoint, so that no other run resumes from it."""
+
+    def __init__(self, params: NotebookParams) -> None:
+        self.text = recipe_text(params)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        if state.is_world_process_zero:
+            write_text(Path(str(args.output_dir), f"checkpoint-{state.global_step}", RECIPE_FILE), self.text)

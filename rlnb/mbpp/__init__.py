@@ -1,0 +1,1 @@
+"""The MBPP evaluation: `notebooks/mbpp_eval.ipynb`, and what every training calls."""

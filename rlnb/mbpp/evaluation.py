@@ -1,0 +1,317 @@
+"""MBPP: a model writes programs, and their asserts are checked outside of the programs' process.
+
+Checking overlaps writing: each completion goes to the sandbox as soon as it is written.
+"""
+
+import hashlib
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from rlnb.errors import ParamsError, SandboxUnavailable
+from rlnb.mbpp.params import MbppEvaluationParams, WriterParams
+from rlnb.mbpp.problems import Problem, ProblemSet, Source, interface, load_mbpp
+from rlnb.mbpp.prompts import TEMPLATES, Template, build_question, extract_program
+from rlnb.mbpp.writers import PolicyWriter, Writer, WrittenSample
+from rlnb.params.sections import EvaluationParams, MbppParams, ModelParams, SamplingParams
+from rlnb.policy import Policy
+from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_tests
+
+Progress = Callable[[int, int], None]  # called with (done, total)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One checked completion. index: among the problem's samples. num_shown: asserts in the question."""
+
+    problem: Problem
+    index: int
+    completion: str
+    program: str | None
+    verdict: Verdict
+    num_shown: int
+
+    @property
+    def outcome(self) -> str:
+        """ "passed", "wrong" (an assertion failed), "no_code", or how the program ended."""
+        if self.verdict.passed:
+            return "passed"
+        if self.program is None:
+            return "no_code"
+        return "wrong" if self.verdict.status == "ok" else self.verdict.status
+
+    @property
+    def passed(self) -> bool | None:
+        """Return whether all asserts hold, or None if the sandbox failed."""
+        return None if self.outcome == "sandbox_error" else self.verdict.passed
+
+    @property
+    def passed_shown(self) -> bool:
+        """Return whether the asserts that the question shows hold."""
+        return all(self.verdict.results[: self.num_shown])
+
+    @property
+    def passed_held_out(self) -> bool | None:
+        """Return whether the asserts that the question does not show hold, or None if it shows all."""
+        results = self.verdict.results[self.num_shown :]
+        return all(results) if results else None
+
+    @property
+    def failing_assertion(self) -> str:
+        """Return the first assertion that does not hold, or ""."""
+        pairs = zip(self.problem.tests, self.verdict.results, strict=True)
+        return next((test for test, result in pairs if not result), "")
+
+
+def draw_problems(problems: Sequence[Problem], num_questions: int, *, seed: int) -> list[Problem]:
+    """Return problems drawn by the seed, or all; a smaller draw is part of a larger one."""
+    drawn = random.Random(seed).sample(list(problems), len(problems))[: num_questions or None]
+    return sorted(drawn, key=lambda problem: problem.task_id)
+
+
+def check_program(problem: Problem, program: str, sandbox: Sandbox, *, limits: Limits) -> Verdict:
+    """Run a problem's asserts against a program's functions; the program never sees an assert.
+
+    Raises ParamsError if the imports of the problem's own code fail in this process.
+    """
+    names = interface(problem)
+    try:
+        exec(names.imports, {})
+    except Exception as error:
+        message = f"the imports of its code fail here: {error!r}; leave the problem out"
+        raise ParamsError(f"task_id {problem.task_id}: {message}") from error
+    return check_tests(
+        sandbox,
+        f"{program}\n{problem.setup}",
+        problem.tests,
+        functions=names.functions,
+        values=names.values,
+        imports=names.imports,
+        limits=limits,
+    )
+
+
+def evaluate(
+    problems: Sequence[Problem],
+    template: Template,
+    writer: Writer,
+    sandbox: Sandbox,
+    *,
+    shots: Mapping[int, Problem],
+    num_samples: int = 1,
+    timeout_seconds: float = 10.0,
+    progress: Progress | None = None,
+) -> list[Sample]:
+    """Let the writer write `num_samples` completions of each problem, and check them meanwhile.
+
+    shots: the problems among which the template finds its solved examples. progress: counts written
+    completions. Returns samples in the order of the problems. Raises SandboxUnavailable if the sandbox fails
+    for more than 1% of them.
+    """
+    rows = [(problem, index) for problem in problems for index in range(num_samples)]
+    questions = [build_question(problem, template, shots) for problem, _ in rows]
+    with CheckPool(sandbox, template, timeout_seconds) as pool:
+
+        def check(row: int, completion: str) -> None:
+            pool.start(row, *rows[row], completion, extract_program(completion, template))
+            if progress:
+                progress(len(pool.checks), len(rows))
+
+        writer(questions, template, check)
+        return pool.wait()
+
+
+def evaluate_samples(
+    problems: Sequence[Problem],
+    template: Template,
+    written: Sequence[WrittenSample],
+    sandbox: Sandbox,
+    *,
+    timeout_seconds: float = 10.0,
+    progress: Progress | None = None,
+) -> list[Sample]:
+    """Check completions that exist already, for example from `read_samples`."""
+    by_id = {problem.task_id: problem for problem in problems}
+    counts: Counter[int] = Counter()
+    with CheckPool(sandbox, template, timeout_seconds) as pool:
+        for row, sample in enumerate(sorted(written, key=lambda sample: sample.task_id)):
+            program = sample.text if sample.is_program else extract_program(sample.text, template)
+            pool.start(row, by_id[sample.task_id], counts[sample.task_id], sample.text, program)
+            counts[sample.task_id] += 1
+        return pool.wait(progress)
+
+
+class CheckPool:
+    """Threads that check completions while others are written; leaving the context cancels the rest."""
+
+    def __init__(self, sandbox: Sandbox, template: Template, timeout_seconds: float) -> None:
+        self._sandbox = sandbox
+        self._template = template
+        self._limits = replace(sandbox.limits, cpu_seconds=timeout_seconds)
+        self._failures = FailureCount()
+        self._pool = ThreadPoolExecutor(sandbox.num_workers, thread_name_prefix="mbpp")
+        self.checks: dict[int, Future[Sample]] = {}  # by row
+        self._lock = threading.Lock()
+        self._error: SandboxUnavailable | None = None
+
+    def __enter__(self) -> "CheckPool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def start(self, row: int, problem: Problem, index: int, completion: str, program: str | None) -> None:
+        """Check a completion as soon as a worker is free. Raises the error that stopped an earlier check."""
+        if self._error:
+            raise self._error
+        self.checks[row] = self._pool.submit(self._check, problem, index, completion, program)
+
+    def wait(self, progress: Progress | None = None) -> list[Sample]:
+        """Return all samples by row, once they are checked."""
+        samples = []
+        for row in sorted(self.checks):
+            samples.append(self.checks[row].result())
+            if progress:
+                progress(len(samples), len(self.checks))
+        return samples
+
+    def _check(self, problem: Problem, index: int, completion: str, program: str | None) -> Sample:
+        verdict = Verdict((None,) * len(problem.tests), "ok", "no code in the completion")
+        try:
+            if program is not None:
+                verdict = check_program(problem, program, self._sandbox, limits=self._limits)
+            num_shown = len(self._template.shown(problem))
+            sample = Sample(problem, index, completion, program, verdict, num_shown)
+            with self._lock:
+                self._failures.add(1, [verdict.error] if sample.passed is None else [])
+        except SandboxUnavailable as error:
+            self._error = error
+            raise
+        return sample
+
+
+class MeasuredParams(Protocol):
+    """The parts of a notebook's parameters that determine an evaluation on MBPP."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def model(self) -> ModelParams: ...
+    @property
+    def mbpp(self) -> MbppParams: ...
+    @property
+    def evaluation(self) -> EvaluationParams | MbppEvaluationParams: ...
+
+
+@dataclass(frozen=True)
+class MbppEvaluation:
+    """An evaluation of policies before, during and after training: the same problems and seeds each time."""
+
+    data: ProblemSet
+    sandbox: Sandbox
+    mbpp: MbppParams
+    sampling: SamplingParams
+    seed: int
+
+    @classmethod
+    def from_params(cls, params: MeasuredParams, sandbox: Sandbox) -> "MbppEvaluation":
+        """Return the evaluation of the sections `mbpp` and `evaluation`, without problems if one is disabled.
+
+        Raises ParamsError for data that cannot be read or that have no problem in the split.
+        """
+        mbpp, evaluation = params.mbpp, params.evaluation
+        data = ProblemSet({}, "", "")
+        if getattr(mbpp, "enabled", True) and getattr(evaluation, "enabled", True):
+            source: Source = "builtin" if mbpp.source == "builtin" else "hub"
+            data = load_mbpp(source, path=mbpp.path, subset=mbpp.subset)
+            if not data.split(mbpp.split):
+                raise ParamsError(f"{data.source}: has no problem of mbpp.split = {mbpp.split!r}; write all")
+        return cls(data, sandbox, mbpp, evaluation, params.seed)
+
+    @property
+    def template(self) -> Template:
+        return TEMPLATES[self.mbpp.template]
+
+    def problems(self, num_questions: int) -> list[Problem]:
+        """Return `num_questions` problems of the split, or all if that is 0, without the template's shots."""
+        split = self.data.split(self.mbpp.split)
+        candidates = [problem for problem in split if problem.task_id not in self.template.shots]
+        return draw_problems(candidates, num_questions, seed=self.seed)
+
+    def writer(self, policy: Policy) -> PolicyWriter:
+        mbpp = self.mbpp
+        return PolicyWriter(
+            policy, self.sampling.temperature, mbpp.max_completion_length, mbpp.batch_size, self.seed
+        )
+
+    def describe_writing(self, params: MeasuredParams) -> dict[str, object]:
+        """Return all that completions depend on except the questions; of a file's, only the file is known."""
+        writer = getattr(params, "writer", None)
+        is_file = isinstance(writer, WriterParams) and writer.kind == "file"
+        return {
+            "writer": describe_writer(params.model, writer),
+            "temperature": None if is_file else self.sampling.temperature,
+            "max_completion_length": None if is_file else self.mbpp.max_completion_length,
+            "seed": None if is_file else self.seed,
+        }
+
+    def describe(self, params: MeasuredParams) -> dict[str, object]:
+        """Return what a pass rate depends on: data, form of the question, sampling, limits, isolation."""
+        template = self.template
+        return {
+            "data": self.data.source,
+            "sha256": self.data.sha256,
+            "subset": self.mbpp.subset,
+            "split": self.mbpp.split,
+            "num_questions": len(self.problems(params.evaluation.num_questions)),
+            "template": template.name,
+            "template_source": template.source,
+            "shots": len(template.shots),
+            "asserts_shown": "all" if template.asserts_shown is None else template.asserts_shown,
+            "stop_rule": template.stop_rule,
+            "num_samples": self.sampling.num_samples,
+            "timeout_seconds": self.sampling.timeout_seconds,
+            "isolation": self.sandbox.level,
+            **self.describe_writing(params),
+        }
+
+    def __call__(
+        self, writer: Writer | Policy, *, num_questions: int, progress: Progress | None = None
+    ) -> list[Sample]:
+        """Return checked samples of `num_questions` problems; the global random state stays as it was.
+
+        progress: counts written completions. Without problems (mbpp.enabled = false) there are no samples.
+        """
+        return evaluate(
+            self.problems(num_questions),
+            self.template,
+            self.writer(writer) if isinstance(writer, Policy) else writer,
+            self.sandbox,
+            shots=self.data.problems,
+            num_samples=self.sampling.num_samples,
+            timeout_seconds=self.sampling.timeout_seconds,
+            progress=progress,
+        )
+
+
+def describe_writer(model: ModelParams, writer: WriterParams | None) -> Mapping[str, object]:
+    """Return what wrote the completions: a server, a file or a model, the last two with a hash."""
+    if writer is not None and writer.kind == "endpoint":
+        return {"endpoint": writer.base_url, "model": writer.served_model}
+    if writer is not None and writer.kind == "file":
+        return {"file": writer.samples_path, "file_sha256": compute_sha256(Path(writer.samples_path))}
+    description = {"model": model.id, "dtype": model.dtype, "load_in_4bit": model.load_in_4bit}
+    if model.adapters:
+        weights = Path(model.adapters) / "adapter_model.safetensors"
+        sha256 = compute_sha256(weights) if weights.exists() else ""
+        description |= {"adapters": model.adapters, "adapters_sha256": sha256}
+    return description
+
+
+def compute_sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,87 @@
+"""Parameters of notebooks/mbpp_eval.ipynb and of `rlnb eval`."""
+
+import os
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from rlnb.params.sections import (
+    Conflict,
+    Integers,
+    MbppParams,
+    ModelParams,
+    NotebookParams,
+    OpenAiAddress,
+    SamplingParams,
+    SandboxParams,
+    Section,
+    TrackingParams,
+)
+
+
+class WriterParams(Section):
+    kind: Literal["policy", "endpoint", "file"] = Field(
+        default="policy",
+        description="Who writes: policy = the model of this notebook, endpoint = a server with OpenAI's "
+        "protocol (vLLM), file = completions that are there already",
+    )
+    base_url: OpenAiAddress = Field(
+        default="", description="Address of the server, for endpoint; http://host:port/v1"
+    )
+    served_model: str = Field(default="", description="The model's name on that server")
+    num_parallel: int = Field(default=32, ge=1, le=1024, description="Requests at a time, for endpoint")
+    samples_path: str = Field(
+        default="", description="JSONL of EvalPlus or generations.json of bigcode, for file"
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        needed = {"endpoint": ("base_url", "served_model"), "file": ("samples_path",), "policy": ()}
+        for name in needed[self.kind]:
+            if not getattr(self, name):
+                yield Conflict(
+                    f"writer.{name}", f"is needed by writer.kind = {self.kind!r}; write it", ("writer.kind",)
+                )
+        if self.samples_path and not os.path.isfile(self.samples_path):
+            yield Conflict("writer.samples_path", f"is not a file in {os.getcwd()}")
+
+
+class MbppEvaluationParams(SamplingParams):
+    num_questions: int = Field(
+        default=0, ge=0, description="Problems asked, drawn by the seed; 0 = all of the split"
+    )
+    k: Integers = Field(
+        default=(1,), min_length=1, description="Values of k for pass@k, at most num_samples each"
+    )
+    plus_path: str = Field(
+        default="", description="EvalPlus's MbppPlus.jsonl; its base and plus inputs are checked as well"
+    )
+    cache_dir: str = Field(
+        default="./model_cache", min_length=1, description="Directory for expected outputs of plus_path"
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        if any(not 1 <= k <= self.num_samples for k in self.k):
+            yield Conflict(
+                "evaluation.k",
+                f"holds a number that is not in 1 to evaluation.num_samples = {self.num_samples}; write "
+                "more samples, or a smaller k",
+                ("evaluation.num_samples",),
+            )
+        if self.plus_path and not os.path.isfile(self.plus_path):
+            yield Conflict("evaluation.plus_path", f"is not a file in {os.getcwd()}")
+
+
+class MbppEvalParams(NotebookParams):
+    """Pass rates on MBPP; temperature and time limit are those of the evaluations in trainings."""
+
+    output_dir: str = Field(
+        default="outputs/mbpp_eval", min_length=1, description="Directory for results and metrics"
+    )
+    model: ModelParams = ModelParams()
+    writer: WriterParams = WriterParams()
+    mbpp: MbppParams = MbppParams()
+    evaluation: MbppEvaluationParams = MbppEvaluationParams()
+    sandbox: SandboxParams = SandboxParams()
+    tracking: TrackingParams = TrackingParams()

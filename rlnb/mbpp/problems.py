@@ -1,0 +1,183 @@
+"""MBPP, Mostly Basic Python Problems: Austin et al. 2021, arXiv:2108.07732.
+
+From the hub, from a file in its format, or the 50 problems of the same format that come with rlnb.
+"""
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import AliasChoices, BaseModel, Field, StrictInt, StrictStr
+
+from rlnb.errors import ParamsError
+from rlnb.json_records import Record, check_record, read_records
+from rlnb.source_code.extraction import parse
+
+HUB_ID = "google-research-datasets/mbpp"
+BUILTIN = Path(__file__).with_name("mbpp_builtin.jsonl")
+# As published, by task_id; the built-in problems have 1 to 50.
+SPLITS = {
+    "prompt": range(1, 11),
+    "test": range(11, 511),
+    "validation": range(511, 601),
+    "train": range(601, 975),
+}
+FILES = {"full": "mbpp.jsonl", "sanitized": "sanitized-mbpp.json"}
+
+Subset = Literal["full", "sanitized"]
+Source = Literal["hub", "builtin"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A description, a reference solution, and asserts.
+
+    setup: code that runs after a program and before the tests. imports: statements that the tests need.
+    challenge_tests: further asserts, which the published protocol does not count.
+    """
+
+    task_id: int
+    text: str
+    code: str
+    tests: tuple[str, ...]
+    setup: str = ""
+    imports: tuple[str, ...] = ()
+    challenge_tests: tuple[str, ...] = ()
+
+
+class ProblemRecord(BaseModel):
+    """A record as published; the sanitized subset says `prompt` instead of `text`."""
+
+    task_id: StrictInt
+    test_list: tuple[StrictStr, ...]
+    text: StrictStr = Field(validation_alias=AliasChoices("text", "prompt"))
+    code: StrictStr
+    test_setup_code: StrictStr | None = None
+    test_imports: tuple[StrictStr, ...] | None = None
+    challenge_test_list: tuple[StrictStr, ...] | None = None
+
+
+class ProblemSet(NamedTuple):
+    """Problems by task_id, where they came from, and the SHA-256 of that.
+
+    The hash of a file, or of the hub's records as JSON lines with sorted keys, in the order of task_ids.
+    """
+
+    problems: Mapping[int, Problem]
+    source: str
+    sha256: str
+
+    def split(self, name: str) -> list[Problem]:
+        """Return the problems of a published split, or of "all", in the order of task_ids."""
+        ids = range(2**31) if name == "all" else SPLITS[name]
+        return [problem for task_id, problem in sorted(self.problems.items()) if task_id in ids]
+
+
+def load_mbpp(source: Source = "hub", *, path: str = "", subset: Subset = "full") -> ProblemSet:
+    """Return the problems of a file in MBPP's format, of the hub, or the built-in ones.
+
+    path: a file, or a directory with the published file of the subset (FILES); it wins over source. subset:
+    "sanitized" are the 427 of the 974 that people have checked. Raises ParamsError for what cannot be read,
+    for a record that is not a problem, and for a repeated task_id.
+    """
+    if source == "hub" and not path:
+        records = list(read_hub(subset))
+        sorted_records = sorted((record for _, record in records), key=lambda record: int(record["task_id"]))
+        data = "".join(json.dumps(record, sort_keys=True) + "\n" for record in sorted_records).encode()
+        return ProblemSet(parse_problems(records), f"{HUB_ID} ({subset})", hashlib.sha256(data).hexdigest())
+    file = Path(path) if path else BUILTIN
+    file = file / FILES[subset] if file.is_dir() else file
+    problems = parse_problems(read_records(file))
+    name = "built-in problems of rlnb" if file == BUILTIN else str(file)
+    return ProblemSet(problems, name, hashlib.sha256(file.read_bytes()).hexdigest())
+
+
+def parse_problems(records: Iterable[Record]) -> dict[int, Problem]:
+    """Return problems by task_id. Raises ParamsError as `load_mbpp` does."""
+    problems: dict[int, Problem] = {}
+    for place, record in records:
+        problem = check_record(parse_problem, place, record)
+        if problem.task_id in problems:
+            raise ParamsError(f"{place}: task_id {problem.task_id} is repeated; give each problem its own")
+        problems[problem.task_id] = problem
+    return problems
+
+
+def read_hub(subset: Subset) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield MBPP's records from the hub, or from its cache."""
+    from datasets import load_dataset  # heavy, and not needed for files
+
+    try:
+        parts = load_dataset(HUB_ID, subset)
+    except (OSError, ValueError) as error:
+        raise ParamsError(
+            f"{HUB_ID}: cannot be loaded from the hub ({type(error).__name__}); set MBPP_DATASET_PATH to a "
+            f"copy of {FILES[subset]}, or use the built-in problems: tasks.source or mbpp.source = 'builtin'"
+        ) from error
+    for part in parts.values():
+        for record in part:
+            yield f"{HUB_ID}: task_id {record['task_id']}", record
+
+
+def parse_problem(record: Mapping[str, object]) -> Problem:
+    """Return the problem of a record; `check_record` reports its errors."""
+    fields = ProblemRecord.model_validate(record)
+    if not fields.test_list:
+        raise ValueError("test_list is empty; write at least one assert")
+    problem = Problem(
+        task_id=fields.task_id,
+        text=fields.text.strip(),
+        code=fields.code.replace("\r\n", "\n"),
+        tests=fields.test_list,
+        setup=(fields.test_setup_code or "").replace("\r\n", "\n"),
+        imports=fields.test_imports or (),
+        challenge_tests=fields.challenge_test_list or (),
+    )
+    for test in problem.tests + problem.challenge_tests:
+        if not any(isinstance(node, ast.Assert) for node in ast.walk(parse(test))):
+            raise ValueError(f"{test[:80]!r} asserts nothing")
+    names = interface(problem)
+    if not names.functions and not names.values:
+        raise ValueError("its asserts use nothing that its code defines")
+    return problem
+
+
+class Interface(NamedTuple):
+    """The names of a program that a problem's tests use, and the imports of the tests; see `check_tests`."""
+
+    functions: tuple[str, ...]
+    values: tuple[str, ...]
+    imports: str
+
+
+def interface(problem: Problem) -> Interface:
+    """Return the names that the reference defines and the tests use, and the reference's imports.
+
+    Only the data set's code is executed on the trusted side, and of that only imports and asserts.
+    """
+    statements = parse(f"{problem.code}\n{problem.setup}").body
+    asserts = "\n".join(problem.tests + problem.challenge_tests)
+    used = {node.id for node in ast.walk(parse(asserts)) if isinstance(node, ast.Name)}
+    functions: list[str] = []
+    values: list[str] = []
+    imports = list(problem.imports)
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            functions.append(statement.name)
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            imports.append(ast.unparse(statement))
+        else:  # `f = lambda x: x`, and what is inside of an if
+            nodes = list(ast.walk(statement))
+            functions += [n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+            stored = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+            is_lambda = isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Lambda)
+            (functions if is_lambda else values).extend(stored)
+    return Interface(
+        functions=tuple(sorted(used & set(functions))),
+        values=tuple(sorted(used & set(values) - set(functions))),
+        imports="\n".join(imports),
+    )

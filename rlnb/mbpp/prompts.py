@@ -1,0 +1,121 @@
+"""The forms of asking MBPP, by name: what the model sees, and where an answer ends. The form moves scores."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rlnb.errors import ParamsError
+from rlnb.mbpp.problems import Problem
+from rlnb.source_code.extraction import PYTHON, STATEMENT, extract_code, iterate_blocks
+
+TemplateName = Literal["paper", "docstring", "chat"]
+
+
+@dataclass(frozen=True)
+class Template:
+    """One form of asking.
+
+    shots: task_ids of solved examples before the question. asserts_shown: how many of a problem's asserts the
+    model sees, None for all. stops: an answer ends before the first of these; without any, after the first
+    complete block of Python. is_chat: asked as a user's message. source: where the form comes from.
+    """
+
+    name: TemplateName
+    shots: tuple[int, ...]
+    asserts_shown: int | None
+    stops: tuple[str, ...]
+    is_chat: bool
+    source: str
+
+    @property
+    def stop_rule(self) -> str:
+        """Where an answer ends, in words; the model's own end of text comes first."""
+        if self.stops:
+            return "before the first of " + ", ".join(map(repr, self.stops))
+        return "after the first complete block of Python"
+
+    def shown(self, problem: Problem) -> tuple[str, ...]:
+        """Return the asserts that the question shows."""
+        return problem.tests[: self.asserts_shown]
+
+
+TEMPLATES: Mapping[str, Template] = {
+    template.name: template
+    for template in (
+        Template(
+            name="paper",
+            shots=(2, 3, 4),
+            asserts_shown=None,
+            stops=("[DONE]",),
+            is_chat=False,
+            source="Austin et al. 2021, arXiv:2108.07732; the shots are tasks 2, 3 and 4 of the data",
+        ),
+        Template(
+            name="docstring",
+            shots=(),
+            asserts_shown=1,
+            stops=("\nclass", "\nassert", '\n"""', "\nprint", "\nif", "\n<|/", "\n```"),
+            is_chat=False,
+            source="InCoder's form, Fried et al. 2022, arXiv:2204.05999, as in the bigcode harness",
+        ),
+        Template(
+            name="chat",
+            shots=(),
+            asserts_shown=1,
+            stops=(),
+            is_chat=True,
+            source="a question in words, as EvalPlus asks chat models, without a prefilled reply",
+        ),
+    )
+}
+
+
+def build_question(problem: Problem, template: Template, problems: Mapping[int, Problem]) -> str:
+    """Return what the model reads: text to be continued, or the user's message of a chat.
+
+    problems: where the shots are found. Raises ParamsError if a shot is missing.
+    """
+    asserts = template.shown(problem)
+    if template.name == "docstring":
+        return f'"""\n{problem.text}\n{asserts[0]}\n"""\n'
+    if template.name == "chat":
+        return (
+            "Please provide a self-contained Python script that solves the following problem in a markdown "
+            f"code block:\n```\n{problem.text}\n{asserts[0]}\n```"
+        )
+    missing = [task_id for task_id in template.shots if task_id not in problems]
+    if missing:
+        raise ParamsError(
+            f"mbpp.template = 'paper': its solved examples, task_id {', '.join(map(str, missing))}, are not "
+            "in the data; add them, or write docstring or chat"
+        )
+    shots = [
+        f"{build_paper_task(problems[task_id])}{problems[task_id].code}\n[DONE]\n\n"
+        for task_id in template.shots
+    ]
+    return "".join(shots) + build_paper_task(problem)
+
+
+def build_paper_task(problem: Problem) -> str:
+    tests = "\n".join(problem.tests)
+    return (
+        f"You are an expert Python programmer, and here is your task: {problem.text} "
+        f"Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
+    )
+
+
+def is_complete(completion: str, template: Template) -> bool:
+    """Return whether an answer has reached its end, so that later text does not count."""
+    if template.stops:
+        return any(stop in completion for stop in template.stops)
+    blocks = iterate_blocks(completion)
+    return any(b.closed and b.language in PYTHON and STATEMENT.search(b.code) for b in blocks)
+
+
+def extract_program(completion: str, template: Template) -> str | None:
+    """Return the program in an answer, or None."""
+    if not template.stops:
+        return extract_code(completion)
+    ends = [completion.index(stop) for stop in template.stops if stop in completion]
+    code = completion[: min(ends, default=len(completion))]
+    return code.strip("\n") + "\n" if STATEMENT.search(code) else None

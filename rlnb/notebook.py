@@ -1,0 +1,140 @@
+"""The set-up cell of every notebook, and access to the cells that readers are meant to edit."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from IPython.display import display
+
+import rlnb
+from rlnb.display.tables import Table, fold, show_facts
+from rlnb.errors import ParamsError
+from rlnb.machine import Machine, Recommendation, apply_environment, installed_version, probe, recommend
+from rlnb.params import asks_network, check_machine, describe_params, load_dotenv, load_params, resolve
+from rlnb.params.loading import load_model_class
+from rlnb.params.sections import NotebookParams, Section, value_of
+
+ROOT = Path(rlnb.__file__).resolve().parents[1]
+PACKAGES = ("torch", "transformers", "trl", "peft", "open_spiel")
+
+
+def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Machine]:
+    """Return the checked parameters of a run and the facts of this machine, and show both.
+
+    cell: `globals()` of the notebook, of which the names that the parameters cell sets are read. Moves to the
+    project's directory, reads .env, and sets what has to be set before torch is imported. Raises ParamsError
+    for parameters that are wrong or that this machine cannot serve, before anything large is loaded.
+    """
+    if Path.cwd().name == "notebooks":  # opened in JupyterLab; all paths count from the project's directory
+        os.chdir("..")
+    load_dotenv(Path.cwd())
+    profile, overrides = _read_parameters_cell(notebook, cell)
+    params = load_params(notebook, profile=profile, overrides=overrides).complete()
+    machine = probe(ask_hub=asks_network(params))
+    recommendation = recommend(machine)
+    apply_environment(recommendation)
+    params = resolve(params, recommendation)
+    check_machine(params, machine)
+    if getattr(getattr(params, "model", None), "engine", "") == "unsloth":
+        import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
+    num_threads = _set_threads(params)
+    for warning in recommendation.warnings:
+        print(warning)
+    display(_changed_parameters(notebook, params), _all_parameters(params))
+    display(show_facts(_facts(params, machine, recommendation, num_threads)))
+    return params, machine
+
+
+def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = None) -> dict[str, object]:
+    """Execute the code cell of notebooks/<notebook>.ipynb that has a tag, and return its namespace.
+
+    namespace: the names that the cell uses, such as params. Raises LookupError unless exactly one cell has
+    the tag.
+    """
+    path = ROOT / "notebooks" / f"{notebook}.ipynb"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    sources = [
+        "".join(cell["source"])
+        for cell in cells
+        if cell["cell_type"] == "code" and tag in cell["metadata"].get("tags", [])
+    ]
+    if len(sources) != 1:
+        raise LookupError(f"{path}: {len(sources)} code cells are tagged {tag!r}; tag exactly one")
+    namespace = {} if namespace is None else namespace
+    exec(compile(sources[0], f"{path.name}:{tag}", "exec"), namespace)
+    return namespace
+
+
+def _read_parameters_cell(notebook: str, cell: Mapping[str, object]) -> tuple[str, dict[str, object]]:
+    """Return the profile and the values of the parameters cell, misspelt names included.
+
+    Names that the model does not have are those annotated in the cell (`trainig: dict = {}`).
+    """
+    annotations = cell.get("__annotations__")
+    declared = list(annotations) if isinstance(annotations, dict) else []
+    names = dict.fromkeys([*load_model_class(notebook).model_fields, *declared])
+    values = {name: cell[name] for name in names if name in cell and name != "profile"}
+    for name, value in values.items():
+        if not isinstance(value, str | int | float | dict | list | tuple | None):
+            raise ParamsError(
+                f"parameters cell: {name} is now a {type(value).__name__} that a later cell made; "
+                "run the parameters cell again"
+            )
+    profile = cell.get("profile", "auto")
+    if not isinstance(profile, str):
+        raise ParamsError(
+            f"parameters cell: profile = {profile!r} is not text; write the name of a file in "
+            f"params/{notebook}, or auto"
+        )
+    return profile, values
+
+
+def _set_threads(params: NotebookParams) -> int:
+    """Limit torch to the threads that a section asks for; return their number, 0 for torch's own choice."""
+    sections = [getattr(params, name) for name in type(params).model_fields]
+    num_threads = max((getattr(section, "num_threads", 0) for section in sections), default=0)
+    if num_threads:
+        import torch
+
+        torch.set_num_threads(num_threads)
+    return num_threads
+
+
+def _changed_parameters(notebook: str, params: NotebookParams) -> Table:
+    default = load_params(notebook, profile="default", environ={})
+    fields = describe_params(params)
+    rows = [
+        (row.field, row.value, row.source)
+        for row in fields
+        if value_of(params, row.field) != value_of(default, row.field)
+    ]
+    counts = f"{len(rows)} of {len(fields)} parameters differ from default.yaml"
+    headers = ["parameter", "value", "set by"]
+    return Table(headers, rows, caption=f"Profile {params._profile}. {counts}.")
+
+
+def _all_parameters(params: NotebookParams) -> object:
+    rows = [(row.field, row.value, row.source, row.help) for row in describe_params(params)]
+    table = Table(["parameter", "value", "set by", "meaning"], rows)
+    return fold(f"All {len(rows)} parameters", table)
+
+
+def _facts(
+    params: NotebookParams, machine: Machine, recommendation: Recommendation, num_threads: int
+) -> dict[str, str]:
+    capability = "" if machine.capability is None else " (capability {}.{})".format(*machine.capability)
+    memory = f"{machine.memory_gib:.1f} GiB" if machine.memory_gib else "memory not known"
+    threads = f", {num_threads} threads for torch" if num_threads else ""
+    versions = {name: installed_version(name) for name in PACKAGES}
+    model: Section | None = getattr(params, "model", None)
+    settings = recommendation if model is None else model
+    return {
+        "machine": f"{machine.name}, {machine.environment}, {machine.accelerator or 'no GPU'}{capability}",
+        "memory": f"{memory}, {machine.cpu_count} cores{threads}",
+        "computing": ", ".join(str(getattr(settings, name)) for name in ("engine", "dtype", "attention")),
+        "network": f"hub {machine.hub}, {'offline' if recommendation.offline else 'online'}",
+        "software": f"Python {platform.python_version()}, "
+        + ", ".join(f"{name} {version}" for name, version in versions.items() if version),
+    }

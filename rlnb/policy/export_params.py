@@ -1,0 +1,83 @@
+"""Parameters of notebooks/export_model.ipynb and of `rlnb export`."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from rlnb.params.sections import Conflict, ModelParams, Names, NotebookParams, Section
+
+PROMPTS = (
+    "Write a Python function that returns the sum of the squares of a list of numbers.",
+    "What is a prime number? Answer in one sentence.",
+    "Write a haiku about a machine that learns.",
+)
+BUILT_HERE = {"SmolLM2-135M-Instruct": "embedded", "tiny": "tiny"}  # directories of the model cache
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+class ExportParams(Section):
+    format: Literal["lora", "merged_16bit", "mxfp4"] = Field(
+        default="merged_16bit",
+        description="lora = the adapters alone, merged_16bit = a whole model, mxfp4 = a gpt-oss model whose "
+        "experts stay in 4 bits",
+    )
+    any_base: bool = Field(
+        default=False, description="Put the adapters on model.id even if they were trained on another model"
+    )
+    fresh_adapters: bool = Field(
+        default=False, description="Without model.adapters: export untrained ones, to try the notebook"
+    )
+    repo_id: str = Field(default="", description="Hub repository to upload to, owner/name; empty = no upload")
+    private: bool = Field(default=True, description="Make the repository private where it is new")
+    license: str = Field(
+        default="", description="License on the model card, in the hub's names; empty = the base's, if known"
+    )
+    prompts: Names = Field(
+        default=PROMPTS, min_length=1, description="Questions on which logits and answers are compared"
+    )
+    max_new_tokens: int = Field(default=48, ge=1, description="Longest answer to each of them (tokens)")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.repo_id and not HUB_NAME.fullmatch(self.repo_id):
+            yield Conflict("export.repo_id", "is not a repository of the hub; write owner/name")
+
+
+class ExportModelParams(NotebookParams):
+    """An export: which adapters, on which base, in which form, and where to."""
+
+    output_dir: str = Field(
+        default="outputs/export_model", min_length=1, description="Directory for the exported model"
+    )
+    model: ModelParams = ModelParams()
+    export: ExportParams = ExportParams()
+
+    def complete(self) -> "ExportModelParams":
+        """Return the parameters with the model that the adapters name in place of model.id = "auto".
+
+        Elsewhere "auto" is what the machine recommends, which suits a model to train, not a trained one.
+        """
+        base = find_base(self.model.adapters) if self.model.id == "auto" and self.model.adapters else ""
+        if not base:
+            return self
+        completed = self.model_copy(update={"model": self.model.model_copy(update={"id": base})})
+        completed._sources = {**self._sources, "model.id": self.model.adapters}
+        return completed
+
+    def uses_network(self) -> bool:
+        return bool(self.export.repo_id)
+
+
+def find_base(adapters: str) -> str:
+    """Return the model.id of the model that a directory of adapters belongs to, or ""."""
+    base = ""
+    for file, key in (("base_model.json", "base"), ("adapter_config.json", "base_model_name_or_path")):
+        path = Path(adapters) / file
+        if not base and path.is_file():
+            base = str(json.loads(path.read_text(encoding="utf-8")).get(key) or "")
+    if base.startswith("HuggingFaceTB/") or not base:
+        return base
+    return BUILT_HERE.get(Path(base).name, base)

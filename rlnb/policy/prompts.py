@@ -1,0 +1,67 @@
+"""Forms of prompts: a chat, a chat with a prefilled reply, or a program to be continued."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from rlnb.errors import ParamsError
+
+PromptForm = Literal["chat", "prefilled", "completion"]
+# An empty system message keeps a chat template from adding its own, whose tokens would slow down each pass.
+SYSTEM = ""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """text: what the model reads, chat markers included. prefix: the part of it that opens the answer."""
+
+    text: str
+    prefix: str
+
+
+def chat_text(
+    messages: list[dict[str, str]],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    asked_by: str,
+    instead: str,
+    **options: object,
+) -> str:
+    """Return a chat as text, up to where the reply begins, without a token that the tokenizer adds itself.
+
+    options: of the chat template, such as `reasoning_effort`. Raises ParamsError for a tokenizer without a
+    chat template: `asked_by` is the field that needs one, `instead` the remedy.
+    """
+    if not tokenizer.chat_template:
+        raise ParamsError(
+            f"{asked_by} needs a chat template, which this model's tokenizer does not have; "
+            f"write {instead}, or take a model made for chat"
+        )
+    text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options))
+    first = tokenizer.bos_token
+    adds_it_itself = first and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+    return text.removeprefix(first) if adds_it_itself else text
+
+
+def game_text(prompt: str, *, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a game's full prompt as a user's message in a chat, with Qwen3's thinking switched off."""
+    return chat_text(
+        [{"role": "user", "content": prompt}], tokenizer, asked_by="game.style = 'full'",
+        instead="game.style = 'compact'", enable_thinking=False,
+    )  # fmt: skip
+
+
+def stop_tokens(form: PromptForm, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the token of the closing fence if the prompt opens the fence, to end answers there too.
+
+    Empty if the tokenizer splits the fence, or if the answer opens it.
+    """
+    ids = tokenizer("```", add_special_tokens=False)["input_ids"]
+    return list(ids) if form == "prefilled" and len(ids) == 1 else []
+
+
+def completion_text(completion: str | Sequence[Mapping[str, str]]) -> str:
+    """Return the text of a completion from TRL: a string, or messages for conversational prompts."""
+    return completion if isinstance(completion, str) else str(completion[0]["content"])

@@ -1,0 +1,117 @@
+"""A checkpoint as a player: its run's parameters, its model and its weights in the arena."""
+
+from pathlib import Path
+from typing import Protocol, cast
+
+from rlnb.errors import ParamsError
+from rlnb.games.text_games import load_game
+from rlnb.machine import Recommendation
+from rlnb.params import load_params, resolve
+from rlnb.policy import load_policy
+from rlnb.policy.adapters import WeightSnapshot
+from rlnb.ppo.curriculum import Curriculum, load_curriculum
+from rlnb.ppo.params import UNTRAINED, ArenaEvalParams, ContestParams, PpoOpenspielParams
+from rlnb.run.checkpoints import MODEL_FIELDS
+from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
+from rlnb.selfplay.checkpoints import PARAMS_FILE, load_weights
+from rlnb.selfplay.params import ActingParams, ArenaParams, PlayerModelParams, UpdateParams
+from rlnb.selfplay.rollouts import GameRules
+from rlnb.selfplay.setup import make_actor, make_encoder
+
+
+class GameRunParams(Protocol):
+    """The parameters of a run whose policy plays games: of ppo_openspiel or spiral_self_play."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def model(self) -> PlayerModelParams: ...
+    @property
+    def game(self) -> ActingParams: ...
+    @property
+    def training(self) -> UpdateParams: ...
+    @property
+    def evaluation(self) -> ArenaParams: ...
+
+
+def load_run_params(contest: ContestParams, recommendation: Recommendation) -> GameRunParams:
+    """Return the parameters of the first checkpoint's run, or of the profile of an untrained model.
+
+    Raises ParamsError for two checkpoints of different models.
+    """
+    checkpoints = [path for path in (contest.checkpoint, contest.compare_with) if path not in ("", UNTRAINED)]
+    if not checkpoints:
+        params = resolve(load_params(contest.notebook, profile=contest.run_profile), recommendation)
+        return cast(GameRunParams, params)
+    run, *others = map(load_saved_params, checkpoints)
+    for other in others:
+        changed = [
+            f"model.{name} = {getattr(run.model, name)!r} and {getattr(other.model, name)!r}"
+            for name in MODEL_FIELDS
+            if getattr(run.model, name) != getattr(other.model, name)
+        ]
+        if changed:
+            raise ParamsError(
+                f"contest.compare_with = {contest.compare_with!r} is of another model: {'; '.join(changed)}; "
+                "evaluate each by itself"
+            )
+    return run
+
+
+def load_saved_params(checkpoint: str) -> GameRunParams:
+    """Return the parameters of a checkpoint's run."""
+    path = Path(checkpoint) / PARAMS_FILE
+    lines = path.read_text().splitlines()
+    notebook = next((line.split()[1] for line in lines if line.startswith("notebook: ")), "")
+    # The checkpoint that the run started from may be gone by now.
+    params = load_params(notebook, profile=str(path), overrides={"training": {"resume": "auto"}})
+    return cast(GameRunParams, params)
+
+
+def load_arena(params: ArenaEvalParams, run: GameRunParams) -> Arena:
+    """Return the run's untrained model in an arena with the games and opponents of `contest`.
+
+    Raises ParamsError for a game that none of the opponents can play.
+    """
+    contest = params.contest
+    if isinstance(run, PpoOpenspielParams):
+        run_games = [name for stage in run.curriculum.stages for name in stage.games]
+    else:
+        run_games = [str(run.game.model_dump()["name"])]
+    pairings = []
+    for name in dict.fromkeys(contest.games or run_games):
+        game = load_game(name, style=run.game.style, field="contest.games")
+        opponents = playable_opponents(game, contest.opponents)
+        if not opponents:
+            raise ParamsError(
+                f"contest.opponents = {list(contest.opponents)} holds no opponent that can play {game.name}; "
+                "add random"
+            )
+        check_opponents(game, opponents, field="contest.opponents")
+        pairings.append((game, opponents))
+    policy = load_policy(run.model, seed=run.seed)
+    rules = GameRules(
+        invalid=run.game.invalid, num_retries=run.game.num_retries,
+        max_turns=run.game.max_turns if isinstance(run, PpoOpenspielParams) else 0,
+    )  # fmt: skip
+    return make_arena(
+        make_actor(policy, has_value=False), make_encoder(run.game, policy.tokenizer), rules, pairings,
+        acting=run.game, training=run.training, seed=params.seed,
+    )  # fmt: skip
+
+
+def load_snapshots(contest: ContestParams, arena: Arena) -> dict[str, WeightSnapshot]:
+    """Return the weights of the checkpoint, and of the one it is compared with, by name."""
+    untrained = WeightSnapshot.take(arena.actor.policy)
+    snapshots = {}
+    for name in (contest.checkpoint, contest.compare_with):
+        if name == UNTRAINED:
+            snapshots[name] = untrained
+        elif name:
+            snapshots[name] = load_weights(name, untrained, average=contest.weights == "average")
+    return snapshots
+
+
+def load_stages(run: GameRunParams) -> Curriculum | None:
+    """Return the curriculum of a PPO run, None for a run of self-play."""
+    return load_curriculum(run) if isinstance(run, PpoOpenspielParams) else None

@@ -1,0 +1,128 @@
+"""Pictures and tables of PPO on games: the live figure, the stages, the games that are still lost."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rlnb.display.plots import put_legend, series
+from rlnb.display.tables import Table, format_number
+from rlnb.games.opponents import yardstick
+from rlnb.ppo.curriculum import Curriculum, StageScore, score_ceiling
+from rlnb.ppo.replay import Failure, ReplayBuffer
+from rlnb.selfplay.arena import SEATS
+from rlnb.selfplay.display import COLOURS, draw_line
+
+Rows = Sequence[Mapping[str, object]]  # of metrics.jsonl
+
+
+def draw_ppo(rows: Rows, *, max_steps: int) -> Figure:
+    """Draw the games of training by stage, the arena's scores by game, and the update."""
+    figure, panels = plt.subplots(1, 3, figsize=(16.5, 4.4), constrained_layout=True)
+    max_steps = max(max_steps, 1)
+    for axes, draw in zip(panels, (draw_training, draw_games, draw_update), strict=True):
+        axes.set(xlabel="step", xlim=(-0.02 * max_steps, 1.02 * max_steps))
+        draw(axes, rows)
+        axes.grid(alpha=0.3)
+    plt.close(figure)  # the notebook shows what is returned, not a second copy
+    return figure
+
+
+def draw_training(axes: Axes, rows: Rows) -> None:
+    """Draw the score of all games, that of the stage's fresh games, and where each stage begins."""
+    draw_line(axes, rows, "play/score", color=COLOURS[4], linewidth=1, alpha=0.6, label="all games")
+    draw_line(axes, rows, "curriculum/score", color=COLOURS[0], linewidth=2.5, label="the stage, fresh games")
+    draw_line(axes, rows, "play/replay_share", color=COLOURS[3], linewidth=1, label="share of replays")
+    steps, stages = series(rows, "curriculum/stage")
+    for before, stage, step in zip(stages, stages[1:], steps[1:], strict=False):
+        if stage != before:
+            axes.axvline(step, color="#555555", linewidth=1, linestyle="--")
+            axes.text(step, 1.0, f" stage {stage:.0f}", va="top", fontsize=8)
+    axes.set(ylim=(-0.02, 1.02), title="Games of training", ylabel="wins and half the draws")
+    put_legend(axes, 3)
+
+
+def draw_games(axes: Axes, rows: Rows) -> None:
+    """Draw the score of the averaged weights, the mean of both seats, by game and opponent."""
+    names = sorted({name for row in rows for name in row if name.endswith("/average_first_score")})
+    for index, name in enumerate(names):
+        first, second = series(rows, name), series(rows, name.replace("first", "second"))
+        game, _, opponent, _ = name.rsplit("/", 3)
+        axes.plot(
+            first[0], np.mean([first[1], second[1]], axis=0), linewidth=2, marker="o", markersize=3,
+            color=COLOURS[index % len(COLOURS)], linestyle=("-", "--", ":")[index // len(COLOURS) % 3],
+            label=f"{game}, {opponent}",
+        )  # fmt: skip
+    axes.axhline(0.5, color="#999999", linewidth=1, zorder=0)
+    axes.set(
+        ylim=(-0.02, 1.02), title="Arena, both seats, averaged weights", ylabel="wins and half the draws"
+    )
+    put_legend(axes, 2)
+
+
+def draw_update(axes: Axes, rows: Rows) -> None:
+    lines = {
+        "update/explained_variance": ("explained variance", COLOURS[2]),
+        "entropy": ("entropy (nats)", COLOURS[0]),
+        "play/invalid_share": ("invalid answers", COLOURS[1]),
+    }
+    for name, (label, colour) in lines.items():
+        draw_line(axes, rows, name, color=colour, linewidth=1.5, label=label)
+    axes.set(title="The update: does the value know the state?", ylim=(-0.3, None))
+    put_legend(axes, 3)
+
+
+def show_stages(curriculum: Curriculum) -> Table:
+    """Return the games of each stage, their opponents, and the scores of random and of the best play."""
+    rows = []
+    for stage, pairings in zip(curriculum.params.stages, curriculum.pairings, strict=True):
+        for pairing in pairings:
+            known = yardstick(pairing.game) if pairing.opponent == "random" else None
+            ceiling = score_ceiling(pairing)
+            rows.append(
+                (
+                    f"{stage.name}, from {stage.threshold}",
+                    pairing.game.name,
+                    pairing.opponent,
+                    format_number(sum(known.random_score) / 2 if known else None),
+                    format_number(ceiling if ceiling < 1 else None),
+                )
+            )
+    return Table(
+        ["stage, ends", "game", "opponent", "random play scores", "at most"],
+        rows,
+        caption="Scores of both seats together: wins and half the draws. A dash: not known.",
+    )
+
+
+def show_success(scores: Sequence[StageScore]) -> Table:
+    """Return the verdict on each stage."""
+    rows = [
+        (
+            stage.name,
+            stage.num_games,
+            format_number(stage.score if stage.num_games else None),
+            f"above {stage.final_score}",
+            stage.verdict,
+        )
+        for stage in scores
+    ]
+    return Table(["stage", "games", "mean score", "required", "verdict"], rows)
+
+
+def show_failures(replay: ReplayBuffer, *, step: int) -> Table:
+    """Return the failures in the replay buffer by game, seat and opponent, most numerous first."""
+    groups: dict[str, list[Failure]] = defaultdict(list)
+    for failure in replay.failures:
+        groups[failure.task.matchup].append(failure)
+    rows = []
+    for failures in sorted(groups.values(), key=len, reverse=True):
+        task = failures[0].task
+        columns = [(failure.deficit, failure.num_tries, step - failure.first_step) for failure in failures]
+        means = np.mean(columns, axis=0).tolist()
+        rows.append((task.game, SEATS[task.seat], task.opponent, len(failures), *means))
+    headers = ["game", "seat", "opponent", "failures", "below the usual score by", "tries", "updates ago"]
+    return Table(headers, rows, caption="Means.", empty="Nothing is kept: all was won.")

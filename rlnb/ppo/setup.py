@@ -1,0 +1,184 @@
+"""Set-up of a PPO run from its parameters, and the whole run without a notebook."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from accelerate import PartialState
+
+from rlnb.errors import ParamsError
+from rlnb.games.text_games import TextGame, states_in_play
+from rlnb.policy import Policy, load_policy
+from rlnb.policy.loading import load_tokenizer
+from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents
+from rlnb.ppo.params import PpoActingParams, PpoOpenspielParams
+from rlnb.ppo.training import GamePlan, PpoState, train_ppo
+from rlnb.run.checkpoints import checkpoint_to_resume
+from rlnb.run.health import check_disk
+from rlnb.run.tracking import Tracker, open_tracker, read_metrics
+from rlnb.selfplay.acting import Encoder
+from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
+from rlnb.selfplay.checkpoints import checkpoint_bytes, restore, save_checkpoint
+from rlnb.selfplay.decisions import draw_decisions, save_decisions
+from rlnb.selfplay.rollouts import GameRules, RewardFunction, ask_again
+from rlnb.selfplay.setup import choose_markup, make_actor, make_encoder
+from rlnb.selfplay.update import Learner, PpoOptions, make_learner
+
+SAMPLED_GAMES = 30
+
+
+def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
+    """Return the curriculum, once it is known that its games can be played and that prompts fit.
+
+    Loads the tokenizer, not the model. Raises ParamsError.
+    """
+    curriculum = load_curriculum(params)
+    games_per_round = 2 * PartialState().num_processes
+    if params.training.games_per_step % games_per_round:
+        raise ParamsError(
+            f"training.games_per_step = {params.training.games_per_step} cannot be shared by "
+            f"{games_per_round // 2} ranks in pairs; write a multiple of {games_per_round}"
+        )
+    tokenizer = load_tokenizer(params.model)
+    encoder = Encoder(tokenizer, choose_markup(params.game, tokenizer), end=tokenizer.eos_token_id)
+    limit = params.game.max_prompt_tokens
+    for game in curriculum.games.values():
+        check_opponents(game, playable_opponents(game, params.evaluation.opponents))
+        longest = longest_prompt(game, encoder, params.game)
+        if longest > limit:
+            shorter = "game.style = compact, or " if params.game.style == "full" else ""
+            raise ParamsError(
+                f"game.max_prompt_tokens = {limit} is less than the {longest} tokens that a prompt of "
+                f"{game.name} may have; write at least {-(-longest * 5 // 256) * 64}, or {shorter}take "
+                f"{game.name} out of curriculum.stages"
+            )
+    return curriculum
+
+
+def longest_prompt(game: TextGame, encoder: Encoder, acting: PpoActingParams) -> int:
+    """Return the tokens of the longest prompt in sampled games: random, lowest and highest actions.
+
+    The lowest actions make the longest games of bidding. With `invalid` = retry the prompt also holds the
+    reason for asking again, which quotes up to `max_new_tokens` of the answer.
+    """
+    rng, asks_again = random.Random(0), acting.acting == "free" and acting.invalid == "retry"
+    prompts = []
+    for choose, num_games in ((None, SAMPLED_GAMES), (min, 2), (max, 2)):
+        for state in states_in_play(game, num_games, rng=rng, choose=choose):
+            prompt = game.prompt(state)
+            prompts.append(ask_again(prompt, game.parse("boxed{?}", state).reason) if asks_again else prompt)
+    longest = max(map(len, encoder.prompt_ids(prompts)))
+    return longest + acting.max_new_tokens if asks_again else longest
+
+
+@dataclass(frozen=True)
+class PpoRun:
+    """A run of PPO: what is measured (arena), trained (learner) and played (plan)."""
+
+    params: PpoOpenspielParams
+    curriculum: Curriculum
+    arena: Arena
+    learner: Learner
+    plan: GamePlan
+
+    def restore(self, checkpoint: str | None, output_dir: str | Path) -> PpoState:
+        """Load a checkpoint's weights and return its state; the start of a run without one."""
+        return PpoState.load(restore(checkpoint, self.learner, output_dir=output_dir))
+
+    def measure(self) -> Mapping[str, float]:
+        """Return the arena's metrics of an evaluation during training."""
+        num_games = self.params.evaluation.interval_games
+        return self.arena.measure(self.learner.average, num_games=num_games).metrics
+
+    def open_tracker(self, output_dir: str | Path, state: PpoState) -> Tracker:
+        tracking = self.params.tracking.model_dump()
+        return open_tracker(output_dir, resume_step=state.step, config=self.params.model_dump(), **tracking)
+
+    def train(
+        self,
+        state: PpoState,
+        output_dir: str | Path,
+        *,
+        evaluate: Callable[[], Mapping[str, float]],
+        before: Mapping[str, float] | None = None,
+        show: Callable[[int, int], None] = lambda step, max_steps: None,
+        say: Callable[[str], None] = print,
+    ) -> PpoState:
+        """Train to the last update and return the state; see `rlnb.ppo.training.train_ppo`.
+
+        before: metrics of the untrained policy, reported as step 0. Raises ParamsError if the checkpoints do
+        not fit on the disk.
+        """
+        params, keep = self.params, self.params.training.save_total_limit
+        check_disk(output_dir, checkpoint_bytes(self.learner), keep=keep)
+        games = self.curriculum.games.values()
+        save_decisions(output_dir, draw_decisions(games, self.arena.encoder))
+        with self.open_tracker(output_dir, state) as tracker:
+            if before and state.step == 0:
+                tracker.report(0, before)
+            return train_ppo(
+                params, self.learner, self.plan, state, output_dir=output_dir, tracker=tracker,
+                evaluate=evaluate, show=show, say=say,
+                save=lambda now: save_checkpoint(output_dir, self.learner, now, params, keep=keep),
+            )  # fmt: skip
+
+
+def make_ppo_run(
+    params: PpoOpenspielParams, curriculum: Curriculum, policy: Policy, *, reward: RewardFunction
+) -> PpoRun:
+    """Return the run of a policy with a fresh value head, optimizer and averages.
+
+    The arena has all games of the curriculum, against those of `evaluation.opponents` that can play each
+    game, and against its opponents in the stages. reward: see GameRules.
+    """
+    acting, training = params.game, params.training
+    rules = GameRules(
+        reward=reward, invalid=acting.invalid, num_retries=acting.num_retries, max_turns=acting.max_turns
+    )
+    pairings = [pairing for stage_pairings in curriculum.pairings for pairing in stage_pairings]
+    opponents = []
+    for game in curriculum.games.values():
+        stage_opponents = [opponent for other, opponent in pairings if other.name == game.name]
+        playable = playable_opponents(game, params.evaluation.opponents)
+        opponents.append((game, tuple(dict.fromkeys([*playable, *stage_opponents]))))
+    arena = make_arena(
+        make_actor(policy, has_value=True, gradient_checkpointing=training.gradient_checkpointing is True),
+        make_encoder(acting, policy.tokenizer), rules,
+        opponents, acting=acting, training=training, exact=params.evaluation.exact, seed=params.seed,
+        names_games=True,
+    )  # fmt: skip
+    learner = make_learner(
+        arena.actor, training, temperature=acting.temperature, value_coef=training.value_coef,
+        loss_tokens=params.loss_tokens, kl_coef=training.init_kl_coef,
+        ppo=PpoOptions(
+            value_learning_rate=training.value_learning_rate, value_clip=training.value_clip,
+            detach_steps=training.detach_steps, target_kl=training.target_kl, kl_target=training.kl_target,
+            first_kl_coef=training.init_kl_coef,
+        ),
+    )  # fmt: skip
+    plan = GamePlan(
+        curriculum, rules, arena.player, load_opponents(curriculum), seed=params.seed,
+        games_per_step=training.games_per_step, replay_share=params.replay.share,
+        num_parallel=acting.num_parallel,
+    )  # fmt: skip
+    return PpoRun(params, curriculum, arena, learner, plan)
+
+
+def run_ppo(
+    params: PpoOpenspielParams,
+    output_dir: str | Path,
+    *,
+    reward: RewardFunction,
+    show: Callable[[int, int], None] = lambda step, max_steps: None,
+    say: Callable[[str], None] = print,
+) -> list[dict[str, float]]:
+    """Train a run, or resume it, without a notebook; return the rows of its metrics.jsonl."""
+    curriculum = load_playable_curriculum(params)
+    run = make_ppo_run(params, curriculum, load_policy(params.model, seed=params.seed), reward=reward)
+    state = run.restore(checkpoint_to_resume(params, output_dir), output_dir)
+    before = run.measure() if state.step == 0 else None
+    state = run.train(state, output_dir, evaluate=run.measure, before=before, show=show, say=say)
+    with run.open_tracker(output_dir, state) as tracker:
+        tracker.report(state.step, run.measure())  # an earlier attempt may have been killed just before this
+    return read_metrics(Path(output_dir) / "metrics.jsonl")

@@ -1,0 +1,302 @@
+"""PPO: games of a curriculum, lost games played again, GAE over a player's turns, clipped updates.
+
+Schulman et al. 2017 (arXiv:1707.06347). The unit is a player's turn: one value at the end of the prompt, one
+advantage, one ratio. Games are always played by the current weights, in this process.
+"""
+
+import gc
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from pydantic import TypeAdapter
+
+from rlnb.errors import TrainingDiverged
+from rlnb.games.opponents import Opponent
+from rlnb.games.text_games import TextGame
+from rlnb.policy.generation import evaluating
+from rlnb.ppo.curriculum import (
+    Assignment,
+    Curriculum,
+    CurriculumState,
+    advance_curriculum,
+    collect_results,
+    draw_fresh_games,
+    draw_replays,
+)
+from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
+from rlnb.ppo.replay import GameResult, ReplayBuffer, num_replays
+from rlnb.run.directory import log_line
+from rlnb.run.health import Health, check_alarms, count_alarms, memory_advice, save_games_when_diverged
+from rlnb.run.stop_signal import StopSignal
+from rlnb.run.tracking import Tracker
+from rlnb.selfplay.advantages import gae_of_turns, normalize_advantages
+from rlnb.selfplay.losses import Batch, make_batch
+from rlnb.selfplay.play_metrics import GamesFile, mean_over_ranks, play_metrics
+from rlnb.selfplay.rollouts import (
+    LEARNER,
+    FinishedGame,
+    GameRules,
+    Player,
+    Trajectory,
+    collect_turns,
+    play_games,
+)
+from rlnb.selfplay.update import Learner, update
+
+LOW_SUCCESS = 0.3  # below this share of successes a run gets advice
+
+
+@dataclass(frozen=True)
+class PpoState:
+    """The progress of a run, apart from weights and optimizer.
+
+    alarms: consecutive updates in which each alarm was raised. first_length: mean tokens of an answer at the
+    first update.
+    """
+
+    step: int = 0
+    num_games: int = 0
+    curriculum: CurriculumState = CurriculumState()
+    replay: ReplayBuffer = ReplayBuffer()
+    alarms: dict[str, int] = field(default_factory=dict)
+    first_length: float = 0.0
+
+    @classmethod
+    def load(cls, fields: Mapping[str, object]) -> "PpoState":
+        """Return the state that a checkpoint holds; the start of a run if it holds nothing."""
+        return TypeAdapter(cls).validate_python(fields)
+
+
+@dataclass(frozen=True)
+class GamePlan:
+    """The games of every update and the players. player: makes a player of the policy's present weights."""
+
+    curriculum: Curriculum
+    rules: GameRules
+    player: Callable[[], Player]
+    opponents: Mapping[str, Opponent]
+    seed: int
+    games_per_step: int
+    replay_share: float
+    num_parallel: int
+
+    def assign_games(self, state: PpoState) -> list[Assignment]:
+        """Return this rank's games of an update: fresh games, each from both seats, and replayed failures.
+
+        They follow from the run's seed and the state, so that all ranks know the games of all ranks.
+        """
+        seed = int(np.random.SeedSequence([self.seed, state.step]).generate_state(1)[0])
+        rng = random.Random(seed)
+        count = num_replays(self.games_per_step, self.replay_share, len(state.replay.failures), rng)
+        tasks = state.replay.draw(count, rng)
+        fresh = draw_fresh_games(
+            state.curriculum, self.curriculum, self.games_per_step - len(tasks), seed=rng.getrandbits(40)
+        )
+        assignments = [*fresh, *draw_replays(tasks, self.curriculum, seed=rng.getrandbits(40))]
+        ranks = PartialState()
+        return [
+            assignment
+            for index, assignment in enumerate(assignments)
+            if index // 2 % ranks.num_processes == ranks.process_index
+        ]
+
+    def play(self, assignments: Sequence[Assignment]) -> list[FinishedGame]:
+        """Return the played games in the order of their assignments."""
+        return play_games(
+            [assignment.episode for assignment in assignments],
+            {LEARNER: self.player(), **self.opponents},
+            rules=self.rules,
+            num_parallel=self.num_parallel,
+        )
+
+
+def train_ppo(
+    params: PpoOpenspielParams,
+    learner: Learner,
+    plan: GamePlan,
+    state: PpoState,
+    *,
+    output_dir: str | Path,
+    tracker: Tracker,
+    evaluate: Callable[[], Mapping[str, float]],
+    save: Callable[[PpoState], object],
+    show: Callable[[int, int], None] = lambda step, max_steps: None,
+    say: Callable[[str], None] = print,
+) -> PpoState:
+    """Train from `state` to `training.max_steps` updates and return the last state.
+
+    evaluate: called every `evaluation.eval_interval_steps`. save: writes a checkpoint every `save_steps`, or
+    later if an alarm is raised at that step. show: called with (step, max_steps) some fifty times. say:
+    called with warnings and changes of the stage; train.log has these and a line a step.
+    Raises TrainingDiverged (the games are in diverged.jsonl), OutOfMemory, and Preempted after a signal.
+    """
+    max_steps, is_save_due, is_stopping, health = params.training.max_steps, False, False, Health()
+    gc.freeze()  # scanning the objects of torch and transformers takes longer than a small game
+    with StopSignal() as stop, GamesFile(output_dir, after=state.step) as games_file, memory_advice(params):
+        while state.step < max_steps and not is_stopping:
+            # 1. Play: fresh games of the stage, each from both seats, and games that were lost before.
+            started = time.perf_counter()
+            assignments = plan.assign_games(state)
+            with evaluating(learner.actor.policy):
+                games = plan.play(assignments)
+            results: list[GameResult] = gather_object(collect_results(assignments, games))
+
+            # 2. Credit: GAE from each turn of the learner to its next one.
+            played = time.perf_counter()
+            batch, advantage_std = make_ppo_batch(games, params.training)
+
+            with save_games_when_diverged(games, output_dir):
+                # 3. Update the weights: the clipped surrogate, several epochs of mini-batches.
+                metrics = update(learner, batch, step=state.step, seed=params.seed)
+                updated = time.perf_counter()
+
+                # 4. Measure the games of all ranks.
+                metrics |= play_metrics(games)
+                metrics["play/utility"] = mean_utility(games, plan.curriculum.games)
+                metrics["advantage/std"] = advantage_std
+                metrics["time/rollout_seconds"] = played - started
+                metrics["time/update_seconds"] = updated - played
+                metrics = mean_over_ranks(metrics)
+                metrics["play/success_share"] = success_share(results, params.curriculum.success_score)
+
+                # 5. Move on: curriculum, replay buffer and alarms. Stop a run that has diverged.
+                state, progression = next_state(state, results, metrics, params)
+                check_alarms(state.alarms, metrics, params.alarms, first_length=state.first_length)
+                check_kl(metrics, params)
+            metrics |= state.curriculum.metrics() | state.replay.metrics(results, step=state.step)
+            metrics["play/num_games"] = float(state.num_games)
+            metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
+
+            # 6. Evaluate, report and save. Do not checkpoint a policy that raises an alarm.
+            games_file.write(games, state.step)
+            is_last = state.step == max_steps
+            is_stopping = stop.after_step(is_last=is_last)
+            if not is_last and not is_stopping and params.evaluation.is_due(state.step):
+                metrics |= evaluate()
+            tracker.report(state.step, metrics)
+            is_save_due = is_save_due or state.step % params.training.save_steps == 0
+            if is_last or is_stopping or (is_save_due and not state.alarms):
+                save(state)
+                is_save_due = False
+            log_line(output_dir, describe_step(state, metrics))
+            # The KL that Health warns of is GRPO's; PPO holds its own at training.kl_target.
+            warnings = health.after_step(state.step, {**metrics, "kl": None})
+            for line in [*progression, *warnings, *give_advice(state, metrics, params)]:
+                log_line(output_dir, line)
+                say(line)
+            if is_last or state.step % max(1, max_steps // 50) == 0:
+                show(state.step, max_steps)
+    return state
+
+
+def make_ppo_batch(games: Sequence[FinishedGame], training: PpoTrainingParams) -> tuple[Batch, float]:
+    """Return the learner's turns as a batch, and the standard deviation of their raw advantages.
+
+    Advantages are normalized over the turns of all ranks.
+    """
+    trajectories = [trajectory for game in games for trajectory in game.trajectories]
+    advantages, targets = gae_of_turns(trajectories, gamma=training.gamma, lam=training.lam)
+    lengths = [len(trajectory.turns) for trajectory in trajectories]
+    weights = weigh_turns(
+        trajectories, weigh=training.weigh, mean_length=float(np.mean(gather_object(lengths)))
+    )
+    raw_std = float(advantages.std())
+    if training.normalize_advantages:
+        every_rank = gather_object([(advantages, weights)])
+        all_advantages, all_weights = (np.concatenate(arrays) for arrays in zip(*every_rank, strict=True))
+        advantages = normalize_advantages(advantages, weights, among=(all_advantages, all_weights))
+    turns = collect_turns(trajectories)
+    return make_batch(turns, advantages, targets, weights=weights, memo=training.prompt_memo), raw_std
+
+
+def weigh_turns(trajectories: Sequence[Trajectory], *, weigh: str, mean_length: float) -> np.ndarray:
+    """Return float (num_turns,) with mean 1: equal weights for all turns, or ("games") for all trajectories.
+
+    mean_length: turns of a trajectory, on all ranks.
+    """
+    lengths = np.array([len(trajectory.turns) for trajectory in trajectories])
+    weights = np.ones(len(lengths)) if weigh == "turns" else mean_length / np.maximum(lengths, 1)
+    return np.repeat(weights, lengths)
+
+
+def mean_utility(games: Sequence[FinishedGame], known: Mapping[str, TextGame]) -> float:
+    """Return the mean of (return - least) / (most - least) over the learner's games, all in [0, 1]."""
+    shares = []
+    for played in games:
+        least, most = known[played.game].game.min_utility(), known[played.game].game.max_utility()
+        shares += [
+            (played.returns[trajectory.seat] - least) / (most - least) for trajectory in played.trajectories
+        ]
+    return float(np.mean(shares)) if shares else float("nan")
+
+
+def success_share(results: Sequence[GameResult], success_score: float) -> float:
+    """Return the share of the fresh games that are successes; NaN without fresh games."""
+    successes = [result.score >= success_score for result in results if result.is_fresh]
+    return float(np.mean(successes)) if successes else float("nan")
+
+
+def next_state(
+    state: PpoState,
+    results: Sequence[GameResult],
+    metrics: Mapping[str, float],
+    params: PpoOpenspielParams,
+) -> tuple[PpoState, list[str]]:
+    """Return the state after an update, and a line if the stage changed."""
+    curriculum, progression = advance_curriculum(state.curriculum, results, params.curriculum)
+    first_length = state.first_length or metrics["play/completion_tokens"]
+    step = state.step + 1
+    replay = state.replay.update(
+        results, curriculum.mean_scores, step=step,
+        success_score=params.curriculum.success_score, params=params.replay,
+    )  # fmt: skip
+    state = PpoState(
+        step=step,
+        num_games=state.num_games + params.training.games_per_step,
+        curriculum=curriculum,
+        replay=replay,
+        alarms=count_alarms(state.alarms, metrics, params.alarms, first_length=first_length),
+        first_length=first_length,
+    )
+    return state, [progression] if progression else []
+
+
+def check_kl(metrics: Mapping[str, float], params: PpoOpenspielParams) -> None:
+    """Raise TrainingDiverged if one update moved the policy by more than kl_factor times target_kl."""
+    target, factor = params.training.target_kl, params.alarms.kl_factor
+    if target and metrics["update/approx_kl"] > factor * target:
+        raise TrainingDiverged(
+            f"in one update the policy moved by {metrics['update/approx_kl']:.3g} nats a token, more than "
+            f"alarms.kl_factor = {factor} times training.target_kl = {target}; lower "
+            f"training.learning_rate = {params.training.learning_rate}, or training.num_epochs = "
+            f"{params.training.num_epochs}"
+        )
+
+
+def describe_step(state: PpoState, metrics: Mapping[str, float]) -> str:
+    return (
+        f"Step {state.step} | Reward: {metrics['reward']:.4f} | Score: {metrics['play/score']:.4f} | "
+        f"Success: {metrics.get('play/success_share', 0.0):.2%}"
+    )
+
+
+def give_advice(state: PpoState, metrics: Mapping[str, float], params: PpoOpenspielParams) -> list[str]:
+    """Return what to change, every `alarms.advice_steps` updates, if too few games are successes."""
+    interval = params.alarms.advice_steps
+    share = state.curriculum.share_of_successes(params.curriculum.success_score)
+    if not interval or state.step % interval or share >= LOW_SUCCESS:
+        return []
+    return [
+        f"Success in the stage's last {len(state.curriculum.scores)} games is {share:.0%}, below "
+        f"{LOW_SUCCESS:.0%}. What helps, in this order: a higher game.temperature "
+        f"({params.game.temperature}), a higher replay.share ({params.replay.share}), easier games or a "
+        "lower threshold in curriculum.stages; see that play/invalid_share is near 0 "
+        f"({metrics['play/invalid_share']:.2f})"
+    ]

@@ -1,1 +1,0 @@
-"""Rewards: plain functions of what a completion did, which TRL can call as they are."""

@@ -1,0 +1,1 @@
+"""Runs: directories, headless execution, signals, checkpoints, health checks, metrics."""

@@ -1,0 +1,186 @@
+"""`rlnb run`: execute a notebook with parameters in a directory; run again, it continues where it stopped.
+
+All checks come before papermill is imported, so a wrong name costs half a second.
+"""
+
+import ast
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlnb.errors import ParamsError
+from rlnb.machine import probe, rank, recommend
+from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
+from rlnb.params.loading import choose_profile
+from rlnb.params.sections import NotebookParams, SandboxParams, value_of
+from rlnb.run import directory as runs
+from rlnb.sandbox import Sandbox
+
+
+def run_notebook(
+    notebook: Path,
+    *,
+    profile: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    out: Path | None = None,
+) -> int:
+    """Run the notebook, or continue its unfinished run, and return the exit code (0, 1, 85 or 138).
+
+    profile: None means the one that the run in `out` was started with, and `auto` for a new run. out: None
+    means the newest unfinished run with the same parameters under outputs/<notebook>/, or else a new
+    directory there. Raises ParamsError, SandboxUnavailable or RunInUse before anything has run. Under
+    torchrun every rank runs the notebook; rank 0 alone keeps status, lock and versions and prints. Keys of
+    .env go into the environment.
+    """
+    names = _parameter_names(notebook)
+    load_dotenv(Path.cwd())
+    machine = probe(ask_hub=False)
+    overrides = overrides or {}
+    if "output_dir" in overrides:
+        raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
+
+    def load(profile: str | None, directory: Path) -> NotebookParams:
+        values = {**overrides, "output_dir": str(directory)}
+        return load_params(notebook.stem, profile=profile or "auto", overrides=values, place="--set")
+
+    if out is None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ParamsError("--out: is missing. Under torchrun all ranks must be told the same directory.")
+        if profile in (None, "auto"):
+            profile = choose_profile(notebook.stem, recommend(machine).profile)
+        directory = runs.choose_directory(
+            Path("outputs") / notebook.stem,
+            Path(profile or "auto").stem,
+            params_text=lambda directory: dump_yaml(load(profile, directory)),
+        )
+    else:
+        directory = out
+        saved = str(directory / "params.yaml")
+        profile = profile or (saved if os.path.exists(saved) else "auto")
+    params = load(profile, directory)
+    if asks_network(params):
+        machine = probe()
+    check_machine(resolve(params, recommend(machine)), machine)
+    if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
+        Sandbox.from_params(sandbox).close()  # refuse before anything has run
+    _make_directory(directory)
+    with contextlib.nullcontext() if rank() else runs.locked(directory):
+        last = runs.read_status(directory)
+        _settle_params(notebook, directory, params)
+        if last is not None and last.state == "done":
+            print(f"{directory}: finished by attempt {last.attempt}. To run it again, give another --out.")
+            return runs.EXIT_DONE
+        output = runs.attempt_notebook(directory, rank=rank())
+        if rank() == 0:
+            runs.write_versions(directory, machine=dataclasses.asdict(machine))
+            print(f"{output}: {notebook.name}, profile {profile}{_after(last)}", flush=True)
+        values = {"profile": str(directory / "params.yaml"), **params.model_dump(mode="json")}
+        # Sections stay as the notebook has them, empty: their values come from params.yaml.
+        given = {
+            name: values[name] for name in names if name in values and not isinstance(values[name], dict)
+        }
+        if last is not None and "training" in names and value_of(params, "training.resume") == "never":
+            given["training"] = {"resume": "auto"}  # "never" was for the first attempt; this one goes on
+        # Imported here: papermill and Jupyter take two seconds, which a refusal need not wait for.
+        from rlnb.run.papermill_engine.execution import execute
+
+        return execute(notebook, output, parameters=given)
+
+
+def _after(last: runs.Status | None) -> str:
+    if last is None:
+        return ""
+    if last.state == "unreadable":
+        return f", after attempt {last.attempt}; {last.reason}, so how that ended is not known"
+    # We hold the lock, so a status that still says running, perhaps on another host, is outdated.
+    how = "killed" if last.state == "running" else last.state
+    return f", after attempt {last.attempt} was {how}" + (f" by {last.signal}" if last.signal else "")
+
+
+def _parameter_names(notebook: Path) -> list[str]:
+    """Return the names that the parameters cell defines.
+
+    Raises ParamsError where a run could not set profile and output_dir. The notebook is read as JSON, since
+    importing nbformat takes longer than everything else here.
+    """
+    if not notebook.is_file():
+        meant = Path("notebooks", f"{notebook.stem}.ipynb")
+        hint = f"; did you mean {meant}?" if meant.is_file() else ""
+        raise ParamsError(f"{notebook}: no such notebook in {os.getcwd()}{hint}")
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ParamsError(f"{notebook}: is not a notebook in the format that Jupyter writes") from None
+    if not tagged:
+        raise ParamsError(
+            f"{notebook}: no cell is tagged 'parameters'. Tag the one that defines profile and output_dir, "
+            f"so that rlnb run can set them."
+        )
+    try:
+        statements = ast.parse("".join(tagged[0]["source"])).body
+    except SyntaxError as error:
+        raise ParamsError(
+            f"{notebook}: line {error.lineno} of the cell tagged 'parameters' is not Python: {error.msg}"
+        ) from None
+    targets: list[ast.expr] = []
+    for statement in statements:
+        if isinstance(statement, ast.Assign):
+            targets += statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            targets.append(statement.target)
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    for name in ("profile", "output_dir"):
+        if name not in names:
+            raise ParamsError(
+                f"{notebook}: the cell tagged 'parameters' does not define {name}. "
+                f'Add a line like {name}: str = "auto", so that rlnb run can set it.'
+            )
+    return names
+
+
+def _make_directory(directory: Path) -> None:
+    """Create the directory and write to it: not every file system does what its permissions say."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ParamsError(
+            f"{directory}: cannot be the directory of a run: {error.strerror}. Give another --out."
+        ) from None
+
+
+def _settle_params(notebook: Path, directory: Path, params: NotebookParams) -> None:
+    """Write params.yaml, or raise ParamsError where the run was started with other parameters.
+
+    output_dir may differ: it is this directory, which may have been moved, or named differently.
+    """
+    path = directory / "params.yaml"
+    if not path.exists():
+        # By every rank: the text is the same, and the rename is whole.
+        runs.write_text(path, dump_yaml(params))
+        return
+    before, now = (_flat(p.model_dump()) for p in (load_params(notebook.stem, profile=str(path)), params))
+    changed = [
+        f"{name} was {before[name]} and is {now[name]} now"
+        for name in now
+        if name != "output_dir" and now[name] != before[name]
+    ]
+    if changed:
+        raise ParamsError(f"{path}: {'; '.join(changed)}. Give another --out, or the parameters of this run.")
+
+
+def _flat(values: Mapping[str, object]) -> dict[str, object]:
+    """Return {"training.learning_rate": 1e-5} for {"training": {"learning_rate": 1e-5}}."""
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{name}.{inner}": deeper for inner, deeper in _flat(value).items()})
+        else:
+            flat[name] = value
+    return flat

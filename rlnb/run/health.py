@@ -1,0 +1,292 @@
+"""Health checks of a training run: warnings, alarms that end it, and advice about memory and disk.
+
+Every pipeline uses this module. It imports neither torch nor transformers.
+"""
+
+import json
+import math
+import shutil
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean, pvariance
+from typing import Protocol
+
+from rlnb.errors import OutOfMemory, ParamsError, TrainingDiverged
+from rlnb.machine import rank
+from rlnb.params.sections import NotebookParams, value_of
+from rlnb.run.checkpoints import latest_checkpoint
+from rlnb.run.directory import write_text
+
+MAX_KL = 0.01
+MAX_TIED_SHARE = 0.5  # of the groups of a window
+MAX_CUT_SHARE = 0.2  # of the first step's completions
+MAX_INVALID_SHARE = 0.5
+MIN_WINDOW_STEPS = 10  # five steps without a change happen by chance in most runs
+GIB = 2**30
+# Metrics that count completions without valid code, and what to try when there are many of them.
+INVALID_CODE = {
+    "strategy/no_code_share": "another prompt.preset, or prompt.prefilled = true",
+    "game/no_code_share": "game.form = seeded, or a model made for chat",
+    "game/syntax_error_share": "game.form = seeded, or a model made for chat",
+    "status/no_code_share": "tasks.prompt = prefilled",
+    "status/syntax_error_share": "tasks.prompt = prefilled",
+}
+
+
+class Health:
+    """Warnings about a run that learns nothing, or something else than intended.
+
+    window: steps over which tied groups are counted, at least MIN_WINDOW_STEPS. The reward counts as flat
+    when its means over two consecutive windows differ by no more than the standard error of the difference.
+    has_reward_trend: False where the mean reward is constant by definition, as in self-play of a zero-sum
+    game.
+    """
+
+    def __init__(self, *, window: int = 20, has_reward_trend: bool = True) -> None:
+        window = max(MIN_WINDOW_STEPS, window)
+        self.has_reward_trend = has_reward_trend
+        self.given: set[str] = set()
+        self._is_first = True
+        self._tied_shares: deque[float] = deque(maxlen=window)
+        self._rewards: deque[float] = deque(maxlen=2 * window)
+
+    def after_step(self, step: int, metrics: Mapping[str, float | None]) -> list[str]:
+        """Return the lines to print: a summary of the first step with a reward, and each warning once."""
+        reward = metrics.get("reward")
+        if reward is None:
+            return []
+        self._rewards.append(reward)
+        if "frac_reward_zero_std" in metrics:
+            self._tied_shares.append(_value(metrics, "frac_reward_zero_std"))
+        lines = []
+        warnings = self._find_warnings(metrics)
+        if self._is_first:
+            lines = [f"step {step}: {summarise_step(metrics)}"]
+            warnings = find_first_step_warnings(metrics) | warnings
+            self._is_first = False
+        lines += [
+            f"warning: step {step}: {text}" for name, text in warnings.items() if name not in self.given
+        ]
+        self.given |= set(warnings)
+        return lines
+
+    def _find_warnings(self, metrics: Mapping[str, float | None]) -> dict[str, str]:
+        warnings = {}
+        if _value(metrics, "completions/clipped_ratio") >= 1.0:
+            warnings["all cut"] = "all completions were cut; raise training.max_completion_length"
+        kl = _value(metrics, "kl")
+        if kl > MAX_KL:
+            penalty = "kl_coef" if "play/completion_tokens" in metrics else "beta"
+            warnings["kl"] = (
+                f"kl is {kl:.3f}, above {MAX_KL}: the policy moves far from the untrained model; "
+                f"lower training.learning_rate or raise training.{penalty}"
+            )
+        tied_shares = self._tied_shares
+        if len(tied_shares) == tied_shares.maxlen and fmean(tied_shares) > MAX_TIED_SHARE:
+            warnings["tied"] = (
+                f"{fmean(tied_shares):.0%} of the groups of the last {len(tied_shares)} steps were tied and "
+                "taught nothing; raise training.num_generations or training.temperature, or change the reward"
+            )
+        if self.has_reward_trend and len(self._rewards) == self._rewards.maxlen:
+            rewards, half = list(self._rewards), len(self._rewards) // 2
+            earlier, later = rewards[:half], rewards[half:]
+            standard_error = math.sqrt((pvariance(earlier) + pvariance(later)) / half)
+            if abs(fmean(later) - fmean(earlier)) <= standard_error:
+                samples = "games" if "play/completion_tokens" in metrics else "samples"
+                warnings["flat"] = (
+                    f"the reward has stayed at {fmean(rewards):+.3f} for {len(rewards)} steps; look at the "
+                    f"{samples}, then at training.learning_rate and the reward"
+                )
+        return warnings
+
+
+def summarise_step(metrics: Mapping[str, float | None]) -> str:
+    reward = f"mean reward {_value(metrics, 'reward'):+.2f}"
+    if "play/completion_tokens" in metrics:
+        return (
+            f"{reward}, {_value(metrics, 'play/completion_tokens'):.0f} tokens an answer, "
+            f"{_value(metrics, 'play/invalid_share'):.0%} of the answers without a legal move"
+        )
+    return (
+        f"{reward}, {_value(metrics, 'completions/mean_length'):.0f} tokens a completion, "
+        f"{_value(metrics, 'completions/clipped_ratio'):.0%} cut, "
+        f"{_value(metrics, 'frac_reward_zero_std'):.0%} of the groups tied, "
+        f"{_invalid_code_share(metrics):.0%} without valid code"
+    )
+
+
+def find_first_step_warnings(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """Return {check: what is wrong and what to change} where the first step learned from next to nothing."""
+    warnings = {}
+    cut, tied = _value(metrics, "completions/clipped_ratio"), _value(metrics, "frac_reward_zero_std")
+    invalid_code, invalid_moves = _invalid_code_share(metrics), _value(metrics, "play/invalid_share")
+    if MAX_CUT_SHARE < cut < 1:
+        warnings["cut"] = f"{cut:.0%} of the completions were cut; raise training.max_completion_length"
+    if tied >= 1:
+        warnings["all tied"] = (
+            "all groups tied, so nothing was learned; raise training.num_generations or change the reward"
+        )
+    if metrics.get("advantage/std") == 0:
+        warnings["all tied"] = (
+            "all advantages are 0, so nothing was learned; raise training.games_per_step or game.temperature"
+        )
+    if invalid_code > MAX_INVALID_SHARE:
+        remedy = next(remedy for name, remedy in INVALID_CODE.items() if name in metrics)
+        warnings["invalid"] = f"{invalid_code:.0%} of the completions hold no valid code; try {remedy}"
+    if invalid_moves > MAX_INVALID_SHARE:
+        warnings["invalid"] = (
+            f"{invalid_moves:.0%} of the answers hold no legal move; write game.acting = constrained, "
+            "or take a model made for chat"
+        )
+    return warnings
+
+
+def _value(metrics: Mapping[str, float | None], name: str) -> float:
+    return metrics.get(name) or 0.0
+
+
+def _invalid_code_share(metrics: Mapping[str, float | None]) -> float:
+    return sum(_value(metrics, name) for name in INVALID_CODE)
+
+
+class AlarmLimits(Protocol):
+    """The limits that `find_alarms` compares with: `rlnb.selfplay.params.AlarmParams`."""
+
+    @property
+    def patience(self) -> int: ...
+    @property
+    def invalid_share(self) -> float: ...
+    @property
+    def entropy(self) -> float: ...
+    @property
+    def length_share(self) -> float: ...
+
+
+def find_alarms(metrics: Mapping[str, float], limits: AlarmLimits, *, first_length: float) -> dict[str, str]:
+    """Return {alarm: what is wrong and what to change} after an update of a policy that plays games.
+
+    first_length: mean tokens of an answer at the first update, with which later ones are compared.
+    """
+    alarms = {}
+    invalid_share, entropy = metrics["play/invalid_share"], metrics["entropy"]
+    length = metrics["play/completion_tokens"]
+    if invalid_share > limits.invalid_share:
+        alarms["invalid"] = (
+            f"{invalid_share:.0%} of the answers hold no legal move (alarms.invalid_share = "
+            f"{limits.invalid_share}); write game.acting = constrained, or take a model made for chat"
+        )
+    if entropy < limits.entropy:
+        alarms["entropy"] = (
+            f"the entropy is {entropy:.2g} nats (alarms.entropy = {limits.entropy}): the policy no longer "
+            "tries anything; raise training.entropy_coef"
+        )
+    if length < limits.length_share * first_length:
+        alarms["length"] = (
+            f"answers have shrunk from {first_length:.0f} to {length:.0f} tokens (alarms.length_share = "
+            f"{limits.length_share}); lower training.learning_rate; in self-play write advantage.kind = rae"
+        )
+    return alarms
+
+
+def count_alarms(
+    counts: Mapping[str, int], metrics: Mapping[str, float], limits: AlarmLimits, *, first_length: float
+) -> dict[str, int]:
+    """Return for each alarm in how many consecutive updates it has been raised; counts: before this one."""
+    alarms = find_alarms(metrics, limits, first_length=first_length)
+    return {name: counts.get(name, 0) + 1 for name in sorted(alarms)}
+
+
+def check_alarms(
+    counts: Mapping[str, int], metrics: Mapping[str, float], limits: AlarmLimits, *, first_length: float
+) -> None:
+    """Raise TrainingDiverged where an alarm has been raised in `limits.patience` consecutive updates."""
+    for name, reason in find_alarms(metrics, limits, first_length=first_length).items():
+        if counts.get(name, 0) >= limits.patience:
+            raise TrainingDiverged(f"for {counts[name]} updates in a row {reason}")
+
+
+class HasRecord(Protocol):
+    """A game that can be written as JSON: `rlnb.selfplay.rollouts`."""
+
+    def as_record(self) -> Mapping[str, object]: ...
+
+
+@contextmanager
+def save_games_when_diverged(games: Sequence[HasRecord], output_dir: str | Path) -> Iterator[None]:
+    """On TrainingDiverged write the games to diverged.jsonl; the message names it and the last checkpoint."""
+    try:
+        yield
+    except TrainingDiverged as error:
+        path = Path(output_dir) / ("diverged.jsonl" if rank() == 0 else f"diverged-{rank()}.jsonl")
+        write_text(path, "".join(json.dumps(game.as_record()) + "\n" for game in games))
+        checkpoint = latest_checkpoint(output_dir)
+        remedy = (
+            f"; then go on in another output_dir, by training.resume = {checkpoint}" if checkpoint else ""
+        )
+        raise TrainingDiverged(f"{error}{remedy}. The games of this update are in {path}") from error
+
+
+@contextmanager
+def memory_advice(params: NotebookParams) -> Iterator[None]:
+    """Turn CUDA's out-of-memory error into OutOfMemory: the settings to change, with their present values."""
+    import torch
+
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        remedies = "; ".join(
+            f"{place}. {field} = {value_of(params, field)}: {remedy}"
+            for place, (field, remedy) in enumerate(find_memory_remedies(params)[:3], 1)
+        )
+        raise OutOfMemory(f"the GPU's memory is used up. Change, in this order: {remedies}") from error
+
+
+def find_memory_remedies(params: NotebookParams) -> list[tuple[str, str]]:
+    """Return [(field, what to write)] of this notebook, cheapest first, without what is already set."""
+    values = params.model_dump()
+    model, training, game = (values.get(name, {}) for name in ("model", "training", "game"))
+    vllm, mbpp = values.get("vllm", {}), values.get("mbpp", {})
+    remedies = []
+    if vllm.get("enabled") and vllm["mode"] == "colocate":
+        remedies.append(("vllm.gpu_memory_utilization", "write less, to leave more to training"))
+    if "tokens_per_pass" in training:
+        remedies.append(("training.tokens_per_pass", f"write {max(16, training['tokens_per_pass'] // 2)}"))
+    batch_size = training.get("per_device_train_batch_size", 1)
+    if batch_size > 1:
+        num_passes = 2 * training["gradient_accumulation_steps"]
+        remedy = f"write {batch_size // 2}, and training.gradient_accumulation_steps = {num_passes}"
+        remedies.append(("training.per_device_train_batch_size", remedy))
+    if training.get("gradient_checkpointing", True) is not True:
+        remedies.append(("training.gradient_checkpointing", "write true"))
+    if model.get("load_in_4bit", True) is not True and model.get("lora_rank"):
+        remedies.append(("model.load_in_4bit", "write true"))
+    if "batch_size" in game:
+        remedies.append(("game.batch_size", f"write {max(1, game['batch_size'] // 2)}, for free answers"))
+    if "max_prompt_tokens" in game:
+        remedies.append(("game.max_prompt_tokens", "write less, or game.style = compact"))
+    for name, section in (("training", training), ("mbpp", mbpp)):
+        if "max_completion_length" in section:
+            shorter = max(1, section["max_completion_length"] // 2)
+            remedies.append((f"{name}.max_completion_length", f"write {shorter}"))
+    if "batch_size" in mbpp:
+        remedies.append(("mbpp.batch_size", f"write {max(1, mbpp['batch_size'] // 2)}"))
+    return remedies
+
+
+def check_disk(output_dir: str | Path, num_bytes: int, *, keep: int) -> None:
+    """Raise ParamsError where `keep` checkpoints of `num_bytes` each, and one being written, do not fit.
+
+    Checkpoints that are already there count as written.
+    """
+    num_new = max(1, keep + 1 - len([*Path(output_dir).glob("checkpoints/checkpoint-*")]))
+    directory = Path(output_dir).absolute()
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    free, needed = shutil.disk_usage(existing).free, num_new * num_bytes
+    if free < needed:
+        raise ParamsError(
+            f"output_dir = {str(output_dir)!r} has {free / GIB:.1f} GiB free, and {num_new} checkpoints "
+            f"take {needed / GIB:.1f}; write another directory, or less than "
+            f"training.save_total_limit = {keep}"
+        )

@@ -1,0 +1,47 @@
+"""The cells of one attempt by papermill with our engine, their output on this terminal."""
+
+import sys
+from pathlib import Path
+
+import papermill
+from nbclient.exceptions import DeadKernelError
+from papermill.engines import papermill_engines
+from papermill.exceptions import PapermillExecutionError
+
+from rlnb.machine import rank
+from rlnb.run import directory as runs
+from rlnb.run.papermill_engine.engine import RlnbEngine, Stopped
+
+TRACEBACK_LINES = 12
+
+
+def execute(notebook: Path, output: Path, *, parameters: dict[str, object]) -> int:
+    """Run the cells with output on this terminal, print how it ended, and return the exit code."""
+    papermill_engines.register("rlnb", RlnbEngine)  # this module, whatever version is installed
+    streams = {"stdout_file": sys.stdout, "stderr_file": sys.stderr} if rank() == 0 else {}
+    try:
+        papermill.execute_notebook(
+            notebook,
+            output,
+            parameters=parameters,
+            engine_name="rlnb",
+            kernel_name=RlnbEngine.nb_kernel_name(None),
+            language="python",
+            progress_bar=False,
+            **streams,
+        )
+    except PapermillExecutionError as error:
+        traceback = "\n".join(str(error).strip().splitlines()[-TRACEBACK_LINES:])
+        text = f"{traceback}\nfailed: a cell raised {error.ename}; all of it is in {output}"
+        code = runs.EXIT_FAILED
+    except Stopped as error:
+        text = f"{error}\npreempted: run the same command again to go on; so far: {output}"
+        code = runs.EXIT_PREEMPTED
+    except DeadKernelError as error:
+        text, code = f"killed: {error}; so far: {output}", runs.EXIT_KILLED
+    else:
+        if rank() == 0:
+            print(f"done: {output}")
+        return runs.EXIT_DONE
+    print(text, file=sys.stderr)
+    return code

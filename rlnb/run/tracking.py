@@ -1,0 +1,188 @@
+"""Write a run's metrics to metrics.jsonl, and the same to TensorBoard and W&B."""
+
+import json
+import math
+import os
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rlnb.machine import rank
+from rlnb.run.metrics import describe
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+    from wandb import Run
+
+STEP_AXIS: Final = "train/global_step"
+
+
+class UnknownMetric(UserWarning):
+    """A metric was reported under a name that METRICS does not have."""
+
+
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """Return the rows of a metrics.jsonl in the order of steps, one row per step.
+
+    Reports of one step are merged, later values win. A last line torn by a kill is left out; a missing file
+    has no rows.
+    """
+    by_step: dict[int, dict[str, Any]] = {}
+    for row in _whole_rows(Path(path)):
+        by_step.setdefault(row["step"], {}).update(row)
+    return [by_step[step] for step in sorted(by_step)]
+
+
+class Tracker:
+    """Writes metrics to metrics.jsonl, TensorBoard and W&B; `seconds` is the wall time that it has used."""
+
+    def __init__(
+        self, path: Path, *, tensorboard: "SummaryWriter | None" = None, wandb_run: "Run | None" = None
+    ) -> None:
+        self.path = path
+        self.seconds = 0.0
+        self._file = path.open("ab", buffering=0)  # a row is one write, so a kill leaves whole lines
+        self._tensorboard = tensorboard
+        self._wandb_run = wandb_run
+        self._unknown: set[str] = set()
+        self._timed_step: int | None = None
+        self._timed_seconds = 0.0
+
+    def report(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Write the metrics of one step under exactly their names.
+
+        NaN and infinity become None. The first report of a step carries `time/tracking_seconds`. A name that
+        METRICS does not have is warned about once: a typing error must not end a run of hours.
+        """
+        with self._timed():
+            values = {name: _finite_or_none(value) for name, value in metrics.items()}
+            if step != self._timed_step:
+                values["time/tracking_seconds"] = self.seconds - self._timed_seconds
+                self._timed_step, self._timed_seconds = step, self.seconds
+            for name in values:
+                if name not in self._unknown and describe(name) is None:
+                    self._unknown.add(name)
+                    warnings.warn(
+                        f"metric {name!r} is not in rlnb.run.metrics.METRICS; it is written, but "
+                        "undocumented. Add it to the table or correct the name.",
+                        UnknownMetric,
+                        stacklevel=3,
+                    )
+            row = {"step": step, "time": time.time(), **values}
+            self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+            present = {name: value for name, value in values.items() if value is not None}
+            if self._tensorboard is not None:
+                for name, value in present.items():
+                    self._tensorboard.add_scalar(name, value, step)
+            if self._wandb_run is not None:
+                # Never pass step=: W&B drops rows whose step is smaller than its own counter.
+                self._wandb_run.log({**present, STEP_AXIS: step})
+
+    def close(self) -> None:
+        """Flush and close everything; W&B uploads what is left."""
+        with self._timed():
+            self._file.close()
+            if self._tensorboard is not None:
+                self._tensorboard.close()
+            if self._wandb_run is not None:
+                self._wandb_run.finish()
+
+    def __enter__(self) -> "Tracker":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+def open_tracker(
+    output_dir: Path | str,
+    *,
+    config: Mapping[str, object],
+    resume_step: int = 0,
+    wandb: str = "disabled",
+    project: str = "rlnb",
+    run_name: str = "",
+    tensorboard: bool = True,
+) -> Tracker:
+    """Return a tracker that writes to output_dir: metrics.jsonl, tensorboard/, and the W&B run's folder.
+
+    resume_step: the step that training continues from, 0 for a new run. Rows of later steps, written by an
+    attempt that was killed before its next checkpoint, are dropped, so that every step occurs once. config:
+    shown by W&B with the run. wandb: "online", "offline" or "disabled", as `rlnb.params.resolve` has set it.
+    The others: fields of `tracking` in the parameters. Under torchrun only rank 0 writes.
+    """
+    if rank() != 0:
+        return Tracker(Path(os.devnull))
+    directory = Path(output_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "metrics.jsonl"
+    _drop_rows_after(path, resume_step)
+    writer = wandb_run = None
+    if tensorboard:
+        from torch.utils.tensorboard import SummaryWriter  # slow, and readers of metrics do not need it
+
+        # From purge_step on TensorBoard ignores what earlier files of this directory hold.
+        writer = SummaryWriter(str(directory / "tensorboard"), purge_step=resume_step + 1)
+    if wandb != "disabled":
+        wandb_run = _open_wandb(directory, mode=wandb, project=project, run_name=run_name, config=config)
+    return Tracker(path, tensorboard=writer, wandb_run=wandb_run)
+
+
+def _finite_or_none(value: Any) -> float | None:
+    """Return a number or one-element array as a Python number, None where it is missing or not finite."""
+    plain: float | None = value.item() if hasattr(value, "item") else value
+    return plain if plain is not None and math.isfinite(plain) else None
+
+
+def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    for line in path.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            yield json.loads(line)
+
+
+def _drop_rows_after(path: Path, step: int) -> None:
+    """Rewrite the file without rows after `step` (without any if that is 0) and without a torn last line."""
+    if not path.exists():
+        return
+    kept = path.with_suffix(".jsonl.tmp")
+    with kept.open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in _whole_rows(path) if row["step"] <= step > 0)
+    kept.replace(path)
+
+
+def _open_wandb(
+    directory: Path, *, mode: str, project: str, run_name: str, config: Mapping[str, object]
+) -> "Run":
+    """Return a W&B run whose id is saved in the directory, so that a resumed run continues its curve."""
+    import wandb
+
+    id_file = directory / "wandb_run_id.txt"
+    if not id_file.exists():
+        id_file.write_text(uuid.uuid4().hex[:12])
+    run = wandb.init(
+        project=project,
+        name=run_name or None,
+        id=id_file.read_text().strip(),
+        resume="allow" if mode == "online" else None,  # offline there is nothing to look up: W&B would warn
+        mode=mode,  # type: ignore[arg-type]
+        dir=str(directory),
+        config=dict(config),
+        settings=wandb.Settings(console="off", quiet=True),
+    )
+    run.define_metric(STEP_AXIS)
+    run.define_metric("*", step_metric=STEP_AXIS)
+    return run

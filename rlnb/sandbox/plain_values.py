@@ -1,0 +1,70 @@
+"""Plain values that programs return as text: compare them with expected ones, types included."""
+
+import ast
+import math
+import warnings
+
+from rlnb.sandbox._codec import PlainData
+
+
+def equal_to(text: str, expected: object) -> bool:
+    """Return whether `text` is the source of a plain value equal to `expected`.
+
+    True is not 1, also in sets and keys; a list is not a tuple; a whole float equals its integer.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about doubtful escapes in printed text
+            tree = ast.parse(text.lstrip(" \t"), mode="eval")
+            # Integers of one hash take quadratic time to become a set, so larger ones than
+            # could be right are never made.
+            most = len(repr(expected))
+            if any(_num_hashed(node) > most for node in ast.walk(tree)):
+                return False
+            value = ast.literal_eval(tree)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return False
+    return same(value, expected)
+
+
+def _num_hashed(node: ast.AST) -> int:
+    """Elements of a set's source, keys of a dict's, else 0."""
+    if isinstance(node, ast.Dict):
+        return len(node.keys)
+    return len(node.elts) if isinstance(node, ast.Set) else 0
+
+
+def same(left: PlainData, right: PlainData) -> bool:
+    """Equality of plain values; see `equal_to`. Elements of sets and keys of dicts get no tolerance."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, float) or isinstance(right, float):
+        numbers = isinstance(left, int | float) and isinstance(right, int | float)
+        # A tolerance would turn an integer too large for a float into an OverflowError.
+        return numbers and (left == right or abs(left) < 1e300 and math.isclose(left, right, abs_tol=1e-12))
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        lefts, rights = ({_key(key): value for key, value in mapping.items()} for mapping in (left, right))
+        return lefts.keys() == rights.keys() and all(same(lefts[key], rights[key]) for key in lefts)
+    if isinstance(left, set | frozenset):
+        return set(map(_key, left)) == set(map(_key, right))
+    return bool(left == right)
+
+
+def _key(value: object) -> str:
+    """Return a text that two hashable plain values share if they are equal: 1 and 1.0, not 1 and True.
+
+    The hash of a text cannot be foreseen by a program, that of an integer can.
+    """
+    if isinstance(value, tuple):
+        return f"({','.join(map(_key, value))})"
+    if isinstance(value, frozenset):
+        return f"{{{','.join(sorted(map(_key, value)))}}}"
+    if isinstance(value, float) and math.isnan(value):
+        return f"nan {id(value)}"  # equal to itself alone, as in Python's sets
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return f"int {value:x}" if type(value) is int else f"{type(value).__name__} {value!r}"

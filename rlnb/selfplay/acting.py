@@ -1,0 +1,494 @@
+"""A language model as a player of games: its forward passes, the legal answers as tokens, and two players.
+
+`ActorCritic` reads the distribution over allowed tokens and the value of a state. `TokenTrie` holds the legal
+answers as token sequences. `ConstrainedPlayer` samples among legal answers only, token by token;
+`FreePlayer` generates text that the game parses.
+
+Sequences are padded on the right and passed without a mask: with causal attention later tokens do not
+affect earlier ones, so a result does not depend on the padding or on the rest of the batch.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.policy.adapters import trained_parameters
+from rlnb.policy.generation import evaluating, generate_ids
+from rlnb.policy.loading import Policy
+from rlnb.selfplay.rollouts import Choice, Request, Turn
+
+NOT_ALLOWED = -1
+CACHE_SIZE = 50_000  # prompts; their tokens do not change while a model is trained
+
+
+class ActorCritic(nn.Module):
+    """A language model as actor, with a linear head on its last hidden state as critic.
+
+    The head is float32 and starts at 0. It reads the last token of the prompt, so a value cannot depend on
+    the answer. Schulman et al. 2017 (arXiv:1707.06347) share the trunk in the same way.
+    """
+
+    def __init__(self, policy: Policy, *, has_value: bool) -> None:
+        super().__init__()
+        self.policy = policy
+        language_model = policy.model
+        if hasattr(language_model, "get_base_model"):  # peft's wrapper; its layers stay in place
+            language_model = language_model.get_base_model()
+        self.decoder = language_model.base_model
+        self.unembed = language_model.get_output_embeddings()
+        self.softcap = getattr(language_model.config, "final_logit_softcapping", None)
+        width = language_model.config.get_text_config().hidden_size
+        self.value_head: nn.Linear | None = None
+        if has_value:
+            self.value_head = nn.Linear(width, 1, dtype=torch.float32, device=policy.device)
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+
+    def parameters_to_train(self) -> list[nn.Parameter]:
+        """Return the policy's trained parameters, then those of the value head."""
+        head = [] if self.value_head is None else list(self.value_head.parameters())
+        return [*(parameter for _, parameter in trained_parameters(self.policy)), *head]
+
+    def hidden(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Return the last hidden states, (num_sequences, longest, width); meaningless at padding."""
+        longest = max(map(len, sequences))
+        pad = self.policy.tokenizer.pad_token_id
+        ids = torch.tensor(
+            [[*sequence, *[pad] * (longest - len(sequence))] for sequence in sequences],
+            device=self.policy.device,
+        )
+        states: torch.Tensor = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
+        return states
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return float32 (num_positions, vocabulary) for hidden states (num_positions, width)."""
+        logits: torch.Tensor = self.unembed(hidden.to(self.unembed.weight.dtype)).float()
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+    def values(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return float32 (num_positions,) in units of the reward; zeros without a value head."""
+        if self.value_head is None:
+            return torch.zeros(len(hidden), device=hidden.device)
+        values: torch.Tensor = self.value_head(hidden.float())[:, 0]
+        return values
+
+    def check_logits(self) -> None:
+        """Raise PolicyUnavailable for a model whose logits are not its unembedded hidden states.
+
+        Some models scale them in between (Granite, Cohere), so `logits` would be those of another policy.
+        """
+        ids = [self.policy.tokenizer.eos_token_id] * 2
+        with torch.no_grad():
+            ours = self.logits(self.hidden([ids])[0, -1:])[0]
+            theirs = self.policy.model(torch.tensor([ids], device=self.policy.device)).logits[0, -1].float()
+        if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.abs().max())):
+            raise PolicyUnavailable(
+                f"model.id: the logits of {self.policy.source} are not its unembedded hidden states; "
+                "take a model of the Llama, Qwen or SmolLM families"
+            )
+
+
+def allowed_logprobs(
+    logits: torch.Tensor, allowed: torch.Tensor, *, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Apply the mask of legal moves: return log-probabilities among allowed tokens, and their mass among all.
+
+    logits: float (num_positions, vocabulary). allowed: int (num_positions, width), padded with NOT_ALLOWED.
+    Returns float (num_positions, width), -inf at the padding, and float (num_positions,), at temperature 1.
+    """
+    chosen = logits.gather(1, allowed.clamp(min=0)).masked_fill(allowed == NOT_ALLOWED, -torch.inf)
+    mass = (chosen.logsumexp(-1) - logits.logsumexp(-1)).exp()
+    return (chosen / temperature).log_softmax(-1), mass
+
+
+def compute_entropies(logprobs: torch.Tensor) -> torch.Tensor:
+    """Return the entropy in nats of each row; -inf adds nothing, in the gradient either."""
+    finite = logprobs.masked_fill(logprobs == -torch.inf, 0.0)
+    return -(logprobs.exp() * finite).sum(-1)
+
+
+def pad_allowed(allowed: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return int (len(allowed), longest), padded with NOT_ALLOWED."""
+    width = max(map(len, allowed), default=0)
+    padded = np.full((len(allowed), width), NOT_ALLOWED, dtype=np.int64)
+    for row, tokens in enumerate(allowed):
+        padded[row, : len(tokens)] = tokens
+    return padded
+
+
+def split_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
+    """Yield indices in batches of at most `max_tokens` with padding, shortest first; at least one each."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[index] > max_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+class Position(NamedTuple):
+    """A sequence, and the tokens that may follow it."""
+
+    sequence: tuple[int, ...]
+    allowed: tuple[int, ...]
+
+
+class Distribution(NamedTuple):
+    """The policy's next-token distribution at a Position.
+
+    logprobs, probabilities: of the allowed tokens, in their order. mass: of the allowed tokens among all.
+    value: of the state, if the sequence is a prompt.
+    """
+
+    logprobs: tuple[float, ...]
+    probabilities: tuple[float, ...]
+    mass: float
+    value: float
+
+
+def compute_distributions(
+    actor: ActorCritic, positions: Sequence[Position], *, temperature: float, max_tokens: int
+) -> list[Distribution]:
+    """Return the distribution at each position by the current weights, without gradients."""
+    distributions: dict[int, Distribution] = {}
+    with torch.inference_mode():
+        for rows in split_by_length(
+            [len(position.sequence) for position in positions], max_tokens=max_tokens
+        ):
+            states = actor.hidden([positions[row].sequence for row in rows])
+            ends = torch.tensor([len(positions[row].sequence) - 1 for row in rows], device=states.device)
+            last = states[torch.arange(len(rows), device=states.device), ends]
+            allowed = torch.tensor(
+                pad_allowed([positions[row].allowed for row in rows]), device=states.device
+            )
+            logprobs, mass = allowed_logprobs(actor.logits(last), allowed, temperature=temperature)
+            results = (logprobs, logprobs.double().exp(), mass, actor.values(last))
+            for row, *numbers in zip(rows, *(result.tolist() for result in results), strict=True):
+                row_logprobs, probabilities, row_mass, value = numbers
+                count = len(positions[row].allowed)
+                distributions[row] = Distribution(
+                    tuple(row_logprobs[:count]), tuple(probabilities[:count]), row_mass, value
+                )
+    return [distributions[row] for row in range(len(positions))]
+
+
+@dataclass(frozen=True)
+class TokenTrie:
+    """Answers as token sequences, none of which is a prefix of another.
+
+    leaves: {token sequence: index of the answer}. children: {prefix: token ids that may follow, rising}.
+    """
+
+    leaves: dict[tuple[int, ...], int]
+    children: dict[tuple[int, ...], tuple[int, ...]]
+
+    @classmethod
+    def build(cls, answers: Sequence[Sequence[int]], *, end: int) -> "TokenTrie":
+        """Return the trie of answers as token ids; `end` is appended to prefixes of other answers.
+
+        Raises ValueError where two answers are equal, one is empty, or one holds `end`.
+        """
+        sequences = [tuple(answer) for answer in answers]
+        if len(set(sequences)) < len(sequences) or any(not tokens or end in tokens for tokens in sequences):
+            raise ValueError("two answers have the same tokens, or one has none or the end token")
+        prefixes = {sequence[:count] for sequence in sequences for count in range(len(sequence))}
+        ended = [(*sequence, end) if sequence in prefixes else sequence for sequence in sequences]
+        following: dict[tuple[int, ...], set[int]] = {}
+        for sequence in ended:
+            for count, token in enumerate(sequence):
+                following.setdefault(sequence[:count], set()).add(token)
+        return cls(
+            {sequence: index for index, sequence in enumerate(ended)},
+            {prefix: tuple(sorted(tokens)) for prefix, tokens in following.items()},
+        )
+
+    def skip_forced(self, prefix: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the prefix, extended by the tokens that have no alternative."""
+        while len(following := self.children.get(prefix, ())) == 1:
+            prefix = (*prefix, following[0])
+        return prefix
+
+    @cached_property
+    def branchings(self) -> tuple[tuple[int, ...], ...]:
+        """The prefixes that several tokens may follow."""
+        return tuple(prefix for prefix, tokens in self.children.items() if len(tokens) > 1)
+
+    @cached_property
+    def is_single_token(self) -> bool:
+        """Whether there are several answers, and each is one token."""
+        return len(self.leaves) > 1 and len(self.children) == 1
+
+    @cached_property
+    def columns(self) -> tuple[int, ...]:
+        """For each answer, which child of the only branching leads to it; empty for several branchings."""
+        if len(self.branchings) != 1:
+            return ()
+        (prefix,) = self.branchings
+        column = {token: index for index, token in enumerate(self.children[prefix])}
+        leaves = sorted(self.leaves, key=self.leaves.__getitem__)
+        return tuple(column[leaf[len(prefix)]] for leaf in leaves)
+
+
+class Encoder:
+    """Prompts and legal answers as tokens; `as_text` adds a chat's markup to a prompt, or nothing.
+
+    A prompt of more than `max_prompt_tokens` raises ParamsError: truncated, it would be another game.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        as_text: Callable[[str], str],
+        *,
+        end: int,
+        max_prompt_tokens: int = 2**31,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.as_text = as_text
+        self.end = end
+        self.max_prompt_tokens = max_prompt_tokens
+        self._prompts: dict[str, tuple[int, ...]] = {}
+        self._actions: dict[int, list[int]] = {}
+        self.trie = lru_cache(maxsize=CACHE_SIZE)(self._build_trie)
+
+    def prompt_ids(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return the tokens of each prompt; all new prompts are tokenized in one call."""
+        new = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._prompts]
+        if new:
+            if len(self._prompts) + len(new) > CACHE_SIZE:
+                self._prompts.clear()
+                new = list(dict.fromkeys(prompts))
+            ids = self.tokenizer([self.as_text(prompt) for prompt in new])["input_ids"]
+            longest = max(map(len, ids))
+            if longest > self.max_prompt_tokens:
+                raise ParamsError(
+                    f"game.max_prompt_tokens = {self.max_prompt_tokens} is less than the {longest} tokens of "
+                    f"a prompt; write at least {longest}, or game.style = compact where it is full"
+                )
+            self._prompts.update(zip(new, map(tuple, ids), strict=True))
+        return [self._prompts[prompt] for prompt in prompts]
+
+    def _build_trie(self, actions: tuple[int, ...]) -> TokenTrie:
+        new = [action for action in actions if action not in self._actions]
+        if new:  # there are fewer actions than sets of legal ones
+            ids = self.tokenizer([str(action) for action in new], add_special_tokens=False)["input_ids"]
+            self._actions.update(zip(new, ids, strict=True))
+        return TokenTrie.build([self._actions[action] for action in actions], end=self.end)
+
+
+@dataclass
+class TrieWalk:
+    """An answer that is being chosen, from the root of the trie of legal answers to a leaf.
+
+    start: the distribution at the end of the prompt. steps: (position, distribution, chosen column).
+    """
+
+    prompt_ids: tuple[int, ...]
+    trie: TokenTrie
+    prefix: tuple[int, ...] = ()
+    start: Distribution | None = None
+    steps: list[tuple[Position, Distribution, int]] = field(default_factory=list)
+
+    @property
+    def position(self) -> Position:
+        return Position(self.prompt_ids + self.prefix, self.trie.children[self.prefix])
+
+    def go_to_choice(self) -> bool:
+        """Pass tokens without an alternative; return False at a leaf."""
+        self.prefix = self.trie.skip_forced(self.prefix)
+        return self.prefix not in self.trie.leaves
+
+    def take(self, distribution: Distribution, column: int) -> None:
+        position = self.position
+        self.steps.append((position, distribution, column))
+        self.prefix = (*self.prefix, position.allowed[column])
+
+    def as_turn(self, request: Request) -> Turn:
+        action = request.legal_actions[self.trie.leaves[self.prefix]]
+        return Turn(
+            prompt_ids=self.prompt_ids,
+            completion_ids=self.prefix,
+            choices=tuple(
+                [
+                    Choice(len(position.sequence), position.allowed[column], position.allowed)
+                    for position, _, column in self.steps
+                ]
+            ),
+            logprobs=tuple([distribution.logprobs[column] for _, distribution, column in self.steps]),
+            action=action,
+            legal_actions=request.legal_actions,
+            ply=request.ply,
+            value=self.start.value if self.start else 0.0,
+            probabilities=self.action_probabilities(),
+            legal_mass=self.steps[0][1].mass if self.trie.is_single_token else math.nan,
+            text=str(action),
+        )
+
+    def action_probabilities(self) -> tuple[float, ...]:
+        """Return those of the legal actions in their order where one token decides, else nothing."""
+        if not self.steps or not self.trie.columns:
+            return ()
+        probabilities = self.steps[0][1].probabilities
+        return tuple([probabilities[column] for column in self.trie.columns])
+
+
+class ConstrainedPlayer:
+    """A player that answers with the id of a legal action, sampled token by token among the legal ids.
+
+    Ids of one token take a single pass, which gives the exact distribution over the legal actions. With
+    `memo` equal positions are passed once as long as the weights are the same: make another player when they
+    change, or call `forget`.
+    """
+
+    def __init__(
+        self, actor: ActorCritic, encoder: Encoder, *, temperature: float = 1.0, greedy: bool = False,
+        memo: bool = True, max_tokens_per_pass: int = 8192,
+    ) -> None:  # fmt: skip
+        self.actor = actor
+        self.encoder = encoder
+        self.temperature = temperature
+        self.greedy = greedy
+        self.memo = memo
+        self.max_tokens_per_pass = max_tokens_per_pass
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the distributions of earlier weights."""
+        self._cache: dict[Position, Distribution] = {}
+
+    def answer(self, requests: Sequence[Request]) -> list[Turn]:
+        """Return one turn per request; all that have a token to choose share a batch, token after token."""
+        prompts = self.encoder.prompt_ids([request.prompt for request in requests])
+        walks = [
+            TrieWalk(ids, self.encoder.trie(request.legal_actions))
+            for ids, request in zip(prompts, requests, strict=True)
+        ]
+        has_value = self.actor.value_head is not None
+        at_start = [walk for walk in walks if has_value or len(walk.trie.children[()]) > 1]
+        starts = self.compute_distributions([walk.position for walk in at_start])
+        for walk, distribution in zip(at_start, starts, strict=True):
+            walk.start = distribution
+        while waiting := [pair for pair in zip(walks, requests, strict=True) if pair[0].go_to_choice()]:
+            inside = [walk.position for walk, _ in waiting if walk.prefix]
+            inside_distributions = iter(self.compute_distributions(inside))
+            for walk, request in waiting:
+                at_prompt = None if walk.prefix else walk.start
+                distribution = at_prompt or next(inside_distributions)
+                walk.take(distribution, self.sample(distribution, request))
+        return [walk.as_turn(request) for walk, request in zip(walks, requests, strict=True)]
+
+    def sample(self, distribution: Distribution, request: Request) -> int:
+        """Return the column of a token: sampled by the game's own random state, or the likeliest."""
+        probabilities = distribution.probabilities
+        if self.greedy:
+            return probabilities.index(max(probabilities))
+        threshold = request.random.random() * sum(probabilities)
+        for column, cumulative in enumerate(itertools.accumulate(probabilities)):
+            if threshold < cumulative:
+                return column
+        return len(probabilities) - 1
+
+    def compute_distributions(self, positions: Sequence[Position]) -> list[Distribution]:
+        """Return the distributions at these positions; with the memo equal positions are passed once."""
+        new = list(positions)
+        if self.memo:
+            new = [position for position in dict.fromkeys(positions) if position not in self._cache]
+        computed: list[Distribution] = []
+        if new:
+            with evaluating(self.actor.policy):
+                computed = compute_distributions(
+                    self.actor, new, temperature=self.temperature, max_tokens=self.max_tokens_per_pass
+                )
+        if not self.memo:
+            return computed
+        self._cache.update(zip(new, computed, strict=True))
+        return [self._cache[position] for position in positions]
+
+    def probabilities(self, prompts: Sequence[str], legal: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+        """Return the exact policy of each prompt: float64 (num_legal,), in the order of its actions."""
+        ids = self.encoder.prompt_ids(prompts)
+        tries = [self.encoder.trie(actions) for actions in legal]
+        positions = [
+            Position(prompt + prefix, trie.children[prefix])
+            for prompt, trie in zip(ids, tries, strict=True)
+            for prefix in trie.branchings
+        ]
+        distributions = iter(self.compute_distributions(positions))
+        policies = []
+        for actions, trie in zip(legal, tries, strict=True):
+            by_prefix = {
+                (*prefix, token): probability
+                for prefix in trie.branchings
+                for token, probability in zip(
+                    trie.children[prefix], next(distributions).probabilities, strict=True
+                )
+            }
+            policy = np.ones(len(actions))
+            for leaf, index in trie.leaves.items():
+                for count in range(1, len(leaf) + 1):
+                    policy[index] *= by_prefix.get(leaf[:count], 1.0)
+            policies.append(policy / policy.sum())
+        return policies
+
+
+class FreePlayer:
+    """A player that writes an answer of up to `max_new_tokens`, which `Request.parse` reads."""
+
+    def __init__(
+        self, actor: ActorCritic, encoder: Encoder, *, temperature: float, max_new_tokens: int,
+        batch_size: int = 32, max_tokens_per_pass: int = 8192,
+    ) -> None:  # fmt: skip
+        self.actor = actor
+        self.encoder = encoder
+        self.temperature = temperature
+        self.max_new_tokens = max_new_tokens
+        self.batch_size = batch_size
+        self.max_tokens_per_pass = max_tokens_per_pass
+
+    def answer(self, requests: Sequence[Request]) -> list[Turn]:
+        """Return one turn per request; every token of an answer is a choice among all tokens."""
+        ids = self.encoder.prompt_ids([request.prompt for request in requests])
+        completions = generate_ids(
+            self.actor.policy, [self.encoder.as_text(request.prompt) for request in requests],
+            max_new_tokens=self.max_new_tokens, temperature=self.temperature,
+            row_seeds=[request.random.getrandbits(62) for request in requests], batch_size=self.batch_size,
+        )  # fmt: skip
+        values = self.compute_values(ids)
+        turns = []
+        for request, prompt_ids, completion, value in zip(requests, ids, completions, values, strict=True):
+            text = self.encoder.tokenizer.decode(completion, skip_special_tokens=True)
+            action, problem = request.parse(text)
+            turns.append(
+                Turn(
+                    prompt_ids, tuple(completion), free_choices(prompt_ids, completion), (), action,
+                    request.legal_actions, request.ply, problem=problem, value=value, text=text,
+                )
+            )  # fmt: skip
+        return turns
+
+    def compute_values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
+        """Return the values of the states; zeros without a value head."""
+        if self.actor.value_head is None:
+            return [0.0] * len(prompts)
+        positions = [Position(prompt, (self.encoder.end,)) for prompt in prompts]
+        with evaluating(self.actor.policy):
+            distributions = compute_distributions(
+                self.actor, positions, temperature=1.0, max_tokens=self.max_tokens_per_pass
+            )
+        return [distribution.value for distribution in distributions]
+
+
+def free_choices(prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> tuple[Choice, ...]:
+    """Return every token of a completion as a choice among all tokens."""
+    return tuple(Choice(len(prompt_ids) + k, token) for k, token in enumerate(completion_ids))

@@ -1,0 +1,297 @@
+"""Advantages: how much better a trajectory or a turn went than expected.
+
+`compute_advantages` takes finished games; the estimators below it take arrays and return arrays. In a
+zero-sum game of two players who share their weights the mean of all returns is 0 in every batch, so one
+baseline for both roles has no effect. Role-conditioned, leave-one-out and group baselines look at one role.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from accelerate.utils import gather_object
+from numpy.typing import ArrayLike
+
+from rlnb.selfplay.params import AdvantageParams
+from rlnb.selfplay.rollouts import (
+    FinishedGame,
+    Trajectory,
+    collect_trajectories,
+    collect_turns,
+    mark_last_turns,
+)
+
+Array = np.ndarray
+Baselines = Mapping[str, float]  # by "game/role"
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """The advantage of each turn and the target of its value.
+
+    advantages, targets: float (num_turns,), trajectory after trajectory. baselines: after this batch, the
+    same on all ranks.
+    """
+
+    advantages: Array
+    targets: Array
+    baselines: dict[str, float]
+
+
+def compute_advantages(
+    games: Sequence[FinishedGame], baselines: Baselines, params: AdvantageParams
+) -> Advantages:
+    """Return the advantage of each turn of the learner, by `params.kind`.
+
+    none = its return. rae = minus the role's running mean, leave_one_out = minus the mean of the role's other
+    games, group = minus the mean of the role's games of the same opening: these give every turn of a
+    trajectory the same, times gamma ** (turns left). gae, gae_plies = by the value head.
+    """
+    trajectories = collect_trajectories(games)
+    if params.kind == "gae":
+        return Advantages(*gae_of_turns(trajectories, gamma=params.gamma, lam=params.lam), dict(baselines))
+    if params.kind == "gae_plies":
+        return Advantages(*gae_of_plies(games, gamma=params.gamma, lam=params.lam), dict(baselines))
+    returns = np.array([trajectory.reward for trajectory in trajectories])
+    roles = [role_name(trajectory) for trajectory in trajectories]
+    moved = dict(baselines)
+    if params.kind == "rae":
+        advantages, moved = advantages_over_roles(roles, returns.tolist(), baselines, decay=params.decay)
+    elif params.kind == "leave_one_out":
+        advantages = leave_one_out(returns, index_names(roles))
+    elif params.kind == "group":
+        groups = [f"{role}/{trajectory.group}" for role, trajectory in zip(roles, trajectories, strict=True)]
+        advantages = group_advantages(returns, index_names(groups), scale=params.scale_groups)
+    else:
+        advantages = returns
+    lengths = [len(trajectory.turns) for trajectory in trajectories]
+    turns_left = np.concatenate([np.arange(length)[::-1] for length in lengths]) if lengths else np.zeros(0)
+    discounts = params.gamma**turns_left
+    return Advantages(
+        np.repeat(advantages, lengths) * discounts, np.repeat(returns, lengths) * discounts, moved
+    )
+
+
+def advantages_over_roles(
+    roles: Sequence[str], returns: Sequence[float], baselines: Baselines, *, decay: float
+) -> tuple[Array, dict[str, float]]:
+    """Return advantages over the baselines before this batch, and the baselines after all ranks' games."""
+    everywhere = gather_object(list(zip(roles, returns, strict=True)))
+    names = sorted({*baselines, *(role for role, _ in everywhere)})
+    index = {name: row for row, name in enumerate(names)}
+    before = np.array([baselines.get(name, 0.0) for name in names])
+    advantages, _ = role_advantages(returns, [index[role] for role in roles], before, decay=decay)
+    _, moved = role_advantages(
+        [value for _, value in everywhere], [index[role] for role, _ in everywhere], before, decay=decay
+    )
+    return advantages, dict(zip(names, moved.tolist(), strict=True))
+
+
+def gae_of_turns(trajectories: Sequence[Trajectory], *, gamma: float, lam: float) -> tuple[Array, Array]:
+    """Return GAE over a player's own turns: advantages and targets of the value, each (num_turns,)."""
+    turns = collect_turns(trajectories)
+    values = np.array([turn.value for turn in turns])
+    lengths = [len(trajectory.turns) for trajectory in trajectories]
+    advantages = gae(
+        [turn.reward for turn in turns],
+        values,
+        mark_last_turns(trajectories),
+        gamma=gamma,
+        lam=lam,
+        bootstraps=np.repeat([trajectory.bootstrap for trajectory in trajectories], lengths),
+    )
+    return advantages, advantages + values
+
+
+def gae_of_plies(games: Sequence[FinishedGame], *, gamma: float, lam: float) -> tuple[Array, Array]:
+    """Return GAE over the plies of both seats: advantages and targets of the value, each (num_turns,)."""
+    trajectories = collect_trajectories(games)
+    turns = collect_turns(trajectories)
+    rewards = np.array([turn.reward for turn in turns])
+    values = np.array([turn.value for turn in turns])
+    order: list[tuple[int, int, int, int]] = []  # game, ply, index among all turns, seat
+    for index, game in enumerate(games):
+        for trajectory in game.trajectories:
+            start = len(order)
+            order += [
+                (index, turn.ply, start + k, trajectory.seat) for k, turn in enumerate(trajectory.turns)
+            ]
+    order.sort()
+    game_indices = np.array([index for index, *_ in order])
+    rows = np.array([row for _, _, row, _ in order], dtype=np.int64)
+    is_last = np.append(game_indices[1:] != game_indices[:-1], True)[: len(order)]
+    # A game's result is in the last turn of either seat; from ply to ply it counts once.
+    is_counted_twice = mark_last_turns(trajectories)[rows] & ~is_last
+    advantages = np.zeros(len(turns))
+    advantages[rows] = gae_plies(
+        np.where(is_counted_twice, 0.0, rewards[rows]), values[rows], is_last, [seat for *_, seat in order],
+        gamma=gamma, lam=lam,
+    )  # fmt: skip
+    return advantages, advantages + values
+
+
+def role_name(trajectory: Trajectory) -> str:
+    """Return "tic_tac_toe/X": each has its own baseline."""
+    return f"{trajectory.game}/{trajectory.role}"
+
+
+def index_names(names: Sequence[str]) -> Array:
+    """Return int (len(names),): equal names have equal indices."""
+    return np.unique(names, return_inverse=True)[1] if names else np.zeros(0, dtype=np.int64)
+
+
+def role_advantages(
+    returns: ArrayLike, roles: ArrayLike, baselines: ArrayLike, *, decay: float
+) -> tuple[Array, Array]:
+    """Role-conditioned advantage estimation (RAE): return advantages over each role's mean, and new means.
+
+    returns: float (num_trajectories,), in the game's reward units. roles: int (num_trajectories,), index into
+    baselines (num_roles,). Baselines are read before this batch moves them; then a role with n trajectories
+    moves to decay**n * b + (1 - decay**n) * mean, an absent one stays. SPIRAL (arXiv:2506.24119):
+    A = R - b[game, role]. The paper's code moves b trajectory by trajectory; this keeps its time scale and is
+    the same for any order and any number of ranks.
+    """
+    returns, roles = check_groups(returns, roles)
+    baselines = np.asarray(baselines, dtype=float)
+    counts = np.bincount(roles, minlength=len(baselines))
+    sums = np.bincount(roles, weights=returns, minlength=len(baselines))
+    kept = decay**counts
+    moved = kept * baselines + (1 - kept) * sums / np.maximum(counts, 1)
+    return returns - baselines[roles], moved
+
+
+def leave_one_out(returns: ArrayLike, groups: ArrayLike) -> Array:
+    """Return A_i = R_i minus the mean of the other returns of its group; 0 for a group of one.
+
+    returns: float (num_trajectories,). groups: int >= 0 (num_trajectories,), here the role. Kool et al. 2019,
+    "Buy 4 REINFORCE samples, get a baseline for free!"; RLOO, arXiv:2402.14740.
+    """
+    returns, groups = check_groups(returns, groups)
+    counts, means = group_means(returns, groups)
+    return np.asarray((returns - means) * counts / np.maximum(counts - 1, 1))
+
+
+def group_advantages(returns: ArrayLike, groups: ArrayLike, *, scale: bool = False) -> Array:
+    """Return A_i = R_i minus the mean of its group, with `scale` divided by the group's standard deviation.
+
+    returns: float (num_trajectories,). groups: int >= 0 (num_trajectories,): games of one opening, seen from
+    one role. With `scale` this is GRPO's advantage (arXiv:2402.03300), by the population's deviation;
+    without, Dr. GRPO's (arXiv:2503.20783). Tied groups get 0.
+    """
+    returns, groups = check_groups(returns, groups)
+    counts, means = group_means(returns, groups)
+    centred = returns - means
+    if not scale:
+        return centred
+    _, variances = group_means(centred**2, groups)
+    deviations = np.sqrt(variances)
+    return np.asarray(centred / np.where(deviations > 1e-8, deviations, 1.0))
+
+
+def gae(
+    rewards: ArrayLike,
+    values: ArrayLike,
+    is_last: ArrayLike,
+    *,
+    gamma: float,
+    lam: float,
+    bootstraps: ArrayLike | None = None,
+) -> Array:
+    """Return generalised advantage estimates from one own turn to the next (arXiv:1506.02438, equation 16).
+
+    rewards, values: float (num_turns,), trajectory after trajectory; values: V of the state before each turn.
+    is_last: bool (num_turns,), whether a turn ends its trajectory; what follows it is worth 0, or
+    bootstraps[i] (num_turns,) where a game was cut off there.
+        delta_t = r_t + gamma * V_{t+1} - V_t,   A_t = delta_t + gamma * lam * A_{t+1}.
+    Moves of the opponent and of chance in between are part of the step. V learns the returns A + V.
+    """
+    return _estimates(rewards, values, is_last, None, gamma=gamma, lam=lam, bootstraps=bootstraps)
+
+
+def gae_plies(
+    rewards: ArrayLike, values: ArrayLike, is_last: ArrayLike, seats: ArrayLike, *, gamma: float, lam: float
+) -> Array:
+    """Return the same from ply to ply, over both players of a zero-sum game who share a value function.
+
+    Arrays (num_turns,) hold the turns of both seats in the order of play, game after game; rewards and values
+    are those of the player to move, and is_last marks a game's last turn. The next value is that of the
+    next player to move: its sign changes when that is the other seat.
+    """
+    return _estimates(rewards, values, is_last, seats, gamma=gamma, lam=lam, bootstraps=None)
+
+
+def normalize_advantages(
+    advantages: ArrayLike, weights: ArrayLike, *, among: tuple[ArrayLike, ArrayLike] | None = None
+) -> Array:
+    """Return advantages minus their weighted mean, over their weighted (population) standard deviation.
+
+    advantages, weights: float (num_turns,), weights >= 0. among: the advantages and weights of all turns of
+    an update, where these are only one rank's; (num_all_turns,) each, in any order. Equal advantages become
+    0; without any weight they are returned unchanged.
+        m = sum(w A) / sum(w),   A -> (A - m) / sqrt(sum(w (A - m)^2) / sum(w)).
+    CleanRL normalizes each mini-batch; normalizing the update gives all mini-batches the same scale.
+    """
+    local, local_weights = np.asarray(advantages, dtype=float), np.asarray(weights, dtype=float)
+    everywhere, shares = (np.asarray(array, dtype=float) for array in among or (local, local_weights))
+    if local.ndim != 1 or local.shape != local_weights.shape or everywhere.shape != shares.shape:
+        raise ValueError(
+            f"advantages and weights have the shapes {local.shape} and {local_weights.shape}, those of all "
+            f"turns {everywhere.shape} and {shares.shape}; give equal shapes"
+        )
+    total = shares.sum()
+    if not total:
+        return local.copy()
+    mean = (shares * everywhere).sum() / total
+    deviation = np.sqrt((shares * (everywhere - mean) ** 2).sum() / total)
+    return np.asarray((local - mean) / (deviation if deviation > 1e-8 else 1.0))
+
+
+def _estimates(
+    rewards: ArrayLike,
+    values: ArrayLike,
+    is_last: ArrayLike,
+    seats: ArrayLike | None,
+    *,
+    gamma: float,
+    lam: float,
+    bootstraps: ArrayLike | None,
+) -> Array:
+    rewards, values = np.asarray(rewards, dtype=float), np.asarray(values, dtype=float)
+    ends = np.asarray(is_last, dtype=bool)
+    if rewards.shape != values.shape or rewards.shape != ends.shape or rewards.ndim != 1:
+        raise ValueError(
+            f"rewards, values and is_last have the shapes {rewards.shape}, {values.shape} and {ends.shape}; "
+            "give equal shapes"
+        )
+    if len(ends) and not ends[-1]:
+        raise ValueError("is_last: the last turn does not end its trajectory")
+    signs = np.ones(len(rewards))
+    if seats is not None:
+        mover = np.asarray(seats)
+        signs[:-1] = np.where(mover[1:] == mover[:-1], 1.0, -1.0)
+    after = np.zeros(len(rewards)) if bootstraps is None else np.asarray(bootstraps, dtype=float)
+    advantages = np.zeros(len(rewards))
+    for turn in range(len(rewards) - 1, -1, -1):
+        if ends[turn]:
+            advantages[turn] = rewards[turn] + gamma * after[turn] - values[turn]
+        else:
+            delta = rewards[turn] + gamma * signs[turn] * values[turn + 1] - values[turn]
+            advantages[turn] = delta + gamma * lam * signs[turn] * advantages[turn + 1]
+    return advantages
+
+
+def group_means(values: Array, groups: Array) -> tuple[Array, Array]:
+    """Return for each value the size and the mean of its group."""
+    counts = np.bincount(groups)
+    sums = np.bincount(groups, weights=values)
+    return counts[groups], (sums / np.maximum(counts, 1))[groups]
+
+
+def check_groups(returns: ArrayLike, groups: ArrayLike) -> tuple[Array, Array]:
+    """Return both as arrays. Raises ValueError for different shapes."""
+    values, indices = np.asarray(returns, dtype=float), np.asarray(groups, dtype=np.int64)
+    if values.ndim != 1 or values.shape != indices.shape:
+        raise ValueError(
+            f"returns and roles have the shapes {values.shape} and {indices.shape}; give one each"
+        )
+    return values, indices

@@ -1,0 +1,390 @@
+"""How well a policy plays: matches from both seats, and exact measures of small games.
+
+Matches begin at the start of the game. Their seeds are the same at every evaluation and differ from those of
+training, so that games of two evaluations, or of two policies, pair.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyspiel
+
+from rlnb.games.exact import TicTacToeResult, measure_rows, nash_conv, probabilities_by_state
+from rlnb.games.opponents import Opponent, best_scores, load_opponent, refusals, yardstick
+from rlnb.games.text_games import TextGame, load_game
+from rlnb.policy.adapters import WeightSnapshot, has_trained
+from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer
+from rlnb.selfplay.params import ActingParams, UpdateParams
+from rlnb.selfplay.rollouts import (
+    LEARNER,
+    FinishedGame,
+    GameRules,
+    Player,
+    Request,
+    Turn,
+    paired_episodes,
+    play_games,
+)
+from rlnb.statistics import Estimate, wilson_interval
+
+EXACT_GAMES = ("tic_tac_toe", "kuhn_poker", "leduc_poker")  # liar's dice takes seconds each time
+ARENA_SEED = 2**40  # training uses smaller seeds
+SEATS = ("first", "second")
+
+
+class Way(NamedTuple):
+    """A way to answer. acting: "constrained" or "free". greedy: the likeliest action instead of a sample."""
+
+    acting: str
+    greedy: bool = False
+
+
+# The ways in which each of the `modes` of an evaluation is played.
+WAYS: Mapping[str, tuple[Way, ...]] = {
+    "constrained": (Way("constrained"), Way("constrained", greedy=True)),
+    "free": (Way("free"),),
+}
+
+
+@dataclass(frozen=True)
+class Match:
+    """Games of a policy from one seat against one opponent, played in one way with one set of weights.
+
+    weights: "last", "average", or the name of a snapshot. scores: of each game in the order of the seeds, 1
+    for a win, 0.5 for a draw, 0 for a loss. score: their mean with its Wilson interval. mean_return: in the
+    game's units, such as chips. random_score: what random play scores in that seat against random play.
+    ceiling: the best possible score against this opponent. Both are None where they are not known.
+    invalid_share: of the policy's answers. distinct_share: of the games, those with different moves.
+    """
+
+    game: str
+    opponent: str
+    seat: int
+    role: str
+    acting: str
+    greedy: bool
+    weights: str
+    num_games: int
+    wins: int
+    draws: int
+    losses: int
+    score: Estimate
+    mean_return: float
+    random_score: float | None
+    ceiling: float | None
+    invalid_share: float
+    distinct_share: float
+    scores: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class ArenaEvaluation:
+    """What one evaluation measures.
+
+    rows: all matches. exact: the exact results of tic-tac-toe by way to play ("sampled", "greedy", and
+    "average, sampled" for averaged weights), empty for other games. metrics: for metrics.jsonl.
+    """
+
+    rows: tuple[Match, ...]
+    exact: Mapping[str, TicTacToeResult]
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class SnapshotPlayer:
+    """A player that answers with a snapshot of the trained weights, such as those of a checkpoint."""
+
+    player: Player
+    snapshot: WeightSnapshot
+    actor: ActorCritic
+
+    def answer(self, requests: Sequence[Request]) -> list[Turn]:
+        with self.snapshot.applied_to(self.actor.policy):
+            return self.player.answer(requests)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A policy with the games and opponents by which it is measured.
+
+    opponents: each game with the names of its opponents; a directory is a checkpoint. acting: how the policy
+    answers in training. exact: whether to measure without sampling where the game allows it. names_games:
+    whether metrics begin with the name of the game.
+    """
+
+    actor: ActorCritic
+    encoder: Encoder
+    rules: GameRules
+    opponents: tuple[tuple[TextGame, tuple[str, ...]], ...]
+    seed: int
+    acting: str = "constrained"
+    temperature: float = 1.0
+    max_new_tokens: int = 8
+    batch_size: int = 64
+    num_parallel: int = 512
+    prompt_memo: bool = True
+    tokens_per_pass: int = 8192
+    exact: bool = True
+    names_games: bool = False
+
+    def player(self, acting: str | None = None, *, greedy: bool = False) -> Player:
+        """Return a player with the policy's present weights, which answers as in training by default."""
+        if (acting or self.acting) == "constrained":
+            return self.constrained(greedy=greedy)
+        return FreePlayer(
+            self.actor, self.encoder, temperature=0.0 if greedy else self.temperature,
+            max_new_tokens=self.max_new_tokens, batch_size=self.batch_size,
+            max_tokens_per_pass=self.tokens_per_pass,
+        )  # fmt: skip
+
+    def constrained(self, *, greedy: bool = False) -> ConstrainedPlayer:
+        return ConstrainedPlayer(
+            self.actor, self.encoder, temperature=self.temperature, greedy=greedy, memo=self.prompt_memo,
+            max_tokens_per_pass=self.tokens_per_pass,
+        )  # fmt: skip
+
+    def probabilities(self, game: TextGame, states: Sequence[pyspiel.State]) -> list[np.ndarray]:
+        """Return the exact probabilities of each state's legal actions at the temperature of play."""
+        return self.constrained().probabilities(
+            [game.prompt(state) for state in states], [tuple(state.legal_actions()) for state in states]
+        )
+
+    def load_opponent(self, name: str, game: TextGame) -> Player | Opponent:
+        if not Path(name).is_dir():
+            return load_opponent(name, game, field="evaluation.opponents")
+        snapshot = WeightSnapshot.take(self.actor.policy)
+        snapshot.load_trained(name)
+        return SnapshotPlayer(self.player(), snapshot, self.actor)
+
+    def play(
+        self, game: TextGame, name: str, opponent: Player | Opponent, *, num_games: int, learner: Player
+    ) -> list[FinishedGame]:
+        """Play `num_games` games; each seed is played from both seats."""
+        return play_games(
+            paired_episodes(game, name, num_games, seed=ARENA_SEED + self.seed),
+            {LEARNER: learner, name: opponent},
+            rules=self.rules,
+            num_parallel=self.num_parallel,
+        )
+
+    def play_matches(
+        self,
+        plan: Sequence[tuple[Way, str]],
+        snapshots: Mapping[str, WeightSnapshot | None],
+        *,
+        num_games: int,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Match]:
+        """Return the matches against all opponents in all games, in each way with each snapshot of the plan.
+
+        plan: pairs of a way and the name of a snapshot. snapshots: None means the policy's present
+        weights. num_games: against each opponent, half of them from each seat.
+        """
+        rows: list[Match] = []
+        opponents = [
+            (game, Path(name).name, self.load_opponent(name, game))
+            for game, names in self.opponents
+            for name in names
+        ]
+        num_matches = len(plan) * len(opponents)
+        for way, weights in plan:
+            snapshot = snapshots[weights]
+            for game, name, opponent in opponents:
+                with snapshot.applied_to(self.actor.policy) if snapshot else nullcontext():
+                    learner = self.player(way.acting, greedy=way.greedy)
+                    games = self.play(game, name, opponent, num_games=num_games, learner=learner)
+                rows += summarise_matches(games, game, way=way, weights=weights)
+                if progress:
+                    progress(len(rows) // 2, num_matches)
+        return rows
+
+    def measure(
+        self,
+        average: WeightSnapshot,
+        *,
+        num_games: int,
+        modes: Sequence[str] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ArenaEvaluation:
+        """Return the evaluation of the present weights and of their average.
+
+        Both play as in training, and are measured exactly where the game allows it. In the other ways of
+        `modes` the present weights play: free answers show what a model does that is not held to legal moves.
+        """
+        trained_way = Way(self.acting)
+        plan = [(trained_way, "last"), (trained_way, "average")]
+        plan += [(way, "last") for mode in modes for way in WAYS[mode] if way != trained_way]
+        snapshots = {"last": None, "average": average}
+        rows = self.play_matches(plan, snapshots, num_games=num_games, progress=progress)
+        exact, metrics = self.measure_exactly(average)
+        for game, _ in self.opponents:
+            trained_rows = select_matches(rows, game=game.name, acting=self.acting, greedy=False)
+            for name, value in match_metrics(trained_rows).items():
+                metrics[f"{game.name}/{name}" if self.names_games else name] = value
+        return ArenaEvaluation(tuple(rows), exact, metrics)
+
+    def measure_exactly(self, average: WeightSnapshot) -> tuple[dict[str, TicTacToeResult], dict[str, float]]:
+        """Return tic-tac-toe's results by way to play, and the metrics of all games with exact measures."""
+        exact: dict[str, TicTacToeResult] = {}
+        metrics: dict[str, float] = {}
+        for game in [game for game, _ in self.opponents if self.exact and is_exact(game)]:
+            for snapshot, infix, prefix in ((None, "", ""), (average, "average/", "average, ")):
+                with snapshot.applied_to(self.actor.policy) if snapshot else nullcontext():
+                    values, results = exact_measures(game, partial(self.probabilities, game))
+                exact |= {f"{prefix}{way}": result for way, result in results.items()}
+                start = f"{game.name}/" if self.names_games else ""
+                metrics |= {f"{start}exact/{infix}{name}": value for name, value in values.items()}
+        return exact, metrics
+
+    def cross_play(self, snapshots: Mapping[str, WeightSnapshot], *, num_games: int) -> np.ndarray:
+        """Return float (num_snapshots, num_snapshots): the row's mean score against the column.
+
+        In the arena's first game, answering as in training.
+        """
+        (game, _), *_ = self.opponents
+        scores = np.full((len(snapshots), len(snapshots)), 0.5)
+        players = [SnapshotPlayer(self.player(), values, self.actor) for values in snapshots.values()]
+        for row, column in zip(*np.triu_indices(len(players), k=1), strict=True):
+            games = self.play(game, "other", players[column], num_games=num_games, learner=players[row])
+            mean = float(np.mean([played.score(played.players.index(LEARNER)) for played in games]))
+            scores[row, column], scores[column, row] = mean, 1 - mean
+        return scores
+
+
+def make_arena(
+    actor: ActorCritic,
+    encoder: Encoder,
+    rules: GameRules,
+    opponents: Sequence[tuple[TextGame, tuple[str, ...]]],
+    *,
+    acting: ActingParams,
+    training: UpdateParams,
+    seed: int,
+    exact: bool = True,
+    names_games: bool = False,
+) -> Arena:
+    """Return the arena of a policy that plays and reads prompts as in training."""
+    return Arena(
+        actor, encoder, rules, tuple(opponents), seed=seed, acting=acting.acting,
+        temperature=acting.temperature, max_new_tokens=acting.max_new_tokens, batch_size=acting.batch_size,
+        num_parallel=acting.num_parallel, prompt_memo=training.prompt_memo,
+        tokens_per_pass=training.tokens_per_pass, exact=exact, names_games=names_games,
+    )  # fmt: skip
+
+
+def summarise_matches(
+    games: Sequence[FinishedGame], game: TextGame, *, way: Way, weights: str = "last"
+) -> list[Match]:
+    """Return the match of each seat that the learner had in these games, all against one opponent."""
+    rows = []
+    known = yardstick(game)
+    for seat in (0, 1):
+        seat_games = [played for played in games if played.players[seat] == LEARNER]
+        if not seat_games:
+            continue
+        opponent = seat_games[0].players[1 - seat]
+        ceiling = best_scores(game, opponent)
+        scores = tuple(played.score(seat) for played in seat_games)
+        trajectories = [trajectory for played in seat_games for trajectory in played.trajectories]
+        turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+        rows.append(
+            Match(
+                game=game.name, opponent=opponent, seat=seat, role=game.roles[seat], acting=way.acting,
+                greedy=way.greedy, weights=weights, num_games=len(seat_games), wins=scores.count(1.0),
+                draws=scores.count(0.5), losses=scores.count(0.0),
+                score=wilson_interval(float(np.mean(scores)), len(scores)),
+                mean_return=float(np.mean([played.returns[seat] for played in seat_games])),
+                random_score=known.random_score[seat] if known else None,
+                ceiling=ceiling[seat] if ceiling else None,
+                invalid_share=sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
+                distinct_share=len({played.history for played in seat_games}) / len(seat_games),
+                scores=scores,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def select_matches(rows: Sequence[Match], **fields: object) -> list[Match]:
+    """Return the matches whose fields have these values."""
+    return [row for row in rows if all(getattr(row, name) == value for name, value in fields.items())]
+
+
+def match_measures(rows: Sequence[Match]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the scores for `rlnb.results.compare`: {way: {game and opponent: {pair of games: mean score}}}.
+
+    A pair is a seed played from both seats; its two games depend on each other, so it counts as one item.
+    Last and averaged weights are separate measures; matches of a single named snapshot are compared with
+    those of another.
+    """
+    scores: dict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
+    for row in rows:
+        way = f"score, {row.acting}, {'greedy' if row.greedy else 'sampled'}"
+        if row.weights in ("last", "average"):
+            way += f", {row.weights} weights"
+        scores[way, f"{row.game} against {row.opponent}"].append(row.scores)
+    measures: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+    for (way, split), seats in scores.items():
+        means = np.mean(seats, axis=0).tolist()
+        measures[way][split] = {f"pair {index}": mean for index, mean in enumerate(means)}
+    return dict(measures)
+
+
+def match_metrics(rows: Sequence[Match]) -> dict[str, float]:
+    """Return {"arena/random/first_score": 0.7, "arena/random/average_first_score": 0.8, ...}."""
+    metrics = {
+        f"arena/{row.opponent}/{'average_' if row.weights == 'average' else ''}{SEATS[row.seat]}_score": (
+            row.score.value
+        )
+        for row in rows
+    }
+    for opponent in dict.fromkeys(row.opponent for row in rows if row.weights == "last"):
+        shares = [row.invalid_share for row in select_matches(rows, opponent=opponent, weights="last")]
+        metrics[f"arena/{opponent}/invalid_share"] = sum(shares) / len(shares)
+    return metrics
+
+
+def is_exact(game: TextGame) -> bool:
+    """Return whether the game is one of EXACT_GAMES with OpenSpiel's default parameters."""
+    return game.short_name in EXACT_GAMES and (
+        load_game(game.short_name).game.get_parameters() == game.game.get_parameters()
+    )
+
+
+def exact_measures(
+    game: TextGame, probabilities: Callable[[Sequence[pyspiel.State]], list[np.ndarray]]
+) -> tuple[dict[str, float], dict[str, TicTacToeResult]]:
+    """Return measures without sampling by name, and tic-tac-toe's results, sampled and greedy."""
+    if game.short_name != "tic_tac_toe":
+        return {"nash_conv": nash_conv(game.game, probabilities)}, {}
+    rows = probabilities_by_state(probabilities)
+    sampled, greedy = measure_rows(rows, greedy=False), measure_rows(rows, greedy=True)
+    measures = {"nash_conv": sampled.nash_conv, "self_play_draw": sampled.self_play_draw}
+    for seat, name in enumerate(SEATS):
+        measures |= {
+            f"loss_{name}": sampled.seats[seat].loss,
+            f"greedy_loss_{name}": greedy.seats[seat].loss,
+            f"random_score_{name}": sampled.seats[seat].score_against_random,
+            f"best_response_{name}": sampled.seats[seat].best_response_value,
+            f"greedy_best_response_{name}": greedy.seats[seat].best_response_value,
+            f"blunder_{name}": sampled.seats[seat].blunder_rate,
+        }
+    return measures, {"sampled": sampled, "greedy": greedy}
+
+
+def playable_opponents(game: TextGame, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the opponents that can play the game, in their order; a checkpoint's directory always can."""
+    reasons = refusals(game)
+    return tuple(name for name in names if not reasons.get("mcts:N" if name.startswith("mcts:") else name))
+
+
+def check_opponents(game: TextGame, names: Sequence[str], *, field: str = "evaluation.opponents") -> None:
+    """Raise ParamsError for a name that is neither an opponent of this game nor a checkpoint's directory."""
+    for name in names:
+        if not has_trained(name):
+            load_opponent(name, game, field=field)

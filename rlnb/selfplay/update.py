@@ -1,0 +1,423 @@
+"""The policy update of SPIRAL and PPO: epochs of mini-batches, a loss, and an optimizer step for each.
+
+Both use the clipped surrogate, an entropy bonus and KL(policy || reference). SPIRAL may add a magnet, PPO
+uses a value head and `PpoOptions`; a term whose coefficient is 0 is not computed.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import reduce
+
+from rlnb.errors import TrainingDiverged
+from rlnb.policy.adapters import WeightSnapshot, adapters_off
+from rlnb.selfplay.acting import ActorCritic
+from rlnb.selfplay.losses import (
+    Batch,
+    Logprobs,
+    MicroBatch,
+    clipped_surrogate,
+    compute_batch_logprobs,
+    compute_logprobs,
+    estimate_kl,
+    kl_loss,
+    squared_value_errors,
+)
+from rlnb.selfplay.params import UpdateParams
+
+# Largest deviation from 1 of a ratio before the first step: a pass rounds differently in another batch.
+MAX_FIRST_DEVIATION = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.1}
+# Adaptive KL: the share by which the coefficient moves, and its least value as a share of the first.
+KL_GAIN, KL_MAX_ERROR, KL_LEAST_SHARE = 0.1, 0.2, 0.01
+
+
+@dataclass(frozen=True)
+class PpoOptions:
+    """PPO-only options of an update. The defaults disable all of them.
+
+    value_learning_rate: of the value head, None = the policy's; both follow the same schedule. value_clip:
+    how far a value moves in an update before it is clipped, 0 = no limit. detach_steps: number of first
+    updates in which the value's gradient stops at its head. target_kl: an update stops early when the policy
+    has moved this far (nats a token), 0 = never. kl_target: the coefficient of KL(policy || reference) is
+    adapted to hold this KL (nats a token), 0 = it is constant. first_kl_coef: that coefficient at the start.
+    """
+
+    value_learning_rate: float | None = None
+    value_clip: float = 0.0
+    detach_steps: int = 0
+    target_kl: float = 0.0
+    kl_target: float = 0.0
+    first_kl_coef: float = 0.0
+
+
+class Coefficients(NamedTuple):
+    """The scheduled values of one update. detach_trunk: the value's gradient stops at its head."""
+
+    learning_rate: float
+    entropy: float
+    detach_trunk: bool = False
+
+
+def schedule(training: UpdateParams, step: int, *, detach_steps: int = 0) -> Coefficients:
+    """Return the coefficients for the update after `step` updates.
+
+    The learning rate warms up linearly, then decays linearly. The entropy coefficient decays geometrically,
+    or linearly if it ends at 0. Schedules count updates, not seconds, so a resumed run continues them.
+    """
+    done = step / max(1, training.max_steps - 1)
+    warm = min(1.0, (step + 1) / (training.warmup_steps + 1))
+    rate = training.learning_rate + done * (training.final_learning_rate - training.learning_rate)
+    start, end = training.entropy_coef, training.final_entropy_coef
+    entropy = start * (end / start) ** done if start and end else start + done * (end - start)
+    return Coefficients(warm * rate, entropy, step < detach_steps)
+
+
+@dataclass
+class Learner:
+    """The policy with all that learning changes and a checkpoint must hold.
+
+    temperature: of play and of the loss. loss_tokens: the constant by which sums over an answer's tokens are
+    divided. kl_coef: of KL(policy || reference), adapted where `ppo.kl_target` is set; 0 = not computed.
+    average: an exponential average of the trained weights, which is evaluated as well. magnet: a faster
+    average that the policy is pulled to (magnetic mirror descent, Sokota et al. 2022, arXiv:2206.05825).
+    reference: the first trained weights of a model without adapters; with adapters it is the model without.
+    """
+
+    actor: ActorCritic
+    training: UpdateParams
+    temperature: float
+    value_coef: float
+    loss_tokens: int
+    kl_coef: float
+    ppo: PpoOptions
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    average: WeightSnapshot
+    magnet: WeightSnapshot | None
+    reference: WeightSnapshot | None
+
+    @contextmanager
+    def reference_applied(self) -> Iterator[None]:
+        policy = self.actor.policy
+        with self.reference.applied_to(policy) if self.reference else adapters_off(policy):
+            yield
+
+    def set_learning_rates(self, learning_rate: float) -> None:
+        """Set the policy's rate; a value head with its own rate keeps the ratio between the two."""
+        usual = self.training.learning_rate
+        policy, *heads = self.optimizer.param_groups
+        policy["lr"] = learning_rate
+        for head in heads:
+            head["lr"] = learning_rate * (self.ppo.value_learning_rate or usual) / usual
+
+    def compute_logprobs(self, batch: Batch) -> Logprobs:
+        return compute_batch_logprobs(
+            self.actor, batch, temperature=self.temperature, max_tokens=self.training.tokens_per_pass
+        )
+
+
+def make_learner(
+    actor: ActorCritic,
+    training: UpdateParams,
+    *,
+    temperature: float,
+    value_coef: float = 0.0,
+    loss_tokens: int = 1,
+    kl_coef: float = 0.0,
+    ppo: PpoOptions = PpoOptions(),
+) -> Learner:
+    """Return a learner with a fresh optimizer and fresh averages."""
+    policy = actor.policy
+    dtype = next(policy.model.parameters()).dtype
+    has_adapters = hasattr(policy.model, "disable_adapter")
+    return Learner(
+        actor=actor,
+        training=training,
+        temperature=temperature,
+        value_coef=value_coef,
+        loss_tokens=loss_tokens,
+        kl_coef=kl_coef,
+        ppo=ppo,
+        optimizer=torch.optim.AdamW(
+            parameter_groups(actor, ppo.value_learning_rate),
+            lr=training.learning_rate,
+            betas=(0.9, training.adam_beta2),
+            weight_decay=training.weight_decay,
+        ),
+        scaler=torch.amp.GradScaler(policy.device.type, enabled=dtype == torch.float16),
+        average=WeightSnapshot.take(policy),
+        magnet=WeightSnapshot.take(policy) if training.magnet_coef else None,
+        reference=WeightSnapshot.take(policy) if kl_coef and not has_adapters else None,
+    )
+
+
+def parameter_groups(actor: ActorCritic, value_learning_rate: float | None) -> list[dict[str, object]]:
+    """Return AdamW's groups: one, or the policy and then a value head with a learning rate of its own."""
+    parameters = actor.parameters_to_train()
+    if value_learning_rate is None or actor.value_head is None:
+        return [{"params": parameters}]
+    num_policy = len(parameters) - len(list(actor.value_head.parameters()))
+    return [
+        {"params": parameters[:num_policy]},
+        {"params": parameters[num_policy:], "lr": value_learning_rate},
+    ]
+
+
+class LogprobsBefore(NamedTuple):
+    """Log-probabilities of the batch before the update: by the policy, the magnet and the reference."""
+
+    policy: Logprobs
+    magnet: Logprobs | None
+    reference: Logprobs | None
+
+
+def compute_logprobs_before(learner: Learner, batch: Batch) -> LogprobsBefore:
+    magnet = reference = None
+    if learner.magnet:
+        with learner.magnet.applied_to(learner.actor.policy):
+            magnet = learner.compute_logprobs(batch)
+    if learner.kl_coef:
+        with learner.reference_applied():
+            reference = learner.compute_logprobs(batch)
+    return LogprobsBefore(learner.compute_logprobs(batch), magnet, reference)
+
+
+def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str, float]:
+    """Update the policy on a batch of turns, in several epochs of mini-batches, and return metrics.
+
+    Each term is a sum over tokens, divided by `loss_tokens` and by the mini-batch's turns on all ranks: a
+    token of a long answer counts as much as one of a short answer (Dr. GRPO, arXiv:2503.20783). With
+    `target_kl` no step is made after a mini-batch in which the policy, before its step, had moved further
+    than that from the start of the update (k3, mean over the tokens of all ranks); an update of one step is
+    measured after it. Raises TrainingDiverged where the first ratio is not 1, or a loss or gradient is not
+    finite; the weights are then as before the failed step.
+    """
+    training, policy, target_kl = learner.training, learner.actor.policy, learner.ppo.target_kl
+    coefficients = schedule(training, step, detach_steps=learner.ppo.detach_steps)
+    learner.set_learning_rates(coefficients.learning_rate)
+    before = compute_logprobs_before(learner, batch)
+    generator = np.random.default_rng((seed, step, PartialState().process_index))
+    sums: dict[str, float] = defaultdict(float)
+    first_deviation: float | None = None
+    for rows in draw_mini_batches(batch, training, generator=generator):
+        is_first = first_deviation is None
+        step_sums = optimizer_step(learner, batch, before, rows, coefficients, is_first=is_first)
+        if is_first:
+            first_deviation = step_sums["ratio_deviation"]
+        add_to(sums, step_sums)
+        if target_kl and ratio_over_ranks(learner, step_sums, "approx_kl", "tokens", 0.0) > target_kl:
+            break
+    if target_kl and sums["steps"] == 1:  # measured before the only step, the KL is 0
+        kl = estimate_kl(before.policy.token_logprobs, learner.compute_logprobs(batch).token_logprobs)
+        sums |= {"approx_kl": float(kl.sum()), "tokens": float(len(kl))}
+    learner.average.move_towards(policy, 1 - training.average_decay)
+    if learner.magnet:
+        learner.magnet.move_towards(policy, training.magnet_rate)
+    metrics = {"update/first_ratio_deviation": first_deviation or 0.0}
+    metrics |= compute_update_metrics(learner, batch, before, sums, coefficients)
+    if learner.kl_coef and learner.ppo.kl_target:
+        kl_mean = ratio_over_ranks(learner, sums, "reference_kl", "token_weight", learner.ppo.kl_target)
+        learner.kl_coef = adapt_kl_coef(
+            learner.kl_coef, kl_mean, target=learner.ppo.kl_target, first=learner.ppo.first_kl_coef
+        )
+    return metrics
+
+
+def draw_mini_batches(
+    batch: Batch, training: UpdateParams, *, generator: np.random.Generator
+) -> Iterator[list[int]]:
+    """Yield the sequences of each optimizer step, epoch after epoch."""
+    for _ in range(training.num_epochs):
+        yield from batch.mini_batches(training.num_mini_batches, generator=generator)
+
+
+def adapt_kl_coef(kl_coef: float, kl: float, *, target: float, first: float) -> float:
+    """Return the coefficient for the next update: beta * (1 + 0.1 * clip(KL / target - 1, -0.2, 0.2)).
+
+    kl: of this update, target: to be held, > 0; nats a token. Ziegler et al. 2019 (arXiv:1909.08593), section
+    2.2, with their constants: at most 2% an update, so a factor of 10 takes some 115 updates. Their code
+    writes the gain as batch_size / horizon. Unlike theirs it stays above a hundredth of `first`, its value at
+    the start: thousands of updates below the target would otherwise take as many to undo.
+    """
+    error = kl / target - 1
+    moved = kl_coef * (1 + KL_GAIN * max(-KL_MAX_ERROR, min(KL_MAX_ERROR, error)))
+    return max(moved, KL_LEAST_SHARE * first)
+
+
+def optimizer_step(
+    learner: Learner,
+    batch: Batch,
+    before: LogprobsBefore,
+    rows: list[int],
+    coefficients: Coefficients,
+    *,
+    is_first: bool,
+) -> dict[str, float]:
+    """Make one step on some sequences, with gradients summed over micro-batches and ranks.
+
+    Returns sums over its tokens and turns. is_first: of an update, where every ratio must still be 1.
+    """
+    training, actor = learner.training, learner.actor
+    device = actor.policy.device
+    total = torch.tensor(float(batch.weights.sum()), device=device)
+    divisor = float(sum_over_ranks(total)) / training.num_mini_batches * learner.loss_tokens
+    weight = torch.tensor(float(batch.weights[np.isin(batch.turn_sequence, rows)].sum()), device=device)
+    if not float(sum_over_ranks(weight)):  # no turn on any rank: a step would follow old moments alone
+        return {"ratio_deviation": 0.0}
+    sums: dict[str, float] = defaultdict(float)
+    deviation = 0.0
+    learner.optimizer.zero_grad(set_to_none=True)
+    for part in batch.micro_batches(rows, max_tokens=training.tokens_per_pass):
+        loss, part_sums = compute_loss(learner, batch, before, part, coefficients)
+        learner.scaler.scale(loss / divisor).backward()
+        deviation = max(deviation, part_sums.pop("ratio_deviation"))
+        add_to(sums, part_sums)
+        sums["loss"] += float(loss.detach()) / divisor
+    if is_first:
+        check_first_ratio(deviation, next(actor.policy.model.parameters()).dtype)
+    parameters = actor.parameters_to_train()
+    for parameter in parameters:
+        if parameter.grad is None:  # none of this rank's sequences reached it
+            parameter.grad = torch.zeros_like(parameter)
+        parameter.grad = sum_over_ranks(parameter.grad)
+    learner.scaler.unscale_(learner.optimizer)
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, training.max_grad_norm))
+    # After an overflow of float16 the scaler skips the step and lowers its scale.
+    has_overflowed = learner.scaler.is_enabled() and not math.isfinite(norm)
+    if not math.isfinite(sums["loss"]) or not (math.isfinite(norm) or has_overflowed):
+        raise TrainingDiverged(
+            f"the loss is {sums['loss']:.3g} and its gradient's norm {norm:.3g}; "
+            "lower training.learning_rate, or the coefficient that grew"
+        )
+    learner.scaler.step(learner.optimizer)
+    learner.scaler.update()
+    return {**sums, "ratio_deviation": deviation, "steps": 1.0, "grad_norm": 0.0 if has_overflowed else norm}
+
+
+def compute_loss(
+    learner: Learner, batch: Batch, before: LogprobsBefore, part: MicroBatch, coefficients: Coefficients
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """Return the loss of a micro-batch as a sum, and sums to report."""
+    training, device = learner.training, learner.actor.policy.device
+
+    def tensor(array: np.ndarray) -> torch.Tensor:
+        return torch.as_tensor(array, device=device)
+
+    now = compute_logprobs(
+        learner.actor, batch, part, temperature=learner.temperature, detach_trunk=coefficients.detach_trunk
+    )
+    old = before.policy.select(part)
+    token_turns = tensor(np.searchsorted(part.turns, batch.token_turn[part.tokens]))  # within the part
+    advantages, weights = tensor(batch.advantages[part.turns]), tensor(batch.weights[part.turns])
+    token_weights = weights[token_turns]
+    position_weights = torch.zeros_like(now.entropies).index_add(
+        0, tensor(part.token_position), token_weights
+    )
+    sums = {"tokens": float(len(token_turns)), "token_weight": float(token_weights.sum())}
+
+    # The clipped surrogate, with a ratio per token or per turn (one for all tokens of an answer).
+    log_ratios = now.token_logprobs - old.token_logprobs
+    if training.ratio == "turn":
+        log_ratios = torch.zeros_like(weights).index_add(0, token_turns, log_ratios)
+        terms, is_clipped = clipped_surrogate(log_ratios, advantages, clip=training.clip)
+        is_clipped = is_clipped[token_turns]
+        loss = (terms * weights).sum()
+    else:
+        terms, is_clipped = clipped_surrogate(log_ratios, advantages[token_turns], clip=training.clip)
+        loss = (terms * token_weights).sum()
+    loss = loss - coefficients.entropy * (now.entropies * position_weights).sum()
+
+    # SPIRAL's magnet, a moving average of the policy, and the fixed reference: KL(policy || each).
+    if before.magnet is not None:
+        kl, kl_sum = kl_loss(now, before.magnet.select(part), token_weights, position_weights)
+        loss, sums["magnet_kl"] = loss + training.magnet_coef * kl, float(kl_sum)
+    if before.reference is not None:
+        kl, kl_sum = kl_loss(now, before.reference.select(part), token_weights, position_weights)
+        loss, sums["reference_kl"] = loss + learner.kl_coef * kl, float(kl_sum)
+
+    # The value head's error. A value belongs to a turn, so the divisor of sums over tokens is undone.
+    if learner.value_coef:
+        errors = squared_value_errors(
+            now.values, old.values, tensor(batch.targets[part.turns]), clip=learner.ppo.value_clip
+        )
+        value_loss = (errors * weights).sum()
+        loss = loss + 0.5 * learner.value_coef * learner.loss_tokens * value_loss
+        sums |= {"value_loss": float(value_loss.detach()), "turn_weight": float(weights.sum())}
+    with torch.no_grad():
+        sums["approx_kl"] = float(estimate_kl(old.token_logprobs, now.token_logprobs).sum())
+        sums["clipped"] = float(is_clipped.sum())
+        gaps = torch.expm1(now.token_logprobs - old.token_logprobs).abs()
+        sums["ratio_deviation"] = float(gaps.max()) if len(gaps) else 0.0
+    return loss, sums
+
+
+def check_first_ratio(deviation: float, dtype: torch.dtype) -> None:
+    """Raise TrainingDiverged where the policy before its first step is not the one that was read."""
+    if not deviation <= MAX_FIRST_DEVIATION[dtype]:
+        raise TrainingDiverged(
+            f"before the first step of an update a ratio is {deviation:.3g} away from 1: two passes over the "
+            "same turns gave different log-probabilities; set model.lora_dropout = 0, or another "
+            "model.attention"
+        )
+
+
+def compute_update_metrics(
+    learner: Learner,
+    batch: Batch,
+    before: LogprobsBefore,
+    sums: Mapping[str, float],
+    coefficients: Coefficients,
+) -> dict[str, float]:
+    """Return the metrics of an update from this rank's sums over its steps."""
+    steps, tokens = max(sums["steps"], 1.0), max(sums["tokens"], 1.0)
+    token_weight, turn_weight = sums["token_weight"] or 1.0, sums["turn_weight"] or 1.0
+    entropies = before.policy.entropies.cpu().numpy()[batch.token_position]
+    metrics = {
+        "learning_rate": coefficients.learning_rate,
+        "loss": sums["loss"] / steps,
+        "grad_norm": sums["grad_norm"] / steps,
+        "entropy": float(entropies.sum()) / max(len(batch.token_position), 1),
+        "update/entropy_coef": coefficients.entropy,
+        "update/approx_kl": sums["approx_kl"] / tokens,
+        "update/clip_share": sums["clipped"] / tokens,
+        "update/num_passed_rows": float(len(batch.sequences)),
+    }
+    if learner.magnet:
+        metrics["update/magnet_kl"] = sums["magnet_kl"] / token_weight
+    if learner.kl_coef:
+        metrics["kl"] = sums["reference_kl"] / token_weight
+        metrics["update/kl_coef"] = learner.kl_coef
+    if learner.ppo.target_kl:
+        metrics["update/num_steps"] = sums["steps"]
+    if learner.value_coef:
+        errors = batch.targets - before.policy.values.cpu().numpy()
+        spread = float(batch.targets.var())
+        metrics["update/value_loss"] = sums["value_loss"] / turn_weight
+        metrics["update/explained_variance"] = 1 - float(errors.var()) / spread if spread > 1e-12 else 0.0
+    return metrics
+
+
+def ratio_over_ranks(
+    learner: Learner, sums: Mapping[str, float], name: str, count: str, default: float
+) -> float:
+    """Return a sum over its count, both of all ranks; `default` where the count is 0."""
+    both = torch.tensor([sums.get(name, 0.0), sums.get(count, 0.0)], device=learner.actor.policy.device)
+    total, total_count = sum_over_ranks(both).tolist()
+    return float(total / total_count) if total_count else default
+
+
+def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
+    summed: torch.Tensor = reduce(tensor, reduction="sum")
+    return summed
+
+
+def add_to(sums: dict[str, float], terms: Mapping[str, float]) -> None:
+    for name, value in terms.items():
+        sums[name] = sums.get(name, 0.0) + value

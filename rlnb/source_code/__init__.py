@@ -1,0 +1,1 @@
+"""Source code in completions: cutting it out and checking it without running it."""

@@ -1,0 +1,1 @@
+"""SPIRAL: `notebooks/spiral_self_play.ipynb`."""

@@ -1,1 +1,0 @@
-"""Training loops, one a file, and what we hang on TRL's."""

@@ -1,0 +1,342 @@
+"""Judging and paying programs: the required rewards, and correctness that a program cannot fake."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlnb.code_execution.evaluation import JudgedAnswer, heldout_metrics, measure
+from rlnb.code_execution.params import GrpoCodeExecutionParams
+from rlnb.code_execution.reward import (
+    MARK,
+    CodeReward,
+    Judgement,
+    batch_metrics,
+    check_results,
+    compute_reward,
+    judge,
+    with_calls,
+)  # fmt: skip
+from rlnb.code_execution.sources import load_tasks, mbpp_tasks
+from rlnb.code_execution.tasks import Task
+from rlnb.code_execution.tasks import Test as Call
+from rlnb.errors import SandboxUnavailable
+from rlnb.mbpp.problems import load_mbpp
+from rlnb.notebook import load_cell
+from rlnb.sandbox import Execution, Limits, Sandbox, zygotes
+from rlnb.sandbox.zygotes import Zygote
+
+MBPP = Path(__file__).parents[3] / "shared" / "data" / "mbpp.jsonl"
+SLOW_TASK = 123  # 2 s of computing
+NOT_BY_OUR_RULE = {414}  # its reference returns 0 and 1 where the asserts say False and True
+cell = load_cell("grpo_code_execution", "reward", {"params": GrpoCodeExecutionParams()})
+pay_execution, pay_tests = cell["execution"], cell["tests"]
+PASS, WRONG_RESULT, ERROR = 1.0, 0.0, -0.25
+
+
+def make_task(*tests: Call) -> Task:
+    return Task("t", "family", 1, "f", "n", "Do it.", Call((0,), 0), tests)
+
+
+DOUBLE = make_task(Call((2,), 4), Call((5,), 10), Call((-1,), -2))
+RIGHT = "def f(n):\n    return 2 * n\n"
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(Limits(cpu_seconds=1), num_workers=2) as opened:
+        yield opened
+
+
+def judge_all(programs: dict[str, str], sandbox: Sandbox, *, task: Task = DOUBLE) -> dict[str, Judgement]:
+    completions = [f"```python\n{program}\n```" for program in programs.values()]
+    judgements = judge(completions, [task] * len(programs), [""] * len(programs), sandbox)
+    return dict(zip(programs, judgements, strict=True))
+
+
+def judge_program(program: str, sandbox: Sandbox, *, task: Task = DOUBLE) -> Judgement:
+    return judge_all({"": program}, sandbox, task=task)[""]
+
+
+def finished(stdout: str, status="ok") -> Execution:
+    return Execution(status, stdout, "", "", 0.0, 0.0, "")
+
+
+REQUIRED = {
+    "ran with output": ("print(1)", 1.0),
+    "ran without output": ("x = 1", 0.5),
+    "ran with blank output": ("print()", 0.5),
+    "broke the syntax": ("def (", -0.5),
+    "broke the indentation": ("if 1:\npass", -0.5),
+    "raised": ("1 / 0", -1.0),
+    "never ended": ("while True: pass", -1.0),
+    "took too much memory": ("x = 'x' * 10 ** 10", -1.0),
+    "wrote too much": ("while True: print('x' * 1000)", -1.0),
+    "was killed": ("import os; os.abort()", -1.0),
+    "is wrong, and prints": ("def f(n):\n    return 7\nprint(f(1))", 1.0),
+}
+
+
+def test_preset_execution_pays_what_a_program_did(sandbox):
+    judgements = judge_all({what: program for what, (program, _) in REQUIRED.items()}, sandbox)
+    for what, judgement in judgements.items():
+        assert pay_execution(judgement) == REQUIRED[what][1], what
+
+
+def test_a_text_without_code_is_paid_like_broken_syntax(sandbox):
+    for completion in ("I cannot.", "```python\n# To do: write f.\n```"):
+        (judgement,) = judge([completion], [DOUBLE], [""], sandbox)
+        assert (judgement.outcome, pay_execution(judgement), pay_tests(judgement)) == ("no_code", -0.5, ERROR)
+
+
+HONEST = {
+    "is plain": RIGHT,
+    "prints without a newline at the end": RIGHT + "print('done', end='')",
+    "prints in the function": "def f(n):\n    print('n is', n, end=' ')\n    return 2 * n",
+    "has its own print, repr and Exception": RIGHT + "print = repr = Exception = dict = isinstance = None",
+    "redirects its output": RIGHT + "import io, sys\nsys.stdout = io.StringIO()",
+    "spoils its argument": "def f(n):\n    result = 2 * n\n    n = None\n    return result",
+    "returns whole floats": "def f(n):\n    return 2.0 * n",
+    "ends without a newline in a comment": RIGHT + "# that is all",
+    "leaves a thread": RIGHT + "import threading; threading.Thread(target=int).start()",
+    "runs only as a script": RIGHT + "if __name__ == '__main__':\n    print(f(2))",
+    "prints odd line ends": RIGHT + "print('a\\x0b\\x1c\\u2028b\\r')",
+}
+
+
+def test_a_right_function_passes_whatever_its_program_does_besides(sandbox):
+    for what, judgement in judge_all(HONEST, sandbox).items():
+        assert judgement.results == (True, True, True), what
+        assert pay_tests(judgement) == PASS, what
+
+
+def test_a_counter_passes_for_the_dict_that_it_equals(sandbox):
+    task = make_task(Call(("aab",), {"a": 2, "b": 1}), Call(("",), {}))
+    code = "from collections import Counter\ndef f(text):\n    return Counter(text)"
+    assert judge_program(code, sandbox, task=task).passed
+
+
+EVIL = "class Evil:\n    def __repr__(self): {}\ndef f(n): return Evil()"
+WRONG = {
+    "returns None": "def f(n): pass",
+    "returns a constant": "def f(n): return 4",
+    "returns booleans": "def f(n): return True",
+    "returns a generator": "def f(n): yield 2 * n",
+    "returns text": "def f(n): return str(2 * n)",
+    "returns NaN": "def f(n): return float('nan')",
+    "returns what equals everything": (
+        "class Same:\n    def __eq__(self, other): return True\n    def __repr__(self): return 'Same()'\n"
+        "def f(n): return Same()"
+    ),
+    "prints marks before": f"for x in (4, 10, -2): print({MARK!r}, x)\ndef f(n): return 7",
+    "prints a mark in every call": f"def f(n):\n    print({MARK!r} + '4')\n    return 7",
+    "prints marks behind": (
+        "import atexit\n@atexit.register\ndef _():\n    for _ in range(3): print('#rlnb-result 9')\n"
+        "def f(n): return 7"
+    ),
+    "is shown as a mark": EVIL.format(f"return '\\n{MARK}4\\n{MARK}10'"),
+}
+
+
+def test_a_function_that_returns_something_else_is_wrong(sandbox):
+    for what, judgement in judge_all(WRONG, sandbox).items():
+        assert not judgement.passed, what
+        assert pay_tests(judgement) == WRONG_RESULT, what
+
+
+BROKEN = {
+    "is missing": "def g(n): return 2 * n",
+    "raises": "def f(n): raise KeyError(n)",
+    "leaves the program": "import sys\ndef f(n): sys.exit(0)",
+    "leaves it at once": "import os\ndef f(n): os._exit(0)",
+    "prints the marks and leaves": (
+        f"import os, sys\ndef f(n):\n    print('\\n{MARK}5' * 3)\n    sys.stdout.flush()\n    os._exit(1)"
+    ),
+    "takes no argument": "def f(): return 4",
+    "recurses for ever": "def f(n): return f(n)",
+    "returns an integer too long to show": "def f(n): return 10 ** 5000",
+    "returns what cannot be shown": EVIL.format("raise KeyError"),
+    "leaves when shown": EVIL.format("raise SystemExit(0)"),
+    "floods the output": "def f(n):\n    while True: print('x' * 999)",
+    "closes the output": "import os\ndef f(n):\n    os.close(1)\n    return 2 * n",
+}
+
+
+def test_a_function_that_returns_nothing_earns_less_than_a_wrong_one(sandbox):
+    for what, judgement in judge_all(BROKEN, sandbox).items():
+        assert not judgement.passed, what
+        forges_marks = what == "prints the marks and leaves"
+        assert pay_tests(judgement) in ((ERROR, WRONG_RESULT) if forges_marks else (ERROR,)), what
+
+
+@pytest.mark.parametrize(
+    ("program", "outcome"),
+    [
+        (RIGHT + "x = 1 \\", "syntax_error"),  # completed by the calls behind it
+        (
+            "import atexit, os, sys\n" + RIGHT + "atexit.register(lambda: (sys.stdout.flush(), os._exit(1)))",
+            "runtime_error",
+        ),
+    ],
+)
+def test_right_results_are_no_pass_where_the_script_fails(program, outcome, sandbox):
+    judgement = judge_program(program, sandbox)
+    assert (judgement.outcome, judgement.results) == (outcome, (True, True, True))
+    assert not judgement.passed and pay_tests(judgement) == ERROR
+    assert batch_metrics([judgement], [ERROR])["reward/pass_rate"] == 0
+
+
+def test_expected_results_never_enter_the_program(sandbox):
+    secret = 7_391_846_205
+    task = make_task(Call((2,), secret), Call((3,), secret + 1))
+    look = (
+        "import gc, os, sys\n"
+        "seen = repr([o for o in gc.get_objects() if isinstance(o, (dict, list, tuple))])\n"
+        "frame = sys._getframe()\n"
+        "while frame: seen += repr(frame.f_locals) + repr(frame.f_code.co_consts); frame = frame.f_back\n"
+        "seen += repr(os.environ) + repr(sys.argv) + repr(os.listdir('.'))\n"
+        "def f(n):\n"
+        "    return seen\n"
+        f"print(''.join(reversed({str(secret)[::-1]!r})) in seen)"
+    )
+    assert str(secret) not in with_calls(RIGHT, task)
+    assert judge_program(look, sandbox, task=task).execution.stdout == "False\n"
+
+
+def test_no_program_is_paid_for_a_run_in_which_the_sandbox_failed(monkeypatch):
+    real = Zygote.run
+
+    def fails_on_calls(zygote, source, limits, *, stopped):
+        answer, body = real(zygote, source, limits, stopped=stopped)
+        failed = answer._replace(letter="X", message="no process left")
+        return (failed if MARK.encode() in source else answer), body
+
+    monkeypatch.setattr(Zygote, "run", fails_on_calls)
+    with Sandbox(num_workers=1) as sandbox:
+        judgement = judge_program(RIGHT, sandbox)
+    assert (judgement.outcome, judgement.execution.error) == ("sandbox_error", "no process left")
+    assert compute_reward(judgement, pay_tests) is None
+
+
+@given(st.text(), st.lists(st.text(), max_size=9))
+def test_any_printed_text_is_read_without_an_error(text, lines):
+    check_results(finished(f"\n{MARK}".join([text, *lines])), DOUBLE)
+
+
+@given(st.lists(st.sampled_from(["4", "10", "-2", "x"]), max_size=9), st.sampled_from(["7", "''", "None"]))
+def test_no_mark_printed_by_a_program_makes_a_wrong_result_right(forged, wrong):
+    printed = "".join(f"\n{MARK}{text}\n" for text in forged)
+    calls = f"\n{MARK}{wrong}\n" * len(DOUBLE.tests)
+    assert check_results(finished(printed + calls), DOUBLE) == (False, False, False)
+
+
+def test_results_printed_before_a_program_was_ended_count():
+    stdout = f"\n{MARK}4\n\n{MARK}11\n"
+    assert check_results(finished(stdout, "timeout"), DOUBLE) == (True, False, None)
+
+
+def test_alike_completions_are_run_once(monkeypatch):
+    ran = []
+    real = Zygote.run
+
+    def counted(zygote, source, limits, *, stopped):
+        ran.append(source)
+        return real(zygote, source, limits, stopped=stopped)
+
+    with Sandbox(num_workers=1) as sandbox:
+        monkeypatch.setattr(Zygote, "run", counted)
+        judgements = judge([RIGHT] * 3, [DOUBLE] * 3, [""] * 3, sandbox)
+    assert [judgement.passed for judgement in judgements] == [True] * 3
+    assert len(ran) == 2  # as a script, and with calls
+
+
+def test_trl_is_given_a_reward_a_completion_and_the_batchs_metrics(sandbox):
+    reward = CodeReward([DOUBLE], sandbox, reward=pay_execution)
+    metrics, columns = {}, {}
+    rewards = reward(
+        completions=[RIGHT + "print(f(2))", [{"role": "assistant", "content": "1 /"}], "No.", "x = 1 / 0"],
+        task_id=["t"] * 4,
+        prefix=[""] * 4,
+        log_metric=metrics.__setitem__,
+        log_extra=columns.__setitem__,
+        prompts=["ignored"] * 4,
+    )
+    assert rewards == [1.0, -0.5, -0.5, -1.0]
+    assert columns["outcome"] == ["ok_with_output", "no_code", "no_code", "runtime_error"]
+    assert columns["passed"] == [True, False, False, False]
+    assert metrics["reward/avg_batch_reward"] == -0.25
+    assert metrics["reward/successful_predictions_count"] == 1
+    assert metrics["reward/pass_rate"] == 0.25
+    assert sum(value for name, value in metrics.items() if name.startswith("status/")) == 1
+    assert 0 < reward.seconds <= metrics["time/reward_seconds"]
+
+
+def test_too_many_failures_of_the_sandbox_end_the_run(monkeypatch):
+    with Sandbox(num_workers=1) as sandbox:
+        sandbox._idle.pop().close()
+        monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
+        reward = CodeReward([DOUBLE], sandbox, reward=pay_tests)
+        with pytest.raises(SandboxUnavailable) as raised:
+            reward(completions=[RIGHT, "x = 2"], task_id=["t"] * 2, prefix=[""] * 2)
+    assert str(raised.value).startswith("sandbox: 2 of 2 programs could not be run ([Errno 2] No such file")
+
+
+def make_answer(name: str, right: bool | None, *, split: str = "known", greedy: bool = False) -> JudgedAnswer:
+    """An answer that is right, wrong, or (None) could not be run."""
+    task = Task(name, "family", 1, "f", "n", "Do it.", Call((0,), 0), (Call((1,), 1), Call((2,), 2)))
+    outcome = "sandbox_error" if right is None else "ok_with_output"
+    return JudgedAnswer(task, split, greedy, "", Judgement("", outcome, None, (True, right)))
+
+
+def test_sampled_and_greedy_answers_are_measured_separately():
+    answers = [make_answer("a", True), make_answer("a", False), make_answer("b", True)]
+    assert measure([*answers, make_answer("a", False, greedy=True)], pay_tests) == {
+        "reward": {"known": {"a": 0.5, "b": 1.0}},
+        "pass_rate_sampled": {"known": {"a": 0.5, "b": 1.0}},
+        "pass_rate_greedy": {"known": {"a": 0.0}},
+    }
+
+
+def test_the_reward_is_of_greedy_answers_where_none_was_sampled():
+    assert measure([make_answer("a", True, greedy=True)], pay_execution)["reward"] == {"known": {"a": 1.0}}
+
+
+def test_metrics_are_means_over_tasks_by_split_without_answers_that_could_not_be_run():
+    answers = [make_answer("a", True), make_answer("a", None), make_answer("b", False)]
+    assert heldout_metrics([*answers, make_answer("c", True, split="new")], pay_tests) == {
+        "heldout/known/reward": 0.5,
+        "heldout/new/reward": 1.0,
+        "heldout/known/pass_rate_sampled": 0.5,
+        "heldout/new/pass_rate_sampled": 1.0,
+    }
+
+
+def judge_references(task_ids, sandbox: Sandbox, *, seconds: float) -> dict[int, Judgement]:
+    """MBPP's own solutions as completions."""
+    problems = load_mbpp(path=str(MBPP)).problems
+    tasks = mbpp_tasks(problems[task_id] for task_id in task_ids)
+    completions = [f"```python\n{problems[task_id].code}\n```" for task_id in tasks]
+    limits = Limits(cpu_seconds=seconds)
+    judgements = judge(completions, list(tasks.values()), [""] * len(tasks), sandbox, limits=limits)
+    return dict(zip(tasks, judgements, strict=True))
+
+
+needs_mbpp = pytest.mark.skipif(not MBPP.exists(), reason="MBPP is not at hand: ../shared/data is missing")
+
+
+@needs_mbpp
+def test_a_sample_of_mbpps_references_passes_the_slowest_among_them(sandbox):
+    judgements = judge_references([SLOW_TASK, *range(11, 975, 16)], sandbox, seconds=10)
+    assert len(judgements) >= 60
+    assert {task_id: run for task_id, run in judgements.items() if not run.passed} == {}
+
+
+@pytest.mark.slow
+@needs_mbpp
+def test_every_representable_reference_of_mbpp_passes(sandbox):
+    splits = load_tasks("mbpp", mbpp_path=str(MBPP))
+    task_ids = sorted(int(task.id.removeprefix("mbpp-")) for tasks in splits.values() for task in tasks)
+    assert len(task_ids) == 957
+    judgements = judge_references(task_ids, sandbox, seconds=10)
+    assert {task_id for task_id, run in judgements.items() if not run.passed} == NOT_BY_OUR_RULE

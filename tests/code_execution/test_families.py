@@ -1,0 +1,80 @@
+"""The built-in tasks: enough of them, told apart by their tests, the same everywhere."""
+
+import ast
+
+import pytest
+
+from rlnb.code_execution.families import (
+    MAX_TESTS,
+    MIN_TESTS,
+    NEW_FAMILIES,
+    builtin_members,
+    builtin_tasks,
+    choose_tests,
+)
+from rlnb.code_execution.sources import load_tasks
+
+TASKS = builtin_tasks()
+
+
+def test_there_are_enough_families_and_tasks_of_every_level():
+    assert len({task.family for task in TASKS}) >= 25
+    assert len(TASKS) >= 250
+    assert {task.level for task in TASKS} == {1, 2, 3}
+    assert len({task.id for task in TASKS}) == len({task.statement for task in TASKS}) == len(TASKS)
+
+
+def test_the_first_task_reads_as_it_should():
+    task = TASKS[0]
+    assert (task.id, task.family, task.level) == ("multiply-01", "multiply", 1)
+    assert (task.parameters, task.statement) == ("n", "Return n multiplied by 2.")
+    assert [test.expected for test in task.tests] == [2 * test.arguments[0] for test in task.tests]
+
+
+def test_the_tests_and_the_example_are_different_calls_of_plain_literals():
+    for task in TASKS:
+        calls = [repr(test.arguments) for test in (task.example, *task.tests)]
+        assert MIN_TESTS <= len(task.tests) <= MAX_TESTS, task.id
+        assert len(set(calls)) == len(calls), task.id
+        for test in (task.example, *task.tests):
+            assert ast.literal_eval(repr(test.arguments)) == test.arguments, task.id
+            assert ast.literal_eval(repr(test.expected)) == test.expected, task.id
+
+
+def test_only_a_tasks_own_reference_passes():
+    members = builtin_members()
+    for task, member in zip(TASKS, members, strict=True):
+        expected = [repr(test.expected) for test in task.tests]
+        arguments = [test.arguments[0] for test in task.tests]
+        assert [repr(member.result(argument)) for argument in arguments] == expected, task.id
+        assert [repr(argument) for argument in arguments] != expected, task.id
+        assert len(set(expected)) > 1, task.id
+        alike = [other for other in members if other.family.inputs == member.family.inputs]
+        for other in alike:
+            if other is not member:
+                assert [repr(other.result(argument)) for argument in arguments] != expected, other.id
+
+
+def test_a_task_that_no_test_tells_from_another_is_refused():
+    with pytest.raises(ValueError, match="same-01: 10 tests do not tell it from 1 wrong programs"):
+        choose_tests("same-01", ["1", "2"] * 20, [["1", "2"] * 20])
+
+
+def test_a_rare_difference_becomes_a_test():
+    results = [str(number) for number in range(100)]
+    wrong = [*results[:99], "other"]
+    _, *chosen = choose_tests("rare-01", results, [wrong])
+    assert 99 in chosen
+
+
+def test_the_tasks_of_a_level_do_not_depend_on_the_others():
+    assert builtin_tasks((2,)) == [task for task in TASKS if task.level == 2]
+
+
+def test_new_families_are_never_trained_and_trained_ones_have_tasks_held_out():
+    splits = load_tasks("builtin", seed=1)
+    families = {name: {task.family for task in tasks} for name, tasks in splits.items()}
+    assert families["new"] == set(NEW_FAMILIES)
+    assert families["train"] == families["known"]
+    assert not families["train"] & families["new"]
+    assert splits == load_tasks("builtin", seed=2)

@@ -1,0 +1,228 @@
+"""Tasks from files and from MBPP; what is no task is refused with its file and line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlnb.code_execution.sources import MBPP_SPLITS, load_tasks
+from rlnb.errors import ParamsError
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+RECORD = {
+    "id": "double-1",
+    "family": "double",
+    "function": "double",
+    "parameters": "n",
+    "statement": "Return twice n.",
+    "tests": [{"arguments": [2], "expected": 4}, {"arguments": [5], "expected": 10}],
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_lines(*lines):
+        path = tmp_path / "tasks.jsonl"
+        path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+        return str(path)
+
+    return write_lines
+
+
+def load(path):
+    return load_tasks("jsonl", jsonl_path=path)
+
+
+@pytest.fixture(scope="module")
+def mbpp():
+    if not (DATA / "mbpp.jsonl").exists():
+        pytest.skip("MBPP is not at hand: ../shared/data/mbpp.jsonl is missing")
+    return load_tasks("mbpp", mbpp_path=str(DATA))
+
+
+def test_a_line_becomes_a_task_whose_first_test_is_the_example(write):
+    known = {**RECORD, "level": 2, "split": "known"}
+    (task,) = load(write(known, {**RECORD, "id": "other"}))["known"]
+    assert (task.id, task.family, task.level) == ("double-1", "double", 2)
+    assert (task.example_call, task.example.expected) == ("double(2)", 4)
+    assert [(test.arguments, test.expected) for test in task.tests] == [((5,), 10)]
+
+
+def test_records_of_the_levels_asked_for_go_to_the_split_they_name(write):
+    names = ("train", "known", "new")
+    path = write(
+        *({**RECORD, "id": name, "split": name, "level": level} for level, name in enumerate(names, 1))
+    )
+    splits = load(path)
+    assert {name: [task.id for task in splits[name]] for name in splits} == {name: [name] for name in names}
+    splits = load_tasks("jsonl", jsonl_path=path, levels=(1, 3))
+    assert [task.id for tasks in splits.values() for task in tasks] == ["train", "new"]
+
+
+def test_records_without_a_split_family_or_id_are_split_by_the_seed(write):
+    bare = {name: RECORD[name] for name in ("function", "parameters", "statement", "tests")}
+    splits = load(write(*[bare] * 10))
+    assert {name: len(tasks) for name, tasks in splits.items()} == {"train": 7, "known": 3, "new": 0}
+
+
+def test_blank_lines_count_as_lines_but_not_as_tasks(write):
+    path = write(RECORD, "", "{")
+    assert message_of(path) == (
+        f"{path}:3: not JSON (Expecting property name enclosed in double quotes); write one task a line"
+    )
+
+
+def message_of(path, source="jsonl"):
+    with pytest.raises(ParamsError) as raised:
+        load_tasks(source, jsonl_path=path, mbpp_path=path)
+    return str(raised.value)
+
+
+BROKEN = {
+    "is no object": ("5", "a record is an object with named fields"),
+    "lacks a field": ({"id": "x", "function": "f"}, "the field 'tests' is missing"),
+    "has a single test": (
+        {**RECORD, "tests": RECORD["tests"][:1]},
+        "tests must hold at least 2; the first is the prompt's example",
+    ),
+    "expects infinity": (
+        {**RECORD, "tests": [{"arguments": [1], "expected": float("inf")}] * 2},
+        "tests hold a number that is not finite; write finite ones",
+    ),
+    "names no function": ({**RECORD, "function": "f; g"}, "function = 'f; g' is not a name"),
+    "names its function by a number": ({**RECORD, "function": 5}, "function = 5 is not text"),
+    "names its function by a keyword": ({**RECORD, "function": "class"}, "function = 'class' is not a name"),
+    "has text for arguments": (
+        {**RECORD, "tests": [{"arguments": "ab", "expected": 1}] * 2},
+        "tests.0.arguments = 'ab' is not a list",
+    ),
+    "has arguments nested too deeply": (
+        {**RECORD, "tests": [{"arguments": json.loads("[" * 300 + "]" * 300), "expected": 1}] * 2},
+        "tests are nested too deeply",
+    ),
+    "has an endless level": ({**RECORD, "level": float("inf")}, "level = inf is not a whole number"),
+    "has parameters that do not parse": ({**RECORD, "parameters": "n, n ="}, "its code does not parse"),
+}
+
+
+def test_the_error_names_file_and_line_of_an_invalid_record(write):
+    for record, message in BROKEN.values():
+        path = write({**RECORD, "id": "good"}, record)
+        assert message_of(path) == f"{path}:2: not a task: {message}"
+    for split in ("dev", ["train"]):
+        path = write({**RECORD, "split": split})
+        assert message_of(path) == f"{path}:1: split = {split!r} is unknown; write 'train', 'known' or 'new'"
+    path = write(json.dumps(RECORD).replace("10", "1" * 5000))
+    assert message_of(path) == f"{path}:1: not JSON (a number is too long); write one task a line"
+
+
+INJECTED = {
+    "another function": "n): pass\ndef g(n",
+    "a second line": "n,\nm",
+    "a result": "n) -> (int",
+    "a body": "n): return (n",
+    "a comment": "n): pass #",
+}
+
+
+def test_parameters_hold_no_more_than_those_of_a_signature(write):
+    for what, parameters in INJECTED.items():
+        message = message_of(write({**RECORD, "parameters": parameters}))
+        assert "not a task: " in message and "\n" not in message, what
+
+
+def test_parameters_may_have_defaults_annotations_and_stars(write):
+    parameters = "n: int = 1, *rest, sep: str = '#)', **options"
+    ((task,), _, _) = load(write({**RECORD, "parameters": parameters})).values()
+    assert task.parameters == parameters
+
+
+MBPP_RECORD = {
+    "task_id": 601,
+    "text": "Return twice n.",
+    "code": "def double(n):\n    return 2 * n",
+    "test_list": ["assert double(2) == 4", "assert double(5) == 10"],
+}
+BROKEN_MBPP = (
+    ({"task_id": None}, "task_id = None is not a whole number"),
+    ({"test_list": [1]}, "test_list.0 = 1 is not text"),
+    ({"test_list": "assert f(1) == 1"}, "test_list = 'assert f(1) == 1' is not a list"),
+)
+
+
+@pytest.mark.parametrize("source", ["mbpp", "jsonl"])
+def test_the_error_names_file_and_line_of_an_invalid_record_of_mbpp(source, write):
+    for fields, message in BROKEN_MBPP:
+        path = write(MBPP_RECORD, {**MBPP_RECORD, **fields})
+        assert message_of(path, source) == f"{path}:2: not a task: {message}"
+
+
+@pytest.mark.parametrize("literal", ["0x" + "f" * 5000, "1e999", "{[]: 1}"])
+def test_an_mbpp_task_is_left_out_whose_result_cannot_be_shown(literal, write):
+    odd = {**MBPP_RECORD, "task_id": 602, "test_list": [f"assert double(2) == {literal}"] * 2}
+    splits = load_tasks("mbpp", mbpp_path=write(MBPP_RECORD, odd))
+    assert [task.id for task in splits["train"]] == ["mbpp-601"]
+
+
+def test_a_file_without_a_task_to_train_on_is_refused(write):
+    path = write({**RECORD, "split": "new"})
+    assert message_of(path) == (
+        f"{path}: no task of tasks.levels = [1, 2, 3] is in split 'train'; add some, or allow more levels"
+    )
+    path = write({**MBPP_RECORD, "task_id": 11})
+    assert message_of(path, "mbpp") == (
+        f"{path}: no task_id is of MBPP's train split, 601 to 974; add such tasks"
+    )
+
+
+@pytest.mark.parametrize("brackets", ["", "[]"])
+def test_a_file_may_begin_with_a_byte_order_mark(brackets, tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(brackets[:1] + json.dumps(RECORD) + brackets[1:], encoding="utf-8-sig")
+    assert [task.id for task in load(str(path))["train"]] == ["double-1"]
+
+
+def test_two_tasks_of_one_id_are_refused(write):
+    path = write(RECORD, RECORD)
+    assert message_of(path) == (
+        f"{path}:2: id 'double-1' is already used at {path}:1; give each task its own"
+    )
+
+
+def test_a_file_that_cannot_be_read_is_named(write, tmp_path):
+    missing, binary = tmp_path / "no.jsonl", tmp_path / "binary.jsonl"
+    binary.write_bytes(b"{\xff}")
+    assert message_of(str(missing)) == (
+        f"{missing}: cannot be read: No such file or directory; name a file of tasks"
+    )
+    assert message_of(str(binary)) == f"{binary}: not UTF-8 text (byte 1); name a file of tasks"
+    broken = write("[1, 2")
+    assert message_of(broken) == f"{broken}: not JSON (Expecting ',' delimiter); write one task a line"
+    assert message_of(str(tmp_path), "mbpp") == (
+        f"{tmp_path / 'mbpp.jsonl'}: cannot be read: No such file or directory; name a file of tasks"
+    )
+
+
+def test_an_unknown_source_is_refused():
+    assert message_of("", "mbbp") == ("tasks.source = 'mbbp' is unknown; write 'builtin', 'mbpp' or 'jsonl'")
+
+
+def test_mbpp_is_split_as_published(mbpp):
+    assert {name: len(tasks) for name, tasks in mbpp.items()} == {"train": 371, "known": 88, "new": 498}
+    for name, tasks in mbpp.items():
+        assert all(int(task.id.removeprefix("mbpp-")) in MBPP_SPLITS[name] for task in tasks)
+
+
+def test_an_mbpp_task_shows_its_first_assert_and_keeps_the_others(mbpp):
+    task = next(task for task in mbpp["new"] if task.id == "mbpp-11")
+    assert (task.function, task.parameters) == ("remove_Occ", "s, ch")
+    assert (task.example_call, task.example.expected) == ("remove_Occ('hello', 'l')", "heo")
+    assert [test.expected for test in task.tests] == ["bcd", "H"]
+
+
+def test_the_sanitized_edition_is_read_as_well():
+    path = DATA / "sanitized-mbpp.json"
+    if not path.exists():
+        pytest.skip("MBPP is not at hand: ../shared/data/sanitized-mbpp.json is missing")
+    splits = load_tasks("mbpp", mbpp_path=str(path))
+    assert {name: len(tasks) for name, tasks in splits.items()} == {"train": 114, "known": 42, "new": 241}

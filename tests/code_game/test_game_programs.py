@@ -1,0 +1,334 @@
+"""What is read from a program without running it, and mutants of programs; hostile texts in time."""
+
+import time
+
+import pytest
+
+from rlnb.code_game.determinism import find_forbidden_use
+from rlnb.code_game.prediction import load_prediction_set
+from rlnb.code_game.programs import (
+    CONSTRUCTS,
+    find_constructs,
+    is_echo,
+    is_trivial,
+    make_mutants,
+    parse_program,
+    program_shape,
+    strip_comments,
+)
+from rlnb.sandbox import Limits, Sandbox
+
+NO_PROGRAMS = (
+    "print(", "1e", "\0", "print('\ud800", "-" * 9000 + "1", "(" * 9000, "print(0x", "if 1:\nprint()",
+    "x = 1\n" * 10**6, "def f():", "Sure! Here it is:", "print('a)",
+)  # fmt: skip
+STRIPPED = {
+    "print(7)  # Output: 42": "print(7)",
+    "# 42\nprint(7)\n\n\n# 42\n": "print(7)",
+    '"""Prints 42."""\nprint(7)': "print(7)",
+    "'a'\n'b'\nprint(7)": "print(7)",
+    "print(7); 42; ...; None; b'42'": "print(7)",
+    "('Output:', 42)\n['the answer', ('is', 42)]\nprint(7)": "print(7)",
+    "f'42'\nprint(7)": "print(7)",
+    'def f():\n    """42"""\nprint(f())': "def f():\n    pass\nprint(f())",
+    'def f():\n    """42"""\n    return 7\nprint(f())': "def f():\n    return 7\nprint(f())",
+    'class A:\n    """42"""\nprint(7)': "class A:\n    pass\nprint(7)",
+    "async def f():\n    'a'\nprint(7)": "async def f():\n    pass\nprint(7)",
+    "for k in 'a':\n    '4'\nelse:\n    '2'\nprint(7)": "for k in 'a':\n    pass\nelse:\n    pass\nprint(7)",
+    "try:\n    1\nfinally:\n    2\nprint(7)": "try:\n    pass\nfinally:\n    pass\nprint(7)",
+    "try:\n    '1'\nexcept:\n    '2'\nprint(7)": "try:\n    pass\nexcept:\n    pass\nprint(7)",
+    "match 7:\n    case 7:\n        '42'\nprint(7)": "match 7:\n    case 7:\n        pass\nprint(7)",
+    "x = 7  # type: 'prints 42'\nprint(x)": "x = 7\nprint(x)",
+    "x: 'prints 42' = 7\nprint(x)": "x: None = 7\nprint(x)",
+    "x: 'prints 42'\nprint(7)": "x: None\nprint(7)",
+    "from typing import Literal\nx: Literal['42'] = 7\nprint(x)": (
+        "from typing import Literal\nx: None = 7\nprint(x)"
+    ),
+    "def f(x: 'prints', *y: '42') -> b'42':\n    return x\nprint(f(7))": (
+        "def f(x, *y):\n    return x\nprint(f(7))"
+    ),
+    "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: '42' = 7\nprint(A())": (
+        "from dataclasses import dataclass\n\n@dataclass\nclass A:\n    x: None = 7\nprint(A())"
+    ),
+    "print(  0x2A ,\n\n  'a'\n  'b' )": "print(42, 'ab')",
+    "assert True, 'Output: 99'\nprint(7)": "assert True\nprint(7)",
+    "n = 7\nassert n, f'Output: {n}'\nprint(n)": "n = 7\nassert n\nprint(n)",
+    # Kept: it does something, or it is code.
+    "x: int = 7\nprint(x)": "x: int = 7\nprint(x)",
+    "f'{42:d}'\nprint(7)": "f'{42:d}'\nprint(7)",
+    "x: print('a') = 7\nprint(x)": "x: print('a') = 7\nprint(x)",
+    "lambda: '42'\nprint(7)": "lambda: '42'\nprint(7)",
+    "n = 7\nf'{print(n)}'": "n = 7\nf'{print(n)}'",
+    "print('# no comment')": "print('# no comment')",
+    "x = 1e999\nprint(x, -x, '\\ud800'.encode('utf-8', 'replace'))": (
+        "x = 1e309\nprint(x, -x, '\\ud800'.encode('utf-8', 'replace'))"
+    ),
+}
+SAME = [
+    "def f(n):\n    '''doc'''\n    return 1 if n < 2 else n * f(n - 1)\nprint(f(9))",
+    "xs = [k ** 2 for k in range(9) if k % 2]  # odd\nprint(*xs, sep='-')",
+    "class A:\n    'doc'\n    x: 'int' = 3\n    def g(self) -> 'int':\n        return self.x\nprint(A().g())",
+    "def f():\n    x: 'local'\n    x = 3\n    return x\nx = 5\nprint(f(), x)",
+    'print(f\'{7!r:>{4}}|{"a" + "b"}|{{}}|{3.5:.3f}|{7=}\')',
+    "if 1:\n    '''nothing'''\nelse:\n    print('no')\nprint(not 0, -2 ** 2, (-2) ** 2, 2 ** -1)",
+    "a, *b = 1, 2, 3\nprint(b[::-1], (1,), lambda_ := 4)",
+    "from collections import namedtuple\nP = namedtuple('P', 'x y')\nprint(P(1, y=2))",
+    "try:\n    assert 0, 'caught'\nexcept AssertionError as e:\n    print(e)",
+    "try:\n    assert 0, print('said')\nexcept AssertionError:\n    pass",
+    "class A:\n    x = 'field'\nprint(A.x)\nx = 'unread'",
+    "try:\n    x: nothing = 'a'\nexcept NameError as e:\n    print(e)",
+    "class A:\n    def __del__(self):\n        print('gone')\na = A()\na = None\nprint('end')",
+    "for k in 'ab':\n    'text'\n    print(k, end=';')\nelse:\n    print('\\n\\t\"quoted\" \\'both\\'')",
+    "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    'why'\n    print(e)\nfinally:\n    'end'",
+]
+
+
+def test_a_program_is_written_without_what_is_for_its_reader_alone():
+    assert {code: strip_comments(code) for code in STRIPPED} == STRIPPED
+    assert all(strip_comments(code) == code for code in STRIPPED.values())
+    assert {strip_comments(code) for code in ("", "# 42\n", "#", "\n\n")} == {""}
+
+
+def test_what_is_left_does_what_the_original_does():
+    programs = [*STRIPPED, *SAME]
+    stripped = [strip_comments(code) or "" for code in programs]
+    with Sandbox(num_workers=2) as sandbox:
+        before, after = sandbox.run_many(programs), sandbox.run_many(stripped)
+    for code, first, second in zip(programs, before, after, strict=True):
+        assert first.status == second.status == "ok" and first.stdout == second.stdout != "", code
+
+
+@pytest.mark.parametrize("code", NO_PROGRAMS, ids=lambda code: code[:12])
+def test_of_what_is_no_program_nothing_is_said(code):
+    assert strip_comments(code) is None
+    assert [find_forbidden_use(code), program_shape(code), find_constructs(code)] == ["", "", ()]
+    assert [is_trivial(code), is_echo(code, "1"), make_mutants(code, count=9, seed=0)] == [False, False, []]
+
+
+TRIVIAL = [
+    "print(7)", "n = 7\nprint(n)", "print('a', -7, sep='-')", "a, b = 1, 2\nprint(a, b)",
+    "print([1, 'a', (2,)])", "n = 7\nprint(f'n is {n}')", "s = 'a' 'b'\nt = s\nprint(t)",
+    "def f():\n    print('a')\nf()", "", "import math", "def f(x):\n    return x\nprint(f(7))",
+    "def main():\n    print('a')\nif __name__ == '__main__':\n    main()",
+    "n: int = 7\nprint(n)", "print(*[1, 2])",
+    "print({'a': 1}, {1, 2}, None, True)", "n = 7\nprint(n)  # n * 2\n'doc'",
+]  # fmt: skip
+COMPUTING = [
+    "n = 7\nprint(n * 2)", "s = 'a'\nprint(len(s))", "s = 'a'\nprint(s.upper())", "print(xs[0])",
+    "n = 7\nprint(-n)", "n = 7\nprint(f'{n:08b}')", "for k in range(3):\n    print(k)",
+    "print([k for k in 'ab'])", "print(3 < 5)", "def f(x):\n    return x * 2\nprint(f(7))",
+    "print(7 if n else 8)", "n = 7\nn += 1\nprint(n)", "print(not 0)", "n = 7\nprint(f'{n + 1}')",
+    "if n:\n    print(7)", "xs = [1, 2]\nxs[0] = 3 + 4\nprint(xs)", "x = print(3 * 4)",
+    "if __name__ == '__main__':\n    print(3 * 4)", "def f(x=3 * 4):\n    return x\nprint(f())",
+    "print((lambda: 1)())", "def f(x):\n    return x * 2\nprint(7)", "y = 3 * 4\nprint(7)",
+]  # fmt: skip
+
+
+def test_a_program_is_trivial_where_nothing_is_computed():
+    assert [code for code in TRIVIAL if not is_trivial(code)] == []
+    assert [code for code in COMPUTING if is_trivial(code)] == []
+
+
+ECHOES = [
+    ("n = 7\nprint(n)", "7\n"), ("s = 'red fox'\nprint(s)", "red fox"),
+    ("s = 'red fox'\nprint(s.split()[0])", "red"), ("print([1,2])", "[1, 2]"), ("print(0x2A)", "42"),
+    ("print(1_000)", "1000"), ("print('a\\nb')", "a\nb  \n\n"), ("print(-3)", "-3"), ("print(abs(-3))", "3"),
+    ("print('it\\'s')", "it's"), ("print(3.50)", "3.5"), ("print(max(3, 13))", "13"),
+    ("print(True or 0)", "True"), ("print('a' + '')", "a"), ("print('x=5.')", "5"),
+]  # fmt: skip
+NO_ECHOES = [
+    ("print(10 + 3)", "13"), ("print(13 - 10)", "4"), ("x3 = 13\nprint(x3 - 10)", "3"),
+    ("print(7 / 2)", "3.5"), ("print(int(3.5))", "3"), ("print(len('a3b'))", "3"),
+    ("print('garden'[:3])", "gar"), ("print(5 - 8)", "-3"), ("print(7)  # 42", "42"),
+    ('"""42"""\nprint(6 * 7)', "42"), ("print(7)", ""), ("print()", "\n"), ("print('ab'.upper())", "AB"),
+    ("print(1, 2)", "1 2"), ("print(len('2.5'))", "5"), ("print(3 > 5)", "False"), ("print(0.25 * 4)", "1.0"),
+]  # fmt: skip
+
+
+def test_an_output_is_an_echo_where_it_stands_whole_in_the_code():
+    assert [pair for pair in ECHOES if not is_echo(*pair)] == []
+    assert [pair for pair in NO_ECHOES if is_echo(*pair)] == []
+
+
+TWINS = [
+    ("n = 7\nprint(n * 2)", "k = 12\nprint(k * 9)  # 42"), ("print(3 + 4)", "print(-1 + 10)"),
+    ("print('a' * 3)", "print('long text' * 30)"),
+    ("def f(x): return x\nf(1)", "def g(y):\n  return y\ng(2)"),
+    ("print(sum([1, 2]))", "print( sum( [8, 9] ) )"),
+    ("for i in range(3): print(i)", "for j in range(9): print(j)"),
+    ("print([a for a in 'x'])", "print([b for b in 'yz'])"),
+    ("a, b = 1, 2\nprint(b)", "c, d = 3, 4\nprint(d)"), ("x = 1.5\nprint(x)", "y = 2e9\nprint(y)"),
+    ("s = 'b'\nprint(f'a{s}')", "t = 'd'\nprint(f'c{t}')"),
+    ("import math as m\nm.pi", "import math as n\nn.pi"),
+    ("try: f()\nexcept E as e: e", "try: f()\nexcept E as a: a"),
+    ("match 3:\n case [x, *y]: x", "match 4:\n case [a, *b]: a"),
+    ("def f(x, *y): return x\nf(x=3)", "def g(a, *b): return a\ng(a=4)"),
+    ("def f():\n global a\n a = 1", "def g():\n global b\n b = 2"),
+]  # fmt: skip
+STRANGERS = [
+    ("print(n * 2)", "print(n + 2)"), ("print(1)", "print(1.0)"), ("print(1)", "print('1')"),
+    ("print(1)", "print(1, 2)"), ("print(s.upper())", "print(s.lower())"), ("print(sum(x))", "print(max(x))"),
+    ("import math", "import random"), ("f(x=1)", "f(y=1)"), ("print(n)", "n = 1\nprint(n)"),
+    ("print(True)", "print(False)"),
+    ("a, b = 1, 2\nprint(a - b)", "a, b = 1, 2\nprint(b - a)"),
+    ("print(1)", "x = 1\nprint(x)"), ("print(x[1])", "print(x[1:])"),
+]  # fmt: skip
+
+
+def test_programs_that_differ_in_constants_and_own_names_have_one_shape():
+    assert [pair for pair in TWINS if len({*map(program_shape, pair), ""}) != 2] == []
+
+
+def test_programs_that_differ_otherwise_have_two_shapes():
+    assert [pair for pair in STRANGERS if program_shape(pair[0]) == program_shape(pair[1])] == []
+
+
+HOLDING = {
+    "trivial": ["print(7)", "n = 7\nprint(n)"],
+    "arithmetic": ["print(3 + 4)", "n -= m", "print(n << 2)"],
+    "powers": ["print(n ** 2)", "print(pow(2, n))", "n **= 2"],
+    "division": ["print(n // 2)", "print(n % 2)", "n /= 2", "print(divmod(n, 2))"],
+    "indexing": ["print(n[0])", "print(n[1:])", "n[0] = 1"],
+    "loops": ["for k in n:\n    print(k)", "while n:\n    print(n)"],
+    "comprehensions": ["print({k for k in n})", "f(k for k in n)", "print({k: k for k in n})"],
+    "functions": ["def f():\n    pass", "f = lambda: 1", "class A:\n    def f(self):\n        pass"],
+    "recursion": ["def f(n):\n    return f(n - 1)", "f = lambda n: f(n - 1)"],
+    "methods": ["print(n.f())", "print('a'.upper())", "print(a.b.c())"],
+    "strings": ["s = 'a'", "print(f'{n}')", "print(str(n))", "print('a' * n)"],
+    "lists": ["print([n])", "print([k for k in n])", "print(list(n))"],
+    "conditions": ["if n:\n    print(7)", "print(1 if n else 2)", "print(n < 3)", "print(n and m)"],
+    "builtins": ["print(sum(n))", "print(len(n))", "print(sorted(n, key=abs))"],
+}
+ALL_BUT_ONE = {
+    "trivial": "print(n + 1)", "arithmetic": "print(n ** 2, 'a' + s, n % 2)", "powers": "print(n * n)",
+    "division": "print('%d' % n, n * 2)", "indexing": "x = [1]\nprint(x)", "loops": "print([k for k in n])",
+    "comprehensions": "for k in n:\n    print(k)", "functions": "class A:\n    pass\nprint(f(1))",
+    "recursion": "def f(n):\n    return g(n)\nprint(f(1))",
+    "methods": "import math\nprint(math.pi, n.real)", "strings": "print(n, 1)",
+    "lists": "print((1, 2), {3}, {4: 5})", "conditions": "for k in n:\n    print(-k)",
+    "builtins": "def f(x):\n    return x\nfor k in range(3):\n    print(f(k))",
+}  # fmt: skip
+
+
+def test_constructs_are_found_where_they_are_and_nowhere_else():
+    assert tuple(HOLDING) == tuple(ALL_BUT_ONE) == tuple(CONSTRUCTS)
+    programs = [(kind, code) for kind, codes in HOLDING.items() for code in codes]
+    assert [pair for pair in programs if pair[0] not in find_constructs(pair[1])] == []
+    assert [kind for kind, code in ALL_BUT_ONE.items() if kind in find_constructs(code)] == []
+    together = "\n".join(code for kind, code in reversed(programs) if kind != "trivial")
+    assert find_constructs(together) == tuple(CONSTRUCTS)[1:]
+
+
+# All mutants of a program.
+EDITS = {
+    "print(n + m)": {"print(n - m)", "print(n * m)", "print(m + n)"},
+    "print(n ** m)": {"print(n * m)", "print(n + m)"},
+    "print(n % m)": {"print(n // m)", "print(n + m)", "print(m % n)"},
+    "n -= m": {"n += m", "n *= m"},
+    "print(n & m)": {"print(n | m)", "print(n ^ m)", "print(m & n)"},
+    "print(n < m)": {"print(n <= m)", "print(n > m)"},
+    "print(n == m != k)": {"print(n != m != k)", "print(n == m == k)"},
+    "print(n in m)": {"print(n not in m)"},
+    "print(n is m)": {"print(n is not m)"},
+    "print(n and m)": {"print(n or m)"},
+    "print(True)": {"print(False)"},
+    "print(s[:])": {f"print(s[{bounds}])" for bounds in ("1:", "2:", ":-1", ":3", "::2", "::-1")},
+    "print(max(xs))": {"print(min(xs))"},
+    "print(s.upper())": {"print(s.lower())"},
+    "print(1.5)": {"print(2.5)", "print(3.0)", "print(0.75)"},
+    "print('')": {"print('a')"},
+    "if __name__ == '__main__':\n    pass": {"if __name__ != '__main__':\n    pass"},
+}
+
+
+def test_each_change_of_the_tree_is_found():
+    assert {code: set(make_mutants(code, count=12, seed=0)) for code in EDITS} == EDITS
+    for code in ("print()", "x = y", "pass", "", "# 7", "print(0x" + "f" * 9000 + ")"):
+        assert make_mutants(code, count=12, seed=0) == []
+
+
+def test_a_number_grows_shrinks_doubles_or_moves_and_a_text_keeps_about_its_length():
+    mutants = set(make_mutants("print(50)", count=12, seed=0))
+    assert {"print(51)", "print(49)", "print(100)"} < mutants
+    (other,) = mutants - {"print(51)", "print(49)", "print(100)"}
+    assert 52 <= int(other[6:-1]) <= 59
+    texts = make_mutants("print('garden')", count=12, seed=3)
+    lengths = sorted(len(mutant) - len("print('')") for mutant in texts)
+    assert lengths[0] == 5 and lengths[-1] == 7 and 4 <= len(lengths) <= 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mutants_are_distinct_programs_and_the_same_for_a_seed(seed):
+    for program in load_prediction_set():
+        mutants = make_mutants(program.code, count=12, seed=seed)
+        assert mutants == make_mutants(program.code, count=12, seed=seed), program
+        assert len({*mutants, strip_comments(program.code)}) == len(mutants) + 1 <= 13, program
+        assert mutants == [strip_comments(mutant) for mutant in mutants], program
+
+
+def test_another_seed_gives_other_mutants_and_a_smaller_count_the_first_of_them():
+    code = "n = 7\nprint(n * 2 + 3, 'garden', n - 4)"
+    mutants = make_mutants(code, count=12, seed=0)
+    assert len(mutants) == 12
+    assert mutants != make_mutants(code, count=12, seed=1)
+    assert make_mutants(code, count=5, seed=0) == mutants[:5]
+    lines = [f"print({value}0)" for value in range(10, 30)]
+    firsts = [make_mutants("\n".join(lines), count=1, seed=seed)[0].split("\n") for seed in range(40)]
+    changed = {next(line for line in range(20) if first[line] != lines[line]) for first in firsts}
+    assert len(changed) >= 10 and max(changed) >= 15, "changes are made anywhere"
+
+
+def test_comments_docstrings_and_formats_are_neither_changed_nor_kept():
+    code = 'def f(n):\n    """Adds 3."""\n    return n  # 42\nprint(f(7))'
+    for mutant in make_mutants(code, count=12, seed=0):
+        assert "Adds" not in mutant and "42" not in mutant and mutant.startswith("def f(n):\n    return n\n")
+    mutants = make_mutants("n = 7\nprint(f'{n:05d}')", count=12, seed=0)
+    assert mutants and all(mutant.endswith("print(f'{n:05d}')") for mutant in mutants)
+
+
+def test_programs_that_compute_have_three_mutants_with_other_outputs():
+    """As many as a choice of four needs, in at least 9 of 10 programs of the fixed set."""
+    programs = [program for program in load_prediction_set() if program.level != "L1"]
+    mutants = [make_mutants(program.code, count=12, seed=0) for program in programs]
+    with Sandbox(Limits(cpu_seconds=0.5), num_workers=2) as sandbox:
+        executions = iter(sandbox.run_many([mutant for of_program in mutants for mutant in of_program]))
+    num_enough = 0
+    for program, of_program in zip(programs, mutants, strict=True):
+        ran = [next(executions) for _ in of_program]
+        printed = {execution.stdout.strip() for execution in ran if execution.status == "ok"}
+        num_enough += len(printed - {program.output, ""}) >= 3
+    assert num_enough >= 0.9 * len(programs)
+
+
+HOSTILE = {
+    "a long sum": "print(" + "1 + " * 4000 + "1)",
+    "many statements": "a;" * 2000,
+    "many functions": "def f(): pass\n" * 500,
+    "functions in functions": "".join(" " * n + "def f():\n" for n in range(99)) + " " * 99 + "f()",
+    "lambdas in lambdas": "f = " + "lambda: " * 1500 + "1",
+    "a chain of calls": "f" + "()" * 7000,
+    "a chain of else": "if 1:\n pass\n" + "elif 1:\n pass\n" * 500,
+    "comprehensions in comprehensions": "[" * 90 + "x" + " for x in y]" * 90,
+    "one text": "print('" + "a" * 16000 + "')",
+    "many fields": "f'" + "{1}" * 1500 + "'",
+    "a number without end": "print(0x" + "f" * 15000 + ")",
+    "copies of copies": "x0=1\n" + "".join(f"x{n}=x{n - 1}\n" for n in range(1, 1000)),
+    "copies across functions": "".join(f"def f():\n x{n}=1\n x{n + 1}=x{n}\n" for n in range(400)),
+    "list": "x = [" + "1, " * 2500 + "]",
+    "chained dots": "x" + ".a" * 2500,
+    "shadowed names": "id = 1; id; " * 1200,
+    "texts in texts": "exec('" * 2000,
+    "megabytes": "x = 1\n" * 10**6,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_text_takes_no_longer_than_seconds(name):
+    code = HOSTILE[name]
+    started = time.process_time()
+    for read in (strip_comments, find_forbidden_use, is_trivial, program_shape, find_constructs):
+        read(code)
+    for output in ("1", "a" * 2000 + "b", "a" * 65536):
+        is_echo(code, output)
+    assert all(parse_program(mutant) for mutant in make_mutants(code, count=12, seed=0))
+    assert time.process_time() - started < 20

@@ -1,0 +1,356 @@
+"""Opponents: judging in one pass agrees with writing the prediction out, and what verdicts say."""
+
+import json
+import math
+import re
+import threading
+from contextlib import nullcontext
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_policy import load_tiny, train_by_hand
+
+from rlnb.code_game.opponents import (
+    EndpointOpponent,
+    ModelOpponent,
+    PredictionVerdict,
+    ScriptedOpponent,
+    load_reader,
+    majorities,
+)
+from rlnb.code_game.params import GrpoCodeGameParams
+from rlnb.code_game.prediction import (
+    SHOTS,
+    load_prediction_set,
+    prediction_answer,
+    prediction_prompt,
+    prediction_question,
+)
+from rlnb.errors import PolicyUnavailable
+from rlnb.policy import Policy, generate, model_directory
+from rlnb.policy.adapters import WeightSnapshot
+from rlnb.policy.endpoint import Endpoint
+
+MAX_STEPS, LEARNED = 400, 0.98
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def solved() -> list[tuple[str, str]]:
+    """Programs of one, two and three lines with their outputs, which have as many."""
+    ones = [(f"print({n})", str(n)) for n in (3, 8, 14, 25, 41, 57)]
+    pairs = ("ab", 1), ("tea", 5), ("so", 9), ("x", 2)
+    twos = [(f"print('{word}')\nprint({n})", f"{word}\n{n}") for word, n in pairs]
+    threes = [(f"for k in {[n] * 3}: print(k)", f"{n}\n{n}\n{n}") for n in (4, 7)]
+    return [*ones, *twos, *threes]
+
+
+def fit(policy: Policy) -> float:
+    """Teach all weights the solved programs by heart, so that answers are outputs and come to an end.
+
+    Return the probability of the least certain token. Training ends when that is LEARNED, or after MAX_STEPS.
+    All programs are in every step and the steps are small: 103 to 113 steps are enough with the seeds 0 to 5.
+    """
+    texts = [(prediction_question(code), prediction_answer(output) + "\n") for code, output in solved()]
+    pairs = [[policy.tokenizer(text)["input_ids"] for text in pair] for pair in texts]
+    width = max(len(head) + len(tail) for head, tail in pairs)
+    ids = torch.tensor([head + tail + [0] * (width - len(head) - len(tail)) for head, tail in pairs])
+    taught = torch.zeros(ids.shape, dtype=torch.bool)
+    for row, (head, tail) in enumerate(pairs):
+        taught[row, len(head) : len(head) + len(tail)] = True
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-3, betas=(0.9, 0.99))
+    for _ in range(MAX_STEPS):
+        logits = policy.model(input_ids=ids).logits[:, :-1]
+        losses = torch.nn.functional.cross_entropy(logits[taught[:, 1:]], ids[taught], reduction="none")
+        least = math.exp(-float(losses.detach().max()))
+        if least >= LEARNED:
+            break
+        losses.mean().backward()
+        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return least
+
+
+@pytest.fixture(scope="module")
+def reader(cache_dir: Path) -> ModelOpponent:
+    """The tiny model after it has learned a few programs by heart; on others it is wrong in like form."""
+    policy = load_tiny(cache_dir, is_trained=False)
+    assert fit(policy) >= LEARNED, "the fixture's model has not learned; mend fit() before the tests"
+    return ModelOpponent(policy, nullcontext, num_shots=0, max_prediction_tokens=40, batch_size=8)
+
+
+def programs_read() -> list[str]:
+    return [code for code, _ in solved()] + [program.code for program in load_prediction_set()]
+
+
+@pytest.fixture(scope="module")
+def predictions(reader) -> list[str]:
+    return reader.predict(programs_read())
+
+
+def is_right(opponent: ModelOpponent, programs: list[str], outputs: list[str]) -> list[bool]:
+    return [verdict.is_right for verdict in opponent.judge(programs, outputs)]
+
+
+def test_the_reader_has_learned_to_write_outputs(predictions: list[str]):
+    right = [left == output for left, (_, output) in zip(predictions, solved(), strict=False)]
+    assert sum(right) >= 7, right
+    assert sum("\n" in text for text in predictions) >= 8
+
+
+def test_the_judge_is_right_about_what_the_reader_itself_would_write(reader, predictions):
+    # Where greedy decoding writes the output, the line end and the fence. Else it was cut, or wrote blanks
+    # that nobody sees, or ended by a token that is no text: the one pass cannot know of these.
+    prompts = [prediction_prompt(program) for program in programs_read()]
+    texts = generate(reader.policy, prompts, max_new_tokens=40, temperature=0, batch_size=8)
+    closed = [
+        (program, output)
+        for program, output, text in zip(programs_read(), predictions, texts, strict=True)
+        if text.startswith(prediction_answer(output))
+    ]
+    assert len(closed) >= 30
+    agrees = is_right(reader, [program for program, _ in closed], [output for _, output in closed])
+    assert all(agrees), [pair for pair, ok in zip(closed, agrees, strict=True) if not ok]
+
+
+def test_the_judge_says_wrong_to_any_other_output(reader, predictions):
+    shifted = zip(programs_read(), predictions, [*predictions[7:], *predictions[:7]], strict=True)
+    others = [(program, other) for program, output, other in shifted if other != output]
+    assert len(others) >= 30
+    assert not any(is_right(reader, [program for program, _ in others], [text for _, text in others]))
+
+
+def test_the_first_lines_alone_of_what_it_would_write_are_wrong(reader, predictions):
+    written = zip(programs_read(), predictions, strict=True)
+    longer = [(code, text) for code, text in written if "\n" in text and len(text) < 30]
+    assert len(longer) >= 8
+    firsts = [text.rpartition("\n")[0] for _, text in longer]
+    assert is_right(reader, [code for code, _ in longer], firsts) == [False] * len(longer)
+
+
+def test_a_verdict_tells_the_probability_of_the_output_and_its_line_end_alone(reader):
+    (verdict,) = reader.judge(["print(41)"], ["41"])
+    assert verdict.is_right
+    assert verdict.num_tokens == 3  # 4, 1 and the end of the line, in the tiny model's bytes
+    assert verdict.token_probability == pytest.approx(math.exp(verdict.logprob / 3))
+    assert 0.5 < verdict.token_probability <= 1
+    (other,) = reader.judge(["print(41)"], ["zz"])
+    assert not other.is_right
+    assert other.token_probability < verdict.token_probability
+
+
+def test_one_pair_asked_often_has_one_verdict(reader):
+    first, second, third = reader.judge(["print(3)", "print(8)", "print(3)"], ["3", "3", "3"])
+    assert first is third
+    assert first != second
+
+
+def test_examples_read_once_lead_to_the_same_verdicts(reader):
+    programs = programs_read()[:30]
+    outputs = [code[-3:] for code in programs]
+    with_shots = replace(reader, num_shots=2)
+    whole = replace(reader, num_shots=2, policy=replace(reader.policy, engine="unsloth"))
+    assert with_shots.front() is not None
+    assert whole.front() is None
+    verdicts = with_shots.judge(programs, outputs)
+    for verdict, other in zip(verdicts, whole.judge(programs, outputs), strict=True):
+        assert (verdict.is_right, verdict.num_tokens) == (other.is_right, other.num_tokens)
+        assert verdict.logprob == pytest.approx(other.logprob, abs=1e-2)
+
+
+def test_the_choice_is_the_option_of_highest_mean_probability(reader):
+    programs = ["print(41)", "print(8)"]
+    options = [["14", "41", "a long text that it never saw"], ["8", "x"]]
+    assert reader.choose(programs, options) == [1, 0]
+    for program, texts, chosen in zip(programs, options, reader.choose(programs, options), strict=True):
+        shares = [verdict.token_probability for verdict in reader.judge([program] * len(texts), texts)]
+        assert chosen == shares.index(max(shares))
+
+
+def test_a_majority_of_samples_is_the_same_for_a_seed_and_knows_no_probability(reader):
+    voting = replace(reader, num_predictions=5, temperature=1.0, seed=3)
+    programs, outputs = ["print(41)", "print(3)"], ["41", "nothing"]
+    first, second = voting.judge(programs, outputs)
+    assert (first.is_right, second.is_right) == (True, False)
+    assert math.isnan(first.token_probability)
+    assert first.num_tokens == 0
+    unknown = [program.code for program in load_prediction_set()[:6]]
+    assert voting.predict(unknown) == voting.predict(unknown)
+
+
+def test_the_commonest_prediction_counts_and_of_equals_the_first():
+    assert majorities(["a", "b", "b", "b", "a", "c"], 3) == ["b", "b"]
+
+
+def test_a_scripted_opponent_predicts_by_its_table_and_nothing_else():
+    scripted, programs = ScriptedOpponent({"print(1)": "1\n", "print(2)": "3"}), ["print(1)", "print(2)", "x"]
+    assert scripted.predict(programs) == ["1", "3", ""]
+    assert [verdict.is_right for verdict in scripted.judge(programs, ["1", "2", "4"])] == [True, False, False]
+
+
+def test_a_verdict_without_tokens_has_no_probability():
+    assert math.isnan(PredictionVerdict(True).token_probability)
+    assert PredictionVerdict(False, math.log(0.25), 2).token_probability == pytest.approx(0.5)
+
+
+def logprobs(opponent: ModelOpponent) -> list[float]:
+    return [verdict.logprob for verdict in opponent.judge(["print(1)", "print(2)"], ["1", "a\nb"])]
+
+
+def test_the_base_opponent_stays_as_it_is_while_the_policy_changes(cache_dir: Path):
+    policy = load_tiny(cache_dir)
+    opponent = ModelOpponent(policy, num_shots=1)
+    before = logprobs(opponent)
+    train_by_hand(policy, seed=1)
+    assert logprobs(opponent) == before
+    assert logprobs(ModelOpponent(policy, nullcontext, num_shots=1)) != before
+
+
+def test_a_snapshot_follows_the_policy_only_when_it_is_taken_anew_and_what_was_read_forgotten(
+    cache_dir: Path,
+):
+    policy = load_tiny(cache_dir)
+    train_by_hand(policy, seed=1)
+    snapshot = WeightSnapshot.take(policy)
+    opponent = ModelOpponent(policy, snapshot.applied_to, num_shots=1)
+    before = logprobs(opponent)
+    train_by_hand(policy, seed=2)
+    assert logprobs(opponent) == before
+    snapshot.copy_from(policy)
+    opponent.forget()
+    renewed = logprobs(opponent)
+    assert renewed == logprobs(ModelOpponent(policy, nullcontext, num_shots=1)) != before
+
+
+@pytest.mark.slow
+def test_judging_agrees_with_writing_out_on_the_embedded_model(cache_dir: Path):
+    policy = load_tiny(Path(model_directory("embedded", cache_dir)).parent, id="embedded")
+    opponent = ModelOpponent(policy, num_shots=6, max_prediction_tokens=24)
+    programs = [program.code for program in load_prediction_set()]
+    outputs = [program.output for program in load_prediction_set()]
+    predictions = opponent.predict(programs)
+    decoded = [left == output for left, output in zip(predictions, outputs, strict=True)]
+    judged = is_right(opponent, programs, outputs)
+    agreeing = sum(left == right for left, right in zip(decoded, judged, strict=True))
+    written = zip(programs, predictions, strict=True)
+    own = {code: text for code, text in written if 0 < len(text) < 20}  # below the 24 tokens: not cut
+    agreeing_with_itself = sum(is_right(opponent, list(own), list(own.values())))
+    assert agreeing >= 58
+    assert agreeing_with_itself >= 0.95 * len(own)
+
+
+# An opponent on a server that really listens.
+
+ADDS = "print(2 + 2)"
+LINES = "print('a')\nprint('b')"
+NOTHING = "print(0.1 + 0.2)"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers the program at the end of a prompt with the next of the texts that the test has set for it."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        server = self.server
+        program = re.findall(r"```python\n(.*?)\n```", body["prompt"], re.DOTALL)[-1]
+        with server.lock:
+            server.requests.append((self.path, body))
+            texts = server.texts[program]
+            text = texts.pop(0) if len(texts) > 1 else texts[0]
+        data = json.dumps({"choices": [{"text": text}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.lock, server.requests, server.texts = threading.Lock(), [], {}
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def address(server) -> str:
+    return f"http://127.0.0.1:{server.server_address[1]}/v1"
+
+
+def opponent_on(server, **options) -> EndpointOpponent:
+    return EndpointOpponent(Endpoint(address(server), "m"), **options)
+
+
+def test_it_is_given_the_text_that_other_opponents_read_and_answers_greedily(server):
+    server.texts = {ADDS: ["4\n```\n\nProgram:"]}
+    assert opponent_on(server, num_shots=2, max_prediction_tokens=9, seed=7).predict([ADDS]) == ["4"]
+    ((path, body),) = server.requests
+    assert path == "/v1/completions"
+    assert body == {
+        "model": "m",
+        "prompt": prediction_prompt(ADDS, num_shots=2),
+        "stop": ["\n```"],
+        "temperature": 0.0,
+        "max_tokens": 9,
+        "seed": 7,
+    }
+    assert SHOTS[1][0] in body["prompt"] and SHOTS[2][0] not in body["prompt"]
+
+
+def test_predictions_come_in_the_order_of_the_programs_and_equal_ones_are_asked_once(server):
+    server.texts = {ADDS: ["4"], LINES: ["a \r\nb\n"], NOTHING: [""]}
+    programs = [LINES, ADDS, LINES, NOTHING, ADDS]
+    assert opponent_on(server).predict(programs) == ["a\nb", "4", "a\nb", "", "4"]
+    assert sorted(body["seed"] for _, body in server.requests) == [0, 1, 2]
+
+
+def test_the_commonest_of_several_samples_counts(server):
+    server.texts = {ADDS: ["5", "4", "4"], LINES: ["a", "b", "b"]}
+    opponent = opponent_on(server, num_predictions=3, temperature=0.9, seed=10)
+    assert opponent.predict([ADDS, LINES]) == ["4", "b"]
+    assert sorted(body["seed"] for _, body in server.requests) == [10, 11, 12, 13, 14, 15]
+    assert {body["temperature"] for _, body in server.requests} == {0.9}
+
+
+def test_a_verdict_says_right_or_wrong_and_knows_no_probability(server):
+    server.texts = {ADDS: ["4"], LINES: ["a\nc"]}
+    right, wrong = opponent_on(server).judge([ADDS, LINES], ["4", "a\nb"])
+    assert (right.is_right, wrong.is_right) == (True, False)
+    for verdict in (right, wrong):
+        assert isinstance(verdict, PredictionVerdict) and verdict.num_tokens == 0
+        assert math.isnan(verdict.logprob) and math.isnan(verdict.token_probability)
+
+
+def test_without_programs_nothing_is_asked(server):
+    assert opponent_on(server).judge([], []) == []
+    assert server.requests == []
+
+
+def test_it_is_made_from_the_parameters(server):
+    section = {"kind": "endpoint", "base_url": address(server), "model_name": "served", "num_shots": 0,
+               "batch_size": 3}  # fmt: skip
+    params = GrpoCodeGameParams(opponent=section, evaluation={"second_judge": "none"}, seed=4)
+    endpoint = Endpoint(address(server), "served", num_parallel=3)
+    longest = params.opponent.max_prediction_tokens
+    assert load_reader(params, policy=None) == EndpointOpponent(endpoint, 0, 1, 0.7, longest, 4)
+
+
+def test_a_server_without_completions_is_told_with_its_address(server):
+    opponent = EndpointOpponent(Endpoint(address(server), "m", num_retries=0))
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(PolicyUnavailable) as raised:
+        opponent.predict([ADDS])
+    assert re.fullmatch(
+        rf"{address(server)}/completions: cannot be asked: .*; is the server running\?", str(raised.value)
+    )

@@ -1,0 +1,126 @@
+"""Questions for an output, how answers are read and compared, and the fixed programs."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlnb.code_game.determinism import find_forbidden_use
+from rlnb.code_game.prediction import (
+    PREDICTION_LEVELS,
+    SHOTS,
+    holds_control_token,
+    is_readable,
+    load_prediction_set,
+    normalise_output,
+    parse_prediction,
+    prediction_answer,
+    prediction_prompt,
+    prediction_question,
+)
+from rlnb.code_game.programs import is_echo, is_trivial, strip_comments
+from rlnb.errors import ParamsError
+from rlnb.sandbox import Sandbox
+
+PROGRAMS = load_prediction_set()
+
+
+def test_the_question_to_the_letter():
+    assert prediction_prompt("print(1)\n", num_shots=1) == (
+        "Program:\n```python\nprint('sunday')\n```\nOutput:\n```\nsunday\n```\n\n"
+        "Program:\n```python\nprint(1)\n```\nOutput:\n```\n"
+    )
+    assert prediction_prompt("print(1)") == prediction_question("print(1)")
+    assert prediction_prompt("x = 1", num_shots=6).count("Program:") == 7
+
+
+ANSWERS = {
+    "42\n```": "42", "42": "42", "42  \n\n```\n\nProgram:\n```python": "42", "1\n2\n```\nmore": "1\n2",
+    "```": "", "\n```": "", "": "", "a ``` b\n```": "a ``` b", "  a\n```": "a", "\n\n5\n```": "5",
+    "1\r\n2\r\n```": "1\n2",
+}  # fmt: skip
+
+
+def test_an_answer_is_read_up_to_its_closing_fence():
+    assert {text: parse_prediction(text) for text in ANSWERS} == ANSWERS
+
+
+texts = st.text(st.sampled_from("ab1 \t\n\r`~'["), max_size=25)
+
+
+@given(texts)
+def test_normalising_twice_changes_nothing_more_and_the_right_answer_is_read_as_the_output(text):
+    output = normalise_output(text)
+    assert normalise_output(output) == output
+    if is_readable(output):
+        assert parse_prediction(prediction_answer(output)) == output
+        assert parse_prediction(prediction_answer(output) + "\n\nProgram:\n```python\nx\n```") == output
+
+
+READABLE = [
+    "42", "é ß", "a\tb\nc", "`x`", "x ```", "日本", "[1, '2']", "a < b | c > d", "<s", "x[i]", "1 << 3",
+]  # fmt: skip
+UNREADABLE = [
+    "\x1b[1m", "\x00", "a\n```\nb", "```", " ~~~", "\ufffd", "a\u200bb", "\x07", "\u3164", "\u2800",
+    "a\u034f",
+]  # fmt: skip
+MARKERS = ["<|im_end|>", "x = '<|endoftext|>'", "</s>", "[INST]", "<end_of_turn>"]
+
+
+def test_an_output_is_readable_where_an_answer_can_hold_it():
+    assert [text for text in READABLE if not is_readable(text) or holds_control_token(text)] == []
+    assert [text for text in [*UNREADABLE, *MARKERS] if is_readable(text)] == []
+    assert [text for text in MARKERS if not holds_control_token(text)] == []
+
+
+SEEN = {
+    "\nzebra\n": "zebra", " zebra\n": "zebra", "  a\n    b\n": "a\n  b", "\n\n1\n\n2\n\n": "1\n\n2",
+    "e\u0301": "\u00e9", "a \r\nb\t\r\n\n": "a\nb", "a\n b": "a\n b", "a\rb": "a\nb",
+}  # fmt: skip
+
+
+def test_what_nobody_sees_is_no_difference():
+    assert {printed: normalise_output(printed) for printed in SEEN} == SEEN
+
+
+def test_every_fixed_program_and_every_example_prints_what_is_stored():
+    solved = [*SHOTS, *((program.code, program.output) for program in PROGRAMS)]
+    with Sandbox(num_workers=2) as sandbox:
+        executions = sandbox.run_many([code for code, _ in solved])
+    assert [execution.status for execution in executions] == ["ok"] * len(solved)
+    assert [normalise_output(execution.stdout) for execution in executions] == [out for _, out in solved]
+
+
+def test_there_are_fifteen_distinct_programs_a_level_and_none_is_a_solved_example():
+    assert Counter(program.level for program in PROGRAMS) == dict.fromkeys(PREDICTION_LEVELS, 15)
+    codes = {program.code for program in PROGRAMS}
+    assert len(codes) == 60 and not codes & {code for code, _ in SHOTS}
+    assert [program.level for program in PROGRAMS] == sorted(program.level for program in PROGRAMS)
+
+
+def test_a_fixed_program_is_short_and_gives_its_output_away_only_in_the_first_level():
+    for program in PROGRAMS:
+        is_first = program.level == "L1"
+        assert is_trivial(program.code) == is_echo(program.code, program.output) == is_first, program
+        assert find_forbidden_use(program.code) == "", program
+        assert is_readable(program.output) and program.output == normalise_output(program.output) != ""
+        assert len(program.code) <= 120 and len(program.output) <= 40, program
+        assert strip_comments(program.code) is not None, program
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"level": "L5", "code": "print(1)", "output": "1"}', "level = 'L5' is not one of L1, L2, L3, L4"),
+        ('{"level": "L1", "code": "print(1)", "output": 1}', "output = 1 is not text"),
+        ('{"level": "L1", "code": "print(1)"}', "the field 'output' is missing"),
+    ],
+)
+def test_a_record_that_is_no_program_is_named_with_its_place(line, said, tmp_path, monkeypatch):
+    path = tmp_path / "programs.jsonl"
+    path.write_text(line + "\n")
+    monkeypatch.setattr("rlnb.code_game.prediction.PREDICTION_FILE", path)
+    with pytest.raises(ParamsError) as error:
+        load_prediction_set.__wrapped__()
+    assert str(error.value) == f"{path}:1: not a program: {said}"

@@ -1,0 +1,142 @@
+"""The replay widget in a real browser: a board with facts, and a position with bars and answers."""
+
+import base64
+import html
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rlnb.display import replay
+from rlnb.display.replay import Bar, Frame, Replay
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+HOSTILE = "<script>alert(1)</script>"
+PAGE = """<!doctype html><meta charset="utf-8"><style>{css}</style><div id="here"></div><pre id="log"></pre>
+<script type="module">
+const state = {state}, listeners = {{}}, log = [];
+let saved = 0;
+const model = {{
+  get: (name) => state[name],
+  set: (name, value) => {{ state[name] = value; (listeners["change:" + name] || []).forEach((f) => f()); }},
+  on: (name, f) => (listeners[name] ||= []).push(f),
+  off: (name, f) => (listeners[name] = listeners[name].filter((one) => one !== f)),
+  save_changes: () => saved++,
+}};
+try {{
+  const {{ default: widget }} = await import("data:text/javascript;base64,{script}");
+  const root = document.querySelector("#here");
+  const cleanUp = widget.render({{ model, el: root }});
+  const texts = (name) => [...root.querySelectorAll(name)].map((node) => node.textContent);
+  const slider = root.querySelector("input");
+  const look = () => log.push([
+    state.position, texts(".rlnb-replay-cell"), texts(".rlnb-replay-heading")[0],
+    texts(".rlnb-replay-played span")[0] ?? null, texts("dd"),
+    [...root.querySelectorAll(".rlnb-replay-cell")].map((cell) => cell.className),
+  ]);
+  const press = (label) => {{ root.querySelector(`button[aria-label="${{label}}"]`).click(); look(); }};
+  look();
+  slider.value = 2;
+  slider.dispatchEvent(new Event("input"));
+  look();
+  press("One back");
+  press("Last position");
+  press("One forward");
+  press("First position");
+  root.querySelector("select").value = "60";
+  slider.dispatchEvent(new KeyboardEvent("keydown", {{ key: " " }}));
+  await new Promise((resolve) => setTimeout(resolve, 400));
+  const moved = state.position;
+  cleanUp();
+  const left = Object.values(listeners).flat().length;
+  log.push([moved > 0, saved === 5, left, root.querySelectorAll("script").length]);
+}} catch (error) {{
+  log.push(String(error));
+}}
+document.querySelector("#log").textContent = JSON.stringify(log);
+</script>"""
+
+
+def look_around(widget, tmp_path):
+    """Return what a browser shows at the start, then at positions 2, 1, 3, 3 and 0."""
+    state = {name: widget.get_state()[name] for name in Replay.class_own_traits()}
+    source = Path(replay.__file__)
+    script = base64.b64encode(source.with_suffix(".js").read_bytes()).decode()
+    page = tmp_path / "page.html"
+    text = json.dumps(state).replace("<", "\\u003c")
+    page.write_text(PAGE.format(css=source.with_suffix(".css").read_text(), state=text, script=script))
+    command = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path / 'user'}",
+    ]
+    command += ["--virtual-time-budget=5000", "--dump-dom", page.as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    *looks, summary = json.loads(html.unescape(dom.partition('<pre id="log">')[2].partition("</pre>")[0]))
+    assert [look[0] for look in looks] == [0, 2, 1, 3, 3, 0], looks or summary
+    assert summary == [True, True, 0, 0]  # it played, Python heard of it, no listener and no script is left
+    return looks
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium to run the widget's script in")
+def test_a_board_shows_its_cells_facts_and_the_cell_that_changed(tmp_path):
+    symbols = {"0": ("", "", ""), "1": ("2", "#eee4da", "#33302b"), ":": ("1024", "#edc53f", "#33302b")}
+    boards, scores = ("0100", "0110", ":110", ":111"), ("0", "4", "8", HOSTILE)
+    frames = [
+        Frame(10 * index, cells=cells, last=index - 1, facts={"Score": score})
+        for index, (cells, score) in enumerate(zip(boards, scores, strict=True))
+    ]
+    looks = look_around(Replay(frames, title="2x2", ending="over", columns=2, symbols=symbols), tmp_path)
+    texts = {character: look[0] for character, look in symbols.items()}
+    for at, cells, heading, played, facts, classes in looks:
+        assert cells == [texts[character] for character in boards[at]]
+        assert (heading, played, facts) == (f"{10 * at} of 30 moves", None, [scores[at]])
+        assert [index for index, names in enumerate(classes) if "rlnb-replay-last" in names] == [at - 1][
+            : at > 0
+        ]
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium to run the widget's script in")
+def test_a_game_of_two_shows_probabilities_in_cells_bars_and_answers(tmp_path):
+    symbols = {"x": ("X", "", ""), "o": ("O", "", ""), ".": ("", "", "")}
+    frames = [
+        Frame(
+            0,
+            "..",
+            heading="X to move",
+            mover=0,
+            bars=[Bar("left", 0.75, True, 0), Bar("right", 0.25, False, 1)],
+        ),
+        Frame(1, "x.", last=0, heading="O to move", mover=1, bars=[Bar("right", None, True, 1)]),
+        Frame(2, "xo", last=1, heading="a draw", answers=[("X", HOSTILE), ("O", "")]),
+        Frame(3, "xo", heading="a draw"),
+    ]
+    looks = look_around(Replay(frames, title="Tiny", ending="a draw", columns=2, symbols=symbols), tmp_path)
+    start, third, second, end, _, _ = looks
+    assert start[1:4] == [["75%", "25%"], "0 of 3 moves: X to move", "left"]
+    assert "rlnb-replay-chosen" in start[5][0] and "rlnb-replay-last" in second[5][0]
+    assert second[1:4] == [["X", ""], "1 of 3 moves: O to move", "right"]
+    assert third[4] == [HOSTILE] and end[4] == []
+
+
+def test_a_long_replay_stays_small_and_says_itself_in_words():
+    facts = {"Key": "↑", "Score": "12345", "Largest": "1024"}
+    frames = [Frame(index, "0" * 36, last=12, facts=facts) for index in range(2000)]
+    widget = Replay(frames, title="2048 on 6x6\udc80", ending="stuck", columns=6, symbols={"0": ("", "", "")})
+    assert len(json.dumps(widget.get_state(), ensure_ascii=False)) < 170_000
+    assert repr(widget) == "2048 on 6x6\\udc80: stuck"
+    assert widget.details == []
+
+
+def test_the_script_parses():
+    if not shutil.which("node"):
+        pytest.skip("no node to parse the widget's script")
+    script = Path(replay.__file__).with_suffix(".js").read_text()
+    parsed = subprocess.run(
+        ["node", "--check", "--input-type=module"], input=script, text=True, capture_output=True
+    )
+    assert parsed.returncode == 0, parsed.stderr

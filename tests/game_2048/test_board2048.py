@@ -1,0 +1,262 @@
+"""The rules of 2048 in arithmetic that fits in the head, then what holds on every board of every size."""
+
+import random
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlnb.game_2048.board import (
+    CACHED_ROWS,
+    DIRECTION_BY_LETTER,
+    DIRECTIONS,
+    KEYS,
+    BoardKind,
+    GameBoard,
+    SlideTable,
+    parse_key,
+    replay,
+    slide_board,
+)
+
+SIZES = st.integers(2, 8)
+TEXT = " 2  2  2  2\n 4  . 16  4\n .  .  . 16\n .  2  .  2"  # seed 7 after LDRU five times
+MOVES = st.text("UDLR", max_size=60)
+SEEDS = st.integers(-(2**70), 2**70)
+
+
+def boards(size: int, largest: int = 12) -> st.SearchStrategy[list[tuple[int, ...]]]:
+    tile = st.integers(0, largest).map(lambda exponent: 2**exponent if exponent else 0)
+    return st.lists(st.tuples(*[tile] * size), min_size=size, max_size=size)
+
+
+def has_move(rows: Sequence[Sequence[int]]) -> bool:
+    rows = list(map(tuple, rows))
+    return not all(map(all, rows)) or any(slide_board(rows, side)[0] != rows for side in DIRECTIONS)
+
+
+ANY_BOARD = SIZES.flatmap(boards)
+
+
+def played(size: int, target: int, seed: int, moves: str, **settings: object) -> GameBoard:
+    board = GameBoard(size, target, seed, **settings)
+    play_along(board, moves)
+    return board
+
+
+def play_along(board: GameBoard, moves: str) -> None:
+    """As many of the moves as the game takes."""
+    for letter in moves:
+        if board.state == "ongoing":
+            board.move(DIRECTION_BY_LETTER[letter])
+
+
+@pytest.mark.parametrize(
+    ("row", "after", "gained"),
+    [
+        ((0, 0, 0, 0), (0, 0, 0, 0), 0),
+        ((0, 0, 0, 2), (2, 0, 0, 0), 0),
+        ((2, 0, 0, 2), (4, 0, 0, 0), 4),
+        ((2, 2, 2, 2), (4, 4, 0, 0), 8),
+        ((2, 2, 2, 0), (4, 2, 0, 0), 4),  # of three the two that arrive first
+        ((4, 2, 2, 0), (4, 4, 0, 0), 4),  # the new 4 merges with nothing in the same move
+        ((2, 2, 4, 0), (4, 4, 0, 0), 4),
+        ((2, 4, 2, 4), (2, 4, 2, 4), 0),
+        ((0, 1024, 0, 1024), (2048, 0, 0, 0), 2048),
+        ((8, 8, 16, 32), (16, 16, 32, 0), 16),
+        ((2**64, 2**64), (2**65, 0), 2**65),  # the largest that a board can hold
+    ],
+)
+def test_a_row_slides_and_each_tile_merges_once(row, after, gained):
+    rows, points = slide_board([row] + [(0,) * len(row)] * (len(row) - 1), "left")
+    assert (rows[0], points) == (after, gained)
+
+
+def test_each_direction_pushes_to_its_own_side():
+    board = [(2, 0, 2), (0, 4, 0), (2, 0, 0)]
+    assert slide_board(board, "left") == ([(4, 0, 0), (4, 0, 0), (2, 0, 0)], 4)
+    assert slide_board(board, "right") == ([(0, 0, 4), (0, 0, 4), (0, 0, 2)], 4)
+    assert slide_board(board, "up") == ([(4, 4, 2), (0, 0, 0), (0, 0, 0)], 4)
+    assert slide_board(board, "down") == ([(0, 0, 0), (0, 0, 0), (4, 4, 2)], 4)
+
+
+def test_a_game_begins_with_two_tiles_of_two_or_four():
+    boards = [sum(GameBoard(2, seed=seed).rows, []) for seed in range(1000)]
+    tiles = [tile for board in boards for tile in board if tile]
+    assert len(tiles) == 2000 and set(tiles) == {2, 4} and 140 <= tiles.count(4) <= 260  # at 10%
+    assert len({tuple(map(bool, board)) for board in boards}) == 6  # two cells of four
+    for probability, tile in ((0, 2), (1, 4)):
+        board = GameBoard(4, 2048, 1, four_probability=probability)
+        assert {t for row in board.rows for t in row} == {0, tile}
+
+
+def test_the_state_is_success_once_the_target_is_there():
+    board = GameBoard(4, 8, seed=3)
+    rng = random.Random(0)
+    while board.state == "ongoing":
+        assert board.largest < 8
+        board.move(rng.choice(DIRECTIONS))
+    assert (board.state, board.largest, board.progress) == ("success", 8, 1.0)
+
+
+def test_moves_in_a_row_that_change_nothing_end_the_game_as_stuck():
+    board = GameBoard(6, 2048, seed=1, patience=3)
+    while board.num_idle < 2:
+        board.move("left")
+    assert board.move("right") and board.num_idle == 0 and board.state == "ongoing"
+    while board.move("left"):
+        pass
+    assert (board.num_idle, board.state) == (1, "ongoing")
+    assert not board.move("left") and board.state == "ongoing"
+    assert not board.move("left") and board.state == "stuck"
+    with pytest.raises(ValueError, match=r"^the game is over: stuck$"):
+        board.move("left")
+
+
+def test_playing_on_goes_beyond_the_target_and_its_end_is_a_success():
+    board = played(4, 16, 1, "ULDR" * 500, play_on=True)
+    assert board.largest > 16 and board.progress > 1
+    assert board.state == "success" and not has_move(board.rows)
+
+
+def test_a_game_played_on_that_gets_stuck_is_a_success():
+    board = GameBoard(3, 8, 1, play_on=True, patience=2)
+    while board.largest < 8:
+        board.move(board.legal_moves()[0])
+    while board.state == "ongoing":
+        board.move("left")
+    assert board.num_idle == 2 and board.state == "success"
+
+
+def test_impossible_games_and_tiles_are_refused():
+    for arguments, message in (
+        ({"size": 1}, "size 1 is not in 2 to 8"),
+        ({"size": 9}, "size 9 is not in 2 to 8"),
+        ({"target": 2}, "target 2 is not a power of two of at least 8"),
+        ({"target": 1000}, "target 1000 is not a power of two of at least 8"),
+        ({"four_probability": 1.5}, "four_probability 1.5 is not in 0 to 1"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            GameBoard(**arguments)
+    for tile in (3, 1, -2):
+        message = f"{tile} is not a tile; a tile is a power of two from 2 on, 0 an empty cell"
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            slide_board([(0, tile), (0, 0)], "left")
+
+
+def test_a_kind_of_board_is_written_and_read():
+    assert str(BoardKind(5, 8192)) == "5x5/8192"
+    assert BoardKind.parse(" 5x5/8192 ") == BoardKind(5, 8192)
+    for text in ("5x4/2048", "5/2048", "5x5"):
+        message = f"{text!r} is not a board; write 4x4/2048 for 4 rows of 4 and the tile 2048"
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            BoardKind.parse(text)
+
+
+def test_replies_are_keys_in_either_case_with_blanks_and_accents_of_either_form():
+    assert KEYS["bepo"] == {"up": "é", "down": "u", "left": "a", "right": "i"}
+    assert KEYS["wasd"] == {"up": "w", "down": "s", "left": "a", "right": "d"}
+    assert KEYS["arrows"] == {"up": "↑", "down": "↓", "left": "←", "right": "→"}
+    for keys in KEYS.values():
+        for direction, key in keys.items():
+            for reply in (key, key.upper(), f" {key}\n"):
+                assert parse_key(reply, keys) == direction
+    assert parse_key("e\N{COMBINING ACUTE ACCENT}", KEYS["bepo"]) == "up"
+    assert parse_key("E\N{COMBINING ACUTE ACCENT}", KEYS["bepo"]) == "up"
+    for reply in ("", "e", "éé", "up", "w", None, 1, b"u", ["u"], "u" + " " * 8):
+        assert parse_key(reply, KEYS["bepo"]) is None, reply
+
+
+def test_games_and_their_text_are_the_same_in_every_version():
+    board = played(4, 2048, 7, "LDRU" * 5)
+    assert (board.moves, board.score) == ("LDRU" * 5, 88)
+    board.rows.clear()  # a copy
+    assert repr(board) == f"4x4/2048, seed 7, 20 moves, score 88: ongoing\n{TEXT}"
+    cells = re.findall(r"<td style='background:#\w{6};color:#\w{6};[^']*'>(\d*)</td>", board._repr_html_())
+    assert cells == [text.replace(".", "") for text in TEXT.split()]
+
+
+@given(ANY_BOARD, st.sampled_from(DIRECTIONS))
+def test_a_move_conserves_the_sum_of_the_tiles(board, direction):
+    after, gained = slide_board(board, direction)
+    assert sum(map(sum, after)) == sum(map(sum, board))
+    assert [len(row) for row in after] == [len(board)] * len(board)
+    num_merges = sum(row.count(0) for row in after) - sum(row.count(0) for row in board)
+    assert 0 <= 4 * num_merges <= gained
+
+
+@given(ANY_BOARD, st.sampled_from(DIRECTIONS))
+def test_moves_commute_with_rotations_and_reflections(board, direction):
+    turn = dict(zip(("up", "right", "down", "left"), ("right", "down", "left", "up"), strict=True))
+    mirror = {"left": "right", "right": "left", "up": "up", "down": "down"}
+
+    def rotated(rows):
+        return list(zip(*rows[::-1], strict=True))
+
+    def mirrored(rows):
+        return [row[::-1] for row in rows]
+
+    after, gained = slide_board(board, direction)
+    assert slide_board(rotated(board), turn[direction]) == (rotated(after), gained)
+    assert slide_board(mirrored(board), mirror[direction]) == (mirrored(after), gained)
+
+
+@given(SIZES, SEEDS, MOVES)
+def test_one_tile_comes_with_each_move_that_changes_something_and_none_with_others(size, seed, moves):
+    board = GameBoard(size, 2**20, seed, patience=10**6)
+    for letter in moves:
+        if board.state != "ongoing":
+            break
+        direction = DIRECTION_BY_LETTER[letter]
+        pushed, gained = slide_board(board.rows, direction)
+        before, score = board.rows, board.score
+        is_legal = direction in board.legal_moves()
+        assert board.move(direction) == is_legal
+        assert board.score == score + gained
+        new = [
+            (was, tile) for old, row in zip(pushed, board.rows, strict=True)
+            for was, tile in zip(old, row, strict=True) if was != tile
+        ]  # fmt: skip
+        assert new in ([(0, 2)], [(0, 4)]) if is_legal else board.rows == before
+        assert board.largest == max(map(max, board.rows))
+    assert board.state == ("ongoing" if has_move(board.rows) else "failed")
+
+
+@given(SIZES, SEEDS, MOVES, st.sampled_from(DIRECTIONS), st.integers(1, 5))
+def test_moves_that_change_nothing_leave_the_tiles_to_come_as_they_were(size, seed, moves, direction, idle):
+    games = [played(size, 2**20, seed, moves) for _ in range(2)]
+    if games[0].state == "ongoing" and direction not in games[0].legal_moves():
+        for _ in range(idle):
+            assert not games[1].move(direction)
+    for game in games:
+        play_along(game, "LURD" * 3)
+    assert (games[0].rows, games[0].score) == (games[1].rows, games[1].score)
+
+
+@given(SIZES, st.sampled_from([16, 64, 2048]), SEEDS, MOVES, st.booleans(), st.floats(0, 1))
+def test_a_replay_of_every_beginning_of_a_game_is_exact(size, target, seed, moves, play_on, probability):
+    settings = {"four_probability": probability, "patience": 5, "play_on": play_on}
+    board = GameBoard(size, target, seed, **settings)
+    positions = [(board.rows, board.score, board.state, board.num_idle)]
+    for letter in moves:
+        if board.state == "ongoing":
+            board.move(DIRECTION_BY_LETTER[letter])
+            positions.append((board.rows, board.score, board.state, board.num_idle))
+    assert board.moves == moves[: len(board.moves)]
+    for length, position in enumerate(positions):
+        again = replay(board.kind, seed, board.moves[:length], **settings)
+        assert (again.rows, again.score, again.state, again.num_idle) == position
+
+
+def test_the_table_of_rows_never_grows_beyond_its_bound():
+    table = SlideTable(8)
+    rng = random.Random(0)
+    sizes = []
+    for _ in range(CACHED_ROWS + 100):
+        row = bytes(rng.randint(1, 60) for _ in range(8))
+        table[row]
+        sizes.append(len(table))
+    assert max(sizes) == CACHED_ROWS and sizes[-1] < CACHED_ROWS
+    assert table[b"\1\1\2"] == b"\2\2" + bytes(6)  # right, also after it was emptied

@@ -1,0 +1,168 @@
+"""Replays, tables and the live figure of 2048: real widgets, a real kernel."""
+
+import base64
+import json
+import random
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from rlnb.game_2048 import display as display_2048
+from rlnb.game_2048.baselines import BaselineResult
+from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, GameBoard, replay
+from rlnb.game_2048.display import (
+    LiveStrategies,
+    draw_strategies,
+    make_replay,
+    show_baselines,
+    show_strategies,
+    show_strategy_rewards,
+)
+from rlnb.game_2048.play import BoardRules, StrategyGame
+from rlnb.game_2048.reward import StrategyResult
+from rlnb.run.metrics import METRICS
+
+RULES = BoardRules()
+PLAY_ON = BoardRules(keys=KEYS["wasd"], play_on=True)
+HOSTILE = "def strategy(board):\n    return '<script>alert(1)</script>\udc80'"
+
+
+def play(kind="4x4/2048", seed=1, *, ending="", error="", num_moves=10**6, rules=RULES) -> StrategyGame:
+    """Play random keys."""
+    board_kind = BoardKind.parse(kind)
+    board = GameBoard(board_kind.size, board_kind.target, seed, **rules.options)
+    draw = random.Random(seed)
+    while board.state == "ongoing" and len(board.moves) < num_moves:
+        board.move(draw.choice(DIRECTIONS))
+    how = ending or board.state
+    return StrategyGame(board_kind, seed, how, board.largest, board.score, board.moves, error, 0.1)
+
+
+def game(seed: int, largest: int = 2048, ending: str = "success") -> StrategyGame:
+    return StrategyGame(BoardKind(4, 2048), seed, ending, largest, 0, "L", "", 0.1)
+
+
+def strategy(code, *games, reason="", progress_of_random_play=0.5) -> StrategyResult:
+    problem = "no_function" if reason else ""
+    return StrategyResult(code, problem, reason, games, (progress_of_random_play,) * max(1, len(games)))
+
+
+def decode(cells: str, size: int) -> list[list[int]]:
+    tiles = [2**exponent if (exponent := ord(character) - 48) else 0 for character in cells]
+    return [tiles[start : start + size] for start in range(0, size * size, size)]
+
+
+@pytest.mark.parametrize("kind", ["2x2/8", "4x4/2048", "6x6/64"])
+def test_every_frame_is_the_engines_position_after_so_many_moves(kind):
+    played = play(kind, seed=3)
+    widget = make_replay(played, RULES)
+    assert widget.moves == list(range(len(played.moves) + 1))
+    for step, cells in enumerate(widget.cells):
+        board = replay(played.kind, 3, played.moves[:step])
+        assert decode(cells, played.kind.size) == board.rows
+        facts = [widget.facts[name][step] for name in ("Score", "Largest")]
+        assert facts == [str(board.score), str(board.largest)]
+        tiles, spawned = [tile for row in board.rows for tile in row], widget.last[step]
+        assert [widget.symbols[cell][0] for cell in cells] == [str(tile or "") for tile in tiles]
+        assert (spawned == -1) == (step == 0 or cells == widget.cells[step - 1])
+        assert spawned == -1 or tiles[spawned] in (2, 4)
+    names = {" ": "–", "U": "↑ é", "D": "↓ u", "L": "← a", "R": "→ i"}
+    assert widget.facts["Key"] == [names[letter] for letter in f" {played.moves}"]
+
+
+def test_a_long_game_keeps_its_first_and_last_position_and_even_steps_between():
+    played = play("6x6/2048", 2, rules=PLAY_ON)
+    widget = make_replay(played, PLAY_ON)
+    assert len(played.moves) > display_2048.LONGEST_REPLAY == len(widget.cells)
+    assert (widget.moves[0], widget.moves[-1]) == (0, len(played.moves))
+    gaps = {after - before for before, after in zip(widget.moves, widget.moves[1:], strict=False)}
+    assert max(gaps) - min(gaps) <= 1
+    assert len(json.dumps(widget.get_state())) < 250_000
+    with pytest.raises(ValueError, match="^the moves lead to score .* give the rules that it was played by$"):
+        make_replay(played, RULES)
+
+
+def test_equal_strategies_are_one_row_with_the_wilson_interval_of_their_games():
+    games = [game(seed) for seed in range(8)] + [game(8, 256, "failed"), game(9, 64, "failed")]
+    games.append(game(10, 2, "sandbox_error"))
+    twice = [strategy("def a(): ...", *games)] * 2
+    refused = strategy(None, reason="no function named strategy")
+    table = show_strategies([refused, strategy("def b(): ...", game(1, 4, "stuck")), *twice])
+    assert table.rows == [
+        ["def a(): ...\n", "2", "4x4/2048", "8 of 10", "0.800 (0.490 to 0.943)", "2048, 2048", "0.427"]
+        + ["success 8, failed 2, sandbox error 1"],
+        ["def b(): ...\n", "1", "4x4/2048", "0 of 1", "0.000 (0.000 to 0.793)", "4, 4", "-1.000", "stuck 1"],
+        ["(no code)\n", "1", *["–"] * 4, "-1.200", "no function named strategy"],
+    ]
+    assert len(show_strategies([refused, *twice], limit=1).rows) == 1
+    assert show_strategies([]).rows == []
+
+
+def test_hostile_code_is_escaped_and_does_not_end_the_notebook(presets):
+    results = [strategy(HOSTILE, reason="<b>\udc80")]
+    for table in (show_strategies(results), show_strategy_rewards(results, presets)):
+        html = table._repr_html_()
+        assert "<script>" not in html and "<b>" not in html
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;\\udc80" in html
+        (html + repr(table)).encode()
+    assert table.headers[-2:] == ["requirements", "graded"] and table.rows[0][-2:] == ["-3", "-1.2"]
+
+
+def test_baselines_have_a_line_each_and_a_column_a_board():
+    entries = [
+        BaselineResult("4x4/2048", "random", 4096, 0.0, 0.0, 0.0009, 0.0, 128, 115),
+        BaselineResult("6x6/2048", "cycle LDRD", 400, 0.974, 0.95, 0.98, 0.026, 2048, 1100),
+    ]
+    table = show_baselines(entries)
+    assert table.headers == ["baseline", "4x4/2048", "6x6/2048"]
+    assert table.rows == [
+        ["random", "0.000 (0.000 to 0.001); 128", "–"],
+        ["cycle LDRD", "–", "0.974 (0.950 to 0.980); 2048; stuck 0.026"],
+    ]
+
+
+def test_the_live_figure_leaves_out_what_was_not_measured(tmp_path, monkeypatch):
+    rows = [
+        {"step": 0, "heldout/strategy/skill": 0.1, "heldout/strategy/greedy_skill": 0.2},
+        {"step": 1, "strategy/score": -1.0, "strategy/skill": None, "strategy/no_code_share": 1.0},
+        {"step": 2, "strategy/score": 0.5, "strategy/skill": 0.5, "strategy/success_share": 1.0},
+    ]
+    left, right = draw_strategies(rows, max_steps=10).axes
+    lines = {line.get_label(): line.get_xydata().tolist() for line in left.lines}
+    assert lines["mean graded reward"] == [[1, -1], [2, -0.25]]
+    assert lines["skill of honest completions"] == [[2, 0.5]]
+    assert lines["held out: skill"] == [[0, 0.1]]
+    assert lines["held out: skill of the greedy one"] == [[0, 0.2]]
+    assert "held out: graded reward" not in lines
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["success", "no code"]
+    LiveStrategies(tmp_path).update(0, 5)  # an empty run
+    names = {f"strategy/{ending}_share" for ending in display_2048.ENDING_COLOURS}
+    assert names | set(rows[0]) - {"step"} <= METRICS.keys()
+
+
+NOTEBOOK = """
+from rlnb.game_2048.display import show_replay
+from rlnb.game_2048.board import GameBoard
+from rlnb.game_2048.play import BoardRules, StrategyGame
+board = GameBoard(4, 2048, 1)
+while board.state == "ongoing":
+    board.move(board.legal_moves()[0])
+game = StrategyGame(board.kind, 1, board.state, board.largest, board.score, board.moves, "", 0.0)
+show_replay(game, BoardRules())
+"""
+
+
+def test_a_saved_notebook_holds_the_widget_its_words_and_a_picture(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")  # the picture does not depend on the notebook's backend
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK)])
+    resources = {"metadata": {"path": "."}}
+    NotebookClient(notebook, kernel_name="python3", timeout=120, resources=resources).execute()
+    outputs = notebook.cells[0].outputs
+    assert [output.output_type for output in outputs] == ["display_data", "display_data"]
+    widget, picture = (output.data for output in outputs)
+    assert set(widget) == {"application/vnd.jupyter.widget-view+json", "text/plain"}
+    assert widget["text/plain"].startswith("2048 on 4x4/2048, seed 1: no move was left; ")
+    assert base64.b64decode(picture["image/png"]).startswith(b"\x89PNG")
+    assert picture["text/plain"].startswith(widget["text/plain"] + ". Boards after 0, ")
+    assert outputs[1].metadata["image/png"]["alt"] == picture["text/plain"]

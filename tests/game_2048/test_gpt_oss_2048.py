@@ -1,0 +1,87 @@
+"""The parameters of 2048: the published settings to the letter, deviations with reasons, refusals."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlnb.errors import ParamsError
+from rlnb.machine import Machine
+from rlnb.params import check_machine, load_params
+
+PROFILES = Path(__file__).parents[2] / "params" / "gpt_oss_2048"
+CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
+
+
+def load(profile="default", **sections):
+    return load_params("gpt_oss_2048", profile=profile, overrides=sections, environ={})
+
+
+def refused(**sections) -> str:
+    with pytest.raises(ParamsError) as raised:
+        load(**sections)
+    return str(raised.value)
+
+
+def test_the_defaults_are_the_requirement():
+    params = load()
+    model, training = params.model, params.training
+    assert (model.id, model.load_in_4bit, model.offload_embedding) == ("unsloth/gpt-oss-20b", True, True)
+    assert (model.lora_rank, model.lora_alpha, model.max_seq_length) == (4, 8, 768)
+    assert (training.learning_rate, training.lr_scheduler, training.warmup_ratio) == (5e-5, "linear", 0.1)
+    assert (training.optim, training.max_steps, training.save_steps) == ("adamw_8bit", 1000, 100)
+    assert (training.max_completion_length, training.num_generations) == (200, 2)
+    assert training.gradient_accumulation_steps == 4
+    assert (params.board.kinds, params.board.keys, params.board.play_on) == (("6x6/2048",), "bepo", False)
+    assert (params.reward.preset, params.reward.num_boards) == ("requirements", 1)
+    assert params.prompt.preset == "board" and params.sandbox.timeout_seconds == 5.0
+
+
+@pytest.mark.parametrize("profile", ["cpu", "tiny", "v100", "a100", "h100", "gb10"])
+def test_every_other_profile_is_graded(profile):
+    assert load(profile).reward.preset == "graded"
+
+
+@pytest.mark.parametrize("profile", ["h100", "gb10"])
+def test_the_large_gpus_deviate_as_the_measurements_advise_and_say_why(profile):
+    params = load(profile)
+    assert params.training.num_generations == 8 and params.training.max_completion_length >= 512
+    assert params.model.load_in_4bit is (profile != "h100")
+    lines = (PROFILES / f"{profile}.yaml").read_text().splitlines()
+    for name in ("num_generations", "max_completion_length"):
+        (line,) = [line for line in lines if line.strip().startswith(name)]
+        assert "#" in line
+
+
+def test_boards_that_do_not_exist_are_refused():
+    for kind, reason in (
+        ("9x9/2048", "holds '9x9/2048': size 9 is not in 2 to 8"),
+        ("4x5/2048", "holds '4x5/2048': '4x5/2048' is not a board; write 4x4/2048 for 4 rows of 4"),
+        ("4x4", "holds '4x4': '4x4' is not a board; write 4x4/2048"),
+        ("4x4/2047", "holds '4x4/2047': target 2047 is not a power of two of at least 8"),
+        ("", "holds '': '' is not a board; write 4x4/2048"),
+    ):
+        assert reason in refused(board={"kinds": [kind]})
+
+
+def test_contradictions_are_refused_before_any_model_loads():
+    said = refused(training={"max_completion_length": 768})
+    assert said == (
+        "parameters cell: training.max_completion_length = 768 leaves no room for a prompt in "
+        "model.max_seq_length = 768; write a smaller one, or a larger model.max_seq_length"
+    )
+    assert "write at most sandbox.board_cpu_seconds" in refused(sandbox={"move_cpu_seconds": 9.0})
+    assert "holds 'gguf', which is none of lora, merged_16bit, mxfp4" in refused(save={"formats": ["gguf"]})
+    assert "names a board twice" in refused(board={"kinds": ["4x4/64", "4x4/64"]})
+    assert "is set together with warmup_steps = 5; write one of them" in refused(training={"warmup_steps": 5})
+
+
+def test_eight_bit_optimizers_are_refused_without_a_gpu():
+    params = load(model={"load_in_4bit": False, "engine": "transformers", "id": "tiny"})
+    with pytest.raises(
+        ParamsError, match=r"training.optim = 'adamw_8bit' needs a CUDA GPU; write adamw_torch"
+    ):
+        check_machine(params, CPU)
+    gpu = replace(CPU, name="h100", accelerator="NVIDIA H100", capability=(9, 0))
+    with pytest.raises(ParamsError, match="training.optim = 'adamw_8bit' needs bitsandbytes"):
+        check_machine(params, gpu)

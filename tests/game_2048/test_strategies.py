@@ -1,0 +1,292 @@
+"""The strategy in a completion: the one that a reader would take, or why there is none."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlnb.game_2048.checks import ALLOWED_MODULES, check_strategy
+from rlnb.game_2048.strategies import Extraction, extract_strategy
+from rlnb.game_2048.suspicions import find_suspicions
+
+CODE = 'def strategy(board):\n    return "a"\n'
+DRAFT = 'def strategy(board):\n    return "é"\n'
+CONSTANT = 'KEY = "u"\n\ndef strategy(board):\n    return KEY\n'
+ALLOWED = ", ".join(ALLOWED_MODULES)
+
+
+def fenced(code, language="python"):
+    return f"```{language}\n{code}```\n"
+
+
+HINTS = "from typing import List\n\ndef strategy(board: List[List[int]]) -> str:\n    return KEYS[0]\n"
+AROUND = f'import random\n\ndef best(board):\n    return KEYS[0]\n\n{HINTS}\nKEYS = "éuai"\n'
+FORMS = {
+    "a fence": (fenced(CODE), CODE),
+    "prose around": (f"Sure!\n{fenced(CODE)}This moves left.", CODE),
+    "type hints, helpers and constants around": (fenced(AROUND), AROUND),
+    "no language": (fenced(CODE, ""), CODE),
+    "another language's name": (fenced(CODE, "text"), CODE),
+    "an unclosed fence": ("```python\n" + CODE, CODE),
+    "an unclosed fence and prose": (f"```python\n{CODE}\nThis moves left.", CODE),
+    "a draft before": (f"First:\n{fenced(DRAFT)}No, left:\n{fenced(CODE)}", CODE),
+    "a demonstration behind, in a block": (fenced(CODE) + fenced("print(strategy([[2, 0]]))\n"), CODE),
+    "a draft that is complete before one that breaks off": (
+        fenced(CODE) + "Or:\n```python\ndef strategy(board):\n    return max(",
+        CODE,
+    ),
+    "a fence that is only talked about": (f"I must write\n```python\nthere.\n\n{fenced(CODE)}", CODE),
+    "a final channel": (
+        f"<|channel|>analysis<|message|>Left?\n{fenced(DRAFT)}<|end|><|start|>assistant"
+        f"<|channel|>final<|message|>{fenced(CODE)}<|return|>",
+        CODE,
+    ),
+    "a final channel without its markers": (
+        f"analysisLeft.\n{fenced(DRAFT)}assistantfinal{fenced(CODE)}",
+        CODE,
+    ),
+    "a draft behind the end of thinking only": (f"<think>\n{fenced(CODE)}</think>\nSee above.", CODE),
+    "an end of thinking": (f"<think>\n{fenced(DRAFT)}</think>\n{CODE}", CODE),
+    "carriage returns": (fenced(CODE).replace("\n", "\r\n"), CODE),
+    "bare code": (CODE, CODE),
+    "bare code in prose": (f"Here it is:\n\n{CONSTANT}\nThat is all.", CONSTANT),
+    "bare code behind a thought of code": (f"import random\nwould be too much.\n\n{CODE}", CODE),
+    "an indented block": (
+        "```python\n    def strategy(board):\n        return 'a'\n```",
+        CODE.replace('"', "'"),
+    ),
+    "a lambda": (fenced("strategy = lambda board: 'a'\n"), "strategy = lambda board: 'a'\n"),
+    "another name for a function": (fenced(f"{CODE}strategy = strategy\n"), f"{CODE}strategy = strategy\n"),
+    "a lambda with hints": ("from typing import Callable\nstrategy: Callable = lambda b: 'a'\n",) * 2,
+    "defaults": ("def strategy(board, depth=2, *, size=4):\n    return 'a'\n",) * 2,
+    "any arguments": ("def strategy(*boards):\n    return 'a'\n",) * 2,
+    "state on the function": (f"{CODE}strategy.turn = 0\n",) * 2,
+    "an import of the future": (f"from __future__ import annotations\n{CODE}", CODE),
+}
+DEMONSTRATIONS = {
+    "an example board": "# Example\nboard = [[0] * 4 for _ in range(4)]\nprint(strategy(board))",
+    "a game": "game = GameBoard(6, 2048)\nwhile game.state() == 1:\n    game.move(strategy(game.board()))",
+    "a main part": 'if __name__ == "__main__":\n    import sys\n    print(strategy([[2]]), file=sys.stderr)',
+    "an endless loop": "while True:\n    strategy([[0]])",
+    "a check": "assert strategy([[2]]) in 'éuai'",
+}
+REFUSED = {
+    "": ("no_code", "The completion is empty."),
+    " \n": ("no_code", "The completion is empty."),
+    "I cannot do this.": ("no_code", "There is no code in it."),
+    "```python\n# To do.\n```": ("no_code", "There is no code in it."),
+    fenced("def move(board):\n    return 'a'\n"): (
+        "no_function", "There is no function `strategy`, only move."),
+    fenced("print('a')\n"): ("no_function", "There is no function `strategy`."),
+    "async " + CODE: ("no_function", "`strategy` is an async function; it is called, and never awaited."),
+    "class Player:\n    def strategy(self, board):\n        return 'a'\n": (
+        "no_function", "`strategy` is a method of the class Player, not a function of its own."),
+    "class strategy:\n    pass\n": ("no_function", "`strategy` is a class, not a function."),
+    "def make():\n    def strategy(board):\n        return 'a'\n    return strategy\n": (
+        "no_function", "`strategy` is defined inside the function make, where it cannot be called."),
+    "strategy = 'a'\n": ("no_function", "`strategy` is a value, not a function."),
+    "def strategy():\n    return 'a'\n": (
+        "no_function", "`strategy` takes no argument; it is called with the board."),
+    "strategy = lambda: 'a'\n": ("no_function", "`strategy` takes no argument; it is called with the board."),
+    "def strategy(board, score):\n    return 'a'\n": (
+        "no_function", "`strategy` needs board, score; it is called with the board alone."),
+    "def strategy(board, *, score):\n    return 'a'\n": (
+        "no_function", "`strategy` needs board, score; it is called with the board alone."),
+    "def strategy(board):\n    x = 1\n    return max(": (
+        "syntax_error", "Line 3 is not Python: '(' was never closed."),
+    "```python\ndef strategy(board):\n    x = 1\n    return max(": (
+        "syntax_error", "Line 3 is not Python: '(' was never closed."),
+    f"{CODE}\ndef helper(row):\n    return [x for": (
+        "syntax_error", "Line 5 is not Python: '[' was never closed."),
+    "def strategy(board):\n    x = 1\nreturn 'a'\n": (
+        "syntax_error", "Line 3 is not Python: 'return' outside function."),
+    "def strategy(board):\n    return '\ud800'\n": (
+        "syntax_error", "It has characters that no program can have."),
+    "def strategy(board):\n    return " + "-" * 9000 + "1\n": ("syntax_error", "It is nested too deeply."),
+    fenced(CODE + "x = 1\n" * 4000): ("syntax_error", "It is longer than 16384 characters."),
+    fenced(f"import os\n{CODE}"): ("forbidden", f"Line 1 imports os, which is not among {ALLOWED}."),
+}  # fmt: skip
+FORBIDDEN = {
+    "import os.path": f"Line 1 imports os.path, which is not among {ALLOWED}.",
+    "def f():\n    import numpy as np": f"Line 2 imports numpy, which is not among {ALLOWED}.",
+    "from os import path": f"Line 1 imports os, which is not among {ALLOWED}.",
+    "from . import x": f"Line 1 imports ., which is not among {ALLOWED}.",
+    "import importlib": f"Line 1 imports importlib, which is not among {ALLOWED}.",
+    "from random import *": "Line 1 imports everything from random; name what is needed.",
+    "from random import _os": "Line 1 imports _os from random, which no strategy needs.",
+    "from typing import sys": "Line 1 imports sys from typing, which no strategy needs.",
+    "import dataclasses as d\nd.keyword": "Line 2 uses dataclasses.keyword, which no strategy needs.",
+    "random.SystemRandom()": "Line 1 uses random.SystemRandom, which no strategy needs.",
+    "import operator\noperator.attrgetter('a')": "Line 2 uses operator.attrgetter, which no strategy needs.",
+    "random.choice = max": "Line 1 changes random.choice, which is not the program's own.",
+    "x = random\nx._os": "Line 2 reads the attribute _os, which reaches out of the program.",
+    "().__class__": "Line 1 reads the attribute __class__, which reaches out of the program.",
+    "max.__globals__": "Line 1 reads the attribute __globals__, which reaches out of the program.",
+    "f'{max.__self__}'": "Line 1 reads the attribute __self__, which reaches out of the program.",
+    "g.gi_frame": "Line 1 reads the attribute gi_frame, which reaches out of the program.",
+    "e.tb_next": "Line 1 reads the attribute tb_next, which reaches out of the program.",
+    "match x:\n    case object(__class__=c): pass": (
+        "Line 2 reads the attribute __class__, which reaches out of the program."),
+    "'{0.__class__}'.format(1)": (
+        "Line 1 has __class__ in a text, which names what reaches out of the program."),
+    "__builtins__": "Line 1 uses the name __builtins__, which reaches out of the program.",
+    "__import__('math')": "Line 1 uses the name __import__, which reaches out of the program.",
+    "x = 1\nglobals()": "Line 2 uses globals, which no strategy needs.",
+    "run = eval": "Line 1 uses eval, which no strategy needs.",
+    "if 0: open = 1\nopen('x')": "Line 2 uses open, which no strategy needs.",
+    "getattr(max, 'a' + 'b')": "Line 1 uses getattr, which no strategy needs.",
+    "g = getattr": "Line 1 uses getattr, which no strategy needs.",
+    "('{0.__glo' + 'bals__}').format(max)": (
+        "Line 1 uses format on a text that is not written out, which no strategy needs."),
+    "'{0.__glo' + 'bals__}'.format(max)": (
+        "Line 1 uses format on a text that is not written out, which no strategy needs."),
+    "print('a'.join)\nf = str.format_map": (
+        "Line 2 uses format_map on a text that is not written out, which no strategy needs."),
+    "getattr(max, 'gi_frame')": "Line 1 uses getattr, which no strategy needs.",
+    "nonlocal x": "Line 1 is not Python: nonlocal declaration not allowed at module level.",
+}  # fmt: skip
+FINE = [
+    "import random, math, itertools, functools, collections, copy, heapq, operator, bisect, typing",
+    "from collections import abc, deque\nimport collections.abc\nfrom collections.abc import Callable",
+    "from functools import lru_cache, reduce\nfrom operator import itemgetter",
+    "import math\nmath.tau_of_tomorrow",
+    "def f(input): return input",
+    "def f(board):\n    open = [board]\n    return open.pop()",
+    "getattr(strategy, 'turn', 0)",
+    "print('{:>4}|{x.real}'.format(2, x=4))\nrow = '{} {}'\nprint(row.format(1, 2))",
+    "class A:\n    def __init__(self): self.__x = super().__init__()\n    def __lt__(self, a): return True",
+    '"""Not __class__ but a word on it."""',
+    "for _ in range(10 ** 6): print(_)",
+    "def strategy(board):\n    board[0][0] = 2048\n    return 'a'",
+]
+KINDS = {
+    "def strategy(board):\n    board[0][0] = 2": ("edits the board",),
+    "def strategy(b):\n    for row in b:\n        row.sort()": ("edits the board",),
+    "def strategy(b):\n    r = b[0]\n    r[1] += 2": ("edits the board",),
+    "def strategy(b):\n    b = [r[:] for r in b]\n    b[0][0] = 2": (),
+    "def strategy(b):\n    c = [r[:] for r in b]\n    c[0][0] = 2": (),
+    "def strategy(b):\n    b += [1]": (),
+    "try: pass\nexcept: pass": ("catches everything",),
+    "try: pass\nexcept (OSError, BaseException): pass": ("catches everything",),
+    "try: pass\nexcept ValueError: pass": (),
+    "n = 0\ndef strategy(b):\n    global n\n    n += 1": ("keeps state between moves",),
+    "def strategy(b, seen=[]): pass": ("keeps state between moves",),
+    "def strategy(b): strategy.n = 1": ("keeps state between moves",),
+    "SEEN = {}\ndef strategy(b): SEEN[1] = 2": ("keeps state between moves",),
+    "K = iter('éuai')\ndef strategy(b): return next(K)": ("keeps state between moves",),
+    "def strategy(b):\n    n = 0\n    def f():\n        nonlocal n": (),
+    "K = {}\ndef strategy(b):\n    K = {}\n    K[1] = 2": (),
+    "import time": ("forbidden name", "reads the clock or seeds random"),
+    "random.seed(1)": ("reads the clock or seeds random",),
+    "random.choice([1])": (),
+    "game.state = 1": ("names the game or its score",),
+    "score = 1\nprint(score)": (),
+    "def f(score): return score": (),
+    "while True: pass": ("loops without end",),
+    "while True: break": (),
+    "10 ** 10 ** 8": ("huge constant",),
+    "x = [0] * 10 ** 9": ("huge constant",),
+    "range(10 ** 12)": ("huge constant",),
+    "best = -10 ** 9": (),
+    "x = '" + "0110" * 300 + "'": ("huge constant",),
+    "eval('1')": ("forbidden name",),
+    "def (": (),
+    "\0": (),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_strategy_is_found_in(form):
+    completion, code = FORMS[form]
+    assert extract_strategy(completion) == Extraction(code, "", "")
+
+
+@pytest.mark.parametrize("form", DEMONSTRATIONS)
+@pytest.mark.parametrize("where", ["before", "behind"])
+def test_a_demonstration_of_the_strategy_is_left_out(form, where):
+    demonstration = DEMONSTRATIONS[form]
+    parts = [demonstration, CODE] if where == "before" else [CODE, demonstration]
+    extraction = extract_strategy(fenced("\n".join(parts) + "\n"))
+    code = CODE if where == "behind" or "#" not in demonstration else "# Example\n\n" + CODE
+    assert (extraction.problem, extraction.code.strip()) == ("", code.replace("\n\n", "\n").strip())
+
+
+def test_statements_of_a_line_stay_or_go_together():
+    code = "n = 1; print(\n  n)\ndef strategy(board): return 'éu'[n]\nprint(n); m = 2\n"
+    assert extract_strategy(code).code == "n = 1; print(\n  n)\ndef strategy(board): return 'éu'[n]\n"
+
+
+@pytest.mark.parametrize("completion", REFUSED, ids=range(len(REFUSED)))
+def test_a_refusal_says_why(completion):
+    extraction = extract_strategy(completion)
+    assert (extraction.problem, extraction.reason) == REFUSED[completion]
+    assert (extraction.code is None) == (extraction.problem == "no_code")
+
+
+@pytest.mark.parametrize(
+    ("completion", "code"),
+    [
+        ("\n    return 'a'\n```", "def strategy(board):\n    return 'a'\n"),
+        ("\n    return 'a'\n\nIt moves left.", "def strategy(board):\n    return 'a'\n"),
+        (f"\nSure.\n{fenced(CODE)}", CODE),
+        (f"\n{fenced(CODE)}", CODE),
+    ],
+)
+def test_a_prefilled_answer_continues_or_starts_over(completion, code):
+    prefix = "```python\ndef strategy(board):"
+    assert extract_strategy(completion, prefix=prefix) == Extraction(code, "", "")
+
+
+@pytest.mark.parametrize("code", FORBIDDEN)
+def test_a_forbidden_program_is_refused_with_the_line_and_the_reason(code):
+    assert check_strategy(code) == FORBIDDEN[code]
+
+
+@pytest.mark.parametrize("code", FINE)
+def test_an_honest_program_is_not_refused(code):
+    assert check_strategy(code) == ""
+
+
+@pytest.mark.parametrize("code", KINDS, ids=range(len(KINDS)))
+def test_the_monitor_sees(code):
+    assert find_suspicions(code) == KINDS[code]
+
+
+PIECES = [
+    "```", "```python", "~~~", "def strategy(board):", "async def strategy", "strategy = ", "    return 'a'",
+    "\n", "\n", " ", "\t", "(", "[", "{", "'", '"""', "@a\n", "lambda x: ", "import os", "x = 1; ",
+    "assistantfinal", "</think>", "<|channel|>final<|message|>", "class A:\n", "if __name__ == '__main__':",
+    "é", "\0", "\ud800", "\r", "\f", "\\", "__class__", "board[0] = ", "global n", "match x:\n    case ",
+    "f'{x!r:>{", "#", "return", "yield", "del ", "*",
+]  # fmt: skip
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=6), max_size=40), st.booleans())
+def test_any_text_is_read_without_an_error(pieces, is_begun):
+    text = "".join(pieces)
+    extraction = extract_strategy(text, prefix="```python\ndef strategy(board):" if is_begun else "")
+    find_suspicions(text)
+    assert isinstance(check_strategy(text), str)
+    assert (extraction.problem == "") == (extraction.reason == "")
+    if extraction.problem in ("", "forbidden"):
+        assert bool(check_strategy(extraction.code)) == (extraction.problem == "forbidden")
+        assert extract_strategy(fenced(extraction.code)).code == extraction.code or "`" in extraction.code
+
+
+HOSTILE = [
+    "@a\n", "(\n", "a;", "```\n", "```python\n@a\n", "x = \\\n", "def strategy(b):\n x y\n", "strategy=",
+    "lambda x=", "[", "-", "assistantfinal", "<|a", " ", "a=b c\n", "````markdown\n", "\0", "\ud800", "'''\n",
+    "```python\nstrategy = (\n```\n", "'__a__' ", "class A:\n def strategy(s): pass\n", "board[0]=", "f(",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+@pytest.mark.parametrize("size", [2**16, 10**6])
+def test_no_text_takes_long_to_read(unit, size):
+    text = (unit * (size // len(unit) + 1))[:size]
+    started = time.process_time()
+    extraction = extract_strategy(text, prefix="```python\ndef strategy(board):")
+    find_suspicions(extraction.code or "")
+    assert time.process_time() - started < 2

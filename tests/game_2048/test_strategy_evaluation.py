@@ -1,0 +1,248 @@
+"""Held-out play: measures, intervals, other players, and the comparison of two runs from their files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlnb import cli
+from rlnb.errors import ParamsError
+from rlnb.game_2048.board import BoardKind, replay
+from rlnb.game_2048.comparison import (
+    JudgedCompletion,
+    compare_runs,
+    compare_strategies,
+    describe_strategies,
+    measure_strategies,
+    read_strategies,
+    score_matrices,
+    to_comparisons,
+)
+from rlnb.game_2048.display import show_players, show_strategy_comparison
+from rlnb.game_2048.evaluation import (
+    StrategyEvaluation,
+    player_metrics,
+    save_strategies,
+    strategy_heldout_metrics,
+)
+from rlnb.game_2048.params import SECRET_FILE, GptOss2048Params
+from rlnb.game_2048.play import StrategyGame
+from rlnb.game_2048.prompts import fence_strategy
+from rlnb.game_2048.reward import StrategyResult
+from rlnb.params import load_params
+from rlnb.policy import load_policy
+from rlnb.run.metrics import METRICS
+from rlnb.statistics import bootstrap_two_way
+
+SMALL, LARGE = BoardKind(3, 64), BoardKind(4, 256)
+GREEDY = fence_strategy("    return max(legal_moves(board), key=lambda key: merged(board, key))")
+WORST = fence_strategy("    return min(legal_moves(board), key=lambda key: merged(board, key))")
+BAD = fence_strategy("    return None")
+
+
+def make_params(run: Path, **board: str) -> GptOss2048Params:
+    overrides = {"output_dir": str(run), "board": board}
+    overrides["evaluation"] = {"num_boards": 6, "num_greedy_boards": 10, "num_samples": 3}
+    overrides["model"] = {"engine": "transformers", "dtype": "float32", "attention": "sdpa"}
+    return load_params("gpt_oss_2048", profile="tiny", overrides=overrides, environ={})
+
+
+def judge(evaluate: StrategyEvaluation, *completions: str, greedy=False) -> list[JudgedCompletion]:
+    return [
+        judged for kind in evaluate.kinds for judged in evaluate.judge(completions, "", kind, greedy=greedy)
+    ]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A directory of runs, whose boards are the same whenever these tests run."""
+    root = tmp_path_factory.mktemp("runs")
+    for name, digits in (("first", "5e"), ("other", "6f")):
+        (root / name).mkdir()
+        (root / name / SECRET_FILE).write_text(digits * 32)
+    return root
+
+
+@pytest.fixture(scope="module")
+def evaluate(root, sandbox):
+    return StrategyEvaluation.from_params(make_params(root / "first"), sandbox)
+
+
+@pytest.fixture(scope="module")
+def runs(root, sandbox):
+    """{name: judged}, each saved as results.json: "second" plays the boards of "first", "other" its own."""
+    saved = {}
+    for name, board, completions in (
+        ("first", {}, [WORST, BAD]),
+        ("second", {"same_as": str(root / "first")}, [GREEDY]),
+        ("other", {}, [GREEDY]),
+    ):
+        params = make_params(root / name, **board)
+        evaluation = StrategyEvaluation.from_params(params, sandbox)
+        saved[name] = judge(evaluation, *completions) + judge(evaluation, completions[-1], greedy=True)
+        save_strategies(root / name / "results.json", params, {"before": [], "after": saved[name]})
+    return saved
+
+
+def test_the_intervals_resample_boards_as_well_as_completions():
+    generator = np.random.default_rng(0)
+    boards = generator.normal(0.02, 0.1, size=12)
+    few, many = (bootstrap_two_way([np.tile(boards, (count, 1))]) for count in (1, 48))
+    assert few.value == pytest.approx(many.value) == pytest.approx(boards.mean())
+    assert many.high - many.low == pytest.approx(few.high - few.low, rel=0.1)  # copies are one sample
+    shifted = bootstrap_two_way([boards[None] + 0.5], [boards[None]])  # a difference on the same boards
+    assert (shifted.low, shifted.high) == (pytest.approx(0.5), pytest.approx(0.5))
+    independent = generator.normal(0.0, 1.0, size=(400, 1))
+    estimate = bootstrap_two_way([independent])
+    assert estimate.high - estimate.low == pytest.approx(2 * 1.96 * independent.std() / 20, rel=0.1)
+    assert bootstrap_two_way([np.zeros((2, 3)), np.ones((5, 40))]).value == 0.5  # kinds weigh the same
+    with pytest.raises(ValueError, match="^scores must be matrices of completions and boards, with at least"):
+        bootstrap_two_way([np.zeros((0, 3))])
+    with pytest.raises(ValueError, match="^scores and minus must be of the same boards$"):
+        bootstrap_two_way([np.zeros((1, 3))], [np.zeros((1, 2))])
+
+
+def by_measure(before, after):
+    return {row.measure: row for row in compare_strategies(before, after)}
+
+
+def test_skill_is_the_score_of_the_honest_completions(evaluate):
+    mixed = judge(evaluate, GREEDY, BAD)
+    measured, alone = measure_strategies(mixed), measure_strategies(judge(evaluate, GREEDY))
+    assert measured["skill"].value == pytest.approx(alone["score"].value) and measured["skill"].value > 0
+    assert measured["score"].value == pytest.approx((alone["score"].value - 1.1) / 2)
+    shapes = {kind: matrix.shape for kind, matrix in score_matrices(mixed, greedy=False).items()}
+    assert shapes == {SMALL: (2, 6), LARGE: (2, 6)}
+
+
+def test_before_and_after_are_compared_on_the_same_boards(evaluate):
+    before, after = judge(evaluate, WORST, BAD), judge(evaluate, GREEDY)
+    rows = by_measure(before, after)
+    assert rows["skill"].difference.low > 0 and rows["skill"].num_boards == 12
+    assert (rows["honest_share"].before, rows["honest_share"].after) == (0.5, 1.0)
+    assert rows["honest_share"].difference is None and rows["greedy_skill"].difference is None
+    assert [row.measure for row in to_comparisons(list(rows.values()))] == ["score", "skill"]
+    assert len(show_strategy_comparison(list(rows.values())).rows) == 8
+    assert compare_strategies([], after) == []
+
+
+def test_skill_is_compared_on_the_boards_where_some_completion_was_honest_both_times(evaluate):
+    before = [c for c in judge(evaluate, WORST, BAD) if c.kind == SMALL or c.completion == BAD]
+    after = judge(evaluate, GREEDY)
+    rows = by_measure(before, after)
+    assert (rows["skill"].boards, rows["score"].boards) == ("3x3/64", "")
+    alone = [completion for completion in after if completion.kind == SMALL]
+    assert rows["skill"].after.value == measure_strategies(alone)["skill"].value
+
+
+def test_without_an_honest_completion_there_is_no_skill(evaluate):
+    bad = judge(evaluate, BAD, "no code at all")
+    metrics = strategy_heldout_metrics(bad)
+    assert "heldout/strategy/skill" not in metrics and metrics["heldout/strategy/valid_share"] == 0.0
+    assert metrics.keys() <= METRICS.keys()
+    row = by_measure(bad, bad)["skill"]
+    assert (row.before, row.after, row.difference, row.boards) == (None, None, None, "")
+    assert describe_strategies([row]) == "skill: none / none"
+
+
+def test_a_game_in_which_the_sandbox_failed_leaves_its_completion_out_and_shows_a_dash():
+    failed = StrategyGame(SMALL, 1, "sandbox_error", 2, 0, "", "lost", 0.0)
+    lost = JudgedCompletion(SMALL, True, "", StrategyResult("code", "", "", (failed,), (0.5,)))
+    assert measure_strategies([lost]) == {}
+    assert "–" in repr(show_players({"model": [lost]}))
+
+
+def test_other_players_rank_as_known(evaluate):
+    players = evaluate.play_others()
+    metrics = player_metrics(players)
+    assert metrics.keys() == {"heldout/players/corner", "heldout/players/greedy_merge"}
+    assert metrics.keys() <= METRICS.keys() and all(score > 0 for score in metrics.values())
+    assert all(len(judged.result.games) == 10 for player in players.values() for judged in player)
+
+
+def test_the_best_of_the_samples_is_measured_on_boards_that_it_was_not_picked_on(evaluate):
+    best = evaluate.pick_best(judge(evaluate, BAD, WORST, GREEDY))
+    assert [judged.completion for judged in best] == [GREEDY] * 2
+    assert all(judged.greedy and len(judged.result.games) == 10 for judged in best)
+    greedy, sampled = (set(evaluate.board_seeds(SMALL, greedy=greedy)) for greedy in (True, False))
+    assert (len(greedy), len(sampled)) == (10, 6) and not greedy & sampled
+
+
+def test_an_evaluation_is_the_same_again_and_its_file_rebuilds_the_games(evaluate, tmp_path):
+    params = evaluate.params
+    policy = load_policy(params.model, max_seq_length=2048)
+    progress = []
+    first = evaluate(policy, progress=lambda done, total: progress.append((done, total)))
+    assert [judged.completion for judged in first] == [judged.completion for judged in evaluate(policy)]
+    assert progress[-1] == (8, 8) and sum(judged.greedy for judged in first) == 2
+    path = tmp_path / "results.json"
+    save_strategies(path, params, {"before": first + judge(evaluate, GREEDY), "after": []})
+    saved = json.loads(path.read_text())
+    record = saved["completions"]["before"][-1]
+    seed, ending, largest, moves = record["games"][0]
+    board = replay(BoardKind.parse(record["board"]), seed, moves)
+    assert (board.state, board.largest) == (ending, largest)
+    assert saved["figures"].keys() == {"before"} and saved["comparison"] == []
+    assert len(record["board_scores"]) == len(record["games"])
+
+
+def test_runs_on_the_same_boards_are_compared_from_their_files_as_in_memory(root, runs, capsys):
+    paths = [f"{root}/{name}/results.json" for name in ("first", "second")]
+    rows = compare_runs(*paths)
+    assert rows == compare_strategies(runs["first"], runs["second"])
+    assert cli.main(["compare", *paths]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("score: -") and "; difference +" in lines[0]
+    assert lines[3].startswith("greedy_skill: none / +") and "difference" not in lines[3]
+    assert "honest_share: 0.500 / 1.000" in lines
+
+
+def test_runs_on_different_boards_are_refused_with_the_remedy(root, runs, capsys):
+    first, other = f"{root}/first/results.json", f"{root}/other/results.json"
+    texts = [Path(path).read_text() for path in (first, other)]
+    marks = [json.loads(text)["board_fingerprint"] for text in texts]
+    assert "5e" * 32 not in texts[0] and [len(mark) for mark in marks] == [16, 16]
+    assert cli.main(["compare", first, other]) == 2
+    assert capsys.readouterr().err == (
+        f"rlnb: {first} and {other}: were measured on different boards: board_fingerprint is {marks[0]!r} "
+        f"and {marks[1]!r}; run the second again, in a new directory, with board.same_as={root}/first\n"
+    )
+
+
+def change_file(root: Path, tmp_path: Path, change) -> Path:
+    results = json.loads((root / "first" / "results.json").read_text())
+    change(results)
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    return tmp_path / "results.json"
+
+
+def test_runs_that_measured_differently_are_refused(root, runs, tmp_path):
+    for section, field, value, reason in (
+        ("prompt", "preset", "board", "were asked different questions: prompt.preset is 'api' and 'board'"),
+        ("board", "patience", 9, "played by different rules: board.patience is 64 and 9"),
+        ("evaluation", "num_boards", 7, "different numbers of games: evaluation.num_boards is 6 and 7"),
+    ):
+        path = change_file(root, tmp_path, lambda r: r["params"][section].update({field: value}))  # noqa: B023
+        with pytest.raises(ParamsError) as raised:
+            compare_runs(root / "first" / "results.json", path)
+        assert reason in str(raised.value)
+        assert "run the second again, in a new directory, with" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda results: results.pop("board_fingerprint"),
+        lambda results: results["params"].pop("prompt"),
+        lambda results: results["completions"]["after"][0].update(board="4x4"),
+        lambda results: results["completions"]["after"][0]["games"].pop(),
+        lambda results: results["completions"]["after"][0]["games"][0].__setitem__(2, "many"),
+    ],
+)
+def test_other_files_are_refused(change, root, runs, tmp_path):
+    with pytest.raises(ParamsError, match="is not a result of gpt_oss_2048; name the results.json"):
+        read_strategies(change_file(root, tmp_path, change))
+    path = change_file(root, tmp_path, lambda results: results["completions"].update(after=[]))
+    with pytest.raises(ParamsError, match="holds no held-out games; run with evaluation.enabled = true"):
+        read_strategies(path)

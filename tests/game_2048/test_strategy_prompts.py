@@ -1,0 +1,109 @@
+"""The question for a strategy, and the functions that it may offer."""
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlnb.game_2048 import queries
+from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, slide_board
+from rlnb.game_2048.prompts import HELD_OUT_WORDING, WORDINGS, StrategyQuestion, build_strategy_prompt
+from rlnb.game_2048.queries import QUERIES, make_queries_source
+from rlnb.params import load_params
+from rlnb.policy.builtin import model_directory
+from rlnb.source_code.extraction import extract_code
+
+KIND = BoardKind(5, 8192)
+ROW = [[2, 2, 4, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+BOARDS = st.integers(2, 8).flatmap(
+    lambda size: st.lists(
+        st.lists(st.sampled_from([0, 0, 2, 2, 4, 8, 1024]), min_size=size, max_size=size),
+        min_size=size,
+        max_size=size,
+    )
+)
+
+
+def question(preset="api", *, keys="bepo", wording=0) -> StrategyQuestion:
+    return StrategyQuestion(preset, KIND, KEYS[keys], wording)
+
+
+def build(tokenizer, **prompt):
+    params = load_params("gpt_oss_2048", profile="tiny", overrides={"prompt": prompt}, environ={})
+    return build_strategy_prompt(params, KIND, 0, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model_directory("tiny", tmp_path_factory.mktemp("models")))
+
+
+@pytest.mark.parametrize("preset", ["board", "api"])
+@pytest.mark.parametrize("keys", KEYS)
+def test_the_question_states_board_target_and_what_each_key_does(preset, keys):
+    text = question(preset, keys=keys).text()
+    assert "5x5" in text and "8192" in text
+    assert all(f'"{key}" {direction}' in text for direction, key in KEYS[keys].items())
+    assert all((query in text) == (preset == "api") for query in QUERIES)
+
+
+def test_examples_are_earlier_answers_with_the_chosen_keys():
+    roles = [message["role"] for message in question("api").messages()]
+    assert roles == ["user", "assistant", "user", "assistant", "user"]
+    (message,) = question("board", keys="wasd").messages()
+    assert 'return "w"' in message["content"]
+
+
+def test_the_held_out_wording_is_not_a_trained_one():
+    assert HELD_OUT_WORDING == 2  # prompt.num_wordings is 1 or 2
+    last = [question(wording=index).messages()[-1]["content"] for index in range(3)]
+    assert last == list(WORDINGS) and len(set(last)) == 3
+
+
+def test_a_prefilled_answer_begins_with_the_function_and_is_read_with_its_prefix(tokenizer):
+    prompt = build(tokenizer, prefilled=True, reasoning_effort="")
+    assert prompt.text.endswith(prompt.prefix) and prompt.prefix.endswith("def strategy(board):")
+    code = extract_code('\n    return "a"\n```', prefix=prompt.prefix)
+    assert code == 'def strategy(board):\n    return "a"\n'
+
+
+def test_reasoning_effort_reaches_the_template_which_writes_the_system_message(tokenizer):
+    tokenizer.chat_template = "{{ reasoning_effort }}|{{ messages[0]['role'] }}"
+    prompt = build(tokenizer, prefilled=False, reasoning_effort="low")
+    assert (prompt.text, prompt.prefix) == ("low|user", "")
+
+
+def test_the_offered_functions_answer_about_a_board():
+    assert queries.moved(ROW, "a")[0] == [4, 4, 0, 0]
+    assert queries.merged(ROW, "a") == 4
+    assert queries.moved(ROW, "i")[0] == [0, 0, 4, 4]
+    assert (queries.num_empty(ROW), queries.largest(ROW)) == (13, 4)
+    assert queries.legal_moves(ROW) == ["u", "a", "i"] and not queries.can_move(ROW, "é")
+    with pytest.raises(ValueError, match="^'x' is none of the keys é, u, a, i$"):
+        queries.moved(ROW, "x")
+
+
+@given(BOARDS)
+def test_the_offered_functions_agree_with_the_engine_and_leave_the_board_alone(board):
+    before = [list(row) for row in board]
+    for direction in DIRECTIONS:
+        key = KEYS["bepo"][direction]
+        rows, points = slide_board(board, direction)
+        assert queries.moved(board, key) == [list(row) for row in rows]
+        assert queries.merged(board, key) == points
+        assert queries.can_move(board, key) == (queries.moved(board, key) != board)
+    assert board == before
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_their_source_runs_by_itself_with_any_keys(name):
+    namespace: dict = {}
+    source = make_queries_source(KEYS[name])
+    exec(compile(source, "<queries>", "exec"), namespace)
+    assert not any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(ast.parse(source)))
+    assert namespace["moved"](ROW, KEYS[name]["left"])[0] == [4, 4, 0, 0]
+    assert set(namespace["legal_moves"](ROW)) == {KEYS[name][side] for side in ("down", "left", "right")}
+    assert all(query.split("(")[0] in namespace for query in QUERIES)

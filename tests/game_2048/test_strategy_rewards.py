@@ -1,0 +1,164 @@
+"""Rewards of strategies: the requirement's to the letter, and graded ones that cannot be gamed."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlnb.game_2048.board import KEYS, BoardKind
+from rlnb.game_2048.play import BoardRules, StrategyGame, make_public_seeds
+from rlnb.game_2048.queries import make_queries_source
+from rlnb.game_2048.reward import (
+    ENDING_LEVELS,
+    HONEST_FLOOR,
+    NO_STRATEGY_LEVEL,
+    StrategyReferee,
+    StrategyResult,
+    compute_strategy_metrics,
+    make_strategy_rewards,
+)
+from rlnb.run.metrics import METRICS
+
+KIND = BoardKind(4, 256)
+SEEDS = make_public_seeds("test", num_boards=4)
+RULES = BoardRules(queries=make_queries_source(KEYS["bepo"]), move_cpu_seconds=0.2)
+GREEDY = "return max(legal_moves(board), key=lambda key: merged(board, key))"
+WORST = GREEDY.replace("max", "min", 1)
+RANDOM = "return random.choice('éuai')"
+
+
+def game(ending="failed", largest=128, *, error="", kind=KIND, was_loaded=True) -> StrategyGame:
+    return StrategyGame(kind, 1, ending, largest, 0, "UDLR", error, 0.0, was_loaded)
+
+
+def result(*games: StrategyGame, problem="", baseline=0.5, code="def strategy(board): ...") -> StrategyResult:
+    return StrategyResult(code, problem, "", games, (baseline,) * max(1, len(games)))
+
+
+def answer(body: str) -> str:
+    return f"```python\ndef strategy(board):\n    {body}\n```"
+
+
+@pytest.fixture
+def referee(sandbox):
+    return StrategyReferee(sandbox, RULES, random_games=4)
+
+
+def judge(body: str, referee: StrategyReferee, seeds=SEEDS) -> StrategyResult:
+    return referee.judge([answer(body)], [""], [KIND], [seeds])[0]
+
+
+REQUIREMENTS = [
+    (result(game("success", 256)), [1.0, 1.0, 20.0]),
+    (result(game("failed")), [1.0, 1.0, 2.0]),
+    (result(game("illegal")), [1.0, 1.0, 2.0]),
+    (result(game("stuck")), [1.0, 1.0, -1.0]),
+    (result(game("timeout")), [1.0, 1.0, -1.0]),
+    (result(game("exception")), [1.0, 1.0, -3.0]),
+    (result(game("exception", was_loaded=False)), [-0.5, 1.0, 0.0]),
+    (result(game("exception", error="while loading: forged")), [1.0, 1.0, -3.0]),
+    (result(problem="forbidden"), [-0.5, -20.0, 0.0]),
+    (result(problem="no_code", code=None), [-2.0, -1.0, 0.0]),
+    (result(problem="syntax_error"), [-2.0, -1.0, 0.0]),
+    (result(game("success", 256), game("failed")), [1.0, 1.0, 11.0]),
+    (result(game("success", 256), game("sandbox_error", 2)), [1.0, 1.0, 20.0]),
+]
+
+
+def test_the_rewards_in_the_notebook_are_the_published_ones_and_the_graded_score(presets):
+    names = [function.__name__ for function in presets["requirements"]]
+    assert names == ["function_works", "no_cheating", "strategy_succeeds"]
+    for judged, rewards in REQUIREMENTS:
+        assert [function(judged) for function in presets["requirements"]] == rewards, judged
+        assert [function(judged) for function in presets["graded"]] == [judged.score], judged
+
+
+def test_the_graded_score_is_the_share_of_the_targets_logarithm_above_random_play():
+    assert result(game("failed", 128), baseline=0.5).score == pytest.approx(7 / 8 - 0.5)
+    assert result(game("success", 1024), baseline=0.75).score == pytest.approx(10 / 8 - 0.75)  # not clipped
+    two = result(game("failed", 16), game("failed", 64), baseline=0.5)
+    assert two.score == pytest.approx((0.0 + 0.25) / 2)
+
+
+@given(
+    size=st.integers(2, 8),
+    exponent=st.integers(3, 17),
+    reached=st.integers(1, 20),
+    baseline=st.floats(0.0, 9.0),
+    ending=st.sampled_from(sorted(ENDING_LEVELS)),
+)
+def test_no_honest_loss_scores_less_than_a_dishonest_ending(size, exponent, reached, baseline, ending):
+    kind = BoardKind(size, 2**exponent)
+    honest = result(game("failed", 2**reached, kind=kind), baseline=baseline).score
+    bad = result(game(ending, 2, kind=kind), baseline=baseline).score
+    assert honest >= HONEST_FLOOR > bad > NO_STRATEGY_LEVEL
+
+
+def test_better_strategies_score_more_and_dishonest_ones_less_than_any_honest_one(referee):
+    bodies = [GREEDY, RANDOM, WORST, "return 'a'", "return 1 / 0"]
+    scores = [judge(body, referee).score for body in bodies]
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5
+    worst = judge(WORST, referee)
+    for body in ("return None", "return 'Q'", "while True: pass"):
+        assert judge(body, referee).score < worst.score
+    assert worst.is_honest and judge("return legal_moves(board)[0]", referee).is_valid
+    assert not judge("while True: pass", referee).is_valid
+    many = judge(RANDOM, referee, make_public_seeds("many", num_boards=60)).score
+    assert abs(many) < 0.05  # 60 boards with a spread of 0.09 each: 4 standard errors
+
+
+def test_a_program_is_played_once_for_all_its_copies_and_all_reward_functions(referee, presets):
+    message = [{"role": "assistant", "content": answer(GREEDY)}]  # as TRL writes chats
+    completions = [message, *[answer(GREEDY)] * 2, *[answer("return None")] * 2]
+    columns = {"prefix": [""] * 5, "board": ["4x4/256"] * 5, "seeds": [SEEDS] * 5}
+    functions = make_strategy_rewards(presets["requirements"], referee)
+    logged: dict[str, float] = {}
+    rewards = [
+        function(completions=completions, log_metric=logged.__setitem__, prompts=[""] * 5, **columns)
+        for function in functions
+    ]
+    assert rewards[0] == [1.0] * 5 and rewards[1] == [1.0] * 5
+    assert rewards[2][3:] == [2.0, 2.0] and len(set(rewards[2][:3])) == 1
+    assert referee.failures.num_programs == 2 * len(SEEDS)
+    assert logged["strategy/distinct_programs"] == 2 and logged["strategy/illegal_share"] == 2 / 5
+
+
+def test_if_the_sandbox_failed_every_function_returns_none(referee, presets, monkeypatch):
+    failed = [game("sandbox_error", error="zygote was lost")]
+    monkeypatch.setattr("rlnb.game_2048.reward.play_many", lambda jobs, *_, **__: failed * len(jobs))
+    columns = {"prefix": [""], "board": ["4x4/256"], "seeds": [SEEDS[:1]]}
+    for reward in make_strategy_rewards(presets["requirements"], referee):
+        assert reward(completions=[answer("return 'a'")], **columns) == [None]
+
+
+def test_the_metrics_separate_validity_from_skill_and_all_have_names():
+    refused = result(problem="no_code", code=None)
+    results = [
+        result(game("failed", 128)),
+        result(game("success", 256), code="b"),
+        result(game("illegal", 2), code="c"),
+        refused,
+    ]
+    metrics = dict(compute_strategy_metrics(results))
+    assert metrics["strategy/honest_share"] == 0.5 and metrics["strategy/win_share"] == 0.25
+    assert metrics["strategy/skill"] == pytest.approx((0.375 + 0.5) / 2)
+    assert metrics["strategy/score"] == pytest.approx((0.375 + 0.5 - 1.1 - 1.2) / 4)
+    assert metrics["strategy/distinct_programs"] == 3 and metrics["strategy/illegal_share"] == 0.25
+    assert metrics.keys() <= METRICS.keys()
+    nothing_honest = dict(compute_strategy_metrics([refused]))
+    assert "strategy/skill" not in nothing_honest and not math.isnan(nothing_honest["strategy/score"])
+
+
+def test_a_text_that_breaks_the_parser_is_not_a_program_and_ends_no_training(referee):
+    bodies = ["x = " + "2**" * 1500 + "2\n    return 'a'", "return getattr(board, 0x" + "f" * 5000 + ")"]
+    bodies.append("return " + "lambda b: " * 700 + "1")
+    results = [judge(body, referee) for body in bodies]
+    assert not any(judged.is_honest for judged in results) and results[1].problem == "forbidden"
+
+
+def test_the_monitor_counts_suspicious_programs_by_trait_and_keeps_a_few(referee):
+    bodies = ["board[0][0] = 2048; return 'a'", GREEDY, "return legal_moves(board)[0]"]
+    referee.count_suspicions([judge(body, referee) for body in bodies] * 2)
+    assert referee.suspicious == {"edits the board": 2}
+    assert [len(codes) for codes in referee.examples.values()] == [1]

@@ -1,0 +1,241 @@
+"""What we hang on TRL: exact resume, evaluation that disturbs nothing, stopping on a signal."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import TrainerState
+from trl import GRPOConfig
+
+from rlnb.errors import ParamsError, TrainingDiverged
+from rlnb.grpo import training as grpo
+from rlnb.params.training import TrainingParams, VllmParams
+from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
+from rlnb.run.metrics import METRICS, describe
+from rlnb.run.tracking import read_metrics
+
+SCRIPT = str(Path(__file__).with_name("tiny_run.py"))
+COMPARED = ("loss", "grad_norm", "reward", "entropy", "learning_rate", "completions/mean_length")
+
+
+def run(output_dir: Path, *options: str) -> None:
+    subprocess.run(
+        [sys.executable, SCRIPT, str(output_dir), *options], check=True, capture_output=True, timeout=200
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output_dir = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    run(output_dir)
+    return output_dir
+
+
+def stop_after(output_dir: Path, *options: str, step: int, by: signal.Signals) -> str:
+    """Start a run, send it a signal once a step is through, and return what it said on stderr."""
+    command = [sys.executable, SCRIPT, str(output_dir), "--announce", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == f"step {step}":
+                process.send_signal(by)
+                break
+        return process.communicate(timeout=200)[1]
+
+
+def assert_same_training(first: Path, second: Path) -> None:
+    histories = [json.loads((path / "history.json").read_text()) for path in (first, second)]
+    for name in COMPARED:
+        assert [row[name] for row in histories[0]] == [row[name] for row in histories[1]], name
+    weights = [load_file(path / "adapters" / "adapter_model.safetensors") for path in (first, second)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+
+def test_training_changes_the_adapters_and_learns(uninterrupted: Path) -> None:
+    weights = load_file(uninterrupted / "adapters" / "adapter_model.safetensors")
+    assert any(abs(weight).max() > 0 for name, weight in weights.items() if "lora_B" in name)
+
+
+def test_a_run_stopped_by_a_signal_resumes_to_the_bit(uninterrupted: Path, tmp_path: Path) -> None:
+    stopped = tmp_path / "stopped"
+    message = stop_after(stopped, step=3, by=signal.SIGUSR1)
+    assert "Preempted: SIGUSR1: the checkpoint of this step is saved; run again to go on from it" in message
+    saved = checkpoint_step(latest_checkpoint(stopped))
+    assert 3 <= saved < 6  # between checkpoints of every second step: the signal's own
+    run(stopped)
+    assert_same_training(uninterrupted, stopped)
+
+
+def test_a_run_with_a_reference_policy_resumes_to_the_bit_and_saves_no_copy_of_it(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    with_reference, stopped = tmp_path / "with_reference", tmp_path / "stopped"
+    run(with_reference, "--beta", "0.5")
+    stop_after(stopped, "--beta", "0.5", step=3, by=signal.SIGTERM)
+    run(stopped, "--beta", "0.5")
+    assert_same_training(with_reference, stopped)
+    saved = [stopped / "adapters", Path(latest_checkpoint(stopped) or "")]
+    assert [path for directory in saved for path in directory.iterdir() if path.is_dir()] == []
+    losses = [json.loads((path / "history.json").read_text()) for path in (uninterrupted, stopped)]
+    assert losses[0][-1]["loss"] != losses[1][-1]["loss"]
+
+
+def test_a_run_killed_outright_resumes_to_the_bit_from_its_last_checkpoint(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    killed = tmp_path / "killed"
+    stop_after(killed, step=5, by=signal.SIGKILL)
+    assert checkpoint_step(latest_checkpoint(killed)) == 4
+    run(killed)
+    assert_same_training(uninterrupted, killed)
+    assert [row["step"] for row in read_metrics(killed / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_rank_0_alone_writes(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, SCRIPT, str(tmp_path / "run"), "--announce", "--max-steps", "50"]
+    ranks = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+                              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"},
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    try:
+        assert ranks[0].stdout is not None
+        assert any(line.strip() == "step 2" for line in ranks[0].stdout)
+        ranks[1].send_signal(signal.SIGTERM)
+        said = [rank.communicate(timeout=100)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert all("Preempted: SIGTERM: the checkpoint of this step is saved" in text for text in said), said
+    steps = [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert steps == list(range(1, checkpoint_step(latest_checkpoint(tmp_path / "run")) + 1))
+
+
+def test_evaluating_at_intervals_changes_nothing_in_the_training(uninterrupted: Path, tmp_path: Path) -> None:
+    evaluated = tmp_path / "evaluated"
+    run(evaluated, "--evaluate")
+    assert_same_training(uninterrupted, evaluated)
+    rows = {row["step"]: row for row in read_metrics(evaluated / "metrics.jsonl")}
+    assert [step for step, row in rows.items() if "heldout/known/reward" in row] == [2, 4]
+    assert "loss" in rows[2] and "reward" in rows[2]  # the step's own log is not swallowed
+
+
+def test_every_metric_of_a_run_stands_in_the_table(uninterrupted: Path) -> None:
+    written = {name for row in read_metrics(uninterrupted / "metrics.jsonl") for name in row}
+    unknown = {name for name in written - {"step", "time"} if describe(name) is None}
+    assert not unknown
+    assert {"loss", "reward", "step_time"} <= written & set(METRICS)
+
+
+def test_old_checkpoints_are_cleaned_up(uninterrupted: Path) -> None:
+    names = sorted(path.name for path in (uninterrupted / "checkpoints").glob("checkpoint-*"))
+    assert names == ["checkpoint-4", "checkpoint-6"]
+
+
+def test_the_prompt_order_uses_every_task_before_any_comes_again_and_no_global_random_state() -> None:
+    before = random.getstate()
+    order = grpo.prompt_order(5, 12, seed=3)
+    assert len(order) == 12
+    assert sorted(order[:5]) == sorted(order[5:10]) == [0, 1, 2, 3, 4]
+    assert order == grpo.prompt_order(5, 12, seed=3) != grpo.prompt_order(5, 12, seed=4)
+    assert random.getstate() == before
+
+
+def test_no_task_left_to_train_on_is_refused() -> None:
+    with pytest.raises(
+        ParamsError, match="tasks: no task is left to train on; allow more levels or longer prompts"
+    ):
+        grpo.prompt_order(0, 4, seed=1)
+
+
+def read_completions(run_directory: Path) -> dict[str, list[str]]:
+    """Return the completions that TRL logged, by step."""
+    files = sorted((run_directory / "checkpoints" / "completions").glob("*.parquet"))
+    return {path.name: list(pandas.read_parquet(path)["completion"]) for path in files}
+
+
+def test_a_run_whose_training_was_through_trains_no_further(uninterrupted: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    shutil.copytree(uninterrupted, again)
+    written = read_completions(again)
+    run(again)
+    assert_same_training(uninterrupted, again)
+    assert read_completions(again) == written
+    assert [row["step"] for row in read_metrics(again / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+
+
+def config_with(vllm: VllmParams) -> GRPOConfig:
+    training = TrainingParams(gradient_checkpointing=False)
+    return grpo.grpo_config(training, output_dir="out", seed=1, dtype="float32", use_gpu=False, vllm=vllm)
+
+
+def test_vllm_reaches_trl_only_where_it_is_enabled() -> None:
+    config = config_with(VllmParams())
+    assert not config.use_vllm and not config.bf16 and not config.fp16
+    config = config_with(VllmParams(enabled=True))
+    assert (config.use_vllm, config.vllm_mode) == (True, "colocate")
+    assert (config.vllm_gpu_memory_utilization, config.vllm_max_model_length) == (0.85, 2048)
+    config = config_with(VllmParams(enabled=True, mode="server", server_base_url="http://host:8000"))
+    assert (config.use_vllm, config.vllm_mode) == (True, "server")
+    assert (config.vllm_server_base_url, config.vllm_max_model_length) == ("http://host:8000", None)
+
+
+@pytest.mark.parametrize(("fp16", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])
+def test_fp16_trains_float32_adapters_where_trl_made_them_bfloat16(fp16: bool, dtype: torch.dtype) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).to(torch.bfloat16)
+    model[0].requires_grad_(False)
+    grpo.prepare_adapters(SimpleNamespace(model=model, args=SimpleNamespace(fp16=fp16)))
+    assert [parameter.dtype for parameter in model.parameters()] == [torch.bfloat16] * 2 + [dtype] * 2
+
+
+def test_training_without_a_step_is_an_error() -> None:
+    with pytest.raises(TrainingDiverged, match="training made 0 steps"):
+        grpo.check_trained(TrainerState(global_step=0))
+
+
+def test_a_loss_that_is_no_number_is_an_error() -> None:
+    state = TrainerState(global_step=2)
+    state.log_history = [{"loss": 0.1}, {"loss": float("nan")}]
+    with pytest.raises(TrainingDiverged, match="the loss became nan; lower training.learning_rate"):
+        grpo.check_trained(state)
+
+
+def test_every_step_is_a_line_in_train_log(uninterrupted: Path) -> None:
+    lines = (uninterrupted / "train.log").read_text().splitlines()
+    assert [line.split()[2] for line in lines if "/6  reward" in line] == [
+        f"{step}/6" for step in range(1, 7)
+    ]
+    assert any("step 1: mean reward" in line for line in lines)
+
+
+def test_the_first_step_and_warnings_are_printed_and_other_steps_are_not(tmp_path: Path) -> None:
+    command = [sys.executable, SCRIPT, str(tmp_path / "run"), "--max-steps", "2"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
+    lines = [line for line in printed.splitlines() if "step " in line]
+    assert lines[0].startswith("step 1: mean reward +")
+    assert all(line.startswith("warning: ") for line in lines[1:])
+
+
+def test_the_numbers_that_matter_are_shown_in_the_notation_of_a_profile() -> None:
+    numbers = grpo.describe_recipe(config_with(VllmParams()), lora_rank=16)
+    assert numbers["learning rate"] == "2e-05" and numbers["beta (weight of the KL penalty)"] == "0"
+    assert len(numbers) == 10

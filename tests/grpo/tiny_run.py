@@ -1,0 +1,83 @@
+"""A GRPO run of the tiny model in its own process: what the tests of resuming start, stop and start again.
+
+The tasks are few, so that the prompts' order crosses epoch boundaries; the reward is the share of lower-case
+letters, which random weights can earn and learn.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from trl import GRPOTrainer
+
+from rlnb.code_execution.families import builtin_tasks
+from rlnb.code_execution.params import GrpoCodeExecutionParams
+from rlnb.code_execution.prompts import prompt_dataset
+from rlnb.grpo import training as grpo
+from rlnb.params.sections import ModelParams
+from rlnb.params.training import TrainingParams
+from rlnb.policy import generate, load_policy, save_adapters
+from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume
+from rlnb.run.tracking import open_tracker
+
+
+def lower_case(*, completions: list[str], **_: object) -> list[float]:
+    return [sum(letter.islower() for letter in text) / max(1, len(text)) for text in completions]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output_dir", type=Path)
+    parser.add_argument("--max-steps", type=int, default=6)
+    parser.add_argument("--evaluate", action="store_true")
+    parser.add_argument("--beta", type=float, default=0.0)
+    parser.add_argument("--announce", action="store_true", help="print a line a step")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    model = tiny_model(arguments.output_dir.parent)
+    policy = load_policy(model)
+    training = TrainingParams(
+        learning_rate=1e-2, max_steps=arguments.max_steps, per_device_train_batch_size=4, num_generations=4,
+        gradient_accumulation_steps=2, max_completion_length=12, save_steps=2, gradient_checkpointing=False,
+        beta=arguments.beta,
+    )  # fmt: skip
+    config = grpo.grpo_config(
+        training, output_dir=arguments.output_dir, seed=1, dtype="float32", use_gpu=False
+    )
+    prompts = prompt_dataset(
+        builtin_tasks()[:3], policy, config, form="chat", printed_example=False, max_prompt_tokens=500
+    )
+    trainer = GRPOTrainer(
+        policy.model, reward_funcs=[lower_case], args=config, train_dataset=prompts,
+        processing_class=policy.tokenizer,
+    )  # fmt: skip
+    params = GrpoCodeExecutionParams(model=model, training=training)
+    checkpoint = checkpoint_to_resume(params, arguments.output_dir)
+    step = checkpoint_step(checkpoint)
+    tracker = open_tracker(arguments.output_dir, config={}, resume_step=step, tensorboard=False)
+    show = (lambda step, _: print("step", step, flush=True)) if arguments.announce else None
+    texts = [row["prompt"] for row in list(prompts)[:2]]
+
+    def evaluate() -> dict[str, float]:
+        answers = generate(policy, texts, max_new_tokens=5, temperature=1.0, seed=3)
+        return {"heldout/known/reward": sum(lower_case(completions=answers)) / len(answers)}
+
+    interval = 2 if arguments.evaluate else 0
+    evaluation = grpo.IntervalEvaluation(evaluate, interval=interval, trainer=trainer)
+    reporter = grpo.MetricsReporter(tracker, trainer, show=show)
+    grpo.train(trainer, params, reporter, checkpoint=checkpoint, callbacks=[evaluation])
+    save_adapters(policy, arguments.output_dir / "adapters")
+    history = [row for row in trainer.state.log_history if "loss" in row]
+    (arguments.output_dir / "history.json").write_text(json.dumps(history))
+
+
+def tiny_model(cache_dir: Path) -> ModelParams:
+    return ModelParams(
+        id="tiny", cache_dir=str(cache_dir / "cache"), engine="transformers", dtype="float32",
+        attention="sdpa", load_in_4bit=False, lora_rank=4, lora_dropout=0.1,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

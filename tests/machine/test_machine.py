@@ -1,0 +1,315 @@
+"""Every row of the table without its hardware: what was seen goes in, names and choices come out."""
+
+import http.server
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from rlnb.machine import (
+    MACHINES,
+    Gpu,
+    Machine,
+    Probe,
+    answers,
+    apply_environment,
+    identify,
+    list_gpus,
+    probe,
+    recommend,
+    usable_cores,
+)
+from rlnb.params import load_params
+
+V100 = Gpu("GPU-1a", "Tesla V100-PCIE-32GB", (7, 0), 32.0)
+A100 = Gpu("GPU-2b", "NVIDIA A100-SXM4-80GB", (8, 0), 80.0)
+GB10 = Gpu("GPU-3c", "NVIDIA GB10", (12, 1), 0.0)
+PTXAS = "/usr/local/cuda/bin/ptxas"
+
+
+def a_machine(
+    name: str, memory_gib: float, *, environment: str = "workstation", hub: str = "reachable"
+) -> Machine:
+    row = next(row for row in MACHINES if row.name == name)
+    capability = row.capabilities[0] if row.capabilities else (13, 0) if name == "newer" else None
+    accelerator = f"a {name}" if capability else ""
+    return Machine(name, accelerator, capability, memory_gib, 8, environment, hub)
+
+
+def choose(
+    machine: Machine, *, installed: dict[str, str] | None = None, files: tuple[str, ...] = (), **environ: str
+):
+    versions = installed or {}
+    return recommend(machine, files_exist=files.__contains__, environ=environ, version=versions.get)
+
+
+NAMES = {
+    (3, 5): "older", (6, 0): "older", (7, 0): "v100", (7, 5): "t4", (8, 0): "a100", (8, 6): "ampere",
+    (8, 9): "ada", (9, 0): "h100", (10, 0): "b200", (11, 0): "newer", (12, 0): "rtx_blackwell",
+    (12, 1): "gb10", (14, 2): "newer",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("capability", NAMES)
+def test_a_gpu_is_named_by_its_capability_which_one_row_claims(capability):
+    assert identify(Probe(gpus=(Gpu("GPU-0", "some GPU", capability, 40.0),))).name == NAMES[capability]
+    assert sum(capability in row.capabilities for row in MACHINES) <= 1
+
+
+def test_without_a_gpu_the_memory_is_the_systems():
+    seen = Probe(system_memory_gib=31.2, cpu_count=4, cpu_flags=frozenset({"fpu", "avx2"}))
+    assert identify(seen) == Machine("cpu", "", None, 31.2, 4, "workstation", "unasked")
+
+
+@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
+def test_a_cpu_that_multiplies_bfloat16_has_a_row_of_its_own(flag: str) -> None:
+    assert identify(Probe(cpu_flags=frozenset({"fpu", flag}))).name == "cpu_bf16"
+
+
+def test_a_gb10_has_the_systems_memory_since_the_driver_knows_none():
+    machine = identify(Probe(gpus=(GB10,), system_memory_gib=119.6, cpu_count=20))
+    assert machine == Machine("gb10", "NVIDIA GB10", (12, 1), 119.6, 20, "workstation", "unasked")
+
+
+@pytest.mark.parametrize(
+    ("name", "visible"), [("v100", ["0"]), ("a100", ["1", "1,0", "GPU-2b"]), ("cpu", ["", "-1", "7"])]
+)
+def test_the_gpu_that_cuda_would_take_first_is_the_one_described(visible, name):
+    for value in visible:
+        assert identify(Probe(gpus=(V100, A100), environ={"CUDA_VISIBLE_DEVICES": value})).name == name, value
+
+
+def test_a_slice_of_a_gpu_is_treated_as_small_since_its_memory_is_not_known():
+    machine = identify(Probe(gpus=(A100,), environ={"CUDA_VISIBLE_DEVICES": "MIG-5f"}))
+    chosen = choose(machine)
+    assert (machine.name, machine.memory_gib) == ("a100", 0.0)
+    assert (chosen.profile, chosen.model_id) == ("v100", "Qwen/Qwen2.5-1.5B")
+    assert chosen.warnings == (
+        "The memory of NVIDIA A100-SXM4-80GB is not known: choices are those for a small GPU.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "environment"),
+    [
+        (Probe(), "workstation"),
+        (Probe(has_sbatch=True), "slurm"),
+        (Probe(environ={"SLURM_JOB_ID": "7"}), "slurm"),
+        (Probe(has_sbatch=True, environ={"SLURM_CLUSTER_NAME": "frontera"}), "slurm"),
+        (Probe(has_sbatch=True, environ={"SLURM_CLUSTER_NAME": "TXGreen"}), "supercloud"),
+        (Probe(paths=("/state/partition1",)), "supercloud"),
+        (Probe(hostname="login-3.supercloud.example"), "supercloud"),
+    ],
+)
+def test_supercloud_is_told_from_slurm_and_from_a_workstation(seen, environment):
+    assert identify(seen).environment == environment
+
+
+def test_gpus_are_listed_by_the_driver_also_one_whose_memory_it_does_not_know(monkeypatch):
+    import pynvml
+
+    gpus = (V100, A100, GB10)
+
+    def memory_info(gpu: Gpu) -> SimpleNamespace:
+        if not gpu.memory_gib:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(total=int(gpu.memory_gib * 2**30))
+
+    replies = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: len(gpus),
+        "nvmlDeviceGetHandleByIndex": gpus.__getitem__,
+        "nvmlDeviceGetCudaComputeCapability": lambda gpu: gpu.capability,
+        "nvmlDeviceGetMemoryInfo": memory_info,
+        "nvmlDeviceGetUUID": lambda gpu: gpu.uuid,
+        "nvmlDeviceGetName": lambda gpu: gpu.name,
+    }
+    for name, reply in replies.items():
+        monkeypatch.setattr(pynvml, name, reply)
+    assert list_gpus() == gpus
+
+
+def test_without_driver_or_library_there_are_no_gpus(monkeypatch):
+    import pynvml
+
+    def fail() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+    assert list_gpus() == ()
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert list_gpus() == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "profile", "dtype", "model_id"),
+    [
+        ("cpu", 512.0, "cpu", "float32", "embedded"),
+        ("cpu_bf16", 512.0, "cpu", "bfloat16", "embedded"),
+        ("older", 16.0, "cpu", "float32", "embedded"),
+        ("v100", 16.0, "v100", "float16", "Qwen/Qwen2.5-1.5B"),
+        ("v100", 32.0, "v100", "float16", "Qwen/Qwen2.5-3B"),
+        ("t4", 15.0, "v100", "float16", "Qwen/Qwen2.5-1.5B"),
+        ("a100", 40.0, "a100", "bfloat16", "Qwen/Qwen2.5-3B"),
+        ("a100", 10.0, "v100", "bfloat16", "Qwen/Qwen2.5-1.5B"),
+        ("ampere", 24.0, "v100", "bfloat16", "Qwen/Qwen2.5-1.5B"),
+        ("ada", 45.0, "a100", "bfloat16", "Qwen/Qwen2.5-3B"),
+        ("h100", 79.6, "h100", "bfloat16", "Qwen/Qwen2.5-3B"),
+        ("h100", 40.0, "a100", "bfloat16", "Qwen/Qwen2.5-3B"),
+        ("b200", 179.0, "h100", "bfloat16", "Qwen/Qwen2.5-3B"),
+        ("rtx_blackwell", 95.0, "a100", "bfloat16", "Qwen/Qwen2.5-3B"),
+        ("gb10", 119.6, "gb10", "bfloat16", "Qwen/Qwen2.5-3B"),
+        ("newer", 200.0, "v100", "bfloat16", "Qwen/Qwen2.5-3B"),
+    ],
+)
+def test_each_machine_gets_what_it_can_compute_and_hold(name, memory_gib, profile, dtype, model_id):
+    chosen = choose(a_machine(name, memory_gib))
+    assert (chosen.profile, chosen.dtype, chosen.model_id) == (profile, dtype, model_id)
+    assert chosen.attention == "sdpa"
+    assert chosen.gradient_checkpointing == (name not in ("cpu", "cpu_bf16", "older"))
+    assert (chosen.environment.get("CUDA_VISIBLE_DEVICES") == "") == (name == "older")
+    load_params("grpo_code_execution", profile=profile, environ={})
+
+
+@pytest.mark.parametrize("name", [row.name for row in MACHINES])
+def test_unsloth_is_chosen_where_it_is_installed_and_known_to_work(name):
+    machine = a_machine(name, 80.0)
+    engine = "transformers" if name in ("cpu", "cpu_bf16", "older", "newer") else "unsloth"
+    assert choose(machine, installed={"unsloth": "2026.10.7"}).engine == engine
+    assert choose(machine).engine == "transformers"
+
+
+def test_four_bits_are_chosen_only_where_the_weights_would_fill_the_gpu():
+    bitsandbytes = {"bitsandbytes": "0.50.2"}
+    assert choose(a_machine("ampere", 6.0), installed=bitsandbytes).load_in_4bit
+    assert not choose(a_machine("ampere", 6.0)).load_in_4bit
+    assert not choose(a_machine("v100", 16.0), installed=bitsandbytes).load_in_4bit
+
+
+def test_gb10_may_use_vllm_only_without_unsloth():
+    gb10 = a_machine("gb10", 119.6)
+    assert choose(gb10).vllm and not choose(gb10, installed={"unsloth": "2026.10.7"}).vllm
+
+
+@pytest.mark.parametrize("name", [row.name for row in MACHINES])
+def test_gb10_alone_gets_cudas_ptxas_where_that_file_is(name):
+    with_file = choose(a_machine(name, 119.6), files=(PTXAS,)).environment
+    without = choose(a_machine(name, 119.6)).environment
+    only_gb10 = {"TORCH_CUDA_ARCH_LIST": "12.1a", "TRITON_PTXAS_PATH": PTXAS}
+    assert {key: with_file[key] for key in only_gb10 if key in with_file} == (
+        only_gb10 if name == "gb10" else {}
+    )
+    assert "TRITON_PTXAS_PATH" not in without
+
+
+def test_what_the_user_has_set_stays():
+    mine = {"TRITON_PTXAS_PATH": "/opt/ptxas", "TORCH_CUDA_ARCH_LIST": ""}
+    environ = dict(mine)
+    chosen = choose(a_machine("gb10", 119.6), files=(PTXAS,))
+    assert apply_environment(chosen, environ) == {"HF_HUB_DISABLE_TELEMETRY": "1"}
+    assert environ == mine | {"HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "installed", "warnings"),
+    [
+        ("v100", {"torch": "2.10.0"}, ""),
+        (
+            "v100",
+            {"torch": "2.13.0"},
+            "torch 2.13.0 has no kernels for a v100: ./setup.sh volta installs torch 2.10.",
+        ),
+        ("v100", {"torch": "2.14.1+cu126"}, ""),
+        ("v100", {"flash-attn": "2.8"}, "flash-attn does not work on a v100: uninstall it."),
+        ("gb10", {"flash-attn": "2.8"}, "flash-attn does not work on a gb10: uninstall it."),
+        ("a100", {"flash-attn": "2.8", "torch": "2.13.0"}, ""),
+        ("older", {}, "a older is older than Volta and not served by torch any more: the CPU computes."),
+        (
+            "newer",
+            {},
+            "a newer (capability 13.0) is not in rlnb/machine/table.py: small batches, no unsloth and "
+            "no vLLM are chosen; the parameters may say otherwise.",
+        ),
+    ],
+)
+def test_what_is_known_to_break_is_said_with_its_remedy(name, installed, warnings):
+    assert "".join(choose(a_machine(name, 32.0), installed=installed).warnings) == warnings
+
+
+@pytest.mark.parametrize(
+    ("environment", "hub", "environ", "offline"),
+    [
+        ("workstation", "reachable", {}, False),
+        ("workstation", "unasked", {}, False),
+        ("workstation", "unreachable", {}, True),
+        ("workstation", "offline", {}, True),
+        ("slurm", "reachable", {}, False),
+        ("supercloud", "reachable", {}, True),
+        ("supercloud", "unasked", {}, True),
+        ("supercloud", "reachable", {"RLNB_OFFLINE": "0"}, False),
+    ],
+)
+def test_offline_is_asked_for_or_found_or_follows_from_supercloud(environment, hub, environ, offline):
+    chosen = choose(a_machine("v100", 32.0, environment=environment, hub=hub), **environ)
+    switches = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
+    assert chosen.offline == offline
+    assert (switches.items() <= chosen.environment.items()) == offline
+
+
+def test_slurm_and_affinity_limit_the_cores_and_one_is_left_at_least():
+    for share in ("1", "0"):
+        assert usable_cores({"SLURM_CPUS_PER_TASK": share}) == 1
+    assert 1 <= usable_cores({}) <= (os.cpu_count() or 1)
+    assert usable_cores({"SLURM_CPUS_PER_TASK": "100000"}) == usable_cores({})
+
+
+def test_probing_this_machine_finds_cores_and_memory_and_asks_the_hub_only_where_it_may():
+    machine = probe(ask_hub=False, environ={})
+    assert machine.hub == "unasked"
+    assert machine.cpu_count >= 1 and machine.memory_gib > 0
+    for switch in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "RLNB_OFFLINE"):
+        assert probe(environ={switch: "1"}).hub == "offline"
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(int(self.path.strip("/") or 200))
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            """Keep the test's output clean."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+def test_a_hub_answers_but_a_proxy_that_refuses_does_not(server, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    reachable = [answers(f"{server}/{status}", seconds=5) for status in (200, 404, 403, 407, 502)]
+    assert reachable == [True, True, False, False, False]
+    assert not answers("not an address", seconds=1)
+
+
+def test_a_hub_that_takes_the_connection_and_keeps_silent_is_given_up_in_time(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        assert not answers(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.5)
+        assert time.monotonic() - start < 2
+
+
+def test_looking_at_the_machine_does_not_import_torch():
+    program = "import sys, rlnb.machine; rlnb.machine.probe(ask_hub=False); print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout == "False\n"

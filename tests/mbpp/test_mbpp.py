@@ -1,0 +1,265 @@
+"""Evaluating on MBPP: real programs in a real sandbox, asked for by writers that a test can see through."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rlnb.errors import SandboxUnavailable
+from rlnb.mbpp.evaluation import MbppEvaluation, Sample, draw_problems, evaluate, evaluate_samples
+from rlnb.mbpp.problems import Problem, interface, load_mbpp
+from rlnb.mbpp.prompts import TEMPLATES, build_question
+from rlnb.mbpp.writers import CachedWriter, WrittenSample
+from rlnb.sandbox import Limits, Sandbox, zygotes
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+CHAT = TEMPLATES["chat"]
+ASSERTS = ("assert double(2) == 4", "assert double(3) == 6", "assert double(0) == 0")
+DOUBLE = Problem(1, "Write a function to double a number.", "def double(n): return 2 * n", ASSERTS)
+TRIPLE = Problem(
+    2, "Write a function to triple a number.", "def triple(n): return 3 * n",
+    ("assert triple(2) == 6", "assert triple(1) == 3"),
+)  # fmt: skip
+RIGHT = {1: "```python\ndef double(n): return 2 * n\n```", 2: "```python\ndef triple(n): return 3 * n\n```"}
+needs_mbpp = pytest.mark.skipif(not DATA.exists(), reason="MBPP is not at hand: ../shared/data is missing")
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(Limits(cpu_seconds=2), num_workers=2) as sandbox:
+        yield sandbox
+
+
+class Scripted:
+    """Answers from a list, in an order of its own; counts what it was asked for."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = answers
+        self.questions: list[str] = []
+
+    def __call__(self, questions, template, on_completion):
+        for index in reversed(range(len(questions))):
+            self.questions.append(questions[index])
+            on_completion(index, self.answers[index % len(self.answers)])
+
+
+def ask(sandbox, writer, *problems, **options) -> list[Sample]:
+    return evaluate(problems or (DOUBLE,), CHAT, writer, sandbox, shots={}, **options)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "failing"),
+    [
+        (RIGHT[1], "passed", ""),
+        ("```python\ndef double(n): return 4\n```", "wrong", ASSERTS[1]),
+        ("```python\ndef dubble(n): return 2 * n\n```", "runtime_error", ASSERTS[0]),
+        ("```python\ndef double(n) return 2 * n\n```", "syntax_error", ASSERTS[0]),
+        ("```python\ndef double(n):\n    while n: pass\n    return 0\n```", "timeout", ASSERTS[0]),
+        ("```python\ndef double(n): return 2 * n\nexit(0)\n```", "runtime_error", ASSERTS[0]),
+        ("I cannot.", "no_code", ASSERTS[0]),
+    ],
+)
+def test_an_answer_is_judged_by_its_asserts(answer, outcome, failing, sandbox):
+    (sample,) = ask(sandbox, Scripted(answer), timeout_seconds=0.5)
+    assert (sample.outcome, sample.failing_assertion) == (outcome, failing)
+    assert sample.passed == (outcome == "passed")
+
+
+def test_shown_and_held_out_asserts_are_counted_apart(sandbox):
+    (sample,) = ask(sandbox, Scripted("```python\ndef double(n): return 4\n```"))
+    assert (sample.passed_shown, sample.passed_held_out) == (True, False)
+    (sample,) = evaluate_samples([DOUBLE], TEMPLATES["paper"], [WrittenSample(1, DOUBLE.code, True)], sandbox)
+    assert (sample.passed_shown, sample.passed_held_out) == (True, None)
+
+
+def test_samples_come_in_the_order_of_problems(sandbox):
+    seen = []
+    writer = Scripted(RIGHT[1], "none", RIGHT[2], "none")
+    progress = {"progress": lambda *counts: seen.append(counts)}
+    samples = ask(sandbox, writer, DOUBLE, TRIPLE, num_samples=2, **progress)
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert [(s.problem.task_id, s.index, s.passed) for s in samples] == [
+        (1, 0, True), (1, 1, False), (2, 0, True), (2, 1, False),
+    ]  # fmt: skip
+
+
+def test_programs_are_checked_while_others_are_written(sandbox):
+    """The writer and the checks of its programs overlap, or all together would take twice as long."""
+    checked = []
+
+    class Slow:
+        def __call__(self, questions, template, on_completion):
+            started = time.perf_counter()
+            for index in range(2):
+                on_completion(index, RIGHT[1].replace("def", "import time\ntime.sleep(0.4)\ndef"))
+            time.sleep(0.4)
+            checked.append(time.perf_counter() - started)
+
+    started = time.perf_counter()
+    samples = ask(sandbox, Slow(), num_samples=2)
+    assert all(sample.passed for sample in samples)
+    assert time.perf_counter() - started < 1.5 * checked[0]  # 2 x in a row
+
+
+def test_setup_belongs_behind_the_program_and_imports_to_this_side(sandbox):
+    problem = Problem(
+        1, "", "import math\nclass Node:\n    def __init__(self): self.n = 2\ndef size(node): return node.n",
+        ("assert size(root) == math.isqrt(4)",), setup="root = Node()",
+    )  # fmt: skip
+    (sample,) = evaluate_samples([problem], CHAT, [WrittenSample(1, problem.code, True)], sandbox)
+    assert sample.passed, sample.verdict
+    without = problem.code.replace("class Node", "class Nod")
+    (sample,) = evaluate_samples([problem], CHAT, [WrittenSample(1, without, True)], sandbox)
+    assert sample.outcome == "runtime_error"
+
+
+def test_a_smaller_draw_is_part_of_a_larger_one():
+    problems = [replace(DOUBLE, task_id=number) for number in range(100)]
+    few, many = draw_problems(problems, 5, seed=7), draw_problems(problems, 50, seed=7)
+    assert len(few) == 5 and {p.task_id for p in few} < {p.task_id for p in many}
+    assert [p.task_id for p in many] == sorted(p.task_id for p in many)
+    assert draw_problems(problems, 5, seed=8) != few
+    assert draw_problems(problems, 0, seed=7) == problems
+
+
+def test_a_sandbox_that_fails_ends_the_evaluation_before_all_is_written(monkeypatch):
+    class Endless:
+        num_written = 0
+
+        def __call__(self, questions, template, on_completion):
+            for number in range(len(questions)):
+                on_completion(number, RIGHT[1])
+                self.num_written += 1
+                time.sleep(0.01)
+
+    writer = Endless()
+    with Sandbox(num_workers=1) as sandbox:
+        sandbox._idle.pop().close()
+        monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
+        with pytest.raises(SandboxUnavailable, match="no program can be run"):
+            ask(sandbox, writer, num_samples=500)
+    assert writer.num_written < 400
+
+
+def test_completions_from_before_an_interruption_are_reused(tmp_path, sandbox):
+    path, description = tmp_path / "completions.jsonl", {"model": "m"}
+
+    class Interrupted(Scripted):
+        def __call__(self, questions, template, on_completion):
+            on_completion(1, RIGHT[2])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(sandbox, CachedWriter(Interrupted(), path, description), DOUBLE, TRIPLE)
+    path.write_bytes(path.read_bytes() + b'{"key": "torn by a ki')
+    again = Scripted(RIGHT[1])
+    samples = ask(sandbox, CachedWriter(again, path, description), DOUBLE, TRIPLE)
+    assert again.questions == [build_question(DOUBLE, CHAT, {})]
+    assert [sample.passed for sample in samples] == [True, True]
+    third = Scripted("never")
+    ask(sandbox, CachedWriter(third, path, description), DOUBLE, TRIPLE)
+    assert third.questions == []
+    ask(sandbox, CachedWriter(third, path, {"model": "another"}), DOUBLE)
+    assert len(third.questions) == 1
+
+
+# Answers that pass without solving, as sandbox.md lists them, for a function NAME of a problem.
+HACKS = {
+    "os._exit": "import os\nos._exit(0)",
+    "sys.exit": "import sys\nsys.exit(0)",
+    "always equal": """
+class Equal:
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __hash__(self): return 0
+    def __bool__(self): return True
+def NAME(*a, **k): return Equal()
+""",
+    "excepthook": "import sys, os\nsys.excepthook = lambda *a: os._exit(0)\nraise ValueError",
+    "atexit": "import atexit, os\natexit.register(os._exit, 0)\nraise ValueError",
+    "parent frames": """
+import sys
+def NAME(*a, **k):
+    frame = sys._getframe()
+    while frame:
+        for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
+            if hasattr(value, "append"): value.append("passed")
+        frame = frame.f_back
+""",
+    "read the asserts": """
+import gc, re, sys
+def NAME(*a, **k):
+    texts = [text for text in gc.get_objects() if isinstance(text, str)] + sys.argv
+    texts += [str(value) for f in sys._current_frames().values() for value in f.f_locals.values()]
+    for text in texts:
+        if found := re.search(r"assert NAME\\(.*\\) == (.*)", text): return eval(found[1])
+""",
+    "patched builtins": """
+import builtins
+for name in ("all", "abs", "set", "sorted", "len", "isinstance"):
+    setattr(builtins, name, lambda *a, **k: True)
+def NAME(*a, **k): return "patched"
+""",
+}
+
+
+def hacked(problems: list[Problem], sandbox: Sandbox) -> list[tuple[str, int]]:
+    """(hack, task_id) of the hacks that pass."""
+    passed = []
+    for label, program in HACKS.items():
+        written = [
+            WrittenSample(p.task_id, program.replace("NAME", interface(p).functions[0]), is_program=True)
+            for p in problems
+        ]
+        samples = evaluate_samples(problems, CHAT, written, sandbox, timeout_seconds=2)
+        passed += [(label, sample.problem.task_id) for sample in samples if sample.passed]
+    return passed
+
+
+def test_no_hack_passes_a_builtin_problem(sandbox):
+    assert hacked(load_mbpp("builtin").split("all"), sandbox) == []
+
+
+@needs_mbpp
+@pytest.mark.parametrize("level", ["basic", "standard", "strict"])
+def test_no_hack_passes_a_problem_of_mbpp_at_any_level(level):
+    without = {"basic": ("system calls", "files", "namespaces"), "standard": ("namespaces",), "strict": ()}
+    problems = [p for p in load_mbpp(path=str(DATA)).split("test")[:40] if interface(p).functions]
+    with Sandbox(num_workers=2, require="basic", without=without[level]) as sandbox:
+        assert sandbox.level == level
+        assert len(problems) == 40 and hacked(problems, sandbox) == []
+
+
+@pytest.mark.slow
+@needs_mbpp
+def test_no_hack_passes_any_problem_of_mbpp(sandbox):
+    problems = [p for p in load_mbpp(path=str(DATA)).split("all") if interface(p).functions]
+    assert len(problems) == 974
+    assert hacked(problems, sandbox) == []
+
+
+@needs_mbpp
+@pytest.mark.parametrize(("subset", "count"), [("full", 974), ("sanitized", 427)])
+def test_every_reference_passes_its_asserts_challenges_included(subset, count, sandbox):
+    problems = [
+        replace(p, tests=p.tests + p.challenge_tests)
+        for p in load_mbpp(path=str(DATA), subset=subset).split("all")
+    ]
+    written = [WrittenSample(p.task_id, p.code, is_program=True) for p in problems]
+    samples = evaluate_samples(problems, CHAT, written, sandbox)
+    assert len(samples) == count
+    assert {s.problem.task_id: s.verdict for s in samples if not s.passed} == {}
+
+
+def test_mbpp_in_training_may_be_switched_off():
+    mbpp = SimpleNamespace(
+        enabled=False, source="hub", path="", subset="full", split="test", template="chat",
+        max_completion_length=8, batch_size=4,
+    )  # fmt: skip
+    evaluation = SimpleNamespace(enabled=True, num_samples=1, temperature=0.2, timeout_seconds=1.0)
+    with Sandbox(num_workers=1) as sandbox:
+        params = SimpleNamespace(mbpp=mbpp, evaluation=evaluation, seed=1)
+        measure = MbppEvaluation.from_params(params, sandbox)
+        assert measure(Scripted("never"), num_questions=5) == []

@@ -1,0 +1,130 @@
+"""The parameters of evaluations on MBPP: where problems come from, and what is refused early."""
+
+from dataclasses import replace
+
+import pytest
+
+from rlnb.errors import ParamsError
+from rlnb.machine import Machine, recommend
+from rlnb.params import asks_network, check_machine, load_params, resolve
+
+CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
+
+
+def load(notebook="mbpp_eval", environ=None, **sections):
+    return load_params(notebook, profile="default", overrides=sections, environ=environ or {})
+
+
+def resolved(params):
+    advice = recommend(CPU, files_exist=lambda path: False, environ={}, version={}.get)
+    return resolve(params, advice, environ={})
+
+
+def refused(**sections) -> str:
+    with pytest.raises(ParamsError) as raised:
+        load(**sections)
+    return str(raised.value)
+
+
+def test_the_defaults_are_the_published_setting():
+    evaluation = load().evaluation
+    assert (evaluation.temperature, evaluation.timeout_seconds) == (0.2, 10.0)
+    evaluation = load("grpo_code_execution").evaluation
+    assert (evaluation.num_questions, evaluation.eval_interval_steps) == (5, 20)
+    assert (evaluation.temperature, evaluation.timeout_seconds) == (0.2, 10.0)
+
+
+def test_the_older_variables_set_both_uses_of_the_data(tmp_path):
+    environ = {"MBPP_DATASET_PATH": str(tmp_path), "MBPP_EVAL_NUM_QUESTIONS": "7"}
+    params = load("grpo_code_execution", environ)
+    assert (params.tasks.mbpp_path, params.mbpp.path) == (str(tmp_path), str(tmp_path))
+    params = load(environ=environ)
+    assert (params.mbpp.path, params.evaluation.num_questions) == (str(tmp_path), 7)
+
+
+@pytest.mark.parametrize(
+    ("sections", "source"),
+    [
+        ({"tasks": {"source": "mbpp"}}, "hub"),
+        ({"tasks": {"source": "builtin"}}, "builtin"),
+        ({"mbpp": {"source": "builtin"}}, "builtin"),
+    ],
+)
+def test_a_training_is_measured_on_what_it_can_have(sections, source):
+    assert resolved(load("grpo_code_execution", **sections)).mbpp.source == source
+    assert resolved(load()).mbpp.source == "hub"
+
+
+def test_a_copy_for_the_tasks_serves_the_evaluation_too(tmp_path):
+    params = resolved(load("grpo_code_execution", tasks={"mbpp_path": str(tmp_path)}))
+    assert (params.mbpp.source, params.mbpp.path) == ("hub", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("sections", "asks"),
+    [
+        ({}, True),
+        ({"model": {"id": "embedded"}}, True),
+        ({"model": {"id": "embedded"}, "mbpp": {"source": "builtin"}}, False),
+        ({"mbpp": {"source": "builtin"}, "writer": {"kind": "file", "samples_path": __file__}}, False),
+    ],
+)
+def test_the_network_is_asked_for_what_has_to_be_downloaded(sections, asks):
+    assert asks_network(load(**sections), environ={"NETRC": "/none"}) == asks
+
+
+def test_mbpp_that_cannot_be_had_is_refused_with_both_remedies(tmp_path):
+    params = resolved(load(model={"id": "embedded"}, tracking={"wandb": "disabled"}))
+    offline, environ = replace(CPU, hub="unreachable"), {"HF_HOME": str(tmp_path)}
+    with pytest.raises(ParamsError) as raised:
+        check_machine(params, offline, environ=environ)
+    assert str(raised.value) == (
+        "auto: mbpp.source = 'hub' is not available: the hub cannot be reached; "
+        "set mbpp.path to a copy, or write builtin"
+    )
+    mbpp = {"enabled": False, "source": "hub"}
+    sections = {"model": {"id": "embedded"}, "tasks": {"source": "builtin"}, "mbpp": mbpp}
+    switched_off = resolved(load("grpo_code_execution", **sections, tracking={"wandb": "disabled"}))
+    check_machine(switched_off, offline, environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        (
+            {"writer": {"kind": "endpoint", "base_url": "http://h/v1"}},
+            "parameters cell: writer.served_model = '' is needed by writer.kind = 'endpoint'; write it",
+        ),
+        (
+            {"writer": {"kind": "endpoint", "base_url": "h:1", "served_model": "m"}},
+            "parameters cell: writer.base_url = 'h:1' is not an address; write http://host:port/v1",
+        ),
+        (
+            {"evaluation": {"k": [1, 5]}},
+            "parameters cell: evaluation.k = [1, 5] holds a number that is not in 1 to "
+            "evaluation.num_samples = 1; write more samples, or a smaller k",
+        ),
+        (
+            {"evaluation": {"num_samples": 2, "temperature": 0.0}},
+            "parameters cell: evaluation.num_samples = 2 asks for equal samples, since "
+            "evaluation.temperature = 0; write 1, or a temperature above 0",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(sections, said):
+    assert refused(**sections) == said
+
+
+def test_files_that_are_not_there_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = refused(
+        mbpp={"path": "no"}, evaluation={"plus_path": "no"}, model={"adapters": "no"},
+        writer={"kind": "file", "samples_path": "no"},
+    )  # fmt: skip
+    assert said.splitlines() == [
+        "parameters cell: model.adapters = 'no' holds no adapter_config.json; write a run's adapters or "
+        "checkpoints/checkpoint-N",
+        f"parameters cell: writer.samples_path = 'no' is not a file in {tmp_path}",
+        f"parameters cell: mbpp.path = 'no' is neither file nor directory in {tmp_path}",
+        f"parameters cell: evaluation.plus_path = 'no' is not a file in {tmp_path}",
+    ]

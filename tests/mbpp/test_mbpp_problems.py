@@ -1,0 +1,204 @@
+"""MBPP's problems: read from each form they come in, split as published, asked in each form."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from rlnb.errors import ParamsError
+from rlnb.mbpp.problems import BUILTIN, SPLITS, Problem, interface, load_mbpp
+from rlnb.mbpp.prompts import TEMPLATES, build_question, extract_program, is_complete
+from rlnb.sandbox import Limits, Sandbox
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+RECORD = {
+    "task_id": 11,
+    "text": "Write a function to double a number.",
+    "code": "import math\r\ndef double(n):\r\n    return 2 * n",
+    "test_list": ["assert double(2) == 4", "assert double(3) == 6", "assert double(0) == 0"],
+    "test_setup_code": "",
+    "challenge_test_list": ["assert double(-1) == -2"],
+}
+DOUBLE = Problem(11, RECORD["text"], "def double(n):\n    return 2 * n", tuple(RECORD["test_list"]))
+needs_mbpp = pytest.mark.skipif(not DATA.exists(), reason="MBPP is not at hand: ../shared/data is missing")
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_records(*records, name="mbpp.jsonl"):
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        return str(path)
+
+    return write_records
+
+
+def test_a_record_becomes_a_problem(write):
+    path = write(RECORD)
+    data = load_mbpp(path=path)
+    assert data.sha256 == hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    assert data.problems[11].code == "import math\ndef double(n):\n    return 2 * n"
+    assert data.problems[11].tests == tuple(RECORD["test_list"])
+    assert data.problems[11].challenge_tests == ("assert double(-1) == -2",)
+
+
+def test_a_folder_holds_the_file_of_each_subset(write, tmp_path):
+    write(RECORD)
+    record = {
+        "task_id": 12, "prompt": "Double it.", "code": "def f(n): return n", "test_imports": ["import math"],
+        "test_list": ["assert f(1) == 1"],
+    }  # fmt: skip
+    (tmp_path / "sanitized-mbpp.json").write_text(json.dumps([record]))
+    assert list(load_mbpp(path=str(tmp_path)).problems) == [11]
+    sanitized = load_mbpp(path=str(tmp_path), subset="sanitized").problems
+    assert (sanitized[12].text, sanitized[12].imports) == ("Double it.", ("import math",))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"task_id": "11"}, "task_id = '11' is not a whole number"),
+        ({"test_list": []}, "test_list is empty; write at least one assert"),
+        ({"test_list": ["assert f("]}, "its code does not parse"),
+        ({"code": "def f(:"}, "its code does not parse"),
+    ],
+)
+def test_a_record_that_is_no_problem_is_named_with_its_line(change, said, write):
+    path = write(RECORD, {**RECORD, "task_id": 12, **change})
+    with pytest.raises(ParamsError) as raised:
+        load_mbpp(path=path)
+    assert str(raised.value) == f"{path}:2: not a task: {said}"
+
+
+def test_a_repeated_task_id_is_refused(write):
+    path = write(RECORD, RECORD)
+    with pytest.raises(ParamsError, match=f"^{path}:2: task_id 11 is repeated; give each problem its own$"):
+        load_mbpp(path=path)
+
+
+def test_the_builtin_problems_are_50_of_which_40_are_for_testing():
+    data = load_mbpp("builtin")
+    assert {name: len(data.split(name)) for name in [*SPLITS, "all"]} == {
+        "prompt": 10, "test": 40, "validation": 0, "train": 0, "all": 50,
+    }  # fmt: skip
+    assert data.source == "built-in problems of rlnb"
+    for record in map(json.loads, BUILTIN.read_text().splitlines()):
+        fields = "task_id text code test_list test_setup_code challenge_test_list"
+        assert list(record) == fields.split() and len(record["test_list"]) == 3
+
+
+TRIVIAL = {
+    "identity": "lambda *arguments: arguments[0]",
+    "last argument": "lambda *arguments: arguments[-1]",
+    **{name: f"lambda *arguments: {name}(arguments[0])" for name in (
+        "len", "sum", "sorted", "max", "min", "str", "int", "list", "set", "tuple", "bool", "abs")},
+    "reversed": "lambda *arguments: arguments[0][::-1]",
+    "first": "lambda *arguments: arguments[0][0]",
+}  # fmt: skip
+
+
+SOLVED = """
+for label, definition in {definitions!r}.items():
+    try:
+        exec(definition)
+        if all(eval(test) for test in {tests!r}):
+            print(label)
+    except Exception:
+        pass
+"""
+
+
+def test_references_solve_the_builtin_problems_and_trivial_functions_do_not():
+    """In a sandbox, since a function may do anything with another's arguments."""
+    with Sandbox(Limits(cpu_seconds=2)) as sandbox:
+        for problem in load_mbpp("builtin").split("all"):
+            name = interface(problem).functions[0]
+            definitions = {label: f"{name} = {function}" for label, function in TRIVIAL.items()}
+            tests = [test.removeprefix("assert ") for test in problem.tests]
+            program = SOLVED.format(definitions={**definitions, "reference": problem.code}, tests=tests)
+            assert sandbox.run(program).stdout == "reference\n", problem.task_id
+
+
+@needs_mbpp
+def test_mbpp_has_the_published_splits():
+    data = load_mbpp(path=str(DATA))
+    assert data.sha256 == "ccf64ceae9c5403bf50a044cb6d505bfd2a2963ee58338ba268fd65beab92a9f"
+    sizes = {name: len(data.split(name)) for name in SPLITS}
+    assert sizes == {"prompt": 10, "test": 500, "validation": 90, "train": 374}
+    sanitized = load_mbpp(path=str(DATA), subset="sanitized")
+    sizes = {name: len(sanitized.split(name)) for name in SPLITS}
+    assert sizes == {"prompt": 7, "test": 257, "validation": 43, "train": 120}
+
+
+def test_the_interface_is_what_tests_use_of_the_reference():
+    problem = Problem(
+        1, "", "import sys\nLIMIT = 3\nOTHER = 4\ndef helper(): pass\ndef f(n): return n",
+        ("assert f(LIMIT) == 3",), setup="tree = [1]", imports=("import math",),
+        challenge_tests=("assert tree",),
+    )  # fmt: skip
+    assert interface(problem) == (("f",), ("LIMIT", "tree"), "import math\nimport sys")
+
+
+SHOTS = {
+    number: Problem(number, f"Task {number}.", f"def f{number}(): pass", ("assert True",))
+    for number in (2, 3, 4)
+}
+
+
+def test_the_papers_question_has_three_solved_examples_and_all_asserts():
+    text = build_question(DOUBLE, TEMPLATES["paper"], SHOTS)
+    assert text.startswith(
+        "You are an expert Python programmer, and here is your task: Task 2. "
+        "Your code should pass these tests:\n\nassert True\n[BEGIN]\ndef f2(): pass\n[DONE]\n\nYou are"
+    )
+    assert text.endswith("assert double(2) == 4\nassert double(3) == 6\nassert double(0) == 0\n[BEGIN]\n")
+    assert text.count("[DONE]") == 3
+
+
+def test_the_papers_question_without_its_examples_is_refused():
+    with pytest.raises(ParamsError) as raised:
+        build_question(DOUBLE, TEMPLATES["paper"], {2: SHOTS[2]})
+    assert str(raised.value) == (
+        "mbpp.template = 'paper': its solved examples, task_id 3, 4, are not in the data; "
+        "add them, or write docstring or chat"
+    )
+
+
+@pytest.mark.parametrize("name", ["docstring", "chat"])
+def test_the_other_questions_show_one_assert(name):
+    text = build_question(DOUBLE, TEMPLATES[name], {})
+    assert RECORD["text"] in text
+    assert [test in text for test in DOUBLE.tests] == [True, False, False]
+    assert DOUBLE.code not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "completion", "program"),
+    [
+        ("paper", "def f(): pass\n[DONE]\n\nYou are", "def f(): pass\n"),
+        ("paper", "[DONE]", None),
+        ("docstring", "def f():\n    return 1\n\nprint(f())", "def f():\n    return 1\n"),
+        ("docstring", "def f():\n    assert 1\nassert f()", "def f():\n    assert 1\n"),
+        ("docstring", "\n# nothing\n", None),
+        ("chat", "Sure:\n```python\nx = 1\n```\nand\n```python\nx = 2\n```", "x = 1\n"),
+        ("chat", "I cannot.", None),
+    ],
+)
+def test_a_program_ends_where_the_template_says(name, completion, program):
+    assert extract_program(completion, TEMPLATES[name]) == program
+
+
+@pytest.mark.parametrize(
+    ("name", "open_answer", "rest"),
+    [
+        ("paper", "x = 1\n", "[DONE]"),
+        ("docstring", "x = 1\n", "class"),
+        ("chat", "```\nan example\n```\n```python\n# to do\n```\n```python\nx = 1\n", "```"),
+    ],
+)
+def test_an_answer_is_complete_once_nothing_behind_it_counts(name, open_answer, rest):
+    template, answer = TEMPLATES[name], open_answer + rest
+    assert not is_complete(open_answer, template) and is_complete(answer, template)
+    behind = "\n```python\nx = 3\n```\nassert x\n[DONE]\n"
+    assert extract_program(answer + behind, template) == extract_program(answer, template)

@@ -1,0 +1,103 @@
+"""Metrics and summaries of evaluations on MBPP, and comparisons of two."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from rlnb.errors import ParamsError
+from rlnb.mbpp.comparison import compare_results
+from rlnb.mbpp.evaluation import Sample
+from rlnb.mbpp.problems import Problem
+from rlnb.mbpp.results import compare_samples, mbpp_metrics, save_evaluation, summarize
+from rlnb.sandbox import Verdict
+
+DOUBLE = Problem(1, "Write a function to double a number.", "def double(n): return 2 * n", ("assert 1",) * 3)
+
+
+def a_sample(task_id: int, index: int, *results: bool | None, status: str = "ok") -> Sample:
+    problem = replace(DOUBLE, task_id=task_id)
+    return Sample(problem, index, "text", "code", Verdict(results, status, ""), num_shown=1)
+
+
+GOOD, BAD, LUCKY = (True, True, True), (False, False, False), (True, False, False)
+
+
+def test_the_metrics_are_the_mean_over_problems_and_the_problems_solved():
+    samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *BAD), a_sample(2, 0, *BAD), a_sample(2, 1, *BAD)]
+    assert mbpp_metrics(samples) == {"mbpp_eval/pass_rate": 0.25, "mbpp_eval/problems_passed": 1.0}
+    assert mbpp_metrics([]) == {}
+
+
+def test_a_summary_has_each_pass_at_k_and_says_what_the_shown_assert_is_worth():
+    samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *LUCKY), a_sample(2, 0, *LUCKY), a_sample(2, 1, *BAD)]
+    summary = summarize(samples, (1, 2))
+    assert summary["pass_at"]["1"]["value"] == 0.25  # (1/2 + 0) / 2
+    assert summary["pass_at"]["2"]["value"] == 0.5  # (1 + 0) / 2
+    assert (summary["passed_shown"], summary["passed_held_out"]) == (0.75, 0.25)
+    assert summary["outcomes"] == {"passed": 1, "wrong": 3}
+
+
+def test_samples_that_the_sandbox_failed_to_run_are_not_counted():
+    failed = a_sample(1, 1, None, None, None, status="sandbox_error")
+    assert failed.passed is None
+    summary = summarize([a_sample(1, 0, *GOOD), failed])
+    assert summary["pass_at"]["1"]["value"] == 1.0
+    assert (summary["num_samples"], summary["outcomes"]) == (1, {"passed": 1, "sandbox_error": 1})
+
+
+SETTINGS = {"sha256": "abc", "template": "chat"}
+
+
+def test_two_results_are_compared_by_gains_and_losses(tmp_path):
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    old = [a_sample(n, 0, *(GOOD if n < 5 else BAD)) for n in range(20)]
+    new = [a_sample(n, 0, *(GOOD if n in (0, 1) or n > 8 else BAD)) for n in range(20)]
+    save_evaluation(first, old, params={}, settings=SETTINGS)
+    save_evaluation(second, new, params={}, settings={**SETTINGS, "template": "paper"})
+    results = json.loads(first.read_text())
+    assert results["settings"] == SETTINGS and {"python", "rlnb", "torch"} <= results["versions"].keys()
+    record = results["samples"][-1]
+    assert (record["task_id"], record["outcome"], record["results"]) == (19, "wrong", list(BAD))
+    assert record["failing_assertion"] == "assert 1"
+    difference = compare_results(first, second)
+    assert (difference.gained, difference.lost) == (list(range(9, 20)), [2, 3, 4])
+    assert difference.p_value == pytest.approx(2 * sum([1, 14, 91, 364]) / 2**14)
+    assert difference.difference.value == pytest.approx(0.4)
+    assert difference.settings == {"template": ("chat", "paper")}
+    assert "gained 11: 9, 10, 11" in str(difference)
+    (row,) = compare_samples(old, new)
+    assert (row.before, row.after, row.difference.value) == (0.25, 0.65, pytest.approx(0.4))
+
+
+def test_results_of_different_data_are_not_compared(tmp_path):
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    save_evaluation(first, [a_sample(1, 0, *GOOD)], params={}, settings=SETTINGS)
+    save_evaluation(second, [a_sample(1, 0, *GOOD)], params={}, settings={"sha256": "def"})
+    with pytest.raises(ParamsError) as raised:
+        compare_results(first, second)
+    assert str(raised.value) == (
+        f"{first} and {second}: use different data (sha256); compare runs on the same file"
+    )
+
+
+@pytest.mark.parametrize("text", ["{}", '{"samples": [{"passed": true}], "settings": {}}'])
+def test_a_file_without_results_is_refused_by_a_comparison(text, tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ParamsError) as raised:
+        compare_results(path, path)
+    assert str(raised.value) == (
+        f"{path}: is not a result of an evaluation on MBPP; name the results.json of two runs of mbpp_eval, "
+        "or of gpt_oss_2048"
+    )
+
+
+def test_a_problem_with_too_few_samples_is_left_out_of_pass_at_k():
+    samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *BAD), a_sample(2, 0, *BAD)]
+    pass_at = summarize(samples, (1, 2))["pass_at"]
+    assert (pass_at["1"]["value"], pass_at["1"]["num_problems"]) == (0.25, 2)
+    assert (pass_at["2"]["value"], pass_at["2"]["num_problems"]) == (1.0, 1)
+    with pytest.raises(ParamsError) as raised:
+        summarize(samples, (3,))
+    assert str(raised.value) == "evaluation.k = 3: no problem has as many samples; write a smaller k"

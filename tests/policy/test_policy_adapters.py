@@ -1,0 +1,124 @@
+"""Snapshots of trained weights: applied, restored, saved and loaded; and a model without its adapters."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_policy import load_tiny, train_by_hand
+from torch import Tensor
+
+from rlnb.policy import Policy, generate
+from rlnb.policy.adapters import WeightSnapshot, adapters_off, trained_parameters
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture
+def tiny(cache_dir: Path) -> Policy:
+    policy = load_tiny(cache_dir)
+    train_by_hand(policy, seed=0)
+    return policy
+
+
+def copy_weights(policy: Policy) -> dict[str, Tensor]:
+    return WeightSnapshot.take(policy).values
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def answer(policy: Policy) -> str:
+    return generate(policy, ["some prompt"], max_new_tokens=16, temperature=0)[0]
+
+
+def test_a_snapshot_holds_every_trained_parameter_and_does_not_follow_training(tiny: Policy) -> None:
+    names = [name for name, parameter in tiny.model.named_parameters() if parameter.requires_grad]
+    before = copy_weights(tiny)
+    snapshot = WeightSnapshot.take(tiny)
+    train_by_hand(tiny, seed=1)
+    assert list(snapshot.values) == names and all("lora" in name for name in names)
+    assert same(snapshot.values, before) and not same(copy_weights(tiny), before)
+
+
+def test_an_applied_snapshot_answers_as_before_and_the_weights_return_in_the_same_memory(
+    tiny: Policy,
+) -> None:
+    snapshot, earlier_answer = WeightSnapshot.take(tiny), answer(tiny)
+    train_by_hand(tiny, seed=1)
+    weights, later_answer = copy_weights(tiny), answer(tiny)
+    parameters = [parameter for _, parameter in trained_parameters(tiny)]
+    places = [parameter.data_ptr() for parameter in parameters]
+    assert later_answer != earlier_answer
+    with snapshot.applied_to(tiny):
+        assert answer(tiny) == earlier_answer
+        assert [parameter.data_ptr() for parameter in parameters] != places
+    assert answer(tiny) == later_answer
+    assert same(copy_weights(tiny), weights)
+    assert [parameter.data_ptr() for parameter in parameters] == places
+    with pytest.raises(KeyError, match="inside"), snapshot.applied_to(tiny):
+        raise KeyError("inside")
+    assert same(copy_weights(tiny), weights)
+
+
+def test_an_optimizer_changes_the_weights_and_not_a_snapshot_that_was_applied(tiny: Policy) -> None:
+    optimizer = torch.optim.AdamW([parameter for _, parameter in trained_parameters(tiny)], lr=0.1)
+    snapshot = WeightSnapshot.take(tiny)
+    copied = {name: value.clone() for name, value in snapshot.values.items()}
+    ids = torch.tensor([tiny.tokenizer("print(1)")["input_ids"]])
+
+    def step() -> None:
+        tiny.model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    with snapshot.applied_to(tiny):
+        answer(tiny)
+    before = copy_weights(tiny)
+    step()
+    assert not same(copy_weights(tiny), before)
+    assert same(snapshot.values, copied)
+
+
+def test_a_snapshot_is_updated_in_place(tiny: Policy) -> None:
+    snapshot = WeightSnapshot.take(tiny)
+    applied_to = snapshot.applied_to  # as an opponent holds it
+    train_by_hand(tiny, seed=1)
+    earlier_answer = answer(tiny)
+    snapshot.copy_from(tiny)
+    train_by_hand(tiny, seed=2)
+    assert answer(tiny) != earlier_answer
+    with applied_to(tiny):
+        assert answer(tiny) == earlier_answer
+
+
+def test_a_restored_snapshot_stays_and_shares_no_memory(tiny: Policy) -> None:
+    snapshot, before = WeightSnapshot.take(tiny), copy_weights(tiny)
+    train_by_hand(tiny, seed=1)
+    snapshot.restore(tiny)
+    assert same(copy_weights(tiny), before)
+    train_by_hand(tiny, seed=2)
+    assert same(snapshot.values, before)
+
+
+def test_a_saved_snapshot_is_loaded_bit_for_bit(tiny: Policy, tmp_path: Path) -> None:
+    saved = WeightSnapshot.take(tiny)
+    saved.save(tmp_path / "values.safetensors")
+    train_by_hand(tiny, seed=1)
+    other = WeightSnapshot.take(tiny)
+    assert not same(other.values, saved.values)
+    other.load(tmp_path / "values.safetensors")
+    assert same(other.values, saved.values)
+
+
+def test_without_its_adapters_a_model_answers_as_untrained(tiny: Policy, cache_dir: Path) -> None:
+    untrained = load_tiny(cache_dir, is_trained=False)
+    names, trained_answer = list(copy_weights(tiny)), answer(tiny)
+    with adapters_off(tiny), adapters_off(untrained):
+        assert answer(tiny) == answer(untrained) != trained_answer
+    assert answer(tiny) == trained_answer
+    assert list(copy_weights(tiny)) == names  # trainable again

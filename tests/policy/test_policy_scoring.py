@@ -1,0 +1,184 @@
+"""Scores of given texts: those of a plain pass over one row, and nothing of the policy is disturbed."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny_policy import load_tiny, train_by_hand
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from rlnb.code_game.prediction import prediction_prompt
+from rlnb.policy import Policy, generate
+from rlnb.policy.adapters import adapters_off
+from rlnb.policy.scoring import CachedPrefix, TokenScores, cache_prefix, score
+
+PROMPTS = [
+    "Program:\nprint(1)\n",
+    "a",
+    "Write a Python function that returns twice its argument.",
+    "b = 3" * 9,
+    "x = 1\n" * 60,
+]
+TEXTS = ["1\n```", "b", "def f(n):\n    return 2 * n", "é" * 4, "a much longer continuation here"]
+# How Qwen, Llama 3 and GPT-4 cut a text: signs take the line ends behind them along.
+JOINING = Regex(
+    r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    cache_dir = tmp_path_factory.mktemp("models")
+    policy = load_tiny(cache_dir, lora_dropout=0.1)
+    train_by_hand(policy)
+    return policy
+
+
+def plain_scores(policy: Policy, prompt: str, text: str) -> TokenScores:
+    """One row without padding or cache, all its logits, read off one place before each token."""
+    head = policy.tokenizer(prompt)["input_ids"]
+    tail = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+    policy.model.eval()
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([head + tail])).logits[0, len(head) - 1 : -1]
+    logprobs = logits.log_softmax(-1)[range(len(tail)), tail]
+    return TokenScores(np.array(tail), logprobs.numpy(), logits.argmax(-1).numpy())
+
+
+def assert_same(found: list[TokenScores], expected: list[TokenScores]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one.token_ids.tolist() == other.token_ids.tolist()
+        assert one.logprobs == pytest.approx(other.logprobs, abs=2e-4)
+        assert one.top_ids.tolist() == other.top_ids.tolist()
+        assert one.is_top.tolist() == (other.token_ids == other.top_ids).tolist()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 32])
+def test_a_ragged_batch_scores_like_a_plain_pass_over_each_row(tiny: Policy, batch_size: int) -> None:
+    expected = [plain_scores(tiny, *pair) for pair in zip(PROMPTS, TEXTS, strict=True)]
+    tiny.model.train()  # dropout would show
+    found = score(tiny, PROMPTS, TEXTS, batch_size=batch_size)
+    assert_same(found, expected)
+    assert len({len(one.logprobs) for one in found}) == len(TEXTS)
+
+
+def test_what_greedy_decoding_writes_consists_of_top_tokens_and_a_change_does_not(tiny: Policy) -> None:
+    prompts = [f"{letter} = {number}" for number, letter in enumerate("abcdefghijklmnop")]
+    texts = generate(tiny, prompts, max_new_tokens=8, temperature=0)
+    # Half of the random bytes are no text; what stands before them is what was written, token by token.
+    pairs = [(prompt, text.partition("\ufffd")[0]) for prompt, text in zip(prompts, texts, strict=True)]
+    asked, written = zip(*[pair for pair in pairs if pair[1]], strict=True)
+    assert len(written) >= 5 and max(map(len, written)) >= 2, texts
+    assert all(one.is_top.all() for one in score(tiny, asked, written))
+    changed = [("#" if text[0] != "#" else "!") + text[1:] for text in written]
+    assert not any(one.is_top[0] for one in score(tiny, asked, changed))
+
+
+def test_nothing_to_score_gives_nothing_and_an_empty_text_no_token(tiny: Policy) -> None:
+    assert score(tiny, [], []) == []
+    assert [len(one.logprobs) for one in score(tiny, ["ab", "abc"], ["", ""])] == [0, 0]
+    assert [len(one.logprobs) for one in score(tiny, ["ab", "abc"], ["", "d"])] == [0, 1]
+
+
+@pytest.mark.parametrize("batch_size", [1, 32])
+def test_a_front_read_once_changes_no_score(tiny: Policy, batch_size: int) -> None:
+    prompts = ["Solved: 1 + 1 is 2.\n\n" + prompt for prompt in PROMPTS]
+    front = cache_prefix(tiny, prompts)
+    assert front is not None
+    assert len(front.token_ids) == len("Solved: 1 + 1 is 2.\n\n")  # the tiny model's tokens are bytes
+    expected = [plain_scores(tiny, *pair) for pair in zip(prompts, TEXTS, strict=True)]
+    for _ in range(2):  # what was read is not spoilt by its use
+        assert_same(score(tiny, prompts, TEXTS, front=front, batch_size=batch_size), expected)
+
+
+def test_the_front_is_really_used(tiny: Policy) -> None:
+    prompts = ["Solved: 1 + 1 is 2.\n\n" + prompt for prompt in PROMPTS]
+    front = cache_prefix(tiny, prompts)
+    assert front is not None
+    other = cache_prefix(tiny, ["Solved: 1 + 1 is 3.\n\n" + prompt for prompt in PROMPTS])
+    assert other is not None
+    forged = replace(other, token_ids=front.token_ids)
+    true, false = (score(tiny, prompts, TEXTS, front=one)[0].logprobs for one in (front, forged))
+    assert not np.allclose(true, false, atol=1e-3)
+
+
+def test_a_prompt_that_does_not_begin_with_the_front_is_read_whole(tiny: Policy) -> None:
+    front = cache_prefix(tiny, ["Solved: a", "Solved: b"])
+    prompts = ["Solved: c", "Other: d", "Solved: "]  # of the last one nothing would be left to read
+    texts = ["one", "two", "three"]
+    expected = [plain_scores(tiny, *pair) for pair in zip(prompts, texts, strict=True)]
+    assert_same(score(tiny, prompts, texts, front=front), expected)
+    assert cache_prefix(tiny, ["a", "b"]) is None
+
+
+@pytest.fixture(scope="module")
+def joining(tiny: Policy) -> Policy:
+    """The tiny model with a tokenizer that makes one token of a fence and the blank line behind it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(JOINING, "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    trainer = trainers.BpeTrainer(vocab_size=259, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator([prediction_prompt("print(8)", num_shots=6)] * 3, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
+    )
+    return replace(tiny, tokenizer=fast)
+
+
+def test_a_front_whose_end_joins_with_what_follows_changes_no_score(joining: Policy) -> None:
+    fence = joining.tokenizer("```\n\nProgram")["input_ids"][0]
+    assert joining.tokenizer.decode([fence]) == "```\n\n"  # else this test tells nothing
+    prompts = [prediction_prompt(program, num_shots=2) for program in ("print(3)", "total = 1", "(x)")]
+    front = cache_prefix(joining, prompts)
+    assert front is not None
+    assert fence in front.token_ids
+    texts = ["3\n```", "[1]\n```", "1"]
+    expected = [plain_scores(joining, *pair) for pair in zip(prompts, texts, strict=True)]
+    assert_same(score(joining, prompts, texts, front=front), expected)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_scoring_leaves_the_random_state_the_mode_and_the_gradients_alone(
+    tiny: Policy, is_training: bool
+) -> None:
+    tiny.model.train(is_training)
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    front = cache_prefix(tiny, PROMPTS[:1])
+    assert isinstance(front, CachedPrefix)
+    score(tiny, PROMPTS[:1], TEXTS[:1], front=front)
+    score(tiny, PROMPTS, TEXTS)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert tiny.model.training is is_training
+    assert torch.is_grad_enabled()
+    assert all(parameter.grad is None for parameter in tiny.model.parameters())
+
+
+def test_adapters_are_at_work_unless_the_context_says_otherwise(tiny: Policy) -> None:
+    base = copy.deepcopy(tiny.model).unload()
+    untrained = [plain_scores(replace(tiny, model=base), *pair) for pair in zip(PROMPTS, TEXTS, strict=True)]
+    trained = score(tiny, PROMPTS, TEXTS)
+    with adapters_off(tiny):
+        assert_same(score(tiny, PROMPTS, TEXTS), untrained)
+    assert not np.allclose(trained[0].logprobs, untrained[0].logprobs, atol=1e-3)
+    assert_same(score(tiny, PROMPTS, TEXTS), trained)
+
+
+def test_the_probabilities_of_all_next_tokens_sum_to_one(tiny: Policy) -> None:
+    letters = [chr(code) for code in range(33, 127)]
+    logprobs = np.array([one.logprobs[0] for one in score(tiny, ["some prompt"] * len(letters), letters)])
+    with torch.no_grad():
+        tiny.model.eval()
+        ids = torch.tensor([tiny.tokenizer("some prompt")["input_ids"]])
+        shares = tiny.model(input_ids=ids).logits[0, -1].softmax(-1)
+    others = 1 - shares[[tiny.tokenizer(letter)["input_ids"][0] for letter in letters]].sum().item()
+    assert np.exp(logprobs).sum() == pytest.approx(1 - others, abs=1e-4)

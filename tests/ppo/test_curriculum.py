@@ -1,0 +1,330 @@
+"""What is played in each stage, by whom, and when the next stage begins; on real games."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, replace
+
+import pytest
+from pydantic import TypeAdapter
+from pytest import approx
+
+from rlnb.errors import ParamsError
+from rlnb.games.opponents import RandomPlayer
+from rlnb.games.text_games import load_game
+from rlnb.ppo.curriculum import (
+    CurriculumState,
+    Pairing,
+    advance_curriculum,
+    choose_opponent,
+    collect_results,
+    draw_fresh_games,
+    draw_replays,
+    load_curriculum,
+    load_opponents,
+    score_ceiling,
+    score_stages,
+)
+from rlnb.ppo.params import PpoOpenspielParams
+from rlnb.ppo.replay import GameResult, ReplayTask
+from rlnb.selfplay.arena import Match
+from rlnb.selfplay.rollouts import LEARNER, play_games
+from rlnb.statistics import Estimate
+
+EASY = {"name": "easy", "games": ["tic_tac_toe", "nim"], "threshold": 0.6, "window": 10, "min_episodes": 4}
+CARDS = {"name": "cards", "games": ["kuhn_poker"], "threshold": 0.5, "window": 10, "min_episodes": 4}
+HARD = {
+    "name": "hard",
+    "games": ["tic_tac_toe", "kuhn_poker", "goofspiel(num_cards=8)"],
+    "opponents": ["mcts:2", "nash", "random"],
+    "threshold": 0.4,
+}
+
+
+def params(*stages: dict, game: dict | None = None, **changes) -> PpoOpenspielParams:
+    curriculum = {"stages": stages or (EASY, CARDS, HARD), **changes}
+    return PpoOpenspielParams.model_validate({"curriculum": curriculum, "game": game or {}})
+
+
+def curriculum(*stages: dict, **changes):
+    return load_curriculum(params(*stages, **changes))
+
+
+def results(*scores: float, is_fresh: bool = True, counts: bool = True, seat: int = 0) -> list[GameResult]:
+    task = ReplayTask("nim", seat, "random", 1, 2, "easy")
+    return [GameResult(task, score, is_fresh, counts) for score in scores]
+
+
+def advanced(state: CurriculumState, games: list[GameResult], **changes):
+    return advance_curriculum(state, games, params(**changes).curriculum)
+
+
+def matchups(assignments) -> Counter:
+    return Counter(
+        (assignment.task.game, assignment.task.opponent, assignment.task.seat) for assignment in assignments
+    )
+
+
+def test_a_stage_ends_when_enough_games_have_the_score_in_the_mean():
+    state, said = advanced(CurriculumState(), results(1, 1, 1))
+    assert said is None  # three games, min_episodes = 4
+    state, said = advanced(state, results(0, 0))
+    assert said == "Curriculum Progression: Advanced to stage 2/3"  # 3 / 5, the threshold itself
+    assert (state.stage, state.scores, state.num_episodes) == (1, (), 0)
+    assert state.mean_scores.keys() == {"nim/0/random"}
+
+
+def test_only_the_newest_games_are_in_the_mean():
+    state, _ = advanced(CurriculumState(), results(*[0] * 12))
+    assert (len(state.scores), state.num_episodes) == (10, 12)
+    state, said = advanced(state, results(1, 1, 1, 1, 1))
+    assert (said, state.score) == (None, 0.5)  # 5 / 10
+    _, said = advanced(state, results(1))
+    assert said == "Curriculum Progression: Advanced to stage 2/3"
+
+
+@pytest.mark.parametrize("kind", [{"is_fresh": False}, {}], ids=["replays", "games of earlier stages"])
+@pytest.mark.parametrize("score", [0.0, 1.0])
+def test_what_does_not_count_neither_opens_the_gate_nor_holds_it_shut(kind, score):
+    others = results(*[score] * 100, counts=False, **kind)
+    state, said = advanced(CurriculumState(), others)
+    assert (said, state.scores, state.num_episodes) == (None, (), 0)
+    state, _ = advanced(state, results(1, 1))
+    _, said = advanced(state, [*others, *results(1, 1)])
+    assert said == "Curriculum Progression: Advanced to stage 2/3"
+
+
+def test_the_last_stage_goes_on():
+    state, said = advanced(CurriculumState(stage=2), results(*[1] * 500))
+    assert (said, state.stage, state.num_episodes, state.score) == (None, 2, 500, 1.0)
+
+
+def test_nobody_falls_back_unless_that_is_asked_for():
+    lost = results(*[0] * 10)
+    state, said = advanced(CurriculumState(stage=1), lost)
+    assert (said, state.stage) == (None, 1)
+    state, said = advanced(CurriculumState(stage=1), lost[:3], fall_back_below=0.2)
+    assert (said, state.stage) == (None, 1)  # fewer than min_episodes
+    state, said = advanced(CurriculumState(stage=1), lost, fall_back_below=0.2)
+    assert said == "Curriculum Progression: Fell back to stage 1/3"
+    assert (state.stage, state.scores, state.num_episodes) == (0, (), 0)
+    state, said = advanced(CurriculumState(), lost, fall_back_below=0.2)
+    assert (said, state.stage) == (None, 0)  # before the first there is none
+
+
+def test_mean_scores_are_of_each_seat_and_of_fresh_games_only():
+    games = [*results(1, 0.5), *results(0, seat=1, counts=False), *results(0, 0, 0, is_fresh=False)]
+    state, _ = advanced(CurriculumState(), games)
+    # The older game weighs 0.99: (0.99 * 1 + 0.5) / 1.99
+    assert state.mean_scores == {"nim/0/random": approx(1.49 / 1.99), "nim/1/random": 0.0}
+    assert TypeAdapter(CurriculumState).validate_python(json.loads(json.dumps(asdict(state)))) == state
+
+
+def test_metrics_count_stages_from_one():
+    state, _ = advanced(CurriculumState(), results(1, 0.5))
+    assert state.metrics() == {"curriculum/stage": 1.0, "curriculum/score": 0.75, "curriculum/episodes": 2.0}
+    assert CurriculumState(stage=2).metrics() == approx(
+        {"curriculum/stage": 3.0, "curriculum/score": float("nan"), "curriculum/episodes": 0.0}, nan_ok=True
+    )
+
+
+def test_games_come_in_pairs_with_the_same_seeds_from_both_seats():
+    assignments = draw_fresh_games(CurriculumState(), curriculum(earlier_share=0.9), 12, seed=3)
+    for first, second in zip(assignments[::2], assignments[1::2], strict=True):
+        assert first.episode.players == (LEARNER, "random")
+        assert second.task == replace(first.task, seat=1)
+        assert second.episode == replace(first.episode, players=("random", LEARNER))
+    assert len({(game.task.seed, game.episode.group) for game in assignments}) == 6
+    # The first stage has no earlier ones, whatever their share.
+    assert all(game.is_fresh and game.counts and game.task.stage == "easy" for game in assignments)
+    assert matchups(assignments) == {
+        (name, "random", seat): 3 for name in ("tic_tac_toe", "nim") for seat in (0, 1)
+    }
+
+
+def test_every_game_of_a_stage_is_played_equally_often_whatever_the_size_of_an_update():
+    course, state, played = curriculum(earlier_share=0.0), CurriculumState(stage=2), []
+    for seed in range(15):  # 15 updates of 4 pairs are 20 rounds of 3 games
+        assignments = draw_fresh_games(state, course, 8, seed=seed)
+        games = play_games(
+            [assignment.episode for assignment in assignments],
+            {LEARNER: RandomPlayer(), **load_opponents(course)},
+        )
+        played += assignments
+        state, _ = advance_curriculum(state, collect_results(assignments, games), course.params)
+    assert matchups(played) == {
+        (game, opponent, seat): 20
+        for game, opponent in (
+            ("tic_tac_toe", "mcts:2"), ("kuhn_poker", "nash"), ("goofspiel(num_cards=8)", "random")
+        )
+        for seat in (0, 1)
+    }  # fmt: skip
+    assert len(state.scores) == 120 == state.num_episodes
+
+
+def test_a_share_of_pairs_is_of_earlier_stages_and_does_not_count():
+    course = curriculum(earlier_share=0.25)
+    assignments = [
+        assignment
+        for seed in range(400)
+        for assignment in draw_fresh_games(CurriculumState(stage=2), course, 6, seed=seed)
+    ]
+    earlier = [assignment for assignment in assignments if not assignment.counts]
+    assert len(assignments) == 2400
+    assert len(earlier) / 2400 == approx(0.25, abs=0.03)
+    assert all(assignment.is_fresh for assignment in assignments)
+    assert {assignment.task.stage for assignment in earlier} == {"easy", "cards"}
+    assert {assignment.task.stage for assignment in assignments if assignment.counts} == {"hard"}
+    counts = matchups(earlier)
+    assert counts.keys() == {
+        (game, "random", seat) for game in ("tic_tac_toe", "nim", "kuhn_poker") for seat in (0, 1)
+    }
+    assert all(count / len(earlier) == approx(1 / 6, abs=0.04) for count in counts.values()), counts
+    assert all(counts[game, name, 0] == counts[game, name, 1] for game, name, _ in counts)
+
+
+def test_games_follow_from_the_seed_and_another_seed_gives_others():
+    first, same, other = (
+        [game.task for game in draw_fresh_games(CurriculumState(stage=2), curriculum(), 16, seed=seed)]
+        for seed in (5, 5, 6)
+    )
+    assert first == same
+    assert not {task.seed for task in first} & {task.seed for task in other}
+
+
+def test_an_odd_number_of_games_is_an_error():
+    with pytest.raises(ValueError, match=r"^5 games are not pairs$"):
+        draw_fresh_games(CurriculumState(), curriculum(), 5, seed=0)
+
+
+def test_a_replayed_task_is_the_same_game_with_the_same_deal_and_moves():
+    course = curriculum(game={"max_opening_plies": 2})
+    players = {LEARNER: RandomPlayer(), **load_opponents(course)}
+    fresh = []
+    for stage in range(3):
+        fresh += draw_fresh_games(CurriculumState(stage=stage), course, 12, seed=stage)
+    replays = draw_replays([assignment.task for assignment in fresh], course, seed=None)
+    first, again = (
+        play_games([assignment.episode for assignment in drawn], players, num_parallel=num_parallel)
+        for drawn, num_parallel in ((fresh, 256), (replays, 5))
+    )
+    assert [(game.players, game.history) for game in first] == [
+        (game.players, game.history) for game in again
+    ]
+    assert not any(replay.is_fresh or replay.counts for replay in replays)
+    assert [replay.task for replay in replays] == [assignment.task for assignment in fresh]
+    assert max(replay.episode.group for replay in replays) < 0
+    scores = [result.score for result in collect_results(replays, again)]
+    assert scores == [game.score(assignment.task.seat) for assignment, game in zip(fresh, first, strict=True)]
+    assert set(scores) >= {0.0, 1.0}
+
+
+def test_mcts_gives_way_to_nash_in_poker_and_to_random_where_no_table_is():
+    stage = params().curriculum.stages[2]
+    names = ("hex(board_size=5)", "kuhn_poker", "liars_dice", "liars_dice(numdice=2)", "goofspiel")
+    assert [choose_opponent(load_game(name), stage) for name in names] == [
+        "mcts:2", "nash", "nash", "random", "random"
+    ]  # fmt: skip
+
+
+def test_the_defaults_load():
+    course = load_curriculum(PpoOpenspielParams())
+    assert [len(pairings) for pairings in course.pairings] == [6, 6, 12]
+    assert {pairing.game.name: pairing.opponent for pairing in course.pairings[2]} == {
+        "tic_tac_toe": "mcts:25", "connect_four": "mcts:25", "nim": "mcts:25", "kuhn_poker": "nash",
+        "breakthrough(columns=6,rows=6)": "mcts:25", "hex(board_size=5)": "mcts:25",
+        "leduc_poker": "nash", "liars_dice": "nash", "goofspiel(num_cards=8)": "random",
+        "othello": "mcts:25", "clobber": "mcts:25", "dots_and_boxes": "mcts:25",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        (
+            {"games": ["conect_four"]},
+            "curriculum.stages = 'conect_four': OpenSpiel has no such game; did you mean connect_four?",
+        ),
+        (
+            {"games": ["nim", "kuhn_poker"], "opponents": ["mcts:25"]},
+            "curriculum.stages: stage 'easy': none of its opponents can play kuhn_poker: 'mcts:25': "
+            "MCTS sees the other player's card. Add 'random' or 'nash' to its opponents, or take the game "
+            "out.",
+        ),
+        (
+            {"games": ["kuhn_poker"], "opponents": ["random", "nsah"]},
+            "curriculum.stages: stage 'easy': opponent = 'nsah' is not an opponent. Use 'random' or 'nash'.",
+        ),
+        (
+            {"games": ["kuhn_poker"], "opponents": ["mcts", "random"]},
+            "curriculum.stages: stage 'easy': opponent = 'mcts' names no number of simulations from 2 to "
+            "1,000,000; write 'mcts:10' (a beginner), 'mcts:50' or 'mcts:200'.",
+        ),
+        (
+            {"games": ["leduc_poker", "tic_tac_toe"], "threshold": 0.9},  # .89187, cut off and not rounded
+            "curriculum.stages: stage 'easy': threshold = 0.9 is above 0.8918, the highest mean score over "
+            "both seats that its games allow (leduc_poker against random 0.8038, tic_tac_toe against random "
+            "0.9799). Write less than that, or change its games or opponents.",
+        ),
+        (
+            {"opponents": ["perfect", "random"], "threshold": 0.8},
+            "curriculum.stages: stage 'easy': threshold = 0.8 is above 0.75, the highest mean score over "
+            "both seats that its games allow (tic_tac_toe against perfect 0.5, nim against random 1.0). "
+            "Write less than that, or change its games or opponents.",
+        ),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_any_model(stage, message):
+    with pytest.raises(ParamsError) as error:
+        curriculum({**EASY, **stage})
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "opponent", "max_opening_plies", "expected"),
+    [
+        ("tic_tac_toe", "perfect", 0, 0.5),
+        ("tic_tac_toe", "perfect", 2, 1.0),  # it may begin with a mistake
+        ("kuhn_poker", "random", 2, 0.6875),
+        ("kuhn_poker", "nash", 0, 0.59253),
+        ("kuhn_poker", "nash", 2, 1.0),
+        ("kuhn_poker", "mcts:25", 0, 1.0),
+        ("liars_dice(numdice=2)", "random", 0, 1.0),
+        ("leduc_poker(suit_isomorphism=True)", "nash", 0, 1.0),
+        ("connect_four", "random", 0, 1.0),
+    ],
+)
+def test_a_ceiling_is_the_mean_over_both_seats_and_one_where_nobody_knows(
+    name, opponent, max_opening_plies, expected
+):
+    ceiling = score_ceiling(Pairing(load_game(name), opponent), max_opening_plies=max_opening_plies)
+    assert ceiling == approx(expected, abs=1e-5)
+
+
+def match(game: str, opponent: str, score: float, seat: int = 0) -> Match:
+    return Match(
+        game=game, opponent=opponent, seat=seat, role="", acting="constrained", greedy=False,
+        weights="average", num_games=10, wins=5, draws=0, losses=5, score=Estimate(score, 0.0, 1.0),
+        mean_return=0.0, random_score=None, ceiling=None, invalid_share=0.0, distinct_share=1.0,
+        scores=(0.0, 1.0) * 5,
+    )  # fmt: skip
+
+
+def test_a_stage_is_a_success_above_its_final_score_by_its_own_games():
+    rows = [
+        match("nim", "random", 0.8), match("nim", "random", 0.4, seat=1), match("tic_tac_toe", "mcts:5", 0.5),
+        match("tic_tac_toe", "random", 0.0),
+    ]  # fmt: skip
+    easy = {"name": "easy", "games": ["nim"], "threshold": 0.5, "final_score": 0.5}
+    hard = {"name": "hard", "games": ["tic_tac_toe"], "opponents": ["mcts:5"], "threshold": 0.5}
+    course = curriculum(
+        easy,
+        {**hard, "final_score": 0.5},
+        {**easy, "name": "later", "games": ["clobber"]},
+        {**easy, "name": "half", "games": ["nim", "clobber"], "final_score": 0.0},
+    )
+    assert [(stage.score, stage.num_games, stage.verdict) for stage in score_stages(rows, course)] == [
+        (approx(0.6), 20, "success"),
+        (approx(0.5), 10, "no success"),  # not above
+        (approx(float("nan"), nan_ok=True), 0, "not measured"),
+        (approx(0.6), 20, "none: clobber against random not measured"),
+    ]

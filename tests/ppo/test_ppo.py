@@ -1,0 +1,291 @@
+"""PPO goes through its curriculum, plays failures again, goes on exactly, and says what is wrong."""
+
+import json
+import re
+from collections import Counter
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+from ppo_run import make_run, params_of, train_run
+from pytest import approx
+from scripted_play import X_WINS, Scripted, any_legal, line
+from self_play_run import Killed, checkpoint_of, differing, kill_after, notebook_reward, rows_of
+
+from rlnb.errors import ParamsError, TrainingDiverged
+from rlnb.games.text_games import load_game
+from rlnb.policy import load_policy
+from rlnb.ppo.curriculum import CurriculumState, collect_results
+from rlnb.ppo.setup import load_playable_curriculum, longest_prompt
+from rlnb.ppo.training import (
+    PpoState,
+    check_kl,
+    describe_step,
+    give_advice,
+    make_ppo_batch,
+    mean_utility,
+    next_state,
+    train_ppo,
+    weigh_turns,
+)
+from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
+from rlnb.run.tracking import open_tracker
+from rlnb.selfplay.advantages import gae_of_turns
+from rlnb.selfplay.rollouts import GameRules, play_games, self_play_episodes
+from rlnb.selfplay.setup import make_encoder
+
+METRICS = {
+    "play/completion_tokens": 1.0,
+    "play/invalid_share": 0.25,
+    "play/score": 0.5,
+    "reward": -0.125,
+    "entropy": 1.0,
+    "update/approx_kl": 0.01,
+}
+
+
+@pytest.fixture(scope="module")
+def whole_run(cache_dir, tmp_path_factory: pytest.TempPathFactory):
+    """The directory of an uninterrupted run, and what it printed."""
+    said: list[str] = []
+    directory = tmp_path_factory.mktemp("whole")
+    torch.manual_seed(0)
+    train_run(params_of(cache_dir), directory, say=said.append)
+    return directory, said
+
+
+def test_a_win_is_worth_one_and_an_invalid_answer_costs_a_tenth(cache_dir):
+    reward = notebook_reward(params_of(cache_dir), "ppo_openspiel")
+    assert [reward("end", result) for result in (7.0, 0.0, -2.0)] == [1.0, 0.0, -1.0]
+    assert (reward("forfeit", -1.0), reward("opponent_forfeit", 1.0)) == (-1.0, 1.0)
+    assert reward("invalid", 0.0) == -0.1
+
+
+def test_a_run_goes_through_its_stages_and_logs_each_update(whole_run):
+    directory, said = whole_run
+    assert "Curriculum Progression: Advanced to stage 2/2" in said
+    log = (directory / "train.log").read_text()
+    assert re.findall(r"Step (\d) \| Reward: .*Success: ", log) == ["1", "2", "3", "4"]
+    assert "Curriculum Progression: Advanced to stage 2/2" in log
+    rows = rows_of(directory)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    assert rows[-1]["curriculum/stage"] == 2
+    assert rows[-1]["play/num_games"] == 32
+    assert {"kuhn_poker/exact/nash_conv", "nim/arena/random/first_score"} <= rows[-1].keys()
+    games = [json.loads(line) for line in (directory / "games.jsonl").read_text().splitlines()]
+    assert Counter(game["step"] for game in games) == {1: 8, 2: 8, 3: 8, 4: 8}
+    first = {(tuple(game["players"]), game["game"]) for game in games if game["step"] == 1}
+    assert first == {(("policy", "random"), "kuhn_poker"), (("random", "policy"), "kuhn_poker")}
+    late = {name for game in games if game["step"] > 1 for name in game["players"]}
+    assert late >= {"policy", "nash", "mcts:2"}  # and random, where a failure of the first stage is replayed
+
+
+@pytest.mark.parametrize("last", [2, 3], ids=["at a checkpoint", "between two"])
+def test_a_killed_run_goes_on_as_if_it_had_not_been_stopped(cache_dir, whole_run, tmp_path, last):
+    params = params_of(cache_dir)
+    torch.manual_seed(0)
+    with pytest.raises(Killed):
+        train_run(params, tmp_path, show=kill_after(last))
+    assert checkpoint_step(latest_checkpoint(tmp_path)) == 2
+    torch.manual_seed(999)  # another process has drawn other numbers
+    train_run(params, tmp_path)
+    directory, _ = whole_run
+    assert rows_of(tmp_path) == rows_of(directory)
+    stages = [{"name": "first", "games": ["kuhn_poker"], "threshold": 0.02}]
+    with pytest.raises(ParamsError, match=r"belongs to another run: curriculum\.stages was"):
+        train_run(params_of(cache_dir, curriculum={"stages": stages}), tmp_path)
+    assert (tmp_path / "games.jsonl").read_bytes() == (directory / "games.jsonl").read_bytes()
+    assert differing(checkpoint_of(tmp_path, 4), checkpoint_of(directory, 4)) == []
+
+
+def test_a_checkpoint_holds_curriculum_and_failures(whole_run):
+    directory, _ = whole_run
+    state = checkpoint_of(directory, 4)["state"]
+    state.pop("global_step")
+    loaded = PpoState.load(state)
+    assert loaded.curriculum.stage == 1
+    assert loaded.replay.failures
+    assert json.loads(json.dumps(asdict(loaded))) == state
+    assert PpoState.load({}) == PpoState()
+
+
+def test_a_share_of_an_updates_games_plays_failures_again_from_the_same_seat(cache_dir):
+    params = params_of(cache_dir, training={"games_per_step": 20}, replay={"share": 0.5})
+    plan = make_run(params).plan
+    fresh = plan.assign_games(PpoState())
+    assert len(fresh) == 20
+    assert all(assignment.is_fresh for assignment in fresh)
+    lost = [result._replace(score=0.0) for result in collect_results(fresh, plan.play(fresh))]
+    state, _ = next_state(PpoState(), lost, METRICS, params)
+    assert len(state.replay.failures) == 20
+    counts = []
+    for step in range(20):
+        assigned = plan.assign_games(replace(state, step=step))
+        again = [assignment for assignment in assigned if not assignment.is_fresh]
+        seats = Counter(assignment.task.seat for assignment in assigned if assignment.is_fresh)
+        assert len(assigned) == 20
+        assert {replay.task for replay in again} <= {failure.task for failure in state.replay.failures}
+        assert seats[0] == (20 - len(again)) / 2
+        counts.append(len(again))
+    assert np.mean(counts) == approx(10, abs=1)
+    replay = again[0].episode
+    twin = next(assignment for assignment in fresh if assignment.task == again[0].task).episode
+    assert replay.seed != twin.seed  # its policy draws anew
+    assert replace(replay, group=twin.group, seed=twin.seed) == twin
+
+
+def test_games_weigh_the_same_whatever_their_length():
+    games = play_games(self_play_episodes(load_game("tic_tac_toe"), 1, seed=0), {"policy": line(X_WINS)})
+    trajectories = games[0].trajectories  # of four and of three turns
+    assert weigh_turns(trajectories, weigh="turns", mean_length=3.5).tolist() == [1.0] * 7
+    weights = weigh_turns(trajectories, weigh="games", mean_length=3.5)
+    assert weights.tolist() == approx([3.5 / 4] * 4 + [3.5 / 3] * 3)
+    assert weights.mean() == approx(1.0)
+
+
+@pytest.mark.parametrize("max_turns, utility", [(None, (1.0 + 0.0) / 2), (1, 0.5)])
+def test_a_utility_is_the_share_of_what_could_be_won(max_turns, utility):
+    game = load_game("tic_tac_toe")
+    rules = GameRules() if max_turns is None else GameRules(max_turns=max_turns)
+    games = play_games(self_play_episodes(game, 1, seed=0), {"policy": line(X_WINS)}, rules=rules)
+    assert mean_utility(games, {"tic_tac_toe": game}) == approx(utility)
+
+
+def test_a_policy_that_moves_too_far_stops_the_run(cache_dir):
+    params = params_of(cache_dir, training={"target_kl": 0.02}, alarms={"kl_factor": 10.0})
+    check_kl(METRICS | {"update/approx_kl": 0.2}, params)
+    with pytest.raises(TrainingDiverged) as caught:
+        check_kl(METRICS | {"update/approx_kl": 0.21}, params)
+    assert str(caught.value) == (
+        "in one update the policy moved by 0.21 nats a token, more than alarms.kl_factor = 10.0 times "
+        "training.target_kl = 0.02; lower training.learning_rate = 0.001, or training.num_epochs = 4"
+    )
+    check_kl(METRICS | {"update/approx_kl": 9.0}, params_of(cache_dir, training={"target_kl": 0.0}))
+
+
+def test_no_checkpoint_is_written_while_an_alarm_is_raised(cache_dir, tmp_path):
+    """The existing ones are the last good ones."""
+    calm = params_of(cache_dir, training={"save_steps": 1, "max_steps": 2})
+    alarming = params_of(
+        cache_dir, training={"save_steps": 1, "max_steps": 6}, alarms={"entropy": 9.0, "patience": 3}
+    )
+    run, saved = make_run(calm), []
+    with open_tracker(tmp_path, config={}, wandb="disabled", tensorboard=False) as tracker:
+        options = {"tracker": tracker, "output_dir": tmp_path, "evaluate": dict, "say": lambda _: None}
+        options["save"] = lambda state: saved.append(state.step)
+        state = train_ppo(calm, run.learner, run.plan, PpoState(), **options)
+        with pytest.raises(TrainingDiverged):
+            train_ppo(alarming, run.learner, run.plan, state, **options)
+    assert (rows_of(tmp_path)[-1]["step"], saved) == (4, [1, 2])
+
+
+def test_a_checkpoint_that_was_put_off_is_written_when_no_alarm_is_raised_any_more(cache_dir, tmp_path):
+    params = params_of(
+        cache_dir, training={"save_steps": 2, "max_steps": 4}, alarms={"entropy": 9.0, "patience": 9}
+    )
+    run, saved = make_run(params), []
+
+    def show(step: int, max_steps: int) -> None:
+        if step == 2:  # no alarm from the third update on
+            params.alarms.__dict__["entropy"] = 0.0
+
+    with open_tracker(tmp_path, config={}, wandb="disabled", tensorboard=False) as tracker:
+        train_ppo(
+            params, run.learner, run.plan, PpoState(), tracker=tracker, output_dir=tmp_path, evaluate=dict,
+            show=show, save=lambda state: saved.append(state.step),
+        )  # fmt: skip
+    assert saved == [3, 4]
+
+
+def test_the_line_of_a_step_and_the_advice_where_little_is_won(cache_dir):
+    params = params_of(cache_dir, alarms={"advice_steps": 40})
+    metrics = METRICS | {"play/success_share": 0.25}
+    assert describe_step(PpoState(step=40), metrics) == (
+        "Step 40 | Reward: -0.1250 | Score: 0.5000 | Success: 25.00%"
+    )
+
+    def advice(step: int, *scores: float) -> list[str]:
+        return give_advice(PpoState(step=step, curriculum=CurriculumState(scores=scores)), metrics, params)
+
+    assert advice(41, 0.0) == advice(40) == advice(40, *[0.0] * 7, *[0.5] * 3) == []
+    assert advice(40, 0.0, 0.0, 0.0, 0.5) == [
+        "Success in the stage's last 4 games is 25%, below 30%. What helps, in this order: a higher "
+        "game.temperature (0.7), a higher replay.share (0.3), easier games or a lower threshold in "
+        "curriculum.stages; see that play/invalid_share is near 0 (0.25)"
+    ]
+
+
+def test_a_batch_has_the_advantages_and_weights_that_are_asked_for(cache_dir):
+    games = play_games(
+        self_play_episodes(load_game("tic_tac_toe"), 3, seed=0), {"policy": Scripted(any_legal)}
+    )
+    trajectories = [trajectory for game in games for trajectory in game.trajectories]
+    raw, _ = gae_of_turns(trajectories, gamma=1.0, lam=0.95)
+    mean = float(np.mean([len(trajectory.turns) for trajectory in trajectories]))
+    for weigh in ("turns", "games"):
+        weights = weigh_turns(trajectories, weigh=weigh, mean_length=mean)
+        for normalize in (True, False):
+            params = params_of(cache_dir, training={"weigh": weigh, "normalize_advantages": normalize})
+            batch, raw_std = make_ppo_batch(games, params.training)
+            assert batch.weights.tolist() == approx(weights.tolist())
+            center = np.average(raw, weights=weights) if normalize else 0.0
+            width = np.sqrt(np.average((raw - center) ** 2, weights=weights)) if normalize else 1.0
+            assert batch.advantages.tolist() == approx(((raw - center) / width).tolist(), abs=1e-4)
+            assert raw_std == approx(float(raw.std()))
+
+
+def test_the_loss_reads_the_policy_at_the_temperature_of_play(cache_dir):
+    run = make_run(params_of(cache_dir, game={"temperature": 0.3}))
+    assert run.learner.temperature == run.plan.player().temperature == 0.3
+    games = run.plan.play(run.plan.assign_games(PpoState()))
+    batch, _ = make_ppo_batch(games, run.params.training)
+    sampled = [logprob for game in games for turn in game.trajectories[0].turns for logprob in turn.logprobs]
+    assert sorted(run.learner.compute_logprobs(batch).token_logprobs.tolist()) == approx(
+        sorted(sampled), abs=1e-4
+    )
+
+
+def test_an_update_that_moves_too_far_ends_the_training(cache_dir, tmp_path):
+    training = {"learning_rate": 0.3, "final_learning_rate": 0.3, "target_kl": 0.001, "num_epochs": 4}
+    with pytest.raises(TrainingDiverged, match="^in one update the policy moved by "):
+        train_run(params_of(cache_dir, training=training), tmp_path)
+
+
+def test_prompts_that_do_not_fit_are_refused_before_a_model_is_loaded(cache_dir):
+    params = params_of(
+        cache_dir,
+        game={"style": "full", "max_prompt_tokens": 64},
+        curriculum={"stages": [{"name": "only", "games": ["nim"], "threshold": 0.5}]},
+    )
+    with pytest.raises(ParamsError) as caught:
+        load_playable_curriculum(params)
+    message = str(caught.value)
+    assert message.startswith("game.max_prompt_tokens = 64 is less than the ")
+    assert "tokens that a prompt of nim may have" in message
+    assert message.endswith("or game.style = compact, or take nim out of curriculum.stages")
+    with pytest.raises(ParamsError, match="^evaluation.opponents"):
+        load_playable_curriculum(params_of(cache_dir, evaluation={"opponents": ["bogus"]}))
+
+
+def test_a_prompt_that_asks_again_has_to_fit_too(cache_dir):
+    stages = {"stages": [{"name": "only", "games": ["kuhn_poker"], "threshold": 0.5}]}
+    free = {"acting": "free", "max_prompt_tokens": 60, "max_new_tokens": 8}
+    load_playable_curriculum(params_of(cache_dir, game={**free, "invalid": "random"}, curriculum=stages))
+    with pytest.raises(ParamsError) as caught:
+        load_playable_curriculum(params_of(cache_dir, game={**free, "invalid": "retry"}, curriculum=stages))
+    assert str(caught.value).endswith("or take kuhn_poker out of curriculum.stages")
+    assert "game.style" not in str(caught.value)  # it is compact already
+
+
+def test_the_longest_bidding_is_among_the_prompts_that_are_tried(cache_dir):
+    params = params_of(cache_dir, game={"style": "full"})
+    encoder = make_encoder(params.game, load_policy(params.model).tokenizer)
+    game = load_game("liars_dice")
+    state = game.new_state()
+    lengths = []
+    while not state.is_terminal():
+        if not state.is_chance_node():
+            lengths.append(len(*encoder.prompt_ids([game.prompt(state)])))
+        state.apply_action(state.legal_actions()[0])
+    assert longest_prompt(game, encoder, params.game) >= max(lengths)

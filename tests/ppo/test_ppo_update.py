@@ -1,0 +1,294 @@
+"""With PPO's own terms an update equals a plain PPO, loss, gradients and weights; then each term by itself.
+
+The reference stands in tests/ppo_reference.py. A small recurrent network takes the place of the language
+model; in float64 what is left is an error of the equations, not of rounding.
+"""
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from ppo_reference import PlainPpo, Sample, Seen, terms_of
+from pytest import approx
+from tiny_actor import played, small_actor, training
+
+from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
+from rlnb.ppo.training import PpoState
+from rlnb.run.metrics import describe
+from rlnb.selfplay.checkpoints import restore, save_checkpoint
+from rlnb.selfplay.losses import Batch, make_batch, squared_value_errors
+from rlnb.selfplay.rollouts import Choice, Turn, collect_trajectories, collect_turns
+from rlnb.selfplay.update import (
+    Coefficients,
+    Learner,
+    PpoOptions,
+    adapt_kl_coef,
+    compute_logprobs_before,
+    make_learner,
+    optimizer_step,
+    schedule,
+    update,
+)
+
+# A toy; real positions, answered by one token, by up to three of which some begin others, by three free ones.
+KINDS = ("two states", "tic_tac_toe", "nim", "free tic_tac_toe")
+EVERYTHING = {
+    "learning_rate": 0.02, "final_learning_rate": 0.005, "value_learning_rate": 0.1, "warmup_steps": 1,
+    "max_steps": 4, "num_epochs": 3, "num_mini_batches": 2, "max_grad_norm": 0.5, "weight_decay": 0.1,
+    "entropy_coef": 0.1, "final_entropy_coef": 0.1, "value_clip": 0.05, "clip": 0.05, "detach_steps": 1,
+    "init_kl_coef": 0.3, "kl_target": 0.004, "target_kl": 0.0, "tokens_per_pass": 64,
+}  # fmt: skip
+
+
+@pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
+def either_precision(request, monkeypatch):
+    yield from in_precision(request.param, monkeypatch)
+
+
+@pytest.fixture
+def float64(monkeypatch):
+    yield from in_precision(torch.float64, monkeypatch)
+
+
+def in_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch):
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    monkeypatch.setitem(
+        update.__globals__["MAX_FIRST_DEVIATION"], torch.float64, 1e-9
+    )  # no policy is float64
+    yield dtype
+    torch.set_default_dtype(usual)
+
+
+def turns_of_kind(kind: str) -> list[Turn]:
+    if kind == "two states":
+        taken = [(10, 20), (10, 21), (11, 20), (11, 20), (11, 21), (10, 20)]
+        return [
+            Turn((state,), (token,), (Choice(1, token, (20, 21)),), (), 0, (0, 1), 0)
+            for state, token in taken
+        ]
+    games = played(small_actor(), kind.removeprefix("free "), 2)
+    turns = collect_turns(collect_trajectories(games))
+    if not kind.startswith("free"):
+        return turns
+    letters = np.random.default_rng(0).integers(32, 128, size=(len(turns), 3)).tolist()
+    return [
+        replace(
+            turn,
+            completion_ids=tuple(ids),
+            choices=tuple(Choice(len(turn.prompt_ids) + k, token) for k, token in enumerate(ids)),
+        )
+        for turn, ids in zip(turns, letters, strict=True)
+    ]
+
+
+def samples_of(turns: list[Turn]) -> list[Sample]:
+    """Return samples with random advantages, targets and weights."""
+    source = np.random.default_rng(0)
+    advantages, targets = source.normal(size=(2, len(turns)))
+    weights = source.choice([0.0, 0.5, 1.0], size=len(turns), p=[0.1, 0.3, 0.6])
+    columns = (advantages.tolist(), targets.tolist(), weights.tolist())
+    return [Sample(*row) for row in zip(turns, *columns, strict=True)]
+
+
+def batch_of(samples: list[Sample]) -> Batch:
+    turns, *columns = zip(*samples, strict=True)
+    advantages, targets, weights = (
+        np.array(column, dtype=torch.zeros(0).numpy().dtype) for column in columns
+    )
+    batch = make_batch(turns, advantages, targets, weights=weights)
+    return replace(batch, advantages=advantages, targets=targets, weights=weights)
+
+
+@dataclass
+class Pair:
+    """rlnb's learner and the plain one, with equal networks."""
+
+    learner: Learner
+    plain: PlainPpo
+
+    @classmethod
+    def of(cls, *, value_coef: float = 0.5, loss_tokens: int = 3, **changes) -> "Pair":
+        section = PpoTrainingParams(**EVERYTHING | changes)
+        actor = small_actor()
+        options = {"temperature": 0.8, "value_coef": value_coef, "loss_tokens": loss_tokens}
+        settings = SimpleNamespace(**section.model_dump() | options)
+        return cls(
+            ppo_learner(section, actor, value_coef=value_coef, loss_tokens=loss_tokens),
+            PlainPpo(actor.policy.model, actor.value_head, settings),
+        )
+
+    @property
+    def weights(self) -> list[torch.Tensor]:
+        return [parameter.detach() for parameter in self.learner.actor.parameters_to_train()]
+
+    def move(self, *, seed: int, scale: float) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for weight, other in zip(self.weights, self.plain.parameters, strict=True):
+            weight.add_(scale * torch.randn(weight.shape, generator=generator, dtype=torch.float32))
+            other.data.copy_(weight)
+
+
+def ppo_learner(section: PpoTrainingParams, actor, *, value_coef: float = 0.5, loss_tokens: int = 1):
+    terms = PpoOptions(
+        value_learning_rate=section.value_learning_rate, value_clip=section.value_clip,
+        detach_steps=section.detach_steps, target_kl=section.target_kl, kl_target=section.kl_target,
+    )  # fmt: skip
+    return make_learner(
+        actor, section, temperature=0.8, value_coef=value_coef, loss_tokens=loss_tokens,
+        kl_coef=section.init_kl_coef, ppo=terms,
+    )  # fmt: skip
+
+
+def largest_gap(some, others) -> float:
+    return max(float((first - second).abs().max()) for first, second in zip(some, others, strict=True))
+
+
+def clip_where_it_decides(pair: Pair, samples: list[Sample], old: list[Seen]) -> None:
+    """Set both clips so that some ratios and values have gone further, and none just as far."""
+    seen = [(pair.plain.see(sample.turn), was) for sample, was in zip(samples, old, strict=True)]
+    moved = [float(abs(now.value - was.value)) for now, was in seen]
+    ratios = [float((sum(now.taken) - sum(was.taken)).expm1().abs()) for now, was in seen if now.taken]
+    clip, value_clip = between(ratios), between(moved)
+    pair.plain.settings.clip, pair.plain.settings.value_clip = clip, value_clip
+    pair.learner.ppo = replace(pair.learner.ppo, value_clip=value_clip)
+    pair.learner.training = pair.learner.training.model_copy(update={"clip": clip, "num_mini_batches": 1})
+    assert min(moved) < value_clip < max(moved)
+
+
+def between(numbers: list[float]) -> float:
+    """The middle of the widest gap in their middle half."""
+    middle = np.sort(numbers)[len(numbers) // 4 : 3 * len(numbers) // 4 + 1]
+    place = np.diff(middle).argmax()
+    return float(middle[place : place + 2].mean())
+
+
+@pytest.mark.parametrize("detached", [False, True], ids=["whole", "detached"])
+@pytest.mark.parametrize("ratio", ["turn", "token"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_loss_and_gradient_are_those_of_a_plain_ppo(either_precision, kind, ratio, detached):
+    pair = Pair.of(ratio=ratio, max_grad_norm=1e9)
+    learner, plain, samples = pair.learner, pair.plain, samples_of(turns_of_kind(kind))
+    batch = batch_of(samples)
+    pair.move(seed=1, scale=0.05)
+    before = compute_logprobs_before(learner, batch)
+    with torch.no_grad():
+        old = [plain.see(sample.turn) for sample in samples]
+        reference = [plain.see(sample.turn, network=plain.reference) for sample in samples]
+        pair.move(seed=2, scale=0.03)
+        clip_where_it_decides(pair, samples, old)
+    learner.set_learning_rates(0.0)
+    coefficients = Coefficients(0.0, 0.1, detach_trunk=detached)
+    metrics = optimizer_step(
+        learner, batch, before, list(range(len(batch.sequences))), coefficients, is_first=False
+    )
+
+    loss = torch.tensor(0.0)
+    for k, sample in enumerate(samples):
+        now = plain.see(sample.turn, detached=detached)
+        terms = terms_of(sample, now, old[k], reference[k], plain.kl_coef, plain.settings)
+        loss = loss + sample.weight * terms.loss / sum(sample.weight for sample in samples)
+    loss.backward()
+    gradients = [parameter.grad for parameter in learner.actor.parameters_to_train()]
+    assert metrics["loss"] == approx(float(loss.detach()), abs=1e-6)
+    assert largest_gap(gradients, [parameter.grad for parameter in plain.parameters]) < 1e-6
+    taught = plain.network.unembed.weight, plain.network.base_model.embed.weight, plain.head.weight
+    assert min(float(weight.grad.abs().max()) for weight in taught) > 1e-3
+    assert 0 < metrics["clipped"] < metrics["tokens"]
+
+
+@pytest.mark.parametrize("target_kl", [0.0, 0.004], ids=["all steps", "ended early"])
+@pytest.mark.parametrize("ratio", ["turn", "token"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_after_whole_updates_are_those_of_a_plain_ppo(float64, kind, ratio, target_kl):
+    pair = Pair.of(ratio=ratio, target_kl=target_kl)
+    learner, plain, samples = pair.learner, pair.plain, samples_of(turns_of_kind(kind))
+    batch, section, start = (
+        batch_of(samples),
+        pair.learner.training,
+        [weight.clone() for weight in pair.weights],
+    )
+    coefs, counts = [learner.kl_coef], []
+    for step in range(3):
+        generator = np.random.default_rng((7, step, 0))
+        order = [
+            np.flatnonzero(np.isin(batch.turn_sequence, rows)).tolist()
+            for _ in range(section.num_epochs)
+            for rows in batch.mini_batches(section.num_mini_batches, generator=generator)
+        ]
+        rate = schedule(section, step).learning_rate
+        counts.append(plain.update(samples, order, step=step, learning_rate=rate))
+        metrics = update(learner, batch, step=step, seed=7)
+        assert metrics["update/kl_coef"] == coefs[-1]
+        assert metrics.get("update/num_steps", 6) == counts[-1]
+        assert learner.kl_coef == approx(plain.kl_coef, abs=1e-9)
+        coefs.append(learner.kl_coef)
+        assert largest_gap(pair.weights, plain.parameters) < 1e-6
+    assert largest_gap(pair.weights, start) > 0.01
+    assert len(set(coefs)) == 4
+    assert (min(counts) < 6) == bool(target_kl)
+
+
+def test_a_value_that_has_gone_far_enough_learns_no_more():
+    values = torch.tensor([0.5, 0.5, 0.1, -0.5], requires_grad=True)
+    targets = torch.tensor([1.0, 0.0, 1.0, 1.0])
+    # From 0 up to 0.2: (0.2-1)^2 > (0.5-1)^2; back at 0 the plain one is larger; not clipped; away from 1.
+    each = squared_value_errors(values, torch.zeros(4), targets, clip=0.2)
+    assert each.tolist() == approx([0.64, 0.25, 0.81, 2.25])
+    each.sum().backward()
+    assert values.grad.tolist() == approx([0.0, 1.0, -1.8, -3.0])
+    assert squared_value_errors(values, torch.zeros(4), targets, clip=0).tolist() == approx(
+        [0.25, 0.25, 0.81, 2.25]
+    )
+
+
+def test_the_weight_of_the_divergence_follows_it_by_two_percent_at_most():
+    # 0.05 * (1 + 0.1 * error), the error within 0.2: 0.0525/0.05 - 1 = 0.05, then 0.2 and -0.2.
+    coefs = [adapt_kl_coef(0.05, kl, target=0.05, first=0.05) for kl in (0.05, 0.0525, 0.06, 5.0, 0.0)]
+    assert coefs == approx([0.05, 0.05025, 0.051, 0.051, 0.049])
+    assert adapt_kl_coef(0.0, 5.0, target=0.05, first=0.0) == 0
+
+
+def test_the_weight_of_the_divergence_stays_above_a_hundredth_of_its_first():
+    weight = 0.05
+    for _ in range(5000):  # of updates that the policy hardly moves in
+        weight = adapt_kl_coef(weight, 0.0, target=0.05, first=0.05)
+    assert weight == approx(0.0005)
+    assert adapt_kl_coef(weight, 5.0, target=0.05, first=0.05) == approx(0.00051)
+
+
+def toy() -> Batch:
+    return batch_of(samples_of(turns_of_kind("two states")))
+
+
+def test_the_weight_of_the_divergence_stays_where_no_target_is_set():
+    learner = Pair.of(kl_target=0.0).learner
+    metrics = [update(learner, toy(), step=step, seed=0) for step in range(2)]
+    assert [row["update/kl_coef"] for row in metrics] == [0.3, 0.3]
+    assert metrics[1]["kl"] > 1e-4 and learner.kl_coef == 0.3
+
+
+def test_without_its_terms_an_update_is_the_one_of_self_play():
+    """One group, no further figures, nothing that moves."""
+    learner = make_learner(small_actor(), training(), temperature=1.0, value_coef=0.5)
+    metrics = update(learner, toy(), step=0, seed=0)
+    assert len(learner.optimizer.param_groups) == 1
+    assert not {"kl", "update/kl_coef", "update/num_steps"} & set(metrics)
+    assert all(describe(name) for name in (*metrics, "update/kl_coef", "update/num_steps"))
+
+
+def test_a_checkpoint_holds_the_weight_of_the_divergence_where_it_moves(tmp_path):
+    params = PpoOpenspielParams()
+    for kl_target, expected in ((1.0, 0.294), (0.0, 0.3)):
+        learner = Pair.of(kl_target=kl_target).learner
+        update(learner, toy(), step=0, seed=0)
+        save_checkpoint(tmp_path, learner, PpoState(step=1), params, keep=1)
+        again = Pair.of(kl_target=kl_target).learner
+        restore(str(tmp_path / "checkpoints" / "checkpoint-1"), again, output_dir=tmp_path)
+        assert again.kl_coef == learner.kl_coef == approx(expected)
+        assert update(learner, toy(), step=1, seed=0) == update(again, toy(), step=1, seed=0)
+    other_run = Pair.of().learner  # of another run only the weights are taken
+    restore(str(tmp_path / "checkpoints" / "checkpoint-1"), other_run, output_dir=tmp_path / "other")
+    assert other_run.kl_coef == 0.3

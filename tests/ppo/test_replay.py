@@ -1,0 +1,183 @@
+"""Which lost games are kept, drawn and dropped."""
+
+import json
+import random
+from collections import Counter
+from dataclasses import asdict
+
+import pytest
+from pydantic import TypeAdapter
+from pytest import approx
+from scripted_play import Scripted, any_legal
+
+from rlnb.ppo.curriculum import (
+    CurriculumState,
+    collect_results,
+    draw_fresh_games,
+    draw_replays,
+    load_curriculum,
+    load_opponents,
+)
+from rlnb.ppo.params import PpoOpenspielParams, ReplayParams
+from rlnb.ppo.replay import Failure, GameResult, ReplayBuffer, ReplayTask, num_replays, round_randomly
+from rlnb.selfplay.rollouts import LEARNER, play_games
+
+MEANS = {"nim/0/random": 0.75, "nim/1/random": 0.25, "kuhn_poker/1/nash": 0.5}
+
+
+def task(seed: int, game: str = "nim", seat: int = 0, opponent: str = "random") -> ReplayTask:
+    return ReplayTask(game, seat, opponent, seed, seed + 1000, "easy")
+
+
+def failure(seed: int, deficit: float = 0.5, *, game: str = "nim", tries: int = 0) -> Failure:
+    return Failure(task(seed, game), deficit, tries, 0, 0)
+
+
+def settings(**changes: object) -> ReplayParams:
+    return ReplayParams(**{"max_game_share": 1.0, **changes})
+
+
+def after(
+    replay: ReplayBuffer, *results: GameResult, step: int = 7, success_score: float = 0.5, **changes
+) -> ReplayBuffer:
+    return replay.update(results, MEANS, step=step, success_score=success_score, params=settings(**changes))
+
+
+def replayed(seed: int, score: float) -> GameResult:
+    return GameResult(task(seed), score, is_fresh=False, counts=False)
+
+
+def seeds(replay: ReplayBuffer) -> list[int]:
+    return [failure.task.seed for failure in replay.failures]
+
+
+def test_a_lost_game_is_kept_with_what_it_lacks_to_the_mean_of_its_seat():
+    replay = after(ReplayBuffer(), GameResult(task(1), 0.0), GameResult(task(2, seat=1), 0.0))
+    assert replay.failures == (
+        Failure(task(1), 0.75, 0, 7, 7),  # the first seat wins three games of four: this was a bad one
+        Failure(task(2, seat=1), 0.25, 0, 7, 7),
+    )
+    drawn = after(ReplayBuffer(), GameResult(task(1, seat=1), 0.5), success_score=1.0)
+    assert drawn.failures[0].deficit == 0.0  # no worse than usual; and not 0.25 - 0.5
+
+
+@pytest.mark.parametrize(("success_score", "kept"), [(0.5, []), (1.0, [1])])
+def test_a_draw_is_a_failure_only_where_a_win_is_asked_for(success_score, kept):
+    replay = after(
+        ReplayBuffer(), GameResult(task(1), 0.5), GameResult(task(2), 1.0), success_score=success_score
+    )
+    assert seeds(replay) == kept
+
+
+def test_a_failure_that_is_won_is_dropped_and_the_others_stay():
+    replay = after(ReplayBuffer((failure(1), failure(2))), replayed(1, 1.0))
+    assert replay.failures == (failure(2),)
+    assert after(ReplayBuffer(), replayed(1, 0.0)) == ReplayBuffer()  # lost, but not kept any more
+
+
+def test_a_failure_lost_again_is_the_most_recent_one_and_remembers_its_first_loss():
+    replay = after(ReplayBuffer((failure(1, 0.1), failure(2))), replayed(1, 0.0))
+    assert replay.failures == (failure(2), Failure(task(1), 0.75, 1, 7, 0))
+
+
+def test_a_failure_is_dropped_after_its_last_try():
+    replay, lost = ReplayBuffer((failure(1),)), replayed(1, 0.0)
+    tries = []
+    while replay.failures:
+        tries.append(replay.failures[0].num_tries)
+        replay = after(replay, lost, max_tries=3)
+    assert tries == [0, 1, 2]
+
+
+def test_a_matchup_without_mean_score_is_an_error():
+    with pytest.raises(KeyError, match=r"^'kuhn_poker/0/nash'$"):
+        after(ReplayBuffer(), GameResult(task(1, "kuhn_poker", 0, "nash"), 0.0))
+
+
+def test_the_most_recent_failures_are_kept():
+    replay = ReplayBuffer().add(map(failure, range(5)), settings(capacity=3))
+    assert seeds(replay) == [2, 3, 4]
+    assert seeds(after(replay, GameResult(task(9), 0.0), capacity=3)) == [3, 4, 9]
+
+
+def test_one_game_takes_no_more_than_its_share_and_its_oldest_go_first():
+    mixed = [failure(seed, game="hex" if seed in (1, 4) else "nim") for seed in range(7)]
+    limits = settings(capacity=4, max_game_share=0.5)
+    assert seeds(ReplayBuffer().add(mixed, limits)) == [1, 4, 5, 6]  # nim 0, 2 and 3 are older than nim 5, 6
+    limits = settings(capacity=3, max_game_share=0.7)
+    assert seeds(ReplayBuffer().add(mixed, limits)) == [4, 5, 6]  # two of nim, and the newest of hex
+    limits = settings(capacity=1, max_game_share=0.1)
+    assert seeds(ReplayBuffer().add([failure(8), failure(9)], limits)) == [9]
+
+
+def test_tasks_are_drawn_in_proportion_to_their_deficits():
+    replay, rng = ReplayBuffer((failure(1, 0.1), failure(2, 0.3), failure(3, 0.6))), random.Random(0)
+    counts = Counter(replay.draw(1, rng)[0].seed for _ in range(6000))
+    expected = {1: 600, 2: 1800, 3: 3600}
+    chi_square = sum((counts[seed] - mean) ** 2 / mean for seed, mean in expected.items())
+    assert chi_square < 9.21, counts  # 2 degrees of freedom: exceeded once in a hundred seeds
+
+
+def test_the_second_draw_is_in_proportion_among_those_left():
+    replay, rng = ReplayBuffer((failure(1, 0.1), failure(2, 0.3), failure(3, 0.6))), random.Random(0)
+    drawn = [tuple(kept.seed for kept in replay.draw(2, rng)) for _ in range(6000)]
+    seconds = Counter(second for first, second in drawn if first == 3)
+    assert seconds[2] / seconds.total() == approx(0.75, abs=0.03)  # .3 / (.1 + .3); 3600 draws
+    assert sorted(kept.seed for kept in replay.draw(16, rng)) == [1, 2, 3]  # no more than there are
+    assert ReplayBuffer().draw(4, rng) == () == replay.draw(0, rng)
+    assert replay.draw(3, random.Random(1)) == replay.draw(3, random.Random(1))
+    replay = ReplayBuffer((failure(1, 0.0), failure(2, 0.49)))
+    share = sum(replay.draw(1, rng)[0].seed == 1 for _ in range(6000)) / 6000
+    assert share == approx(0.02, abs=0.008)  # without deficit seldom, but drawn: .01 / (.01 + .49)
+
+
+def test_a_buffer_goes_through_json():
+    loader = TypeAdapter(ReplayBuffer)
+    lost = GameResult(task(2**48 - 1, "kuhn_poker", 1, "nash"), 0.0)
+    for replay in (after(ReplayBuffer((failure(1, tries=2),)), lost), ReplayBuffer()):
+        assert loader.validate_python(json.loads(json.dumps(asdict(replay)))) == replay
+
+
+def test_size_share_and_age_are_reported():
+    replay = ReplayBuffer((Failure(task(1), 0.5, 2, 9, 4), Failure(task(2), 0.5, 0, 10, 10)))
+    results = [GameResult(task(3), 1.0), replayed(1, 0.0)] * 2
+    assert replay.metrics(results, step=10) == {
+        "play/replay_size": 2.0,
+        "play/replay_share": 0.5,
+        "play/replay_age": 3.0,  # updates since the first loss: 6 and 0
+    }
+    assert ReplayBuffer().metrics([GameResult(task(3), 1.0)], step=10) == approx(
+        {"play/replay_size": 0.0, "play/replay_share": 0.0, "play/replay_age": float("nan")}, nan_ok=True
+    )
+
+
+def test_replays_come_in_even_numbers_with_the_share_as_their_mean():
+    rng = random.Random(0)
+    counts = [num_replays(16, 0.3, 1000, rng) for _ in range(4000)]
+    assert set(counts) == {4, 6}
+    assert sum(counts) / 4000 == approx(4.8, abs=0.05)
+    assert [num_replays(16, 0.3, num_failures, rng) for num_failures in (0, 1, 2, 3)] == [0, 0, 2, 2]
+    assert {num_replays(16, 0.0, 1000, rng) for _ in range(100)} == {0}
+    assert {round_randomly(3.0, rng) for _ in range(1000)} == {3}
+    assert {round_randomly(2.5, rng) for _ in range(1000)} == {2, 3}
+
+
+def test_replays_in_training_keep_the_deal_and_draw_the_moves_anew():
+    stage = {"name": "easy", "games": ["tic_tac_toe", "kuhn_poker"], "threshold": 0.6}
+    course = load_curriculum(PpoOpenspielParams.model_validate({"curriculum": {"stages": [stage]}}))
+    players = {LEARNER: Scripted(any_legal), **load_opponents(course)}
+
+    def played(assignments):
+        games = play_games([assignment.episode for assignment in assignments], players)
+        return list(zip(collect_results(assignments, games), games, strict=True))
+
+    fresh = played(draw_fresh_games(CurriculumState(), course, 400, seed=0))
+    lost = {result.task: game for result, game in fresh if result.score == 0}
+    as_it_was = played(draw_replays(lost, course, seed=None))
+    anew = played(draw_replays(lost, course, seed=1))
+    assert [game.history for _, game in as_it_was] == [game.history for game in lost.values()]
+    assert [result.task for result, _ in anew] == list(lost)
+    in_poker = [(result.task, game.history[:2]) for result, game in anew if game.game == "kuhn_poker"]
+    assert in_poker == [(task, lost[task].history[:2]) for task, _ in in_poker]  # the cards
+    wins = Counter(result.task.game for result, _ in anew if result.score == 1)
+    assert wins["tic_tac_toe"] > 20 and wins["kuhn_poker"] > 5, wins

@@ -1,0 +1,45 @@
+"""How tests of parameters ask for a refusal and write down what it should say."""
+
+import time
+
+import pytest
+
+from rlnb.code_execution.params import GrpoCodeExecutionParams
+from rlnb.errors import ParamsError
+from rlnb.params import load_params, parse_set
+
+NOTEBOOK = "grpo_code_execution"
+FILE = f"params/{NOTEBOOK}/v100.yaml"  # which the fixture `project` writes
+
+
+def refused(load, *arguments, **given) -> str:
+    """The message, which must not take a second."""
+    started = time.process_time()
+    with pytest.raises(ParamsError) as error:
+        load(*arguments, **given)
+    assert time.process_time() - started < 1
+    return str(error.value)
+
+
+def with_set(*assignments: str, notebook: str = NOTEBOOK) -> GrpoCodeExecutionParams:
+    overrides = parse_set(*assignments)
+    return load_params(notebook, profile="default", overrides=overrides, place="--set", environ={})
+
+
+def with_environment(**environ: str) -> GrpoCodeExecutionParams:
+    return load_params(NOTEBOOK, profile="default", environ=environ)
+
+
+def with_cell(cell: dict, notebook: str = NOTEBOOK) -> GrpoCodeExecutionParams:
+    return load_params(notebook, profile="default", overrides=cell, environ={})
+
+
+def table(text: str) -> list[list[str]]:
+    """Rows of "what is given => what is said"; an indented line goes on with what is said."""
+    rows: list[list[str]] = []
+    for line in text.strip().splitlines():
+        if line.startswith("  "):
+            rows[-1][1] += " " + line.strip()
+        else:
+            rows.append(line.split(" => "))
+    return rows

@@ -1,0 +1,133 @@
+"""What `rlnb run` refuses before anything is written, and which directories it goes on in."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlnb import cli
+from rlnb.params import dump_yaml, load_dotenv, load_params
+from rlnb.run import directory as runs
+
+PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_directory(tmp_path, monkeypatch):
+    """A machine without GPU, keys and a project's .env; in the directory lies one notebook."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(load_dotenv.__kwdefaults__, "project", tmp_path / "project")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("WANDB_API_KEY", "")
+    monkeypatch.setenv("HF_TOKEN", "")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    parameters = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": PARAMETERS}
+    shows = {"cell_type": "code", "metadata": {}, "source": "print(output_dir, training)"}
+    cells = [{**cell, "outputs": [], "execution_count": None} for cell in (parameters, shows)]
+    notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    Path("grpo_code_execution.ipynb").write_text(json.dumps(notebook))
+
+
+def run(*arguments: str) -> int:
+    return cli.main(["run", "grpo_code_execution.ipynb", "--profile", "tiny", *arguments])
+
+
+def left_behind() -> list[str]:
+    return sorted(path.name for path in Path().iterdir() if path.name != "grpo_code_execution.ipynb")
+
+
+def refused(capsys, *arguments: str) -> str:
+    """The refusal of these arguments, which leaves nothing behind."""
+    assert run(*arguments) == 2
+    assert left_behind() == []
+    return capsys.readouterr().err.removeprefix("rlnb: ").rstrip("\n")
+
+
+def unfinished_run(directory: Path, overrides: Mapping[str, Any] | None = None) -> Path:
+    """A directory as an attempt leaves it that was killed."""
+    directory.mkdir(parents=True)
+    overrides = {"output_dir": str(directory)} | dict(overrides or {})
+    params = load_params("grpo_code_execution", profile="tiny", overrides=overrides, environ={})
+    runs.write_text(directory / "params.yaml", dump_yaml(params))
+    (directory / "attempt-01.ipynb").write_text("{}")
+    runs.end_attempt(directory, runs.start_attempt(directory, notebook=""), state="killed")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("assignment", "reason"),
+    [
+        ("model.dtype=float16", "model.dtype = 'float16' trains on GPUs only; write float32"),
+        (
+            "tracking.wandb=online",
+            "tracking.wandb = 'online' needs a key; "
+            "set WANDB_API_KEY, in .env for instance, or write offline",
+        ),
+    ],
+)
+def test_what_this_machine_cannot_do_is_refused_and_leaves_nothing(capsys, assignment, reason):
+    assert refused(capsys, "--set", assignment, "--out", "here") == f"--set: {reason}"
+
+
+def test_the_key_of_a_project_is_found_from_elsewhere(capsys, tmp_path):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / ".env").write_text("WANDB_API_KEY=k\n")
+    assert run("--set", "tracking.wandb=online", "--set", "model.dtype=float16") == 2
+    expected = "rlnb: --set: model.dtype = 'float16' trains on GPUs only; write float32\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("out", "reason"),
+    [
+        ("/proc/xx", "No such file or directory"),
+        ("/dev/null/x", "Not a directory"),
+        ("grpo_code_execution.ipynb", "File exists"),
+        ("x" * 300, "File name too long"),
+        ("/sys/kernel", "Permission denied"),  # there already, and nothing can be written to it
+    ],
+)
+def test_a_directory_that_cannot_be_made_or_written_to_is_refused(capsys, out, reason):
+    if not Path("/sys/kernel").is_dir():
+        pytest.skip("no /sys here")
+    expected = f"{out}: cannot be the directory of a run: {reason}. Give another --out."
+    assert refused(capsys, "--out", out) == expected
+
+
+@pytest.mark.parametrize("option", ["--out", "--profile"])
+def test_an_option_that_is_empty_is_refused(capsys, option):
+    expected = f"{option}: is empty; most likely the shell variable in it is not set"
+    assert refused(capsys, option, "") == expected
+
+
+def test_a_run_that_was_moved_goes_on_where_it_is_now(capsys, tmp_path):
+    unfinished_run(Path("before")).rename("after")
+    assert run("--out", str(tmp_path / "after")) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"{tmp_path}/after {{}}",
+        f"done: {tmp_path}/after/attempt-02.ipynb",
+    ]
+    assert left_behind() == ["after"]
+
+
+@pytest.mark.parametrize("text", ["{", '{"foo": 1}', "[]", ""])
+def test_an_unreadable_status_loses_no_attempt(capsys, text):
+    directory = unfinished_run(Path("here"))
+    (directory / "status.json").write_text(text)
+    assert runs.read_status(directory).attempt == 1
+    assert run("--out", "here") == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "here/attempt-02.ipynb: grpo_code_execution.ipynb, profile tiny, after attempt 1; "
+        "here/status.json is unreadable, so how that ended is not known"
+    )
+    assert runs.read_status(directory).attempt == 2
+
+
+def test_what_begins_anew_does_so_once(capsys):
+    unfinished = unfinished_run(Path("here"), {"training": {"resume": "never"}})
+    assert run("--set", "training.resume=never", "--out", str(unfinished)) == 0
+    assert capsys.readouterr().out.splitlines()[-2] == "here {'resume': 'auto'}"
+    assert run("--set", "training.resume=never", "--out", "there") == 0
+    assert capsys.readouterr().out.splitlines()[-2] == "there {}"

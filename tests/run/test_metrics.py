@@ -1,0 +1,157 @@
+"""The tracker writes the same names to metrics.jsonl, TensorBoard and W&B, and survives kills and resumes."""
+
+import json
+import re
+import struct
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from rlnb.run.metrics import describe
+from rlnb.run.tracking import Tracker, UnknownMetric, open_tracker, read_metrics
+
+
+def rows_without_times(path):
+    hidden = ("time", "time/tracking_seconds")
+    return [{k: v for k, v in row.items() if k not in hidden} for row in read_metrics(path)]
+
+
+def quiet_tracker(directory, **arguments) -> Tracker:
+    return open_tracker(directory, config={}, tensorboard=False, **arguments)
+
+
+def test_a_report_is_one_line_with_step_time_and_exact_names(tmp_path):
+    with quiet_tracker(tmp_path) as tracker:
+        tracker.report(1, {"reward/avg_batch_reward": np.float32(0.5), "kl": None, "loss": float("nan")})
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    row = json.loads(line)
+    assert row.pop("time") > 1.7e9
+    assert row.pop("time/tracking_seconds") >= 0
+    assert row == {"step": 1, "reward/avg_batch_reward": 0.5, "kl": None, "loss": None}
+
+
+def test_a_resumed_run_has_every_step_once(tmp_path):
+    with quiet_tracker(tmp_path) as tracker:
+        for step in range(1, 6):
+            tracker.report(step, {"reward": float(step)})
+    with quiet_tracker(tmp_path, resume_step=3) as tracker:
+        for step in range(4, 7):
+            tracker.report(step, {"reward": -float(step)})
+    rewards = {row["step"]: row["reward"] for row in read_metrics(tmp_path / "metrics.jsonl")}
+    assert rewards == {1: 1, 2: 2, 3: 3, 4: -4, 5: -5, 6: -6}
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 6
+
+
+def test_a_line_torn_by_a_kill_is_not_read_and_not_kept(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "time": 0, "reward": 0.5}\n{"step": 2, "ti')
+    assert rows_without_times(path) == [{"step": 1, "reward": 0.5}]
+    with quiet_tracker(tmp_path, resume_step=1) as tracker:
+        tracker.report(2, {"reward": 1.0})
+    assert rows_without_times(path) == [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 1.0}]
+
+
+def test_reports_of_one_step_are_read_as_one_row(tmp_path):
+    with quiet_tracker(tmp_path) as tracker:
+        tracker.report(0, {"heldout/new/reward": 0.25})
+        tracker.report(20, {"reward": 0.5})
+        tracker.report(20, {"heldout/new/reward": 0.75})
+    assert rows_without_times(tmp_path / "metrics.jsonl") == [
+        {"step": 0, "heldout/new/reward": 0.25},
+        {"step": 20, "reward": 0.5, "heldout/new/reward": 0.75},
+    ]
+
+
+def test_the_tracker_counts_its_own_seconds(tmp_path):
+    with quiet_tracker(tmp_path) as tracker:
+        for step in (1, 1, 2, 3):
+            tracker.report(step, {"reward": 0.0})
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    written = [row["time/tracking_seconds"] for row in rows]
+    assert written[0] == 0 and min(written[1:]) > 0
+    assert sum(written) < tracker.seconds < 1
+
+
+def test_an_unknown_name_is_written_and_warned_about_once(tmp_path):
+    message = (
+        "metric 'reward/avg' is not in rlnb.run.metrics.METRICS; it is written, but undocumented. "
+        "Add it to the table or correct the name."
+    )
+    with quiet_tracker(tmp_path) as tracker:
+        with pytest.warns(UnknownMetric, match=f"^{re.escape(message)}$"):
+            tracker.report(1, {"reward/avg": 1.0})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            tracker.report(2, {"reward/avg": 2.0})
+    assert [row["reward/avg"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["loss", "eval_reward", "rewards/execution/mean", "status/timeout_share"])
+def test_names_of_trl_and_ours_are_known(name):
+    assert describe(name) is not None
+
+
+def test_tensorboard_reads_back_what_was_reported(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with open_tracker(tmp_path, config={}) as tracker:
+        for step in (1, 2, 3):
+            tracker.report(step, {"reward/avg_batch_reward": step / 2, "kl": None})
+    with open_tracker(tmp_path, config={}, resume_step=2) as tracker:
+        tracker.report(3, {"reward/avg_batch_reward": 9.0})
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert sorted(events.Tags()["scalars"]) == ["reward/avg_batch_reward", "time/tracking_seconds"]
+    rewards = [(event.step, event.value) for event in events.Scalars("reward/avg_batch_reward")]
+    assert rewards == [(1, 0.5), (2, 1.0), (3, 9.0)]
+
+
+def test_wandb_offline_holds_exact_names_on_their_own_step_axis(tmp_path):
+    offline = {"config": {"seed": 42}, "wandb": "offline", "tensorboard": False}
+    with open_tracker(tmp_path, **offline, run_name="short") as tracker:
+        tracker.report(7, {"reward/avg_batch_reward": 0.5, "kl": None})
+    with open_tracker(tmp_path, **offline, resume_step=7) as tracker:
+        tracker.report(8, {"reward/avg_batch_reward": 0.75})
+    history, run_ids = [], set()
+    for path in sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb")):
+        rows, run_id = read_wandb_file(path)
+        history += rows
+        run_ids.add(run_id)
+    seen = [{k: v for k, v in row.items() if not k.startswith(("_", "time/"))} for row in history]
+    assert {frozenset(row.items()) for row in seen} == {
+        frozenset({"reward/avg_batch_reward": 0.5, "train/global_step": 7}.items()),
+        frozenset({"reward/avg_batch_reward": 0.75, "train/global_step": 8}.items()),
+    }
+    assert len(run_ids) == 1, "a resumed run goes on in the same curve"
+
+
+def read_wandb_file(path):
+    """The history rows and the run id of an offline W&B run.
+
+    The file is a LevelDB log: 7 bytes of head, then records of checksum, length, type and a protobuf.
+    (W&B 0.31 has no reader in Python any more.) One block of 32 KiB is enough for these runs.
+    """
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, rows, run_id = path.read_bytes(), [], None
+    assert data[:4] == b":W&B" and len(data) < 32768
+    position = 7
+    while position < len(data):
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        assert kind == 1, "a whole record"
+        record = Record.FromString(data[position + 7 : position + 7 + length])
+        position += 7 + length
+        if record.HasField("history"):
+            items = record.history.item
+            rows.append({v.key or "/".join(v.nested_key): json.loads(v.value_json) for v in items})
+        elif record.HasField("run"):
+            run_id = record.run.run_id
+    return rows, run_id
+
+
+def test_metrics_and_health_import_nothing_heavy():
+    imports = "import sys, rlnb.run.health, rlnb.run.metrics, rlnb.run.tracking"
+    code = f"{imports}; print({{'torch', 'transformers', 'tensorboard', 'wandb'}} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

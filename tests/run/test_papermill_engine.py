@@ -1,0 +1,292 @@
+"""Real kernels under `papermill --engine rlnb`: signals, deaths, status, sockets, outputs."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from rlnb.errors import ParamsError
+from rlnb.run import directory as runs
+from rlnb.run.papermill_engine.engine import KernelDied, RlnbEngine, _join_text
+
+TRAINS_UNTIL_SIGTERM = """
+import signal, time, pathlib
+from rlnb.errors import Preempted
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+print("step 1", flush=True)
+pathlib.Path("training").touch()
+while not stop:
+    time.sleep(0.02)
+print("checkpoint saved")
+raise Preempted("stopped at step 1 of 90")
+"""
+SLEEPS = """
+import pathlib, time
+print("step 1", flush=True)
+pathlib.Path("training").touch()
+time.sleep(60)
+"""
+
+
+def write_notebook(path: Path, *sources: str) -> Path:
+    """A notebook of these cells; a source that starts with # and a space is Markdown."""
+    cells = [new_markdown_cell(s) if s.startswith("# ") else new_code_cell(s) for s in sources]
+    nbformat.write(new_notebook(cells=cells), path)
+    return path
+
+
+@pytest.fixture
+def start_papermill(tmp_path):
+    """A function that starts papermill and waits for its training cell; what is left is killed."""
+    started = []
+
+    def start(*sources: str) -> subprocess.Popen:
+        write_notebook(tmp_path / "in.ipynb", *sources)
+        command = [sys.executable, "-m", "papermill", "--engine", "rlnb", "--autosave-cell-every", "1"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen([*command, "in.ipynb", "out.ipynb"], cwd=tmp_path, **pipes))
+        if any("training" in source for source in sources):
+            wait_for((tmp_path / "training").exists)
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def run_here(directory: Path, *sources: str, **options) -> nbformat.NotebookNode:
+    """Run these cells from this process."""
+    notebook = write_notebook(directory / "in.ipynb", *sources)
+    options = {"engine_name": "rlnb", "progress_bar": False, **options}
+    return papermill.execute_notebook(notebook, directory / "out.ipynb", **options)
+
+
+def wait_for(condition, *, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def status_of(directory: Path) -> dict:
+    return json.loads((directory / "status.json").read_text())
+
+
+def outcome_of(directory: Path) -> tuple:
+    status = status_of(directory)
+    return tuple(status[key] for key in ("state", "exit", "signal", "reason"))
+
+
+def text_of(path: Path) -> str:
+    cells = nbformat.read(path, as_version=4).cells
+    return "".join(
+        out.text for cell in cells for out in cell.get("outputs", []) if out.output_type == "stream"
+    )
+
+
+@pytest.fixture
+def temporary_files(tmp_path, monkeypatch):
+    """A temporary directory of our own, short enough for sockets, so that what is left in it can be seen."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as directory:
+        monkeypatch.setenv("TMPDIR", directory)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        yield Path(directory)
+
+
+def test_sigterm_reaches_the_training_cell_which_saves_and_stops(tmp_path, temporary_files, start_papermill):
+    process = start_papermill("x = 1", TRAINS_UNTIL_SIGTERM, "print('never')")
+    assert status_of(tmp_path)["state"] == "running"
+    process.terminate()
+    process.terminate()
+    assert process.wait(timeout=60) == 1, "papermill's own exit code; `rlnb run` has 85"
+    reason = "stopped by SIGTERM in cell 2 of 3: stopped at step 1 of 90"
+    assert outcome_of(tmp_path) == ("preempted", 85, "SIGTERM", reason)
+    assert text_of(tmp_path / "out.ipynb") == "step 1\ncheckpoint saved\n"
+    assert list(temporary_files.glob("rlnb-*")) == []
+
+
+def test_a_kernel_that_does_not_handle_the_signal_dies_of_it_and_counts_as_preempted(
+    tmp_path, start_papermill
+):
+    process = start_papermill(SLEEPS)
+    process.send_signal(signal.SIGUSR1)
+    process.wait(timeout=60)
+    reason = "stopped by SIGUSR1 in cell 1 of 1: the kernel did not handle it"
+    assert outcome_of(tmp_path) == ("preempted", 85, "SIGUSR1", reason)
+    assert text_of(tmp_path / "out.ipynb") == "step 1\n"
+
+
+def test_nohup_is_respected():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert runs.signals_to_handle() == [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_before_there_is_a_kernel_is_a_preemption(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        RlnbEngine, "execute_managed_notebook", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(runs.StoppedEarly), runs.stopping_early():
+        run_here(tmp_path, "x = 1")
+    assert signal.getsignal(signal.SIGTERM) == before
+    reason = "stopped by SIGTERM while no cell was running"
+    assert outcome_of(tmp_path) == ("preempted", 85, "SIGTERM", reason)
+
+
+def test_a_second_ctrl_c_kills_a_kernel_that_does_not_listen(tmp_path, start_papermill):
+    deaf = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    process = start_papermill(deaf + SLEEPS)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert "\nSIGINT: passed on to the kernel, waiting for the cell to end\n" in printed
+    assert "\nSIGINT: killing the kernel\n" in printed
+    assert status_of(tmp_path)["state"] == "preempted"
+
+
+def test_no_cell_starts_after_a_signal_that_a_cell_survived(tmp_path, start_papermill):
+    survives = TRAINS_UNTIL_SIGTERM.replace('raise Preempted("stopped at step 1 of 90")', "")
+    process = start_papermill(survives, "# Afterwards", "print('never')")
+    process.terminate()
+    process.wait(timeout=60)
+    assert status_of(tmp_path)["reason"] == "stopped by SIGTERM before cell 3 of 3"
+    assert text_of(tmp_path / "out.ipynb") == "step 1\ncheckpoint saved\n"
+
+
+def test_a_kernel_killed_from_elsewhere_is_noticed_within_seconds(tmp_path):
+    kills_itself = "print('step 1', flush=True)\nimport os, time\ntime.sleep(.2)\nos.kill(os.getpid(), 9)"
+    started = time.monotonic()
+    with pytest.raises(KernelDied):
+        run_here(tmp_path, kills_itself)
+    assert time.monotonic() - started < 8
+    reason = "the kernel was killed by SIGKILL in cell 1 of 1, most often because memory ran out"
+    assert outcome_of(tmp_path) == ("killed", 138, "SIGKILL", reason)
+    assert text_of(tmp_path / "out.ipynb") == "step 1\n"
+
+
+def test_a_killed_run_leaves_no_kernel_and_the_next_one_clears_its_sockets(
+    tmp_path, temporary_files, start_papermill
+):
+    process = start_papermill(SLEEPS)
+    (kernel,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    process.kill()
+    process.wait()
+    wait_for(lambda: not is_running(kernel), seconds=5)
+    (left,) = temporary_files.glob("rlnb-*")
+    last = runs.read_status(tmp_path)
+    assert (last.state, last.attempt) == ("killed", 1)
+    assert last.reason == f"process {process.pid} is gone without having said how it ended"
+
+    run_here(tmp_path, "print('again')")
+    assert not left.exists() and list(temporary_files.glob("rlnb-*")) == []
+    assert (status_of(tmp_path)["state"], status_of(tmp_path)["attempt"]) == ("done", 2)
+
+
+def test_the_kernel_is_this_interpreter_on_private_sockets(tmp_path, temporary_files):
+    shows = "import sys, os\nfrom ipykernel.connect import get_connection_file\nprint(sys.executable)\n"
+    shows += "print(open(get_connection_file()).read())"
+    run_here(tmp_path, shows)
+    executable, connection = text_of(tmp_path / "out.ipynb").split("\n", 1)
+    connection = json.loads(connection)
+    assert executable == sys.executable
+    assert connection["transport"] == "ipc"
+    assert Path(connection["ip"]).parent.parent == temporary_files
+
+
+def test_sockets_find_a_short_path_when_the_temporary_directory_is_deep(tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    with runs.socket_directory() as directory:
+        assert len(os.fsencode(directory)) + runs.SOCKET_NAME_LENGTH <= runs.UNIX_SOCKET_PATH_LIMIT
+    assert not directory.exists()
+
+
+def test_a_living_run_keeps_its_sockets(temporary_files):
+    with runs.socket_directory() as mine:
+        with runs.socket_directory() as others:
+            assert mine.exists() and mine != others
+        assert mine.exists()
+
+
+def test_text_is_one_output_and_figures_keep_their_place(tmp_path):
+    prints = (
+        "import sys\nfor step in range(3):\n    print('step', step, flush=True)\n"
+        "    print(f'\\r{step}/3', end='', file=sys.stderr, flush=True)\n"
+        "handle = display('figure', display_id=True)\nprint('after', flush=True)"
+    )
+    nb = run_here(tmp_path, prints, "handle.update('new figure')")
+    outputs = [out.get("text") or out.data["text/plain"] for out in nb.cells[0].outputs]
+    assert sorted(outputs[:2]) == ["2/3", "step 0\nstep 1\nstep 2\n"]
+    assert outputs[2:] == ["'new figure'", "after\n"]
+
+
+def test_text_is_joined_as_a_terminal_would_show_it():
+    assert _join_text("a\n", "b\n") == "a\nb\n"
+    assert _join_text("a\n10%", "\r20%") == "a\n20%"
+    assert _join_text("10%\r", "20%\n") == "20%\n"
+    assert _join_text("10%", "\r\n") == "10%\r\n"
+
+
+def test_the_notebook_is_saved_while_a_cell_runs(tmp_path, start_papermill):
+    start_papermill("import time\nfor step in range(100):\n    print(step)\n    time.sleep(.1)")
+    out = tmp_path / "out.ipynb"
+    wait_for(lambda: out.exists() and '"1\\n"' in out.read_text())
+
+
+def test_a_raising_cell_is_a_failure(tmp_path):
+    with pytest.raises(papermill.PapermillExecutionError):
+        run_here(tmp_path, "x = 1", "1 / 0")
+    reason = "cell 2 of 2: ZeroDivisionError: division by zero"
+    assert outcome_of(tmp_path) == ("failed", 1, "", reason)
+
+
+def test_a_parameter_that_the_notebook_does_not_have_is_refused(tmp_path):
+    cell = new_code_cell("seed: int = 42\nlearning_rate: float = 1.0", metadata={"tags": ["parameters"]})
+    nbformat.write(new_notebook(cells=[cell]), tmp_path / "in.ipynb")
+    given = {"engine_name": "rlnb", "progress_bar": False, "kernel_name": "python3", "language": "python"}
+    with pytest.raises(ParamsError) as refused:
+        wrong = {"lerning_rate": 3.0, "seed": 1}
+        papermill.execute_notebook(tmp_path / "in.ipynb", tmp_path / "out.ipynb", parameters=wrong, **given)
+    assert str(refused.value) == (
+        "papermill: lerning_rate is not a parameter of this notebook; did you mean learning_rate?"
+    )
+    assert not (tmp_path / "status.json").exists()
+    papermill.execute_notebook(tmp_path / "in.ipynb", tmp_path / "out.ipynb", parameters={"seed": 1}, **given)
+    assert status_of(tmp_path)["state"] == "done"
+
+
+def test_progress_is_told_on_the_terminal_at_each_tenth(tmp_path):
+    show = "from rlnb.display.progress import progress_bar\nshow = progress_bar('written')\n"
+    count = "import time\nfor n in range(1, 41):\n    show(n, 40)\n    time.sleep(0.03)"
+    terminal = io.StringIO()
+    notebook = run_here(tmp_path, show + count, stdout_file=terminal)
+    lines = [line for line in terminal.getvalue().splitlines() if line.startswith("written ")]
+    assert 3 <= len(lines) <= 10 and lines[-1] == "written 40/40"
+    (bar,) = notebook.cells[0].outputs
+    assert bar.data["text/plain"] == "written 40/40"

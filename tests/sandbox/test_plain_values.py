@@ -1,0 +1,165 @@
+"""Plain values that programs print: equal only with equal types, at a cost that no program can drive up."""
+
+import math
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlnb.sandbox.plain_values import equal_to, same
+
+SAME_HASH = 2**61 - 1  # hash(k * SAME_HASH) == 0
+NAN = float("nan")
+
+PAIRS = [
+    ({True: "a"}, {1: "a"}, False),
+    ({True}, {1}, False),
+    ({False, 1}, {0, 1}, False),
+    ({(1, True)}, {(1, 1)}, False),
+    ({(1, (2, True))}, {(1, (2, 1))}, False),
+    ({frozenset({True})}, {frozenset({1})}, False),
+    (frozenset({True}), frozenset({1}), False),
+    ({(True,): 1}, {(1,): 1}, False),
+    ([{True}], [{1}], False),
+    ({"a": {True}}, {"a": {1}}, False),
+    ({1 + 0j}, {1}, False),
+    ({"1"}, {b"1"}, False),
+    ({"a,str 'b'"}, {"a", "b"}, False),
+    ({("a", "b")}, {("a,str 'b'",)}, False),
+    ({1: True}, {1: 1}, False),
+    ({1}, {1, 2}, False),
+    ({1}, frozenset({1}), False),
+    ({0.3}, {0.30000000000000004}, False),  # in sets and keys floats have no tolerance
+    ({1.0}, {1}, True),
+    ({1.0: "a"}, {1: "a"}, True),
+    ({(1.0, "x")}, {(1, "x")}, True),
+    ({-0.0}, {0}, True),
+    ({float("inf")}, {float("inf")}, True),
+    ({10**5000}, {10**5000}, True),
+    ({None, True, 2, "x", b"y", (3,)}, {(3,), b"y", "x", 2, True, None}, True),
+    ({True: 1.0}, {True: 1}, True),
+    ({NAN}, {NAN}, True),  # the very object, as in Python's sets
+    ({NAN}, {float("nan")}, False),
+    (NAN, NAN, False),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "expected"), PAIRS, ids=range(len(PAIRS)))
+def test_types_count_in_sets_and_keys(left, right, expected):
+    assert same(left, right) is expected
+    assert same(right, left) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "is_equal"),
+    [
+        ("{True: 'a'}", {1: "a"}, False),
+        ("{1: 'a'}", {True: "a"}, False),
+        ("{True}", {1}, False),
+        ("{1.0, 2}", {1, 2}, True),
+        ("{(1, True)}", {(1, True)}, True),
+        ("{(1, 1)}", {(1, True)}, False),
+        (" {1: {2: [3]}}", {1: {2: [3]}}, True),
+    ],
+)
+def test_types_count_in_what_a_program_prints(text, expected, is_equal):
+    assert equal_to(text, expected) is is_equal
+
+
+hashable = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner).map(tuple),
+    max_leaves=6,
+)
+
+
+@given(st.sets(hashable), st.dictionaries(hashable, st.integers()))
+def test_sets_and_dicts_equal_themselves(elements, mapping):
+    assert same(elements, set(elements))
+    assert same(mapping, dict(reversed(mapping.items())))
+
+
+@given(st.sets(hashable), st.sets(hashable))
+def test_what_python_holds_for_unequal_stays_unequal(left, right):
+    if left != right:
+        assert not same(left, right)
+
+
+def colliding(count: int) -> str:
+    return "{" + ", ".join(str(number * SAME_HASH) for number in range(count)) + "}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (colliding(45_000), 4),  # 1.1 MB; a set of it takes Python 9 s
+        (colliding(45_000), {1, 2, 3}),
+        (colliding(45_000).replace(",", ": 0,").replace("}", ": 0}"), {1: 0}),
+        (f"[{', '.join([colliding(300)] * 150)}]", [set(range(300))] * 150),
+        (f"[{colliding(45_000)}]", [{1}]),
+    ],
+    ids=["for an integer", "for a set", "for a dict", "many of the right size", "in a list"],
+)
+def test_elements_with_equal_hashes_cost_no_quadratic_time(text, expected):
+    started = time.process_time()
+    assert not equal_to(text, expected)
+    assert time.process_time() - started < 2
+
+
+def test_large_sets_are_compared_in_linear_time():
+    elements = {number * SAME_HASH for number in range(1000)} | set(range(100_000))
+    started = time.process_time()
+    assert same(elements, set(elements))
+    assert time.process_time() - started < 2
+
+
+EQUAL = [
+    ("4", 4, True),
+    ("4.0", 4, True),
+    ("4", 4.0, True),
+    ("0.30000000000000004", 0.3, True),
+    ("True", 1, False),
+    ("1", True, False),
+    ("[1, True]", [1, 1], False),
+    ("{'a': True}", {"a": 1}, False),
+    ("{'a': 1.0}", {"a": 1}, True),
+    ("[1, 2]", (1, 2), False),
+    ("(1, (2,))", (1, (2,)), True),
+    ("{1, 2}", {2, 1}, True),
+    ("set()", set(), True),
+    ("{}", set(), False),
+    ("None", None, True),
+    ("nan", 1.0, False),
+    ("1" + "0" * 400, 1.0, False),
+    ("1e999", 1.0, False),
+    ("1" * 5000, 1, False),
+    ("[" * 5000, [], False),
+    ("-" * 50_000 + "1", -1, False),
+    ("__import__('os')", None, False),
+    ("<generator object f at 0x7f>", [1], False),
+    ("\0", "", False),
+]
+
+
+@pytest.mark.parametrize(("text", "expected", "same"), EQUAL, ids=lambda value: repr(value)[:24])
+def test_printed_results_are_compared_as_plain_values(text, expected, same):
+    assert equal_to(text, expected) is same
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(plain)
+def test_every_plain_value_equals_itself_as_printed(value):
+    assert equal_to(repr(value), value)
+
+
+@given(plain, plain)
+def test_what_python_holds_for_unequal_is_never_equal_but_for_rounding(left, right):
+    if equal_to(repr(left), right) and not isinstance(left, float | list | tuple | dict):
+        assert left == right or math.isclose(left, right, abs_tol=1e-12)

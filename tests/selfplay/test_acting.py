@@ -1,0 +1,347 @@
+"""How the model acts: exactly as its probabilities say, among legal answers only, the same in any company."""
+
+import importlib.util
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytest import approx
+from tiny_actor import make_encoder, played, tiny_actor
+from transformers import AutoTokenizer
+
+from rlnb.games.text_games import load_game
+from rlnb.policy.builtin import EMBEDDED_PACKAGE
+from rlnb.policy.generation import generate_ids
+from rlnb.selfplay.acting import ConstrainedPlayer, FreePlayer, TokenTrie
+from rlnb.selfplay.losses import compute_batch_logprobs, make_batch
+from rlnb.selfplay.rollouts import (
+    Request,
+    collect_trajectories,
+    collect_turns,
+    play_games,
+    self_play_episodes,
+)
+
+# Of 3 and of 7 degrees of freedom; a right sampler exceeds them once in ten thousand seeds.
+CHI_SQUARE = {3: 21.1, 7: 29.9}
+PROMPT = "x:\nxo2\n3x5\n678\n?"
+
+
+@pytest.fixture(scope="module")
+def actor(cache_dir):
+    return tiny_actor(cache_dir, has_value=True)
+
+
+@pytest.fixture(scope="module")
+def turns(actor):
+    """Nim has ids of one and of two digits, one of which begins another."""
+    by_game = {
+        name: collect_turns(collect_trajectories(played(actor, name, 6)))
+        for name in ("tic_tac_toe", "nim", "kuhn_poker")
+    }
+    assert max(len(turn.choices) for turn in by_game["nim"]) >= 2  # else nim adds nothing
+    return by_game
+
+
+def request(legal, *, prompt=PROMPT, seed=0) -> Request:
+    return Request(prompt, tuple(legal), 0, random.Random(seed), lambda text: (None, "no_action"))
+
+
+def next_logits(actor, ids) -> torch.Tensor:
+    """By the language model itself, float64 (vocabulary,)."""
+    with torch.no_grad():
+        return actor.policy.model(input_ids=torch.tensor([list(ids)])).logits[0, -1].double()
+
+
+def by_hand(actor, legal, *, temperature=1.0, prompt=PROMPT) -> np.ndarray:
+    """Of ids of digits: product along the way, each token among the bytes that still lead to a legal id."""
+    tokenizer, shares = actor.policy.tokenizer, []
+    texts = [str(action) for action in legal]
+    for text in texts:
+        product, ends = 1.0, [*text, ""]
+        for count in range(len(text) + 1):
+            after = {other[count : count + 1] for other in texts if other[:count] == text[:count]}
+            if len(after) == 1:
+                continue
+            columns = {sign: tokenizer.convert_tokens_to_ids(sign or "<|im_end|>") for sign in sorted(after)}
+            logits = next_logits(actor, tokenizer(prompt + text[:count])["input_ids"])
+            softmax = (logits[list(columns.values())] / temperature).softmax(-1)
+            product *= float(softmax[list(columns).index(ends[count])])
+        shares.append(product)
+    return np.array(shares)
+
+
+@pytest.mark.parametrize("legal", [(2, 3, 5, 8), (1, 3, 12, 13, 125, 200, 201)])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_the_probabilities_are_the_models_own_among_the_legal_ids(actor, temperature, legal):
+    """Ids of several tokens have the product of what is chosen on the way."""
+    player = ConstrainedPlayer(actor, make_encoder(actor), temperature=temperature)
+    (turn,) = player.answer([request(legal)])
+    expected = by_hand(actor, legal, temperature=temperature)
+    assert turn.probabilities == (approx(expected, rel=1e-5) if max(legal) < 10 else ())
+    assert player.probabilities([PROMPT], [legal])[0] == approx(expected, rel=1e-5)
+    assert sum(expected) == approx(1.0)
+    assert sum(turn.logprobs) == approx(np.log(expected[legal.index(turn.action)]), rel=1e-4)
+    assert max(expected) > 2 * min(expected)  # else this test tells little
+
+
+def chi_square(counts, shares) -> float:
+    expected = np.asarray(shares) * sum(counts)
+    assert expected.min() > 5  # else the statistic is not what its table says
+    return float(((np.asarray(counts) - expected) ** 2 / expected).sum())
+
+
+@pytest.mark.parametrize("legal", [(2, 3, 5, 8), (1, 3, 12, 13)])
+def test_actions_are_played_as_often_as_their_probabilities_say(actor, legal):
+    player = ConstrainedPlayer(actor, make_encoder(actor))
+    turns = player.answer([request(legal, seed=seed) for seed in range(6000)])
+    counts = [sum(turn.action == action for turn in turns) for action in legal]
+    (shares,) = player.probabilities([PROMPT], [legal])
+    assert chi_square(counts, shares) < CHI_SQUARE[3], (counts, shares)
+    for turn in turns[:50]:
+        assert sum(turn.logprobs) == approx(np.log(shares[legal.index(turn.action)]), rel=1e-4)
+
+
+def test_greedy_takes_the_likeliest_token_and_leaves_the_random_state_alone(actor):
+    legal = (2, 3, 5, 8)
+    player = ConstrainedPlayer(actor, make_encoder(actor), greedy=True)
+    requests = [request(legal, seed=seed) for seed in range(5)]
+    expected = legal[int(by_hand(actor, legal).argmax())]
+    assert [turn.action for turn in player.answer(requests)] == [expected] * 5
+    assert [left.random.getstate() for left in requests] == [
+        random.Random(seed).getstate() for seed in range(5)
+    ]
+
+
+def test_a_legal_action_alone_is_no_choice_and_draws_nothing(actor):
+    only_request = request((12,))
+    (turn,) = ConstrainedPlayer(actor, make_encoder(actor)).answer([only_request])
+    assert (turn.action, turn.choices, turn.logprobs, turn.text) == (12, (), (), "12")
+    assert np.isnan(turn.legal_mass)
+    assert turn.value != 0.0
+    assert only_request.random.getstate() == random.Random(0).getstate()
+
+
+def test_forced_tokens_are_no_choices(actor):
+    # 1 and 1x: the first digit is forced; after it the end token, 2 or 3; after 2, nothing or another digit.
+    (turn,) = ConstrainedPlayer(actor, make_encoder(actor)).answer([request((125, 134))])
+    (choice,) = turn.choices
+    tokens = actor.policy.tokenizer("23", add_special_tokens=False)["input_ids"]
+    assert choice.position == len(turn.prompt_ids) + 1
+    assert choice.allowed == tuple(sorted(tokens))
+    assert actor.policy.tokenizer.decode(turn.completion_ids) == str(turn.action)
+
+
+def test_what_an_unconstrained_policy_gives_to_the_legal_answers_is_reported(actor):
+    legal = (2, 3, 5, 8)
+    (turn,) = ConstrainedPlayer(actor, make_encoder(actor), temperature=0.5).answer([request(legal)])
+    tokenizer = actor.policy.tokenizer
+    softmax = next_logits(actor, tokenizer(PROMPT)["input_ids"]).softmax(-1)
+    ids = tokenizer("".join(map(str, legal)), add_special_tokens=False)["input_ids"]
+    assert turn.legal_mass == approx(float(softmax[ids].sum()), rel=1e-4)
+    assert turn.legal_mass < 0.5
+
+
+@pytest.mark.parametrize("name", ["kuhn_poker", "nim"])
+def test_the_memo_changes_no_turn(actor, name):
+    episodes = self_play_episodes(load_game(name, style="compact"), 12, seed=5)
+    kept, plain = (
+        play_games(episodes, {"policy": ConstrainedPlayer(actor, make_encoder(actor), memo=memo)})
+        for memo in (True, False)
+    )
+    assert [game.history for game in kept] == [game.history for game in plain]
+    pairs = zip(*(collect_turns(collect_trajectories(games)) for games in (kept, plain)), strict=True)
+    for turn, other in pairs:
+        assert turn.completion_ids == other.completion_ids
+        assert turn.logprobs == approx(other.logprobs, abs=1e-5)
+        assert turn.value == approx(other.value, abs=1e-5)
+        assert turn.probabilities == approx(other.probabilities, abs=1e-6)
+
+
+def test_the_memo_is_forgotten_when_it_is_told_to(actor):
+    player = ConstrainedPlayer(actor, make_encoder(actor))
+    weight = actor.policy.model.get_output_embeddings().weight
+    (before,) = player.answer([request((2, 3))])
+    with torch.no_grad():
+        weight.mul_(0.5)
+    try:
+        (stale,) = player.answer([request((2, 3))])
+        player.forget()
+        (fresh,) = player.answer([request((2, 3))])
+    finally:
+        with torch.no_grad():
+            weight.mul_(2.0)
+    assert stale.probabilities == before.probabilities
+    assert fresh.probabilities != approx(before.probabilities, abs=1e-3)
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+def test_a_game_is_the_same_whatever_is_played_beside_it(actor, is_free):
+    game = load_game("nim" if not is_free else "tic_tac_toe", style="compact")
+    episodes = self_play_episodes(game, 6, seed=8)
+
+    def histories(chosen, **options):
+        player = (
+            FreePlayer(actor, make_encoder(actor), temperature=1.0, max_new_tokens=4)
+            if is_free
+            else ConstrainedPlayer(actor, make_encoder(actor))
+        )
+        games = play_games(chosen, {"policy": player}, **options)
+        return [(game.history, [turn.text for turn in collect_turns(game.trajectories)]) for game in games]
+
+    together = histories(episodes)
+    assert together == [histories([game])[0] for game in episodes]
+    assert together == histories(episodes, num_parallel=2)
+    assert len({str(game) for game in together}) > 1
+
+
+def read(actor, turns):
+    nothing = np.zeros(len(turns))
+    return compute_batch_logprobs(
+        actor, make_batch(turns, nothing, nothing), temperature=1.0, max_tokens=4096
+    )
+
+
+@pytest.mark.parametrize("name", ["tic_tac_toe", "nim", "kuhn_poker"])
+def test_the_training_pass_reads_the_logprobs_and_values_that_were_played(actor, turns, name):
+    computed = read(actor, turns[name])
+    logprobs = [value for turn in turns[name] for value in turn.logprobs]
+    assert computed.token_logprobs.numpy() == approx(logprobs, abs=1e-5)
+    assert computed.values.numpy() == approx([turn.value for turn in turns[name]], abs=1e-5)
+    assert len(logprobs) >= 10
+
+
+def test_a_value_knows_nothing_of_the_answer(actor, turns):
+    long = [turn for turn in turns["nim"] if len(turn.choices) >= 2]
+    other = [
+        replace(turn, completion_ids=(turn.completion_ids[0] + 1, *turn.completion_ids[1:])) for turn in long
+    ]
+    first, second = read(actor, long), read(actor, other)
+    assert first.values.numpy() == approx(second.values.numpy(), abs=1e-6)
+    assert first.token_logprobs.numpy() != approx(second.token_logprobs.numpy(), abs=1e-3)
+
+
+def test_free_answers_are_drawn_from_the_softmax_at_the_temperature(actor):
+    tokenizer, temperature = actor.policy.tokenizer, 0.7
+    written = generate_ids(
+        actor.policy, [PROMPT] * 4000, max_new_tokens=1, temperature=temperature,
+        row_seeds=range(4000), batch_size=500,
+    )  # fmt: skip
+    softmax = (next_logits(actor, tokenizer(PROMPT)["input_ids"]) / temperature).softmax(-1)
+    top = softmax.topk(7)
+    counts = [sum(ids[0] == token for ids in written) for token in top.indices.tolist()]
+    shares = [*top.values.tolist(), 1 - float(top.values.sum())]
+    assert chi_square([*counts, 4000 - sum(counts)], shares) < CHI_SQUARE[7], (counts, shares)
+
+
+def test_a_penalty_that_came_with_the_model_does_not_change_what_is_trained_on(actor):
+    config = actor.policy.model.generation_config
+    options = {"max_new_tokens": 12, "temperature": 0.7, "row_seeds": range(8)}
+    expected = generate_ids(actor.policy, ["0000000000?"] * 8, **options)
+    config.repetition_penalty = 5.0
+    try:
+        assert generate_ids(actor.policy, ["0000000000?"] * 8, **options) == expected
+    finally:
+        config.repetition_penalty = None
+
+
+def test_free_answers_at_temperature_0_are_the_likeliest_tokens(actor):
+    tokenizer = actor.policy.tokenizer
+    (written,) = generate_ids(actor.policy, [PROMPT], max_new_tokens=5, temperature=0.0, row_seeds=[0])
+    ids = list(tokenizer(PROMPT)["input_ids"])
+    for token in written:
+        assert token == int(next_logits(actor, ids).argmax())
+        ids.append(token)
+    assert len(written) >= 2
+
+
+def test_a_free_turn_holds_every_token_as_a_choice_among_all(actor):
+    player = FreePlayer(actor, make_encoder(actor), temperature=1.0, max_new_tokens=6)
+    (turn,) = player.answer([request((2, 3))])
+    start = len(turn.prompt_ids)
+    assert [choice.token for choice in turn.choices] == list(turn.completion_ids)
+    assert [choice.position for choice in turn.choices] == list(range(start, start + len(turn.choices)))
+    assert {choice.allowed for choice in turn.choices} == {()}
+    assert (turn.action, turn.problem) == (None, "no_action")
+    (alone,) = ConstrainedPlayer(actor, make_encoder(actor)).answer([request((2, 3))])
+    assert turn.value == approx(alone.value, abs=1e-5) and turn.value != 0.0
+
+
+END = 0
+answers = st.lists(
+    st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple), min_size=1, max_size=12, unique=True
+)
+
+
+@pytest.fixture(scope="module")
+def embedded_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """SmolLM2's, as the embedded model comes with it."""
+    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"the package {EMBEDDED_PACKAGE} is not installed")
+    folder = Path(spec.origin).parent
+    return AutoTokenizer.from_pretrained(folder, gguf_file=next(folder.glob("*.gguf")).name)
+
+
+def written(trie: TokenTrie) -> set[tuple[int, ...]]:
+    """Every sequence that can come of going on with allowed tokens until there are none."""
+    open_prefixes, done = [()], set()
+    while open_prefixes:
+        prefix = open_prefixes.pop()
+        following = trie.children.get(prefix, ())
+        open_prefixes += [(*prefix, token) for token in following]
+        if not following:
+            done.add(prefix)
+    return done
+
+
+@given(answers)
+def test_every_answer_can_be_written_and_nothing_else(sequences):
+    trie = TokenTrie.build(sequences, end=END)
+    assert written(trie) == set(trie.leaves)
+    assert sorted(trie.leaves.values()) == list(range(len(sequences)))
+    for leaf, index in trie.leaves.items():
+        assert leaf in (sequences[index], (*sequences[index], END))
+        begins = any(other != leaf[:-1] and other[: len(leaf) - 1] == leaf[:-1] for other in sequences)
+        assert (leaf[-1] == END) <= begins  # the end token where an answer begins another
+    for prefix, tokens in trie.children.items():
+        assert list(tokens) == sorted(set(tokens))
+        assert (prefix in trie.branchings) == (len(tokens) > 1)
+        ahead = trie.skip_forced(prefix)  # up to the next branching or the end of an answer
+        assert ahead[: len(prefix)] == prefix
+        assert ahead in trie.leaves or ahead in trie.branchings
+        assert not any(ahead[:count] in trie.branchings for count in range(len(prefix), len(ahead)))
+
+
+def test_1_beside_12_ends_with_the_end_token_and_2_beside_12_does_not():
+    trie = TokenTrie.build([(1,), (1, 2), (2,)], end=END)
+    assert trie.leaves == {(1, END): 0, (1, 2): 1, (2,): 2}
+    assert trie.children == {(): (1, 2), (1,): (END, 2)}
+    assert trie.branchings == ((), (1,))
+
+
+@pytest.mark.parametrize("sequences", [[(1,), (1,)], [(1,), ()], [(1,), (1, END)], [(END,)]])
+def test_answers_that_cannot_be_told_apart_are_refused(sequences):
+    with pytest.raises(ValueError) as error:
+        TokenTrie.build(sequences, end=END)
+    assert str(error.value) == "two answers have the same tokens, or one has none or the end token"
+
+
+@settings(max_examples=60, deadline=None)
+@given(legal=st.sets(st.integers(0, 2000), min_size=1, max_size=30))
+@pytest.mark.parametrize("which", ["tiny", "embedded"])
+def test_a_mask_never_lets_an_illegal_action_through(which, legal, actor, embedded_tokenizer):
+    tokenizer = actor.policy.tokenizer if which == "tiny" else embedded_tokenizer
+    actions = sorted(legal)
+    ids = tokenizer([str(action) for action in actions], add_special_tokens=False)["input_ids"]
+    trie = TokenTrie.build(ids, end=tokenizer.eos_token_id)
+    texts = {leaf: tokenizer.decode(leaf, skip_special_tokens=True) for leaf in written(trie)}
+    assert {leaf: int(text) for leaf, text in texts.items()} == {
+        leaf: actions[index] for leaf, index in trie.leaves.items()
+    }
+    assert len(texts) == len(actions)

@@ -1,0 +1,405 @@
+"""Advantages, worked by hand in the head and by their identities, then on games that were really played."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytest import approx
+from scripted_play import X_WINS, Scripted, any_legal, line
+
+from rlnb.games.text_games import load_game
+from rlnb.selfplay.advantages import (
+    Advantages,
+    compute_advantages,
+    gae,
+    gae_plies,
+    group_advantages,
+    leave_one_out,
+    normalize_advantages,
+    role_advantages,
+)
+from rlnb.selfplay.params import AdvantageParams
+from rlnb.selfplay.rollouts import (
+    FinishedGame,
+    GameRules,
+    play_games,
+    self_play_episodes,
+)
+
+returns_and_roles = st.lists(
+    st.tuples(st.floats(-2, 2).map(lambda value: round(value, 3)), st.integers(0, 1)), min_size=1, max_size=12
+)
+
+
+def test_each_role_is_measured_against_its_own_mean():
+    advantages, baselines = role_advantages(
+        np.array([1.0, -1.0, -1.0, 1.0]), np.array([0, 1, 0, 1]), np.array([0.5, -0.5]), decay=0.9
+    )
+    assert advantages.tolist() == [0.5, -0.5, -1.5, 1.5]  # 1-.5, -1+.5, -1-.5, 1+.5
+    assert baselines.tolist() == approx([0.405, -0.405])  # .81*.5 + .19*mean(1, -1)
+
+
+def test_a_role_that_played_no_game_keeps_its_mean():
+    advantages, baselines = role_advantages([1.0], [1], [0.25, 0.0, -3.0], decay=0.5)
+    assert (advantages.tolist(), baselines.tolist()) == ([1.0], [0.25, 0.5, -3.0])
+    advantages, baselines = role_advantages([], [], [0.25, -1.0], decay=0.5)
+    assert (advantages.tolist(), baselines.tolist()) == ([], [0.25, -1.0])
+
+
+@given(returns_and_roles, st.integers(1, 11))
+def test_ranks_that_know_all_games_move_the_means_alike_and_credit_their_own_as_one_rank_does(pairs, cut):
+    returns, roles = map(list, zip(*pairs, strict=True))
+    whole, moved = role_advantages(returns, roles, [0.3, -0.7], decay=0.9)
+    parts = [
+        role_advantages(returns[share], roles[share], [0.3, -0.7], decay=0.9)[0]
+        for share in (slice(None, cut), slice(cut, None))
+    ]
+    assert np.concatenate(parts).tolist() == whole.tolist()
+    # The same time scale as one trajectory after the other: what is left of the old mean is decay ** n.
+    for role, start in enumerate([0.3, -0.7]):
+        earned = [value for value, player in pairs if player == role]
+        expected = start * 0.9 ** len(earned) + (1 - 0.9 ** len(earned)) * (
+            np.mean(earned) if earned else 0.0
+        )
+        assert moved[role] == approx(expected)
+
+
+def test_leave_one_out_compares_with_the_mean_of_the_others_of_the_role():
+    computed = leave_one_out([1.0, 0.0, -1.0, 1.0, -1.0], [0, 0, 0, 1, 1])
+    assert computed.tolist() == [1.5, 0.0, -1.5, 2.0, -2.0]  # 1-(-.5), 0-0, -1-.5, 1-(-1), -1-1
+
+
+def test_who_is_alone_in_its_group_has_advantage_0():
+    assert leave_one_out([3.0, 1.0, 2.0], [0, 1, 1]).tolist() == [0.0, -1.0, 1.0]
+    assert group_advantages([3.0], [0], scale=True).tolist() == [0.0]
+
+
+@given(returns_and_roles)
+def test_leave_one_out_sums_to_0_in_every_role(pairs):
+    returns, roles = map(np.array, zip(*pairs, strict=True))
+    computed = leave_one_out(returns, roles)
+    assert [computed[roles == role].sum() for role in (0, 1)] == approx([0.0, 0.0], abs=1e-9)
+
+
+@given(returns_and_roles.filter(lambda pairs: len({role for _, role in pairs[:2]}) == 1 < len(pairs)))
+def test_the_baseline_of_a_return_does_not_move_with_that_return(pairs):
+    returns, roles = map(np.array, zip(*pairs, strict=True))
+    other = returns.copy()
+    other[0] += 10.0
+    # So it is without bias: A_0 rises by what R_0 rises, whatever the others are.
+    assert leave_one_out(other, roles)[0] - leave_one_out(returns, roles)[0] == approx(10.0)
+
+
+def test_a_group_is_measured_against_its_mean_and_its_deviation_if_asked():
+    returns, groups = [2.0, 0.0, 5.0, 5.0], [0, 0, 1, 1]
+    assert group_advantages(returns, groups).tolist() == [1.0, -1.0, 0.0, 0.0]
+    assert group_advantages([4.0, 0.0, 5.0, 5.0], groups, scale=True).tolist() == [1.0, -1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "rewards, values, is_last, lam, expected",
+    [
+        # gamma .5: delta = 0+.5*2-1, 0+.5*4-2, 1-4 = 0, 0, -3; then -3, -3*.25, -3*.0625
+        ([0, 0, 1], [1, 2, 4], [False, False, True], 0.5, [-0.1875, -0.75, -3.0]),
+        # nothing flows from one trajectory into the one before: 1-.5, then .5*1-1 and 1-3
+        ([1, 0, 1], [0.5, 1, 3], [True, False, True], 1, [0.5, -0.5, -2.0]),
+        ([], [], [], 1, []),
+    ],
+)
+def test_advantages_over_turns_by_hand(rewards, values, is_last, lam, expected):
+    assert gae(rewards, values, is_last, gamma=0.5, lam=lam).tolist() == expected
+
+
+def test_a_game_cut_off_goes_on_with_its_bootstrap_and_a_finished_one_with_0():
+    plain = gae([0, 1, 0], [0, 0, 2], [False, True, True], gamma=0.5, lam=1)
+    cut = gae([0, 1, 0], [0, 0, 2], [False, True, True], gamma=0.5, lam=1, bootstraps=[99, 4, 6])
+    assert plain.tolist() == [0.5, 1.0, -2.0]
+    assert cut.tolist() == [1.5, 3.0, 1.0]  # .5*3, 1+.5*4, 0+.5*6-2; the 99 is in no game's end
+
+
+turns = st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1), st.booleans()), min_size=1, max_size=12).map(
+    lambda rows: [*rows[:-1], (*rows[-1][:2], True)]
+)
+
+
+@given(turns, st.floats(0, 1))
+def test_at_lambda_0_it_is_the_td_error(rows, gamma):
+    rewards, values, ends = map(np.array, zip(*rows, strict=True))
+    following = np.where(ends, 0.0, np.append(values[1:], 0.0))
+    assert gae(rewards, values, ends, gamma=gamma, lam=0.0) == approx(rewards + gamma * following - values)
+
+
+@given(turns)
+def test_at_lambda_and_gamma_1_it_is_the_return_minus_the_value(rows):
+    rewards, values, ends = map(np.array, zip(*rows, strict=True))
+    left = []
+    for reward, is_end in zip(rewards[::-1], ends[::-1], strict=True):
+        left.insert(0, reward + (0.0 if is_end else left[0]))
+    assert gae(rewards, values, ends, gamma=1.0, lam=1.0) == approx(np.array(left) - values)
+
+
+@pytest.mark.parametrize(
+    "seats, is_last, lam, expected",
+    [
+        # Seat 0 wins. delta: 0-.2-.5, 0-.4-.2, 1-.4 = -.7, -.6, .6; A: .6, -.6-.6, -.7+1.2
+        ([0, 1, 0], [0, 0, 1], 1, [0.5, -1.2, 0.6]),
+        # Two plies of one seat in a row keep the sign: 0+.2-.5, 0-.4-.2, 1-.4
+        ([0, 0, 1], [0, 0, 1], 0, [-0.3, -0.6, 0.6]),
+        ([0, 0, 1], [0, 0, 1], 0.5, [-0.3 + 0.5 * -0.9, -0.6 - 0.3, 0.6]),
+        # The second game starts afresh, whoever moves first in it: 0-.5, then 1-.2 for seat 0's loss
+        ([1, 0, 1], [1, 0, 1], 1, [-0.5, -1 - 0.2, 1 - 0.4]),
+    ],
+)
+def test_from_ply_to_ply_the_next_value_counts_against_the_other_seat(seats, is_last, lam, expected):
+    computed = gae_plies([0, 0, 1], [0.5, 0.2, 0.4], is_last, seats, gamma=1, lam=lam)
+    assert computed.tolist() == approx(expected)
+
+
+@settings(max_examples=50)
+@given(turns, st.floats(0, 1), st.floats(0, 1))
+def test_with_one_seat_alone_plies_are_turns(rows, gamma, lam):
+    rewards, values, ends = map(np.array, zip(*rows, strict=True))
+    alone = gae_plies(rewards, values, ends, np.ones(len(rows)), gamma=gamma, lam=lam)
+    assert alone.tolist() == gae(rewards, values, ends, gamma=gamma, lam=lam).tolist()
+
+
+def tree_advantages(plies, *, gamma, lam):
+    """By the definition, A_t = sum of (gamma lam)^k delta_{t+k}, all seen with the eyes of who moves at t."""
+    computed = []
+    for start, (_, _, mine) in enumerate(plies):
+        total = 0.0
+        for k, (reward, value, seat) in enumerate(plies[start:]):
+            sign = 1 if seat == mine else -1
+            after = plies[start + k + 1] if start + k + 1 < len(plies) else None
+            following = 0.0 if after is None else after[1] * (1 if after[2] == mine else -1)
+            total += (gamma * lam) ** k * (sign * reward + gamma * following - sign * value)
+        computed.append(total)
+    return computed
+
+
+@given(
+    st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1), st.integers(0, 1)), min_size=1, max_size=9),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+def test_plies_are_the_sum_of_td_errors_seen_by_the_mover(plies, gamma, lam):
+    rewards, values, seats = zip(*plies, strict=True)
+    ends = [False] * (len(plies) - 1) + [True]
+    computed = gae_plies(rewards, values, ends, seats, gamma=gamma, lam=lam)
+    assert computed.tolist() == approx(tree_advantages(plies, gamma=gamma, lam=lam), abs=1e-9)
+
+
+def test_normalized_advantages_by_hand():
+    assert normalize_advantages([1, 3], [1, 1]).tolist() == [-1.0, 1.0]
+    # Weights 3 and 1: mean 1, variance (3 * 1 + 9) / 4 = 3.
+    assert normalize_advantages([0, 4], [3, 1]).tolist() == approx([-(3**-0.5), 3**0.5])
+    assert normalize_advantages([0, 4, 99], [3, 1, 0]).tolist()[:2] == approx([-(3**-0.5), 3**0.5])
+
+
+weighted = st.lists(st.tuples(st.floats(-2, 2), st.floats(0.1, 2)), min_size=2, max_size=12)
+
+
+@given(weighted.filter(lambda pairs: np.std([advantage for advantage, _ in pairs]) > 1e-3))
+def test_normalized_advantages_have_weighted_mean_0_and_deviation_1(pairs):
+    advantages, weights = zip(*pairs, strict=True)
+    computed = normalize_advantages(advantages, weights)
+    assert np.average(computed, weights=weights) == approx(0, abs=1e-9)
+    assert np.average(computed**2, weights=weights) == approx(1)
+
+
+@given(weighted, st.integers(1, 11))
+def test_ranks_that_know_all_turns_normalize_as_one_rank_does(pairs, cut):
+    advantages, weights = map(np.array, zip(*pairs, strict=True))
+    whole = normalize_advantages(advantages, weights)
+    parts = [
+        normalize_advantages(advantages[share], weights[share], among=(advantages, weights))
+        for share in (slice(None, cut), slice(cut, None))
+    ]
+    assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+def test_equal_advantages_become_0_and_turns_without_weight_stay():
+    assert normalize_advantages([0.3, 0.3], [1, 2]).tolist() == approx([0.0, 0.0], abs=1e-12)
+    assert normalize_advantages([2.0], [1]).tolist() == [0.0]
+    assert normalize_advantages([0.3, 0.5], [0, 0]).tolist() == [0.3, 0.5]
+    assert normalize_advantages([], []).tolist() == []
+
+
+SHAPES = "returns and roles have the shapes (2,) and (1,); give one each"
+
+
+@pytest.mark.parametrize(
+    "function, arguments, message",
+    [
+        (leave_one_out, ([1, 2], [0]), SHAPES),
+        (group_advantages, ([1, 2], [0]), SHAPES),
+        (partial(role_advantages, decay=0.9), ([1, 2], [0], [0.0]), SHAPES),
+        (
+            partial(gae, gamma=1.0, lam=1.0),
+            ([1, 2], [0], [True]),
+            "rewards, values and is_last have the shapes (2,), (1,) and (1,); give equal shapes",
+        ),
+        (
+            partial(gae, gamma=1.0, lam=1.0),
+            ([1, 2], [0, 0], [True, False]),
+            "is_last: the last turn does not end its trajectory",
+        ),
+        (
+            normalize_advantages,
+            ([1, 2], [0]),
+            "advantages and weights have the shapes (2,) and (1,), those of all turns (2,) and (1,); give "
+            "equal shapes",
+        ),
+    ],
+)
+def test_arrays_that_do_not_belong_together_are_refused(function, arguments, message):
+    with pytest.raises(ValueError) as error:
+        function(*arguments)
+    assert str(error.value) == message
+
+
+TICTACTOE = load_game("tic_tac_toe")
+X_PLIES, O_PLIES = (0, 2, 4, 6), (1, 3, 5)
+
+
+def compute(games, baselines, kind: str, **changes: object) -> Advantages:
+    return compute_advantages(games, baselines, AdvantageParams(**{"kind": kind, "decay": 0.9} | changes))
+
+
+def reward(event: str, seat_return: float) -> float:
+    return {"end": seat_return, "invalid": -1.5, "forfeit": 0.0, "opponent_forfeit": 0.5}[event]
+
+
+def game(*, spoken=None, **rules) -> FinishedGame:
+    """X wins with its fourth move, unless something else is said."""
+    episodes = self_play_episodes(TICTACTOE, 1, seed=0)
+    player = line(X_WINS, spoken=spoken)
+    return play_games(episodes, {"policy": player}, rules=GameRules(reward=reward, **rules))[0]
+
+
+def mirrored() -> FinishedGame:
+    """O wins after six moves: X 0, O 3, X 1, O 4, X 8, O 5."""
+    return play_games(self_play_episodes(TICTACTOE, 1, seed=0), {"policy": line((0, 3, 1, 4, 8, 5))})[0]
+
+
+def valued(played: FinishedGame, values: dict[int, float]) -> FinishedGame:
+    """Return the game with the values that a critic gave, by ply."""
+
+    def with_values(turns):
+        return tuple(replace(turn, value=values.get(turn.ply, 0.0)) for turn in turns)
+
+    trajectories = (
+        replace(trajectory, turns=with_values(trajectory.turns)) for trajectory in played.trajectories
+    )
+    return replace(played, trajectories=tuple(trajectories))
+
+
+def test_each_kind_credits_the_turns_of_its_games():
+    baselines = {"tic_tac_toe/X": 5.0}
+    plain = compute([game()], baselines, "none")
+    assert plain.advantages.tolist() == plain.targets.tolist() == [1, 1, 1, 1, -1, -1, -1]
+    assert plain.baselines == baselines
+    # Discounted once for each turn of the same seat that follows.
+    discounted = compute([game()], {}, "none", gamma=0.5)
+    assert discounted.advantages.tolist() == [0.125, 0.25, 0.5, 1, -0.25, -0.5, -1]
+    # Leave one out, X: 1, 1, -1. 1 - 0, 1 - 0, -1 - 1; O the other way round.
+    others = compute([game(), game(), mirrored()], {}, "leave_one_out")
+    assert others.advantages.tolist() == ([1] * 4 + [-1] * 3) * 2 + [-2] * 3 + [2] * 3
+    values = {0: 0.1, 1: -0.2, 2: 0.3, 3: 0.1, 4: 0.6, 5: -0.5, 6: 0.9}
+    critic = compute([valued(game(), values)], {}, "gae", gamma=0.9, lam=0.5)
+    of_x = gae([0, 0, 0, 1], [0.1, 0.3, 0.6, 0.9], [False] * 3 + [True], gamma=0.9, lam=0.5)
+    of_o = gae([0, 0, -1], [-0.2, 0.1, -0.5], [False] * 2 + [True], gamma=0.9, lam=0.5)
+    assert critic.advantages.tolist() == [*of_x, *of_o]
+    assert critic.targets.tolist() == approx([*(of_x + [0.1, 0.3, 0.6, 0.9]), *(of_o + [-0.2, 0.1, -0.5])])
+
+
+@pytest.mark.parametrize("kind", ["none", "rae", "leave_one_out", "group", "gae", "gae_plies"])
+def test_no_games_have_no_advantages_and_move_no_baseline(kind):
+    nothing = compute([], {"tic_tac_toe/X": 0.5}, kind)
+    assert (nothing.advantages.tolist(), nothing.targets.tolist()) == ([], [])
+    assert nothing.baselines == {"tic_tac_toe/X": 0.5}
+
+
+def test_a_game_that_was_cut_off_goes_on_with_the_value_of_its_rest():
+    cut = game(max_turns=2)
+    cut = replace(
+        cut,
+        trajectories=tuple(
+            replace(trajectory, bootstrap=rest)
+            for trajectory, rest in zip(cut.trajectories, (0.5, -0.5), strict=True)
+        ),
+    )
+    computed = compute([valued(cut, {0: 0.1, 2: 0.3})], {}, "gae", lam=0.0)
+    assert computed.advantages.tolist() == approx([0.3 - 0.1, 0.5 - 0.3, 0.0, -0.5])
+    assert computed.targets.tolist() == approx([0.3, 0.5, 0.0, -0.5])
+
+
+def test_role_baselines_over_two_batches():
+    first = compute([game()], {}, "rae")
+    assert first.advantages.tolist() == [1, 1, 1, 1, -1, -1, -1]  # read before they move
+    assert first.baselines == approx({"tic_tac_toe/X": 0.1, "tic_tac_toe/O": -0.1})
+    second = compute([game(), game(), mirrored()], first.baselines, "rae")
+    won = [0.9] * 4 + [-0.9] * 3  # 1-.1 and -1+.1
+    assert second.advantages.tolist() == approx(won + won + [-1.1] * 3 + [1.1] * 3)
+    moved = 0.9**3 * 0.1 + (1 - 0.9**3) / 3  # three trajectories of mean (1 + 1 - 1) / 3
+    assert second.baselines == approx({"tic_tac_toe/X": moved, "tic_tac_toe/O": -moved})
+    assert second.targets.tolist() == [1] * 4 + [-1] * 3 + [1] * 4 + [-1] * 3 + [-1] * 3 + [1] * 3
+
+
+def test_each_game_has_baselines_of_its_own():
+    kuhn = play_games(self_play_episodes(load_game("kuhn_poker"), 1, seed=0), {"policy": Scripted(any_legal)})
+    before = {"tic_tac_toe/X": 0.5, "nim/first player": 0.25}
+    computed = compute([game(), *kuhn], before, "rae")
+    first, second = (trajectory.reward for trajectory in kuhn[0].trajectories)
+    assert computed.baselines == approx(
+        {
+            "tic_tac_toe/X": 0.9 * 0.5 + 0.1,
+            "tic_tac_toe/O": -0.1,
+            "nim/first player": 0.25,
+            "kuhn_poker/first player": 0.1 * first,
+            "kuhn_poker/second player": 0.1 * second,
+        }
+    )
+    assert before == {"tic_tac_toe/X": 0.5, "nim/first player": 0.25}
+
+
+def test_a_group_is_one_role_in_the_games_of_one_opening():
+    def numbered(played: FinishedGame, group: int) -> FinishedGame:
+        return replace(
+            played, trajectories=tuple(replace(trajectory, group=group) for trajectory in played.trajectories)
+        )
+
+    games = [numbered(game(), 0), numbered(mirrored(), 0), numbered(game(), 1), numbered(game(), 1)]
+    computed = compute(games, {}, "group")
+    tied = [0.0] * 14
+    assert computed.advantages.tolist() == [1] * 4 + [-1] * 3 + [-1] * 3 + [1] * 3 + tied
+
+
+def test_from_ply_to_ply_the_next_movers_value_counts_against_who_moved():
+    played = valued(game(), {0: 0.1, 1: -0.2, 2: 0.3, 3: 0.1, 4: 0.6, 5: -0.5, 6: 0.9})
+    computed = compute([played], {}, "gae_plies", lam=0.0)
+    # X: .2-.1, -.1-.3, .5-.6, 1-.9; O: -.3+.2, -.6-.1, -.9+.5
+    assert computed.advantages.tolist() == approx([0.1, -0.4, -0.1, 0.1, -0.1, -0.7, -0.4])
+    assert computed.targets.tolist() == approx([0.2, -0.1, 0.5, 1.0, -0.3, -0.6, -0.9])
+
+
+@pytest.mark.parametrize("kind", ["gae", "gae_plies"])
+def test_an_invalid_answer_on_the_way_is_paid_for_where_it_was_given(kind):
+    played = game(spoken={2: ["?"], 3: ["\\boxed{0}"]}, invalid="retry")
+    computed = compute([played], {}, kind, lam=0.0)
+    first, second = played.trajectories
+    assert [turn.reward for turn in first.turns] == [0, -1.5, 0, 0, 1]
+    o_last = -1.0 if kind == "gae" else 0.0
+    assert computed.advantages.tolist() == [0, -1.5, 0, 0, 1, 0, -1.5, 0, o_last]
+    assert len(second.turns) == 4
+
+
+def test_a_forfeit_is_paid_for_by_who_gave_no_legal_move():
+    played = game(spoken={2: ["?"]})
+    plain = compute([played], {}, "none")
+    assert plain.advantages.tolist() == [-1.5, -1.5, 0.5]
+    plies = compute([played], {}, "gae_plies", lam=0.0)
+    assert plies.advantages.tolist() == [0, -1.5, 0]

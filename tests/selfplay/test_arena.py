@@ -1,0 +1,310 @@
+"""The arena counts matches, measures small games exactly, and leaves the policy as it was."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pytest import approx
+from scripted_play import Scripted
+from self_play_run import make_run, params_of
+
+from rlnb.games.exact import nash_conv
+from rlnb.games.opponents import RandomPlayer, yardstick
+from rlnb.games.text_games import load_game
+from rlnb.policy.adapters import WeightSnapshot, trained_parameters
+from rlnb.results import compare
+from rlnb.run.metrics import describe
+from rlnb.selfplay.arena import (
+    EXACT_GAMES,
+    WAYS,
+    Arena,
+    Match,
+    SnapshotPlayer,
+    Way,
+    exact_measures,
+    is_exact,
+    match_measures,
+    match_metrics,
+    playable_opponents,
+    select_matches,
+    summarise_matches,
+)
+from rlnb.selfplay.rollouts import (
+    LEARNER,
+    FinishedGame,
+    Move,
+    Trajectory,
+    Turn,
+    paired_episodes,
+    play_games,
+)
+from rlnb.statistics import wilson_interval
+
+TIC_TAC_TOE = load_game("tic_tac_toe", style="compact")
+
+
+def played(seat: int, result: float, *, history=(0,), problems=(None,)) -> FinishedGame:
+    """A game of the learner in a seat against random play, with its result in X's units."""
+    players = (LEARNER, "random") if seat == 0 else ("random", LEARNER)
+    turns = tuple(Turn((), (), (), (), None if problem else 0, (0,), 0, problem) for problem in problems)
+    trajectory = Trajectory("tic_tac_toe", seat, TIC_TAC_TOE.roles[seat], turns, 0.0, "random", 0)
+    moves = tuple(Move(0, action, "") for action in history)
+    return FinishedGame("tic_tac_toe", players, 0, history, moves, (result, -result), (trajectory,))
+
+
+@pytest.fixture(scope="module")
+def arena(cache_dir) -> Arena:
+    """Of the tiny model at tic-tac-toe, random weights, against random and perfect play."""
+    return tiny_arena(cache_dir, evaluation={"opponents": ["random", "perfect"]})
+
+
+def tiny_arena(cache_dir: Path, *, name: str = "tic_tac_toe", evaluation=None, **game) -> Arena:
+    game = {"name": name, "acting": "constrained", "max_new_tokens": 2, **game}
+    return make_run(params_of(cache_dir, game=game, evaluation=evaluation or {})).arena
+
+
+def measured(arena: Arena) -> dict[str, float]:
+    return exact_measures(TIC_TAC_TOE, partial(arena.probabilities, TIC_TAC_TOE))[0]
+
+
+def present_rows(arena: Arena, *ways: Way, num_games: int = 4) -> list[Match]:
+    """Return the matches of the present weights."""
+    return arena.play_matches([(way, "last") for way in ways], {"last": None}, num_games=num_games)
+
+
+def scaled(arena: Arena, factor: float) -> WeightSnapshot:
+    parameters = trained_parameters(arena.actor.policy)
+    return WeightSnapshot({name: parameter.detach() * factor for name, parameter in parameters})
+
+
+@pytest.fixture(scope="module")
+def exact(arena) -> dict[str, float]:
+    return measured(arena)
+
+
+def test_a_row_counts_wins_draws_and_losses_of_a_seat():
+    games = [
+        played(0, 1.0, history=(1,)),
+        played(1, 1.0, history=(1,)),
+        played(0, 0.0, history=(2,), problems=(None, None, "illegal")),
+        played(1, -1.0, history=(3,)),
+        played(0, 1.0, history=(1,)),
+        played(0, -1.0, history=(4,), problems=("no_action",)),
+    ]
+    first, second = summarise_matches(games, TIC_TAC_TOE, way=Way("free"), weights="average")
+    assert (first.game, first.opponent, first.seat, first.role) == ("tic_tac_toe", "random", 0, "X")
+    assert (first.acting, first.greedy, first.weights) == ("free", False, "average")
+    assert (first.num_games, first.wins, first.draws, first.losses) == (4, 2, 1, 1)
+    assert first.score.value == 0.625  # (1 + .5 + 1 + 0) / 4
+    # By hand, z*z = 3.8416: middle (.625 + .4802) / 1.9604, half 1.96 / 1.9604 * sqrt(.0586 + .0600)
+    assert (first.score.low, first.score.high) == approx((0.2194, 0.9081), abs=2e-4)
+    assert first.score == wilson_interval(0.625, 4)
+    assert first.invalid_share == 2 / 6
+    assert first.distinct_share == 3 / 4
+    assert (first.random_score, first.ceiling) == approx((0.64841, 0.99740), abs=1e-5)
+    assert (second.seat, second.role, second.num_games) == (1, "O", 2)
+    assert (second.wins, second.draws, second.losses, second.score.value) == (1, 0, 1, 0.5)
+    assert (second.invalid_share, second.distinct_share) == (0, 1)
+    assert (second.random_score, second.ceiling) == approx((0.35159, 0.96243), abs=1e-5)
+    assert match_metrics([first, second]) == {
+        "arena/random/average_first_score": 0.625,
+        "arena/random/average_second_score": 0.5,
+    }
+    last = [replace(row, weights="last") for row in (first, second)]
+    assert match_metrics(last) == {
+        "arena/random/first_score": 0.625,
+        "arena/random/second_score": 0.5,
+        "arena/random/invalid_share": approx(1 / 6),
+    }
+
+
+def test_a_seat_without_games_has_no_row_and_an_unknown_game_no_yardstick():
+    rows = summarise_matches([played(1, 0.0)], TIC_TAC_TOE, way=Way("free", greedy=True))
+    assert [row.seat for row in rows] == [1]
+    game = load_game("breakthrough(rows=5,columns=5)", style="compact")
+    assert yardstick(game) is None
+    (row,) = summarise_matches([played(0, 1.0)], game, way=Way("free", greedy=True))
+    assert (row.random_score, row.ceiling) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "name, opponent, ceiling",
+    [("tic_tac_toe", "perfect", 0.5), ("tic_tac_toe", "mcts:10", None), ("kuhn_poker", "nash", 0.61108)],
+)
+def test_the_ceiling_is_that_against_this_opponent(name, opponent, ceiling):
+    """From an equilibrium that gives small pots away more than half can be won."""
+    game = replace(played(0, 0.0), game=name, players=(LEARNER, opponent))
+    (row,) = summarise_matches([game], load_game(name, style="compact"), way=Way("constrained"))
+    assert (row.opponent, row.ceiling) == (opponent, ceiling and approx(ceiling, abs=1e-5))
+    assert row.random_score is not None
+
+
+def test_an_answer_without_a_move_loses_the_game_and_is_counted():
+    silent = Scripted(lambda request: "I would rather not say.")
+    games = play_games(
+        paired_episodes(TIC_TAC_TOE, "random", 4, seed=0), {LEARNER: silent, "random": RandomPlayer()}
+    )
+    rows = summarise_matches(games, TIC_TAC_TOE, way=Way("free"))
+    assert [(row.losses, row.num_games, row.invalid_share) for row in rows] == [(2, 2, 1.0)] * 2
+
+
+def test_sampled_and_greedy_games_agree_with_the_exact_figures(arena, exact):
+    """400 games, seed of the run: random play by its interval, losses to perfect play by four deviations."""
+    rows = present_rows(arena, *WAYS["constrained"], num_games=400)
+    assert rows == present_rows(arena, *WAYS["constrained"], num_games=400)
+    assert [row.num_games for row in rows] == [200] * 8 and not any(row.invalid_share for row in rows)
+    for seat, name in enumerate(("first", "second")):
+        (against_random,) = select_matches(rows, opponent="random", seat=seat, greedy=False)
+        score = against_random.score
+        assert score.low < exact[f"random_score_{name}"] < score.high
+        (greedy,) = select_matches(rows, opponent="perfect", seat=seat, greedy=True)
+        assert greedy.wins == 0
+        assert abs(greedy.losses / 200 - exact[f"greedy_loss_{name}"]) <= 4 * 0.5 / 200**0.5
+
+
+@pytest.fixture(scope="module")
+def evaluation(arena):
+    """The evaluation of the arena's policy, with doubled weights as their average."""
+    done: list[tuple[int, int]] = []
+    result = arena.measure(
+        scaled(arena, 2), num_games=4, modes=("constrained", "free"), progress=lambda *now: done.append(now)
+    )
+    assert done == [(index, 8) for index in range(1, 9)]  # four ways and weights, two opponents
+    return result
+
+
+def test_every_way_to_play_meets_every_opponent_from_both_seats(evaluation):
+    ways = [
+        ("constrained", False, "last"), ("constrained", False, "average"), ("constrained", True, "last"),
+        ("free", False, "last"),
+    ]  # fmt: skip
+    assert [(row.acting, row.greedy, row.weights, row.opponent, row.seat) for row in evaluation.rows] == [
+        (*way, opponent, seat) for way in ways for opponent in ("random", "perfect") for seat in (0, 1)
+    ]
+    assert all(row.num_games == 2 for row in evaluation.rows)
+    free = select_matches(evaluation.rows, acting="free")  # random weights write no legal move by themselves
+    assert [row.invalid_share for row in free] == approx([1.0] * 4, abs=0.2)
+
+
+def test_metrics_are_of_the_way_in_which_the_policy_is_trained(evaluation):
+    assert evaluation.metrics["arena/random/invalid_share"] == 0
+    assert {"arena/perfect/second_score", "arena/perfect/average_second_score"} <= set(evaluation.metrics)
+    assert [name for name in evaluation.metrics if describe(name) is None] == []
+    assert all(np.isfinite(value) for value in evaluation.metrics.values())
+
+
+def test_exact_measures_are_of_the_last_and_of_the_averaged_weights(arena, evaluation, exact):
+    assert set(evaluation.exact) == {"sampled", "greedy", "average, sampled", "average, greedy"}
+    for prefix, start in [("", "exact/"), ("average, ", "exact/average/")]:
+        sampled, greedy = evaluation.exact[f"{prefix}sampled"], evaluation.exact[f"{prefix}greedy"]
+        assert sampled.nash_conv == evaluation.metrics[f"{start}nash_conv"]
+        assert sampled.seats[0].loss == evaluation.metrics[f"{start}loss_first"]
+        assert greedy.seats[1].loss == evaluation.metrics[f"{start}greedy_loss_second"]
+    assert evaluation.exact["sampled"].nash_conv == exact["nash_conv"]
+    with scaled(arena, 2).applied_to(arena.actor.policy):
+        assert measured(arena)["nash_conv"] == evaluation.exact["average, sampled"].nash_conv
+    assert measured(arena) == exact  # the last weights are back
+
+
+def test_poker_is_measured_exactly_and_free_modes_have_no_greedy_rows(cache_dir):
+    arena = tiny_arena(
+        cache_dir, name="kuhn_poker", acting="free", evaluation={"opponents": ["random", "nash"]}
+    )
+    (game, _), *_ = arena.opponents
+    evaluation = arena.measure(scaled(arena, 1.5), num_games=2, modes=("free",))
+    assert evaluation.exact == {}
+    assert {(row.acting, row.greedy) for row in evaluation.rows} == {("free", False)}
+    exact = nash_conv(game.game, partial(arena.probabilities, game))
+    assert evaluation.metrics["exact/nash_conv"] == exact != evaluation.metrics["exact/average/nash_conv"]
+    assert [name for name in evaluation.metrics if describe(name) is None] == []
+
+
+def test_games_without_exact_measures_have_none(cache_dir):
+    assert set(EXACT_GAMES) == {"tic_tac_toe", "kuhn_poker", "leduc_poker"}
+    assert not is_exact(load_game("connect_four")) and not is_exact(
+        load_game("leduc_poker(suit_isomorphism=True)")
+    )
+    arena = tiny_arena(cache_dir, evaluation={"exact": False})
+    assert arena.measure_exactly(scaled(arena, 1)) == ({}, {})
+
+
+def test_an_error_while_a_snapshot_plays_leaves_the_last_weights_in_place(arena):
+    before = WeightSnapshot.take(arena.actor.policy).values
+
+    def fails(request):
+        raise RuntimeError("no answer")
+
+    player = SnapshotPlayer(Scripted(fails), scaled(arena, 0), arena.actor)
+    players = {LEARNER: player, "random": RandomPlayer()}
+    with pytest.raises(RuntimeError, match="no answer"):
+        play_games(paired_episodes(TIC_TAC_TOE, "random", 2, seed=0), players)
+    after = trained_parameters(arena.actor.policy)
+    assert all(torch.equal(parameter, before[name]) for name, parameter in after)
+
+
+def test_cross_play_is_half_on_the_diagonal_and_one_wins_what_the_other_loses(arena):
+    now = WeightSnapshot.take(arena.actor.policy)
+    generator = torch.Generator().manual_seed(0)
+    noisy = {
+        name: value + 0.1 * torch.randn(value.shape, generator=generator)
+        for name, value in now.values.items()
+    }
+    scores = arena.cross_play({"now": now, "other": WeightSnapshot(noisy), "again": now}, num_games=20)
+    assert scores.shape == (3, 3)
+    assert np.diag(scores).tolist() == [0.5] * 3
+    assert (scores + scores.T == 1).all()
+    assert scores[0, 1] == 1 - scores[1, 2] != 0.5  # the same games from the other side
+    assert scores[0, 2] == approx(0.5, abs=0.35)
+
+
+def test_a_checkpoint_is_an_opponent_by_the_name_of_its_directory(arena, tmp_path):
+    checkpoint = tmp_path / "checkpoint-7"
+    checkpoint.mkdir()
+    WeightSnapshot.take(arena.actor.policy).save(checkpoint / "weights.safetensors")
+    arena = replace(arena, opponents=((TIC_TAC_TOE, ("random", str(checkpoint))),))
+    rows = present_rows(arena, Way("constrained"))
+    assert [(row.opponent, row.seat, row.num_games) for row in rows] == [
+        ("random", 0, 2), ("random", 1, 2), ("checkpoint-7", 0, 2), ("checkpoint-7", 1, 2),
+    ]  # fmt: skip
+
+
+def test_snapshots_meet_the_same_opponents_and_their_difference_is_that_of_the_scores(arena):
+    snapshots = {"first": WeightSnapshot.take(arena.actor.policy), "second": scaled(arena, 0)}
+    snapshots["again"] = snapshots["first"]
+    plan = [(way, name) for way in WAYS["constrained"] for name in snapshots]
+    rows = arena.play_matches(plan, snapshots, num_games=6)
+    measures = {name: match_measures(select_matches(rows, weights=name)) for name in snapshots}
+    comparison = compare(measures["second"], measures["first"])
+    assert [(row.measure, row.split, row.num_items) for row in comparison if row.split != "all"] == [
+        (f"score, constrained, {way}", f"tic_tac_toe against {opponent}", 3)
+        for way in ("sampled", "greedy")
+        for opponent in ("random", "perfect")
+    ]
+    for row in comparison:
+        assert row.difference.value == approx(row.after - row.before)
+        assert row.difference.low <= row.difference.value <= row.difference.high
+    sampled = next(row for row in comparison if row.split == "tic_tac_toe against random")
+    matches = select_matches(rows, weights="first", opponent="random", greedy=False)
+    assert sampled.after == approx(np.mean([match.score.value for match in matches]))
+    assert {row.difference.value for row in compare(measures["first"], measures["again"])} == {0.0}
+    now = trained_parameters(arena.actor.policy)
+    assert all(torch.equal(parameter, snapshots["first"].values[name]) for name, parameter in now)
+
+
+def test_a_pair_of_games_on_one_seed_is_one_item():
+    games = [played(0, 1.0), played(1, 1.0), played(0, 0.0), played(1, 1.0)]  # X wins, X wins, draw, X wins
+    rows = summarise_matches(games, TIC_TAC_TOE, way=Way("free"), weights="average")
+    assert match_measures(rows) == {
+        "score, free, sampled, average weights": {
+            "tic_tac_toe against random": {"pair 0": 0.5, "pair 1": 0.25}
+        }
+    }
+
+
+def test_opponents_that_would_cheat_in_a_game_are_left_out_of_it():
+    names = ("random", "mcts:10", "perfect", "nash", "runs/checkpoint-3")
+    assert playable_opponents(load_game("kuhn_poker"), names) == ("random", "nash", "runs/checkpoint-3")
+    assert playable_opponents(load_game("tic_tac_toe"), names) == names[:3] + names[4:]

@@ -1,0 +1,265 @@
+"""Replays of games of two and play against the model: games of the tiny model on real widgets."""
+
+import json
+from dataclasses import replace
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from tiny_actor import make_encoder, tiny_actor
+
+from rlnb.display.replay import Bar, likeliest
+from rlnb.games.opponents import load_opponent
+from rlnb.games.text_games import load_game
+from rlnb.selfplay.acting import ConstrainedPlayer, FreePlayer
+from rlnb.selfplay.display_games import draw_played_game, make_frames, replay_game, show_moves
+from rlnb.selfplay.display_person import PlayAgainst, bars_html
+from rlnb.selfplay.rollouts import GameRules, paired_episodes, play_games, self_play_episodes
+
+GAMES = ("tic_tac_toe", "connect_four", "kuhn_poker", "leduc_poker", "liars_dice", "goofspiel(num_cards=4)",
+         "breakthrough(rows=6,columns=6)")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def actor(cache_dir):
+    return tiny_actor(cache_dir, lora_rank=4, has_value=True)
+
+
+@pytest.fixture(scope="module")
+def player(actor):
+    return ConstrainedPlayer(actor, make_encoder(actor))
+
+
+@pytest.fixture(scope="module")
+def play(player):
+    """Return (game, finished game of the player against itself)."""
+
+    def play_once(name, *, opening=0):
+        game = load_game(name, style="compact")
+        episodes = self_play_episodes(game, 1, seed=4, max_opening_plies=opening)
+        return game, play_games(episodes, {"policy": player})[0]
+
+    return play_once
+
+
+def compact(name):
+    return load_game(name, style="compact")
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_a_replay_marks_every_move_and_ends_where_the_game_ended(name, play):
+    game, played = play(name, opening=2)
+    frames = make_frames(played, game)
+    assert [frame.mover for frame in frames] == [*(move.seat for move in played.moves), None]
+    assert [frame.num_moves for frame in frames] == list(range(len(played.moves) + 1))
+    state, words = game.new_state(), []
+    for action in played.history:
+        if not state.is_chance_node():
+            words.append(game.legal_words(state)[action])
+        state.apply_action(action)
+    assert state.is_terminal()
+    assert [frame.chosen.words for frame in frames[:-1]] == words
+    assert make_frames(json.loads(json.dumps(played.as_record())), game) == frames
+    figure = draw_played_game(played, game, title="A game")
+    panels = [axes for axes in figure.axes if axes.texts or axes.get_title()]
+    assert len(panels) == min({"tic_tac_toe": 10}.get(name, 6), len(played.moves) + 1)
+    texts = " ".join(text.get_text() for axes in panels for text in axes.texts)
+    assert ("%" in texts) == (game.short_name != "breakthrough")  # ids of several tokens: not known
+
+
+def test_each_probability_belongs_to_its_move_and_cell(play):
+    game, played = play("tic_tac_toe")
+    turns = {(t.seat, turn.ply): turn for t in played.trajectories for turn in t.turns}
+    for frame in make_frames(played, game)[:-1]:
+        turn = turns[frame.mover, frame.num_moves]
+        expected = turn.probabilities if len(turn.legal_actions) > 1 else [1.0]
+        assert [bar.probability for bar in frame.bars] == pytest.approx(expected, abs=6e-5)  # four decimals
+        assert [bar.cell for bar in frame.bars] == list(turn.legal_actions)
+        assert frame.answers[frame.mover] == (game.roles[frame.mover], turn.text)
+
+
+def test_a_disc_lands_in_the_cell_that_the_replay_marked(play):
+    game, played = play("connect_four")
+    frames = make_frames(played, game)
+    for before, after in zip(frames, frames[1:], strict=False):
+        changed = [cell for cell in range(42) if before.cells[cell] != after.cells[cell]]
+        assert changed == [before.chosen.cell] == [after.last]
+
+
+def test_answers_without_a_legal_move_are_told(actor):
+    game = load_game("tic_tac_toe")
+    players = {
+        "policy": FreePlayer(actor, make_encoder(actor), temperature=1.0, max_new_tokens=8),
+        "random": load_opponent("random", game),
+    }
+    lost, made = (
+        play_games(paired_episodes(game, "random", 1, seed=3), players, rules=GameRules(invalid=kind))[0]
+        for kind in ("forfeit", "random")
+    )
+    assert lost.forfeit == 0
+    (last,) = make_frames(lost, game)
+    assert (last.heading, last.chosen) == ("O wins: X forfeits", None)
+    assert last.note == "policy answered without a legal move (no action) and lost the game."
+    first = make_frames(made, game)[0]
+    assert first.note == "policy answered without a legal move (no action); a random one was made instead."
+    assert first.chosen.cell == made.moves[0].action
+    assert "\x00" not in repr(show_moves(made, game)) and "policy" in repr(show_moves(made, game))
+
+
+def test_a_record_of_another_game_or_with_impossible_moves_is_refused(play):
+    game, played = play("tic_tac_toe")
+    record = played.as_record()
+    with pytest.raises(ValueError) as caught:
+        make_frames(record, compact("connect_four"))
+    assert str(caught.value) == (
+        "the record is of tic_tac_toe, the game given is connect_four; give load_game's"
+    )
+    record["history"][1] = record["history"][0]
+    with pytest.raises(ValueError, match="^the history of this record of tic_tac_toe has an illegal action:"):
+        make_frames(record, game)
+
+
+def test_of_many_moves_the_likeliest_and_the_chosen_are_shown_and_the_rest_summed(player):
+    game = compact("breakthrough(rows=6,columns=6)")
+    bars = make_frames(PlayAgainst(game, player, seat=1).record, game)[0].bars
+    chosen = next(bar for bar in bars if bar.is_chosen)
+    shown = likeliest(bars, most=5)
+    assert chosen in shown and len(shown) == 5 and shown[-1].words == f"{len(bars) - 4} others"
+    assert sum(bar.probability for bar in shown) == pytest.approx(1)
+    unknown = [replace(bar, probability=None) for bar in bars]
+    assert likeliest(unknown) == [replace(chosen, probability=None)]
+
+
+def test_the_widget_gets_the_grid_with_its_probabilities_and_the_answers(play):
+    game, played = play("tic_tac_toe")
+    record = played.as_record()
+    record["turns"][0]["text"] = "\x1b[31m\udc80" + "x" * 5000
+    widget = replay_game(record, game)
+    assert repr(widget).startswith("tic_tac_toe (X: policy, O: policy): ")
+    assert (widget.columns, widget.cells[0], len(widget.details)) == (3, "." * 9, len(played.moves) + 1)
+    first = widget.details[0]
+    assert first["shades"] == record["turns"][0]["probabilities"]
+    assert first["chosen"] == widget.last[1] == played.moves[0].action
+    assert first["answers"][0][1].startswith("\\x1b[31m\\udc80x") and len(first["answers"][0][1]) == 1200
+
+
+def test_the_person_plays_a_whole_game_by_clicks(player):
+    game = compact("tic_tac_toe")
+    play = PlayAgainst(game, player, seed=3)
+    assert all(not button.disabled for button in play.buttons.values())
+    play.buttons[4].click()
+    assert (play.buttons[4].description, play.buttons[4].disabled) == ("X", True)
+    assert len(play.moves) == 2 and play.status.value == "<b>Your move.</b>"
+    answer = play.moves[1]["action"]
+    assert play.buttons[answer].description == "O"
+    shares = player.probabilities(["o:\n012\n3x5\n678\n?"], [(0, 1, 2, 3, 5, 6, 7, 8)])[0]
+    assert f"{max(shares):.1%}" in play.model_moves.value
+    assert play.model_moves.value.count("%</td>") == 8
+    play.buttons[4].click()  # taken: nothing happens
+    assert len(play.moves) == 2
+    while not play.is_over:
+        shown = [button for button in play.buttons.values() if not button.disabled]
+        shown[0].click()
+        num_moves = len(play.moves)
+        shown[-1].click()  # one that waited while the model moved: it meant the position before
+        assert len(play.moves) == num_moves
+    assert all(button.disabled for button in play.buttons.values())
+    first, second = play.state.returns()
+    assert play.status.value.startswith("<b>" + {0: "A draw", 1: "You won", -1: "You lost"}[int(first)])
+    assert make_frames(play.record, game)[-1].num_moves == len(play.moves) and first == -second
+    with pytest.raises(ValueError, match="^the game is over; start a new one$"):
+        play.choose(0)
+
+
+def test_a_new_game_starts_empty_and_in_the_chosen_seat(player):
+    play = PlayAgainst(compact("connect_four"), player, seed=3)
+    old = play.buttons[3]
+    old.click()
+    old.click()  # a second click that waited does not play in the next position
+    assert sum(move["seat"] == 0 for move in play.moves) == 1
+    play.new_game.click()
+    assert (play.moves, play.num_games) == ([], 2)
+    play.seat_choice.value = 1
+    assert [move["seat"] for move in play.moves] == [0]  # the model began
+    assert play.record["players"] == ["model", "person"]
+
+
+def test_the_same_seed_and_clicks_give_the_same_game(player):
+    game = compact("leduc_poker")
+    first, again = (PlayAgainst(game, player, seed=7, seat=1).against_random_person() for _ in range(2))
+    assert first.is_over and first.record == again.record
+    histories = {tuple(PlayAgainst(game, player, seed=seed).state.history()) for seed in range(20)}
+    assert len(histories) > 5  # deals follow the seed
+    play = PlayAgainst(game, player, seed=1)
+    assert {action: button.description for action, button in play.buttons.items()} == {1: "check", 2: "raise"}
+
+
+@pytest.mark.parametrize("style", ["full", "compact"])
+def test_the_persons_view_and_the_models_bars_do_not_tell_the_models_card(style, player):
+    game = load_game("kuhn_poker", style=style)
+    views = {}
+    for seed in range(30):
+        play = PlayAgainst(game, player, seed=seed, seat=1)
+        other, card, opened = play.state.history()
+        if card != 1:
+            continue
+        shown = (play.view.value, play.status.value, play.model_moves.value)
+        views.setdefault(opened, set()).add(shown)
+        while not play.is_over:
+            play.buttons[0].click()
+        assert ("Jack", "Queen", "King")[other] in play.view.value  # at the end both cards are shown
+        assert play.model_moves.value.count("which the model chose") == len(play.turns) > 0
+    start, end = "<pre style='margin:0'>Your card: Queen. ", ".</pre>"
+    assert views == {
+        at: {(f"{start}Your opponent {did}{end}", "<b>Your move.</b>", "")}
+        for at, did in ((0, "passed"), (1, "bet"))
+    }
+
+
+def test_a_model_that_answers_nonsense_forfeits_against_the_person(actor, player):
+    class Babbler(FreePlayer):
+        def probabilities(self, prompts, legal):
+            return player.probabilities(prompts, legal)
+
+    babbler = Babbler(actor, make_encoder(actor), temperature=1.0, max_new_tokens=4)
+    play = PlayAgainst(load_game("tic_tac_toe"), babbler, seed=1, seat=1)
+    assert play.status.value == "<b>You won: O wins: X forfeits.</b>"
+    assert play.record["returns"] == [-1.0, 1.0]
+
+
+def test_bars_escape_the_words_of_a_game():
+    bar = Bar("<script>", 0.25, True)
+    assert "<b>&lt;script&gt;</b>" in bars_html([bar]) and "25.0%" in bars_html([bar])
+
+
+NOTEBOOK = """
+import numpy as np
+from rlnb.selfplay.display_games import show_played_game
+from rlnb.selfplay.display_person import PlayAgainst
+from rlnb.games.text_games import load_game
+from rlnb.selfplay.rollouts import Turn
+class Uniform:
+    def probabilities(self, prompts, legal):
+        return [np.full(len(actions), 1 / len(actions)) for actions in legal]
+    def answer(self, requests):
+        picks = [request.random.choice(request.legal_actions) for request in requests]
+        return [Turn((), (), (), (), p, r.legal_actions, r.ply) for p, r in zip(picks, requests)]
+play = PlayAgainst(load_game("tic_tac_toe"), Uniform(), seed=2)
+show_played_game(play.against_random_person().record, play.game)
+play
+"""
+
+
+def test_a_saved_notebook_holds_pictures_of_games_and_words_for_the_widgets(monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK)])
+    options = {"kernel_name": "python3", "timeout": 120, "resources": {"metadata": {"path": "."}}}
+    NotebookClient(notebook, **options).execute()
+    outputs = notebook.cells[0].outputs
+    widget, picture = ["application/vnd.jupyter.widget-view+json", "text/plain"], ["image/png", "text/plain"]
+    kinds = [sorted(output["data"]) for output in outputs]
+    assert kinds == [widget, picture, ["text/html", "text/plain"], widget, picture]
+    texts = [output["data"]["text/plain"] for output in outputs]
+    assert texts[0].startswith("tic_tac_toe (X: person, O: model): ")
+    assert texts[3] == "Buttons to play against the model: they need a running notebook."
+    assert texts[4].startswith("The person played at random. tic_tac_toe (X: person, O: model): ")

@@ -1,0 +1,258 @@
+"""The live figure, pictures and tables of self-play, by their artists and cells, on real figures."""
+
+import io
+import json
+import math
+
+import numpy as np
+import pyspiel
+import pytest
+
+from rlnb.games.exact import kuhn_family, measure_tictactoe, nash_conv
+from rlnb.games.text_games import load_game
+from rlnb.selfplay.arena import Match
+from rlnb.selfplay.display import (
+    LiveSelfPlay,
+    draw_ablation,
+    draw_arena,
+    draw_matrix,
+    draw_self_play,
+    show_ablation,
+    show_answers,
+    show_arena,
+    show_exact,
+    show_first_actions,
+    show_first_moves,
+    show_kuhn,
+)
+from rlnb.statistics import wilson_interval
+
+SEATS = ("first", "second")
+
+
+def uniform(states):
+    return [np.full(len(state.legal_actions()), 1 / len(state.legal_actions())) for state in states]
+
+
+def lowest(states):
+    """Always the legal action with the lowest id."""
+    return [np.eye(len(state.legal_actions()))[0] for state in states]
+
+
+def tictactoe_rows():
+    rows = []
+    for step in range(5):
+        row = {"step": step, "play/draw_share": 0.2 * step, "entropy": 2.0 - 0.4 * step}
+        for prefix, factor in (("", 1.0), ("average/", 0.5)) if step % 2 == 0 else ():
+            for index, seat in enumerate(SEATS):
+                row[f"exact/{prefix}loss_{seat}"] = factor * (0.8 - 0.1 * step + 0.1 * index)
+                row[f"exact/{prefix}greedy_loss_{seat}"] = factor * 0.4
+                row[f"exact/{prefix}random_score_{seat}"] = 0.6
+            row[f"exact/{prefix}nash_conv"] = factor * (2 - 0.5 * step)
+        rows.append(row)
+    return rows
+
+
+def panels(figure):
+    return [axes.get_title() for axes in figure.axes if axes.get_title()]
+
+
+def lines(figure, title):
+    axes = next(axes for axes in figure.axes if axes.get_title() == title)
+    return {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+
+
+def drawn(figure):
+    """Whether it can be drawn, as a notebook does."""
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=40)
+    return png.getvalue().startswith(b"\x89PNG")
+
+
+LOSSES = "Games lost to perfect play (exact)"
+NASH = "NashConv (exact; 0 is an equilibrium)"
+RANDOM = "Score against random play (exact)"
+ARENA = "Score in the arena (sampled games)"
+OWN = "Self-play alone (it misleads)"
+
+
+def test_tictactoe_shows_its_losses_next_to_what_self_play_says():
+    figure = draw_self_play(tictactoe_rows(), max_steps=10, title="seed 1")
+    assert panels(figure) == [LOSSES, NASH, RANDOM, OWN]
+    losses = lines(figure, LOSSES)
+    average = losses["second seat, average"]
+    assert average.get_xdata().tolist() == [0, 2, 4]
+    assert average.get_ydata().tolist() == pytest.approx([0.45, 0.35, 0.25])
+    assert losses["second seat, last weights"].get_ydata().tolist() == pytest.approx([0.9, 0.7, 0.5])
+    assert losses["second seat, greedy"].get_ydata().tolist() == pytest.approx([0.2] * 3)  # of the average
+    assert lines(figure, OWN)["draws"].get_ydata().tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
+    twin = figure.axes[-1]
+    assert twin.lines[0].get_ydata().tolist() == pytest.approx([2.0, 1.6, 1.2, 0.8, 0.4])
+    assert figure.get_suptitle() == "seed 1" and drawn(figure)
+
+
+def test_a_game_with_nash_conv_alone_shows_it_on_a_logarithmic_axis_zero_included():
+    rows = [
+        {"step": 0, "exact/nash_conv": 0.9},
+        {"step": 5, "exact/nash_conv": 0.0, "exact/average/nash_conv": 0.2},
+    ]
+    figure = draw_self_play(rows, max_steps=5)
+    assert panels(figure) == [NASH, OWN]
+    assert figure.axes[0].get_yscale() == "log"
+    drawn_lines = lines(figure, NASH)
+    assert drawn_lines["last weights"].get_ydata().tolist() == [0.9, 1e-4]
+    assert drawn_lines["averaged weights"].get_xydata().tolist() == [[5, 0.2]]
+    assert drawn(figure)
+
+
+def test_a_game_without_exact_figures_shows_the_arena_and_empty_rows_say_so():
+    rows = [
+        {"step": 1, "arena/random/first_score": 0.7, "arena/random/second_score": 0.4},
+        {"step": 2, "arena/random/first_score": None, "arena/random/second_score": math.nan},
+    ]
+    figure = draw_self_play(rows, max_steps=2)
+    assert panels(figure) == [ARENA, OWN]
+    assert lines(figure, ARENA)["random, second seat"].get_xydata().tolist() == [[1, 0.4]]
+    empty = draw_self_play([], max_steps=0)
+    assert [text.get_text() for text in empty.axes[0].texts] == ["not measured yet"]
+    assert drawn(empty)
+
+
+def test_the_live_figure_reads_the_runs_metrics(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr("rlnb.display.plots.display", lambda figure, **_: shown.append(figure))
+    monkeypatch.setattr("rlnb.display.progress.display", lambda bundle, **_: None)
+    lines_of_file = "".join(json.dumps(row) + "\n" for row in tictactoe_rows())
+    (tmp_path / "metrics.jsonl").write_text(lines_of_file)
+    live = LiveSelfPlay(tmp_path, "tiny on tic-tac-toe")
+    live.update(4, 10)
+    assert panels(shown[0])[0] == LOSSES and shown[0].get_suptitle() == "tiny on tic-tac-toe"
+
+
+def test_first_moves_are_numbered_cells_and_first_actions_have_a_panel_a_hand():
+    texts = show_first_moves(measure_tictactoe(lowest, greedy=False)).axes[0].texts
+    moves = {text.get_position(): text.get_text() for text in texts}
+    assert len(moves) == 9
+    assert (moves[0.5, 0.5], moves[1.5, 1.5]) == ("100.0%", "0.0%")
+    figure = show_first_actions(load_game("kuhn_poker", style="compact"), lowest)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["Your card: Jack", "Your card: Queen", "Your card: King"]
+    for axes in figure.axes:
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["pass", "bet"]
+        assert [bar.get_width() for bar in axes.patches] == [1, 0]
+    assert drawn(figure)
+
+
+def test_kuhn_is_compared_with_the_equilibrium_of_its_own_alpha():
+    game = pyspiel.load_game("kuhn_poker")
+    table = show_kuhn(kuhn_family(uniform), nash_conv(game, uniform))
+    assert table.headers == ["player", "card", "situation", "learned", "equilibrium", "difference"]
+    assert len(table.rows) == 12
+    assert table.rows[0] == ["first", "Jack", "to open", "0.500", "0.333", "+0.167"]  # alpha is 1/3 at most
+    assert table.rows[-1] == ["second", "King", "the other bet", "0.500", "1.000", "-0.500"]
+
+
+def arena_row(game, opponent, seat, role, score, **others):
+    row = {
+        "random_score": None, "ceiling": None, "acting": "constrained", "greedy": False, "weights": "last",
+        "num_games": 10, "wins": 4, "draws": 2, "losses": 4, "invalid_share": 0.0, "distinct_share": 0.75,
+        "mean_return": 0.25,
+    }  # fmt: skip
+    return Match(game=game, opponent=opponent, seat=seat, role=role, score=score, **{**row, **others})
+
+
+def test_the_arena_has_a_line_a_row():
+    rows = [
+        arena_row("tic_tac_toe", "random", 1, "O", wilson_interval(0.5, 10), random_score=0.35, ceiling=0.96),
+        arena_row(
+            "kuhn_poker", "nash", 0, "first player", wilson_interval(1.0, 10), greedy=True, weights="average"
+        ),
+    ]
+    table = show_arena(rows)
+    first, second = (dict(zip(table.headers, row, strict=True)) for row in table.rows)
+    assert first == {
+        "game": "tic_tac_toe", "opponent": "random", "seat": "second, O",
+        "policy": "constrained, sampled, last weights", "games": "10", "won": "4", "drawn": "2", "lost": "4",
+        "score (95% interval)": "0.500 (0.237 to 0.763)", "return": "0.250",
+        "random scores": "0.350", "ceiling": "0.960",
+        "invalid answers": "0.0%", "distinct games": "75.0%",
+    }  # fmt: skip
+    assert (second["seat"], second["policy"]) == ("first", "constrained, greedy, average weights")
+    assert (second["random scores"], second["ceiling"]) == ("–", "–")
+    assert show_arena([]).rows == []
+    figure = draw_arena({"before": rows, "after": rows[:1]})
+    (bars, *_), reference = figure.axes[0].containers[0], lines(figure, "Scores in the arena")
+    assert bars.get_xdata().tolist() == [0.5, 1.0]
+    assert reference["random play"].get_xydata().tolist() == [[0.35, 0]]
+    assert drawn(figure) and drawn(draw_arena({}))
+
+
+RESULTS = {
+    "none": {1: {"steps": [0, 10], "values": [0.9, 0.5]}, 2: {"steps": [0, 10], "values": [0.7, 0.1]}},
+    "GAE": {1: {"steps": [0, 5, 10], "values": [0.9, 0.3, 0.2]}, 3: {"steps": [0, 10], "values": [0.9, 0.4]}},
+}
+
+
+def test_an_ablation_shows_mean_band_and_each_seeds_last_value():
+    figure = draw_ablation(RESULTS, measure="losses")
+    (axes,) = figure.axes
+    means = {line.get_label(): line for line in axes.lines}
+    assert means["none (2 seeds)"].get_ydata().tolist() == pytest.approx([0.8, 0.3])
+    assert means["GAE (2 seeds)"].get_xdata().tolist() == [0, 10]  # step 5 was measured by one seed only
+    band = axes.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((0.1, 0.9))
+    dots = [
+        line.get_ydata().tolist()
+        for line in axes.lines
+        if line.get_linestyle() == "None" and len(line.get_xdata())
+    ]
+    assert dots == [[0.5, 0.1], [0.2, 0.4]]
+    assert drawn(figure) and drawn(draw_ablation({}))
+    table = show_ablation(RESULTS, {"GAE": "no better"}, measure="losses")
+    assert table.rows == [
+        ["none", "0.500", "0.100", "–", "0.300", "–"],
+        ["GAE", "0.200", "–", "0.400", "0.300", "no better"],
+    ]
+    assert show_ablation({}, {}).rows == []
+
+
+def test_the_matrix_has_each_score_in_its_cell():
+    figure = draw_matrix(["a$b", "c"], [[0.5, 0.25], [0.75, math.nan]])
+    axes = figure.axes[0]
+    assert {text.get_position(): text.get_text() for text in axes.texts} == {
+        (0.5, 0.5): "0.50", (1.5, 0.5): "0.25", (0.5, 1.5): "0.75", (1.5, 1.5): "–",
+    }  # fmt: skip
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a$b", "c"]
+    assert drawn(figure)
+
+
+def test_exact_results_have_a_line_for_each_play_seat_and_time():
+    before = {"sampled": measure_tictactoe(uniform, greedy=False)}
+    after = {
+        "sampled": measure_tictactoe(lowest, greedy=False),
+        "average": measure_tictactoe(uniform, greedy=False),
+    }
+    table = show_exact(before, after)
+    assert [row[:3] for row in table.rows] == [
+        *(["sampled", seat, time] for seat in ("first, X", "second, O") for time in ("before", "after")),
+        *(["average", seat, "after"] for seat in ("first, X", "second, O")),
+    ]
+    seat = before["sampled"].seats[1]
+    expected = [f"{seat.loss:.1%}", f"{seat.draw:.1%}", f"{seat.win:.1%}", f"{seat.score_against_random:.3f}"]
+    assert table.rows[2][3:7] == expected
+    assert table.rows[2][7:] == [f"{seat.best_response_value:+.3f}", f"{seat.blunder_rate:.1%}"]
+    assert table.rows[2] != table.rows[3]
+    assert show_exact({}, {}).rows == []
+
+
+def test_answers_are_shown_with_their_move_or_the_reason_why_there_is_none():
+    game = load_game("tic_tac_toe")
+    state = game.new_state()
+    state.apply_action(4)
+    table = show_answers(game, state, ["0", "not 3, so \\boxed{8}", "\\boxed{4}", "well"])
+    assert [row[:3] for row in table.rows] == [
+        ["0", "0: place O in row 1, column 1", "–"],
+        ["not 3, so \\boxed{8}", "8: place O in row 3, column 3", "–"],
+        ["\\boxed{4}", "–", "illegal"],
+        ["well", "–", "no_action"],
+    ]

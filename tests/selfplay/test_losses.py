@@ -1,0 +1,167 @@
+"""The arrays of a batch, the forward pass over them, and the terms of the loss by hand."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx
+from tiny_actor import played, tiny_actor
+from torch.distributions import Categorical, kl_divergence
+
+from rlnb.selfplay.acting import (
+    ActorCritic,
+    allowed_logprobs,
+    compute_entropies,
+    pad_allowed,
+    split_by_length,
+)
+from rlnb.selfplay.losses import (
+    Batch,
+    Logprobs,
+    clipped_surrogate,
+    compute_batch_logprobs,
+    estimate_kl,
+    kl_loss,
+    make_batch,
+)
+from rlnb.selfplay.rollouts import Choice, Turn, collect_trajectories, collect_turns
+
+# Games whose ids have one token, two (one a prefix of another), and answers of three free tokens.
+KINDS = {"kuhn_poker": False, "nim": False, "tic_tac_toe": True}
+ALLOWED = ((0, 3), (1, 2, 4), (2,))
+
+
+@pytest.fixture(scope="module")
+def actor(cache_dir) -> ActorCritic:
+    return tiny_actor(cache_dir, has_value=True)
+
+
+@pytest.fixture(scope="module")
+def turns(actor: ActorCritic) -> dict[str, list[Turn]]:
+    return {
+        name: collect_turns(collect_trajectories(played(actor, name, 12, free=is_free)))
+        for name, is_free in KINDS.items()
+    }
+
+
+def turn(prompt, completion, *, among=()) -> Turn:
+    """Return a turn; among: the allowed tokens of each token, () for a forced one."""
+    choices = tuple(
+        Choice(len(prompt) + k, completion[k], allowed) for k, allowed in enumerate(among) if allowed
+    )
+    return Turn(tuple(prompt), tuple(completion), choices, (), 0, (0,), 0)
+
+
+def numbered_batch(some, **options) -> Batch:
+    numbers = np.arange(len(some), dtype=float)
+    return make_batch(some, numbers, -numbers, **options)
+
+
+def test_a_sequence_ends_before_its_last_choice_and_is_read_one_place_before_each():
+    batch = numbered_batch([turn([7, 8, 9], [1, 2, 3], among=[(1, 4), (), (3, 5, 6)])])
+    assert batch.sequences == ((7, 8, 9, 1, 2),)
+    assert batch.position_index.tolist() == [2, 4]
+    assert batch.allowed.tolist() == [[1, 4, -1], [3, 5, 6]]
+    assert batch.token_column.tolist() == [0, 0]
+    assert (batch.turn_sequence.tolist(), batch.turn_index.tolist()) == ([0], [2])
+
+
+def test_equal_sequences_are_passed_once_and_forced_turns_have_a_value_only():
+    here, there = turn([7, 8], [1], among=[(1, 4)]), turn([7, 9], [4], among=[(1, 4)])
+    some = [here, there, turn([7, 8], [4], among=[(1, 4)]), here]
+    batch = numbered_batch(some)
+    assert batch.sequences == ((7, 8), (7, 9))
+    assert batch.token_position.tolist() == [0, 1, 0, 0]
+    assert batch.token_column.tolist() == [0, 1, 1, 0]
+    assert batch.turn_sequence.tolist() == [0, 1, 0, 0]
+    assert batch.weights.tolist() == [1.0] * 4
+    assert len(numbered_batch(some, memo=False).sequences) == 4
+    other_answers = numbered_batch([here, turn([7, 8], [4], among=[(2, 3, 4)])])
+    assert other_answers.allowed.tolist() == [[1, 4, -1], [2, 3, 4]]
+    forced = numbered_batch([turn([7, 8], [1], among=[()]), there])
+    assert (forced.token_turn.tolist(), forced.turn_index.tolist()) == ([1], [1, 1])
+
+
+def test_constrained_and_free_turns_are_refused_together():
+    free = Turn((7,), (3,), (Choice(1, 3),), (), 0, (0,), 0)
+    with pytest.raises(ValueError) as error:
+        numbered_batch([free, turn([7], [1], among=[(1, 2)])])
+    assert str(error.value) == "some turns are constrained and some are free; make a batch of each"
+
+
+def test_turns_without_any_choice_are_read_for_their_values(actor):
+    some = [turn([70, 80], [21], among=[()]), turn([70, 90], [21], among=[()])]
+    computed = compute_batch_logprobs(actor, numbered_batch(some), temperature=1.0, max_tokens=100)
+    assert len(computed.token_logprobs) == 0
+    assert len(set(computed.values.tolist())) == 2
+
+
+def test_mini_batches_share_out_every_sequence_at_random_by_their_seed(turns):
+    batch = numbered_batch(turns["nim"])
+    first, again, other = (batch.mini_batches(3, generator=np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert first == again != other
+    assert sorted(row for rows in first for row in rows) == list(range(len(batch.sequences)))
+    assert max(map(len, first)) - min(map(len, first)) <= 1
+
+
+@given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 60))
+def test_splits_by_length_hold_every_row_once_and_no_more_tokens_than_allowed(lengths, max_tokens):
+    batches = list(split_by_length(lengths, max_tokens=max_tokens))
+    assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
+    for rows in batches:
+        assert len(rows) * max(lengths[row] for row in rows) <= max_tokens or len(rows) == 1
+
+
+def logits(seed: int) -> torch.Tensor:
+    return torch.randn(3, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_the_surrogate_by_hand():
+    log_ratios = torch.tensor([1.0, 1.5, 0.5, 1.5, 0.5]).log().requires_grad_()
+    terms, is_clipped = clipped_surrogate(log_ratios, torch.tensor([2.0, 1.0, 1.0, -1.0, -1.0]), clip=0.2)
+    # Clipped where it has gone far in the direction of its advantage, never on its way back.
+    assert terms.tolist() == approx([-2.0, -1.2, -0.5, 1.5, 0.8])
+    assert is_clipped.tolist() == [False, True, False, False, True]
+    terms.sum().backward()
+    assert log_ratios.grad.tolist() == approx([-2.0, 0.0, -0.5, 1.5, 0.0])  # -A r, 0 where it is clipped
+
+
+@given(st.lists(st.tuples(st.floats(-20, 0), st.floats(-20, 0)), min_size=1))
+def test_the_estimate_of_kl_is_never_negative_and_0_for_equal_policies(pairs):
+    policy, other = torch.tensor(pairs, dtype=torch.float64).T
+    assert (estimate_kl(policy, other) >= -1e-12).all()  # rounding aside
+    assert estimate_kl(policy, policy).tolist() == [0.0] * len(pairs)
+
+
+def test_the_estimate_of_kl_is_unbiased():
+    policy, other = logits(0)[0].log_softmax(-1), logits(1)[0].log_softmax(-1)
+    expected = float(kl_divergence(Categorical(logits=policy), Categorical(logits=other)))
+    assert float((policy.exp() * estimate_kl(policy, other)).sum()) == approx(expected)
+    assert expected > 0.1
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_logprobs_and_entropies_are_those_of_a_softmax_over_the_allowed_tokens(temperature):
+    allowed = torch.tensor(pad_allowed(ALLOWED))
+    computed, mass = allowed_logprobs(logits(0), allowed, temperature=temperature)
+    entropies = compute_entropies(computed)
+    for row, tokens in enumerate(ALLOWED):
+        expected = Categorical(logits=logits(0)[row][list(tokens)] / temperature)
+        assert computed[row, : len(tokens)].tolist() == approx(expected.logits.tolist())
+        assert computed[row, len(tokens) :].tolist() == [-np.inf] * (3 - len(tokens))
+        assert float(mass[row]) == approx(float(logits(0)[row].softmax(-1)[list(tokens)].sum()))
+        assert float(entropies[row]) == approx(float(expected.entropy()), abs=1e-12)
+    assert entropies[2] == 0  # no choice
+
+
+def test_the_loss_of_free_tokens_descends_the_divergence_of_the_policy_from_the_other():
+    """Over all tokens, each as often as the policy takes it, the gradient is that of KL(policy || other)."""
+    scores = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64, requires_grad=True)
+    other = torch.tensor([1.0, 0.2, -0.5, 0.0], dtype=torch.float64).log_softmax(-1)
+    policy = scores.log_softmax(-1)
+    now, then = (Logprobs(tokens, torch.zeros(4), None, torch.zeros(1)) for tokens in (policy, other))
+    loss, _ = kl_loss(now, then, policy.detach().exp(), torch.zeros(4))
+    (gradient,) = torch.autograd.grad(loss, scores, retain_graph=True)
+    (expected,) = torch.autograd.grad((policy.exp() * (policy - other)).sum(), scores)
+    assert gradient.tolist() == approx(expected.tolist())

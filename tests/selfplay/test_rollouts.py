@@ -1,0 +1,299 @@
+"""Games are played to their end by the rules, in lockstep, and what is recorded of them is what happened."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from pytest import approx
+from scripted_play import X_WINS, Scripted, any_legal, line
+
+from rlnb.games.opponents import load_opponent
+from rlnb.games.text_games import load_game
+from rlnb.selfplay.rollouts import (
+    GameRules,
+    collect_trajectories,
+    collect_turns,
+    mark_last_turns,
+    paired_episodes,
+    play_games,
+    self_play_episodes,
+)
+
+TICTACTOE = load_game("tic_tac_toe")
+KUHN = load_game("kuhn_poker")
+
+
+def spiral_reward(event: str, seat_return: float, *, scale: float = 1.0) -> float:
+    return {"end": seat_return / scale, "invalid": -1.5, "forfeit": 0.0, "opponent_forfeit": 0.5}[event]
+
+
+def outcome(event: str, seat_return: float) -> float:
+    return -0.1 if event == "invalid" else float((seat_return > 0) - (seat_return < 0))
+
+
+def one_game(player, *, game=TICTACTOE, reward=spiral_reward, **rules):
+    (played,) = play_games(
+        self_play_episodes(game, 1, seed=0), {"policy": player}, rules=GameRules(reward=reward, **rules)
+    )
+    return played
+
+
+def rewards(played) -> list[list[float]]:
+    return [[turn.reward for turn in trajectory.turns] for trajectory in played.trajectories]
+
+
+def test_a_game_is_played_to_its_end_and_its_result_comes_with_the_last_turns():
+    played = one_game(line(X_WINS))
+    assert played.history == X_WINS
+    assert (played.returns, played.winner, played.forfeit) == ((1.0, -1.0), 0, None)
+    assert rewards(played) == [[0, 0, 0, 1], [0, 0, -1]]
+    assert [trajectory.reward for trajectory in played.trajectories] == [1.0, -1.0]
+    assert [(trajectory.seat, trajectory.role) for trajectory in played.trajectories] == [(0, "X"), (1, "O")]
+    assert [turn.ply for turn in played.trajectories[1].turns] == [1, 3, 5]
+    assert [played.score(seat) for seat in (0, 1)] == [1.0, 0.0]
+    assert mark_last_turns(played.trajectories).tolist() == [False] * 3 + [True] + [False] * 2 + [True]
+
+
+def test_returns_are_divided_by_their_scale_in_what_is_trained_on_only():
+    played = one_game(line(X_WINS), reward=partial(spiral_reward, scale=4.0))
+    assert played.returns == (1.0, -1.0)
+    assert [trajectory.reward for trajectory in played.trajectories] == [0.25, -0.25]
+    games = play_games(
+        self_play_episodes(KUHN, 20, seed=1),
+        {"policy": Scripted(any_legal)},
+        rules=GameRules(reward=partial(spiral_reward, scale=2.0)),
+    )
+    assert {abs(value) for game in games for value in game.returns} == {1.0, 2.0}
+    for game in games:
+        assert [trajectory.reward for trajectory in game.trajectories] == approx(
+            [value / 2 for value in game.returns]
+        )
+
+
+def test_an_outcome_counts_the_same_whatever_was_won():
+    games = play_games(
+        self_play_episodes(KUHN, 20, seed=1), {"policy": Scripted(any_legal)}, rules=GameRules(reward=outcome)
+    )
+    assert {abs(value) for game in games for value in game.returns} == {1.0, 2.0}
+    for game in games:
+        assert [trajectory.reward for trajectory in game.trajectories] == [
+            value / abs(value) for value in game.returns
+        ]
+
+
+def test_a_game_that_takes_too_long_is_cut_off_as_a_draw_worth_what_was_still_to_come():
+    class Valued(Scripted):
+        def turn(self, request):
+            return replace(super().turn(request), value=request.ply / 10)
+
+    player = Valued(lambda request: str(X_WINS[request.ply]))
+    played = one_game(player, max_turns=2)
+    assert played.is_cut_off
+    assert played.history == X_WINS[:4]  # two moves of X, two of O; the answer at ply 4 was not played
+    assert (played.returns, played.winner, played.forfeit) == ((0.0, 0.0), None, None)
+    assert rewards(played) == [[0, 0], [0, 0]]
+    # To X, who was to move, and to O.
+    assert [trajectory.bootstrap for trajectory in played.trajectories] == [0.4, -0.4]
+    whole = one_game(player, max_turns=4)  # X wins by its fourth move
+    assert (whole.is_cut_off, whole.winner) == (False, 0)
+    assert [trajectory.bootstrap for trajectory in whole.trajectories] == [0.0, 0.0]
+
+
+def test_an_answer_without_a_legal_move_forfeits_the_game():
+    played = one_game(line(X_WINS, spoken={2: ["\\boxed{0}"]}))
+    assert played.history == X_WINS[:2]
+    assert (played.returns, played.winner, played.forfeit) == ((-1.0, 1.0), 1, 0)
+    assert rewards(played) == [[0, -1.5], [0.5]]
+    last = played.trajectories[0].turns[-1]
+    assert (last.action, last.problem, last.text) == (None, "illegal", "\\boxed{0}")
+
+
+def test_a_first_answer_that_forfeits_leaves_the_other_seat_without_a_trajectory():
+    played = one_game(line(X_WINS, spoken={0: ["I do not know"]}))
+    assert [trajectory.seat for trajectory in played.trajectories] == [0]
+    assert rewards(played) == [[-1.5]]
+    assert played.trajectories[0].turns[0].problem == "no_action"
+    poker = one_game(Scripted(lambda request: "nothing"), game=KUHN)
+    assert poker.returns == (-2.0, 2.0)  # the most that can be lost
+    assert play_games([], {}) == []
+
+
+def test_a_retry_is_told_why_and_the_game_goes_on():
+    player = line(X_WINS, spoken={2: ["\\boxed{0}", "what?"]})
+    played = one_game(player, invalid="retry", num_retries=2)
+    assert played.history == X_WINS
+    assert rewards(played) == [[0, -1.5, -1.5, 0, 0, 1], [0, 0, -1]]
+    assert played.trajectories[0].reward == -2.0
+    told = [prompt.rpartition("\n\n")[2] for prompt in player.prompts[2:5]]
+    legal = "legal: 1, 2, 4, 5, 6, 7, 8."
+    assert told[1:] == [
+        f"Your last answer was not valid: Action 0 is not legal here; {legal} Answer again.",
+        f"Your last answer was not valid: The answer names no action; {legal} Answer again.",
+    ]
+    assert "not valid" not in told[0] + player.prompts[5]
+
+
+def test_who_has_no_retries_left_has_lost():
+    played = one_game(line(X_WINS, spoken={2: ["?"] * 3}), invalid="retry", num_retries=2)
+    assert (played.history, played.forfeit) == (X_WINS[:2], 0)
+    assert rewards(played) == [[0, -1.5, -1.5, -1.5], [0.5]]
+
+
+def test_retries_are_counted_anew_for_every_move():
+    spoken = {ply: ["?"] for ply in range(7)}
+    played = one_game(line(X_WINS, spoken=spoken), invalid="retry", num_retries=1)
+    assert (played.history, played.forfeit) == (X_WINS, None)
+    assert rewards(played) == [[-1.5, 0] * 3 + [-1.5, 1], [-1.5, 0] * 2 + [-1.5, -1]]
+
+
+def test_in_the_place_of_an_invalid_answer_a_random_move_is_made():
+    says = Scripted(lambda request: "?" if request.ply % 2 else any_legal(request))
+    games = play_games(
+        self_play_episodes(TICTACTOE, 30, seed=2),
+        {"policy": says},
+        rules=GameRules(reward=spiral_reward, invalid="random"),
+    )
+    for game in games:
+        assert game.forfeit is None
+        first, second = game.trajectories
+        assert [turn.reward for turn in second.turns[:-1]] == [-1.5] * (len(second.turns) - 1)
+        assert second.reward == approx(-1.5 * len(second.turns) + game.returns[1])
+        assert first.reward == game.returns[0]
+        assert all(turn.action is None for turn in second.turns)
+    assert len({game.history for game in games}) > 20
+
+
+@pytest.mark.parametrize("rules, given_up", [({}, -1.1), ({"invalid": "retry", "num_retries": 2}, -1.3)])
+def test_giving_up_is_no_better_than_losing_where_rewards_are_outcomes(rules, given_up):
+    rules = {"reward": outcome, **rules}
+    lost = one_game(line(X_WINS), **rules)
+    assert [sum(seat_rewards) for seat_rewards in rewards(lost)] == [1.0, -1.0]
+    played = one_game(line(X_WINS, spoken={1: ["?", "?", "?"]}), **rules)
+    assert (played.forfeit, played.returns) == (1, (1.0, -1.0))
+    assert [sum(seat_rewards) for seat_rewards in rewards(played)] == approx([1.0, given_up])
+
+
+@pytest.mark.parametrize("num_parallel", [1, 3, 100])
+def test_finished_games_are_replaced_and_never_more_are_played_at_once(num_parallel):
+    player, done = Scripted(any_legal), []
+    episodes = self_play_episodes(TICTACTOE, 20, seed=4, max_opening_plies=3)
+    games = play_games(
+        episodes, {"policy": player}, num_parallel=num_parallel, progress=lambda *counts: done.append(counts)
+    )
+    assert max(player.num_requests) == min(num_parallel, 20)
+    assert [game.seed for game in games] == [episode.seed for episode in episodes]
+    assert done[-1] == (20, 20) and done == sorted(done)
+    if num_parallel == 3:  # while games wait, no table stays empty
+        assert set(player.num_requests[:25]) == {3}
+    alone = [play_games([episode], {"policy": Scripted(any_legal)})[0] for episode in episodes]
+    assert [game.history for game in games] == [game.history for game in alone]
+
+
+def test_a_player_that_is_not_there_is_named():
+    with pytest.raises(KeyError, match="^'random'$"):
+        play_games(paired_episodes(TICTACTOE, "random", 2, seed=0), {"policy": Scripted(any_legal)})
+
+
+def test_seats_alternate_and_each_seed_is_played_from_both():
+    episodes = paired_episodes(KUHN, "random", 6, seed=5)
+    assert [episode.players for episode in episodes] == [("policy", "random"), ("random", "policy")] * 3
+    assert [episode.seed for episode in episodes[::2]] == [episode.seed for episode in episodes[1::2]]
+    assert [episode.opening_seed for episode in episodes[::2]] == [
+        episode.opening_seed for episode in episodes[1::2]
+    ]
+    assert len({episode.seed for episode in episodes}) == 3
+    games = play_games(episodes, {"policy": Scripted(any_legal), "random": load_opponent("random", KUHN)})
+    for first, second in zip(games[::2], games[1::2], strict=True):
+        assert first.history[:2] == second.history[:2]  # the deal
+
+
+def test_turns_of_the_opponent_are_in_no_trajectory():
+    player = Scripted(any_legal)
+    opponent = load_opponent("random", TICTACTOE)
+    games = play_games(
+        paired_episodes(TICTACTOE, "random", 20, seed=6), {"policy": player, "random": opponent}
+    )
+    for index, game in enumerate(games):
+        (trajectory,) = game.trajectories
+        assert (trajectory.seat, trajectory.opponent) == (index % 2, "random")
+        assert game.players[trajectory.seat] == "policy"
+        assert [turn.ply % 2 for turn in trajectory.turns] == [trajectory.seat] * len(trajectory.turns)
+        moves = [move for move in game.moves if move.seat == trajectory.seat]
+        assert [turn.action for turn in trajectory.turns] == [move.action for move in moves]
+        assert trajectory.reward == game.returns[trajectory.seat]
+    assert sum(player.num_requests) == len(collect_turns(collect_trajectories(games)))
+
+
+def openings(games):
+    return [tuple(move.action for move in game.moves if move.is_opening) for game in games]
+
+
+def test_openings_are_random_as_long_as_allowed_and_the_same_by_the_same_seed():
+    episodes = self_play_episodes(TICTACTOE, 400, seed=7, max_opening_plies=4)
+    first, again = (play_games(episodes, {"policy": Scripted(any_legal)}) for _ in range(2))
+    assert openings(first) == openings(again)
+    lengths = Counter(map(len, openings(first)))
+    assert sorted(lengths) == [0, 1, 2, 3, 4]
+    assert all(50 < count < 110 for count in lengths.values()), lengths  # 80 each, give or take 8
+    assert len({opening[0] for opening in openings(first) if opening}) == 9
+    for game in first:
+        assert [
+            turn.ply for trajectory in game.trajectories for turn in trajectory.turns if turn.ply < 4
+        ] == [ply for seat in (0, 1) for ply in range(len(openings([game])[0]), 4) if ply % 2 == seat]
+    other = play_games(
+        self_play_episodes(TICTACTOE, 400, seed=8, max_opening_plies=4), {"policy": Scripted(any_legal)}
+    )
+    assert openings(other) != openings(first)
+
+
+def test_no_opening_ends_a_game():
+    games = play_games(
+        self_play_episodes(TICTACTOE, 200, seed=9, max_opening_plies=9), {"policy": Scripted(any_legal)}
+    )
+    assert all(game.trajectories for game in games)
+    assert max(map(len, openings(games))) >= 7
+
+
+@pytest.mark.parametrize("game", [TICTACTOE, KUHN])
+def test_games_of_a_group_share_their_opening_and_differ_behind_it(game):
+    episodes = self_play_episodes(game, 120, seed=10, max_opening_plies=2, games_per_opening=4)
+    games = play_games(episodes, {"policy": Scripted(any_legal)})
+    assert [played.trajectories[0].group for played in games] == [index // 4 for index in range(120)]
+    starts = [
+        (opening, tuple(played.history[:2]) if game is KUHN else ())
+        for played, opening in zip(games, openings(games), strict=True)
+    ]
+    assert all(len(set(starts[k : k + 4])) == 1 for k in range(0, 120, 4))
+    assert len(set(starts)) > 5
+    histories = [len({played.history for played in games[k : k + 4]}) for k in range(0, 120, 4)]
+    assert sum(count > 1 for count in histories) > 15
+
+
+@pytest.mark.parametrize("name", ["tic_tac_toe", "kuhn_poker", "leduc_poker", "liars_dice", "goofspiel"])
+def test_a_record_rebuilds_the_game_by_its_history(name):
+    game = load_game(name)
+    games = play_games(
+        self_play_episodes(game, 5, seed=11, max_opening_plies=1), {"policy": Scripted(any_legal)}
+    )
+    for played in games:
+        record = played.as_record()
+        state = load_game(record["game"]).new_state()
+        moves = iter(record["moves"])
+        for action in record["history"]:
+            if not state.is_chance_node():
+                move = next(moves)
+                assert (move["seat"], move["action"]) == (state.current_player(), action)
+            state.apply_action(action)
+        assert next(moves, None) is None
+        assert state.is_terminal() and state.returns() == record["returns"]
+
+
+def test_a_record_holds_every_answer_in_the_order_of_play():
+    played = one_game(line(X_WINS, spoken={2: ["\\boxed{0}"]}), invalid="retry")
+    record = played.as_record()
+    assert [(turn["ply"], turn["seat"], turn["action"], turn["problem"]) for turn in record["turns"]] == [
+        (0, 0, 0, None), (1, 1, 3, None), (2, 0, None, "illegal"), (2, 0, 4, None), (3, 1, 8, None),
+        (4, 0, 1, None), (5, 1, 2, None), (6, 0, 7, None),
+    ]  # fmt: skip
+    assert record["turns"][2]["text"] == "\\boxed{0}"

@@ -1,0 +1,242 @@
+"""A self-play run that was stopped goes on as if it had not been, to the bit, and never from another's."""
+
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from self_play_run import (
+    Killed,
+    checkpoint_of,
+    differing,
+    kill_after,
+    make_run,
+    params_of,
+    rows_of,
+    train_run,
+)
+
+from rlnb.errors import ParamsError, Preempted
+from rlnb.policy import load_policy
+from rlnb.policy.adapters import WeightSnapshot, trained_parameters
+from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume, latest_checkpoint
+from rlnb.selfplay.checkpoints import (
+    kept_checkpoints,
+    load_weights,
+    restore,
+    save_checkpoint,
+)
+from rlnb.spiral.ablation import load_kept_snapshots
+from rlnb.spiral.training import SelfPlayState
+
+LORA = {"model": {"lora_rank": 4}, "advantage": {"kind": "rae"}, "training": {"magnet_coef": 0.0}}
+RECIPES = {
+    "rae with LoRA": LORA,
+    "gae with a magnet": {"advantage": {"kind": "gae"}},
+    "free": {
+        "game": {"acting": "free", "warm_up_steps": 2, "max_new_tokens": 3},
+        "advantage": {"kind": "leave_one_out"},
+        "training": {"kl_coef": 0.1},
+        "alarms": {"invalid_share": 1.0},  # while it rings nothing is saved
+    },
+}
+
+
+def make_params(cache_dir: Path, recipe: dict, **training: object):
+    sections = {name: dict(fields) for name, fields in recipe.items()}
+    usual = {"max_steps": 4, "games_per_step": 8, "save_steps": 2, "num_epochs": 1}
+    sections["training"] = usual | sections.get("training", {}) | training
+    return params_of(cache_dir, **sections)
+
+
+def attempt(params, output_dir: Path, *, seed: int = 0, **options: object):
+    """Train as in a process of its own: another seed stands for another process's random state."""
+    torch.manual_seed(seed)
+    return train_run(params, output_dir, **options)
+
+
+def assert_same_run(run: Path, other: Path, *, step: int) -> None:
+    assert rows_of(run) == rows_of(other)
+    assert (run / "games.jsonl").read_bytes() == (other / "games.jsonl").read_bytes()
+    assert differing(checkpoint_of(run, step), checkpoint_of(other, step)) == []
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(cache_dir, tmp_path_factory: pytest.TempPathFactory):
+    """{recipe: the directory of its run of four updates}."""
+    directories = {}
+    for name, recipe in RECIPES.items():
+        directories[name] = tmp_path_factory.mktemp("uninterrupted")
+        rows = attempt(make_params(cache_dir, recipe), directories[name])
+        assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    return directories
+
+
+@pytest.mark.parametrize(
+    "recipe, last",
+    [(recipe, step) for recipe in RECIPES for step in (2, 3)] + [("rae with LoRA", 4)],
+    ids=lambda value: {2: "at a checkpoint", 3: "between two", 4: "before the last evaluation"}.get(
+        value, value
+    ),
+)
+def test_a_killed_run_goes_on_as_if_it_had_not_been_stopped(cache_dir, uninterrupted, tmp_path, recipe, last):
+    params = make_params(cache_dir, RECIPES[recipe])
+    with pytest.raises(Killed):
+        attempt(params, tmp_path, show=kill_after(last))
+    assert rows_of(tmp_path)[-1]["step"] == last
+    assert last != 4 or "exact/nash_conv" not in rows_of(tmp_path)[-1]
+    assert checkpoint_step(latest_checkpoint(tmp_path)) == last // 2 * 2
+    attempt(params, tmp_path, seed=999)
+    assert_same_run(tmp_path, uninterrupted[recipe], step=4)
+
+
+def test_a_checkpoint_holds_what_its_recipe_changes(uninterrupted):
+    always = {"average.safetensors", "optimizer", "state"}
+    files = {name: set(checkpoint_of(path, 4)) - always for name, path in uninterrupted.items()}
+    assert files == {
+        "rae with LoRA": {"adapter_model.safetensors"},
+        "gae with a magnet": {"weights.safetensors", "magnet.safetensors", "value.safetensors"},
+        "free": {"weights.safetensors", "magnet.safetensors", "reference.safetensors"},
+    }
+    lora = checkpoint_of(uninterrupted["rae with LoRA"], 4)
+    assert all("lora_" in name for name in lora["adapter_model.safetensors"])
+    assert lora["state"]["num_games"] == 32
+    assert set(lora["state"]["baselines"]) == {"kuhn_poker/first player", "kuhn_poker/second player"}
+    assert all(lora["state"]["baselines"].values())
+    assert set(lora["optimizer"]["optimizer"]["state"]) == set(range(len(lora["adapter_model.safetensors"])))
+
+
+def test_training_has_moved_weights_and_averages_and_each_by_its_own_rate(uninterrupted):
+    early, late = (checkpoint_of(uninterrupted["gae with a magnet"], step) for step in (2, 4))
+    names = ("weights.safetensors", "average.safetensors", "magnet.safetensors", "value.safetensors")
+    assert all(early[name] != late[name] for name in names)
+    assert late["weights.safetensors"] != late["average.safetensors"] != late["magnet.safetensors"]
+
+
+def test_sigterm_saves_the_step_and_the_run_goes_on_from_it(cache_dir, uninterrupted, tmp_path):
+    params = make_params(cache_dir, LORA, save_steps=100)
+
+    def show(step: int, max_steps: int) -> None:
+        if step == 2:
+            sender = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM))
+            sender.start()
+            sender.join()
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Preempted) as stopped:
+        attempt(params, tmp_path, show=show)
+    assert str(stopped.value) == ("SIGTERM: the checkpoint of this step is saved; run again to go on from it")
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2, 3]
+    assert [checkpoint_step(path) for path in kept_checkpoints(tmp_path)] == [3]
+    attempt(params, tmp_path, seed=999)
+    whole = uninterrupted["rae with LoRA"]
+    assert (tmp_path / "games.jsonl").read_bytes() == (whole / "games.jsonl").read_bytes()
+    assert differing(checkpoint_of(tmp_path, 4), checkpoint_of(whole, 4)) == []
+    # The evaluation of the step at which the run was stopped is left out: its time was up.
+    measured = {name for name in rows_of(whole)[3] if name.startswith(("exact", "arena"))}
+    assert measured
+    assert rows_of(tmp_path)[3] == {
+        name: value for name, value in rows_of(whole)[3].items() if name not in measured
+    }
+    assert [row for row in rows_of(tmp_path) if row["step"] != 3] == [
+        row for row in rows_of(whole) if row["step"] != 3
+    ]
+
+
+def test_a_checkpoint_of_other_parameters_is_refused_by_name(cache_dir, uninterrupted):
+    whole = uninterrupted["rae with LoRA"]
+    latest = latest_checkpoint(whole)
+    for section, field, other, was in [
+        ("advantage", "kind", "leave_one_out", "rae"),
+        ("game", "name", "tic_tac_toe", "kuhn_poker"),
+        ("model", "lora_rank", 8, 4),
+    ]:
+        recipe = {name: dict(fields) for name, fields in LORA.items()}
+        recipe.setdefault(section, {})[field] = other
+        with pytest.raises(ParamsError) as refusal:
+            checkpoint_to_resume(make_params(cache_dir, recipe), whole)
+        assert str(refusal.value) == (
+            f"{latest}: belongs to another run: {section}.{field} was {was!r} and is {other!r} now. "
+            "Give another output_dir, or write training.resume = never"
+        )
+    # How long, where and how fast may change.
+    assert checkpoint_to_resume(make_params(cache_dir, LORA, save_steps=1, num_threads=2), whole) == latest
+
+
+def test_a_half_written_checkpoint_is_passed_over(cache_dir, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted["rae with LoRA"] / "checkpoints", tmp_path / "checkpoints")
+    whole, half = (tmp_path / "checkpoints" / f"checkpoint-{step}" for step in (2, 4))
+    (half / "trainer_state.json").unlink()
+    shutil.copytree(whole, tmp_path / "checkpoints" / ".checkpoint-6")  # not renamed yet
+    assert latest_checkpoint(tmp_path) == str(whole)
+    assert kept_checkpoints(tmp_path) == [str(whole)]
+
+
+@pytest.mark.parametrize(
+    "steps, kept",
+    [
+        ((1, 2, 9, 10, 11), [10, 11]),
+        ((80, 100, 1, 2), [1, 2]),  # a run that starts afresh drops the later ones of the run before
+    ],
+)
+def test_as_many_checkpoints_are_kept_as_asked_for(cache_dir, tmp_path, steps, kept):
+    params = make_params(cache_dir, LORA)
+    learner = make_run(params).learner
+    for step in steps:
+        save_checkpoint(tmp_path, learner, SelfPlayState(step=step), params, keep=2)
+    assert [checkpoint_step(path) for path in kept_checkpoints(tmp_path)] == kept
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+def test_a_run_can_begin_with_the_weights_of_another(cache_dir, uninterrupted, tmp_path):
+    """Of another run only the weights are taken: steps, schedules, averages and optimizer begin anew."""
+    source = str(Path(kept_checkpoints(uninterrupted["free"])[0]).resolve())
+    recipe = {"advantage": {"kind": "gae"}, "training": {"kl_coef": 0.1}}
+    params = make_params(cache_dir, recipe, resume=source, magnet_coef=0.1)
+    assert checkpoint_to_resume(params, tmp_path) == source
+    learner = make_run(params).learner
+    untrained = WeightSnapshot.take(learner.actor.policy)
+    assert restore(source, learner, output_dir=tmp_path) == {}
+    weights = load_weights(source, untrained).values
+    assert any(not torch.equal(value, untrained.values[name]) for name, value in weights.items())
+    for values in (WeightSnapshot.take(learner.actor.policy), learner.average, learner.magnet):
+        assert values is not None
+        assert all(torch.equal(values.values[name], value) for name, value in weights.items())
+    assert learner.optimizer.state_dict()["state"] == {}
+    rows = attempt(params, tmp_path, seed=999)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    assert checkpoint_step(checkpoint_to_resume(params, tmp_path)) == 4  # its own by now
+
+
+def test_kept_weights_are_those_of_their_time(cache_dir, uninterrupted):
+    params = make_params(cache_dir, LORA)
+    learner = make_run(params).learner
+    untrained = WeightSnapshot.take(learner.actor.policy)
+    whole = uninterrupted["rae with LoRA"]
+    restore(latest_checkpoint(whole), learner, output_dir=whole)
+    snapshots = load_kept_snapshots(learner, untrained, whole)
+    assert list(snapshots) == ["untrained", "step 2", "last", "average"]
+    for name, step, file in [
+        ("step 2", 2, "adapter_model"),
+        ("last", 4, "adapter_model"),
+        ("average", 4, "average"),
+    ]:
+        values = {key: value.tolist() for key, value in snapshots[name].values.items()}
+        if file == "adapter_model":  # by the names that peft gives them
+            values = {key.replace(".default.", "."): value for key, value in values.items()}
+        assert values == checkpoint_of(whole, step)[f"{file}.safetensors"]
+
+
+def test_a_checkpoint_of_adapters_is_what_peft_loads(cache_dir, uninterrupted):
+    whole = uninterrupted["rae with LoRA"]
+    checkpoint = latest_checkpoint(whole)
+    params = make_params(cache_dir, LORA).model
+    policy = load_policy(params.model_copy(update={"adapters": checkpoint}), seed=7)
+    kept = load_weights(checkpoint, WeightSnapshot.take(policy))
+    loaded = dict(trained_parameters(policy))
+    assert loaded.keys() == kept.values.keys() and any(value.any() for value in kept.values.values())
+    assert all(torch.equal(loaded[name], value) for name, value in kept.values.items())

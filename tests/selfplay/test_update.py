@@ -1,0 +1,284 @@
+"""One update does what its equation says, and leaves the weights alone where it cannot."""
+
+import copy
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from pytest import approx
+from tiny_actor import assert_same_gradients, played, tiny_actor, training
+from torch.distributions import Categorical, kl_divergence
+
+from rlnb.errors import TrainingDiverged
+from rlnb.policy.adapters import WeightSnapshot, adapters_off, trained_parameters
+from rlnb.selfplay.acting import ActorCritic
+from rlnb.selfplay.losses import make_batch
+from rlnb.selfplay.rollouts import Turn, collect_trajectories, collect_turns
+from rlnb.selfplay.update import (
+    Coefficients,
+    Learner,
+    LogprobsBefore,
+    make_learner,
+    optimizer_step,
+    schedule,
+    update,
+)
+
+# Games whose ids have one token, two (one beginning another), and answers of three free tokens.
+KINDS = {"kuhn_poker": False, "nim": False, "tic_tac_toe": True}
+# Short enough for each step to do what its gradient says, whatever the weights.
+SMALL_STEPS = {"learning_rate": 2e-6, "final_learning_rate": 2e-6}
+
+
+@pytest.fixture(scope="module")
+def turns(cache_dir) -> dict[str, list[Turn]]:
+    actor = tiny_actor(cache_dir)
+    games = {name: played(actor, name, 4, free=is_free) for name, is_free in KINDS.items()}
+    return {name: collect_turns(collect_trajectories(some)) for name, some in games.items()}
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Turns with numbers of no meaning: advantages, targets of values, weights."""
+
+    turns: list[Turn]
+    advantages: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, turns: list[Turn]) -> "Toy":
+        source = np.random.default_rng(0)
+        advantages, targets = source.normal(size=(2, len(turns)))
+        return cls(turns, advantages, targets, source.choice([0.0, 0.5, 1.0], size=len(turns)))
+
+    def batch(self, **options):
+        return make_batch(self.turns, self.advantages, self.targets, weights=self.weights, **options)
+
+
+def learner_with(actor: ActorCritic, **options) -> Learner:
+    """Of what `Learner.of` takes and of fields of the section `training`."""
+    names = {"value_coef", "loss_tokens", "kl_coef"} & set(options)
+    terms = {name: options.pop(name) for name in names}
+    return make_learner(actor, training(**options), temperature=0.8, **terms)
+
+
+def move(actor: ActorCritic, *, seed: int, scale: float = 0.02) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in actor.parameters_to_train():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
+
+
+def held(actor: ActorCritic) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in actor.parameters_to_train()]
+
+
+def is_unmoved(actor: ActorCritic, weights: list[torch.Tensor]) -> bool:
+    return all(torch.equal(*pair) for pair in zip(held(actor), weights, strict=True))
+
+
+def gradients(learner: Learner, batch, before: LogprobsBefore, *, entropy: float = 0.0):
+    """Loss and gradient of a step on the whole batch; the step itself is of length 0."""
+    for group in learner.optimizer.param_groups:
+        group["lr"] = 0.0
+    rows = list(range(len(batch.sequences)))
+    metrics = optimizer_step(learner, batch, before, rows, Coefficients(0.0, entropy), is_first=False)
+    return metrics["loss"], [
+        parameter.grad.numpy().copy() for parameter in learner.actor.parameters_to_train()
+    ]
+
+
+def same(actual, expected) -> None:
+    assert actual[0] == approx(expected[0], abs=1e-6, rel=1e-5)
+    assert_same_gradients(actual[1], expected[1])
+
+
+def plain_reading(actor: ActorCritic, turn: Turn):
+    """Return each choice's distribution and log-probability, and the prompt's value."""
+    ids = torch.tensor([turn.prompt_ids + turn.completion_ids])
+    output = actor.policy.model(input_ids=ids, output_hidden_states=True)
+    choices = []
+    for choice in turn.choices:
+        among = list(choice.allowed) or list(range(output.logits.shape[-1]))
+        distribution = Categorical(logits=output.logits[0, choice.position - 1, among] / 0.8)
+        choices.append((distribution, distribution.logits[among.index(choice.token)]))
+    state = output.hidden_states[-1][0, len(turn.prompt_ids) - 1]
+    return choices, actor.value_head(state)[0]
+
+
+def plain_loss(learner: Learner, toy: Toy, old, magnet, *, entropy: float):
+    """The loss of the whole batch, turn by turn and token by token, with its gradient."""
+    section, total = learner.training, torch.zeros(())
+    for k, turn in enumerate(toy.turns):
+        now, value = plain_reading(learner.actor, turn)
+        advantage, weight = float(toy.advantages[k]), float(toy.weights[k])
+        ratios = [(new - was).exp() for (_, new), (_, was) in zip(now, old[k], strict=True)]
+        if section.ratio == "turn":
+            ratios = [torch.stack(ratios).prod()]
+        for ratio in ratios:
+            cut = torch.clip(ratio, 1 - section.clip, 1 + section.clip)
+            total = total - weight * torch.min(ratio * advantage, cut * advantage)
+        for (policy, logprob), (other, other_logprob) in zip(now, magnet[k], strict=True):
+            is_constrained = turn.choices[0].allowed
+            kl = kl_divergence(policy, other) if is_constrained else 0.5 * (other_logprob - logprob) ** 2
+            total = total + weight * (section.magnet_coef * kl - entropy * policy.entropy())
+        squared = (value - float(toy.targets[k])) ** 2
+        total = total + weight * learner.loss_tokens * 0.5 * learner.value_coef * squared
+    loss = total / (toy.weights.sum() * learner.loss_tokens)
+    parameters = learner.actor.parameters_to_train()
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return float(loss.detach()), [
+        np.zeros(parameter.shape) if gradient is None else gradient.numpy()
+        for gradient, parameter in zip(gradients, parameters, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("ratio", ["token", "turn"])
+@pytest.mark.parametrize("name", KINDS)
+def test_loss_and_gradient_are_those_of_a_plain_implementation(cache_dir, turns, name, ratio):
+    toy = Toy.of([turn for turn in turns[name] if turn.choices])
+    actor = tiny_actor(cache_dir, has_value=True)
+    learner = learner_with(actor, value_coef=0.5, loss_tokens=3, magnet_coef=0.3, ratio=ratio, clip=0.02)
+    with torch.no_grad():
+        old = [plain_reading(actor, turn)[0] for turn in toy.turns]
+    read = learner.compute_logprobs(toy.batch())
+    move(actor, seed=1)
+    with torch.no_grad():
+        magnet = [plain_reading(actor, turn)[0] for turn in toy.turns]
+    before = LogprobsBefore(read, learner.compute_logprobs(toy.batch()), None)
+    move(actor, seed=2, scale=0.005)
+    expected = plain_loss(learner, toy, old, magnet, entropy=0.1)
+    same(gradients(learner, toy.batch(), before, entropy=0.1), expected)
+    learner.training = learner.training.model_copy(update={"tokens_per_pass": 1})
+    same(gradients(learner, toy.batch(), before, entropy=0.1), expected)
+    same(gradients(learner, toy.batch(memo=False), before_without_memo(before, toy), entropy=0.1), expected)
+
+
+def before_without_memo(before: LogprobsBefore, toy: Toy) -> LogprobsBefore:
+    """The same readings where every turn has its own points."""
+    points = torch.as_tensor(toy.batch().token_position)
+
+    def spread(logprobs):
+        return logprobs._replace(
+            entropies=logprobs.entropies[points],
+            logprobs=None if logprobs.logprobs is None else logprobs.logprobs[points],
+        )
+
+    return LogprobsBefore(spread(before.policy), spread(before.magnet), None)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_first_ratio_is_1_and_the_update_goes_the_way_of_the_advantages(cache_dir, turns, name):
+    actor = tiny_actor(cache_dir, has_value=True)
+    learner = learner_with(actor, num_epochs=2, num_mini_batches=2, **SMALL_STEPS)
+    toy = Toy.of([turn for turn in turns[name] if turn.choices])
+    batch = replace(toy, weights=np.ones(len(toy.turns))).batch()
+    before = learner.compute_logprobs(batch).token_logprobs
+    metrics = update(learner, batch, step=0, seed=0)
+    assert metrics["update/first_ratio_deviation"] < 1e-4
+    gained = learner.compute_logprobs(batch).token_logprobs - before
+    assert float((gained * torch.as_tensor(batch.advantages[batch.token_turn])).sum()) > 0
+
+
+@pytest.mark.parametrize("which", ["advantages", "targets"])
+def test_a_loss_that_is_no_number_stops_the_run_with_the_weights_as_they_were(cache_dir, turns, which):
+    toy = Toy.of(turns["kuhn_poker"])
+    toy = replace(toy, weights=np.ones(len(toy.turns)), **{which: np.full(len(toy.turns), np.nan)})
+    actor = tiny_actor(cache_dir, has_value=True)
+    learner, weights = learner_with(actor, value_coef=0.5), held(actor)
+    with pytest.raises(TrainingDiverged) as error:
+        update(learner, toy.batch(), step=0, seed=0)
+    assert str(error.value) == (
+        "the loss is nan and its gradient's norm nan; "
+        "lower training.learning_rate, or the coefficient that grew"
+    )
+    assert is_unmoved(actor, weights)
+    assert not learner.optimizer.state
+
+
+def test_a_model_that_reads_otherwise_in_training_is_found_before_the_first_step(cache_dir, turns):
+    actor = tiny_actor(cache_dir, lora_rank=4, lora_dropout=0.5)
+    move(actor, seed=4, scale=0.3)
+    actor.policy.model.train()
+    learner, weights = learner_with(actor), held(actor)
+    with pytest.raises(TrainingDiverged) as error:
+        update(learner, Toy.of(turns["kuhn_poker"]).batch(), step=0, seed=0)
+    front, _, behind = str(error.value).partition(" away from 1: ")
+    assert front.rpartition(" ")[0] == "before the first step of an update a ratio is"
+    assert float(front.rpartition(" ")[2]) > 1e-3
+    assert behind == (
+        "two passes over the same turns gave different log-probabilities; "
+        "set model.lora_dropout = 0, or another model.attention"
+    )
+    assert is_unmoved(actor, weights)
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_the_divergence_from_the_reference_is_0_at_the_start_and_grows(cache_dir, turns, lora_rank):
+    actor = tiny_actor(cache_dir, lora_rank=lora_rank)
+    learner = learner_with(actor, kl_coef=0.1, learning_rate=1e-2, final_learning_rate=1e-2)
+    batch = Toy.of(turns["kuhn_poker"]).batch()
+    with learner.reference_applied():
+        reference = learner.compute_logprobs(batch).logprobs.clone()
+    steps = [update(learner, batch, step=step, seed=0)["kl"] for step in range(3)]
+    assert steps[0] == approx(0, abs=1e-7)
+    assert steps[2] > 1e-4
+    with learner.reference_applied():
+        assert torch.equal(learner.compute_logprobs(batch).logprobs, reference)
+    assert not torch.allclose(learner.compute_logprobs(batch).logprobs, reference, atol=1e-3)
+
+
+def test_the_base_of_adapters_is_untouched(cache_dir, turns):
+    actor = tiny_actor(cache_dir, lora_rank=4)
+    trained = {name for name, _ in trained_parameters(actor.policy)}
+    base = copy.deepcopy({n: p for n, p in actor.policy.model.named_parameters() if n not in trained})
+    update(learner_with(actor, magnet_coef=0.1), Toy.of(turns["kuhn_poker"]).batch(), step=0, seed=0)
+    after = dict(actor.policy.model.named_parameters())
+    assert base and all(torch.equal(after[name], parameter) for name, parameter in base.items())
+    with adapters_off(actor.policy):
+        assert all("lora" in name for name in trained)
+
+
+def test_average_and_magnet_go_a_share_of_the_way_to_the_new_weights(cache_dir, turns):
+    actor = tiny_actor(cache_dir)
+    learner = learner_with(actor, magnet_coef=0.1, magnet_rate=0.25, average_decay=0.9)
+    start = WeightSnapshot.take(actor.policy).values
+    batch = Toy.of(turns["kuhn_poker"]).batch()
+    assert update(learner, batch, step=0, seed=0)["update/magnet_kl"] == approx(0, abs=1e-7)
+    first = WeightSnapshot.take(actor.policy).values
+    for moved, rate in ((learner.average, 0.1), (learner.magnet, 0.25)):
+        for name, value in moved.values.items():
+            torch.testing.assert_close(value, start[name] + rate * (first[name] - start[name]))
+    assert update(learner, batch, step=1, seed=0)["update/magnet_kl"] > 1e-6
+    for name, value in learner.magnet.values.items():
+        now = dict(trained_parameters(actor.policy))[name].detach()
+        between = start[name] + 0.25 * (first[name] - start[name])
+        torch.testing.assert_close(value, between + 0.25 * (now - between))
+
+
+def test_schedules_run_from_their_first_to_their_last_value():
+    section = training(
+        max_steps=5, learning_rate=1.0, final_learning_rate=0.2, warmup_steps=1,
+        entropy_coef=1.0, final_entropy_coef=0.0001,
+    )  # fmt: skip
+    coefficients = [schedule(section, step) for step in range(5)]
+    assert [now.learning_rate for now in coefficients] == approx([0.5, 0.8, 0.6, 0.4, 0.2])
+    assert [now.entropy for now in coefficients] == approx([1.0, 0.1, 0.01, 0.001, 0.0001])
+    section = section.model_copy(update={"final_entropy_coef": 0.0})
+    assert [schedule(section, step).entropy for step in range(5)] == approx([1, 0.75, 0.5, 0.25, 0])
+
+
+def test_a_mini_batch_without_turns_makes_no_step(cache_dir, turns):
+    """The optimizer would follow former gradients."""
+    actor = tiny_actor(cache_dir, has_value=True)
+    learner = learner_with(actor, value_coef=0.5)
+    batch = Toy.of([turn for turn in turns["tic_tac_toe"] if turn.choices]).batch()
+    before = LogprobsBefore(learner.compute_logprobs(batch), None, None)
+    rows = list(range(len(batch.sequences)))
+    optimizer_step(learner, batch, before, rows, Coefficients(0.0, 0.1), is_first=False)
+    weights = held(actor)
+    metrics = optimizer_step(learner, batch, before, [], Coefficients(0.0, 0.1), is_first=False)
+    assert metrics == {"ratio_deviation": 0.0}
+    assert is_unmoved(actor, weights)

@@ -1,0 +1,138 @@
+"""The set-up cell that all notebooks share: what it refuses, returns and shows."""
+
+import os
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from rlnb import notebook
+from rlnb.display.tables import Table
+from rlnb.errors import ParamsError
+from rlnb.machine import Machine
+from rlnb.notebook import load_cell, start
+
+NOTEBOOK = "grpo_code_execution"
+CPU = Machine("cpu", "", None, 16.0, 2, "workstation", "offline")
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What the call displays; the machine is a CPU that is offline, whatever it is really."""
+    contents: list[object] = []
+    monkeypatch.setattr(notebook, "display", lambda *items: contents.extend(items))
+    monkeypatch.setattr(notebook, "probe", lambda ask_hub: CPU)
+    for name in ("HF_HUB_OFFLINE", "WANDB_MODE", "HF_HUB_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(name, "1")  # restored afterwards, although start() leaves variables set
+    for name in [name for name in os.environ if name.startswith("RLNB_")]:
+        monkeypatch.delenv(name)
+    return contents
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (
+            {"trainig": {"max_steps": 3}, "__annotations__": {"trainig": dict}},
+            "parameters cell: trainig is not a section; did you mean training?",
+        ),
+        (
+            {"sede": 3, "__annotations__": {"sede": int}},
+            "parameters cell: sede is not a field; did you mean seed?",
+        ),
+        (
+            {"training": {"learning_rate": "1e-5x"}},
+            "parameters cell: training.learning_rate = '1e-5x' is not a number; write 1.0e-5",
+        ),
+        (
+            {"sandbox": object()},
+            "parameters cell: sandbox is now a object that a later cell made; run the parameters cell again",
+        ),
+        (
+            {"profile": 3},
+            "parameters cell: profile = 3 is not text; "
+            f"write the name of a file in params/{NOTEBOOK}, or auto",
+        ),
+        (
+            {"model": {"load_in_4bit": True}},
+            "parameters cell: model.load_in_4bit = true needs a CUDA GPU; write false",
+        ),
+    ],
+    ids=["section", "field", "value", "object", "profile", "machine"],
+)
+def test_one_error_names_place_field_value_and_remedy_before_anything_is_shown(cell, message, shown):
+    with pytest.raises(ParamsError) as refused:
+        start(NOTEBOOK, {"profile": "tiny", **cell})
+    assert str(refused.value) == message
+    assert shown == []
+
+
+def test_parameters_that_differ_from_default_come_first_and_all_others_are_folded(shown):
+    params, machine = start(
+        NOTEBOOK, {"profile": "tiny", "training": {"learning_rate": 1e-5}, "elsewhere": 3}
+    )
+    assert (params.training.learning_rate, params.model.dtype, machine) == (1e-5, "float32", CPU)
+    changed, folded, facts = shown
+    assert isinstance(changed, Table)
+    values = {field: (value, source) for field, value, source in changed.rows}
+    assert values["training.learning_rate"] == ("1.0e-5", "parameters cell")
+    assert values["model.id"] == ("'tiny'", f"params/{NOTEBOOK}/tiny.yaml:3")
+    assert "training.temperature" not in values
+    assert changed.caption.startswith(f"Profile tiny. {len(changed.rows)} of ")
+    html = folded._repr_html_()
+    assert "<details" in html and "training.temperature" in html and "Sampling temperature" in html
+    assert len(facts.rows) == 5
+    assert facts.rows[0][1] == "cpu, workstation, no GPU"
+
+
+def test_auto_falls_back_to_default_where_the_machine_has_no_profile_of_its_own(shown):
+    start("configure", {"profile": "auto"})
+    assert shown[0].caption.startswith("Profile default, since params/configure has no ")
+
+
+def test_unsloth_is_imported_only_where_it_is_the_engine(shown, monkeypatch, tmp_path):
+    (tmp_path / "unsloth.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "unsloth", raising=False)
+    monkeypatch.setattr("rlnb.params.sections.installed_version", lambda package: "1")
+    gpu = Machine("a100", "NVIDIA A100", (8, 0), 80.0, 8, "workstation", "offline")
+    monkeypatch.setattr(notebook, "probe", lambda ask_hub: gpu)
+    start(NOTEBOOK, {"profile": "tiny", "model": {"engine": "transformers"}})
+    assert "unsloth" not in sys.modules
+    start(NOTEBOOK, {"profile": "tiny", "model": {"engine": "unsloth"}})
+    assert sys.modules.pop("unsloth").__file__ == str(tmp_path / "unsloth.py")
+
+
+def test_torch_is_limited_to_the_threads_asked_for(shown, monkeypatch):
+    threads = []
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(set_num_threads=threads.append))
+    start(NOTEBOOK, {"profile": "tiny", "training": {"num_threads": 3}})
+    start("arena_eval", {"profile": "tiny", "contest": {"num_threads": 2}})
+    start("configure", {"profile": "tiny"})
+    assert threads == [3, 2]
+
+
+def test_a_notebook_opened_in_its_folder_works_from_the_project(shown, monkeypatch, tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    start("configure", {"profile": "tiny"})
+    assert Path.cwd() == tmp_path
+
+
+def test_a_cell_is_executed_by_its_tag(monkeypatch, tmp_path):
+    cells = [
+        {"cell_type": "markdown", "metadata": {"tags": ["reward"]}, "source": ["no code"]},
+        {"cell_type": "code", "metadata": {}, "source": ["raise SystemExit"]},
+        {
+            "cell_type": "code",
+            "metadata": {"tags": ["reward"]},
+            "source": ["def double(x):\n", "    return 2 * x + y"],
+        },
+    ]
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "one.ipynb").write_text(notebook.json.dumps({"cells": cells}))
+    monkeypatch.setattr(notebook, "ROOT", tmp_path)
+    assert load_cell("one", "reward", {"y": 1})["double"](3) == 7
+    with pytest.raises(LookupError, match="0 code cells are tagged 'rewards'; tag exactly one"):
+        load_cell("one", "rewards")

@@ -1,0 +1,106 @@
+"""Comparisons of evaluations, and the file that keeps them."""
+
+import json
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from pydantic import BaseModel
+from pytest import approx
+
+from rlnb.errors import ParamsError
+from rlnb.results import Comparison, compare, load_results, save_results
+from rlnb.statistics import Estimate, bootstrap_difference
+
+
+class ParamsOfTest(BaseModel):
+    seed: int = 7
+    target_kl: float = math.nan
+
+
+@dataclass(frozen=True)
+class Answer:
+    completion: str
+    rewards: tuple[float, ...]
+
+
+def test_items_measured_both_times_are_paired_and_all_splits_come_first():
+    before = {"reward": {"known": {"a": 0.0, "b": 1.0, "gone": 1.0}, "new": {"c": 0.5}}}
+    after = {"reward": {"new": {"c": 1.0, "added": 0.0}, "known": {"b": 1.0, "a": 1.0}}}
+    rows = compare(before, after)
+    assert [(row.measure, row.split, row.num_items) for row in rows] == [
+        ("reward", "all", 3),
+        ("reward", "known", 2),
+        ("reward", "new", 1),
+    ]
+    assert [(row.before, row.after) for row in rows] == [(0.5, 1.0), (0.5, 1.0), (0.5, 1.0)]
+    assert rows[0].difference == bootstrap_difference([0.0, 1.0, 0.5], [1.0, 1.0, 1.0])
+
+
+def test_one_split_has_no_row_for_all_and_nothing_in_common_no_row_at_all():
+    rows = compare(
+        {"pass": {"mbpp": {"1": 0.0}}, "other": {"mbpp": {"1": 1.0}}}, {"pass": {"mbpp": {"1": 1.0}}}
+    )
+    assert rows == [Comparison("pass", "mbpp", 1, 0.0, 1.0, Estimate(1.0, 1.0, 1.0))]
+    assert compare({"pass": {"mbpp": {"1": 0.0}}}, {"pass": {"mbpp": {"2": 0.0}}}) == []
+
+
+def test_results_are_written_and_read_back(tmp_path):
+    path = tmp_path / "results.json"
+    comparison = compare({"reward": {"new": {"a": 0.0}}}, {"reward": {"new": {"a": 0.5}}})
+    save_results(
+        path,
+        params=ParamsOfTest(),
+        comparison=comparison,
+        before=[Answer("print(1) \ud800", (math.nan, 1.0))],
+        board=np.array([[1.0, math.inf], [2.0, 3.0]]),
+        count=np.int64(3),
+    )
+    results = load_results(path)
+    assert list(results) == ["params", "comparison", "before", "board", "count"]
+    assert results["params"] == {"seed": 7, "target_kl": None}
+    assert results["comparison"] == [
+        {
+            "measure": "reward",
+            "split": "new",
+            "num_items": 1,
+            "before": 0.0,
+            "after": 0.5,
+            "difference": {"value": approx(0.5), "low": approx(0.5), "high": approx(0.5)},
+        }
+    ]
+    assert results["before"] == [{"completion": "print(1) \ud800", "rewards": [None, 1.0]}]
+    assert (results["board"], results["count"]) == ([[1.0, None], [2.0, 3.0]], 3)
+
+
+def test_what_cannot_be_saved_leaves_the_old_file_whole(tmp_path):
+    path = tmp_path / "results.json"
+    save_results(path, params={}, samples=[1])
+    with pytest.raises(TypeError, match="a object cannot be saved as JSON"):
+        save_results(path, params={}, samples=[object()])
+    assert json.loads(path.read_text())["samples"] == [1]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_only_rank_0_writes(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    save_results(tmp_path / "results.json", params={})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read: No such file or directory; name a results.json"),
+        ("{", "not JSON; name the results.json of an evaluation"),
+        ("[1]", "holds no results; name the results.json of an evaluation"),
+    ],
+)
+def test_a_file_without_results_is_refused(tmp_path, text, message):
+    path = tmp_path / "results.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ParamsError) as raised:
+        load_results(path)
+    assert str(raised.value) == f"{path}: {message}"

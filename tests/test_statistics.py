@@ -1,0 +1,177 @@
+"""Intervals of rates and of paired differences, pass@k, McNemar's test."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytest import approx
+
+from rlnb.statistics import (
+    Estimate,
+    bootstrap_difference,
+    bootstrap_mean,
+    bootstrap_ratio,
+    mcnemar_p,
+    pass_at_k,
+    student_mean,
+    wilson_interval,
+)
+
+pairs = st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=1, max_size=40)
+
+
+@settings(deadline=None)
+@given(pairs)
+def test_the_interval_contains_the_mean(rows):
+    before, after = zip(*rows, strict=True)
+    estimate = bootstrap_difference(before, after, num_resamples=500)
+    assert estimate.value == approx(np.mean(after) - np.mean(before), abs=1e-12)
+    assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12
+
+
+@settings(deadline=None)
+@given(pairs)
+def test_exchanging_before_and_after_mirrors_the_interval(rows):
+    before, after = zip(*rows, strict=True)
+    forward = bootstrap_difference(before, after, num_resamples=100)
+    back = bootstrap_difference(after, before, num_resamples=100)
+    assert (forward.value, forward.low, forward.high) == approx(
+        (-back.value, -back.high, -back.low), abs=1e-12
+    )
+
+
+def test_equal_differences_leave_no_width():
+    assert bootstrap_difference([0, 1, 2], [0.5, 1.5, 2.5]) == Estimate(0.5, 0.5, 0.5)
+
+
+def test_the_width_is_that_of_the_normal_approximation():
+    after = np.random.default_rng(0).normal(size=400)
+    estimate = bootstrap_difference(np.zeros(400), after)
+    assert estimate.high - estimate.low == approx(2 * 1.96 * after.std() / 20, rel=0.05)
+
+
+def test_an_estimate_reads_with_its_sign():
+    assert str(Estimate(0.25, -0.1, 0.6)) == "+0.250 [-0.100, +0.600]"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shapes"),
+    [
+        ([], [], "(0,) and (0,)"),
+        ([1.0], [1.0, 2.0], "(1,) and (2,)"),
+        ([[1.0]], [[1.0]], "(1, 1) and (1, 1)"),
+    ],
+)
+def test_values_that_do_not_pair_are_refused(before, after, shapes):
+    with pytest.raises(ValueError) as raised:
+        bootstrap_difference(before, after)
+    assert str(raised.value) == (
+        f"before and after have the shapes {shapes}; "
+        "give one number per task, the same tasks in both, and at least one"
+    )
+
+
+def test_pass_at_k_of_two_right_answers_in_five():
+    assert pass_at_k(5, 2, 1) == approx(0.4)
+    assert pass_at_k(5, 2, 2) == approx(1 - 3 / 10)  # of 10 pairs, 3 hold no right answer
+    assert (pass_at_k(5, 0, 5), pass_at_k(5, 5, 1), pass_at_k(5, 2, 4)) == (0.0, 1.0, 1.0)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_right_answer(counts):
+    num_samples, num_passed, k = counts
+    answers = [True] * num_passed + [False] * (num_samples - num_passed)
+    draws = list(itertools.combinations(answers, k))
+    assert pass_at_k(num_samples, num_passed, k) == approx(sum(map(any, draws)) / len(draws))
+    if num_passed:
+        assert pass_at_k(num_samples, num_passed, k) >= pass_at_k(num_samples, num_passed - 1, k)
+
+
+def test_pass_at_more_than_the_number_of_samples_is_refused():
+    with pytest.raises(ValueError, match="^pass@3: k must be 1 to 2, the number of samples$"):
+        pass_at_k(2, 1, 3)
+
+
+def test_wilsons_interval_has_its_textbook_values():
+    half = wilson_interval(0.5, 100)
+    assert (half.low, half.high) == (approx(0.4038, abs=1e-4), approx(0.5962, abs=1e-4))
+    none = wilson_interval(0.0, 10)
+    assert (none.low, none.high) == (approx(0.0), approx(0.2775, abs=1e-4))
+
+
+def test_mcnemars_test_counts_changes_only():
+    assert mcnemar_p(0, 0) == 1.0
+    assert mcnemar_p(10, 2) == mcnemar_p(2, 10) == approx(2 * (1 + 12 + 66) / 2**12)
+    assert mcnemar_p(6, 0) == approx(2 / 64)
+    assert mcnemar_p(5, 5) == 1.0
+
+
+counts = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=20).filter(
+    lambda rows: any(lost + won for won, lost in rows)
+)
+
+
+def parts(rows):
+    """Return numerators and denominators: games won, and games played."""
+    return [won for won, _ in rows], [won + lost for won, lost in rows]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
+def test_a_ratio_of_single_trials_is_their_mean_with_its_interval(values):
+    ratio, mean = bootstrap_ratio(values, [1] * len(values)), bootstrap_mean(values)
+    assert (ratio.value, ratio.low, ratio.high) == approx((mean.value, mean.low, mean.high), abs=1e-12)
+
+
+@settings(deadline=None)
+@given(counts)
+def test_the_difference_of_a_ratio_to_itself_is_nothing(rows):
+    assert bootstrap_ratio(*parts(rows), minus=parts(rows)) == Estimate(0.0, 0.0, 0.0)
+
+
+@settings(deadline=None)
+@given(counts)
+def test_a_ratio_lies_in_its_interval_between_0_and_1(rows):
+    estimate = bootstrap_ratio(*parts(rows))
+    assert estimate.value == approx(sum(parts(rows)[0]) / sum(parts(rows)[1]))
+    assert 0 <= estimate.low <= estimate.high <= 1
+
+
+def test_a_ratio_weighs_counts_not_tasks():
+    assert bootstrap_ratio([1, 0], [1, 3]).value == 0.25  # 1 of 4, not the mean of 1 and 0
+
+
+def test_equal_ratios_leave_no_width_and_tasks_without_a_count_no_trace():
+    assert bootstrap_ratio([1, 2, 0], [2, 4, 0]) == Estimate(0.5, 0.5, 0.5)
+
+
+def test_the_difference_of_ratios_draws_the_same_tasks_for_both():
+    # Every task is one win in two better, whatever tasks are drawn.
+    estimate = bootstrap_ratio([2, 1, 2], [2, 2, 2], minus=([1, 0, 1], [2, 2, 2]))
+    assert (estimate.value, estimate.low, estimate.high) == approx((0.5, 0.5, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("top", "bottom", "minus"),
+    [
+        ([1, 2], [1], None),
+        ([0], [0], None),
+        ([], [], None),
+        ([1], [1], ([1, 1], [1, 1])),
+        ([1], [1], ([0], [0])),
+    ],
+)
+def test_counts_of_different_tasks_or_of_nothing_have_no_ratio(top, bottom, minus):
+    message = "^numerators and denominators must be of the same tasks, and count something$"
+    with pytest.raises(ValueError, match=message):
+        bootstrap_ratio(top, bottom, minus=minus)
+
+
+def test_students_interval_of_few_values():
+    mean = student_mean([1.0, 2.0, 3.0])  # deviation 1, t(2) = 4.303: 4.303 / sqrt(3) = 2.484
+    assert (mean.value, mean.low, mean.high) == approx((2.0, -0.484, 4.484), abs=1e-3)
+    with pytest.raises(ValueError, match="^an interval needs at least two values, not 1$"):
+        student_mean([1.0])
