@@ -1,49 +1,35 @@
 """Code execution in notebooks: the live figure, rewards of hand-written completions, answers that changed."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from rlnb.code_execution.evaluation import JudgedAnswer
 from rlnb.code_execution.reward import Judgement, RewardFunction
-from rlnb.display.plots import (
-    OUTCOME_COLOURS,
-    LiveFigure,
-    Row,
-    draw_heldout,
-    draw_shares,
-    draw_trend,
-    put_legend,
-)
-from rlnb.display.tables import Table
-
-
-class LiveRewards(LiveFigure):
-    """The rewards, pass rates and outcomes of a run."""
-
-    def __init__(self, output_dir: str | Path) -> None:
-        super().__init__(output_dir, draw_rewards)
+from rlnb.display.plots import OUTCOME_COLOURS, LiveFigure, Row, draw_training
+from rlnb.display.tables import Table, as_code
 
 
 def draw_rewards(rows: Sequence[Row], *, max_steps: int) -> Figure:
     """Draw mean reward and pass rate of each step at the left, and the shares of outcomes at the right."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
-    draw_trend(left, rows, "reward/avg_batch_reward", label="mean reward", color="#1f77b4")
-    draw_trend(left, rows, "reward/pass_rate", label="share that passes its tests", color="#2a7f3f")
-    for split, marker in (("known", "o"), ("new", "s")):
-        name, label = f"heldout/{split}/pass_rate_greedy", f"held out, {split} families, greedy"
-        draw_heldout(left, rows, name, marker, label=label, color="#444444")
-    left.set(xlabel="step", xlim=(-0.02 * max_steps, 1.02 * max_steps), title="Reward while training")
-    left.grid(alpha=0.3)
-    put_legend(left, 2)
-    shares = {
-        f"status/{outcome}_share": (outcome.replace("_", " "), colour)
-        for outcome, colour in OUTCOME_COLOURS.items()
+    trends = {
+        "reward/avg_batch_reward": ("mean reward", "#1f77b4"),
+        "reward/pass_rate": ("share that passes its tests", "#2a7f3f"),
     }
-    draw_shares(right, rows, shares, max_steps=max_steps, title="What the completions did")
-    return figure
+    heldout = {
+        f"heldout/{split}/pass_rate_greedy": (f"held out, {split} families, greedy", "#444444", marker)
+        for split, marker in (("known", "o"), ("new", "s"))
+    }
+    shares = {
+        f"status/{name}_share": (name.replace("_", " "), colour) for name, colour in OUTCOME_COLOURS.items()
+    }
+    titles = ("Reward while training", "What the completions did")
+    return draw_training(rows, trends, heldout, shares, max_steps=max_steps, titles=titles)
+
+
+# The rewards, pass rates and outcomes of a run, redrawn after every step; called with its directory.
+LiveRewards = partial(LiveFigure, draw=draw_rewards)
 
 
 def show_rewards(judgements: Sequence[Judgement], rewards: Mapping[str, RewardFunction]) -> Table:
@@ -52,7 +38,7 @@ def show_rewards(judgements: Sequence[Judgement], rewards: Mapping[str, RewardFu
         ["program", "outcome", "printed", "tests passed", *rewards],
         [
             (
-                judgement.code or "(no code)\n",
+                as_code(judgement.code),
                 judgement.outcome,
                 judgement.execution.stdout[:80] if judgement.execution else "",
                 f"{sum(map(bool, judgement.results)) if judgement.ran else 0} of {len(judgement.results)}",
@@ -71,18 +57,16 @@ def show_changed(before: Sequence[JudgedAnswer], after: Sequence[JudgedAnswer], 
     changed.sort(key=lambda pair: (pair[0].judgement.passed, not pair[1].judgement.passed, pair[1].task.id))
     half = limit // 2
     shown = changed if len(changed) <= limit else [*changed[: limit - half], *changed[-half:]]
-    rows = []
-    for old, new in shown:
-        texts = (format_outcome(old), program_text(old), format_outcome(new), program_text(new))
-        rows.append((new.task.statement, new.split, *texts))
-    headers = ["task", "split", "before", "program before", "after", "program after"]
-    caption = f"{len(changed)} of {len(pairs)} greedy answers changed in outcome; {len(shown)} shown."
-    return Table(headers, rows, caption)
+    return Table(
+        ["task", "split", "before", "program before", "after", "program after"],
+        [(new.task.statement, new.split, *describe_answer(old), *describe_answer(new)) for old, new in shown],
+        f"{len(changed)} of {len(pairs)} greedy answers changed in outcome; {len(shown)} shown.",
+    )
 
 
 def format_outcome(answer: JudgedAnswer) -> str:
     return "passes" if answer.judgement.passed else answer.judgement.outcome.replace("_", " ")
 
 
-def program_text(answer: JudgedAnswer) -> str:
-    return (answer.judgement.code or answer.completion).rstrip()[:400] + "\n"
+def describe_answer(answer: JudgedAnswer) -> tuple[str, str]:
+    return format_outcome(answer), as_code(answer.judgement.code or answer.completion, longest=400)

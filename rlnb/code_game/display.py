@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from rlnb.code_game.evaluation import GameComparison, LevelResult
@@ -13,17 +12,17 @@ from rlnb.display.plots import (
     OUTCOME_COLOURS,
     LiveFigure,
     Row,
-    draw_heldout,
-    draw_shares,
+    draw_intervals,
+    draw_training,
     draw_trend,
     known,
     put_legend,
 )
-from rlnb.display.tables import Table, format_number, format_percent, visible_text
+from rlnb.display.tables import Table, as_code, as_percent, as_text
 from rlnb.run.metrics import INVALID_KINDS
 from rlnb.statistics import Estimate
 
-LONGEST_CODE, LONGEST_TEXT = 600, 200  # characters
+LONGEST_TEXT = 200  # characters
 WIN, VALID, RIGHT, PREDICTED = "#2a7f3f", "#1f77b4", "#d95f02", "#a9cbe8"
 KIND_COLOURS: dict[str, str] = {
     **{kind: OUTCOME_COLOURS[kind] for kind in INVALID_KINDS if kind in OUTCOME_COLOURS},
@@ -33,9 +32,7 @@ KIND_COLOURS: dict[str, str] = {
     "unreadable": "#f4a6c6",
     "not_deterministic": "#d62728",
 }
-# Marker, its fill and colour of each time.
-TIMES = {"before": ("o", "white", "#666666"), "after": ("o", VALID, VALID), "control": ("^", RIGHT, RIGHT)}
-GAP = 0.25  # between the times of one measure; measures are 1 apart
+RIGHT_SHARE, RIGHT_WORDS = "game/opponent_right", "opponent right on valid"
 
 
 class LiveGame(LiveFigure):
@@ -54,61 +51,43 @@ def draw_game(rows: Sequence[Row], *, max_steps: int, control: Sequence[Row] = (
 
     rows: of a run's metrics.jsonl. control: of another run's; its share of predicted programs is dashed.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), constrained_layout=True)
-    wins, right_share, predicted = "game/win_share", "game/opponent_right", "opponent right on valid"
-    draw_trend(left, rows, wins, label="wins", color=WIN)
-    draw_trend(left, rows, "game/valid_share", label="valid", color=VALID)
-    draw_trend(left, rows, right_share, label=predicted, color=RIGHT)
-    if any(known(row, right_share) for row in control):
-        draw_trend(left, control, right_share, label=f"control: {predicted}", color=RIGHT, linestyle="--")
-    hollow = {"zorder": 3, "clip_on": False}
-    draw_heldout(left, rows, f"heldout/{wins}", "o", color=WIN, label="held out: wins", **hollow)
-    label = f"held out: {predicted}"
-    draw_heldout(left, rows, f"heldout/{right_share}", "s", color=RIGHT, label=label, **hollow)
-    limits = (-0.02 * max_steps, 1.02 * max_steps)
-    left.set(xlabel="step", xlim=limits, ylim=(-0.02, 1.02), title="The game in training")
-    left.grid(alpha=0.3)
-    put_legend(left, 2)
+    wins, valid = "game/win_share", "game/valid_share"
+    trends = {wins: ("wins", WIN), valid: ("valid", VALID), RIGHT_SHARE: (RIGHT_WORDS, RIGHT)}
+    heldout = {
+        f"heldout/{wins}": ("held out: wins", WIN, "o"),
+        f"heldout/{RIGHT_SHARE}": (f"held out: {RIGHT_WORDS}", RIGHT, "s"),
+    }
     kinds = {wins: ("win", WIN), "predicted": ("valid, but predicted", PREDICTED)}
     kinds |= {f"game/{kind}_share": (words(kind), KIND_COLOURS[kind]) for kind in INVALID_KINDS}
-    steps = [
-        {**row, "predicted": max(0.0, row["game/valid_share"] - row[wins])}
+    rows = [
+        {**row, "predicted": max(0.0, row[valid] - row[wins])}
+        if known(row, valid) and known(row, wins)
+        else row
         for row in rows
-        if known(row, "game/valid_share") and known(row, wins)
     ]
-    draw_shares(right, steps, kinds, max_steps=max_steps, title="The completions")
-    plt.close(figure)  # the notebook shows what is returned, not a second copy
+    titles = ("The game in training", "The completions")
+    figure = draw_training(rows, trends, heldout, kinds, max_steps=max_steps, titles=titles)
+    left = figure.axes[0]
+    left.set_ylim(-0.02, 1.02)
+    if any(known(row, RIGHT_SHARE) for row in control):
+        draw_trend(left, control, RIGHT_SHARE, label=f"control: {RIGHT_WORDS}", color=RIGHT, linestyle="--")
+        put_legend(left, 2)
     return figure
 
 
 def draw_game_comparison(comparison: Sequence[GameComparison]) -> Figure:
-    """Draw each share before, after and in the control, with its 95% interval as a thin bar."""
-    measured = {
-        row.measure: {time: value for time, value in row.values.items() if isinstance(value, Estimate)}
-        for row in comparison
-    }
-    rows = {measure: values for measure, values in measured.items() if values}
-    times = [time for time in TIMES if any(time in values for values in rows.values())]
-    figure, axes = plt.subplots(figsize=(9, 0.5 * len(rows) + 1.2), constrained_layout=True)
-    for index, time in enumerate(times):
-        marker, fill, colour = TIMES[time]
-        shift = (index - (len(times) - 1) / 2) * GAP
-        points = [(row + shift, values[time]) for row, values in enumerate(rows.values()) if time in values]
-        heights, shares = [height for height, _ in points], [share for _, share in points]
-        lows, highs = [share.low for share in shares], [share.high for share in shares]
-        axes.hlines(heights, lows, highs, color=colour, linewidth=1)
-        style = {"color": colour, "markerfacecolor": fill, "markersize": 6, "label": time, "zorder": 3}
-        axes.plot([share.value for share in shares], heights, marker, **style)
-    for position in range(0, len(rows), 2):
-        axes.axhspan(position - 0.5, position + 0.5, color="#000000", alpha=0.04, linewidth=0)
-    axes.set_yticks(range(len(rows)), [visible_text(measure) for measure in rows], parse_math=False)
-    axes.set(xlim=(-0.02, 1.02), ylim=(max(len(rows), 1) - 0.5, -0.5), xlabel="share, 95% interval")
-    axes.grid(alpha=0.3, axis="x")
-    if times:
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
-    else:
+    """Draw each share before, after and in the control, with its 95% interval."""
+    values: dict[str, dict[str, Estimate]] = {}
+    for row in comparison:
+        for time, value in row.values.items():
+            if isinstance(value, Estimate):
+                values.setdefault(time, {})[row.measure] = value
+    figure, _ = draw_intervals(values)
+    axes = figure.axes[0]
+    axes.set_xlabel("share, 95% interval")
+    if not values:
         axes.text(0.5, 0, "nothing was measured", ha="center", va="center")
-    plt.close(figure)
+    put_legend(axes, 3)
     return figure
 
 
@@ -117,11 +96,8 @@ def show_game(comparison: Sequence[GameComparison]) -> Table:
     times = list(dict.fromkeys(time for row in comparison for time in row.values))
     differences = list(dict.fromkeys(name for row in comparison for name in row.differences))
     rows = [
-        (
-            visible_text(row.measure),
-            *(format_number(row.values.get(time)) for time in times),
-            *(format_number(row.differences.get(name), signed=True) for name in differences),
-        )
+        (row.measure, *map(row.values.get, times))
+        + tuple(as_text(row.differences.get(name), signed=True) for name in differences)
         for row in comparison
     ]
     return Table(
@@ -140,13 +116,13 @@ def show_rounds(rounds: Sequence[GameRound], rewards: Sequence[Callable[[GameRou
         ["program", "outcome", "why", "output", "opponent", *names, "probability of a token"],
         [
             (
-                code_cell(played.code or "(no code)"),
+                as_code(played.code),
                 words(played.kind),
-                visible_text(played.message)[:LONGEST_TEXT],
-                code_cell(played.output, longest=LONGEST_TEXT),
+                as_text(played.message)[:LONGEST_TEXT],
+                as_code(played.output, longest=LONGEST_TEXT),
                 ("right" if played.is_predicted else "wrong") if played.verdict else None,
                 *(format_reward(played, reward) for reward in rewards),
-                format_number(played.token_probability),
+                played.token_probability,
             )
             for played in rounds
         ],
@@ -159,13 +135,13 @@ def show_rounds(rounds: Sequence[GameRound], rewards: Sequence[Callable[[GameRou
 def format_reward(played: GameRound, reward: Callable[[GameRound], float]) -> str:
     """Format a reward, as a dash where the sandbox failed or nobody judged a valid program."""
     is_unpaid = played.kind == "sandbox_error" or played.is_valid and played.verdict is None
-    return format_number(None if is_unpaid else reward(played), signed=True)
+    return as_text(None if is_unpaid else reward(played), signed=True)
 
 
 def show_hardest(hardest: Sequence[tuple[GameRound, str]]) -> Table:
     """Return a table of (round, prediction), as `rlnb.code_game.evaluation.find_hardest` returns them."""
     rows = [
-        (*map(code_cell, (played.shown, played.output, prediction)), format_number(played.token_probability))
+        (*map(as_code, (played.shown, played.output, prediction)), played.token_probability)
         for played, prediction in hardest
     ]
     return Table(
@@ -183,19 +159,16 @@ def show_counts(counts: Mapping[str, Mapping[str, tuple[int, int]]]) -> Table:
         for name, by_time in counts.items()
     ]
     caption = "Of the valid programs that show a construct, how many the opponent predicts."
-    return Table(["construct", *column_times(counts)], rows, caption, empty="No program was valid.")
+    times = next(iter(counts.values()), {})
+    return Table(["construct", *times], rows, caption, empty="No program was valid.")
 
 
 def show_kinds(shares: Mapping[str, Mapping[str, float]]) -> Table:
     """Return a table of the invalid kinds by time."""
-    rows = [(words(kind), *map(format_percent, by_time.values())) for kind, by_time in shares.items()]
-    caption = "Invalid completions, of all completions."
+    rows = [(words(kind), *map(as_percent, by_time.values())) for kind, by_time in shares.items()]
     empty = "Every completion was valid, or there was none."
-    return Table(["kind", *column_times(shares)], rows, caption, empty=empty)
-
-
-def column_times(values: Mapping[str, Mapping[str, object]]) -> list[str]:
-    return list(next(iter(values.values()), {}))
+    times = next(iter(shares.values()), {})
+    return Table(["kind", *times], rows, "Invalid completions, of all completions.", empty=empty)
 
 
 def show_levels(results: Sequence[LevelResult]) -> Table:
@@ -205,7 +178,7 @@ def show_levels(results: Sequence[LevelResult]) -> Table:
             result.level,
             PREDICTION_LEVELS.get(result.level, ""),
             f"{result.num_right} of {result.num_programs}",
-            format_number(result.share),
+            result.share,
         )
         for result in results
     ]
@@ -215,12 +188,6 @@ def show_levels(results: Sequence[LevelResult]) -> Table:
         caption="Programs that no policy wrote; 95% intervals by Wilson's score.",
         empty="The opponent was not asked.",
     )
-
-
-def code_cell(text: str, *, longest: int = LONGEST_CODE) -> str:
-    """Return text that a table shows as code, with its blanks, cut where it is longer."""
-    cut = text if len(text) <= longest else text[:longest] + " …"
-    return visible_text(cut.rstrip("\n")) + "\n" if cut else ""
 
 
 def words(name: str) -> str:

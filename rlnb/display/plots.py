@@ -13,7 +13,10 @@ from matplotlib.figure import Figure
 from rlnb.display.progress import progress_bar
 from rlnb.results import Comparison
 from rlnb.run.tracking import read_metrics
+from rlnb.statistics import Estimate
 
+# Okabe and Ito's colours, which the colour-blind tell apart.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 OUTCOME_COLOURS = {
     "ok_with_output": "#2a7f3f",
     "ok_without_output": "#8fce9b",
@@ -35,13 +38,13 @@ Item = TypeVar("Item")
 class LiveFigure:
     """A progress bar with time left, and a figure of a run's metrics.jsonl, redrawn after every step.
 
-    draw: called with the rows of that file and `max_steps`; returns the figure. The rows are read from the
-    file each time, so a resumed run also shows the steps before the interruption.
+    draw: called with the rows of that file, `max_steps` and the options; returns the figure. The rows are
+    read from the file each time, so a resumed run also shows the steps before the interruption.
     """
 
-    def __init__(self, output_dir: str | Path, draw: Callable[..., Figure]) -> None:
+    def __init__(self, output_dir: str | Path, draw: Callable[..., Figure], **options: object) -> None:
         self.path = Path(output_dir) / "metrics.jsonl"
-        self.draw = draw
+        self.draw, self.options = draw, options
         self._show_progress: Callable[[int, int], None] | None = None
         self._handle: DisplayHandle | None = None
 
@@ -50,32 +53,70 @@ class LiveFigure:
         if self._show_progress is None:
             self._show_progress = progress_bar("training step")
         self._show_progress(step, max_steps)
-        figure = self.draw(read_metrics(self.path), max_steps=max_steps)
+        figure = self.draw(read_metrics(self.path), max_steps=max_steps, **self.options)
         if self._handle is None:
             self._handle = display(figure, display_id=True)
         else:
             self._handle.update(figure)
-        plt.close(figure)
 
 
-def draw_trend(axes: Axes, rows: Sequence[Row], name: str, **style: object) -> None:
+def make_panels(
+    num_columns: int = 1, *, size: tuple[float, float], num_rows: int = 1, max_steps: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure of `size` inches and its panels; max_steps: the panels' x axis is training's."""
+    figure, grid = plt.subplots(num_rows, num_columns, figsize=size, constrained_layout=True, squeeze=False)
+    plt.close(figure)  # a notebook shows what is returned, not a second copy
+    for axes in grid.flat:
+        axes.grid(alpha=0.3)
+        if max_steps is not None:
+            axes.set(xlabel="step", xlim=(-0.02 * max(max_steps, 1), 1.02 * max(max_steps, 1)))
+    return figure, list(grid.flat)
+
+
+def draw_training(
+    rows: Sequence[Row],
+    trends: Mapping[str, tuple[str, str]],
+    heldout: Mapping[str, tuple[str, str, str]],
+    shares: Mapping[str, tuple[str, str]],
+    *,
+    max_steps: int,
+    titles: tuple[str, str],
+) -> Figure:
+    """Draw running means of training and held-out points at the left, shares of each step at the right.
+
+    trends, shares: {metric: (label, colour)}. heldout: {metric: (label, colour, marker)}, drawn hollow and
+    only where it was measured.
+    """
+    figure, (left, right) = make_panels(2, size=(11, 4.4), max_steps=max_steps)
+    for name, (label, colour) in trends.items():
+        draw_trend(left, rows, name, label=label, color=colour)
+    for name, (label, colour, marker) in heldout.items():
+        style = {"fillstyle": "none", "linestyle": "none", "markersize": 6, "zorder": 3, "clip_on": False}
+        draw_line(left, rows, name, label=label, color=colour, marker=marker, **style)
+    left.set_title(titles[0])
+    put_legend(left, 2)
+    draw_shares(right, rows, shares)
+    right.set(xlim=(0, max_steps), title=titles[1])
+    right.grid(visible=False)
+    return figure
+
+
+def draw_trend(axes: Axes, rows: Sequence[Row], name: str, **style: Any) -> None:
     """Draw a measure of every training step as a thin line, and its running mean as a thick one."""
     steps, values = series(rows, name)
-    thin = {key: value for key, value in style.items() if key != "label"}
-    axes.plot(steps, values, **{"alpha": 0.3, "linewidth": 1, **thin})  # type: ignore[arg-type]
-    axes.plot(steps, running_mean(values), **{"linewidth": 2, **style})  # type: ignore[arg-type]
+    axes.plot(steps, values, **{"alpha": 0.3, "linewidth": 1, **style, "label": None})
+    axes.plot(steps, running_mean(values), **{"linewidth": 2, **style})
 
 
-def draw_heldout(axes: Axes, rows: Sequence[Row], name: str, marker: str, **style: object) -> None:
-    """Draw a measure that is taken now and then as hollow markers, and nothing where it never was."""
+def draw_line(axes: Axes, rows: Sequence[Row], name: str, **style: Any) -> bool:
+    """Draw a measure where it was taken, and return whether it ever was. A marker shows a single point."""
     steps, values = series(rows, name)
     if steps:
-        axes.plot(steps, values, marker, fillstyle="none", **style)  # type: ignore[arg-type]
+        axes.plot(steps, values, **{"marker": ".", "markersize": 4, **style})
+    return bool(steps)
 
 
-def draw_shares(
-    axes: Axes, rows: Sequence[Row], measures: Mapping[str, tuple[str, str]], *, max_steps: int, title: str
-) -> None:
+def draw_shares(axes: Axes, rows: Sequence[Row], measures: Mapping[str, tuple[str, str]]) -> None:
     """Stack shares of each training step; those that are always zero are left out.
 
     measures: {metric: (label, colour)}. Rows with none of the metrics are no training steps.
@@ -84,14 +125,10 @@ def draw_shares(
     stacks = {name: [row[name] if known(row, name) else 0.0 for row in trained] for name in measures}
     stacks = {name: values for name, values in stacks.items() if any(values)}
     if stacks:
-        axes.stackplot(
-            [row["step"] for row in trained],
-            list(stacks.values()),
-            labels=[measures[name][0] for name in stacks],
-            colors=[measures[name][1] for name in stacks],
-        )
+        labels, colours = zip(*(measures[name] for name in stacks), strict=True)
+        axes.stackplot([row["step"] for row in trained], *stacks.values(), labels=labels, colors=colours)
         put_legend(axes, 3)
-    axes.set(xlabel="step", xlim=(0, max_steps), ylim=(0, 1), title=title)
+    axes.set(ylim=(0, 1))
 
 
 def put_legend(axes: Axes, num_columns: int, *, also: Axes | None = None) -> None:
@@ -108,34 +145,50 @@ def put_legend(axes: Axes, num_columns: int, *, also: Axes | None = None) -> Non
 
 def draw_comparison(comparison: Sequence[Comparison]) -> Figure:
     """Draw each measure before and after at the left, and the difference with its interval at the right."""
-    rows = [row for row in reversed(comparison) if row.split != "all"]
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(11, 0.5 * len(rows) + 1.3), sharey=True, constrained_layout=True
-    )
-    positions = range(len(rows))
-    left.hlines(positions, [row.before for row in rows], [row.after for row in rows], color=BEFORE, zorder=1)
-    hollow = {"color": BEFORE, "fillstyle": "none", "markersize": 9}
-    left.plot([row.before for row in rows], positions, "o", label="before", **hollow)
-    left.plot([row.after for row in rows], positions, "o", label="after", color=AFTER)
-    left.set(title="Before and after")
-    left.set_yticks(
-        positions, [f"{row.measure.replace('_', ' ')}, {row.split}" for row in rows], parse_math=False
-    )
-    left.set_ylim(-0.5, max(len(rows), 1) - 0.5)
-    put_legend(left, 2)
-    differences = [row.difference for row in rows]
-    widths = [
-        [max(0.0, value.value - value.low) for value in differences],
-        [max(0.0, value.high - value.value) for value in differences],
-    ]
-    values = [value.value for value in differences]
-    right.errorbar(values, positions, xerr=widths, fmt="o", color=AFTER, capsize=3)
+    rows = [row for row in comparison if row.split != "all"]
+    labels = [f"{row.measure.replace('_', ' ')}, {row.split}" for row in rows]
+    figure, (left, right) = make_panels(2, size=(11, 0.5 * len(rows) + 1.3))
+    before, after = [row.before for row in rows], [row.after for row in rows]
+    left.hlines(range(len(rows)), before, after, color=BEFORE, zorder=1)
+    left.plot(before, range(len(rows)), "o", label="before", color=BEFORE, fillstyle="none", markersize=9)
+    left.plot(after, range(len(rows)), "o", label="after", color=AFTER)
+    draw_estimates(right, range(len(rows)), [row.difference for row in rows], color=AFTER)
     right.axvline(0, color=BEFORE, linewidth=1, zorder=0)
-    right.set(title="Difference with its 95% interval")
-    for axes in (left, right):
-        axes.grid(alpha=0.3, axis="x")
-    plt.close(figure)  # the notebook shows what is returned, not a second copy
+    for axes, title in ((left, "Before and after"), (right, "Difference with its 95% interval")):
+        axes.set_title(title)
+        label_lines(axes, labels if axes is left else [""] * len(rows))
+    put_legend(left, 2)
     return figure
+
+
+def draw_intervals(values: Mapping[str, Mapping[str, Estimate]]) -> tuple[Figure, list[str]]:
+    """Draw shares with their 95% intervals: a line of the picture for each label, a colour for each name.
+
+    values: {name, such as "before": {label: estimate}}. Returns the labels from the top, too.
+    """
+    labels = list(dict.fromkeys(label for estimates in values.values() for label in estimates))
+    figure, (axes,) = make_panels(size=(9, 1.6 + 0.4 * len(labels)))
+    for index, (name, estimates) in enumerate(values.items()):
+        offset = 0.6 * (index + 1) / (len(values) + 1) - 0.3
+        heights = [labels.index(label) + offset for label in estimates]
+        colour = COLOURS[index % len(COLOURS)]
+        draw_estimates(axes, heights, list(estimates.values()), color=colour, label=name)
+    label_lines(axes, labels)
+    axes.set_xlim(-0.02, 1.02)
+    return figure, labels
+
+
+def draw_estimates(axes: Axes, heights: Sequence[float], estimates: Sequence[Estimate], **style: Any) -> None:
+    lows, highs = [estimate.low for estimate in estimates], [estimate.high for estimate in estimates]
+    axes.hlines(heights, lows, highs, color=style["color"], linewidth=1.5)
+    axes.plot([estimate.value for estimate in estimates], heights, "o", markersize=5, **style)
+
+
+def label_lines(axes: Axes, labels: Sequence[str]) -> None:
+    """Write the labels at the heights 0, 1, 2, from the top; control characters in them are left out."""
+    printable = ["".join(filter(str.isprintable, label)) for label in labels]
+    axes.set_yticks(range(len(labels)), printable, fontsize=8, parse_math=False)
+    axes.set_ylim(max(len(labels), 1) - 0.4, -0.6)
 
 
 def running_mean(values: Sequence[float], window: int = WINDOW) -> list[float]:

@@ -10,11 +10,18 @@ from typing import Any
 import anywidget
 import traitlets
 from IPython.display import display
+from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-from rlnb.display.tables import as_text, visible_text
+from rlnb.display.plots import spread
+from rlnb.display.tables import as_text
 
 MOST_BARS, LONGEST_TEXT = 12, 1200
+EMPTY, BAR, CHOSEN = "#f0f0f0", "#7fb2dd", "#0b3c6f"
+WIDTH, LINE, BAR_HEIGHT = 11, 0.16, 0.21  # inches: of the picture, of a line of text, of a bar
+Symbols = Mapping[str, tuple[str, str, str]]  # {character of `Frame.cells`: its text, background and colour}
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class Frame:
             "text": as_text(self.text),
             "bars": [[as_text(bar.words), bar.probability, bar.is_chosen] for bar in likeliest(self.bars)],
             "note": as_text(self.note),
-            "answers": [[role, visible_text(as_text(text))[:LONGEST_TEXT]] for role, text in self.answers],
+            "answers": [[role, as_text(text)[:LONGEST_TEXT]] for role, text in self.answers],
         }
 
 
@@ -85,9 +92,9 @@ def likeliest(bars: Sequence[Bar], *, most: int = MOST_BARS) -> list[Bar]:
 class Replay(anywidget.AnyWidget):
     """A slider through the frames of a played game, with buttons to step and to play.
 
-    symbols: for each character of `Frame.cells` the text, background and colour of the cell, as CSS. columns:
-    of the board, 0 for a game without one. The page gets the frames by columns, since one list of all cells
-    is far shorter than a dict a frame. position: index of the shown frame, synchronised in both directions.
+    columns: of the board, 0 for a game without one. The page gets the frames by columns, since one list of
+    all cells is far shorter than a dict a frame. position: index of the shown frame, synchronised in both
+    directions.
     """
 
     _esm = Path(__file__).with_suffix(".js")
@@ -110,8 +117,9 @@ class Replay(anywidget.AnyWidget):
         title: str,
         ending: str,
         columns: int = 0,
-        symbols: Mapping[str, tuple[str, str, str]] | None = None,
+        symbols: Symbols | None = None,
     ) -> None:
+        self.frames = frames
         super().__init__(
             title=as_text(title),
             ending=as_text(ending),
@@ -129,12 +137,85 @@ class Replay(anywidget.AnyWidget):
         return f"{self.title}: {self.ending}"
 
 
-def show_picture(figure: Figure, text: str, *, dpi: int = 144, transparent: bool = False) -> None:
-    """Display a figure as a PNG with `text` as its alternative.
+def show_replay(replay: Replay) -> None:
+    """Display the widget and, for readers of a saved notebook, a picture of some positions."""
+    display(replay)
+    show_still(replay)
 
-    Not display(figure): what that leaves in the file depends on the notebook's matplotlib backend.
+
+def show_still(replay: Replay, *, title: str = "") -> None:
+    """Display a picture of some positions of a replay, with its words as the alternative; title: begins them.
+
+    A PNG, not the figure: what display(figure) leaves in the file depends on the notebook's backend.
     """
     png = io.BytesIO()
-    figure.savefig(png, dpi=dpi, transparent=transparent, bbox_inches="tight", pad_inches=0.05)
+    text = f"{title}{replay!r}"
+    draw_replay(replay, title=text).savefig(png, dpi=110, bbox_inches="tight", pad_inches=0.05)
     bundle = {"image/png": b64encode(png.getvalue()).decode(), "text/plain": text}
     display(bundle, metadata={"image/png": {"alt": text, "width": 960}}, raw=True)
+
+
+def draw_replay(replay: Replay, *, title: str = "") -> Figure:
+    """Draw six positions side by side, or ten of a board with nine cells.
+
+    A cell has its tile's colour, or is shaded by its probability; a game without a board has words and bars.
+    """
+    is_small = len(replay.cells[0]) == 9
+    frames = spread(replay.frames, 10 if is_small else 6)
+    per_row = min(len(frames), 5 if is_small else 3)
+    num_rows = -(-len(frames) // per_row)
+    num_lines = max(4 + frame.text.count("\n") for frame in frames)
+    num_bars = max(len(likeliest(frame.bars)) for frame in frames)
+    width = max(WIDTH * per_row / (5 if is_small else 3), 6) / per_row
+    height = width * 0.95 if replay.columns else LINE * num_lines + BAR_HEIGHT * num_bars
+    size = (width * per_row, height * num_rows + 0.5)
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
+    panels = figure.subplots(num_rows, per_row, squeeze=False).ravel()
+    for axes in panels:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+    for axes, frame in zip(panels, frames, strict=False):
+        heading = f"{frame.num_moves}: {frame.heading}"
+        if replay.columns:
+            draw_board(axes, frame, replay.columns, replay.symbols, cell_points=72 * width / replay.columns)
+            facts = (f"{name} {value}" for name, value in frame.facts.items())
+            axes.set_title(", ".join(facts) or heading, fontsize=9, parse_math=False)
+        else:
+            draw_bars(axes, likeliest(frame.bars), room=num_bars)
+            text = {"family": "monospace", "loc": "left", "fontsize": 8, "parse_math": False}
+            axes.set_title(f"{heading}\n\n{frame.text}", **text)
+    figure.suptitle(title, fontsize=11, parse_math=False)
+    return figure
+
+
+def draw_board(axes: Axes, frame: Frame, columns: int, symbols: Symbols, *, cell_points: float) -> None:
+    """Draw the cells of a position; the chosen one has an edge. cell_points: width of a cell on paper."""
+    axes.set(xlim=(-0.05, columns + 0.05), ylim=(len(frame.cells) // columns + 0.05, -0.05), aspect="equal")
+    bars = {bar.cell: bar for bar in frame.bars}
+    for cell, character in enumerate(frame.cells):
+        y, x = divmod(cell, columns)
+        text, background, colour = symbols[character]
+        bar = bars.get(cell, Bar("", None))
+        shade = EMPTY if bar.probability is None else colormaps["Blues"](0.65 * bar.probability)
+        face, edge = background or shade, 2 * bar.is_chosen
+        square = Rectangle((x + 0.04, y + 0.04), 0.92, 0.92, fc=face, edgecolor=CHOSEN, linewidth=edge)
+        axes.add_patch(square)
+        if text or bar.probability is None:
+            size, weight = min(0.5, 1.3 / max(1, len(text))), "bold"
+        else:
+            text, size, weight = f"{bar.probability:.0%}", 0.28, "normal"
+        label = axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=cell_points * size)
+        label.set(color=colour or "black", weight=weight)
+
+
+def draw_bars(axes: Axes, bars: Sequence[Bar], *, room: int) -> None:
+    """Draw a bar for each action, the chosen one dark; room: for so many bars."""
+    shares = [bar.probability or 0 for bar in bars]
+    colours = [CHOSEN if bar.is_chosen else BAR for bar in bars]
+    drawn = axes.barh(range(len(bars)), shares, color=colours)
+    labels = ["played" if bar.probability is None else f"{bar.probability:.0%}" for bar in bars]
+    axes.bar_label(drawn, labels, padding=3, fontsize=8)
+    words = [bar.words if len(bar.words) <= 22 else bar.words[:21] + "…" for bar in bars]
+    axes.set_yticks(range(len(bars)), words, fontsize=8, parse_math=False)
+    axes.tick_params(length=0)
+    axes.set(xlim=(0, 1.25), ylim=(room - 0.5, -0.5))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -13,12 +12,14 @@ from rlnb.results import Comparison
 from rlnb.statistics import Estimate
 
 LEFT = "text-align:left"
+LONGEST_CODE = 1000  # characters
 
 
 class Table:
     """Rows under headers. Jupyter shows it as HTML, a terminal and nbconvert as text.
 
-    A cell with a newline in it is shown as code. empty: the caption of a table without rows.
+    Cells are formatted by `as_text`; one with a newline in it is shown as code. empty: the caption of a table
+    without rows.
     """
 
     def __init__(
@@ -42,42 +43,33 @@ class Table:
     def __repr__(self) -> str:
         flat = [[cell.replace("\n", " ⏎ ")[:60] for cell in row] for row in [self.headers, *self.rows]]
         widths = [max(map(len, column)) for column in zip(*flat, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in flat
-        ]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in flat]
         return "\n".join([self.caption, *lines] if self.caption else lines)
 
 
 def format_cell(text: str) -> str:
-    """Return the HTML of a table's cell."""
     inner = f"<pre style='margin:0'>{escape(text)}</pre>" if "\n" in text else escape(text)
     return f"<td style='{LEFT};vertical-align:top'>{inner}</td>"
 
 
-@dataclass(frozen=True)
 class Folded:
-    """Contents that a reader opens with a click on the summary; `fold` makes it."""
+    """Tables or texts that a reader opens with a click on the summary, for what only some readers need."""
 
-    summary: str
-    contents: tuple[object, ...]
+    def __init__(self, summary: str, *contents: object) -> None:
+        self.summary, self.contents = as_text(summary), contents
 
     def _repr_html_(self) -> str:
         shown = "".join(
-            content._repr_html_()
-            if hasattr(content, "_repr_html_")
-            else f"<pre>{escape(as_text(content))}</pre>"
+            content._repr_html_() if isinstance(content, Table) else f"<pre>{escape(as_text(content))}</pre>"
             for content in self.contents
         )
-        return f"<details><summary>{escape(as_text(self.summary))}</summary>{shown}</details>"
+        return f"<details><summary>{escape(self.summary)}</summary>{shown}</details>"
 
     def __repr__(self) -> str:
-        return "\n".join([as_text(self.summary), *map(str, self.contents)])
+        return "\n".join([self.summary, *map(str, self.contents)])
 
 
-def fold(summary: str, *contents: object) -> Folded:
-    """Return tables or texts folded away under a line that opens them, for what only some readers need."""
-    return Folded(summary, contents)
+fold = Folded
 
 
 def show_facts(facts: Mapping[str, object], *, caption: str = "") -> Table:
@@ -90,14 +82,8 @@ def show_comparison(comparison: Iterable[Comparison]) -> Table:
     return Table(
         ["measure", "split", "items", "before", "after", "difference (95% interval)"],
         [
-            (
-                row.measure.replace("_", " "),
-                row.split,
-                row.num_items,
-                row.before,
-                row.after,
-                format_number(row.difference, signed=True),
-            )
+            (row.measure.replace("_", " "), row.split, row.num_items, row.before, row.after)
+            + (as_text(row.difference, signed=True),)
             for row in comparison
         ],
         "Means over items; intervals by a paired bootstrap over items.",
@@ -123,29 +109,36 @@ def show_samples(output_dir: str | Path, *, rewards: Sequence[str] = ("code",), 
     return Table(headers, rows, f"{len(rows)} of {len(logged)} completions of step {logged['step'].iloc[0]}")
 
 
-def format_number(value: Estimate | float | None, signed: bool = False) -> str:
-    """Return a number with three decimals, an estimate with its interval, or a dash if it is unknown."""
+def as_text(value: object, *, signed: bool = False) -> str:
+    """Return the text of a table's cell, with control characters escaped by `visible_text`.
+
+    A float has three decimals and an estimate its interval; None and NaN are a dash.
+    """
     sign = "+" if signed else ""
     if isinstance(value, Estimate):
         return f"{value.value:{sign}.3f} ({value.low:{sign}.3f} to {value.high:{sign}.3f})"
-    return "–" if value is None or math.isnan(value) else f"{value:{sign}.3f}"
+    if value is None or isinstance(value, float) and math.isnan(value):
+        return "–"
+    return visible_text(f"{value:{sign}.3f}" if signed or isinstance(value, float) else str(value))
 
 
-def format_percent(share: float | None) -> str:
+def as_percent(share: float | None) -> str:
     """Return a share as a percentage with one decimal, or a dash if it is unknown."""
     return "–" if share is None or math.isnan(share) else f"{share:.1%}"
 
 
-def as_text(cell: object) -> str:
-    """Return a cell's text: a float with three decimals, None as a dash."""
-    if cell is None:
-        return "–"
-    text = f"{cell:.3f}" if isinstance(cell, float) else str(cell)
-    return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate would end the notebook
+def as_code(text: str | None, *, longest: int = LONGEST_CODE) -> str:
+    """Return text that a table shows as code, with its blanks, cut where it is longer than `longest`."""
+    text = "(no code)" if text is None else text
+    cut = text if len(text) <= longest else text[:longest] + " …"
+    return cut.rstrip("\n") + "\n" if cut else ""
 
 
 def visible_text(text: str) -> str:
-    """Return text whose control and direction characters are escaped, so that it cannot alter the page."""
+    """Return text whose control and direction characters are escaped, so that it cannot alter the page.
+
+    Lone surrogates are escaped too: they would end the notebook.
+    """
     return "".join(
         letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text
     )

@@ -4,30 +4,23 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
-import matplotlib.pyplot as plt
-import seaborn
-from IPython.display import display
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from rlnb.display.plots import LiveFigure, Row, draw_heldout, draw_shares, draw_trend, put_legend, spread
-from rlnb.display.replay import Frame, Replay, show_picture
-from rlnb.display.tables import Table, format_number, visible_text
+from rlnb.display import replay
+from rlnb.display.plots import LiveFigure, Row, draw_training, spread
+from rlnb.display.replay import Frame, Replay
+from rlnb.display.tables import Table, as_code, as_text
 from rlnb.game_2048.baselines import BaselineResult, load_baselines
-from rlnb.game_2048.board import DIRECTION_BY_LETTER, KEYS, TILE_COLOURS, GameBoard, slide_board, tile_colours
+from rlnb.game_2048.board import DIRECTION_BY_LETTER, KEYS, GameBoard, slide_board, tile_colours
 from rlnb.game_2048.comparison import JudgedCompletion, StrategyComparison, measure_strategies
 from rlnb.game_2048.play import BoardRules, StrategyGame
 from rlnb.game_2048.reward import StrategyReferee, StrategyResult, StrategyRewardFunction
 from rlnb.statistics import Estimate, wilson_interval
 
-GREY = "#7f7f7f"  # readable on light and on dark pages
 LONGEST_REPLAY = 2000  # positions
-NUM_PICTURED = 6
-LONGEST_CODE = 1200  # characters
 ENDING_WORDS = {
     "success": "reached {target}",
     "failed": "no move was left",
@@ -60,115 +53,61 @@ MEASURE_WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class BoardPosition:
-    """A board after `step` moves. letter: the move that led here, " " for none. spawned: the cell of the tile
-    that then appeared, counted row by row, -1 for none."""
-
-    step: int
-    rows: list[list[int]]
-    score: int
-    letter: str = " "
-    spawned: int = -1
-
-    @property
-    def tiles(self) -> list[int]:
-        """The tiles row by row."""
-        return list(chain.from_iterable(self.rows))
-
-
-def rebuild_positions(game: StrategyGame, rules: BoardRules) -> list[BoardPosition]:
+def rebuild_frames(game: StrategyGame, rules: BoardRules) -> list[Frame]:
     """Return all positions of a game, rebuilt from its seed and moves.
 
+    A cell is the exponent of its tile, as a character from "0"; the last cell is where a tile appeared.
     Raises ValueError if they do not lead to the game's score and largest tile: it was played by other rules.
     """
     board = GameBoard(game.kind.size, game.kind.target, game.seed, **rules.options)
-    positions = [BoardPosition(0, board.rows, board.score)]
-    for step, letter in enumerate(game.moves, 1):
+    frames: list[Frame] = []
+
+    def add_frame(key: str, slid: Sequence[Sequence[int]]) -> None:
+        tiles = list(chain.from_iterable(board.rows))
+        pairs = enumerate(zip(chain.from_iterable(slid), tiles, strict=True))
+        spawned = next((cell for cell, (before, after) in pairs if before != after), -1)
+        cells = "".join(chr(48 + max(tile.bit_length() - 1, 0)) for tile in tiles)
+        facts = {"Key": key, "Score": str(board.score), "Largest": str(max(tiles))}
+        frames.append(Frame(len(frames), cells, last=spawned, facts=facts))
+
+    add_frame("–", board.rows)
+    for letter in game.moves:
         if board.state != "ongoing":
             break
-        slid, _ = slide_board(positions[-1].rows, DIRECTION_BY_LETTER[letter])
-        board.move(DIRECTION_BY_LETTER[letter])
-        pairs = zip(chain.from_iterable(slid), chain.from_iterable(board.rows), strict=True)
-        spawned = next((cell for cell, (before, after) in enumerate(pairs) if before != after), -1)
-        positions.append(BoardPosition(step, board.rows, board.score, letter, spawned))
+        side = DIRECTION_BY_LETTER[letter]
+        slid, _ = slide_board(board.rows, side)
+        board.move(side)
+        add_frame(" ".join(dict.fromkeys((KEYS["arrows"][side], rules.keys[side]))), slid)
     if (board.moves, board.score, board.largest) != (game.moves, game.score, game.largest):
         raise ValueError(
             f"the moves lead to score {board.score} and tile {board.largest} after {len(board.moves)} moves, "
             f"the game says {game.score} and {game.largest} after {len(game.moves)}; "
             "give the rules that it was played by"
         )
-    return positions
+    return frames
 
 
 def make_replay(game: StrategyGame, rules: BoardRules) -> Replay:
     """Return the widget of a game: all positions, or LONGEST_REPLAY evenly spread ones.
 
-    A cell is the exponent of its tile, as a character from "0". Raises ValueError as `rebuild_positions`.
+    Raises ValueError as `rebuild_frames`.
     """
-    arrows = KEYS["arrows"]
-    names = {" ": "–"}
-    for letter, side in DIRECTION_BY_LETTER.items():
-        names[letter] = " ".join(dict.fromkeys((arrows[side], rules.keys[side])))
-    frames = []
-    for position in spread(rebuild_positions(game, rules), LONGEST_REPLAY):
-        cells = "".join(chr(48 + max(tile.bit_length() - 1, 0)) for tile in position.tiles)
-        facts = {"Key": names[position.letter], "Score": str(position.score)}
-        facts["Largest"] = str(max(position.tiles))
-        frames.append(Frame(position.step, cells, last=position.spawned, facts=facts))
     tiles = [2**exponent for exponent in range(1, game.kind.size**2 + 2)]
     symbols = {chr(47 + tile.bit_length()): (str(tile), *tile_colours(tile)) for tile in tiles}
+    ending = ENDING_WORDS[game.ending].format(target=game.kind.target, patience=rules.patience)
     return Replay(
-        frames,
+        spread(rebuild_frames(game, rules), LONGEST_REPLAY),
         title=f"2048 on {game.kind}, seed {game.seed}",
-        ending=describe_ending(game, rules) + (f" ({game.error[:200]})" if game.error else ""),
+        ending=f"{ending}; {len(game.moves)} moves, largest tile {game.largest}, score {game.score}"
+        + (f" ({game.error[:200]})" if game.error else ""),
         columns=game.kind.size,
         symbols={"0": ("", "", "")} | symbols,
     )
 
 
-def describe_ending(game: StrategyGame, rules: BoardRules) -> str:
-    """Return how a game ended, in a sentence, without the strategy's own words."""
-    words = ENDING_WORDS[game.ending].format(target=game.kind.target, patience=rules.patience)
-    return f"{words}; {len(game.moves)} moves, largest tile {game.largest}, score {game.score}"
-
-
 def show_replay(game: StrategyGame, rules: BoardRules) -> None:
     """Display the widget of a game and, for readers of a saved notebook, a picture of six positions."""
-    replay = make_replay(game, rules)
-    display(replay)
-    positions = spread(rebuild_positions(game, rules), NUM_PICTURED)
-    title = f"{replay.title}: {describe_ending(game, rules)}"
-    text = f"{title}. Boards after {', '.join(str(position.step) for position in positions)} moves."
-    show_picture(draw_positions(positions, title=title), text, transparent=True)
-
-
-def draw_positions(positions: Sequence[BoardPosition], *, title: str) -> Figure:
-    """Draw boards side by side, each under the number of its move."""
-    figure = Figure(figsize=(11, 2.6), layout="constrained")
-    for axes, position in zip(figure.subplots(1, len(positions), squeeze=False)[0], positions, strict=True):
-        rows, largest = position.rows, max(position.tiles)
-        scale = min(0.42, 1.25 / max(2, len(str(largest))))  # the largest text that fits into 1.5 inches
-        seaborn.heatmap(
-            [[min(max(tile.bit_length() - 1, 0), len(TILE_COLOURS)) for tile in row] for row in rows],
-            annot=[[str(tile or "") for tile in row] for row in rows],
-            fmt="",
-            annot_kws={"fontsize": 108 / len(rows) * scale, "weight": "bold"},
-            cmap=ListedColormap(["#cdc1b4", *TILE_COLOURS]),
-            vmin=0,
-            vmax=len(TILE_COLOURS),
-            cbar=False,
-            square=True,
-            linewidths=1.5,
-            linecolor="#bbada0",
-            xticklabels=False,
-            yticklabels=False,
-            ax=axes,
-        )
-        axes.set_title(f"move {position.step}", fontsize=10, color=GREY)
-        axes.set_xlabel(f"largest {largest}\nscore {position.score}", fontsize=9, color=GREY)
-    figure.suptitle(title, fontsize=11, color=GREY, parse_math=False)
-    return figure
+    replay.show_replay(make_replay(game, rules))
 
 
 def show_strategies(results: Sequence[StrategyResult], *, limit: int = 12) -> Table:
@@ -201,24 +140,18 @@ def summarise_strategy(members: Sequence[StrategyResult]) -> tuple[tuple[float, 
     score = statistics.mean(scores) if scores else None
     endings = Counter(game.ending.replace("_", " ") for game in distinct).most_common()
     words = ", ".join(f"{name} {count}" for name, count in endings) or members[0].reason
-    row: list[object] = [format_code(members[0].code), len(members), None, None, None, None, score, words]
-    share = -1.0
+    cells, share = ["–"] * 4, -1.0
     if games:
         won, largest = sum(game.ending == "success" for game in games), [game.largest for game in games]
         share = won / len(games)
-        row[2:6] = [
+        cells = [
             ", ".join(dict.fromkeys(str(game.kind) for game in games)),
             f"{won} of {len(games)}",
-            format_number(wilson_interval(share, len(games))),
+            as_text(wilson_interval(share, len(games))),
             f"{max(largest)}, {statistics.median_low(largest)}",
         ]
-    return (-math.inf if score is None else score, share, len(members)), row
-
-
-def format_code(code: str | None) -> str:
-    """Return a program for a table's cell, cut to LONGEST_CODE characters."""
-    code = visible_text((code or "(no code)").rstrip())
-    return f"{code[:LONGEST_CODE]}\n…\n" if len(code) > LONGEST_CODE else f"{code}\n"
+    rank = (-math.inf if score is None else score, share, len(members))
+    return rank, [as_code(members[0].code), len(members), *cells, score, words]
 
 
 def show_baselines(entries: Sequence[BaselineResult] | None = None) -> Table:
@@ -227,7 +160,7 @@ def show_baselines(entries: Sequence[BaselineResult] | None = None) -> Table:
     entries = load_baselines() if entries is None else entries
     for entry in entries:
         stuck = f"; stuck {entry.stuck:.3f}" if entry.stuck else ""
-        share = format_number(Estimate(entry.won, entry.low, entry.high))
+        share = as_text(Estimate(entry.won, entry.low, entry.high))
         rows.setdefault(entry.baseline, {})[entry.board] = f"{share}; {entry.median_largest}{stuck}"
     boards = list(dict.fromkeys(entry.board for entry in entries))
     counts = [entry.num_games for entry in entries]
@@ -246,7 +179,7 @@ def show_strategy_rewards(
     """Return a table of what each completion did, and what it earns under every preset."""
     rows = []
     for result in results:
-        row = [format_code(result.code), result.ending.replace("_", " "), result.why[:200]]
+        row = [as_code(result.code), result.ending.replace("_", " "), result.why[:200]]
         for rewards in presets.values():
             earned = [0.0 if result.has_failed_sandbox else reward(result) or 0.0 for reward in rewards]
             row.append(f"{sum(earned):+g}")
@@ -259,9 +192,8 @@ def show_strategy_comparison(rows: Sequence[StrategyComparison]) -> Table:
     cells = []
     for row in rows:
         boards = f", on {row.boards} only" if row.boards else ""
-        difference = format_number(row.difference, signed=True)
-        name = MEASURE_WORDS[row.measure] + boards
-        cells.append((name, format_number(row.before), format_number(row.after), difference))
+        difference = as_text(row.difference, signed=True)
+        cells.append((MEASURE_WORDS[row.measure] + boards, row.before, row.after, difference))
     return Table(
         ["measure", "before", "after", "difference"],
         cells,
@@ -278,7 +210,7 @@ def show_players(players: Mapping[str, Sequence[JudgedCompletion]]) -> Table:
         greedy = [completion for completion in judged if completion.greedy]
         games = [game for completion in greedy for game in completion.result.games]
         if greedy:
-            score = format_number(measure_strategies(greedy).get("greedy_score"), signed=True)
+            score = as_text(measure_strategies(greedy).get("greedy_score"), signed=True)
             won = f"{sum(game.is_won for game in games)} of {len(games)}" if games else None
             rows.append((name, score, won, max((game.largest for game in games), default=None)))
     rows.append(("random keys", "+0.000, by definition", "", ""))
@@ -291,7 +223,7 @@ def show_suspicious(referee: StrategyReferee, *, since: int = 0) -> Table:
     since: the step from which this attempt continued; earlier counts are in metrics.jsonl.
     """
     rows = [
-        (name, count, "\n".join(map(format_code, referee.examples.get(name, []))))
+        (name, count, "\n".join(map(as_code, referee.examples.get(name, []))))
         for name, count in referee.suspicious.most_common()
     ]
     since_words = f"Since step {since}. " if since else ""
@@ -301,22 +233,21 @@ def show_suspicious(referee: StrategyReferee, *, since: int = 0) -> Table:
 
 def draw_strategies(rows: Sequence[Row], *, max_steps: int) -> Figure:
     """Draw scores with running means and held-out points at the left, the shares of endings at the right."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
-    blue, green, held_out = "#1f77b4", "#2a7f3f", "heldout/strategy/"
-    draw_trend(left, rows, "strategy/score", label="mean graded reward", color=blue)
-    draw_trend(left, rows, "strategy/skill", label="skill of honest completions", color=green)
-    draw_heldout(left, rows, held_out + "score", "o", label="held out: graded reward", color=blue)
-    draw_heldout(left, rows, held_out + "skill", "s", label="held out: skill", color=green)
-    greedy = "held out: skill of the greedy one"
-    draw_heldout(left, rows, held_out + "greedy_skill", "^", label=greedy, color="#444444")
-    left.set(xlabel="step", xlim=(-0.02 * max_steps, 1.02 * max_steps), title="Strategies while training")
-    left.grid(alpha=0.3)
-    put_legend(left, 2)
+    blue, green, heldout = "#1f77b4", "#2a7f3f", "heldout/strategy/"
+    trends = {
+        "strategy/score": ("mean graded reward", blue),
+        "strategy/skill": ("skill of honest completions", green),
+    }
+    points = {
+        heldout + "score": ("held out: graded reward", blue, "o"),
+        heldout + "skill": ("held out: skill", green, "s"),
+        heldout + "greedy_skill": ("held out: skill of the greedy one", "#444444", "^"),
+    }
     endings = {
         f"strategy/{name}_share": (name.replace("_", " "), colour) for name, colour in ENDING_COLOURS.items()
     }
-    draw_shares(right, rows, endings, max_steps=max_steps, title="How the games ended")
-    return figure
+    titles = ("Strategies while training", "How the games ended")
+    return draw_training(rows, trends, points, endings, max_steps=max_steps, titles=titles)
 
 
 # Scores and endings of a run that learns to play 2048, redrawn after every step; called with its directory.

@@ -1,37 +1,34 @@
 """Pictures and tables of PPO on games: the live figure, the stages, the games that are still lost."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlnb.display.plots import put_legend, series
-from rlnb.display.tables import Table, format_number
+from rlnb.display.plots import COLOURS, Row, draw_line, make_panels, put_legend, series
+from rlnb.display.tables import Table
 from rlnb.games.opponents import yardstick
 from rlnb.ppo.curriculum import Curriculum, StageScore, score_ceiling
 from rlnb.ppo.replay import Failure, ReplayBuffer
 from rlnb.selfplay.arena import SEATS
-from rlnb.selfplay.display import COLOURS, draw_line
-
-Rows = Sequence[Mapping[str, object]]  # of metrics.jsonl
 
 
-def draw_ppo(rows: Rows, *, max_steps: int) -> Figure:
+def draw_ppo(rows: Sequence[Row], *, max_steps: int) -> Figure:
     """Draw the games of training by stage, the arena's scores by game, and the update."""
-    figure, panels = plt.subplots(1, 3, figsize=(16.5, 4.4), constrained_layout=True)
-    max_steps = max(max_steps, 1)
-    for axes, draw in zip(panels, (draw_training, draw_games, draw_update), strict=True):
-        axes.set(xlabel="step", xlim=(-0.02 * max_steps, 1.02 * max_steps))
-        draw(axes, rows)
-        axes.grid(alpha=0.3)
-    plt.close(figure)  # the notebook shows what is returned, not a second copy
+    figure, (left, middle, right) = make_panels(3, size=(16.5, 4.4), max_steps=max_steps)
+    draw_stages(left, rows)
+    draw_games(middle, rows)
+    draw_line(right, rows, "update/explained_variance", color=COLOURS[2], label="explained variance")
+    draw_line(right, rows, "entropy", color=COLOURS[0], label="entropy (nats)")
+    draw_line(right, rows, "play/invalid_share", color=COLOURS[1], label="invalid answers")
+    right.set(title="The update: does the value know the state?", ylim=(-0.3, None))
+    put_legend(right, 3)
     return figure
 
 
-def draw_training(axes: Axes, rows: Rows) -> None:
+def draw_stages(axes: Axes, rows: Sequence[Row]) -> None:
     """Draw the score of all games, that of the stage's fresh games, and where each stage begins."""
     draw_line(axes, rows, "play/score", color=COLOURS[4], linewidth=1, alpha=0.6, label="all games")
     draw_line(axes, rows, "curriculum/score", color=COLOURS[0], linewidth=2.5, label="the stage, fresh games")
@@ -45,34 +42,20 @@ def draw_training(axes: Axes, rows: Rows) -> None:
     put_legend(axes, 3)
 
 
-def draw_games(axes: Axes, rows: Rows) -> None:
+def draw_games(axes: Axes, rows: Sequence[Row]) -> None:
     """Draw the score of the averaged weights, the mean of both seats, by game and opponent."""
     names = sorted({name for row in rows for name in row if name.endswith("/average_first_score")})
     for index, name in enumerate(names):
         first, second = series(rows, name), series(rows, name.replace("first", "second"))
         game, _, opponent, _ = name.rsplit("/", 3)
-        axes.plot(
-            first[0], np.mean([first[1], second[1]], axis=0), linewidth=2, marker="o", markersize=3,
-            color=COLOURS[index % len(COLOURS)], linestyle=("-", "--", ":")[index // len(COLOURS) % 3],
-            label=f"{game}, {opponent}",
-        )  # fmt: skip
+        colour, line = COLOURS[index % len(COLOURS)], ("-", "--", ":")[index // len(COLOURS) % 3]
+        scores = np.mean([first[1], second[1]], axis=0)
+        axes.plot(first[0], scores, line, color=colour, marker=".", label=f"{game}, {opponent}")
     axes.axhline(0.5, color="#999999", linewidth=1, zorder=0)
     axes.set(
         ylim=(-0.02, 1.02), title="Arena, both seats, averaged weights", ylabel="wins and half the draws"
     )
     put_legend(axes, 2)
-
-
-def draw_update(axes: Axes, rows: Rows) -> None:
-    lines = {
-        "update/explained_variance": ("explained variance", COLOURS[2]),
-        "entropy": ("entropy (nats)", COLOURS[0]),
-        "play/invalid_share": ("invalid answers", COLOURS[1]),
-    }
-    for name, (label, colour) in lines.items():
-        draw_line(axes, rows, name, color=colour, linewidth=1.5, label=label)
-    axes.set(title="The update: does the value know the state?", ylim=(-0.3, None))
-    put_legend(axes, 3)
 
 
 def show_stages(curriculum: Curriculum) -> Table:
@@ -87,8 +70,8 @@ def show_stages(curriculum: Curriculum) -> Table:
                     f"{stage.name}, from {stage.threshold}",
                     pairing.game.name,
                     pairing.opponent,
-                    format_number(sum(known.random_score) / 2 if known else None),
-                    format_number(ceiling if ceiling < 1 else None),
+                    sum(known.random_score) / 2 if known else None,
+                    ceiling if ceiling < 1 else None,
                 )
             )
     return Table(
@@ -101,13 +84,8 @@ def show_stages(curriculum: Curriculum) -> Table:
 def show_success(scores: Sequence[StageScore]) -> Table:
     """Return the verdict on each stage."""
     rows = [
-        (
-            stage.name,
-            stage.num_games,
-            format_number(stage.score if stage.num_games else None),
-            f"above {stage.final_score}",
-            stage.verdict,
-        )
+        (stage.name, stage.num_games, stage.score if stage.num_games else None)
+        + (f"above {stage.final_score}", stage.verdict)
         for stage in scores
     ]
     return Table(["stage", "games", "mean score", "required", "verdict"], rows)

@@ -3,40 +3,35 @@
 Played games are in `rlnb.selfplay.display_games`, play against the model in `rlnb.selfplay.display_person`.
 """
 
-import statistics
 from collections.abc import Hashable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from functools import partial
 
-import matplotlib.pyplot as plt
 import numpy as np
+import pandas
 import pyspiel
 import seaborn
 from matplotlib.axes import Axes
-from matplotlib.collections import Collection
 from matplotlib.figure import Figure
 
-from rlnb.display.plots import LiveFigure, Row, known, put_legend, series
-from rlnb.display.tables import Table, format_number, format_percent
+from rlnb.display.plots import (
+    COLOURS,
+    LiveFigure,
+    Row,
+    draw_intervals,
+    draw_line,
+    known,
+    make_panels,
+    put_legend,
+)
+from rlnb.display.tables import Table, as_percent
 from rlnb.games.exact import KuhnFamily, Probabilities, TicTacToeResult, legal_probabilities
 from rlnb.games.text_games import TextGame
 from rlnb.selfplay.arena import SEATS, Match
 
-# Okabe and Ito's colours, which the colour-blind tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 LINES = ("-", "--", "-.", ":")
 MOST_HANDS, MOST_ACTIONS = 12, 20
 SMALLEST = 1e-4  # a smaller NashConv is drawn there: a logarithmic axis has no zero
 Curves = Mapping[str, Mapping[Hashable, Mapping[str, Sequence[float]]]]  # {arm: {seed: {"steps", "values"}}}
-
-
-class LiveSelfPlay(LiveFigure):
-    """What a run's policy is worth by outside measures, and what self-play says of itself."""
-
-    def __init__(self, output_dir: str | Path, title: str = "") -> None:
-        super().__init__(
-            output_dir, lambda rows, *, max_steps: draw_self_play(rows, max_steps=max_steps, title=title)
-        )
 
 
 def draw_self_play(rows: Sequence[Row], *, max_steps: int, title: str = "") -> Figure:
@@ -53,37 +48,23 @@ def draw_self_play(rows: Sequence[Row], *, max_steps: int, title: str = "") -> F
         panels.append(draw_random_scores)
     panels = [*(panels or [draw_arena_scores]), draw_own_play]
     num_rows, num_columns = (2, 2) if len(panels) == 4 else (1, len(panels))
-    figure, grid = plt.subplots(
-        num_rows,
-        num_columns,
-        figsize=(5.5 * num_columns, 4.4 * num_rows),
-        constrained_layout=True,
-        squeeze=False,
-    )
-    max_steps = max(max_steps, 1)
-    for axes, draw in zip(grid.flat, panels, strict=True):
-        axes.set(xlabel="step", xlim=(-0.02 * max_steps, 1.02 * max_steps))
+    size = (5.5 * num_columns, 4.4 * num_rows)
+    figure, grid = make_panels(num_columns, size=size, num_rows=num_rows, max_steps=max_steps)
+    for axes, draw in zip(grid, panels, strict=True):
         draw(axes, rows)
-        axes.grid(alpha=0.3)
-    if title:
-        figure.suptitle(title, parse_math=False)
-    plt.close(figure)  # the notebook shows what is returned, not a second copy
+    figure.suptitle(title, parse_math=False)
     return figure
 
 
-def draw_line(axes: Axes, rows: Sequence[Row], name: str, **style: Any) -> bool:
-    """Draw a measure where it was taken, and return whether it ever was. A marker shows a single point."""
-    steps, values = series(rows, name)
-    if steps:
-        axes.plot(steps, values, marker=".", markersize=4, **style)
-    return bool(steps)
+# What a run's policy is worth by outside measures, and what self-play says of itself, redrawn after every
+# step; called with the run's directory.
+LiveSelfPlay = partial(LiveFigure, draw=draw_self_play)
 
 
 def draw_both_seats(axes: Axes, rows: Sequence[Row], measure: str) -> None:
     """Draw each seat: the averaged weights thick, the last weights pale, greedy play thin and dashed."""
     for seat, colour in zip(SEATS, COLOURS, strict=False):
-        average = f"exact/average/{measure}_{seat}"
-        label = f"{seat} seat, average"
+        average, label = f"exact/average/{measure}_{seat}", f"{seat} seat, average"
         has_average = draw_line(axes, rows, average, color=colour, linewidth=2.5, label=label)
         style = {"alpha": 0.45, "linewidth": 1} if has_average else {"linewidth": 2.5}
         label = f"{seat} seat, last weights"
@@ -110,21 +91,16 @@ def draw_nash_conv(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_yscale("log")
     measures = {"exact/average/nash_conv": "averaged weights", "exact/nash_conv": "last weights"}
     for (name, label), colour in zip(measures.items(), COLOURS, strict=False):
-        steps, values = series(rows, name)
-        if steps:
-            (line,) = axes.plot(steps, np.maximum(values, SMALLEST), marker=".", color=colour, label=label)
-            line.set(markersize=4, linewidth=2.5 if len(axes.lines) == 1 else 1)
+        shown = [{**row, name: max(row[name], SMALLEST)} for row in rows if known(row, name)]
+        draw_line(axes, shown, name, color=colour, label=label, linewidth=1 if axes.lines else 2.5)
     put_legend(axes, 2)
     axes.set(title="NashConv (exact; 0 is an equilibrium)", ylabel="what best responses gain")
 
 
 def draw_arena_scores(axes: Axes, rows: Sequence[Row]) -> None:
     """Draw the scores against each opponent from both seats."""
-    names = {name for row in rows for name in row}
-    opponents = sorted(
-        {name.split("/")[1] for name in names if name.startswith("arena/") and name.endswith("_score")}
-    )
-    for index, opponent in enumerate(opponents):
+    names = {name for row in rows for name in row if name.startswith("arena/") and name.endswith("_score")}
+    for index, opponent in enumerate(sorted({name.split("/")[1] for name in names})):
         for seat, line in zip(SEATS, LINES, strict=False):
             style = {"color": COLOURS[index % len(COLOURS)], "linestyle": line, "linewidth": 2}
             draw_line(axes, rows, f"arena/{opponent}/{seat}_score", label=f"{opponent}, {seat} seat", **style)
@@ -137,12 +113,11 @@ def draw_arena_scores(axes: Axes, rows: Sequence[Row]) -> None:
 
 def draw_own_play(axes: Axes, rows: Sequence[Row]) -> None:
     """Draw what self-play says of itself, with the entropy on its own axis at the right."""
-    draw_line(axes, rows, "play/draw_share", color=COLOURS[0], linewidth=1.5, label="draws")
-    label = "score of the first seat"
-    draw_line(axes, rows, "play/first_score", color=COLOURS[1], linewidth=1.5, label=label)
+    draw_line(axes, rows, "play/draw_share", color=COLOURS[0], label="draws")
+    draw_line(axes, rows, "play/first_score", color=COLOURS[1], label="score of the first seat")
     axes.set(ylim=(-0.02, 1.02), ylabel="share of games, score", title="Self-play alone (it misleads)")
     twin = axes.twinx()
-    draw_line(twin, rows, "entropy", color="#555555", linewidth=1.5, linestyle=":", label="entropy")
+    draw_line(twin, rows, "entropy", color="#555555", linestyle=":", label="entropy")
     twin.set_ylabel("entropy (nats)", color="#555555")
     twin.set_ylim(bottom=0)
     put_legend(axes, 3, also=twin)
@@ -154,27 +129,17 @@ def draw_arena(results: Mapping[str, Sequence[Match]], *, title: str = "Scores i
     results: {name, such as "before" or a contender's: its matches}. Names differ in colour; a line of the
     picture is a game, opponent, seat and way to play.
     """
+    scores = {name: {match_label(row): row.score for row in rows} for name, rows in results.items()}
+    figure, labels = draw_intervals(scores)
+    (axes,) = figure.axes
     matches = [match for rows in results.values() for match in rows]
-    labels = {label: index for index, label in enumerate(dict.fromkeys(map(match_label, matches)))}
-    figure, axes = plt.subplots(figsize=(9, 1.6 + 0.4 * len(labels)), constrained_layout=True)
-    for index, (name, rows) in enumerate(results.items()):
-        offset = 0.6 * (index + 1) / (len(results) + 1) - 0.3
-        heights = [labels[match_label(row)] + offset for row in rows]
-        values = np.array([row.score.value for row in rows])
-        widths = np.abs(np.array([[row.score.low, row.score.high] for row in rows]).reshape(-1, 2).T - values)
-        style = {"color": COLOURS[index % len(COLOURS)], "markersize": 5, "capsize": 2}
-        axes.errorbar(values, heights, xerr=widths, fmt="o", label=name, **style)
     for field, marker, name in (("random_score", "|", "random play"), ("ceiling", ">", "best possible")):
-        points = {(getattr(match, field), labels[match_label(match)]) for match in matches}
+        points = {(getattr(match, field), labels.index(match_label(match))) for match in matches}
         points = {point for point in points if point[0] is not None}
         if points:
             axes.plot(*zip(*points, strict=True), marker, color="#777777", markersize=7, zorder=0, label=name)
-    axes.set_yticks(range(len(labels)), list(labels), parse_math=False, fontsize=8)
-    axes.set(xlim=(-0.02, 1.02), ylim=(len(labels) - 0.4, -0.6), title=title)
-    axes.set_xlabel("score: wins and half the draws")
-    axes.grid(alpha=0.3)
+    axes.set(xlabel="score: wins and half the draws", title=title)
     put_legend(axes, 4)
-    plt.close(figure)
     return figure
 
 
@@ -186,36 +151,41 @@ def describe_policy(match: Match) -> str:
     return f"{match.acting}, {'greedy' if match.greedy else 'sampled'}, {match.weights} weights"
 
 
-def heat_map(
-    axes: Axes,
+def draw_squares(
     values: np.ndarray,
+    names: tuple[Sequence[str], Sequence[str]],
     *,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    limits: tuple[float, float],
-    colours: str = "PuOr",
-    form: str = ".2f",
-) -> Collection:
-    """Draw numbers as labelled squares, a dash where there is none, and return the mesh for a colour bar."""
-    low, high = limits
-    style = {"cmap": colours, "vmin": low, "vmax": high, "cbar": False}
-    seaborn.heatmap(values, annot=True, fmt=form, ax=axes, xticklabels=False, yticklabels=False, **style)
+    size: tuple[float, float],
+    highest: float = 1.0,
+    colours: str,
+    form: str,
+    label: str,
+) -> Figure:
+    """Draw numbers from 0 to `highest` as labelled squares, a dash where there is none, with a colour bar.
+
+    names: of the rows and the columns.
+    """
+    figure, (axes,) = make_panels(size=size)
+    axes.grid(visible=False)
+    seaborn.heatmap(
+        values, annot=True, fmt=form, cmap=colours, vmin=0, vmax=highest, cbar=False, ax=axes,
+        xticklabels=False, yticklabels=False,
+    )  # fmt: skip
     for row, column in np.argwhere(~np.isfinite(values)):
         axes.text(column + 0.5, row + 0.5, "–", ha="center", va="center", color="#555555")
-    axes.set_xticks(np.arange(len(columns)) + 0.5, columns, parse_math=False)
-    axes.set_yticks(np.arange(len(rows)) + 0.5, rows, parse_math=False)
-    return axes.collections[0]
+    axes.set_yticks(np.arange(len(names[0])) + 0.5, names[0], parse_math=False)
+    axes.set_xticks(np.arange(len(names[1])) + 0.5, names[1], parse_math=False)
+    figure.colorbar(axes.collections[0], ax=axes, label=label)
+    return figure
 
 
 def show_first_moves(result: TicTacToeResult, *, title: str = "The first move of tic-tac-toe") -> Figure:
     """Draw the nine probabilities on the empty board."""
-    figure, axes = plt.subplots(figsize=(4, 3.6), constrained_layout=True)
-    values, numbers = np.reshape(result.first_moves, (3, 3)), "123"
-    limits = (0.0, max(result.first_moves))
-    mesh = heat_map(axes, values, rows=numbers, columns=numbers, limits=limits, colours="Blues", form=".1%")
-    axes.set(xlabel="column", ylabel="row", title=title)
-    figure.colorbar(mesh, ax=axes, label="probability")
-    plt.close(figure)
+    values, names, highest = np.reshape(result.first_moves, (3, 3)), ("123", "123"), max(result.first_moves)
+    figure = draw_squares(
+        values, names, size=(4, 3.6), highest=highest, colours="Blues", form=".1%", label="probability"
+    )
+    figure.axes[0].set(xlabel="column", ylabel="row", title=title)
     return figure
 
 
@@ -223,13 +193,11 @@ def draw_matrix(
     names: Sequence[str], scores: Sequence[Sequence[float]], *, title: str = "Cross-play"
 ) -> Figure:
     """Draw the mean score of each row's player against each column's, 0 to 1."""
-    side = 1.6 + 0.75 * len(names)
-    figure, axes = plt.subplots(figsize=(side + 1.2, side), constrained_layout=True)
-    mesh = heat_map(axes, np.array(scores, float), rows=names, columns=names, limits=(0, 1))
-    axes.tick_params(axis="x", rotation=30)
-    axes.set(xlabel="against", ylabel="player", title=title)
-    figure.colorbar(mesh, ax=axes, label="score of the row's player")
-    plt.close(figure)
+    values, label = np.array(scores, float), "score of the row's player"
+    size = (2.8 + 0.75 * len(names), 1.6 + 0.75 * len(names))
+    figure = draw_squares(values, (names, names), size=size, colours="PuOr", form=".2f", label=label)
+    figure.axes[0].tick_params(axis="x", rotation=30)
+    figure.axes[0].set(xlabel="against", ylabel="player", title=title)
     return figure
 
 
@@ -255,25 +223,24 @@ def show_first_actions(game: TextGame, probabilities: Probabilities, *, title: s
     num_bars = min(MOST_ACTIONS, max(len(state.legal_actions()) for state in states))
     num_columns = min(3, len(states))
     num_rows = -(-len(states) // num_columns)
-    height = (1 + 0.25 * num_bars) * num_rows + 0.4
-    figure = plt.figure(figsize=(max(6.0, 3.8 * num_columns), height), constrained_layout=True)
-    grid = figure.subplots(num_rows, num_columns, squeeze=False)
-    for axes in grid.flat[len(states) :]:
+    size = (max(6.0, 3.8 * num_columns), (1 + 0.25 * num_bars) * num_rows + 0.4)
+    figure, panels = make_panels(num_columns, size=size, num_rows=num_rows)
+    for axes in panels[len(states) :]:
         axes.set_axis_off()
     shares = legal_probabilities(states, probabilities)
     widest = 1.25 * max(share.max() for share in shares)
-    for axes, state, share in zip(grid.flat, states, shares, strict=False):
+    for axes, state, share in zip(panels, states, shares, strict=False):
         pairs = sorted(zip(share, game.legal_words(state).values(), strict=True), key=lambda pair: -pair[0])
         pairs = pairs[:MOST_ACTIONS]
         bars = axes.barh(range(len(pairs)), [probability for probability, _ in pairs], color=COLOURS[0])
         axes.bar_label(bars, fmt="{:.1%}", padding=3, fontsize=8)
         axes.set_yticks(range(len(pairs)), [words for _, words in pairs], fontsize=8, parse_math=False)
+        axes.grid(visible=False)
         axes.set(xlim=(0, widest), ylim=(num_bars - 0.4, -0.6))
         if len(states) > 1:
             hand = game.rendering.full(state, state.current_player()).split("\n")[0]
             axes.set_title(hand.split(". ")[0].rstrip("."), fontsize=9, parse_math=False)
     figure.suptitle(title or f"First actions in {game.name}", parse_math=False)
-    plt.close(figure)
     return figure
 
 
@@ -282,29 +249,34 @@ def draw_ablation(results: Curves, *, measure: str = "value", title: str = "Abla
 
     The mean is over the steps that all seeds of the arm measured.
     """
-    figure, axes = plt.subplots(figsize=(8, 4.4), constrained_layout=True)
-    steps_of_all = [step for seeds in results.values() for curve in seeds.values() for step in curve["steps"]]
-    last = max(steps_of_all, default=1)
-    for index, (arm, seeds) in enumerate(results.items()):
+    figure, (axes,) = make_panels(size=(8, 4.4))
+    tables = {arm: tabulate_curves(curves) for arm, curves in results.items()}
+    last = max((table.index.max() for table in tables.values() if len(table)), default=1)
+    for index, (arm, table) in enumerate(tables.items()):
         colour, line = COLOURS[index % len(COLOURS)], LINES[index % len(LINES)]
-        curves = [dict(zip(curve["steps"], curve["values"], strict=True)) for curve in seeds.values()]
-        steps = sorted(set.intersection(*map(set, curves))) if curves else []
-        values = np.array([[curve[step] for step in steps] for curve in curves], float)
-        if steps:
-            low, high = values.min(axis=0), values.max(axis=0)
-            axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
-            label = f"{arm} ({len(curves)} seed{'s' if len(curves) != 1 else ''})"
-            axes.plot(steps, values.mean(axis=0), line, color=colour, linewidth=2, label=label)
-        ends = [curve[max(curve)] for curve in curves if curve]
+        shared, num_seeds = table.dropna(), len(table.columns)
+        if len(shared):
+            low, high = shared.min(axis=1), shared.max(axis=1)
+            axes.fill_between(shared.index, low, high, color=colour, alpha=0.15, linewidth=0)
+            label = f"{arm} ({num_seeds} seed{'s' if num_seeds != 1 else ''})"
+            axes.plot(shared.mean(axis=1), line, color=colour, linewidth=2, label=label)
         position = last * (1.03 + 0.03 * index)
-        axes.plot([position] * len(ends), ends, "o", color=colour, markersize=5, alpha=0.75)
+        axes.plot([position] * num_seeds, last_values(table), "o", color=colour, markersize=5, alpha=0.75)
     if results:
         axes.plot([], [], "o", color="#777777", label="last value of a seed")
     axes.set(xlabel="step", ylabel=measure, title=title)
-    axes.grid(alpha=0.3)
     put_legend(axes, 3)
-    plt.close(figure)
     return figure
+
+
+def tabulate_curves(curves: Mapping[Hashable, Mapping[str, Sequence[float]]]) -> pandas.DataFrame:
+    """Return the values of an arm, a row a step and a column a seed that measured anything."""
+    columns = {seed: pandas.Series(curve["values"], curve["steps"]) for seed, curve in curves.items()}
+    return pandas.DataFrame({seed: column for seed, column in columns.items() if len(column)})
+
+
+def last_values(table: pandas.DataFrame) -> pandas.Series:
+    return table.apply(lambda column: column.dropna().iloc[-1])
 
 
 def show_ablation(results: Curves, verdicts: Mapping[str, str], *, measure: str = "value") -> Table:
@@ -312,9 +284,8 @@ def show_ablation(results: Curves, verdicts: Mapping[str, str], *, measure: str 
     seeds = list(dict.fromkeys(seed for arm in results.values() for seed in arm))
     rows = []
     for arm, curves in results.items():
-        ends = {seed: float(curve["values"][-1]) for seed, curve in curves.items() if curve["values"]}
-        mean = statistics.mean(ends.values()) if ends else None
-        rows.append((arm, *(ends.get(seed) for seed in seeds), mean, verdicts.get(arm)))
+        ends = last_values(tabulate_curves(curves))
+        rows.append((arm, *ends.reindex(seeds), ends.mean(), verdicts.get(arm)))
     caption = f"Final {measure}: of the last checkpoint, never of the best one."
     headers = ["arm", *(f"seed {seed}" for seed in seeds), "mean", "verdict"]
     return Table(headers, rows, caption, empty="Nothing was measured.")
@@ -325,10 +296,8 @@ def show_kuhn(family: KuhnFamily, nash_conv: float) -> Table:
     return Table(
         ["player", "card", "situation", "learned", "equilibrium", "difference"],
         [
-            (
-                *(SEATS[row.player], row.card, row.situation),
-                *(row.learned, row.equilibrium, f"{row.difference:+.3f}"),
-            )
+            (SEATS[row.player], row.card, row.situation, row.learned, row.equilibrium)
+            + (f"{row.learned - row.equilibrium:+.3f}",)
             for row in family.rows
         ],
         f"Probability of betting (of calling, after a bet). The equilibria are a family; the nearest has "
@@ -346,8 +315,8 @@ def show_arena(matches: Sequence[Match]) -> Table:
             (
                 *(row.game, row.opponent, format_seat(row.seat, row.role), describe_policy(row)),
                 *(row.num_games, row.wins, row.draws, row.losses),
-                *map(format_number, (row.score, row.mean_return, row.random_score, row.ceiling)),
-                *map(format_percent, (row.invalid_share, row.distinct_share)),
+                *(row.score, row.mean_return, row.random_score, row.ceiling),
+                *map(as_percent, (row.invalid_share, row.distinct_share)),
             )
             for row in matches
         ],
@@ -370,10 +339,10 @@ def show_exact(before: Mapping[str, TicTacToeResult], after: Mapping[str, TicTac
     rows = [
         (
             *(way, f"{SEATS[seat]}, {role}", time),
-            *map(format_percent, (result.loss, result.draw, result.win)),
+            *map(as_percent, (result.loss, result.draw, result.win)),
             result.score_against_random,
             f"{result.best_response_value:+.3f}",
-            format_percent(result.blunder_rate),
+            as_percent(result.blunder_rate),
         )
         for way in dict.fromkeys([*before, *after])
         for seat, role in enumerate(("X", "O"))
