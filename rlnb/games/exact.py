@@ -108,10 +108,6 @@ class KuhnRow:
     learned: float
     equilibrium: float
 
-    @property
-    def difference(self) -> float:
-        return self.learned - self.equilibrium
-
 
 @dataclass(frozen=True)
 class KuhnFamily:
@@ -294,13 +290,8 @@ def probabilities_by_state(probabilities: Probabilities) -> Rows:
     return rows
 
 
-def measure_tictactoe(probabilities: Probabilities, *, greedy: bool) -> TicTacToeResult:
-    """Measure a policy exactly; greedy: as if it always took its most probable action."""
-    return measure_rows(probabilities_by_state(probabilities), greedy=greedy)
-
-
 def measure_rows(rows: Rows, *, greedy: bool) -> TicTacToeResult:
-    """Measure the result of `probabilities_by_state`, to measure one call of a policy in several ways."""
+    """Measure the result of `probabilities_by_state`; greedy: as if it always took the likeliest action."""
     game = solve_tictactoe()
     policy = np.zeros(game.after.shape)
     policy[game.decisions] = np.eye(NUM_CELLS)[rows.argmax(axis=1)] if greedy else rows

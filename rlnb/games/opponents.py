@@ -9,10 +9,10 @@ import random
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Protocol
 
@@ -25,7 +25,6 @@ from rlnb.games.text_games import TextGame, load_game
 # Rounds of CFR+ after which a best responder gains next to nothing. OpenSpiel 2.0.2: exploitability 4e-5 for
 # Kuhn poker, 9e-4 for Leduc, 0.013 for liar's dice.
 CFR_ITERATIONS: Mapping[str, int] = {"kuhn_poker": 2000, "leduc_poker": 500, "liars_dice": 60}
-SLOW_GAMES = ("leduc_poker", "liars_dice")  # solving takes seconds, so a line is printed
 FEWEST_SIMULATIONS, MOST_SIMULATIONS = 2, 1_000_000  # MCTS with one plays at random
 UCT_C, MCTS_MEMORY_MIB = 2.0, 1000
 # What MCTS would see of the other player; elsewhere "what the other player hides"
@@ -48,14 +47,34 @@ class Opponent(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class RandomPlayer:
-    """A player that chooses each legal action with the same probability."""
+def choose_random(state: pyspiel.State, rng: random.Random) -> int:
+    return rng.choice(state.legal_actions())
 
-    name: str = "random"
+
+def choose_perfect(state: pyspiel.State, rng: random.Random) -> int:
+    """Return a move of tic-tac-toe that keeps the position's value, any of them with the same probability."""
+    return rng.choice(best_actions()[board_cells(state)])
+
+
+def choose_nash(state: pyspiel.State, rng: random.Random) -> int:
+    """Return a move of a policy near an equilibrium, which is solved at the first one."""
+    policy = equilibrium(str(state.get_game())).get_state_policy(state.information_state_string())
+    actions, probabilities = zip(*policy, strict=True)
+    return int(rng.choices(actions, probabilities)[0])
+
+
+@dataclass(frozen=True)
+class StatePlayer:
+    """A player that chooses each move from the state alone."""
+
+    name: str
+    choose: Callable[[pyspiel.State, random.Random], int]
 
     def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
-        return [rng.choice(state.legal_actions()) for state, rng in zip(states, randoms, strict=True)]
+        return list(map(self.choose, states, randoms))
+
+
+RandomPlayer = partial(StatePlayer, "random", choose_random)
 
 
 @dataclass(frozen=True)
@@ -90,35 +109,6 @@ class MctsPlayer:
         return int(bot.step(state))
 
 
-@dataclass(frozen=True)
-class PerfectPlayer:
-    """A perfect player of tic-tac-toe, random among the moves that keep the position's value."""
-
-    name: str = "perfect"
-
-    def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
-        best = best_actions()
-        return [rng.choice(best[board_cells(state)]) for state, rng in zip(states, randoms, strict=True)]
-
-
-@dataclass(frozen=True)
-class NashPlayer:
-    """A near-equilibrium player that samples the average policy of CFR+, solved at its first move."""
-
-    game: str
-    name: str = "nash"
-
-    def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
-        policy = equilibrium(self.game)
-        actions = []
-        for state, rng in zip(states, randoms, strict=True):
-            choices, probabilities = zip(
-                *policy.get_state_policy(state.information_state_string()), strict=True
-            )
-            actions.append(rng.choices(choices, probabilities)[0])
-        return actions
-
-
 @cache
 def equilibrium(game: str) -> pyspiel.TabularPolicy:
     """Return a policy of both seats near an equilibrium: the average policy of CFR+, solved once a process.
@@ -127,24 +117,16 @@ def equilibrium(game: str) -> pyspiel.TabularPolicy:
     """
     loaded = pyspiel.load_game(game)
     short_name = loaded.get_type().short_name
-    solver = pyspiel.CFRPlusSolver(loaded)
-    started = time.monotonic()
-    if short_name in SLOW_GAMES:
+    solver, started = pyspiel.CFRPlusSolver(loaded), time.monotonic()
+    is_slow = short_name != "kuhn_poker"
+    if is_slow:
         print(f"Solving {game} by CFR+, once: some seconds.", end="", file=sys.stderr, flush=True)
     for _ in range(CFR_ITERATIONS[short_name]):
         solver.evaluate_and_update_policy()
     policy = solver.tabular_average_policy()  # a copy: the solver's own policy ends with the solver
-    if short_name in SLOW_GAMES:
+    if is_slow:
         print(f" Done in {time.monotonic() - started:.0f} s.", file=sys.stderr, flush=True)
     return policy
-
-
-def has_equilibrium(game: pyspiel.Game) -> bool:
-    """Return whether `equilibrium` solves the game in seconds."""
-    name, parameters = game.get_type().short_name, game.get_parameters()
-    if name == "liars_dice":
-        return parameters["numdice"] == 1 and parameters["dice_sides"] <= 6
-    return name in CFR_ITERATIONS
 
 
 def refusals(game: TextGame) -> dict[str, str]:
@@ -154,14 +136,11 @@ def refusals(game: TextGame) -> dict[str, str]:
         reasons["mcts:N"] = f"MCTS sees {HIDDEN.get(game.short_name, 'what the other player hides')}."
     if game.short_name != "tic_tac_toe":
         reasons["perfect"] = "only tic_tac_toe is solved."
-    if not has_equilibrium(game.game):
+    sizes = game.game.get_parameters()
+    has_many_dice = game.short_name == "liars_dice" and (sizes["numdice"] > 1 or sizes["dice_sides"] > 6)
+    if game.short_name not in CFR_ITERATIONS or has_many_dice:
         reasons["nash"] = "only kuhn_poker, leduc_poker and liars_dice with one die each have a table."
     return reasons
-
-
-def allowed_opponents(game: TextGame) -> tuple[str, ...]:
-    """Return the opponents that can play the game, out of "random", "mcts:N", "perfect" and "nash"."""
-    return tuple(kind for kind, reason in refusals(game).items() if not reason)
 
 
 def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Opponent:
@@ -170,19 +149,18 @@ def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Oppo
     Raises ParamsError, which begins with `field`, for unknown names and for opponents that cannot play the
     game or would cheat in it.
     """
-    quoted = [f"'{kind}'" for kind in allowed_opponents(game)]
-    use = f"Use {' or '.join(part for part in (', '.join(quoted[:-1]), quoted[-1]) if part)}."
-    kind = "mcts:N" if re.match(r"mcts(:|$)", name) else name
     reasons = refusals(game)
+    *others, last = [f"'{kind}'" for kind, reason in reasons.items() if not reason]
+    use = f"Use {', '.join(others)} or {last}." if others else f"Use {last}."
+    kind = "mcts:N" if re.match(r"mcts(:|$)", name) else name
     if kind not in reasons:
         raise ParamsError(f"{field} = {name!r} is not an opponent. {use}")
     if reasons[kind]:
         raise ParamsError(f"{field} = {name!r} cannot play {game.name}: {reasons[kind]} {use}")
     if kind == "mcts:N":
         return MctsPlayer(game.game, parse_simulations(name, field=field))
-    if kind == "nash":
-        return NashPlayer(str(game.game))
-    return PerfectPlayer() if kind == "perfect" else RandomPlayer()
+    choices = {"random": choose_random, "perfect": choose_perfect, "nash": choose_nash}
+    return StatePlayer(name, choices[kind])
 
 
 def parse_simulations(name: str, *, field: str) -> int:
@@ -211,10 +189,6 @@ class Yardstick:
     best_score: tuple[float, float] | None = None
     best_return: tuple[float, float] | None = None
     num_games: int = 0
-
-    @property
-    def random_draw(self) -> float:
-        return 1 - sum(self.random_win)
 
     @property
     def random_score(self) -> tuple[float, float]:
@@ -257,14 +231,10 @@ BEST_AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
 
 def yardstick(game: TextGame) -> Yardstick | None:
     """Return the reference scores of the game with these parameters, None if KNOWN does not have it."""
-    for name, known in KNOWN.items():
-        # By parameters: OpenSpiel writes "kuhn_poker(players=2)" and "kuhn_poker" each as it came.
-        is_same = name.partition("(")[0] == game.short_name and (
-            load_game(name).game.get_parameters() == game.game.get_parameters()
-        )
-        if is_same:
-            return known
-    return None
+    # By parameters: OpenSpiel writes "kuhn_poker(players=2)" and "kuhn_poker" each as it came.
+    names = (name for name in KNOWN if name.partition("(")[0] == game.short_name)
+    sizes = game.game.get_parameters()
+    return next((KNOWN[name] for name in names if load_game(name).game.get_parameters() == sizes), None)
 
 
 def best_scores(game: TextGame, opponent: str) -> tuple[float, float] | None:

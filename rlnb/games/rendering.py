@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from typing import Any
 
 import pyspiel
 
@@ -31,6 +32,11 @@ def plain_words(text: str) -> str:
     return f"value {words}" if re.fullmatch(r"[-+.\d\s]*", words) else words
 
 
+def tell(player: int, mover: int) -> str:
+    """Return who moved, as `player` is told it."""
+    return "you" if mover % 2 == player else "your opponent"
+
+
 class Rendering:
     """The texts of a game, here made from OpenSpiel's own strings; subclasses use words of their own.
 
@@ -39,10 +45,12 @@ class Rendering:
     """
 
     roles: tuple[str, str] = ("player 0", "player 1")  # who begins is not known here: in chess it is player 1
-    rules: str = ""
+    rules: str = ""  # with `parameters` in braces
 
     def __init__(self, game: pyspiel.Game) -> None:
         kind = game.get_type()
+        self.sizes = self.parameters(game)
+        self.rules = self.rules.format(**self.sizes)
         self.hidden = hides(game)
         # An information state remembers all that a player saw; an observation may show only the present.
         # A bid still pending is in neither, so a simultaneous game that hides nothing else is observed.
@@ -50,6 +58,11 @@ class Rendering:
             (self.hidden and not hides_only_bids(game)) or not kind.provides_observation_string
         )
         self.observes = bool(kind.provides_observation_string) and not self.remembers
+
+    def parameters(self, game: pyspiel.Game) -> dict[str, Any]:
+        """Return OpenSpiel's parameters of the game, to which a subclass may add words for the rules."""
+        parameters: dict[str, Any] = game.get_parameters()
+        return parameters["game"] if turn_based(game) else parameters
 
     @property
     def has_view(self) -> bool:

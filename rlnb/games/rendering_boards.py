@@ -7,30 +7,35 @@ import pyspiel
 from rlnb.games.rendering import Rendering
 
 
-def spaced(rows: list[str]) -> list[str]:
-    """Return rows with one space between their cells."""
-    return [" ".join(row) for row in rows]
-
-
-def lettered(rows: list[str]) -> str:
-    """Return rows from the top with their numbers (1 is the lowest) and the columns' letters below them."""
-    width = len(str(len(rows)))
-    lines = [f"{len(rows) - at:>{width}} {cells}" for at, cells in enumerate(spaced(rows))]
-    letters = " ".join(chr(ord("a") + column) for column in range(len(rows[0])))
-    return "\n".join([*lines, " " * (width + 1) + letters])
-
-
 class Board(Rendering):
     """A board whose compact form is the mover's mark, the rows, and a question mark."""
 
     marks = "xo"
+    heading = "The board; a dot is empty:"
 
     def rows(self, state: pyspiel.State, player: int) -> list[str]:
         """Return the cells, one character each, row by row from the top."""
         return [row for row in state.observation_string(player).split("\n") if row]
 
     def compact(self, state: pyspiel.State, player: int) -> str:
-        return f"{self.marks[player]}:\n" + "\n".join(self.rows(state, player)) + "\n?"
+        return "\n".join([f"{self.marks[player]}:", *self.numbered(self.rows(state, player)), "?"])
+
+    def numbered(self, rows: list[str]) -> list[str]:
+        """Return the rows of the compact form, in which some games write ids into empty cells."""
+        return rows
+
+    def full(self, state: pyspiel.State, player: int) -> str:
+        return "\n".join([self.heading, *self.lines(self.rows(state, player))])
+
+    def lines(self, rows: list[str]) -> list[str]:
+        """Return the rows of the full form, here numbered from below (1), the columns' letters below them."""
+        width = len(str(len(rows)))
+        numbered = [f"{len(rows) - at:>{width}} {' '.join(row)}" for at, row in enumerate(rows)]
+        return [*numbered, " " * (width + 1) + letters(len(rows[0]))]
+
+
+def letters(num_columns: int) -> str:
+    return " ".join(chr(ord("a") + column) for column in range(num_columns))
 
 
 class TicTacToe(Board):
@@ -54,7 +59,7 @@ class TicTacToe(Board):
         )
 
     def full(self, state: pyspiel.State, player: int) -> str:
-        board = "\n".join(spaced(self.compact(state, player).upper().split("\n")[1:4]))
+        board = "\n".join(map(" ".join, self.compact(state, player).upper().split("\n")[1:4]))
         return f"The board; an empty cell shows the id of its action:\n{board}"
 
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
@@ -65,35 +70,27 @@ class ConnectFour(Board):
     """Connect four, in which the cell where a disc would land shows its action id: its column, from 0."""
 
     roles = ("X", "O")
+    heading = "The board from the top, under the columns' numbers; a dot is empty:"
+    rules = (
+        "Connect four on {rows} rows and {columns} columns, numbered from 0 on the left. X and O drop one "
+        "disc in turn into a column that is not full; it falls to the lowest empty cell. {x_in_row} own "
+        "discs in a line (across, down, or diagonal) win. A full board is a draw."
+    )
 
-    def __init__(self, game: pyspiel.Game) -> None:
-        super().__init__(game)
-        sizes = game.get_parameters()
-        self.num_columns = sizes["columns"]
-        self.rules = (
-            f"Connect four on {sizes['rows']} rows and {sizes['columns']} columns, numbered from 0 on the "
-            "left. X and O drop one disc in turn into a column that is not full; it falls to the lowest "
-            f"empty cell. {sizes['x_in_row']} own discs in a line (across, down, or diagonal) win. A full "
-            "board is a draw."
-        )
-
-    def compact(self, state: pyspiel.State, player: int) -> str:
-        rows = self.rows(state, player)
+    def numbered(self, rows: list[str]) -> list[str]:
         lines = []
-        for row, below in zip(rows, [*rows[1:], "#" * self.num_columns], strict=True):
+        for row, below in zip(rows, [*rows[1:], "#" * len(rows[0])], strict=True):
             landing = [mark == "." and under != "." for mark, under in zip(row, below, strict=True)]
             if any(landing) or row.strip("."):
-                lines.append("".join(self.cell(at, mark, lands=landing[at]) for at, mark in enumerate(row)))
-        return f"{self.marks[player]}:\n" + "\n".join(lines) + "\n?"
+                ids = map(str, range(len(row))) if len(row) <= 10 else row
+                cells = zip(row, landing, ids, strict=True)
+                lines.append("".join(column if lands else mark for mark, lands, column in cells))
+        return lines
 
-    def cell(self, column: int, mark: str, *, lands: bool) -> str:
-        return str(column) if lands and self.num_columns <= 10 else mark
-
-    def full(self, state: pyspiel.State, player: int) -> str:
-        width = len(str(self.num_columns - 1))
-        rows = [list(map(str, range(self.num_columns))), *map(list, self.rows(state, player))]
-        lines = [" ".join(cell.upper().rjust(width) for cell in row) for row in rows]
-        return "The board from the top, under the columns' numbers; a dot is empty:\n" + "\n".join(lines)
+    def lines(self, rows: list[str]) -> list[str]:
+        numbers = [str(column) for column in range(len(rows[0]))]
+        width = len(numbers[-1])
+        return [" ".join(cell.upper().rjust(width) for cell in row) for row in [numbers, *rows]]
 
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
         return f"drop {self.roles[player]} into column {action}"
@@ -103,41 +100,35 @@ class Hex(Board):
     """Hex with OpenSpiel's names of cells: a letter for the column, a number for the row from the top."""
 
     roles = ("x", "o")
-    _PLAIN = str.maketrans(
-        "yzXpqO", "xxxooo"
-    )  # string_rep=explicit also tells which edge a stone is linked to
+    rules = (
+        "Hex. The players place one stone in turn on an empty cell; stones never move. Each row of the board "
+        "is shifted half a cell to the right of the one above, so b2 touches b1, c1, a2, c2, a3, and b3. x "
+        "wins with a chain of touching stones from the top row to the bottom row, o with one from the left "
+        "column to the right column. There is no draw."
+    )
+    # string_rep=explicit also tells which edge a stone is linked to.
+    _PLAIN = str.maketrans("yzXpqO", "xxxooo")
 
     def __init__(self, game: pyspiel.Game) -> None:
         super().__init__(game)
-        sizes = game.get_parameters()
-        self.swap = sizes["swap"]
-        self.rules = (
-            "Hex. The players place one stone in turn on an empty cell; stones never move. Each row of "
-            "the board is shifted half a cell to the right of the one above, so b2 touches b1, c1, a2, "
-            "c2, a3, and b3. x wins with a chain of touching stones from the top row to the bottom row, o "
-            "with one from the left column to the right column. There is no draw."
-        )
-        if self.swap:
+        if self.sizes["swap"]:
             self.rules += " On the first move of o, to swap takes the stone of x over, mirrored."
 
     def rows(self, state: pyspiel.State, player: int) -> list[str]:
         rows = state.observation_string(player).translate(self._PLAIN).split("\n")
         return [row.replace(" ", "") for row in rows]
 
-    def compact(self, state: pyspiel.State, player: int) -> str:
-        rows = self.rows(state, player)
-        if len(rows) * len(rows[0]) <= 10:
-            ids = iter(range(10))
-            numbered = [[(str(next(ids)), mark) for mark in row] for row in rows]
-            rows = ["".join(empty if mark == "." else mark for empty, mark in row) for row in numbered]
-        return f"{self.marks[player]}:\n" + "\n".join(rows) + "\n?"
+    def numbered(self, rows: list[str]) -> list[str]:
+        if len(rows) * len(rows[0]) > 10:
+            return rows
+        ids = iter("0123456789")
+        cells = [zip(row, ids, strict=False) for row in rows]
+        return ["".join(empty if mark == "." else mark for mark, empty in row) for row in cells]
 
-    def full(self, state: pyspiel.State, player: int) -> str:
-        rows = spaced(self.rows(state, player))
+    def lines(self, rows: list[str]) -> list[str]:
         width = len(str(len(rows)))
-        letters = " ".join(chr(ord("a") + column) for column in range((len(rows[0]) + 1) // 2))
-        lines = [f"{at + 1:>{width + at}} {row}" for at, row in enumerate(rows)]
-        return "The board; a dot is empty:\n" + "\n".join([" " * width + " " + letters, *lines])
+        shifted = [f"{at + 1:>{width + at}} {' '.join(row)}" for at, row in enumerate(rows)]
+        return [" " * (width + 1) + letters(len(rows[0])), *shifted]
 
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
         name = state.action_to_string(player, action)
@@ -159,12 +150,10 @@ class Othello(Board):
         lines = state.observation_string(player).split("\n")[2:10]
         return [line[1:-1].replace(" ", "").replace("-", ".") for line in lines]
 
-    def full(self, state: pyspiel.State, player: int) -> str:
-        rows = self.rows(state, player)
-        lines = [f"{at + 1} {row}" for at, row in enumerate(spaced(rows))]
+    def lines(self, rows: list[str]) -> list[str]:
         discs = "".join(rows)
         counts = f"Discs: black (x) {discs.count('x')}, white (o) {discs.count('o')}."
-        return "\n".join(["The board; a dot is empty:", "  a b c d e f g h", *lines, counts])
+        return [f"  {letters(8)}", *(f"{at + 1} {' '.join(row)}" for at, row in enumerate(rows)), counts]
 
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
         name = state.action_to_string(player, action)
@@ -176,28 +165,20 @@ class Breakthrough(Board):
 
     roles = ("black", "white")
     marks = "bw"
-
-    def __init__(self, game: pyspiel.Game) -> None:
-        super().__init__(game)
-        sizes = game.get_parameters()
-        self.rules = (
-            f"Breakthrough on {sizes['rows']} rows and {sizes['columns']} columns. Black (b) starts at the "
-            "top and moves down, white (w) starts at the bottom and moves up; black begins. A piece goes "
-            "one row forward, straight or diagonally, to an empty cell; diagonally it may also capture. "
-            "Who reaches the far row or captures every piece of the other wins."
-        )
+    rules = (
+        "Breakthrough on {rows} rows and {columns} columns. Black (b) starts at the top and moves down, "
+        "white (w) starts at the bottom and moves up; black begins. A piece goes one row forward, straight "
+        "or diagonally, to an empty cell; diagonally it may also capture. Who reaches the far row or "
+        "captures every piece of the other wins."
+    )
 
     def rows(self, state: pyspiel.State, player: int) -> list[str]:
         return [row[1:] for row in super().rows(state, player)[:-1]]
 
-    def full(self, state: pyspiel.State, player: int) -> str:
-        return "The board; a dot is empty:\n" + lettered(self.rows(state, player))
-
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
         name = state.action_to_string(player, action)
-        start, end = (
-            f"{name[at]}{ord(name[at + 1]) - ord('0')}" for at in (0, 2)
-        )  # OpenSpiel's row 10 is ':'
+        # OpenSpiel's row 10 is ':'.
+        start, end = (f"{name[at]}{ord(name[at + 1]) - ord('0')}" for at in (0, 2))
         return f"capture from {start} to {end}" if name.endswith("*") else f"move from {start} to {end}"
 
 
@@ -215,9 +196,6 @@ class Clobber(Board):
     def rows(self, state: pyspiel.State, player: int) -> list[str]:
         return re.findall(r"^[ \d]*([ox.]+)$", state.observation_string(player), re.MULTILINE)
 
-    def full(self, state: pyspiel.State, player: int) -> str:
-        return "The board; a dot is empty:\n" + lettered(self.rows(state, player))
-
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
         start, end = re.findall(r"[^\d]\d+", state.action_to_string(player, action))
         return f"capture from {start} to {end}"
@@ -228,63 +206,52 @@ class DotsAndBoxes(Board):
 
     roles = ("A", "B")
     marks = "AB"
+    rules = (
+        "Dots and boxes with {num_rows} rows and {num_cols} columns of boxes. A and B draw one line in turn "
+        "between two neighbouring dots; A begins. Who draws the fourth side of a box owns it and must draw "
+        "again. When all lines are drawn, the player with more boxes wins."
+    )
 
     def __init__(self, game: pyspiel.Game) -> None:
         super().__init__(game)
-        sizes = game.get_parameters()
-        self.num_rows, self.num_columns = sizes["num_rows"], sizes["num_cols"]
+        self.num_rows, self.num_columns = self.sizes["num_rows"], self.sizes["num_cols"]
         self.num_across = (self.num_rows + 1) * self.num_columns
-        self.rules = (
-            f"Dots and boxes with {self.num_rows} rows and {self.num_columns} columns of boxes. A and B "
-            "draw one line in turn between two neighbouring dots; A begins. Who draws the fourth side of "
-            "a box owns it and must draw again. When all lines are drawn, the player with more boxes wins."
-        )
+        self.last_id = self.num_across + self.num_rows * (self.num_columns + 1) - 1
 
     def cells(self, state: pyspiel.State, player: int) -> list[list[str]]:
         """Return a grid of dots, lines and boxes: '+', '-', '|', an owner, ' ', or an undrawn line's id."""
-        lines = state.observation_string(player).split("\n")
-        grid = []
-        for at in range(2 * self.num_rows + 1):
-            row = []
-            for column in range(2 * self.num_columns + 1):
-                sign = lines[at][2 * column]  # OpenSpiel draws four characters a box
-                if at % 2 == column % 2:
-                    row.append("+" if at % 2 == 0 else {"1": "A", "2": "B"}.get(sign, " "))
-                else:
-                    row.append(
-                        {"─": "-", "│": "|"}.get(
-                            sign, str(self.line(at // 2, column // 2, across=at % 2 == 0))
-                        )
-                    )
-            grid.append(row)
-        return grid
+        # OpenSpiel draws four characters a box.
+        signs = [line[::2] for line in state.observation_string(player).split("\n")]
+        return [
+            [self.cell(signs[at][column], at, column) for column in range(2 * self.num_columns + 1)]
+            for at in range(2 * self.num_rows + 1)
+        ]
 
-    def line(self, row: int, column: int, *, across: bool) -> int:
-        return (
-            row * self.num_columns + column
-            if across
-            else self.num_across + row * (self.num_columns + 1) + column
-        )
+    def cell(self, sign: str, at: int, column: int) -> str:
+        if at % 2 == column % 2:
+            return "+" if at % 2 == 0 else {"1": "A", "2": "B"}.get(sign, " ")
+        if at % 2 == 0:
+            return "-" if sign == "─" else str(at // 2 * self.num_columns + column // 2)
+        return "|" if sign == "│" else str(self.num_across + at // 2 * (self.num_columns + 1) + column // 2)
 
     def compact(self, state: pyspiel.State, player: int) -> str:
-        grid = self.cells(state, player)
-        rows = ["".join(cell if len(cell) == 1 else "." for cell in row) for row in grid]
-        if self.num_across + self.num_rows * (self.num_columns + 1) > 10:
-            rows = [re.sub(r"\d", ".", row) for row in rows]
-        return f"{self.marks[player]}:\n" + "\n".join(rows) + "\n?"
+        hides_ids = self.last_id > 9
+        rows = [
+            "".join("." if hides_ids and cell.isdigit() else cell for cell in row)
+            for row in self.cells(state, player)
+        ]
+        return "\n".join([f"{self.marks[player]}:", *rows, "?"])
 
     def full(self, state: pyspiel.State, player: int) -> str:
         grid = self.cells(state, player)
         # Dots, and the upright lines below them, are as wide as the longest id; lines across are wider.
-        width = len(str(self.num_across + self.num_rows * (self.num_columns + 1) - 1))
+        width = len(str(self.last_id))
         lines = []
         for row in grid:
-            widths = [width if column % 2 == 0 else width + 2 for column in range(len(row))]
-            drawn = [
-                cell * size if cell == "-" else cell.center(size)
-                for cell, size in zip(row, widths, strict=True)
-            ]
-            lines.append(re.sub(r"\+ (?=-)", "+-", "".join(drawn).rstrip()))
+            sizes = [width + 2 * (column % 2) for column in range(len(row))]
+            padded = zip(row, sizes, strict=True)
+            cells = [cell * size if cell == "-" else cell.center(size) for cell, size in padded]
+            lines.append(re.sub(r"\+ (?=-)", "+-", "".join(cells).rstrip()))
         boxes = "".join(cell for row in grid[1::2] for cell in row[1::2])
         return (
             "The board: + is a dot, - and | are drawn lines, a number is the id of a line not drawn yet, "
@@ -308,20 +275,20 @@ class Nim(Rendering):
     """Nim, whose observation is "(0): 1 3 5 7": the mover and the piles."""
 
     roles = ("first player", "second player")
+    rules = (
+        "Nim. The players take objects in turn: any number from one pile, at least one. The player who takes "
+        "the last object of all "
+    )
 
     def __init__(self, game: pyspiel.Game) -> None:
         super().__init__(game)
-        end = "loses" if game.get_parameters()["is_misere"] else "wins"
-        self.rules = (
-            "Nim. The players take objects in turn: any number from one pile, at least one. The player "
-            f"who takes the last object of all {end}."
-        )
+        self.rules += "loses." if self.sizes["is_misere"] else "wins."
 
     def piles(self, state: pyspiel.State, player: int) -> list[str]:
         return str(state.observation_string(player).partition(": ")[2]).split()
 
     def compact(self, state: pyspiel.State, player: int) -> str:
-        return f"P{player} " + " ".join(self.piles(state, player)) + "?"
+        return f"P{player} {' '.join(self.piles(state, player))}?"
 
     def full(self, state: pyspiel.State, player: int) -> str:
         piles = enumerate(self.piles(state, player))

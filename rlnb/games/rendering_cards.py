@@ -1,10 +1,11 @@
 """Texts of the games with cards and dice: Kuhn and Leduc poker, liar's dice, goofspiel."""
 
 import re
+from typing import Any
 
 import pyspiel
 
-from rlnb.games.rendering import Rendering
+from rlnb.games.rendering import Rendering, tell
 
 KUHN_CARDS = {"0": "J", "1": "Q", "2": "K"}
 CARD_NAMES = {"J": "Jack", "Q": "Queen", "K": "King"}
@@ -29,10 +30,9 @@ class KuhnPoker(Rendering):
     def full(self, state: pyspiel.State, player: int) -> str:
         known = state.information_state_string(player)
         told = [
-            ("You" if at % 2 == player else "your opponent") + (" passed" if move == "p" else " bet")
-            for at, move in enumerate(known[1:])
+            f"{tell(player, at)} {'passed' if move == 'p' else 'bet'}" for at, move in enumerate(known[1:])
         ]
-        moves = ", ".join(told) or "Nobody has moved yet"
+        moves = ", ".join(told) or "nobody has moved yet"
         return f"Your card: {CARD_NAMES[KUHN_CARDS[known[0]]]}. {moves[0].upper()}{moves[1:]}."
 
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
@@ -60,10 +60,8 @@ class LeducPoker(Rendering):
 
     def __init__(self, game: pyspiel.Game) -> None:
         super().__init__(game)
-        if game.get_parameters()["starting_player"] == 1:
+        if self.sizes["starting_player"] == 1:
             self.roles = ("second player", "first player")
-        self.one_suit = bool(game.get_parameters()["suit_isomorphism"])
-        self.starting_player = int(game.get_parameters()["starting_player"])
 
     def known(self, state: pyspiel.State, player: int) -> re.Match[str]:
         """Return groups 1 to 8: own card, round, pot, both players' money, public card, both rounds."""
@@ -74,7 +72,9 @@ class LeducPoker(Rendering):
 
     def card(self, card_id: str) -> str:
         """Return 'Ka': rank and suit, or the rank alone with suit_isomorphism."""
-        return "JQK"[int(card_id)] if self.one_suit else "JQK"[int(card_id) // 2] + "ab"[int(card_id) % 2]
+        if self.sizes["suit_isomorphism"]:
+            return "JQK"[int(card_id)]
+        return "JQK"[int(card_id) // 2] + "ab"[int(card_id) % 2]
 
     def compact(self, state: pyspiel.State, player: int) -> str:
         known = self.known(state, player)
@@ -104,10 +104,9 @@ class LeducPoker(Rendering):
         """Return 'you called, your opponent raised.'"""
         told, raised = [], False
         for at, move in enumerate(moves.split()):
-            who = "you" if (at + self.starting_player) % 2 == player else "your opponent"
             verb = {"0": "folded", "1": "called" if raised else "checked", "2": "raised"}[move]
             raised = raised or move == "2"
-            told.append(f"{who} {verb}")
+            told.append(f"{tell(player, at + self.sizes['starting_player'])} {verb}")
         return (", ".join(told) or "nobody has moved yet") + "."
 
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
@@ -121,32 +120,30 @@ class LiarsDice(Rendering):
     """Liar's dice, whose information state is the own dice and all bids, quantity first: "4 1-5 2-3"."""
 
     roles = ("first player", "second player")
+    rules = (
+        "Liar's dice. Each player rolls {dice} with {dice_sides} sides and hides the result. A bid says that "
+        "at least so many of all dice show a face; a {dice_sides} counts as every face. Each bid must be "
+        "higher than the last: {higher}. Instead of bidding a player may call the other a liar: if the last "
+        "bid is true, its bidder wins, otherwise the caller."
+    )
 
-    def __init__(self, game: pyspiel.Game) -> None:
-        super().__init__(game)
-        sizes = game.get_parameters()
-        self.sides = sizes["dice_sides"]
-        dice = "one die" if sizes["numdice"] == 1 else f"{sizes['numdice']} dice"
-        higher = "more dice, or as many with a higher face"
-        if sizes["bidding_rule"] == "reset-quantity":
-            higher = "a higher face, or the same face with more dice"
-        self.rules = (
-            f"Liar's dice. Each player rolls {dice} with {self.sides} sides and hides the result. A bid "
-            f"says that at least so many of all dice show a face; a {self.sides} counts as every face. "
-            f"Each bid must be higher than the last: {higher}. Instead of bidding a player may call the "
-            "other a liar: if the last bid is true, its bidder wins, otherwise the caller."
-        )
+    def parameters(self, game: pyspiel.Game) -> dict[str, Any]:
+        sizes = super().parameters(game)
+        resets = sizes["bidding_rule"] == "reset-quantity"
+        return sizes | {
+            "dice": "one die" if sizes["numdice"] == 1 else f"{sizes['numdice']} dice",
+            "higher": "a higher face, or the same face with more dice"
+            if resets
+            else "more dice, or as many with a higher face",
+        }
 
     def compact(self, state: pyspiel.State, player: int) -> str:
         return f"P{player} {state.information_state_string(player)}?"
 
     def full(self, state: pyspiel.State, player: int) -> str:
         dice, *bids = state.information_state_string(player).split()
-        shown = ", ".join(dice) if self.sides < 10 else dice
-        told = [
-            ("you" if at % 2 == player else "your opponent") + f" bid {self.bid(bid)}"
-            for at, bid in enumerate(bids)
-        ]
+        shown = ", ".join(dice) if self.sizes["dice_sides"] < 10 else dice
+        told = [f"{tell(player, at)} bid {self.bid(bid)}" for at, bid in enumerate(bids)]
         return f"Your dice: {shown}.\nBids so far: {'; '.join(told) or 'none'}."
 
     def bid(self, bid: str) -> str:
@@ -165,27 +162,23 @@ class Goofspiel(Rendering):
     """
 
     roles = ("player 0", "player 1")
+    rules = (
+        "Goofspiel. Each player holds the cards 1 to {num_cards}. The prizes 1 to {num_cards} come up one a "
+        "round, {order}. Both bid one card for the prize at the same time, without seeing the other's; each "
+        "card can be bid once. The higher bid takes the prize's points; equal bids take nothing. {shown} "
+        "{end} the player with more points wins."
+    )
 
-    def __init__(self, game: pyspiel.Game) -> None:
-        super().__init__(game)
-        sizes = game.get_parameters().get("game", game.get_parameters())
-        self.num_cards = sizes["num_cards"]
-        order = {"random": "in random order", "ascending": "from 1 upwards"}.get(
-            sizes["points_order"], f"from {self.num_cards} downwards"
-        )
-        short = 0 < sizes["num_turns"] < self.num_cards
-        end = f"After {sizes['num_turns']} rounds" if short else "At the end"
-        shown = (
-            "Only the winner of a round is told, not the bids."
-            if sizes["imp_info"]
-            else "Then both cards are shown."
-        )
-        self.rules = (
-            f"Goofspiel. Each player holds the cards 1 to {self.num_cards}. The prizes 1 to "
-            f"{self.num_cards} come up one a round, {order}. Both bid one card for the prize at the same "
-            "time, without seeing the other's; each card can be bid once. The higher bid takes the "
-            f"prize's points; equal bids take nothing. {shown} {end} the player with more points wins."
-        )
+    def parameters(self, game: pyspiel.Game) -> dict[str, Any]:
+        sizes = super().parameters(game)
+        orders = {"random": "in random order", "ascending": "from 1 upwards"}
+        is_short = 0 < sizes["num_turns"] < sizes["num_cards"]
+        secret, open_bids = "Only the winner of a round is told, not the bids.", "Then both cards are shown."
+        return sizes | {
+            "order": orders.get(sizes["points_order"], f"from {sizes['num_cards']} downwards"),
+            "end": f"After {sizes['num_turns']} rounds" if is_short else "At the end",
+            "shown": secret if sizes["imp_info"] else open_bids,
+        }
 
     def known(self, state: pyspiel.State, player: int) -> dict[str, list[str]]:
         """Return the information state by lines: {'Points': ['0', '4'], 'P0 hand': ['1', '3']}."""
@@ -204,7 +197,7 @@ class Goofspiel(Rendering):
 
     def compact(self, state: pyspiel.State, player: int) -> str:
         known = self.known(state, player)
-        between = "" if self.num_cards <= 9 else ","
+        between = "" if self.sizes["num_cards"] <= 9 else ","
         hands = [
             between.join(known[hand]) for hand in (f"P{player} hand", f"P{1 - player} hand") if hand in known
         ]

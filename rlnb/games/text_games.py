@@ -14,37 +14,29 @@ from typing import Literal
 import pyspiel
 
 from rlnb.errors import ParamsError
+from rlnb.games import rendering_boards as boards
+from rlnb.games import rendering_cards as cards
 from rlnb.games.answers import ParsedAnswer, parse_answer, shortened
 from rlnb.games.rendering import Rendering, hides
-from rlnb.games.rendering_boards import (
-    Breakthrough,
-    Clobber,
-    ConnectFour,
-    DotsAndBoxes,
-    Hex,
-    Nim,
-    Othello,
-    TicTacToe,
-)
-from rlnb.games.rendering_cards import Goofspiel, KuhnPoker, LeducPoker, LiarsDice
 
 Style = Literal["full", "compact"]
 TRY_SECONDS = 60
 
-# The games with texts of their own; every other game gets OpenSpiel's strings.
+# The games with texts of their own; every other game gets OpenSpiel's strings. To word another one, write its
+# class in rendering_boards.py (boards) or rendering_cards.py (cards, dice, bids) and enter it here.
 WORDED: dict[str, type[Rendering]] = {
-    "breakthrough": Breakthrough,
-    "clobber": Clobber,
-    "connect_four": ConnectFour,
-    "dots_and_boxes": DotsAndBoxes,
-    "goofspiel": Goofspiel,
-    "hex": Hex,
-    "kuhn_poker": KuhnPoker,
-    "leduc_poker": LeducPoker,
-    "liars_dice": LiarsDice,
-    "nim": Nim,
-    "othello": Othello,
-    "tic_tac_toe": TicTacToe,
+    "breakthrough": boards.Breakthrough,
+    "clobber": boards.Clobber,
+    "connect_four": boards.ConnectFour,
+    "dots_and_boxes": boards.DotsAndBoxes,
+    "goofspiel": cards.Goofspiel,
+    "hex": boards.Hex,
+    "kuhn_poker": cards.KuhnPoker,
+    "leduc_poker": cards.LeducPoker,
+    "liars_dice": cards.LiarsDice,
+    "nim": boards.Nim,
+    "othello": boards.Othello,
+    "tic_tac_toe": boards.TicTacToe,
 }
 
 
