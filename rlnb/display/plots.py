@@ -96,7 +96,7 @@ def draw_training(
     left.set_title(titles[0])
     put_legend(left, 2)
     draw_shares(right, rows, shares)
-    right.set(xlim=(0, max_steps), title=titles[1])
+    right.set(xlim=(0, max(max_steps, 1)), title=titles[1])
     right.grid(visible=False)
     return figure
 

@@ -1,22 +1,31 @@
 """Tables, plots, the live figure and the progress bar, by their text and artists."""
 
+import itertools
 import json
 
 import pandas
 import pytest
 
 from rlnb.display import plots, progress
-from rlnb.display.plots import LiveFigure, draw_comparison, draw_shares, running_mean, series, spread
-from rlnb.display.progress import format_bar, format_duration, progress_bar
+from rlnb.display.plots import (
+    LiveFigure,
+    draw_comparison,
+    draw_intervals,
+    draw_training,
+    running_mean,
+    series,
+    spread,
+)
+from rlnb.display.progress import format_duration, progress_bar
 from rlnb.display.tables import (
     Table,
+    as_code,
+    as_percent,
+    as_text,
     fold,
-    format_number,
-    format_percent,
     show_comparison,
     show_facts,
     show_samples,
-    visible_text,
 )
 from rlnb.results import Comparison
 from rlnb.run.directory import PROGRESS
@@ -59,14 +68,12 @@ def test_a_long_table_is_folded_under_its_summary():
     assert repr(folded).startswith("All <24> rows\n") and "seed  1" in repr(folded)
 
 
-def test_numbers_have_three_decimals_their_interval_or_a_dash():
-    assert format_number(Estimate(0.25, -0.5, 1.0), signed=True) == "+0.250 (-0.500 to +1.000)"
-    assert [format_number(value) for value in (0.5, None, float("nan"))] == ["0.500", "–", "–"]
-    assert [format_percent(value) for value in (0.125, None, float("nan"))] == ["12.5%", "–", "–"]
-
-
-def test_text_that_could_change_the_page_is_written_out():
-    assert visible_text("a\tb\n\x1b[0m\u202e") == "a\tb\n\\x1b[0m\\u202e"
+def test_cells_have_three_decimals_their_interval_or_a_dash_and_cannot_change_the_page():
+    assert as_text(Estimate(0.25, -0.5, 1.0), signed=True) == "+0.250 (-0.500 to +1.000)"
+    assert [as_text(value) for value in (0.5, None, float("nan"), 3)] == ["0.500", "–", "–", "3"]
+    assert [as_percent(value) for value in (0.125, None, float("nan"))] == ["12.5%", "–", "–"]
+    assert as_text("a\tb\n\x1b[0m\u202e") == "a\tb\n\\x1b[0m\\u202e"
+    assert [as_code("x" * 7, longest=5), as_code(""), as_code(None)] == ["xxxxx …\n", "", "(no code)\n"]
 
 
 def test_a_comparison_is_a_table_with_intervals_and_a_picture_without_the_sums():
@@ -74,11 +81,11 @@ def test_a_comparison_is_a_table_with_intervals_and_a_picture_without_the_sums()
     assert table.rows[0] == ["pass rate", "all", "4", "0.250", "0.500", "+0.250 (-0.250 to +0.750)"]
     assert show_comparison([]).caption == "Nothing was measured both before and after."
     left, right = draw_comparison(COMPARISON).axes
-    assert [label.get_text() for label in left.get_yticklabels()] == ["pass rate, new", "pass rate, known"]
+    assert [label.get_text() for label in left.get_yticklabels()] == ["pass rate, known", "pass rate, new"]
     points = {line.get_label(): line.get_xdata().tolist() for line in left.lines}
-    assert (points["before"], points["after"]) == ([0.0, 0.5], [0.5, 0.5])
-    (segments,) = right.containers[0].lines[2]
-    assert [segment[:, 0].tolist() for segment in segments.get_segments()] == [[0.0, 1.0], [0.0, 0.0]]
+    assert (points["before"], points["after"]) == ([0.5, 0.0], [0.5, 0.5])
+    segments = right.collections[0].get_segments()
+    assert [segment[:, 0].tolist() for segment in segments] == [[0.0, 0.0], [0.0, 1.0]]
     assert draw_comparison([]).axes
 
 
@@ -102,13 +109,39 @@ def test_measures_are_read_where_they_were_taken():
     assert spread("abcdefg", 3) == ["a", "d", "g"] and spread("ab", 3) == ["a", "b"]
 
 
-def test_shares_are_stacked_without_those_that_never_occur():
-    _, axes = plots.plt.subplots()
-    rows = [{"step": 0, "heldout": 1.0}, {"step": 1, "ok": 0.75, "bad": 0.25, "never": 0.0}]
-    measures = {"ok": ("right", "green"), "bad": ("wrong", "red"), "never": ("never", "blue")}
-    draw_shares(axes, rows, measures, max_steps=4, title="Shares")
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["right", "wrong"]
-    assert axes.get_xlim() == (0, 4)
+def test_estimates_of_a_label_are_points_of_one_line_with_their_intervals():
+    share = Estimate(0.5, 0.6, 0.7)  # an interval need not hold its value
+    figure, labels = draw_intervals({"before": {"a\x1b": share}, "after": {"a\x1b": share, "b": share}})
+    (axes,) = figure.axes
+    assert labels == ["a\x1b", "b"] and [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
+    assert {line.get_label(): len(line.get_xdata()) for line in axes.lines} == {"before": 1, "after": 2}
+    assert axes.collections[1].get_segments()[0][:, 0].tolist() == [0.6, 0.7]
+    heights = [line.get_ydata()[0] for line in axes.lines]
+    assert -0.5 < heights[0] < heights[1] < 0.5
+
+
+def test_training_has_trends_hollow_points_and_shares_without_those_that_never_occur():
+    rows = [{"step": 0, "late": 1.0, "good": None}, {"step": 1, "ok": 0.75, "bad": 0.25, "never": 0.0}]
+    rows += [{"step": 2, "ok": 1.0, "good": 0.5}, {"step": 3, "ok": 1.0, "good": 1.0}]
+    shares = {"ok": ("right", "green"), "bad": ("wrong", "red"), "never": ("never", "blue")}
+    points = {"late": ("held out", "blue", "s"), "unmeasured": ("nothing", "blue", "o")}
+    trends = {"good": ("score", "red")}
+    figure = draw_training(rows, trends, points, shares, max_steps=4, titles=("Left", "Right"))
+    left, right = figure.axes
+    lines = {line.get_label(): line for line in left.lines if not line.get_label().startswith("_")}
+    assert lines["score"].get_xydata().tolist() == [[2, 0.5], [3, 0.75]]
+    assert left.lines[0].get_xydata().tolist() == [[2, 0.5], [3, 1.0]]
+    assert lines["held out"].get_xydata().tolist() == [[0, 1]] and "nothing" not in lines
+    assert (lines["held out"].get_fillstyle(), lines["held out"].get_linestyle()) == ("none", "None")
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["right", "wrong"]
+    tops = [layer.get_paths()[0].vertices for layer in right.collections]
+    assert [max(y for x, y in layer if x == 1) for layer in tops] == [0.75, 1.0]
+    assert (right.get_xlim(), plots.plt.get_fignums()) == ((0, 4), [])
+    figure.draw_without_rendering()
+    boxes = [axes.get_legend().get_window_extent() for axes in figure.axes]
+    boxes += [axes.get_tightbbox(for_layout_only=True, bbox_extra_artists=[]) for axes in figure.axes]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    assert draw_training([], trends, points, shares, max_steps=0, titles=("", "")).axes
 
 
 def test_the_live_figure_updates_one_bar_and_one_picture(tmp_path, monkeypatch):
@@ -117,15 +150,15 @@ def test_the_live_figure_updates_one_bar_and_one_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(plots, "display", picture)
     drawn = []
 
-    def draw(rows, *, max_steps):
-        drawn.append((len(rows), max_steps))
-        return plots.plt.figure()
+    def draw(rows, *, max_steps, title):
+        drawn.append((len(rows), max_steps, title))
+        return plots.make_panels(size=(2, 2))[0]
 
-    live = LiveFigure(tmp_path, draw)
+    live = LiveFigure(tmp_path, draw, title="seed 1")
     live.update(0, 2)
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 0.5}) + "\n")
     live.update(2, 2)
-    assert drawn == [(0, 2), (1, 2)]
+    assert drawn == [(0, 2, "seed 1"), (1, 2, "seed 1")]
     assert [options.get("display_id") for _, options in picture.shown] == [True, None]
     assert bar.shown[-1][0]["text/plain"] == "training step 2/2"
     assert bar.shown[-1][1]["metadata"] == {PROGRESS: {"label": "training step", "done": 2, "total": 2}}
@@ -141,7 +174,6 @@ def test_the_bar_tells_the_time_left_from_the_calls_of_this_process(monkeypatch)
     texts = [bundle["text/plain"] for bundle, _ in screen.shown]
     assert texts == ["games 0/1", "games 20/40", "games 30/40, 20 s left", "games 40/40"]
     assert "<progress value='30' max='40'" in screen.shown[2][0]["text/html"]
-    assert format_bar("games", 1, 2)["text/plain"] == "games 1/2"
 
 
 @pytest.mark.parametrize(

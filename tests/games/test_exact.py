@@ -16,7 +16,6 @@ from rlnb.games.exact import (
     kuhn_family,
     legal_probabilities,
     measure_rows,
-    measure_tictactoe,
     nash_conv,
     positions,
     probabilities_by_state,
@@ -87,14 +86,15 @@ def test_every_member_of_kuhns_family_has_nash_conv_0_and_is_its_own_nearest(alp
     assert situations == [
         (0, "Jack", "to open"), (0, "Queen", "passed, then the other bet"), (1, "King", "the other passed")
     ]  # fmt: skip
-    assert [row.difference for row in family.rows] == pytest.approx([0] * 12, abs=1e-12)
+    assert [row.learned - row.equilibrium for row in family.rows] == pytest.approx([0] * 12, abs=1e-12)
 
 
 def test_a_policy_outside_the_family_is_compared_with_its_nearest_member():
     family = kuhn_family(uniform)
     assert family.alpha == pytest.approx(1 / 3)  # a Jack is opened half the time, at most a third is sound
-    assert family.rows[0].difference == pytest.approx(1 / 6)
-    assert family.rows[1].difference == 0.5  # a Queen should never be opened
+    first, second = family.rows[:2]
+    assert (first.learned, first.equilibrium) == pytest.approx((1 / 2, 1 / 3))
+    assert (second.learned, second.equilibrium) == (0.5, 0)  # a Queen should never be opened
 
 
 def test_a_game_turned_sequential_can_be_measured():
@@ -141,7 +141,7 @@ def test_the_solved_table_agrees_with_openspiels_search():
 
 
 def test_uniform_play_has_the_known_figures():
-    result = measure_tictactoe(uniform, greedy=False)
+    result = measure_rows(probabilities_by_state(uniform), greedy=False)
     first, second = result.seats
     assert (first.loss, second.loss) == pytest.approx((0.7775, 0.9678), abs=1e-4)
     assert (first.win, second.win) == (0, 0)
@@ -154,7 +154,7 @@ def test_uniform_play_has_the_known_figures():
 
 
 def test_perfect_play_loses_nothing_and_cannot_be_beaten():
-    result = measure_tictactoe(perfect, greedy=False)
+    result = measure_rows(probabilities_by_state(perfect), greedy=False)
     for seat in result.seats:
         assert (seat.win, seat.loss, seat.blunder_rate) == (0, 0, 0)
         assert seat.draw == pytest.approx(1)
@@ -175,7 +175,7 @@ def test_a_best_responder_gets_what_plain_recursion_finds():
         after = [best_response(board_cells(state.child(a)), responder) for a in state.legal_actions()]
         return max(after) if state.current_player() == responder else float(answers[board] @ after)
 
-    result = measure_tictactoe(by_cell, greedy=False)
+    result = measure_rows(probabilities_by_state(by_cell), greedy=False)
     left_to_x, left_to_o = -best_response("." * 9, 1), -best_response("." * 9, 0)
     assert [seat.best_response_value for seat in result.seats] == pytest.approx([left_to_x, left_to_o])
     assert result.nash_conv == pytest.approx(-left_to_x - left_to_o)
@@ -202,7 +202,7 @@ def test_the_blunder_rate_is_the_share_of_decisions_that_lower_the_value(seat):
 
     known = values()
     blunders, decisions = expected(pyspiel.load_game("tic_tac_toe").new_initial_state(), 1.0)
-    result = measure_tictactoe(by_cell, greedy=False).seats[seat]
+    result = measure_rows(probabilities_by_state(by_cell), greedy=False).seats[seat]
     assert result.blunder_rate == pytest.approx(blunders / decisions)
 
 

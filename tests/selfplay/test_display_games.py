@@ -8,12 +8,12 @@ import pytest
 from nbclient import NotebookClient
 from tiny_actor import make_encoder, tiny_actor
 
-from rlnb.display.replay import Bar, likeliest
+from rlnb.display.replay import draw_replay, likeliest
 from rlnb.games.opponents import load_opponent
 from rlnb.games.text_games import load_game
 from rlnb.selfplay.acting import ConstrainedPlayer, FreePlayer
-from rlnb.selfplay.display_games import draw_played_game, make_frames, replay_game, show_moves
-from rlnb.selfplay.display_person import PlayAgainst, bars_html
+from rlnb.selfplay.display_games import make_frames, replay_game, show_moves
+from rlnb.selfplay.display_person import PlayAgainst
 from rlnb.selfplay.rollouts import GameRules, paired_episodes, play_games, self_play_episodes
 
 GAMES = ("tic_tac_toe", "connect_four", "kuhn_poker", "leduc_poker", "liars_dice", "goofspiel(num_cards=4)",
@@ -60,7 +60,7 @@ def test_a_replay_marks_every_move_and_ends_where_the_game_ended(name, play):
     assert state.is_terminal()
     assert [frame.chosen.words for frame in frames[:-1]] == words
     assert make_frames(json.loads(json.dumps(played.as_record())), game) == frames
-    figure = draw_played_game(played, game, title="A game")
+    figure = draw_replay(replay_game(played, game))
     panels = [axes for axes in figure.axes if axes.texts or axes.get_title()]
     assert len(panels) == min({"tic_tac_toe": 10}.get(name, 6), len(played.moves) + 1)
     texts = " ".join(text.get_text() for axes in panels for text in axes.texts)
@@ -146,41 +146,40 @@ def test_the_widget_gets_the_grid_with_its_probabilities_and_the_answers(play):
 def test_the_person_plays_a_whole_game_by_clicks(player):
     game = compact("tic_tac_toe")
     play = PlayAgainst(game, player, seed=3)
-    assert all(not button.disabled for button in play.buttons.values())
+    assert sorted(play.buttons) == list(range(9))
     play.buttons[4].click()
-    assert (play.buttons[4].description, play.buttons[4].disabled) == ("X", True)
-    assert len(play.moves) == 2 and play.status.value == "<b>Your move.</b>"
-    answer = play.moves[1]["action"]
-    assert play.buttons[answer].description == "O"
+    assert play.record["moves"][0]["action"] == 4 and len(play.record["moves"]) == 2
+    assert play.status.value == "Your move."
+    (board,) = play.choices.children
+    marks = {at: cell.description for at, cell in enumerate(board.children) if cell.description != " "}
+    assert marks == {4: "X", play.record["moves"][1]["action"]: "O"}
+    assert {at for at, cell in enumerate(board.children) if cell.disabled} == set(marks)
     shares = player.probabilities(["o:\n012\n3x5\n678\n?"], [(0, 1, 2, 3, 5, 6, 7, 8)])[0]
-    assert f"{max(shares):.1%}" in play.model_moves.value
-    assert play.model_moves.value.count("%</td>") == 8
-    play.buttons[4].click()  # taken: nothing happens
-    assert len(play.moves) == 2
+    assert f"{max(shares):.1%}" in play.model_moves.value and play.model_moves.value.count("%</td>") == 8
     while not play.is_over:
-        shown = [button for button in play.buttons.values() if not button.disabled]
-        shown[0].click()
-        num_moves = len(play.moves)
-        shown[-1].click()  # one that waited while the model moved: it meant the position before
-        assert len(play.moves) == num_moves
-    assert all(button.disabled for button in play.buttons.values())
+        first, *_, last = play.buttons.values()
+        first.click()
+        num_moves = len(play.record["moves"])
+        last.click()  # one that waited while the model moved: it meant the position before
+        assert len(play.record["moves"]) == num_moves
+    assert not play.buttons
     first, second = play.state.returns()
-    assert play.status.value.startswith("<b>" + {0: "A draw", 1: "You won", -1: "You lost"}[int(first)])
-    assert make_frames(play.record, game)[-1].num_moves == len(play.moves) and first == -second
+    assert play.status.value.startswith({0: "A draw", 1: "You won", -1: "You lost"}[int(first)])
+    assert make_frames(play.record, game)[-1].num_moves == num_moves and first == -second
     with pytest.raises(ValueError, match="^the game is over; start a new one$"):
         play.choose(0)
 
 
 def test_a_new_game_starts_empty_and_in_the_chosen_seat(player):
     play = PlayAgainst(compact("connect_four"), player, seed=3)
-    old = play.buttons[3]
-    old.click()
-    old.click()  # a second click that waited does not play in the next position
-    assert sum(move["seat"] == 0 for move in play.moves) == 1
+    board = play.choices.children[0].children
+    assert board[35 + 3] is play.buttons[3]  # a disc falls to the lowest row
+    play.buttons[3].click()
+    assert play.choices.children[0].children[35 + 3].description == "X"
     play.new_game.click()
-    assert (play.moves, play.num_games) == ([], 2)
+    assert (play.record["moves"], play.num_games) == ([], 2)
     play.seat_choice.value = 1
-    assert [move["seat"] for move in play.moves] == [0]  # the model began
+    assert [move["seat"] for move in play.record["moves"]] == [0]  # the model began
     assert play.record["players"] == ["model", "person"]
 
 
@@ -208,10 +207,12 @@ def test_the_persons_view_and_the_models_bars_do_not_tell_the_models_card(style,
         while not play.is_over:
             play.buttons[0].click()
         assert ("Jack", "Queen", "King")[other] in play.view.value  # at the end both cards are shown
-        assert play.model_moves.value.count("which the model chose") == len(play.turns) > 0
+        assert play.model_moves.value.count("<td style='text-align:left;vertical-align:top'>played<") == len(
+            play.record["turns"]
+        )
     start, end = "<pre style='margin:0'>Your card: Queen. ", ".</pre>"
     assert views == {
-        at: {(f"{start}Your opponent {did}{end}", "<b>Your move.</b>", "")}
+        at: {(f"{start}Your opponent {did}{end}", "Your move.", "")}
         for at, did in ((0, "passed"), (1, "bet"))
     }
 
@@ -223,13 +224,8 @@ def test_a_model_that_answers_nonsense_forfeits_against_the_person(actor, player
 
     babbler = Babbler(actor, make_encoder(actor), temperature=1.0, max_new_tokens=4)
     play = PlayAgainst(load_game("tic_tac_toe"), babbler, seed=1, seat=1)
-    assert play.status.value == "<b>You won: O wins: X forfeits.</b>"
+    assert play.status.value == "You won: O wins: X forfeits."
     assert play.record["returns"] == [-1.0, 1.0]
-
-
-def test_bars_escape_the_words_of_a_game():
-    bar = Bar("<script>", 0.25, True)
-    assert "<b>&lt;script&gt;</b>" in bars_html([bar]) and "25.0%" in bars_html([bar])
 
 
 NOTEBOOK = """

@@ -8,7 +8,7 @@ import numpy as np
 import pyspiel
 import pytest
 
-from rlnb.games.exact import kuhn_family, measure_tictactoe, nash_conv
+from rlnb.games.exact import kuhn_family, measure_rows, nash_conv, probabilities_by_state
 from rlnb.games.text_games import load_game
 from rlnb.selfplay.arena import Match
 from rlnb.selfplay.display import (
@@ -124,13 +124,13 @@ def test_the_live_figure_reads_the_runs_metrics(tmp_path, monkeypatch):
     monkeypatch.setattr("rlnb.display.progress.display", lambda bundle, **_: None)
     lines_of_file = "".join(json.dumps(row) + "\n" for row in tictactoe_rows())
     (tmp_path / "metrics.jsonl").write_text(lines_of_file)
-    live = LiveSelfPlay(tmp_path, "tiny on tic-tac-toe")
+    live = LiveSelfPlay(tmp_path, title="tiny on tic-tac-toe")
     live.update(4, 10)
     assert panels(shown[0])[0] == LOSSES and shown[0].get_suptitle() == "tiny on tic-tac-toe"
 
 
 def test_first_moves_are_numbered_cells_and_first_actions_have_a_panel_a_hand():
-    texts = show_first_moves(measure_tictactoe(lowest, greedy=False)).axes[0].texts
+    texts = show_first_moves(measure_rows(probabilities_by_state(lowest), greedy=False)).axes[0].texts
     moves = {text.get_position(): text.get_text() for text in texts}
     assert len(moves) == 9
     assert (moves[0.5, 0.5], moves[1.5, 1.5]) == ("100.0%", "0.0%")
@@ -181,8 +181,8 @@ def test_the_arena_has_a_line_a_row():
     assert (second["random scores"], second["ceiling"]) == ("–", "–")
     assert show_arena([]).rows == []
     figure = draw_arena({"before": rows, "after": rows[:1]})
-    (bars, *_), reference = figure.axes[0].containers[0], lines(figure, "Scores in the arena")
-    assert bars.get_xdata().tolist() == [0.5, 1.0]
+    reference = lines(figure, "Scores in the arena")
+    assert reference["before"].get_xdata().tolist() == [0.5, 1.0]
     assert reference["random play"].get_xydata().tolist() == [[0.35, 0]]
     assert drawn(figure) and drawn(draw_arena({}))
 
@@ -227,10 +227,10 @@ def test_the_matrix_has_each_score_in_its_cell():
 
 
 def test_exact_results_have_a_line_for_each_play_seat_and_time():
-    before = {"sampled": measure_tictactoe(uniform, greedy=False)}
+    before = {"sampled": measure_rows(probabilities_by_state(uniform), greedy=False)}
     after = {
-        "sampled": measure_tictactoe(lowest, greedy=False),
-        "average": measure_tictactoe(uniform, greedy=False),
+        "sampled": measure_rows(probabilities_by_state(lowest), greedy=False),
+        "average": measure_rows(probabilities_by_state(uniform), greedy=False),
     }
     table = show_exact(before, after)
     assert [row[:3] for row in table.rows] == [
