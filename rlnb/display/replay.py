@@ -175,11 +175,11 @@ def draw_replay(replay: Replay, *, title: str = "") -> Figure:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
     for axes, frame in zip(panels, frames, strict=False):
-        heading = f"{frame.num_moves}: {frame.heading}"
+        facts = (f"{name} {value}" for name, value in frame.facts.items())
+        heading = f"{frame.num_moves}: {frame.heading or ', '.join(facts)}"
         if replay.columns:
             draw_board(axes, frame, replay.columns, replay.symbols, cell_points=72 * width / replay.columns)
-            facts = (f"{name} {value}" for name, value in frame.facts.items())
-            axes.set_title(", ".join(facts) or heading, fontsize=9, parse_math=False)
+            axes.set_title(heading, fontsize=9, parse_math=False)
         else:
             draw_bars(axes, likeliest(frame.bars), room=num_bars)
             text = {"family": "monospace", "loc": "left", "fontsize": 8, "parse_math": False}

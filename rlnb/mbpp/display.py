@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from rlnb.display.plots import spread
-from rlnb.display.tables import Table
+from rlnb.display.tables import Table, as_code
 from rlnb.mbpp.evaluation import Sample
 from rlnb.mbpp.results import Summary
+from rlnb.statistics import Estimate
 
-MAX_TEXT_LENGTH = 700  # characters shown of a program
-MAX_ERROR_LENGTH = 200
+MAX_ERROR_LENGTH = 200  # characters
 SHOWN_SETTINGS = (
     "data", "split", "template", "shots", "asserts_shown", "stop_rule", "temperature", "num_samples",
 )  # fmt: skip
@@ -16,19 +16,15 @@ SHOWN_SETTINGS = (
 
 def show_verdicts(samples: Sequence[Sample]) -> Table:
     """Return programs with their outcomes, how many asserts hold, and the first that does not."""
-    return Table(
-        ["program", "outcome", "asserts that hold", "first that does not", "error"],
-        [
-            (
-                (sample.program or sample.completion).rstrip()[:MAX_TEXT_LENGTH] + "\n",
-                sample.outcome.replace("_", " "),
-                f"{sum(map(bool, sample.verdict.results))} of {len(sample.verdict.results)}",
-                sample.failing_assertion,
-                "" if sample.passed else shorten_error(sample),
-            )
-            for sample in samples
-        ],
-    )
+    rows = []
+    for sample in samples:
+        results = sample.verdict.results
+        counts = f"{sum(map(bool, results))} of {len(results)}"
+        error = "" if sample.passed else shorten_error(sample)
+        program = as_code(sample.program or sample.completion)
+        rows.append((program, words(sample.outcome), counts, sample.failing_assertion, error))
+    headers = ["program", "outcome", "asserts that hold", "first that does not", "error"]
+    return Table(headers, rows)
 
 
 def shorten_error(sample: Sample) -> str:
@@ -39,37 +35,31 @@ def shorten_error(sample: Sample) -> str:
 
 def show_summary(summary: Summary, settings: Mapping[str, object]) -> Table:
     """Return pass rates with their 95% intervals; the caption says what they depend on."""
-    rows = [
-        (f"pass@{k}", f"{estimate['value']:.3f}", f"{estimate['low']:.3f} to {estimate['high']:.3f}")
-        for k, estimate in summary["pass_at"].items()
-    ]
-    rows.append(("asserts shown in the question hold", f"{summary['passed_shown']:.3f}", ""))
+    shares: dict[str, object] = {
+        f"pass@{k}": Estimate(known["value"], known["low"], known["high"])
+        for k, known in summary["pass_at"].items()
+    }
+    shares["asserts shown in the question hold"] = summary["passed_shown"]
     if summary["passed_held_out"] is not None:
-        rows.append(("asserts not shown hold", f"{summary['passed_held_out']:.3f}", ""))
-    rows += [
-        (f"ended as {outcome.replace('_', ' ')}", str(count), "")
-        for outcome, count in sorted(summary["outcomes"].items(), key=lambda item: -item[1])
-    ]
+        shares["asserts not shown hold"] = summary["passed_held_out"]
+    outcomes = sorted(summary["outcomes"].items(), key=lambda item: -item[1])
+    shares |= {f"ended as {words(outcome)}": count for outcome, count in outcomes}
     counts = f"{summary['num_problems']} problems, {summary['num_samples']} samples"
-    details = [f"{name.replace('_', ' ')} {settings[name]}" for name in SHOWN_SETTINGS if name in settings]
-    return Table(["", "value", "95% interval"], rows, caption=f"{counts}: {'; '.join(details)}")
+    details = [f"{words(name)} {settings[name]}" for name in SHOWN_SETTINGS if name in settings]
+    return Table(["", "value (95% interval)"], shares.items(), f"{counts}: {'; '.join(details)}")
 
 
 def show_failed_samples(samples: Sequence[Sample], *, limit: int = 8) -> Table:
     """Return failed samples, spread over all problems."""
     failed = [sample for sample in samples if not sample.passed]
-    shown = spread(failed, limit)
-    return Table(
-        ["problem", "outcome", "completion", "first assert that does not hold", "error"],
-        [
-            (
-                sample.problem.text,
-                sample.outcome.replace("_", " "),
-                sample.completion.rstrip()[:MAX_TEXT_LENGTH] + "\n",
-                sample.failing_assertion,
-                shorten_error(sample),
-            )
-            for sample in shown
-        ],
-        caption=f"{len(shown)} of {len(failed)} failed samples",
-    )
+    rows = [
+        (sample.problem.text, words(sample.outcome), as_code(sample.completion), sample.failing_assertion)
+        + (shorten_error(sample),)
+        for sample in spread(failed, limit)
+    ]
+    headers = ["problem", "outcome", "completion", "first assert that does not hold", "error"]
+    return Table(headers, rows, f"{len(rows)} of {len(failed)} failed samples")
+
+
+def words(name: str) -> str:
+    return name.replace("_", " ")

@@ -3,7 +3,7 @@
 Played games are in `rlnb.selfplay.display_games`, play against the model in `rlnb.selfplay.display_person`.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -29,6 +29,10 @@ from rlnb.games.text_games import TextGame
 from rlnb.selfplay.arena import SEATS, Match
 
 LINES = ("-", "--", "-.", ":")
+SEAT_MEASURES = {
+    "loss": ("Games lost to perfect play (exact)", "share of games"),
+    "random_score": ("Score against random play (exact)", "wins and half the draws"),
+}
 MOST_HANDS, MOST_ACTIONS = 12, 20
 SMALLEST = 1e-4  # a smaller NashConv is drawn there: a logarithmic axis has no zero
 Curves = Mapping[str, Mapping[Hashable, Mapping[str, Sequence[float]]]]  # {arm: {seed: {"steps", "values"}}}
@@ -41,11 +45,12 @@ def draw_self_play(rows: Sequence[Row], *, max_steps: int, title: str = "") -> F
     games with exact measures: NashConv. Games without any: scores in the arena.
     """
     names = {name for row in rows for name in row if known(row, name)}
-    panels = [draw_losses] if any(f"exact/loss_{seat}" in names for seat in SEATS) else []
-    if names & {"exact/nash_conv", "exact/average/nash_conv"}:
-        panels.append(draw_nash_conv)
-    if any(f"exact/random_score_{seat}" in names for seat in SEATS):
-        panels.append(draw_random_scores)
+    conditions: list[tuple[Callable[[Axes, Sequence[Row]], None], str]] = [
+        (partial(draw_both_seats, measure="loss"), "exact/loss_first"),
+        (draw_nash_conv, "exact/nash_conv"),
+        (partial(draw_both_seats, measure="random_score"), "exact/random_score_first"),
+    ]
+    panels = [draw for draw, measure in conditions if measure in names]
     panels = [*(panels or [draw_arena_scores]), draw_own_play]
     num_rows, num_columns = (2, 2) if len(panels) == 4 else (1, len(panels))
     size = (5.5 * num_columns, 4.4 * num_rows)
@@ -61,7 +66,7 @@ def draw_self_play(rows: Sequence[Row], *, max_steps: int, title: str = "") -> F
 LiveSelfPlay = partial(LiveFigure, draw=draw_self_play)
 
 
-def draw_both_seats(axes: Axes, rows: Sequence[Row], measure: str) -> None:
+def draw_both_seats(axes: Axes, rows: Sequence[Row], *, measure: str) -> None:
     """Draw each seat: the averaged weights thick, the last weights pale, greedy play thin and dashed."""
     for seat, colour in zip(SEATS, COLOURS, strict=False):
         average, label = f"exact/average/{measure}_{seat}", f"{seat} seat, average"
@@ -73,17 +78,8 @@ def draw_both_seats(axes: Axes, rows: Sequence[Row], measure: str) -> None:
         label = f"{seat} seat, greedy"
         draw_line(axes, rows, greedy, color=colour, label=label, linestyle="--", linewidth=1)
     put_legend(axes, 2)
-    axes.set(ylim=(-0.02, 1.02))
-
-
-def draw_losses(axes: Axes, rows: Sequence[Row]) -> None:
-    draw_both_seats(axes, rows, "loss")
-    axes.set(title="Games lost to perfect play (exact)", ylabel="share of games")
-
-
-def draw_random_scores(axes: Axes, rows: Sequence[Row]) -> None:
-    draw_both_seats(axes, rows, "random_score")
-    axes.set(title="Score against random play (exact)", ylabel="wins and half the draws")
+    title, label = SEAT_MEASURES[measure]
+    axes.set(ylim=(-0.02, 1.02), title=title, ylabel=label)
 
 
 def draw_nash_conv(axes: Axes, rows: Sequence[Row]) -> None:

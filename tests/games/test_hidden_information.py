@@ -5,7 +5,7 @@ import random
 import pyspiel
 import pytest
 
-from rlnb.games.text_games import TextGame, load_game
+from rlnb.games.text_games import TextGame, load_game, states_in_play
 
 
 def all_states(state: pyspiel.State):
@@ -16,16 +16,6 @@ def all_states(state: pyspiel.State):
         yield state
     for action in state.legal_actions():
         yield from all_states(state.child(action))
-
-
-def sampled_states(game: TextGame, num_games: int):
-    rng = random.Random(0)
-    for _ in range(num_games):
-        state = game.new_state()
-        while not state.is_terminal():
-            if not state.is_chance_node():
-                yield state.clone()
-            state.apply_action(rng.choice(state.legal_actions()))
 
 
 def assert_prompts_are_information_states(game: TextGame, states) -> int:
@@ -72,7 +62,7 @@ SAMPLED = (
 @pytest.mark.parametrize("name", SAMPLED)
 def test_states_that_a_player_cannot_tell_apart_have_one_prompt(name, style):
     game = load_game(name, style=style)
-    assert assert_prompts_are_information_states(game, sampled_states(game, 1500)) > 50
+    assert assert_prompts_are_information_states(game, states_in_play(game, 1500, rng=random.Random(0))) > 50
 
 
 @pytest.mark.parametrize("style", ["full", "compact"])

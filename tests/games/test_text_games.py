@@ -1,6 +1,7 @@
 """OpenSpiel's games are told in text and played through it, by OpenSpiel's rules alone."""
 
 import functools
+import itertools
 import pickle
 import random
 import re
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlnb.errors import ParamsError
-from rlnb.games.text_games import WORDED, TextGame, load_game
+from rlnb.games.text_games import WORDED, TextGame, load_game, states_in_play
 
 GAMES = (
     *sorted(WORDED), "breakthrough(columns=6,rows=6)", "clobber(columns=3,rows=4)",
@@ -32,13 +33,7 @@ ANSWERS = (
 
 def states_of_a_game(game: TextGame, seed: int, most: int = 10_000):
     """The states of one random game in which a player moves."""
-    rng, state = random.Random(seed), game.new_state()
-    for _ in range(most):
-        if state.is_terminal():
-            return
-        if not state.is_chance_node():
-            yield state
-        state.apply_action(rng.choice(state.legal_actions()))
+    return itertools.islice(states_in_play(game, 1, rng=random.Random(seed)), most)
 
 
 @pytest.mark.parametrize("name", GAMES)
@@ -135,24 +130,27 @@ def test_a_full_prompt_tells_rules_seat_state_and_legal_actions():
     )
 
 
-def told(name, *actions):
-    """Return the seat and the state: the second and third block of a full prompt."""
+@pytest.mark.parametrize(
+    ("name", "actions", "blocks"),
+    [
+        ("kuhn_poker", (1, 2, 0, 1), [
+            "You are the first player (player 0).", "Your card: Queen. You passed, your opponent bet.",
+        ]),
+        ("leduc_poker", (1, 4, 1, 2, 1, 3, 1), [
+            "You are the second player (player 1).",
+            "Your card: King of suit a.\nPublic card: Queen of suit b.\nRound 2 of 2. The pot holds 6 chips; "
+            "you paid 3 of them, your opponent 3.\nFirst round: your opponent checked, you raised, "
+            "your opponent called.\nSecond round: your opponent checked.",
+        ]),
+        ("dots_and_boxes(num_cols=2,num_rows=1)", (0, 2, 4, 5, 6), [
+            "You are A (player 0, who moves first). Your opponent's last moves: draw the left side of the "
+            "box in row 1, column 2; draw the right side of the box in row 1, column 2.",
+        ]),
+    ],
+)  # fmt: skip
+def test_seat_last_moves_and_state_are_told_in_words(name, actions, blocks):
     game, state = after(name, *actions, style="full")
-    return game.prompt(state).split("\n\n")[1:3]
-
-
-def test_kuhn_and_leduc_are_told_in_words():
-    assert told("kuhn_poker", 1, 2, 0, 1) == [
-        "You are the first player (player 0).",
-        "Your card: Queen. You passed, your opponent bet.",
-    ]
-    assert told("leduc_poker", 1, 4, 1, 2, 1, 3, 1) == [
-        "You are the second player (player 1).",
-        "Your card: King of suit a.\nPublic card: Queen of suit b.\nRound 2 of 2. The pot holds 6 chips; you "
-        "paid 3 of them, your opponent 3.\nFirst round: your opponent checked, you raised, "
-        "your opponent called.\n"
-        "Second round: your opponent checked.",
-    ]
+    assert game.prompt(state).split("\n\n")[1 : 1 + len(blocks)] == blocks
 
 
 def test_in_leduc_to_call_is_to_check_while_there_is_nothing_to_call():
@@ -163,26 +161,12 @@ def test_in_leduc_to_call_is_to_check_while_there_is_nothing_to_call():
     assert game.legal_words(state) == {0: "fold", 1: "call", 2: "raise"}
 
 
-def test_moves_made_in_a_row_are_all_told():
-    seat, _ = told("dots_and_boxes(num_cols=2,num_rows=1)", 0, 2, 4, 5, 6)
-    assert seat == (
-        "You are A (player 0, who moves first). Your opponent's last moves: draw the left side of the box in "
-        "row 1, column 2; draw the right side of the box in row 1, column 2."
-    )
-
-
 def test_a_pass_in_othello_has_an_id_and_words():
     game = load_game("othello")
-    passes = [
-        state.clone()
-        for seed in range(10)
-        for state in states_of_a_game(game, seed)
-        if state.legal_actions() == [64]
-    ]
-    assert passes
-    for state in passes:
-        assert "\n64 -> pass\n" in game.prompt(state)
-        assert game.parse("I have to pass.", state).action == 64
+    states = states_in_play(game, 10, rng=random.Random(0))
+    state = next(state for state in states if state.legal_actions() == [64])
+    assert "\n64 -> pass\n" in game.prompt(state)
+    assert game.parse("I have to pass.", state).action == 64
 
 
 @pytest.mark.parametrize(("is_misere", "result"), [(True, "loses"), (False, "wins")])
@@ -195,9 +179,7 @@ def test_nim_says_what_the_last_object_does(is_misere, result):
 
 def test_the_sides_that_hex_names_are_those_that_win():
     game, state = after("hex(board_size=3)", 1, 0, 4, 3, 7, style="full")  # b1, b2, b3 for x; a1, a2 for o
-    assert "x wins with a chain of touching stones from the top row to the bottom" in game.prompt(
-        game.new_state()
-    )
+    assert "x wins with a chain of touching stones from the top row to the bottom" in game.rendering.rules
     assert state.returns() == [1, -1]
     assert not after("hex(board_size=3)", 3, 0, 4, 1, 5)[1].is_terminal()  # a row of x, from left to right
 
