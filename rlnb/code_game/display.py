@@ -100,13 +100,11 @@ def show_game(comparison: Sequence[GameComparison]) -> Table:
         + tuple(as_text(row.differences.get(name), signed=True) for name in differences)
         for row in comparison
     ]
-    return Table(
-        ["measure", *times, *differences],
-        rows,
-        caption="Held-out questions; 95% intervals over questions, a difference's over the same ones. "
-        "win = valid x (1 - opponent right on valid).",
-        empty="Nothing was measured.",
+    caption = (
+        "Held-out questions; 95% intervals over questions, a difference's over the same ones. "
+        "win = valid x (1 - opponent right on valid)."
     )
+    return Table(["measure", *times, *differences], rows, caption, empty="Nothing was measured.")
 
 
 def show_rounds(rounds: Sequence[GameRound], rewards: Sequence[Callable[[GameRound], float]]) -> Table:
@@ -174,20 +172,12 @@ def show_kinds(shares: Mapping[str, Mapping[str, float]]) -> Table:
 def show_levels(results: Sequence[LevelResult]) -> Table:
     """Return a table of an opponent's results on the fixed programs."""
     rows = [
-        (
-            result.level,
-            PREDICTION_LEVELS.get(result.level, ""),
-            f"{result.num_right} of {result.num_programs}",
-            result.share,
-        )
-        for result in results
+        (row.level, PREDICTION_LEVELS.get(row.level, ""), f"{row.num_right} of {row.num_programs}", row.share)
+        for row in results
     ]
-    return Table(
-        ["level", "programs", "right", "share"],
-        rows,
-        caption="Programs that no policy wrote; 95% intervals by Wilson's score.",
-        empty="The opponent was not asked.",
-    )
+    caption = "Programs that no policy wrote; 95% intervals by Wilson's score."
+    empty = "The opponent was not asked."
+    return Table(["level", "programs", "right", "share"], rows, caption, empty=empty)
 
 
 def words(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Literal
 READ_CHARACTERS = 4000
 READ_BOXES = 20
 BOX_CHARACTERS = 400
+MOST_NAMED = 12  # legal actions in a reason
 
 _BOX = re.compile(r"boxed\s{0,4}\{")
 _COMMAND = re.compile(r"\\[A-Za-z]+\s{0,4}|\\.")
@@ -39,10 +40,10 @@ class ParsedAnswer:
     reason: str
 
 
-def shortened(actions: Collection[int], *, most: int = 12) -> str:
+def shortened(actions: Collection[int]) -> str:
     """Return '0, 1, 2', or the first ones and how many more there are."""
-    named = ", ".join(str(action) for action in list(actions)[:most])
-    return named if len(actions) <= most else f"{named} and {len(actions) - most} more"
+    named = ", ".join(map(str, list(actions)[:MOST_NAMED]))
+    return named if len(actions) <= MOST_NAMED else f"{named} and {len(actions) - MOST_NAMED} more"
 
 
 def parse_answer(text: str, words: Mapping[int, str]) -> ParsedAnswer:
@@ -70,7 +71,9 @@ def parse_answer(text: str, words: Mapping[int, str]) -> ParsedAnswer:
         if answer_id is not None:
             return reader.judge(answer_id)
         if plain(content) not in _PLACEHOLDERS:
-            reason = f"The box holds {_cut(content)!r}, which names no legal action; {reader.legal()}"
+            held = " ".join(content.split())
+            held = held if len(held) <= 60 else held[:60] + "..."
+            reason = f"The box holds {held!r}, which names no legal action; {reader.legal()}"
             return ParsedAnswer(None, "no_action", reason)
     answer_id = reader.search(text[-READ_CHARACTERS:])
     if answer_id is None:
@@ -82,11 +85,6 @@ def plain(text: str) -> str:
     """Return words and signs in lower case, one space apart, without LaTeX, mark-up and full stops."""
     tokens = _TOKEN.findall(_COMMAND.sub(" ", text.replace("->", "→")).casefold())
     return " ".join(token for token in tokens if token not in _DROPPED)
-
-
-def _cut(text: str, *, most: int = 60) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else line[:most] + "..."
 
 
 def _boxes(text: str) -> list[str]:
@@ -109,10 +107,6 @@ class _Reader:
 
     def __init__(self, words: Mapping[int, str]) -> None:
         self.words = words
-
-    @cached_property
-    def exact(self) -> dict[str, int]:
-        return {name: action for action, name in self.words.items()}
 
     @cached_property
     def plain(self) -> dict[str, int]:
@@ -154,9 +148,10 @@ class _Reader:
         if _NUMBER.fullmatch(text):
             return _as_id(text)
         wrapped = _WRAPPED.fullmatch(text)
+        exact = {name: action for action, name in self.words.items()}
         for name in (text, wrapped[1] if wrapped else ""):
-            if name in self.exact:
-                return self.exact[name]
+            if name in exact:
+                return exact[name]
         sentence = plain(text)
         if sentence in self.plain:
             return self.plain[sentence]
@@ -170,10 +165,10 @@ class _Reader:
         return holders[0] if sentence and len(holders) == 1 else None
 
     def in_sentence(self, sentence: str, *, short: bool) -> int | str | None:
-        for answer in (self.chosen(sentence, _CHOICE), self.last_words(sentence, short=short)):
-            if answer is not None:
-                return answer
-        return self.chosen(sentence, _MENTION)
+        answer = self.chosen(sentence, _CHOICE)
+        if answer is None:
+            answer = self.last_words(sentence, short=short)
+        return self.chosen(sentence, _MENTION) if answer is None else answer
 
     def chosen(self, sentence: str, cue: re.Pattern[str]) -> int | str | None:
         """Return the id or the words right after the last cue that is followed by one."""

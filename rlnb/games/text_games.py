@@ -136,8 +136,6 @@ def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> 
     Raises ParamsError with the field, the name and the remedy for unknown names and parameters, for games
     that are not zero-sum games for two, and for those that OpenSpiel itself does not trust (quoridor).
     """
-    if style not in ("full", "compact"):
-        raise ParamsError(f"{field}: style = {style!r} is not one of full, compact.")
     name = name.strip()
     place = f"{field} = {name!r}"
     kind = _known_kind(name, place)

@@ -64,21 +64,13 @@ def show_stages(curriculum: Curriculum) -> Table:
     for stage, pairings in zip(curriculum.params.stages, curriculum.pairings, strict=True):
         for pairing in pairings:
             known = yardstick(pairing.game) if pairing.opponent == "random" else None
+            random_score = sum(known.random_score) / 2 if known else None
             ceiling = score_ceiling(pairing)
-            rows.append(
-                (
-                    f"{stage.name}, from {stage.threshold}",
-                    pairing.game.name,
-                    pairing.opponent,
-                    sum(known.random_score) / 2 if known else None,
-                    ceiling if ceiling < 1 else None,
-                )
-            )
-    return Table(
-        ["stage, ends", "game", "opponent", "random play scores", "at most"],
-        rows,
-        caption="Scores of both seats together: wins and half the draws. A dash: not known.",
-    )
+            ends = f"{stage.name}, from {stage.threshold}"
+            scores = (random_score, ceiling if ceiling < 1 else None)
+            rows.append((ends, pairing.game.name, pairing.opponent, *scores))
+    caption = "Scores of both seats together: wins and half the draws. A dash: not known."
+    return Table(["stage, ends", "game", "opponent", "random play scores", "at most"], rows, caption)
 
 
 def show_success(scores: Sequence[StageScore]) -> Table:

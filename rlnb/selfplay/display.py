@@ -5,6 +5,7 @@ Played games are in `rlnb.selfplay.display_games`, play against the model in `rl
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas
@@ -147,40 +148,21 @@ def describe_policy(match: Match) -> str:
     return f"{match.acting}, {'greedy' if match.greedy else 'sampled'}, {match.weights} weights"
 
 
-def draw_squares(
-    values: np.ndarray,
-    names: tuple[Sequence[str], Sequence[str]],
-    *,
-    size: tuple[float, float],
-    highest: float = 1.0,
-    colours: str,
-    form: str,
-    label: str,
-) -> Figure:
-    """Draw numbers from 0 to `highest` as labelled squares, a dash where there is none, with a colour bar.
-
-    names: of the rows and the columns.
-    """
-    figure, (axes,) = make_panels(size=size)
+def draw_squares(values: pandas.DataFrame, label: str, *, width: float, form: str, **style: Any) -> Figure:
+    """Draw shares as labelled squares with a colour bar; where there is none, the square is empty."""
+    figure, (axes,) = make_panels(size=(width, width - 1))
     axes.grid(visible=False)
-    seaborn.heatmap(
-        values, annot=True, fmt=form, cmap=colours, vmin=0, vmax=highest, cbar=False, ax=axes,
-        xticklabels=False, yticklabels=False,
-    )  # fmt: skip
-    for row, column in np.argwhere(~np.isfinite(values)):
-        axes.text(column + 0.5, row + 0.5, "–", ha="center", va="center", color="#555555")
-    axes.set_yticks(np.arange(len(names[0])) + 0.5, names[0], parse_math=False)
-    axes.set_xticks(np.arange(len(names[1])) + 0.5, names[1], parse_math=False)
-    figure.colorbar(axes.collections[0], ax=axes, label=label)
+    seaborn.heatmap(values, annot=True, fmt=form, vmin=0, cbar_kws={"label": label}, ax=axes, **style)
+    axes.tick_params(axis="x", rotation=30)
+    axes.tick_params(axis="y", rotation=0)
     return figure
 
 
 def show_first_moves(result: TicTacToeResult, *, title: str = "The first move of tic-tac-toe") -> Figure:
     """Draw the nine probabilities on the empty board."""
-    values, names, highest = np.reshape(result.first_moves, (3, 3)), ("123", "123"), max(result.first_moves)
-    figure = draw_squares(
-        values, names, size=(4, 3.6), highest=highest, colours="Blues", form=".1%", label="probability"
-    )
+    numbers = range(1, 4)
+    values = pandas.DataFrame(np.reshape(result.first_moves, (3, 3)), numbers, numbers)
+    figure = draw_squares(values, "probability", width=4.5, form=".1%", cmap="Blues")
     figure.axes[0].set(xlabel="column", ylabel="row", title=title)
     return figure
 
@@ -189,10 +171,9 @@ def draw_matrix(
     names: Sequence[str], scores: Sequence[Sequence[float]], *, title: str = "Cross-play"
 ) -> Figure:
     """Draw the mean score of each row's player against each column's, 0 to 1."""
-    values, label = np.array(scores, float), "score of the row's player"
-    size = (2.8 + 0.75 * len(names), 1.6 + 0.75 * len(names))
-    figure = draw_squares(values, (names, names), size=size, colours="PuOr", form=".2f", label=label)
-    figure.axes[0].tick_params(axis="x", rotation=30)
+    values = pandas.DataFrame(np.array(scores, float), names, names)
+    width, label = 2.8 + 0.75 * len(names), "score of the row's player"
+    figure = draw_squares(values, label, width=width, form=".2f", cmap="PuOr", vmax=1)
     figure.axes[0].set(xlabel="against", ylabel="player", title=title)
     return figure
 
@@ -272,7 +253,7 @@ def tabulate_curves(curves: Mapping[Hashable, Mapping[str, Sequence[float]]]) ->
 
 
 def last_values(table: pandas.DataFrame) -> pandas.Series:
-    return table.apply(lambda column: column.dropna().iloc[-1])
+    return pandas.Series({seed: column.dropna().iloc[-1] for seed, column in table.items()}, dtype=float)
 
 
 def show_ablation(results: Curves, verdicts: Mapping[str, str], *, measure: str = "value") -> Table:

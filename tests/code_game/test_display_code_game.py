@@ -1,12 +1,8 @@
 """Figures and tables of the code game, by their artists and cells, on rounds that were really counted."""
 
-import itertools
 import math
 
-from matplotlib.colors import to_rgb
-
 from rlnb.code_game.display import (
-    KIND_COLOURS,
     LiveGame,
     draw_game,
     draw_game_comparison,
@@ -30,8 +26,6 @@ from rlnb.code_game.opponents import PredictionVerdict, ScriptedOpponent
 from rlnb.code_game.prediction import load_prediction_set
 from rlnb.code_game.prompts import GameQuestion
 from rlnb.code_game.reward import GameRound, game_metrics
-from rlnb.display.plots import OUTCOME_COLOURS
-from rlnb.run.metrics import INVALID_KINDS
 from rlnb.statistics import Estimate
 
 HOSTILE = "<script>alert(1)</script>$\\frac{$\udc80\x1b[31m\u202e"
@@ -88,14 +82,6 @@ def test_the_game_has_its_control_held_out_points_and_the_kinds_that_occur():
     assert labels_of(right) == ["win", "valid, but predicted", "syntax error", "timeout"]
     vertices = [layer.get_paths()[0].vertices for layer in right.collections]
     assert [max(y for x, y in layer if x == 1) for layer in vertices] == [0.25, 0.5, 1.0, 1.0]
-
-
-def test_every_kind_has_a_colour_of_its_own_and_the_one_that_other_figures_give_it():
-    assert {*KIND_COLOURS} == {*INVALID_KINDS}
-    common = KIND_COLOURS.keys() & OUTCOME_COLOURS.keys()
-    assert all(KIND_COLOURS[kind] == OUTCOME_COLOURS[kind] for kind in common)
-    for one, other in itertools.combinations(KIND_COLOURS, 2):
-        assert math.dist(to_rgb(KIND_COLOURS[one]), to_rgb(KIND_COLOURS[other])) > 0.15, (one, other)
 
 
 def test_the_live_figure_draws_an_empty_run_and_its_control(tmp_path):

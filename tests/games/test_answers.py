@@ -108,19 +108,6 @@ def test_an_id_beats_words_that_look_like_another_id():
     assert parse_answer("value 5", {5: "value 7", 7: "value 5"}).action == 7
 
 
-FORMS = (
-    "{0}", "{1}", "{2}", "\\boxed{{{0}}}", "\\boxed{{{1}}}", "\\boxed{{\\text{{{1}.}}}}", "Answer: {0}",
-    "I choose {0}.", "**{0}**", "I will {1}.", "There are 3 of 8.\nSo \\boxed{{ {0} }}.", "{0} -> {1}",
-)  # fmt: skip
-
-
-@given(st.sampled_from(FORMS), st.sampled_from(sorted(CELLS)), st.booleans())
-def test_every_form_of_every_action_is_read_as_that_action(form, action, loud):
-    words = CELLS[action].upper() if loud else CELLS[action]
-    text = form.format(action, words, f"  {words.replace(' ', '  ')} ")
-    assert parse_answer(text, CELLS).action == action, text
-
-
 @given(st.text(st.sampled_from("\\boxed{}0123456789 @-+.,:*\nanswer<>/think"), max_size=300) | st.text())
 def test_any_text_gives_a_legal_action_or_a_problem_with_a_reason(text):
     answer = parse_answer(text, CELLS)
