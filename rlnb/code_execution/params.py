@@ -20,20 +20,15 @@ from rlnb.params.training import TrainingParams, VllmParams
 
 
 class RewardParams(Section):
-    preset: Literal["execution", "tests"] = Field(
-        default="execution",
-        description="execution = code that runs and prints earns, tests = correct code earns",
-    )
+    preset: Literal["execution", "tests"] = "execution"
+    """execution = code that runs and prints earns, tests = correct code earns"""
 
 
 class GrpoCodeExecutionParams(NotebookParams):
     """GRPO with rewards from executed code; every default is the published setting."""
 
-    output_dir: str = Field(
-        default="outputs/grpo_code_execution",
-        min_length=1,
-        description="Directory for checkpoints, metrics and the model",
-    )
+    output_dir: str = Field("outputs/grpo_code_execution", min_length=1)
+    """Directory for checkpoints, metrics and the model"""
     model: ModelParams = ModelParams()
     tasks: TasksParams = TasksParams()
     reward: RewardParams = RewardParams()

@@ -28,33 +28,21 @@ class GptOssModelParams(ModelParams):
         min_length=1,
         description=str(ModelParams.model_fields["id"].description),
     )
-    max_seq_length: int = Field(
-        default=768, ge=16, description="Longest prompt and completion together (tokens)"
-    )
+    max_seq_length: int = Field(768, ge=16, description="Longest prompt and completion together (tokens)")
 
 
 class BoardParams(Section):
-    kinds: Names = Field(
-        default=("6x6/2048",),
-        min_length=1,
-        description="Boards played in training, size and the tile that wins: 4x4/2048; prompts alternate",
-    )
-    keys: Literal["bepo", "wasd", "arrows"] = Field(
-        default="bepo",
-        description="Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows",
-    )
-    four_probability: float = Field(default=0.1, ge=0, le=1, description="Share of new tiles that are a 4")
-    patience: int = Field(
-        default=64, ge=1, description="Consecutive moves without a change that end a game as stuck"
-    )
-    play_on: bool = Field(
-        default=False, description="Go on beyond the winning tile until no move is left, for graded scores"
-    )
-    same_as: str = Field(
-        default="",
-        description="Directory of another run whose boards to play, for an exact comparison of the two; "
-        "empty = new boards",
-    )
+    kinds: Names = Field(("6x6/2048",), min_length=1)
+    """Boards played in training, size and the tile that wins: 4x4/2048; prompts alternate"""
+    keys: Literal["bepo", "wasd", "arrows"] = "bepo"
+    """Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows"""
+    four_probability: float = Field(0.1, ge=0, le=1, description="Share of new tiles that are a 4")
+    patience: int = Field(64, ge=1, description="Consecutive moves without a change that end a game as stuck")
+    play_on: bool = False
+    """Go on beyond the winning tile until no move is left, for graded scores"""
+    same_as: str = ""
+    """Directory of another run whose boards to play, for an exact comparison of the two; empty = new
+    boards"""
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.same_as and not os.path.isfile(os.path.join(self.same_as, SECRET_FILE)):
@@ -76,72 +64,53 @@ class BoardParams(Section):
 
 
 class PromptParams(Section):
-    preset: Literal["board", "api"] = Field(
-        default="board",
-        description="board = four keys and the board, api = also six functions that answer questions about "
-        "it; never compare figures of one with the other",
-    )
-    prefilled: bool = Field(
-        default=False, description="The reply has begun with the fence and the function's first line"
-    )
-    num_wordings: Literal[1, 2] = Field(
-        default=1, description="Wordings of the question in training; a third is held out"
-    )
-    reasoning_effort: Literal["", "low", "medium", "high"] = Field(
-        default="low", description="How long GPT-OSS thinks first; empty for models that do not know it"
-    )
+    preset: Literal["board", "api"] = "board"
+    """board = four keys and the board, api = also six functions that answer questions about it; never
+    compare figures of one with the other"""
+    prefilled: bool = False
+    """The reply has begun with the fence and the function's first line"""
+    num_wordings: Literal[1, 2] = 1
+    """Wordings of the question in training; a third is held out"""
+    reasoning_effort: Literal["", "low", "medium", "high"] = "low"
+    """How long GPT-OSS thinks first; empty for models that do not know it"""
 
 
 class StrategyRewardParams(Section):
-    preset: Literal["requirements", "graded"] = Field(
-        default="requirements",
-        description="requirements = function works, no cheating, strategy succeeds; graded = how large the "
-        "tiles became, against random play",
-    )
-    num_boards: int = Field(
-        default=1, ge=1, le=1000, description="Games of one strategy, the same for a group"
-    )
-    random_games: int = Field(
-        default=8, ge=1, le=1000, description="Games of random play from each of these boards, for graded"
-    )
+    preset: Literal["requirements", "graded"] = "requirements"
+    """requirements = function works, no cheating, strategy succeeds; graded = how large the tiles became,
+    against random play"""
+    num_boards: int = Field(1, ge=1, le=1000, description="Games of one strategy, the same for a group")
+    random_games: int = Field(8, ge=1, le=1000)
+    """Games of random play from each of these boards, for graded"""
 
 
 class StrategySandboxParams(SandboxParams):
-    timeout_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        le=600,
-        description="Wall time of one game in all, without waiting for a processor (seconds)",
-    )
-    move_cpu_seconds: float = Field(default=0.5, gt=0, le=600, description="CPU time of one move (seconds)")
-    board_cpu_seconds: float = Field(default=4.0, gt=0, le=600, description="CPU time of one game (seconds)")
+    timeout_seconds: float = Field(5.0, gt=0, le=600)
+    """Wall time of one game in all, without waiting for a processor (seconds)"""
+    move_cpu_seconds: float = Field(0.5, gt=0, le=600, description="CPU time of one move (seconds)")
+    board_cpu_seconds: float = Field(4.0, gt=0, le=600, description="CPU time of one game (seconds)")
 
 
 class StrategyEvaluationParams(Section):
-    enabled: bool = Field(default=True, description="Measure held-out play before, during and after training")
+    enabled: bool = Field(True, description="Measure held-out play before, during and after training")
     boards: Literal["trained", "hard"] = Field(
         default="trained",
         description=f"Boards measured: those of board.kinds, or hard = {' and '.join(HARD_BOARDS)}",
     )
-    num_samples: int = Field(
-        default=24, ge=1, description="Sampled completions for each kind of board, in a held-out wording"
-    )
-    num_boards: int = Field(default=16, ge=2, description="Held-out games of each sampled completion")
-    num_greedy_boards: int = Field(
-        default=100, ge=2, description="Held-out games of the greedy completion and of other players"
-    )
-    temperature: float = Field(default=1.0, gt=0, le=2, description="Sampling temperature")
-    eval_interval_steps: int = Field(
-        default=0, ge=0, description="Steps between evaluations; 0 = only before and after"
-    )
-    batch_size: int = Field(default=24, ge=1, description="Completions generated at a time")
+    num_samples: int = Field(24, ge=1)
+    """Sampled completions for each kind of board, in a held-out wording"""
+    num_boards: int = Field(16, ge=2, description="Held-out games of each sampled completion")
+    num_greedy_boards: int = Field(100, ge=2)
+    """Held-out games of the greedy completion and of other players"""
+    temperature: float = Field(1.0, gt=0, le=2, description="Sampling temperature")
+    eval_interval_steps: int = Field(0, ge=0)
+    """Steps between evaluations; 0 = only before and after"""
+    batch_size: int = Field(24, ge=1, description="Completions generated at a time")
 
 
 class SaveParams(Section):
-    formats: Names = Field(
-        default=("lora",),
-        description="Formats saved at the end, then reloaded and tried: lora, merged_16bit, mxfp4",
-    )
+    formats: Names = ("lora",)
+    """Formats saved at the end, then reloaded and tried: lora, merged_16bit, mxfp4"""
 
     @field_validator("formats")
     @classmethod
@@ -155,11 +124,8 @@ class SaveParams(Section):
 class GptOss2048Params(NotebookParams):
     """Parameters of GRPO on 2048 strategies; every default is the published setting."""
 
-    output_dir: str = Field(
-        default="outputs/gpt_oss_2048",
-        min_length=1,
-        description="Directory for checkpoints, metrics and the model",
-    )
+    output_dir: str = Field("outputs/gpt_oss_2048", min_length=1)
+    """Directory for checkpoints, metrics and the model"""
     model: GptOssModelParams = GptOssModelParams()
     board: BoardParams = BoardParams()
     prompt: PromptParams = PromptParams()

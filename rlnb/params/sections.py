@@ -1,4 +1,7 @@
-"""The sections that notebooks share. A field's description is its only help text, units included."""
+"""The sections that notebooks share.
+
+A field's description, or the docstring below it, is its only help text, units included.
+"""
 
 import functools
 import os
@@ -70,7 +73,14 @@ class Section(BaseModel):
     Whole numbers are at most LARGEST, unless their field has a bound of its own.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: object) -> None:
+        for field in cls.model_fields.values():  # some docstrings have several lines
+            field.description = " ".join((field.description or "").split())
 
     @field_validator("*", mode="before")
     @classmethod
@@ -109,14 +119,10 @@ class Section(BaseModel):
 class NotebookParams(Section):
     """Base of each notebook's parameters; remembers where each value came from, for display only."""
 
-    seed: int = Field(
-        default=42, ge=0, lt=2**32, description="Seed of the data's order, the sampling and the adapters"
-    )
-    output_dir: str = Field(
-        default="outputs",
-        min_length=1,
-        description="Directory for checkpoints, metrics and the trained model",
-    )
+    seed: int = Field(42, ge=0, lt=2**32)
+    """Seed of the data's order, the sampling and the adapters"""
+    output_dir: str = Field("outputs", min_length=1)
+    """Directory for checkpoints, metrics and the trained model"""
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _profile: str = PrivateAttr(default="")
@@ -149,51 +155,30 @@ class NotebookParams(Section):
 
 
 class ModelParams(Section):
-    id: str = Field(
-        default="auto",
-        min_length=1,
-        description="Hub id or directory of the model; auto = by this machine's memory, "
-        "embedded = SmolLM2-135M-Instruct from a package, tiny = random weights for tests",
-    )
-    cache_dir: str = Field(
-        default="./model_cache", min_length=1, description="Directory for downloaded and converted models"
-    )
-    engine: Literal["auto", "transformers", "unsloth"] = Field(
-        default="auto",
-        description="What loads the model; auto = unsloth on GPUs where it is installed, else transformers",
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto",
-        description="Number format of the weights; auto = the best that this machine computes with",
-    )
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = Field(
-        default="auto", description="Attention implementation; auto = sdpa, which is part of torch"
-    )
-    load_in_4bit: Switch = Field(
-        default="auto",
-        description="Quantize the frozen weights to 4 bits (bitsandbytes, CUDA only); auto = on small GPUs",
-    )
-    offload_embedding: bool = Field(
-        default=False,
-        description="Keep the embeddings in the CPU's memory: a GiB less on the GPU (unsloth only)",
-    )
-    adapters: str = Field(
-        default="",
-        description="Directory of trained adapters to begin with, a run's adapters/ or a checkpoint of it; "
-        "empty = fresh ones",
-    )
-    lora_rank: int = Field(default=16, ge=1, le=1024, description="Rank of the LoRA adapters")
-    lora_alpha: int = Field(
-        default=32, ge=1, description="LoRA scale; the adapter's output is multiplied by alpha / rank"
-    )
-    lora_dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="Share of LoRA inputs dropped in training"
-    )
-    lora_target_modules: Names = Field(
-        default=("all-linear",),
-        min_length=1,
-        description="Names of the layers with adapters; all-linear alone = every linear layer",
-    )
+    id: str = Field("auto", min_length=1)
+    """Hub id or directory of the model; auto = by this machine's memory, embedded = SmolLM2-135M-Instruct
+    from a package, tiny = random weights for tests"""
+    cache_dir: str = Field("./model_cache", min_length=1)
+    """Directory for downloaded and converted models"""
+    engine: Literal["auto", "transformers", "unsloth"] = "auto"
+    """What loads the model; auto = unsloth on GPUs where it is installed, else transformers"""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the weights; auto = the best that this machine computes with"""
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    """Attention implementation; auto = sdpa, which is part of torch"""
+    load_in_4bit: Switch = "auto"
+    """Quantize the frozen weights to 4 bits (bitsandbytes, CUDA only); auto = on small GPUs"""
+    offload_embedding: bool = False
+    """Keep the embeddings in the CPU's memory: a GiB less on the GPU (unsloth only)"""
+    adapters: str = ""
+    """Directory of trained adapters to begin with, a run's adapters/ or a checkpoint of it; empty = fresh
+    ones"""
+    lora_rank: int = Field(16, ge=1, le=1024, description="Rank of the LoRA adapters")
+    lora_alpha: int = Field(32, ge=1)
+    """LoRA scale; the adapter's output is multiplied by alpha / rank"""
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="Share of LoRA inputs dropped in training")
+    lora_target_modules: Names = Field(("all-linear",), min_length=1)
+    """Names of the layers with adapters; all-linear alone = every linear layer"""
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.engine == "unsloth" and installed_version("unsloth") is None:
@@ -214,29 +199,18 @@ class ModelParams(Section):
 
 
 class TasksParams(Section):
-    source: Literal["mbpp", "builtin", "jsonl"] = Field(
-        default="mbpp",
-        description="Programming tasks: MBPP, the generated built-in set, or a JSONL file",
-    )
-    mbpp_path: str = Field(
-        default="", description="Local copy of MBPP (file or directory); empty = from the hub"
-    )
-    jsonl_path: str = Field(default="", description="File with one task a line; needed by source jsonl")
-    prompt: Literal["chat", "prefilled", "completion"] = Field(
-        default="chat",
-        description="Form of the prompt: chat = a question, prefilled = the reply already begins with the "
-        "function's first line, completion = signature and docstring for a base model",
-    )
-    printed_example: bool = Field(
-        default=True,
-        description="Ask for a printed example after the function, so that output is earned by running it",
-    )
-    levels: Integers = Field(
-        default=(1, 2, 3), min_length=1, description="Levels of the built-in tasks, 1 (easy) to 3"
-    )
-    max_prompt_tokens: int = Field(
-        default=512, ge=16, description="Tasks with a longer prompt are left out (tokens)"
-    )
+    source: Literal["mbpp", "builtin", "jsonl"] = "mbpp"
+    """Programming tasks: MBPP, the generated built-in set, or a JSONL file"""
+    mbpp_path: str = Field("", description="Local copy of MBPP (file or directory); empty = from the hub")
+    jsonl_path: str = Field("", description="File with one task a line; needed by source jsonl")
+    prompt: Literal["chat", "prefilled", "completion"] = "chat"
+    """Form of the prompt: chat = a question, prefilled = the reply already begins with the function's first
+    line, completion = signature and docstring for a base model"""
+    printed_example: bool = True
+    """Ask for a printed example after the function, so that output is earned by running it"""
+    levels: Integers = Field((1, 2, 3), min_length=1)
+    """Levels of the built-in tasks, 1 (easy) to 3"""
+    max_prompt_tokens: int = Field(512, ge=16, description="Tasks with a longer prompt are left out (tokens)")
 
     @field_validator("levels")
     @classmethod
@@ -261,28 +235,20 @@ class TasksParams(Section):
 
 
 class MbppParams(Section):
-    source: Literal["auto", "hub", "builtin"] = Field(
-        default="auto",
-        description="Problems: MBPP from the hub, or the 50 of its format that come with rlnb; auto = as "
-        "tasks.source, hub where there is none",
-    )
-    path: str = Field(
-        default="",
-        description="File in MBPP's format, or a directory with the published one; wins over source",
-    )
-    subset: Literal["full", "sanitized"] = Field(
-        default="full", description="All 974 problems, or the 427 that people have checked"
-    )
-    split: Literal["test", "validation", "train", "prompt", "all"] = Field(
-        default="test", description="Which problems, by task_id as published"
-    )
-    template: Literal["paper", "docstring", "chat"] = Field(
-        default="chat",
-        description="Form of the question: paper = 3 solved examples and all asserts, docstring = a program "
-        "to be continued, one assert, chat = a user's message, one assert",
-    )
-    max_completion_length: int = Field(default=512, ge=1, description="Longest completion (tokens)")
-    batch_size: int = Field(default=32, ge=1, description="Completions written side by side")
+    source: Literal["auto", "hub", "builtin"] = "auto"
+    """Problems: MBPP from the hub, or the 50 of its format that come with rlnb; auto = as tasks.source, hub
+    where there is none"""
+    path: str = ""
+    """File in MBPP's format, or a directory with the published one; wins over source"""
+    subset: Literal["full", "sanitized"] = "full"
+    """All 974 problems, or the 427 that people have checked"""
+    split: Literal["test", "validation", "train", "prompt", "all"] = "test"
+    """Which problems, by task_id as published"""
+    template: Literal["paper", "docstring", "chat"] = "chat"
+    """Form of the question: paper = 3 solved examples and all asserts, docstring = a program to be continued,
+    one assert, chat = a user's message, one assert"""
+    max_completion_length: int = Field(512, ge=1, description="Longest completion (tokens)")
+    batch_size: int = Field(32, ge=1, description="Completions written side by side")
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.path and not os.path.exists(self.path):
@@ -290,39 +256,27 @@ class MbppParams(Section):
 
 
 class MbppInTrainingParams(MbppParams):
-    enabled: bool = Field(
-        default=True, description="Measure pass rates on MBPP too, whenever evaluation measures"
-    )
+    enabled: bool = Field(True, description="Measure pass rates on MBPP too, whenever evaluation measures")
 
 
 class SandboxParams(Section):
-    timeout_seconds: float = Field(
-        default=5.0, gt=0, le=600, description="Time limit of one program (seconds)"
-    )
-    memory_mib: int = Field(default=512, ge=64, description="Memory limit of one program (MiB)")
-    output_kib: int = Field(default=64, ge=1, description="Limit of what one program may print (KiB)")
-    num_workers: int = Field(
-        default=0, ge=0, description="Programs run at the same time; 0 = one a usable core"
-    )
-    require: Literal["basic", "standard", "strict"] = Field(
-        default="standard",
-        description="Least isolation to run with: basic = own process and limits, standard = few system "
-        "calls and files too, strict = namespaces too",
-    )
+    timeout_seconds: float = Field(5.0, gt=0, le=600, description="Time limit of one program (seconds)")
+    memory_mib: int = Field(512, ge=64, description="Memory limit of one program (MiB)")
+    output_kib: int = Field(64, ge=1, description="Limit of what one program may print (KiB)")
+    num_workers: int = Field(0, ge=0, description="Programs run at the same time; 0 = one a usable core")
+    require: Literal["basic", "standard", "strict"] = "standard"
+    """Least isolation to run with: basic = own process and limits, standard = few system calls and files too,
+    strict = namespaces too"""
 
 
 class SamplingParams(Section):
     """How completions are drawn and judged, wherever something is evaluated."""
 
-    num_samples: int = Field(default=1, ge=1, description="Sampled completions of each task or problem")
-    temperature: float = Field(default=0.2, ge=0, le=2, description="Sampling temperature; 0 = greedy")
-    timeout_seconds: float = Field(
-        default=10.0,
-        gt=0,
-        le=600,
-        description="CPU time limit of a program, or of loading one and of each call of its functions "
-        "(seconds); sleepers have twice that and one",
-    )
+    num_samples: int = Field(1, ge=1, description="Sampled completions of each task or problem")
+    temperature: float = Field(0.2, ge=0, le=2, description="Sampling temperature; 0 = greedy")
+    timeout_seconds: float = Field(10.0, gt=0, le=600)
+    """CPU time limit of a program, or of loading one and of each call of its functions (seconds); sleepers
+    have twice that and one"""
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.temperature == 0 and self.num_samples > 1:
@@ -334,28 +288,22 @@ class SamplingParams(Section):
 
 
 class EvaluationParams(SamplingParams):
-    enabled: bool = Field(default=True, description="Measure pass rates before, during and after training")
-    num_questions: int = Field(
-        default=5, ge=1, description="Tasks measured of each held-out split, and problems of MBPP"
-    )
-    eval_interval_steps: int = Field(
-        default=20, ge=0, description="Steps between evaluations; 0 = only before and after"
-    )
-    interval_questions: int = Field(
-        default=5, ge=1, description="The same as num_questions, at the evaluations in between"
-    )
+    enabled: bool = Field(True, description="Measure pass rates before, during and after training")
+    num_questions: int = Field(5, ge=1)
+    """Tasks measured of each held-out split, and problems of MBPP"""
+    eval_interval_steps: int = Field(20, ge=0)
+    """Steps between evaluations; 0 = only before and after"""
+    interval_questions: int = Field(5, ge=1)
+    """The same as num_questions, at the evaluations in between"""
 
 
 class TrackingParams(Section):
-    wandb: Literal["auto", "online", "offline", "disabled"] = Field(
-        default="auto",
-        description="Weights & Biases; auto = online where a key is found and the network may be used",
-    )
-    project: str = Field(default="rlnb", min_length=1, description="Weights & Biases project")
-    run_name: str = Field(default="", description="Name of the run; empty = the output directory's name")
-    tensorboard: bool = Field(
-        default=True, description="Write TensorBoard files as well; metrics.jsonl is always written"
-    )
+    wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
+    """Weights & Biases; auto = online where a key is found and the network may be used"""
+    project: str = Field("rlnb", min_length=1, description="Weights & Biases project")
+    run_name: str = Field("", description="Name of the run; empty = the output directory's name")
+    tensorboard: bool = True
+    """Write TensorBoard files as well; metrics.jsonl is always written"""
 
 
 def value_of(params: NotebookParams, field: str) -> Any:

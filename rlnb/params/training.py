@@ -13,19 +13,14 @@ from rlnb.params.sections import Conflict, Section, Switch, VllmAddress
 class ResumableParams(Section):
     """Memory, checkpoints and threads of every training loop."""
 
-    gradient_checkpointing: Switch = Field(
-        default="auto",
-        description="Recompute activations: less memory, about a third more time; auto = on GPUs",
-    )
-    save_steps: int = Field(default=20, ge=1, description="Steps between checkpoints")
-    save_total_limit: int = Field(default=2, ge=1, description="Checkpoints kept; older ones are deleted")
-    resume: str = Field(
-        default="auto",
-        min_length=1,
-        description="auto = go on from the newest complete checkpoint, latest = the same, and there must be "
-        "one, never = start again, or a directory",
-    )
-    num_threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
+    gradient_checkpointing: Switch = "auto"
+    """Recompute activations: less memory, about a third more time; auto = on GPUs"""
+    save_steps: int = Field(20, ge=1, description="Steps between checkpoints")
+    save_total_limit: int = Field(2, ge=1, description="Checkpoints kept; older ones are deleted")
+    resume: str = Field("auto", min_length=1)
+    """auto = go on from the newest complete checkpoint, latest = the same, and there must be one, never =
+    start again, or a directory"""
+    num_threads: int = Field(0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.resume not in ("auto", "latest", "never") and not os.path.isdir(self.resume):
@@ -36,48 +31,35 @@ class ResumableParams(Section):
 
 
 class TrainingParams(ResumableParams):
-    learning_rate: float = Field(default=2e-5, gt=0, le=1, description="Peak learning rate of AdamW")
-    max_steps: int = Field(default=90, ge=1, description="Optimizer steps of the whole run")
-    per_device_train_batch_size: int = Field(
-        default=8, ge=1, description="Completions in one forward pass, on each device"
-    )
-    gradient_accumulation_steps: int = Field(
-        default=1, ge=1, description="Forward passes that make one optimizer step"
-    )
-    num_generations: int = Field(
-        default=2, description="Completions of each prompt; GRPO compares them with one another"
-    )
-    max_completion_length: int = Field(default=256, ge=1, description="Longest completion (tokens)")
-    temperature: float = Field(
-        default=1.0, gt=0, le=10, description="Sampling temperature of the completions trained on"
-    )
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Share of probability sampled from; 1 = all")
-    beta: float = Field(
-        default=0.0, ge=0, description="Weight of the KL penalty; 0 = no reference model, less memory"
-    )
-    entropy_coef: float = Field(
-        default=0.0, ge=0, description="Weight of an entropy bonus, against the collapse to one completion"
-    )
-    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = Field(
-        default="dapo", description="How token losses are averaged (TRL's names)"
-    )
-    scale_rewards: Literal["group", "batch", "none"] = Field(
-        default="group",
-        description="Divide advantages by the standard deviation of the group's rewards, the batch's, or not",
-    )
-    warmup_steps: int = Field(default=0, ge=0, description="Steps in which the learning rate rises from 0")
-    warmup_ratio: float = Field(
-        default=0.0, ge=0, lt=1, description="The same as a share of the run; in the place of warmup_steps"
-    )
-    lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup"] = Field(
-        default="linear", description="Course of the learning rate after the warm-up"
-    )
-    optim: Literal["adamw_torch_fused", "adamw_torch", "adamw_8bit", "paged_adamw_8bit"] = Field(
-        default="adamw_torch_fused",
-        description="Optimizer; those with 8 bits keep their state smaller (bitsandbytes, CUDA only)",
-    )
-    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm")
-    weight_decay: float = Field(default=0.0, ge=0, le=1, description="Weight decay of AdamW")
+    learning_rate: float = Field(2e-5, gt=0, le=1, description="Peak learning rate of AdamW")
+    max_steps: int = Field(90, ge=1, description="Optimizer steps of the whole run")
+    per_device_train_batch_size: int = Field(8, ge=1)
+    """Completions in one forward pass, on each device"""
+    gradient_accumulation_steps: int = Field(1, ge=1)
+    """Forward passes that make one optimizer step"""
+    num_generations: int = 2
+    """Completions of each prompt; GRPO compares them with one another"""
+    max_completion_length: int = Field(256, ge=1, description="Longest completion (tokens)")
+    temperature: float = Field(1.0, gt=0, le=10)
+    """Sampling temperature of the completions trained on"""
+    top_p: float = Field(1.0, gt=0, le=1, description="Share of probability sampled from; 1 = all")
+    beta: float = Field(0.0, ge=0)
+    """Weight of the KL penalty; 0 = no reference model, less memory"""
+    entropy_coef: float = Field(0.0, ge=0)
+    """Weight of an entropy bonus, against the collapse to one completion"""
+    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = "dapo"
+    """How token losses are averaged (TRL's names)"""
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """Divide advantages by the standard deviation of the group's rewards, the batch's, or not"""
+    warmup_steps: int = Field(0, ge=0, description="Steps in which the learning rate rises from 0")
+    warmup_ratio: float = Field(0.0, ge=0, lt=1)
+    """The same as a share of the run; in the place of warmup_steps"""
+    lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
+    """Course of the learning rate after the warm-up"""
+    optim: Literal["adamw_torch_fused", "adamw_torch", "adamw_8bit", "paged_adamw_8bit"] = "adamw_torch_fused"
+    """Optimizer; those with 8 bits keep their state smaller (bitsandbytes, CUDA only)"""
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm")
+    weight_decay: float = Field(0.0, ge=0, le=1, description="Weight decay of AdamW")
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -106,20 +88,14 @@ class TrainingParams(ResumableParams):
 
 
 class VllmParams(Section):
-    enabled: bool = Field(default=False, description="Generate completions with vLLM")
-    mode: Literal["colocate", "server"] = Field(
-        default="colocate",
-        description="colocate = on the training GPU, server = a vLLM server that runs already",
-    )
-    gpu_memory_utilization: float = Field(
-        default=0.85, gt=0, le=1, description="Share of the GPU's memory that vLLM takes"
-    )
-    max_model_len: int = Field(
-        default=2048, ge=64, description="Longest prompt and completion together (tokens)"
-    )
-    server_base_url: VllmAddress = Field(
-        default="", description="Address of the server, for mode server; http://host:port"
-    )
+    enabled: bool = Field(False, description="Generate completions with vLLM")
+    mode: Literal["colocate", "server"] = "colocate"
+    """colocate = on the training GPU, server = a vLLM server that runs already"""
+    gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
+    """Share of the GPU's memory that vLLM takes"""
+    max_model_len: int = Field(2048, ge=64, description="Longest prompt and completion together (tokens)")
+    server_base_url: VllmAddress = ""
+    """Address of the server, for mode server; http://host:port"""
 
     def conflicts(self) -> Iterator[Conflict]:
         if not self.enabled:

@@ -25,32 +25,20 @@ from rlnb.selfplay.params import (
 
 
 class PlayParams(ActingParams):
-    name: str = Field(
-        default="tic_tac_toe",
-        min_length=1,
-        description="Game of OpenSpiel for two players, with parameters: breakthrough(rows=6,columns=6)",
-    )
-    opponent: str = Field(
-        default="self",
-        min_length=1,
-        description="Who plays the other seat: self = the same weights, random, mcts:N, perfect, nash",
-    )
-    max_opening_plies: int = Field(
-        default=0, ge=0, description="Random moves before the players' own, 0 to this many, each as likely"
-    )
-    games_per_opening: int = Field(
-        default=1, ge=1, description="Games that share a deal and an opening; advantage.kind group needs 2"
-    )
-    reward_scale: float = Field(
-        default=1.0, gt=0, description="Returns are divided by this, so that they are about 1 (2 for Kuhn)"
-    )
-    invalid_reward: float = Field(default=-1.5, le=0, description="Reward of an answer without a legal move")
-    forfeit_reward: float = Field(default=0.5, ge=0, description="Reward of the other player, at a forfeit")
-    warm_up_steps: int = Field(
-        default=0,
-        ge=0,
-        description="Supervised steps on random legal play before free play, for a model that knows no games",
-    )
+    name: str = Field("tic_tac_toe", min_length=1)
+    """Game of OpenSpiel for two players, with parameters: breakthrough(rows=6,columns=6)"""
+    opponent: str = Field("self", min_length=1)
+    """Who plays the other seat: self = the same weights, random, mcts:N, perfect, nash"""
+    max_opening_plies: int = Field(0, ge=0)
+    """Random moves before the players' own, 0 to this many, each as likely"""
+    games_per_opening: int = Field(1, ge=1)
+    """Games that share a deal and an opening; advantage.kind group needs 2"""
+    reward_scale: float = Field(1.0, gt=0)
+    """Returns are divided by this, so that they are about 1 (2 for Kuhn)"""
+    invalid_reward: float = Field(-1.5, le=0, description="Reward of an answer without a legal move")
+    forfeit_reward: float = Field(0.5, ge=0, description="Reward of the other player, at a forfeit")
+    warm_up_steps: int = Field(0, ge=0)
+    """Supervised steps on random legal play before free play, for a model that knows no games"""
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.warm_up_steps and self.acting == "constrained":
@@ -68,22 +56,16 @@ class PlayParams(ActingParams):
 
 
 class SelfPlayTrainingParams(UpdateParams):
-    kl_coef: float = Field(
-        default=0.0, ge=0, description="Weight of KL(policy || untrained model); 0 = not computed"
-    )
+    kl_coef: float = Field(0.0, ge=0, description="Weight of KL(policy || untrained model); 0 = not computed")
 
 
 class AblationParams(Section):
-    enabled: bool = Field(
-        default=False, description="Also train the game with other advantages, to compare; takes long"
-    )
-    kinds: Names = Field(
-        default=("none", "rae", "leave_one_out", "gae"),
-        min_length=2,
-        description="Values of advantage.kind that are compared",
-    )
-    num_seeds: int = Field(default=3, ge=1, description="Runs of each, with the seeds 1, 2, 3 and so on")
-    max_steps: int = Field(default=60, ge=1, description="Updates of each of these runs")
+    enabled: bool = False
+    """Also train the game with other advantages, to compare; takes long"""
+    kinds: Names = Field(("none", "rae", "leave_one_out", "gae"), min_length=2)
+    """Values of advantage.kind that are compared"""
+    num_seeds: int = Field(3, ge=1, description="Runs of each, with the seeds 1, 2, 3 and so on")
+    max_steps: int = Field(60, ge=1, description="Updates of each of these runs")
 
     @field_validator("kinds")
     @classmethod
@@ -97,11 +79,8 @@ class AblationParams(Section):
 class SpiralSelfPlayParams(NotebookParams):
     """SPIRAL: self-play with role-conditioned advantages; the defaults are the paper's, for one GPU."""
 
-    output_dir: str = Field(
-        default="outputs/spiral_self_play",
-        min_length=1,
-        description="Directory for checkpoints, metrics and the model",
-    )
+    output_dir: str = Field("outputs/spiral_self_play", min_length=1)
+    """Directory for checkpoints, metrics and the model"""
     model: PlayerModelParams = PlayerModelParams()
     game: PlayParams = PlayParams()
     advantage: AdvantageParams = AdvantageParams()
