@@ -27,7 +27,7 @@ class RewardParams(Section):
 class GrpoCodeExecutionParams(NotebookParams):
     """GRPO with rewards from executed code; every default is the published setting."""
 
-    output_dir: str = Field("outputs/grpo_code_execution", min_length=1)
+    output_dir: str = Field(default="outputs/grpo_code_execution", min_length=1)
     """Directory for checkpoints, metrics and the model"""
     model: ModelParams = ModelParams()
     tasks: TasksParams = TasksParams()
@@ -41,11 +41,4 @@ class GrpoCodeExecutionParams(NotebookParams):
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        longest_tokens = self.tasks.max_prompt_tokens + self.training.max_completion_length
-        if self.vllm.enabled and self.vllm.max_model_len < longest_tokens:
-            yield Conflict(
-                "vllm.max_model_len",
-                "is below tasks.max_prompt_tokens + training.max_completion_length; "
-                f"write at least {longest_tokens}",
-                ("tasks.max_prompt_tokens", "training.max_completion_length", "vllm.enabled"),
-            )
+        yield from self.vllm.find_lack_of_room("tasks", self.tasks.max_prompt_tokens, self.training)

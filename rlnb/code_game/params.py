@@ -1,9 +1,9 @@
 """Parameters of notebooks/grpo_code_game.ipynb."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from rlnb.params.sections import (
     Conflict,
@@ -16,6 +16,8 @@ from rlnb.params.sections import (
     SandboxParams,
     Section,
     TrackingParams,
+    each_once,
+    known,
 )
 from rlnb.params.training import TrainingParams, VllmParams
 
@@ -30,47 +32,37 @@ class GameParams(Section):
     form: GameForm = "topic"
     """seeded = a first line is given and the reply goes on at print(, for small models, topic = a chat
     that names a topic, whose reply has begun with the fence"""
-    topics: Names = Field(
+    topics: Annotated[Names, known(*TOPICS), each_once("topic")] = Field(
         default=TOPICS,
         min_length=1,
         description=f"Topics that prompts name in turn, for form topic: {', '.join(TOPICS)}",
     )
-    max_output_chars: int = Field(200, ge=1, description="Longest valid output (characters)")
-    max_code_tokens: int = Field(200, ge=1, description="Longest valid program (tokens)")
-    num_interpreters: int = Field(12, ge=2, le=64)
+    max_output_chars: int = Field(default=200, ge=1, description="Longest valid output (characters)")
+    max_code_tokens: int = Field(default=200, ge=1, description="Longest valid program (tokens)")
+    num_interpreters: int = Field(default=12, ge=2, le=64)
     """Interpreters with different hash seeds and clocks that must all print the same; fewer overlook more
     printed sets"""
-    two_sided: bool = Field(False, description="The policy predicts programs of earlier steps too")
-    predictor_share: float = Field(0.5, gt=0, lt=1)
+    two_sided: bool = Field(default=False, description="The policy predicts programs of earlier steps too")
+    predictor_share: float = Field(default=0.5, gt=0, lt=1)
     """Share of a step's prompts for predictions, where two_sided"""
-    max_prompt_tokens: int = Field(512, ge=16, description="Longest prompt of a question (tokens)")
-
-    @field_validator("topics")
-    @classmethod
-    def _known_topics(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
-        for topic in topics:
-            if topic not in TOPICS:
-                raise ValueError(f"holds {topic!r}, which is none of {', '.join(TOPICS)}")
-        if len(set(topics)) < len(topics):
-            raise ValueError("names a topic twice; name each once")
-        return topics
+    max_prompt_tokens: int = Field(default=512, ge=16, description="Longest prompt of a question (tokens)")
 
 
 class OpponentParams(Section):
     kind: Literal["base", "snapshot", "model", "endpoint"] = "base"
     """Who predicts: base = the policy with its adapters off, snapshot = the policy as it was some steps
     ago, model = another model, endpoint = a server with OpenAI's protocol (vLLM)"""
-    refresh_steps: int = Field(20, ge=1)
+    refresh_steps: int = Field(default=20, ge=1)
     """Steps after which the policy's adapters are copied, for snapshot"""
-    model_id: str = Field("", description="Hub id or directory, or embedded, for model")
-    base_url: OpenAiAddress = Field("", description="Server's address, like http://host:port/v1")
-    model_name: str = Field("", description="The model's name on that server")
-    num_shots: int = Field(6, ge=0, le=6, description="Solved examples before each program")
-    num_predictions: int = Field(1, ge=1, le=31)
+    model_id: str = Field(default="", description="Hub id or directory, or embedded, for model")
+    base_url: OpenAiAddress = Field(default="", description="Server's address, like http://host:port/v1")
+    model_name: str = Field(default="", description="The model's name on that server")
+    num_shots: int = Field(default=6, ge=0, le=6, description="Solved examples before each program")
+    num_predictions: int = Field(default=1, ge=1, le=31)
     """1 = one pass judges, more = sampled, and the commonest counts"""
-    temperature: float = Field(0.7, gt=0, le=2, description="Of predictions, where there are several")
-    max_prediction_tokens: int = Field(256, ge=1, description="Longest written prediction (tokens)")
-    batch_size: int = Field(32, ge=1, le=1024, description="Programs, or requests, at a time")
+    temperature: float = Field(default=0.7, gt=0, le=2, description="Of predictions, where there are several")
+    max_prediction_tokens: int = Field(default=256, ge=1, description="Longest written prediction (tokens)")
+    batch_size: int = Field(default=32, ge=1, le=1024, description="Programs, or requests, at a time")
 
     def conflicts(self) -> Iterator[Conflict]:
         for name, kind in OWN_FIELDS.items():
@@ -91,22 +83,22 @@ class GameRewardParams(Section):
     """required = +1 when the opponent is wrong, -1 when it is right or the program invalid, graded = 1 - 2
     x mean probability of the output's tokens, choice = +1 or -1 by whether it picks the output among
     those of mutants, validity = +1 for any valid program, the control"""
-    num_choices: int = Field(4, ge=2, le=8)
+    num_choices: int = Field(default=4, ge=2, le=8)
     """Outputs to pick from, the true one included, for choice"""
 
 
 class GameEvaluationParams(EvaluationParams):
     enabled: bool = True
     """Measure held-out programs and MBPP before, during and after training"""
-    num_questions: int = Field(5, ge=1, description="Problems of MBPP, before and after training")
-    num_prompts: int = Field(50, ge=1, le=NUM_HELD_OUT)
+    num_questions: int = Field(default=5, ge=1, description="Problems of MBPP, before and after training")
+    num_prompts: int = Field(default=50, ge=1, le=NUM_HELD_OUT)
     """Held-out prompts, before and after training"""
-    interval_prompts: int = Field(5, ge=1, le=NUM_HELD_OUT)
+    interval_prompts: int = Field(default=5, ge=1, le=NUM_HELD_OUT)
     """The same, at the evaluations in between"""
-    num_programs: int = Field(4, ge=1, description="Programs sampled for each of these prompts")
-    program_temperature: float = Field(1.0, ge=0, le=2, description="Of these programs; 0 = greedy")
-    batch_size: int = Field(32, ge=1, description="Programs written side by side")
-    second_judge: str = Field("choice", min_length=1)
+    num_programs: int = Field(default=4, ge=1, description="Programs sampled for each of these prompts")
+    program_temperature: float = Field(default=1.0, ge=0, le=2, description="Of these programs; 0 = greedy")
+    batch_size: int = Field(default=32, ge=1, description="Programs written side by side")
+    second_judge: str = Field(default="choice", min_length=1)
     """Judge that is never trained against: choice = the untrained model picks among reward.num_choices
     outputs, none, or the hub id or directory of a model (embedded too)"""
     control: bool = False
@@ -138,7 +130,7 @@ class GameEvaluationParams(EvaluationParams):
 class GrpoCodeGameParams(NotebookParams):
     """GRPO on programs that an opponent cannot predict; every default is the published setting."""
 
-    output_dir: str = Field("outputs/grpo_code_game", min_length=1)
+    output_dir: str = Field(default="outputs/grpo_code_game", min_length=1)
     """For checkpoints, metrics and the model"""
     model: ModelParams = ModelParams()
     game: GameParams = GameParams()
@@ -165,14 +157,7 @@ class GrpoCodeGameParams(NotebookParams):
         yield from self._judge_conflicts()
         if self.game.two_sided:
             yield from self._role_conflicts()
-        longest_tokens = self.game.max_prompt_tokens + self.training.max_completion_length
-        if self.vllm.enabled and self.vllm.max_model_len < longest_tokens:
-            yield Conflict(
-                "vllm.max_model_len",
-                "is below game.max_prompt_tokens + training.max_completion_length; "
-                f"write at least {longest_tokens}",
-                ("game.max_prompt_tokens", "training.max_completion_length", "vllm.enabled"),
-            )
+        yield from self.vllm.find_lack_of_room("game", self.game.max_prompt_tokens, self.training)
 
     def _opponent_conflicts(self) -> Iterator[Conflict]:
         """Rewards that need what the opponent does not show, and a snapshot that is never taken."""

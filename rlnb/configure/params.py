@@ -6,8 +6,9 @@ from rlnb.params.sections import Names, NotebookParams, Section
 
 
 class FormParams(Section):
-    notebook: str = Field("ppo_openspiel", min_length=1, description="Notebook to configure, by its name")
-    base: str = Field("auto", min_length=1)
+    notebook: str = Field(default="ppo_openspiel", min_length=1)
+    """Notebook to configure, by its name"""
+    base: str = Field(default="auto", min_length=1)
     """Profile to start from, by its name or a path; auto = by this machine"""
     file: str = ""
     """File to write; empty = params/<notebook>/mine.yaml, with save = <notebook>.yaml in output_dir"""
@@ -20,6 +21,6 @@ class FormParams(Section):
 class ConfigureParams(NotebookParams):
     """A form of another notebook's parameters."""
 
-    output_dir: str = Field("outputs/configure", min_length=1)
+    output_dir: str = Field(default="outputs/configure", min_length=1)
     """Directory of a profile written without a browser"""
     form: FormParams = FormParams()

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -15,6 +15,8 @@ from rlnb.params.sections import (
     SandboxParams,
     Section,
     TrackingParams,
+    each_once,
+    known,
 )
 from rlnb.params.training import TrainingParams
 
@@ -28,16 +30,18 @@ class GptOssModelParams(ModelParams):
         min_length=1,
         description=str(ModelParams.model_fields["id"].description),
     )
-    max_seq_length: int = Field(768, ge=16, description="Longest prompt and completion together (tokens)")
+    max_seq_length: int = Field(default=768, ge=16)
+    """Longest prompt and completion together (tokens)"""
 
 
 class BoardParams(Section):
-    kinds: Names = Field(("6x6/2048",), min_length=1)
+    kinds: Annotated[Names, each_once("board")] = Field(default=("6x6/2048",), min_length=1)
     """Boards played in training, size and the tile that wins: 4x4/2048; prompts alternate"""
     keys: Literal["bepo", "wasd", "arrows"] = "bepo"
     """Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows"""
-    four_probability: float = Field(0.1, ge=0, le=1, description="Share of new tiles that are a 4")
-    patience: int = Field(64, ge=1, description="Consecutive moves without a change that end a game as stuck")
+    four_probability: float = Field(default=0.1, ge=0, le=1, description="Share of new tiles that are a 4")
+    patience: int = Field(default=64, ge=1)
+    """Consecutive moves without a change that end a game as stuck"""
     play_on: bool = False
     """Go on beyond the winning tile until no move is left, for graded scores"""
     same_as: str = ""
@@ -58,8 +62,6 @@ class BoardParams(Section):
                 BoardKind.parse(kind)
             except ValueError as error:
                 raise ValueError(f"holds {kind!r}: {error}") from error
-        if len(set(kinds)) < len(kinds):
-            raise ValueError("names a board twice; name each once")
         return kinds
 
 
@@ -79,52 +81,45 @@ class StrategyRewardParams(Section):
     preset: Literal["requirements", "graded"] = "requirements"
     """requirements = function works, no cheating, strategy succeeds; graded = how large the tiles became,
     against random play"""
-    num_boards: int = Field(1, ge=1, le=1000, description="Games of one strategy, the same for a group")
-    random_games: int = Field(8, ge=1, le=1000)
+    num_boards: int = Field(default=1, ge=1, le=1000)
+    """Games of one strategy, the same for a group"""
+    random_games: int = Field(default=8, ge=1, le=1000)
     """Games of random play from each of these boards, for graded"""
 
 
 class StrategySandboxParams(SandboxParams):
-    timeout_seconds: float = Field(5.0, gt=0, le=600)
+    timeout_seconds: float = Field(default=5.0, gt=0, le=600)
     """Wall time of one game in all, without waiting for a processor (seconds)"""
-    move_cpu_seconds: float = Field(0.5, gt=0, le=600, description="CPU time of one move (seconds)")
-    board_cpu_seconds: float = Field(4.0, gt=0, le=600, description="CPU time of one game (seconds)")
+    move_cpu_seconds: float = Field(default=0.5, gt=0, le=600, description="CPU time of one move (seconds)")
+    board_cpu_seconds: float = Field(default=4.0, gt=0, le=600, description="CPU time of one game (seconds)")
 
 
 class StrategyEvaluationParams(Section):
-    enabled: bool = Field(True, description="Measure held-out play before, during and after training")
+    enabled: bool = Field(default=True, description="Measure held-out play before, during and after training")
     boards: Literal["trained", "hard"] = Field(
         default="trained",
         description=f"Boards measured: those of board.kinds, or hard = {' and '.join(HARD_BOARDS)}",
     )
-    num_samples: int = Field(24, ge=1)
+    num_samples: int = Field(default=24, ge=1)
     """Sampled completions for each kind of board, in a held-out wording"""
-    num_boards: int = Field(16, ge=2, description="Held-out games of each sampled completion")
-    num_greedy_boards: int = Field(100, ge=2)
+    num_boards: int = Field(default=16, ge=2, description="Held-out games of each sampled completion")
+    num_greedy_boards: int = Field(default=100, ge=2)
     """Held-out games of the greedy completion and of other players"""
-    temperature: float = Field(1.0, gt=0, le=2, description="Sampling temperature")
-    eval_interval_steps: int = Field(0, ge=0)
+    temperature: float = Field(default=1.0, gt=0, le=2, description="Sampling temperature")
+    eval_interval_steps: int = Field(default=0, ge=0)
     """Steps between evaluations; 0 = only before and after"""
-    batch_size: int = Field(24, ge=1, description="Completions generated at a time")
+    batch_size: int = Field(default=24, ge=1, description="Completions generated at a time")
 
 
 class SaveParams(Section):
-    formats: Names = ("lora",)
+    formats: Annotated[Names, known("lora", "merged_16bit", "mxfp4")] = ("lora",)
     """Formats saved at the end, then reloaded and tried: lora, merged_16bit, mxfp4"""
-
-    @field_validator("formats")
-    @classmethod
-    def _known_formats(cls, formats: tuple[str, ...]) -> tuple[str, ...]:
-        known = ("lora", "merged_16bit", "mxfp4")
-        if unknown := [name for name in formats if name not in known]:
-            raise ValueError(f"holds {unknown[0]!r}, which is none of {', '.join(known)}")
-        return formats
 
 
 class GptOss2048Params(NotebookParams):
     """Parameters of GRPO on 2048 strategies; every default is the published setting."""
 
-    output_dir: str = Field("outputs/gpt_oss_2048", min_length=1)
+    output_dir: str = Field(default="outputs/gpt_oss_2048", min_length=1)
     """Directory for checkpoints, metrics and the model"""
     model: GptOssModelParams = GptOssModelParams()
     board: BoardParams = BoardParams()

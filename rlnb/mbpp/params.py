@@ -26,9 +26,10 @@ class WriterParams(Section):
     file = completions that are there already"""
     base_url: OpenAiAddress = ""
     """Address of the server, for endpoint; http://host:port/v1"""
-    served_model: str = Field("", description="The model's name on that server")
-    num_parallel: int = Field(32, ge=1, le=1024, description="Requests at a time, for endpoint")
-    samples_path: str = Field("", description="JSONL of EvalPlus or generations.json of bigcode, for file")
+    served_model: str = Field(default="", description="The model's name on that server")
+    num_parallel: int = Field(default=32, ge=1, le=1024, description="Requests at a time, for endpoint")
+    samples_path: str = ""
+    """JSONL of EvalPlus or generations.json of bigcode, for file"""
 
     def conflicts(self) -> Iterator[Conflict]:
         needed = {"endpoint": ("base_url", "served_model"), "file": ("samples_path",), "policy": ()}
@@ -42,11 +43,13 @@ class WriterParams(Section):
 
 
 class MbppEvaluationParams(SamplingParams):
-    num_questions: int = Field(0, ge=0, description="Problems asked, drawn by the seed; 0 = all of the split")
-    k: Integers = Field((1,), min_length=1, description="Values of k for pass@k, at most num_samples each")
+    num_questions: int = Field(default=0, ge=0)
+    """Problems asked, drawn by the seed; 0 = all of the split"""
+    k: Integers = Field(default=(1,), min_length=1)
+    """Values of k for pass@k, at most num_samples each"""
     plus_path: str = ""
     """EvalPlus's MbppPlus.jsonl; its base and plus inputs are checked as well"""
-    cache_dir: str = Field("./model_cache", min_length=1)
+    cache_dir: str = Field(default="./model_cache", min_length=1)
     """Directory for expected outputs of plus_path"""
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -65,7 +68,7 @@ class MbppEvaluationParams(SamplingParams):
 class MbppEvalParams(NotebookParams):
     """Pass rates on MBPP; temperature and time limit are those of the evaluations in trainings."""
 
-    output_dir: str = Field("outputs/mbpp_eval", min_length=1)
+    output_dir: str = Field(default="outputs/mbpp_eval", min_length=1)
     """Directory for results and metrics"""
     model: ModelParams = ModelParams()
     writer: WriterParams = WriterParams()

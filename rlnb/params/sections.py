@@ -28,6 +28,30 @@ from rlnb.params.problems import SECRET_MARKS
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Switch = Literal["auto", True, False]
+
+
+def each_once(noun: str) -> AfterValidator:
+    """Return a validator of lists whose items differ."""
+
+    def check(names: tuple[object, ...]) -> tuple[object, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError(f"names a {noun} twice; name each once")
+        return names
+
+    return AfterValidator(check)
+
+
+def known(*names: str) -> AfterValidator:
+    """Return a validator of lists that may hold these names only."""
+
+    def check(given: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in given if name not in names]:
+            raise ValueError(f"holds {unknown[0]!r}, which is none of {', '.join(names)}")
+        return given
+
+    return AfterValidator(check)
+
+
 LARGEST = 2**31 - 1  # what all libraries below take for an int
 # The control (Cc) and format characters (Cf) that texts need: line break, tab, joiners of letters and emoji.
 HARMLESS = "\n\t\u200c\u200d"
@@ -119,9 +143,9 @@ class Section(BaseModel):
 class NotebookParams(Section):
     """Base of each notebook's parameters; remembers where each value came from, for display only."""
 
-    seed: int = Field(42, ge=0, lt=2**32)
+    seed: int = Field(default=42, ge=0, lt=2**32)
     """Seed of the data's order, the sampling and the adapters"""
-    output_dir: str = Field("outputs", min_length=1)
+    output_dir: str = Field(default="outputs", min_length=1)
     """Directory for checkpoints, metrics and the trained model"""
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -155,10 +179,10 @@ class NotebookParams(Section):
 
 
 class ModelParams(Section):
-    id: str = Field("auto", min_length=1)
+    id: str = Field(default="auto", min_length=1)
     """Hub id or directory of the model; auto = by this machine's memory, embedded = SmolLM2-135M-Instruct
     from a package, tiny = random weights for tests"""
-    cache_dir: str = Field("./model_cache", min_length=1)
+    cache_dir: str = Field(default="./model_cache", min_length=1)
     """Directory for downloaded and converted models"""
     engine: Literal["auto", "transformers", "unsloth"] = "auto"
     """What loads the model; auto = unsloth on GPUs where it is installed, else transformers"""
@@ -173,11 +197,12 @@ class ModelParams(Section):
     adapters: str = ""
     """Directory of trained adapters to begin with, a run's adapters/ or a checkpoint of it; empty = fresh
     ones"""
-    lora_rank: int = Field(16, ge=1, le=1024, description="Rank of the LoRA adapters")
-    lora_alpha: int = Field(32, ge=1)
+    lora_rank: int = Field(default=16, ge=1, le=1024, description="Rank of the LoRA adapters")
+    lora_alpha: int = Field(default=32, ge=1)
     """LoRA scale; the adapter's output is multiplied by alpha / rank"""
-    lora_dropout: float = Field(0.0, ge=0, lt=1, description="Share of LoRA inputs dropped in training")
-    lora_target_modules: Names = Field(("all-linear",), min_length=1)
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of LoRA inputs dropped in training"""
+    lora_target_modules: Names = Field(default=("all-linear",), min_length=1)
     """Names of the layers with adapters; all-linear alone = every linear layer"""
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -201,24 +226,24 @@ class ModelParams(Section):
 class TasksParams(Section):
     source: Literal["mbpp", "builtin", "jsonl"] = "mbpp"
     """Programming tasks: MBPP, the generated built-in set, or a JSONL file"""
-    mbpp_path: str = Field("", description="Local copy of MBPP (file or directory); empty = from the hub")
-    jsonl_path: str = Field("", description="File with one task a line; needed by source jsonl")
+    mbpp_path: str = ""
+    """Local copy of MBPP (file or directory); empty = from the hub"""
+    jsonl_path: str = Field(default="", description="File with one task a line; needed by source jsonl")
     prompt: Literal["chat", "prefilled", "completion"] = "chat"
     """Form of the prompt: chat = a question, prefilled = the reply already begins with the function's first
     line, completion = signature and docstring for a base model"""
     printed_example: bool = True
     """Ask for a printed example after the function, so that output is earned by running it"""
-    levels: Integers = Field((1, 2, 3), min_length=1)
+    levels: Annotated[Integers, each_once("level")] = Field(default=(1, 2, 3), min_length=1)
     """Levels of the built-in tasks, 1 (easy) to 3"""
-    max_prompt_tokens: int = Field(512, ge=16, description="Tasks with a longer prompt are left out (tokens)")
+    max_prompt_tokens: int = Field(default=512, ge=16)
+    """Tasks with a longer prompt are left out (tokens)"""
 
     @field_validator("levels")
     @classmethod
     def _known_levels(cls, levels: tuple[int, ...]) -> tuple[int, ...]:
-        if any(level not in (1, 2, 3) for level in levels):
+        if not set(levels) <= {1, 2, 3}:
             raise ValueError("may hold 1, 2 and 3 only")
-        if len(set(levels)) < len(levels):
-            raise ValueError("names a level twice; name each once")
         return levels
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -247,8 +272,8 @@ class MbppParams(Section):
     template: Literal["paper", "docstring", "chat"] = "chat"
     """Form of the question: paper = 3 solved examples and all asserts, docstring = a program to be continued,
     one assert, chat = a user's message, one assert"""
-    max_completion_length: int = Field(512, ge=1, description="Longest completion (tokens)")
-    batch_size: int = Field(32, ge=1, description="Completions written side by side")
+    max_completion_length: int = Field(default=512, ge=1, description="Longest completion (tokens)")
+    batch_size: int = Field(default=32, ge=1, description="Completions written side by side")
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.path and not os.path.exists(self.path):
@@ -256,14 +281,17 @@ class MbppParams(Section):
 
 
 class MbppInTrainingParams(MbppParams):
-    enabled: bool = Field(True, description="Measure pass rates on MBPP too, whenever evaluation measures")
+    enabled: bool = True
+    """Measure pass rates on MBPP too, whenever evaluation measures"""
 
 
 class SandboxParams(Section):
-    timeout_seconds: float = Field(5.0, gt=0, le=600, description="Time limit of one program (seconds)")
-    memory_mib: int = Field(512, ge=64, description="Memory limit of one program (MiB)")
-    output_kib: int = Field(64, ge=1, description="Limit of what one program may print (KiB)")
-    num_workers: int = Field(0, ge=0, description="Programs run at the same time; 0 = one a usable core")
+    timeout_seconds: float = Field(default=5.0, gt=0, le=600)
+    """Time limit of one program (seconds)"""
+    memory_mib: int = Field(default=512, ge=64, description="Memory limit of one program (MiB)")
+    output_kib: int = Field(default=64, ge=1, description="Limit of what one program may print (KiB)")
+    num_workers: int = Field(default=0, ge=0)
+    """Programs run at the same time; 0 = one a usable core"""
     require: Literal["basic", "standard", "strict"] = "standard"
     """Least isolation to run with: basic = own process and limits, standard = few system calls and files too,
     strict = namespaces too"""
@@ -272,9 +300,9 @@ class SandboxParams(Section):
 class SamplingParams(Section):
     """How completions are drawn and judged, wherever something is evaluated."""
 
-    num_samples: int = Field(1, ge=1, description="Sampled completions of each task or problem")
-    temperature: float = Field(0.2, ge=0, le=2, description="Sampling temperature; 0 = greedy")
-    timeout_seconds: float = Field(10.0, gt=0, le=600)
+    num_samples: int = Field(default=1, ge=1, description="Sampled completions of each task or problem")
+    temperature: float = Field(default=0.2, ge=0, le=2, description="Sampling temperature; 0 = greedy")
+    timeout_seconds: float = Field(default=10.0, gt=0, le=600)
     """CPU time limit of a program, or of loading one and of each call of its functions (seconds); sleepers
     have twice that and one"""
 
@@ -288,20 +316,20 @@ class SamplingParams(Section):
 
 
 class EvaluationParams(SamplingParams):
-    enabled: bool = Field(True, description="Measure pass rates before, during and after training")
-    num_questions: int = Field(5, ge=1)
+    enabled: bool = Field(default=True, description="Measure pass rates before, during and after training")
+    num_questions: int = Field(default=5, ge=1)
     """Tasks measured of each held-out split, and problems of MBPP"""
-    eval_interval_steps: int = Field(20, ge=0)
+    eval_interval_steps: int = Field(default=20, ge=0)
     """Steps between evaluations; 0 = only before and after"""
-    interval_questions: int = Field(5, ge=1)
+    interval_questions: int = Field(default=5, ge=1)
     """The same as num_questions, at the evaluations in between"""
 
 
 class TrackingParams(Section):
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
     """Weights & Biases; auto = online where a key is found and the network may be used"""
-    project: str = Field("rlnb", min_length=1, description="Weights & Biases project")
-    run_name: str = Field("", description="Name of the run; empty = the output directory's name")
+    project: str = Field(default="rlnb", min_length=1, description="Weights & Biases project")
+    run_name: str = Field(default="", description="Name of the run; empty = the output directory's name")
     tensorboard: bool = True
     """Write TensorBoard files as well; metrics.jsonl is always written"""
 

@@ -27,13 +27,13 @@ class ExportParams(Section):
     """Put the adapters on model.id even if they were trained on another model"""
     fresh_adapters: bool = False
     """Without model.adapters: export untrained ones, to try the notebook"""
-    repo_id: str = Field("", description="Hub repository to upload to, owner/name; empty = no upload")
-    private: bool = Field(True, description="Make the repository private where it is new")
+    repo_id: str = Field(default="", description="Hub repository to upload to, owner/name; empty = no upload")
+    private: bool = Field(default=True, description="Make the repository private where it is new")
     license: str = ""
     """License on the model card, in the hub's names; empty = the base's, if known"""
-    prompts: Names = Field(PROMPTS, min_length=1)
+    prompts: Names = Field(default=PROMPTS, min_length=1)
     """Questions on which logits and answers are compared"""
-    max_new_tokens: int = Field(48, ge=1, description="Longest answer to each of them (tokens)")
+    max_new_tokens: int = Field(default=48, ge=1, description="Longest answer to each of them (tokens)")
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.repo_id and not HUB_NAME.fullmatch(self.repo_id):
@@ -43,7 +43,7 @@ class ExportParams(Section):
 class ExportModelParams(NotebookParams):
     """An export: which adapters, on which base, in which form, and where to."""
 
-    output_dir: str = Field("outputs/export_model", min_length=1)
+    output_dir: str = Field(default="outputs/export_model", min_length=1)
     """Directory for the exported model"""
     model: ModelParams = ModelParams()
     export: ExportParams = ExportParams()

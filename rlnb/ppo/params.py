@@ -20,9 +20,9 @@ from rlnb.selfplay.params import (
     ActingParams,
     AlarmParams,
     ArenaParams,
+    Modes,
     PlayerModelParams,
     UpdateParams,
-    check_modes,
     unmeasured_acting,
 )
 
@@ -51,13 +51,13 @@ class Stage(Section):
 
     name: str = Field(min_length=1, description="What the stage is called")
     games: Names = Field(min_length=1, description="Games of OpenSpiel for two players, with parameters")
-    opponents: Names = Field(("random",), min_length=1)
+    opponents: Names = Field(default=("random",), min_length=1)
     """Opponents: a game is played against the first of them that can play it honestly"""
     threshold: float = Field(gt=0, le=1)
     """Mean score (1, 0.5, 0) at which the next stage begins, fresh games alone"""
-    window: int = Field(400, ge=1, description="The newest fresh games of which the mean is taken")
-    min_episodes: int = Field(200, ge=1, description="Fresh games before the stage may end")
-    final_score: float = Field(0.5, ge=0, le=1)
+    window: int = Field(default=400, ge=1, description="The newest fresh games of which the mean is taken")
+    min_episodes: int = Field(default=200, ge=1, description="Fresh games before the stage may end")
+    final_score: float = Field(default=0.5, ge=0, le=1)
     """Mean score after training above which the stage is a success"""
 
 
@@ -66,7 +66,7 @@ Stages = Annotated[tuple[Stage, ...], Field(strict=False)]
 
 class CurriculumParams(Section):
     stages: Stages = Field(
-        (
+        default=(
             Stage(name="easy", games=BASIC_GAMES, threshold=0.6),
             Stage(name="medium", games=COMPLEX_GAMES, threshold=0.5, final_score=0.4),
             Stage(
@@ -81,11 +81,11 @@ class CurriculumParams(Section):
     )
     """Stages from easy to hard, each with name, games, opponents, threshold, window, min_episodes,
     final_score"""
-    earlier_share: float = Field(0.15, ge=0, lt=1)
+    earlier_share: float = Field(default=0.15, ge=0, lt=1)
     """Share of the fresh games that are of earlier stages"""
-    success_score: float = Field(0.5, gt=0, le=1)
+    success_score: float = Field(default=0.5, gt=0, le=1)
     """A game counts as a success from this score on; 0.5 = a draw"""
-    fall_back_below: float = Field(0.0, ge=0, lt=1)
+    fall_back_below: float = Field(default=0.0, ge=0, lt=1)
     """Go back a stage when its mean score falls below this; 0 = never"""
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -108,12 +108,12 @@ class CurriculumParams(Section):
 
 
 class ReplayParams(Section):
-    share: float = Field(0.3, ge=0, lt=1)
+    share: float = Field(default=0.3, ge=0, lt=1)
     """Share of an update's games that play failures again; 0 = none"""
-    capacity: int = Field(1000, ge=1, description="Failures that are kept, the most recent ones")
-    max_tries: int = Field(4, ge=1)
+    capacity: int = Field(default=1000, ge=1, description="Failures that are kept, the most recent ones")
+    max_tries: int = Field(default=4, ge=1)
     """A failure is dropped when it is won, or played again this often"""
-    max_game_share: float = Field(0.5, gt=0, le=1)
+    max_game_share: float = Field(default=0.5, gt=0, le=1)
     """Share of the capacity that failures of one game may take"""
 
 
@@ -122,48 +122,49 @@ class PpoActingParams(ActingParams):
     """constrained = the id of a legal action, free = up to max_new_tokens, then it is read"""
     invalid: Literal["forfeit", "retry", "random"] = "random"
     """Answer without legal move: random = a random move, retry = asked again, forfeit = lost"""
-    invalid_reward: float = Field(-0.1, le=0, description="Reward of an answer without a legal move")
-    max_new_tokens: int = Field(8, ge=1, description="Longest answer (tokens): ids have at most 4")
-    temperature: float = Field(0.7, gt=0, le=10, description="Sampling temperature, in play and in the loss")
-    max_opening_plies: int = Field(0, ge=0)
+    invalid_reward: float = Field(default=-0.1, le=0, description="Reward of an answer without a legal move")
+    max_new_tokens: int = Field(default=8, ge=1, description="Longest answer (tokens): ids have at most 4")
+    temperature: float = Field(default=0.7, gt=0, le=10)
+    """Sampling temperature, in play and in the loss"""
+    max_opening_plies: int = Field(default=0, ge=0)
     """Random moves before the players' own, 0 to this many, each as likely"""
-    max_turns: int = Field(64, ge=1)
+    max_turns: int = Field(default=64, ge=1)
     """A game is cut off, as a draw, after this many turns of the policy"""
     execution: Literal["local_openspiel"] = "local_openspiel"
     """Where games are played: in this process, always by the current weights"""
 
 
 class PpoTrainingParams(UpdateParams):
-    learning_rate: float = Field(5e-6, gt=0, le=1, description="Learning rate of AdamW at the start")
-    final_learning_rate: float = Field(5e-7, ge=0, le=1)
+    learning_rate: float = Field(default=5e-6, gt=0, le=1, description="Learning rate of AdamW at the start")
+    final_learning_rate: float = Field(default=5e-7, ge=0, le=1)
     """The same after the last update; linear in between"""
-    value_learning_rate: float = Field(5e-5, gt=0, le=1)
+    value_learning_rate: float = Field(default=5e-5, gt=0, le=1)
     """That of the value head; it follows the same course"""
-    detach_steps: int = Field(20, ge=0)
+    detach_steps: int = Field(default=20, ge=0)
     """First updates in which the value's gradient stops at its head: it knows nothing yet"""
-    max_steps: int = Field(5000, ge=1, description="Policy updates of the whole run")
-    games_per_step: int = Field(16, ge=2, multiple_of=2)
+    max_steps: int = Field(default=5000, ge=1, description="Policy updates of the whole run")
+    games_per_step: int = Field(default=16, ge=2, multiple_of=2)
     """Games played for one update, on all devices; even"""
-    num_epochs: int = Field(4, ge=1, description="Times that an update goes through its games")
-    num_mini_batches: int = Field(2, ge=1, description="Optimizer steps in each of these")
+    num_epochs: int = Field(default=4, ge=1, description="Times that an update goes through its games")
+    num_mini_batches: int = Field(default=2, ge=1, description="Optimizer steps in each of these")
     ratio: Literal["token", "turn"] = "turn"
     """Unit of the ratio: a token, or an answer's product over its tokens"""
-    gamma: float = Field(1.0, gt=0, le=1, description="Discount, a turn of one's own")
-    lam: float = Field(0.95, ge=0, le=1, description="GAE's lambda: 0 = one step, 1 = whole games")
-    value_coef: float = Field(0.5, gt=0, description="Weight of the value head's squared error")
-    value_clip: float = Field(0.2, ge=0)
+    gamma: float = Field(default=1.0, gt=0, le=1, description="Discount, a turn of one's own")
+    lam: float = Field(default=0.95, ge=0, le=1, description="GAE's lambda: 0 = one step, 1 = whole games")
+    value_coef: float = Field(default=0.5, gt=0, description="Weight of the value head's squared error")
+    value_clip: float = Field(default=0.2, ge=0)
     """A value moves this far in an update before it is clipped; 0 = freely"""
     normalize_advantages: bool = True
     """Advantages of an update have mean 0 and deviation 1"""
     weigh: Literal["turns", "games"] = "games"
     """What weighs the same in the loss: each turn, or each game, so that none leads"""
-    target_kl: float = Field(0.02, ge=0)
+    target_kl: float = Field(default=0.02, ge=0)
     """An update ends early when the policy has moved this far in it (nats a token); 0 = never"""
-    init_kl_coef: float = Field(0.05, ge=0)
+    init_kl_coef: float = Field(default=0.05, ge=0)
     """Weight of KL(policy || untrained model) at the start; 0 = not asked"""
-    kl_target: float = Field(0.05, ge=0)
+    kl_target: float = Field(default=0.05, ge=0)
     """That weight rises and falls to hold this KL (nats a token); 0 = it stays"""
-    save_steps: int = Field(500, ge=1, description="Steps between checkpoints")
+    save_steps: int = Field(default=500, ge=1, description="Steps between checkpoints")
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -180,16 +181,16 @@ class PpoTrainingParams(UpdateParams):
 
 
 class PpoAlarmParams(AlarmParams):
-    kl_factor: float = Field(10.0, gt=1)
+    kl_factor: float = Field(default=10.0, gt=1)
     """Approximate KL of an update that stops the run, in target_kl"""
-    advice_steps: int = Field(500, ge=0)
+    advice_steps: int = Field(default=500, ge=0)
     """From this step on a success rate below 30% prints what to change; 0 = never"""
 
 
 class PpoOpenspielParams(NotebookParams):
     """PPO with LoRA and a value head on games of OpenSpiel; the defaults are those of the first scripts."""
 
-    output_dir: str = Field("outputs/ppo_openspiel", min_length=1)
+    output_dir: str = Field(default="outputs/ppo_openspiel", min_length=1)
     """Directory for checkpoints, metrics and the model"""
     model: PlayerModelParams = PlayerModelParams(id="Qwen/Qwen3-4B")
     game: PpoActingParams = PpoActingParams()
@@ -213,25 +214,25 @@ class PpoOpenspielParams(NotebookParams):
 
 
 class ContestParams(Section):
-    checkpoint: str = Field(UNTRAINED, min_length=1)
+    checkpoint: str = Field(default=UNTRAINED, min_length=1)
     """Checkpoint of spiral_self_play or ppo_openspiel that is measured; untrained = the model of
     contest.run_profile as it comes"""
     compare_with: str = ""
     """Another checkpoint of the same run, or untrained, on the same seeds; empty = none"""
     notebook: Literal["ppo_openspiel", "spiral_self_play"] = "ppo_openspiel"
     """Notebook of an untrained model's parameters"""
-    run_profile: str = Field("auto", min_length=1, description="Profile of an untrained model's parameters")
-    weights: Literal["average", "last"] = Field("average", description="Which weights of a checkpoint play")
-    games: Names = Field((), description="Games that are played; empty = those of the run")
-    opponents: Names = Field(("random",), min_length=1)
+    run_profile: str = Field(default="auto", min_length=1)
+    """Profile of an untrained model's parameters"""
+    weights: Literal["average", "last"] = "average"
+    """Which weights of a checkpoint play"""
+    games: Names = Field(default=(), description="Games that are played; empty = those of the run")
+    opponents: Names = Field(default=("random",), min_length=1)
     """Opponents: random, mcts:N, perfect, nash; a game is played against those that can"""
-    num_games: int = Field(100, ge=2, multiple_of=2)
+    num_games: int = Field(default=100, ge=2, multiple_of=2)
     """Games against each opponent, half from each seat"""
-    modes: Names = Field(("constrained", "free"), min_length=1)
+    modes: Modes = Field(default=("constrained", "free"), min_length=1)
     """How the policy answers: constrained (sampled and greedy), free, or both"""
-    num_threads: int = Field(0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
-
-    _known_modes = check_modes("modes")
+    num_threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
 
     def conflicts(self) -> Iterator[Conflict]:
         for field in ("checkpoint", "compare_with"):
@@ -256,7 +257,8 @@ class ContestParams(Section):
 class ArenaEvalParams(NotebookParams):
     """Parameters of notebooks/arena_eval.ipynb: a checkpoint in the arena, alone or compared with another."""
 
-    output_dir: str = Field("outputs/arena_eval", min_length=1, description="Directory for the results")
+    output_dir: str = Field(default="outputs/arena_eval", min_length=1)
+    """Directory for the results"""
     contest: ContestParams = ContestParams()
 
     def uses_network(self) -> bool:

@@ -1,8 +1,9 @@
 """Parameters of notebooks/spiral_self_play.ipynb."""
 
 from collections.abc import Iterator
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from rlnb.params.sections import (
     Conflict,
@@ -20,24 +21,25 @@ from rlnb.selfplay.params import (
     ArenaParams,
     PlayerModelParams,
     UpdateParams,
+    some_of,
     unmeasured_acting,
 )
 
 
 class PlayParams(ActingParams):
-    name: str = Field("tic_tac_toe", min_length=1)
+    name: str = Field(default="tic_tac_toe", min_length=1)
     """Game of OpenSpiel for two players, with parameters: breakthrough(rows=6,columns=6)"""
-    opponent: str = Field("self", min_length=1)
+    opponent: str = Field(default="self", min_length=1)
     """Who plays the other seat: self = the same weights, random, mcts:N, perfect, nash"""
-    max_opening_plies: int = Field(0, ge=0)
+    max_opening_plies: int = Field(default=0, ge=0)
     """Random moves before the players' own, 0 to this many, each as likely"""
-    games_per_opening: int = Field(1, ge=1)
+    games_per_opening: int = Field(default=1, ge=1)
     """Games that share a deal and an opening; advantage.kind group needs 2"""
-    reward_scale: float = Field(1.0, gt=0)
+    reward_scale: float = Field(default=1.0, gt=0)
     """Returns are divided by this, so that they are about 1 (2 for Kuhn)"""
-    invalid_reward: float = Field(-1.5, le=0, description="Reward of an answer without a legal move")
-    forfeit_reward: float = Field(0.5, ge=0, description="Reward of the other player, at a forfeit")
-    warm_up_steps: int = Field(0, ge=0)
+    invalid_reward: float = Field(default=-1.5, le=0, description="Reward of an answer without a legal move")
+    forfeit_reward: float = Field(default=0.5, ge=0, description="Reward of the other player, at a forfeit")
+    warm_up_steps: int = Field(default=0, ge=0)
     """Supervised steps on random legal play before free play, for a model that knows no games"""
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -56,30 +58,25 @@ class PlayParams(ActingParams):
 
 
 class SelfPlayTrainingParams(UpdateParams):
-    kl_coef: float = Field(0.0, ge=0, description="Weight of KL(policy || untrained model); 0 = not computed")
+    kl_coef: float = Field(default=0.0, ge=0)
+    """Weight of KL(policy || untrained model); 0 = not computed"""
 
 
 class AblationParams(Section):
     enabled: bool = False
     """Also train the game with other advantages, to compare; takes long"""
-    kinds: Names = Field(("none", "rae", "leave_one_out", "gae"), min_length=2)
+    kinds: Annotated[Names, some_of("none", "rae", "leave_one_out", "gae", "gae_plies")] = Field(
+        default=("none", "rae", "leave_one_out", "gae"), min_length=2
+    )
     """Values of advantage.kind that are compared"""
-    num_seeds: int = Field(3, ge=1, description="Runs of each, with the seeds 1, 2, 3 and so on")
-    max_steps: int = Field(60, ge=1, description="Updates of each of these runs")
-
-    @field_validator("kinds")
-    @classmethod
-    def _known_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
-        known = ("none", "rae", "leave_one_out", "gae", "gae_plies")
-        if any(kind not in known for kind in kinds) or len(set(kinds)) < len(kinds):
-            raise ValueError(f"may hold {', '.join(known)}, each once")
-        return kinds
+    num_seeds: int = Field(default=3, ge=1, description="Runs of each, with the seeds 1, 2, 3 and so on")
+    max_steps: int = Field(default=60, ge=1, description="Updates of each of these runs")
 
 
 class SpiralSelfPlayParams(NotebookParams):
     """SPIRAL: self-play with role-conditioned advantages; the defaults are the paper's, for one GPU."""
 
-    output_dir: str = Field("outputs/spiral_self_play", min_length=1)
+    output_dir: str = Field(default="outputs/spiral_self_play", min_length=1)
     """Directory for checkpoints, metrics and the model"""
     model: PlayerModelParams = PlayerModelParams()
     game: PlayParams = PlayParams()
