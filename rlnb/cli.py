@@ -272,10 +272,10 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _configure(options: argparse.Namespace) -> int:
-    from rlnb.configure.terminal import CommandLine, main
+    from rlnb.configure.terminal import main
 
     names = ("notebook", "profile", "output", "assignments", "yes")
-    return main(CommandLine(**{name: getattr(options, name) for name in names}))
+    return main(**{name: getattr(options, name) for name in names})
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from rlnb.params.loading import ROOT, choose_profile, list_fields
 from rlnb.params.problems import show
 from rlnb.params.reading import ENVIRONMENT_NAMES, NO_FIELDS, PREFIX, parse_yaml, read_typed, read_yaml
 from rlnb.params.sections import NotebookParams, Section, value_of
+from rlnb.run.directory import write_text
 
 PLACE = "your answer"  # of an answer, in messages
 ITEM_FIELD = re.compile(r"(?P<list>[\w.]+)\[(?P<index>\d+)\]\.(?P<name>\w+)")
@@ -302,21 +302,9 @@ def profile_text(draft: Draft) -> str:
         last_section = section or last_section
         block = _yaml(path[-1], value).rstrip("\n").split("\n")
         if field in changed:
-            block[0] += f"  # {draft.profile}: {changed[field]}"
+            block[-1] += f"  # {draft.profile}: {changed[field]}"
         lines += [("  " if section else "") + line for line in block]
     return "\n".join(lines) + "\n"
-
-
-class _OneLine(yaml.SafeDumper):
-    """Writes a text with line breaks on one line, so that a comment can follow."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = '"' if len(f"{text}.".splitlines()) > 1 else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_OneLine.add_representer(str, _represent_text)
 
 
 def _yaml(name: str, value: object) -> str:
@@ -326,9 +314,8 @@ def _yaml(name: str, value: object) -> str:
             item.model_dump(mode="json", exclude_defaults=True) if isinstance(item, Section) else item
             for item in value
         ]
-    text: str = yaml.dump(
+    text: str = yaml.safe_dump(
         {name: value},
-        Dumper=_OneLine,
         sort_keys=False,
         default_flow_style=None if isinstance(value, list) else False,
         width=10**6,
@@ -360,10 +347,7 @@ def save_profile(draft: Draft, path: str | Path, *, overwrite: bool = False) -> 
         raise ParamsError(f"{path}: exists already; choose another name, or allow it to be overwritten")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            file.write(profile_text(draft))
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
+        write_text(path, profile_text(draft))
     except OSError as error:
         raise ParamsError(f"{path}: cannot be written: {error.strerror}") from None
     return path
