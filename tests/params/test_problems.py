@@ -15,7 +15,7 @@ from shipped_profiles import FOLDER
 from rlnb.errors import ParamsError
 from rlnb.machine import installed_version
 from rlnb.params import load_params, parse_set
-from rlnb.params.problems import did_you_mean, show_number
+from rlnb.params.problems import show_number
 
 IN_TRAINING = table("""
 learning_rate: 1e-5x => training.learning_rate = '1e-5x' is not a number; write 1.0e-5
@@ -205,12 +205,6 @@ def test_a_package_that_is_not_installed_is_refused_with_how_to_get_it(assignmen
     if installed_version(package) is not None:
         pytest.skip(f"{package} is installed here")
     assert f"--set: {said}" in refused(with_set, *assignments.split()).splitlines()
-
-
-@settings(deadline=None)
-@given(st.text(), st.lists(st.text(min_size=1), min_size=1))
-def test_any_name_gets_a_suggestion(name, known):
-    assert did_you_mean(name, known).startswith(("; did you mean ", "; known: "))
 
 
 @settings(deadline=None)
