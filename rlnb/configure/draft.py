@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -21,7 +21,7 @@ from rlnb.machine import Machine, recommend
 from rlnb.params import check_machine, load_params, parse_set, resolve
 from rlnb.params.loading import ROOT, choose_profile, list_fields
 from rlnb.params.problems import show
-from rlnb.params.reading import ENVIRONMENT_NAMES, NO_FIELDS, PREFIX, parse_yaml, read_typed, read_yaml
+from rlnb.params.reading import ENVIRONMENT_NAMES, NO_FIELDS, PREFIX, nest, parse_yaml, read_typed, read_yaml
 from rlnb.params.sections import NotebookParams, Section, value_of
 from rlnb.run.directory import write_text
 
@@ -118,11 +118,7 @@ class Draft:
 
     def with_values(self, answers: Mapping[str, object], place: str) -> "Draft":
         """Return the draft with these answers instead, {field: value}. Raises ParamsError."""
-        nested: defaultdict[str, dict[str, object]] = defaultdict(dict)
-        for name, value in answers.items():
-            section, _, field = name.rpartition(".")
-            nested[section][field] = value
-        overrides = nested.pop("", {}) | nested
+        overrides = nest(answers)
         params = load_params(
             self.notebook, profile=self.profile, overrides=overrides, place=place, environ={}, root=self.root
         )
