@@ -112,13 +112,11 @@ class GameEvaluationParams(EvaluationParams):
                 "evaluation.num_programs",
                 "asks for equal programs, since evaluation.program_temperature = 0; write 1, or more "
                 "than 0 there",
-                ("evaluation.program_temperature",),
             )
         if self.control and not self.enabled:
             yield Conflict(
                 "evaluation.control",
                 "trains a control that nothing would measure; write false, or evaluation.enabled = true",
-                ("evaluation.enabled",),
             )
 
     @property
@@ -167,21 +165,18 @@ class GrpoCodeGameParams(NotebookParams):
                 "reward.preset",
                 "needs probabilities, which a server does not give here; write required, or opponent.kind = "
                 "model",
-                ("opponent.kind",),
             )
         if preset in ("graded", "choice") and opponent.num_predictions > 1:
             yield Conflict(
                 "reward.preset",
                 f"needs probabilities, and opponent.num_predictions = {opponent.num_predictions} counts "
                 "votes; write required, or 1 prediction",
-                ("opponent.num_predictions",),
             )
         if opponent.kind == "snapshot" and opponent.refresh_steps > self.training.max_steps:
             yield Conflict(
                 "opponent.refresh_steps",
                 f"is more than training.max_steps = {self.training.max_steps}, so that no snapshot is "
                 "taken; write fewer, or opponent.kind = base",
-                ("opponent.kind", "training.max_steps"),
             )
 
         writes_out = opponent.kind == "endpoint" or opponent.num_predictions > 1
@@ -190,20 +185,18 @@ class GrpoCodeGameParams(NotebookParams):
                 "opponent.max_prediction_tokens",
                 f"may be too short for an output of game.max_output_chars = {self.game.max_output_chars}, "
                 f"which would win unread; write at least {self.game.max_output_chars}",
-                ("game.max_output_chars", "opponent.kind", "opponent.num_predictions"),
+                ("opponent.kind", "opponent.num_predictions"),
             )
         if preset == "validity" and self.evaluation.control:
             yield Conflict(
                 "evaluation.control",
                 "is the same training as reward.preset = 'validity'; write false, or another preset",
-                ("reward.preset",),
             )
         if preset == "graded" and self.game.two_sided:
             yield Conflict(
                 "game.two_sided",
                 "mirrors a reward of +1 and -1, and reward.preset = 'graded' has others; write false, or "
                 "preset required",
-                ("reward.preset",),
             )
 
     def _judge_conflicts(self) -> Iterator[Conflict]:
@@ -241,9 +234,5 @@ class GrpoCodeGameParams(NotebookParams):
                 "game.two_sided",
                 f"needs a prompt for each of two roles, and a step has {completions} completions in groups "
                 f"of {training.num_generations}; write false, or more training.gradient_accumulation_steps",
-                (
-                    "training.per_device_train_batch_size",
-                    "training.gradient_accumulation_steps",
-                    "training.num_generations",
-                ),
+                ("training.per_device_train_batch_size", "training.num_generations"),
             )

@@ -140,18 +140,15 @@ class GptOss2048Params(NotebookParams):
                     "board.kinds",
                     f"holds {kind}, where one game of random play, which scores are measured from, takes "
                     "minutes; write at most 4096 there and board.play_on = false, or a smaller board",
-                    ("board.play_on",),
                 )
         if self.training.max_completion_length >= self.model.max_seq_length:
             yield Conflict(
                 "training.max_completion_length",
                 f"leaves no room for a prompt in model.max_seq_length = {self.model.max_seq_length}; "
                 "write a smaller one, or a larger model.max_seq_length",
-                ("model.max_seq_length",),
             )
         if self.sandbox.move_cpu_seconds > self.sandbox.board_cpu_seconds:
             yield Conflict(
                 "sandbox.move_cpu_seconds",
                 "is more than the time of a whole game; write at most sandbox.board_cpu_seconds",
-                ("sandbox.board_cpu_seconds",),
             )

@@ -35,9 +35,7 @@ class WriterParams(Section):
         needed = {"endpoint": ("base_url", "served_model"), "file": ("samples_path",), "policy": ()}
         for name in needed[self.kind]:
             if not getattr(self, name):
-                yield Conflict(
-                    f"writer.{name}", f"is needed by writer.kind = {self.kind!r}; write it", ("writer.kind",)
-                )
+                yield Conflict(f"writer.{name}", f"is needed by writer.kind = {self.kind!r}; write it")
         if self.samples_path and not os.path.isfile(self.samples_path):
             yield Conflict("writer.samples_path", f"is not a file in {os.getcwd()}")
 
@@ -59,7 +57,6 @@ class MbppEvaluationParams(SamplingParams):
                 "evaluation.k",
                 f"holds a number that is not in 1 to evaluation.num_samples = {self.num_samples}; write "
                 "more samples, or a smaller k",
-                ("evaluation.num_samples",),
             )
         if self.plus_path and not os.path.isfile(self.plus_path):
             yield Conflict("evaluation.plus_path", f"is not a file in {os.getcwd()}")

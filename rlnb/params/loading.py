@@ -218,6 +218,6 @@ def _describe_conflict(
     params: NotebookParams, conflict: Conflict, last: Mapping[FieldPath, GivenValue]
 ) -> str:
     """Return one line; its place is that of the field involved that was given last."""
-    involved = (conflict.field, *conflict.others)
+    involved = conflict.involved
     places = ["default", *(entry.place for field, entry in last.items() if ".".join(field) in involved)]
     return f"{places[-1]}: {conflict.field} = {show(value_of(params, conflict.field))} {conflict.reason}"

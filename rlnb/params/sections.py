@@ -5,6 +5,7 @@ A field's description, or the docstring below it, is its only help text, units i
 
 import functools
 import os
+import re
 import unicodedata
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -84,11 +85,18 @@ VllmAddress = Annotated[str, AfterValidator(_VLLM), Field(repr=False)]
 
 
 class Conflict(NamedTuple):
-    """A value that does not fit this machine or other fields; the reason ends in the remedy."""
+    """A value that does not fit this machine or other fields; the reason ends in the remedy.
+
+    others: fields that are involved and that the reason does not name.
+    """
 
     field: str
     reason: str
     others: tuple[str, ...] = ()
+
+    @property
+    def involved(self) -> set[str]:
+        return {self.field, *self.others, *re.findall(r"\w+\.\w+", self.reason)}
 
 
 class Section(BaseModel):
@@ -248,11 +256,7 @@ class TasksParams(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.source == "jsonl" and not self.jsonl_path:
-            yield Conflict(
-                "tasks.jsonl_path",
-                "is needed by tasks.source = 'jsonl'; write the file's path",
-                ("tasks.source",),
-            )
+            yield Conflict("tasks.jsonl_path", "is needed by tasks.source = 'jsonl'; write the file's path")
         if self.jsonl_path and not os.path.isfile(self.jsonl_path):
             yield Conflict("tasks.jsonl_path", f"is not a file in {os.getcwd()}")
         if self.mbpp_path and not os.path.exists(self.mbpp_path):
@@ -311,7 +315,6 @@ class SamplingParams(Section):
             yield Conflict(
                 "evaluation.num_samples",
                 "asks for equal samples, since evaluation.temperature = 0; write 1, or a temperature above 0",
-                ("evaluation.temperature",),
             )
 
 

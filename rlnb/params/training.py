@@ -118,7 +118,5 @@ class VllmParams(Section):
             yield Conflict("vllm.enabled", "needs vllm, which is not installed; ./setup.sh vllm installs it")
         if self.mode == "server" and not self.server_base_url:
             yield Conflict(
-                "vllm.server_base_url",
-                "is needed by vllm.mode = 'server'; write http://host:port",
-                ("vllm.mode",),
+                "vllm.server_base_url", "is needed by vllm.mode = 'server'; write http://host:port"
             )

@@ -176,7 +176,6 @@ class PpoTrainingParams(UpdateParams):
             yield Conflict(
                 "training.magnet_coef",
                 "and training.init_kl_coef hold the policy to two others at once; write 0 for one of them",
-                ("training.init_kl_coef",),
             )
 
 
@@ -247,11 +246,7 @@ class ContestParams(Section):
                     "a run's checkpoints/checkpoint-N, or untrained",
                 )
         if self.compare_with == self.checkpoint:
-            yield Conflict(
-                "contest.compare_with",
-                "is contest.checkpoint itself; write another, or nothing",
-                ("contest.checkpoint",),
-            )
+            yield Conflict("contest.compare_with", "is contest.checkpoint itself; write another, or nothing")
 
 
 class ArenaEvalParams(NotebookParams):

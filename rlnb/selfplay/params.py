@@ -42,7 +42,6 @@ class PlayerModelParams(ModelParams):
             yield Conflict(
                 "model.lora_rank",
                 "trains weights that model.load_in_4bit has quantized; write 16, or false there",
-                ("model.load_in_4bit",),
             )
 
 
@@ -109,7 +108,6 @@ class UpdateParams(ResumableParams):
             yield Conflict(
                 "training.final_learning_rate",
                 f"is above training.learning_rate = {show_number(self.learning_rate)}; write at most that",
-                ("training.learning_rate",),
             )
 
 
@@ -170,7 +168,5 @@ def unmeasured_acting(game: ActingParams, evaluation: ArenaParams) -> Iterator[C
     """Yield a conflict if evaluations leave out the way in which the policy is trained."""
     if evaluation.enabled and game.acting not in evaluation.modes:
         yield Conflict(
-            "evaluation.modes",
-            f"leaves out game.acting = {game.acting!r}, which the curve shows; add it",
-            ("game.acting",),
+            "evaluation.modes", f"leaves out game.acting = {game.acting!r}, which the curve shows; add it"
         )

@@ -47,7 +47,6 @@ class PlayParams(ActingParams):
             yield Conflict(
                 "game.warm_up_steps",
                 "teaches what game.acting = 'constrained' enforces anyway; write 0, or acting = free",
-                ("game.acting",),
             )
         if self.opponent != "self" and self.games_per_opening > 1 and self.games_per_opening % 2:
             yield Conflict(
@@ -104,7 +103,6 @@ class SpiralSelfPlayParams(NotebookParams):
             yield Conflict(
                 "ablation.enabled",
                 "compares runs by exact measures; write evaluation.exact = true, or false here",
-                ("evaluation.exact",),
             )
         if self.training.games_per_step % (2 if game.opponent != "self" else 1):
             yield Conflict(
@@ -116,7 +114,6 @@ class SpiralSelfPlayParams(NotebookParams):
             yield Conflict(
                 "game.games_per_opening",
                 f"does not divide training.games_per_step = {self.training.games_per_step}",
-                ("training.games_per_step",),
             )
 
     def _advantage_conflicts(self) -> Iterator[Conflict]:
@@ -128,13 +125,12 @@ class SpiralSelfPlayParams(NotebookParams):
                 "advantage.kind",
                 "compares games of the same opening and seat, of which there is one by "
                 f"game.games_per_opening = {game.games_per_opening}; write {least} or more there",
-                ("game.games_per_opening", "game.opponent"),
+                ("game.opponent",),
             )
         if self.training.drop_zero_advantages and self.advantage.has_value:
             yield Conflict(
                 "training.drop_zero_advantages",
                 f"would hide from the value head of advantage.kind = {kind!r} what it knows; write false",
-                ("advantage.kind",),
             )
         fields = {"advantage.kind": kind == "gae_plies"}
         fields["ablation.kinds"] = self.ablation.enabled and "gae_plies" in self.ablation.kinds
@@ -144,5 +140,4 @@ class SpiralSelfPlayParams(NotebookParams):
                     field,
                     "asks for gae_plies, which follows the plies of both seats, so game.opponent must be "
                     "self and game.acting constrained: a forfeit is not zero-sum; write gae",
-                    ("game.opponent", "game.acting"),
                 )
