@@ -16,6 +16,7 @@ from rlnb.params.sections import (
     SandboxParams,
     Section,
     TrackingParams,
+    described,
     each_once,
     known,
 )
@@ -37,15 +38,15 @@ class GameParams(Section):
         min_length=1,
         description=f"Topics that prompts name in turn, for form topic: {', '.join(TOPICS)}",
     )
-    max_output_chars: int = Field(default=200, ge=1, description="Longest valid output (characters)")
-    max_code_tokens: int = Field(default=200, ge=1, description="Longest valid program (tokens)")
+    max_output_chars: int = described(200, "Longest valid output (characters)", ge=1)
+    max_code_tokens: int = described(200, "Longest valid program (tokens)", ge=1)
     num_interpreters: int = Field(default=12, ge=2, le=64)
     """Interpreters with different hash seeds and clocks that must all print the same; fewer overlook more
     printed sets"""
-    two_sided: bool = Field(default=False, description="The policy predicts programs of earlier steps too")
+    two_sided: bool = described(False, "The policy predicts programs of earlier steps too")
     predictor_share: float = Field(default=0.5, gt=0, lt=1)
     """Share of a step's prompts for predictions, where two_sided"""
-    max_prompt_tokens: int = Field(default=512, ge=16, description="Longest prompt of a question (tokens)")
+    max_prompt_tokens: int = described(512, "Longest prompt of a question (tokens)", ge=16)
 
 
 class OpponentParams(Section):
@@ -54,15 +55,15 @@ class OpponentParams(Section):
     ago, model = another model, endpoint = a server with OpenAI's protocol (vLLM)"""
     refresh_steps: int = Field(default=20, ge=1)
     """Steps after which the policy's adapters are copied, for snapshot"""
-    model_id: str = Field(default="", description="Hub id or directory, or embedded, for model")
-    base_url: OpenAiAddress = Field(default="", description="Server's address, like http://host:port/v1")
-    model_name: str = Field(default="", description="The model's name on that server")
-    num_shots: int = Field(default=6, ge=0, le=6, description="Solved examples before each program")
+    model_id: str = described("", "Hub id or directory, or embedded, for model")
+    base_url: OpenAiAddress = described("", "Server's address, like http://host:port/v1")
+    model_name: str = described("", "The model's name on that server")
+    num_shots: int = described(6, "Solved examples before each program", ge=0, le=6)
     num_predictions: int = Field(default=1, ge=1, le=31)
     """1 = one pass judges, more = sampled, and the commonest counts"""
-    temperature: float = Field(default=0.7, gt=0, le=2, description="Of predictions, where there are several")
-    max_prediction_tokens: int = Field(default=256, ge=1, description="Longest written prediction (tokens)")
-    batch_size: int = Field(default=32, ge=1, le=1024, description="Programs, or requests, at a time")
+    temperature: float = described(0.7, "Of predictions, where there are several", gt=0, le=2)
+    max_prediction_tokens: int = described(256, "Longest written prediction (tokens)", ge=1)
+    batch_size: int = described(32, "Programs, or requests, at a time", ge=1, le=1024)
 
     def conflicts(self) -> Iterator[Conflict]:
         for name, kind in OWN_FIELDS.items():
@@ -83,21 +84,17 @@ class GameRewardParams(Section):
     """required = +1 when the opponent is wrong, -1 when it is right or the program invalid, graded = 1 - 2
     x mean probability of the output's tokens, choice = +1 or -1 by whether it picks the output among
     those of mutants, validity = +1 for any valid program, the control"""
-    num_choices: int = Field(default=4, ge=2, le=8)
-    """Outputs to pick from, the true one included, for choice"""
+    num_choices: int = described(4, "Outputs to pick from, the true one included, for choice", ge=2, le=8)
 
 
 class GameEvaluationParams(EvaluationParams):
-    enabled: bool = True
-    """Measure held-out programs and MBPP before, during and after training"""
-    num_questions: int = Field(default=5, ge=1, description="Problems of MBPP, before and after training")
-    num_prompts: int = Field(default=50, ge=1, le=NUM_HELD_OUT)
-    """Held-out prompts, before and after training"""
-    interval_prompts: int = Field(default=5, ge=1, le=NUM_HELD_OUT)
-    """The same, at the evaluations in between"""
-    num_programs: int = Field(default=4, ge=1, description="Programs sampled for each of these prompts")
-    program_temperature: float = Field(default=1.0, ge=0, le=2, description="Of these programs; 0 = greedy")
-    batch_size: int = Field(default=32, ge=1, description="Programs written side by side")
+    enabled: bool = described(True, "Measure held-out programs and MBPP before, during and after training")
+    num_questions: int = described(5, "Problems of MBPP, before and after training", ge=1)
+    num_prompts: int = described(50, "Held-out prompts, before and after training", ge=1, le=NUM_HELD_OUT)
+    interval_prompts: int = described(5, "The same, at the evaluations in between", ge=1, le=NUM_HELD_OUT)
+    num_programs: int = described(4, "Programs sampled for each of these prompts", ge=1)
+    program_temperature: float = described(1.0, "Of these programs; 0 = greedy", ge=0, le=2)
+    batch_size: int = described(32, "Programs written side by side", ge=1)
     second_judge: str = Field(default="choice", min_length=1)
     """Judge that is never trained against: choice = the untrained model picks among reward.num_choices
     outputs, none, or the hub id or directory of a model (embedded too)"""

@@ -15,6 +15,7 @@ from rlnb.params.sections import (
     SandboxParams,
     Section,
     TrackingParams,
+    described,
     each_once,
     known,
 )
@@ -30,8 +31,7 @@ class GptOssModelParams(ModelParams):
         min_length=1,
         description=str(ModelParams.model_fields["id"].description),
     )
-    max_seq_length: int = Field(default=768, ge=16)
-    """Longest prompt and completion together (tokens)"""
+    max_seq_length: int = described(768, "Longest prompt and completion together (tokens)", ge=16)
 
 
 class BoardParams(Section):
@@ -39,11 +39,9 @@ class BoardParams(Section):
     """Boards played in training, size and the tile that wins: 4x4/2048; prompts alternate"""
     keys: Literal["bepo", "wasd", "arrows"] = "bepo"
     """Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows"""
-    four_probability: float = Field(default=0.1, ge=0, le=1, description="Share of new tiles that are a 4")
-    patience: int = Field(default=64, ge=1)
-    """Consecutive moves without a change that end a game as stuck"""
-    play_on: bool = False
-    """Go on beyond the winning tile until no move is left, for graded scores"""
+    four_probability: float = described(0.1, "Share of new tiles that are a 4", ge=0, le=1)
+    patience: int = described(64, "Consecutive moves without a change that end a game as stuck", ge=1)
+    play_on: bool = described(False, "Go on beyond the winning tile until no move is left, for graded scores")
     same_as: str = ""
     """Directory of another run whose boards to play, for an exact comparison of the two; empty = new
     boards"""
@@ -69,10 +67,8 @@ class PromptParams(Section):
     preset: Literal["board", "api"] = "board"
     """board = four keys and the board, api = also six functions that answer questions about it; never
     compare figures of one with the other"""
-    prefilled: bool = False
-    """The reply has begun with the fence and the function's first line"""
-    num_wordings: Literal[1, 2] = 1
-    """Wordings of the question in training; a third is held out"""
+    prefilled: bool = described(False, "The reply has begun with the fence and the function's first line")
+    num_wordings: Literal[1, 2] = described(1, "Wordings of the question in training; a third is held out")
     reasoning_effort: Literal["", "low", "medium", "high"] = "low"
     """How long GPT-OSS thinks first; empty for models that do not know it"""
 
@@ -81,8 +77,7 @@ class StrategyRewardParams(Section):
     preset: Literal["requirements", "graded"] = "requirements"
     """requirements = function works, no cheating, strategy succeeds; graded = how large the tiles became,
     against random play"""
-    num_boards: int = Field(default=1, ge=1, le=1000)
-    """Games of one strategy, the same for a group"""
+    num_boards: int = described(1, "Games of one strategy, the same for a group", ge=1, le=1000)
     random_games: int = Field(default=8, ge=1, le=1000)
     """Games of random play from each of these boards, for graded"""
 
@@ -90,25 +85,24 @@ class StrategyRewardParams(Section):
 class StrategySandboxParams(SandboxParams):
     timeout_seconds: float = Field(default=5.0, gt=0, le=600)
     """Wall time of one game in all, without waiting for a processor (seconds)"""
-    move_cpu_seconds: float = Field(default=0.5, gt=0, le=600, description="CPU time of one move (seconds)")
-    board_cpu_seconds: float = Field(default=4.0, gt=0, le=600, description="CPU time of one game (seconds)")
+    move_cpu_seconds: float = described(0.5, "CPU time of one move (seconds)", gt=0, le=600)
+    board_cpu_seconds: float = described(4.0, "CPU time of one game (seconds)", gt=0, le=600)
 
 
 class StrategyEvaluationParams(Section):
-    enabled: bool = Field(default=True, description="Measure held-out play before, during and after training")
+    enabled: bool = described(True, "Measure held-out play before, during and after training")
     boards: Literal["trained", "hard"] = Field(
         default="trained",
         description=f"Boards measured: those of board.kinds, or hard = {' and '.join(HARD_BOARDS)}",
     )
     num_samples: int = Field(default=24, ge=1)
     """Sampled completions for each kind of board, in a held-out wording"""
-    num_boards: int = Field(default=16, ge=2, description="Held-out games of each sampled completion")
+    num_boards: int = described(16, "Held-out games of each sampled completion", ge=2)
     num_greedy_boards: int = Field(default=100, ge=2)
     """Held-out games of the greedy completion and of other players"""
-    temperature: float = Field(default=1.0, gt=0, le=2, description="Sampling temperature")
-    eval_interval_steps: int = Field(default=0, ge=0)
-    """Steps between evaluations; 0 = only before and after"""
-    batch_size: int = Field(default=24, ge=1, description="Completions generated at a time")
+    temperature: float = described(1.0, "Sampling temperature", gt=0, le=2)
+    eval_interval_steps: int = described(0, "Steps between evaluations; 0 = only before and after", ge=0)
+    batch_size: int = described(24, "Completions generated at a time", ge=1)
 
 
 class SaveParams(Section):

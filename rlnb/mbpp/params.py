@@ -4,8 +4,6 @@ import os
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field
-
 from rlnb.params.sections import (
     Conflict,
     Integers,
@@ -17,6 +15,7 @@ from rlnb.params.sections import (
     SandboxParams,
     Section,
     TrackingParams,
+    described,
 )
 
 
@@ -24,12 +23,10 @@ class WriterParams(Section):
     kind: Literal["policy", "endpoint", "file"] = "policy"
     """Who writes: policy = the model of this notebook, endpoint = a server with OpenAI's protocol (vLLM),
     file = completions that are there already"""
-    base_url: OpenAiAddress = ""
-    """Address of the server, for endpoint; http://host:port/v1"""
-    served_model: str = Field(default="", description="The model's name on that server")
-    num_parallel: int = Field(default=32, ge=1, le=1024, description="Requests at a time, for endpoint")
-    samples_path: str = ""
-    """JSONL of EvalPlus or generations.json of bigcode, for file"""
+    base_url: OpenAiAddress = described("", "Address of the server, for endpoint; http://host:port/v1")
+    served_model: str = described("", "The model's name on that server")
+    num_parallel: int = described(32, "Requests at a time, for endpoint", ge=1, le=1024)
+    samples_path: str = described("", "JSONL of EvalPlus or generations.json of bigcode, for file")
 
     def conflicts(self) -> Iterator[Conflict]:
         needed = {"endpoint": ("base_url", "served_model"), "file": ("samples_path",), "policy": ()}
@@ -41,14 +38,10 @@ class WriterParams(Section):
 
 
 class MbppEvaluationParams(SamplingParams):
-    num_questions: int = Field(default=0, ge=0)
-    """Problems asked, drawn by the seed; 0 = all of the split"""
-    k: Integers = Field(default=(1,), min_length=1)
-    """Values of k for pass@k, at most num_samples each"""
-    plus_path: str = ""
-    """EvalPlus's MbppPlus.jsonl; its base and plus inputs are checked as well"""
-    cache_dir: str = Field(default="./model_cache", min_length=1)
-    """Directory for expected outputs of plus_path"""
+    num_questions: int = described(0, "Problems asked, drawn by the seed; 0 = all of the split", ge=0)
+    k: Integers = described((1,), "Values of k for pass@k, at most num_samples each", min_length=1)
+    plus_path: str = described("", "EvalPlus's MbppPlus.jsonl; its base and plus inputs are checked as well")
+    cache_dir: str = described("./model_cache", "Directory for expected outputs of plus_path", min_length=1)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -65,8 +58,7 @@ class MbppEvaluationParams(SamplingParams):
 class MbppEvalParams(NotebookParams):
     """Pass rates on MBPP; temperature and time limit are those of the evaluations in trainings."""
 
-    output_dir: str = Field(default="outputs/mbpp_eval", min_length=1)
-    """Directory for results and metrics"""
+    output_dir: str = described("outputs/mbpp_eval", "Directory for results and metrics", min_length=1)
     model: ModelParams = ModelParams()
     writer: WriterParams = WriterParams()
     mbpp: MbppParams = MbppParams()

@@ -1,6 +1,7 @@
 """The sections that notebooks share.
 
-A field's description, or the docstring below it, is its only help text, units included.
+A field's help, units included, is told once: by `described` where that fits on a line, else by the docstring
+below it.
 """
 
 import functools
@@ -8,7 +9,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from annotated_types import Le, Lt
@@ -29,6 +30,13 @@ from rlnb.params.problems import SECRET_MARKS
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Switch = Literal["auto", True, False]
+Value = TypeVar("Value")
+
+
+def described(default: Value, help: str, **bounds: Any) -> Value:
+    """Return a field with its help; bounds: as of pydantic's Field."""
+    field: Value = Field(default=default, description=help, **bounds)
+    return field
 
 
 def each_once(noun: str) -> AfterValidator:
@@ -151,8 +159,7 @@ class Section(BaseModel):
 class NotebookParams(Section):
     """Base of each notebook's parameters; remembers where each value came from, for display only."""
 
-    seed: int = Field(default=42, ge=0, lt=2**32)
-    """Seed of the data's order, the sampling and the adapters"""
+    seed: int = described(42, "Seed of the data's order, the sampling and the adapters", ge=0, lt=2**32)
     output_dir: str = Field(default="outputs", min_length=1)
     """Directory for checkpoints, metrics and the trained model"""
 
@@ -190,8 +197,7 @@ class ModelParams(Section):
     id: str = Field(default="auto", min_length=1)
     """Hub id or directory of the model; auto = by this machine's memory, embedded = SmolLM2-135M-Instruct
     from a package, tiny = random weights for tests"""
-    cache_dir: str = Field(default="./model_cache", min_length=1)
-    """Directory for downloaded and converted models"""
+    cache_dir: str = described("./model_cache", "Directory for downloaded and converted models", min_length=1)
     engine: Literal["auto", "transformers", "unsloth"] = "auto"
     """What loads the model; auto = unsloth on GPUs where it is installed, else transformers"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -205,11 +211,9 @@ class ModelParams(Section):
     adapters: str = ""
     """Directory of trained adapters to begin with, a run's adapters/ or a checkpoint of it; empty = fresh
     ones"""
-    lora_rank: int = Field(default=16, ge=1, le=1024, description="Rank of the LoRA adapters")
-    lora_alpha: int = Field(default=32, ge=1)
-    """LoRA scale; the adapter's output is multiplied by alpha / rank"""
-    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of LoRA inputs dropped in training"""
+    lora_rank: int = described(16, "Rank of the LoRA adapters", ge=1, le=1024)
+    lora_alpha: int = described(32, "LoRA scale; the adapter's output is multiplied by alpha / rank", ge=1)
+    lora_dropout: float = described(0.0, "Share of LoRA inputs dropped in training", ge=0, lt=1)
     lora_target_modules: Names = Field(default=("all-linear",), min_length=1)
     """Names of the layers with adapters; all-linear alone = every linear layer"""
 
@@ -234,9 +238,8 @@ class ModelParams(Section):
 class TasksParams(Section):
     source: Literal["mbpp", "builtin", "jsonl"] = "mbpp"
     """Programming tasks: MBPP, the generated built-in set, or a JSONL file"""
-    mbpp_path: str = ""
-    """Local copy of MBPP (file or directory); empty = from the hub"""
-    jsonl_path: str = Field(default="", description="File with one task a line; needed by source jsonl")
+    mbpp_path: str = described("", "Local copy of MBPP (file or directory); empty = from the hub")
+    jsonl_path: str = described("", "File with one task a line; needed by source jsonl")
     prompt: Literal["chat", "prefilled", "completion"] = "chat"
     """Form of the prompt: chat = a question, prefilled = the reply already begins with the function's first
     line, completion = signature and docstring for a base model"""
@@ -244,8 +247,7 @@ class TasksParams(Section):
     """Ask for a printed example after the function, so that output is earned by running it"""
     levels: Annotated[Integers, each_once("level")] = Field(default=(1, 2, 3), min_length=1)
     """Levels of the built-in tasks, 1 (easy) to 3"""
-    max_prompt_tokens: int = Field(default=512, ge=16)
-    """Tasks with a longer prompt are left out (tokens)"""
+    max_prompt_tokens: int = described(512, "Tasks with a longer prompt are left out (tokens)", ge=16)
 
     @field_validator("levels")
     @classmethod
@@ -276,8 +278,8 @@ class MbppParams(Section):
     template: Literal["paper", "docstring", "chat"] = "chat"
     """Form of the question: paper = 3 solved examples and all asserts, docstring = a program to be continued,
     one assert, chat = a user's message, one assert"""
-    max_completion_length: int = Field(default=512, ge=1, description="Longest completion (tokens)")
-    batch_size: int = Field(default=32, ge=1, description="Completions written side by side")
+    max_completion_length: int = described(512, "Longest completion (tokens)", ge=1)
+    batch_size: int = described(32, "Completions written side by side", ge=1)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.path and not os.path.exists(self.path):
@@ -285,17 +287,14 @@ class MbppParams(Section):
 
 
 class MbppInTrainingParams(MbppParams):
-    enabled: bool = True
-    """Measure pass rates on MBPP too, whenever evaluation measures"""
+    enabled: bool = described(True, "Measure pass rates on MBPP too, whenever evaluation measures")
 
 
 class SandboxParams(Section):
-    timeout_seconds: float = Field(default=5.0, gt=0, le=600)
-    """Time limit of one program (seconds)"""
-    memory_mib: int = Field(default=512, ge=64, description="Memory limit of one program (MiB)")
-    output_kib: int = Field(default=64, ge=1, description="Limit of what one program may print (KiB)")
-    num_workers: int = Field(default=0, ge=0)
-    """Programs run at the same time; 0 = one a usable core"""
+    timeout_seconds: float = described(5.0, "Time limit of one program (seconds)", gt=0, le=600)
+    memory_mib: int = described(512, "Memory limit of one program (MiB)", ge=64)
+    output_kib: int = described(64, "Limit of what one program may print (KiB)", ge=1)
+    num_workers: int = described(0, "Programs run at the same time; 0 = one a usable core", ge=0)
     require: Literal["basic", "standard", "strict"] = "standard"
     """Least isolation to run with: basic = own process and limits, standard = few system calls and files too,
     strict = namespaces too"""
@@ -304,8 +303,8 @@ class SandboxParams(Section):
 class SamplingParams(Section):
     """How completions are drawn and judged, wherever something is evaluated."""
 
-    num_samples: int = Field(default=1, ge=1, description="Sampled completions of each task or problem")
-    temperature: float = Field(default=0.2, ge=0, le=2, description="Sampling temperature; 0 = greedy")
+    num_samples: int = described(1, "Sampled completions of each task or problem", ge=1)
+    temperature: float = described(0.2, "Sampling temperature; 0 = greedy", ge=0, le=2)
     timeout_seconds: float = Field(default=10.0, gt=0, le=600)
     """CPU time limit of a program, or of loading one and of each call of its functions (seconds); sleepers
     have twice that and one"""
@@ -319,22 +318,18 @@ class SamplingParams(Section):
 
 
 class EvaluationParams(SamplingParams):
-    enabled: bool = Field(default=True, description="Measure pass rates before, during and after training")
-    num_questions: int = Field(default=5, ge=1)
-    """Tasks measured of each held-out split, and problems of MBPP"""
-    eval_interval_steps: int = Field(default=20, ge=0)
-    """Steps between evaluations; 0 = only before and after"""
-    interval_questions: int = Field(default=5, ge=1)
-    """The same as num_questions, at the evaluations in between"""
+    enabled: bool = described(True, "Measure pass rates before, during and after training")
+    num_questions: int = described(5, "Tasks measured of each held-out split, and problems of MBPP", ge=1)
+    eval_interval_steps: int = described(20, "Steps between evaluations; 0 = only before and after", ge=0)
+    interval_questions: int = described(5, "The same as num_questions, at the evaluations in between", ge=1)
 
 
 class TrackingParams(Section):
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
     """Weights & Biases; auto = online where a key is found and the network may be used"""
-    project: str = Field(default="rlnb", min_length=1, description="Weights & Biases project")
-    run_name: str = Field(default="", description="Name of the run; empty = the output directory's name")
-    tensorboard: bool = True
-    """Write TensorBoard files as well; metrics.jsonl is always written"""
+    project: str = described("rlnb", "Weights & Biases project", min_length=1)
+    run_name: str = described("", "Name of the run; empty = the output directory's name")
+    tensorboard: bool = described(True, "Write TensorBoard files as well; metrics.jsonl is always written")
 
 
 def value_of(params: NotebookParams, field: str) -> Any:

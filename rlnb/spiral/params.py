@@ -13,6 +13,7 @@ from rlnb.params.sections import (
     SandboxParams,
     Section,
     TrackingParams,
+    described,
 )
 from rlnb.selfplay.params import (
     ActingParams,
@@ -37,8 +38,8 @@ class PlayParams(ActingParams):
     """Games that share a deal and an opening; advantage.kind group needs 2"""
     reward_scale: float = Field(default=1.0, gt=0)
     """Returns are divided by this, so that they are about 1 (2 for Kuhn)"""
-    invalid_reward: float = Field(default=-1.5, le=0, description="Reward of an answer without a legal move")
-    forfeit_reward: float = Field(default=0.5, ge=0, description="Reward of the other player, at a forfeit")
+    invalid_reward: float = described(-1.5, "Reward of an answer without a legal move", le=0)
+    forfeit_reward: float = described(0.5, "Reward of the other player, at a forfeit", ge=0)
     warm_up_steps: int = Field(default=0, ge=0)
     """Supervised steps on random legal play before free play, for a model that knows no games"""
 
@@ -57,19 +58,17 @@ class PlayParams(ActingParams):
 
 
 class SelfPlayTrainingParams(UpdateParams):
-    kl_coef: float = Field(default=0.0, ge=0)
-    """Weight of KL(policy || untrained model); 0 = not computed"""
+    kl_coef: float = described(0.0, "Weight of KL(policy || untrained model); 0 = not computed", ge=0)
 
 
 class AblationParams(Section):
-    enabled: bool = False
-    """Also train the game with other advantages, to compare; takes long"""
+    enabled: bool = described(False, "Also train the game with other advantages, to compare; takes long")
     kinds: Annotated[Names, some_of("none", "rae", "leave_one_out", "gae", "gae_plies")] = Field(
         default=("none", "rae", "leave_one_out", "gae"), min_length=2
     )
     """Values of advantage.kind that are compared"""
-    num_seeds: int = Field(default=3, ge=1, description="Runs of each, with the seeds 1, 2, 3 and so on")
-    max_steps: int = Field(default=60, ge=1, description="Updates of each of these runs")
+    num_seeds: int = described(3, "Runs of each, with the seeds 1, 2, 3 and so on", ge=1)
+    max_steps: int = described(60, "Updates of each of these runs", ge=1)
 
 
 class SpiralSelfPlayParams(NotebookParams):
