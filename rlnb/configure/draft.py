@@ -112,10 +112,6 @@ class Draft:
             return str(error)
         return ""
 
-    def blank(self) -> "Draft":
-        """Return the draft without any answer."""
-        return dataclasses.replace(self, params=self.base, answers={})
-
     def with_values(self, answers: Mapping[str, object], place: str) -> "Draft":
         """Return the draft with these answers instead, {field: value}. Raises ParamsError."""
         overrides = nest(answers)
@@ -143,7 +139,7 @@ class Draft:
     def main_fields(self) -> list[str]:
         """Return the fields that matter most: those that default.yaml or two other profiles set."""
         counts: Counter[str] = Counter()
-        for path in sorted((self.root / "params" / self.notebook).glob("*.yaml")):
+        for path in (self.root / "params" / self.notebook).glob("*.yaml"):
             given, _ = read_yaml(path, path.name)
             weight = MIN_PROFILES if path.stem == "default" else 1
             counts.update({".".join(entry.field): weight for entry in given})
@@ -193,8 +189,7 @@ def start_draft(
     draft = Draft(notebook, profile, root, default, base, base, {})
     parse_set(*assignments)  # raises for what is not an assignment
     parts = [assignment.partition("=") for assignment in assignments]
-    texts = {name.strip(): text for name, _, text in parts}
-    return draft.answer(texts, place="--set") if texts else draft
+    return draft.answer({name.strip(): text for name, _, text in parts}, place="--set")
 
 
 def check_games(params: NotebookParams) -> None:

@@ -1,5 +1,6 @@
 """A form for a profile in JupyterLab: one widget per field, each checked while it is filled in."""
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -136,7 +137,7 @@ class ConfigureForm:
 
     def check(self) -> None:
         """Read the form: update the draft, or the problems if there are any."""
-        blank = self.draft.blank()
+        blank = dataclasses.replace(self.draft, params=self.draft.base, answers={})
         texts = {name: row.text for name, row in self.rows.items() if row.text != blank.typed(name)}
         self.problems, self.saved.value = {}, ""
         try:

@@ -31,12 +31,9 @@ SomeSection = TypeVar("SomeSection", bound=Section)
 def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether a run may download a model or data, upload, or report to W&B."""
     tracking = _section(params, "tracking", TrackingParams)
-    return (
-        params.uses_network()
-        or any(name not in WITHOUT_HUB for name in _model_names(params).values())
-        or bool(_mbpp_downloads(params))
-        or (tracking is not None and tracking.wandb == "auto" and _has_wandb_key(environ))
-    )
+    reports = tracking is not None and tracking.wandb == "auto" and _has_wandb_key(environ)
+    loads = any(name not in WITHOUT_HUB for name in _model_names(params).values())
+    return reports or loads or bool(_mbpp_downloads(params)) or params.uses_network()
 
 
 def _section(params: NotebookParams, name: str, kind: type[SomeSection]) -> SomeSection | None:
@@ -124,12 +121,11 @@ def check_machine(
         reason = "needs a key; set WANDB_API_KEY, in .env for instance, or write offline"
         conflicts.append(Conflict("tracking.wandb", reason))
     if conflicts:
-        raise ParamsError(
-            "\n".join(
-                f"{params._sources.get(field, 'default')}: {field} = {show(value_of(params, field))} {reason}"
-                for field, reason, _ in conflicts
-            )
-        )
+        lines = [
+            f"{params._sources.get(field, 'default')}: {field} = {show(value_of(params, field))} {reason}"
+            for field, reason, _ in conflicts
+        ]
+        raise ParamsError("\n".join(lines))
 
 
 def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Conflict]:

@@ -123,13 +123,6 @@ def test_a_text_that_is_not_shown_as_it_is_is_refused_from_every_source(project,
     )
 
 
-@pytest.mark.parametrize(
-    "text", ["two\nlines\tof it", "\U0001f469\u200d\U0001f680", "می\u200cخواهم", "日本語", "ne\u0301"]
-)
-def test_texts_of_all_languages_are_taken(text):
-    assert with_set(f"tracking.run_name={text}").tracking.run_name == text
-
-
 def test_every_error_shows_what_a_terminal_would_obey():
     assert str(RlnbError("a\x1b[31m\u202e\udcff\r: é 日\n\tb")) == "a\\x1b[31m\\u202e\\udcff\\r: é 日\n\tb"
 
