@@ -134,8 +134,7 @@ def _pins(path: Path) -> dict[str, str]:
 
 
 def _gpu(machine: Machine, prefix: str) -> Finding:
-    name = _installed_set(prefix)
-    memory = f"{machine.memory_gib:.0f} GiB"
+    name, memory = _installed_set(prefix), f"{machine.memory_gib:.0f} GiB"
     if not machine.capability:
         state = f"none; {machine.cpu_count} cores, {memory} of memory"
         remedy = f"set {name} needs a GPU and none is visible (normal on a login node)"

@@ -21,8 +21,7 @@ GIB = 2**30
 UNKNOWN_SIZE = "memory: not known: the model's name gives no size"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FOUR_BIT = 0.52  # bytes of a weight in NF4 whose constants are quantized as well
-# torch and transformers on a CPU; CUDA's context, kernels and its allocator's rounding on a GPU
-PROCESS_GIB = {"cpu": 0.6, "gpu": 0.8}
+PROCESS_GIB = {"Python with torch": 0.6, "CUDA's context and kernels": 0.8}  # with its allocator's rounding
 PROMPT_TOKENS = 512  # where the parameters do not limit the prompt
 ROW_TOKENS = {"compact": 16, "full": 96}  # of a game's short prompts, which read the largest share of logits
 LONGEST_COMPACT = 128  # tokens of a compact prompt in any game
@@ -148,10 +147,8 @@ def _constant_parts(
     if _get(params, "vllm.enabled") and _get(params, "vllm.mode") == "colocate":
         share = _get(params, "vllm.gpu_memory_utilization")
         parts.append(MemoryPart("vLLM", share * machine.memory_gib, f"vllm.gpu_memory_utilization = {share}"))
-    kind, reason = (
-        ("gpu", "CUDA's context and kernels") if machine.capability else ("cpu", "Python with torch")
-    )
-    return [*parts, MemoryPart("process", PROCESS_GIB[kind], reason)]
+    reason = "CUDA's context and kernels" if machine.capability else "Python with torch"
+    return [*parts, MemoryPart("process", PROCESS_GIB[reason], reason)]
 
 
 def _parts(params: NotebookParams, sizes: ModelSizes, constant: list[MemoryPart]) -> tuple[MemoryPart, ...]:

@@ -63,8 +63,8 @@ class FieldRow:
     @property
     def text(self) -> str:
         """The entry as `Draft.answer` takes it."""
-        value = self.entry.value
-        return str(value).lower() if self.question.is_switch else str(value)
+        text = str(self.entry.value)
+        return text.lower() if self.question.is_switch else text
 
 
 def _make_entry(question: Question, typed: str) -> widgets.ValueWidget:
