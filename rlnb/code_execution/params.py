@@ -5,17 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlnb.params.sections import (
-    Conflict,
-    EvaluationParams,
-    MbppInTrainingParams,
-    ModelParams,
-    NotebookParams,
-    SandboxParams,
-    Section,
-    TasksParams,
-    TrackingParams,
-)
+from rlnb.params import sections
+from rlnb.params.sections import Conflict, NotebookParams, Section
 from rlnb.params.training import TrainingParams, VllmParams
 
 
@@ -29,15 +20,15 @@ class GrpoCodeExecutionParams(NotebookParams):
 
     output_dir: str = Field(default="outputs/grpo_code_execution", min_length=1)
     """Directory for checkpoints, metrics and the model"""
-    model: ModelParams = ModelParams()
-    tasks: TasksParams = TasksParams()
+    model: sections.ModelParams = sections.ModelParams()
+    tasks: sections.TasksParams = sections.TasksParams()
     reward: RewardParams = RewardParams()
-    sandbox: SandboxParams = SandboxParams()
+    sandbox: sections.SandboxParams = sections.SandboxParams()
     training: TrainingParams = TrainingParams()
-    evaluation: EvaluationParams = EvaluationParams()
-    mbpp: MbppInTrainingParams = MbppInTrainingParams()
+    evaluation: sections.EvaluationParams = sections.EvaluationParams()
+    mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
     vllm: VllmParams = VllmParams()
-    tracking: TrackingParams = TrackingParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()

@@ -5,17 +5,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rlnb.params import sections
 from rlnb.params.sections import (
     Conflict,
-    EvaluationParams,
-    MbppInTrainingParams,
-    ModelParams,
     Names,
     NotebookParams,
     OpenAiAddress,
-    SandboxParams,
     Section,
-    TrackingParams,
     described,
     each_once,
     known,
@@ -87,7 +83,7 @@ class GameRewardParams(Section):
     num_choices: int = described(4, "Outputs to pick from, the true one included, for choice", ge=2, le=8)
 
 
-class GameEvaluationParams(EvaluationParams):
+class GameEvaluationParams(sections.EvaluationParams):
     enabled: bool = described(True, "Measure held-out programs and MBPP before, during and after training")
     num_questions: int = described(5, "Problems of MBPP, before and after training", ge=1)
     num_prompts: int = described(50, "Held-out prompts, before and after training", ge=1, le=NUM_HELD_OUT)
@@ -127,16 +123,16 @@ class GrpoCodeGameParams(NotebookParams):
 
     output_dir: str = Field(default="outputs/grpo_code_game", min_length=1)
     """For checkpoints, metrics and the model"""
-    model: ModelParams = ModelParams()
+    model: sections.ModelParams = sections.ModelParams()
     game: GameParams = GameParams()
     opponent: OpponentParams = OpponentParams()
     reward: GameRewardParams = GameRewardParams()
-    sandbox: SandboxParams = SandboxParams()
+    sandbox: sections.SandboxParams = sections.SandboxParams()
     training: TrainingParams = TrainingParams()
     evaluation: GameEvaluationParams = GameEvaluationParams()
-    mbpp: MbppInTrainingParams = MbppInTrainingParams()
+    mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
     vllm: VllmParams = VllmParams()
-    tracking: TrackingParams = TrackingParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()
 
     def other_models(self) -> dict[str, str]:
         models = {}

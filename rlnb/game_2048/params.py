@@ -7,29 +7,19 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from rlnb.game_2048.board import BoardKind
-from rlnb.params.sections import (
-    Conflict,
-    ModelParams,
-    Names,
-    NotebookParams,
-    SandboxParams,
-    Section,
-    TrackingParams,
-    described,
-    each_once,
-    known,
-)
+from rlnb.params import sections
+from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described, each_once, known
 from rlnb.params.training import TrainingParams
 
 HARD_BOARDS = ("4x4/2048", "5x5/8192")  # on which two-move search is far from perfect; on 5x5/2048 it is not
 SECRET_FILE = "board_secret"  # in a run's directory: the key of its board seeds
 
 
-class GptOssModelParams(ModelParams):
+class GptOssModelParams(sections.ModelParams):
     id: str = Field(
         default="unsloth/gpt-oss-20b",
         min_length=1,
-        description=str(ModelParams.model_fields["id"].description),
+        description=str(sections.ModelParams.model_fields["id"].description),
     )
     max_seq_length: int = described(768, "Longest prompt and completion together (tokens)", ge=16)
 
@@ -82,7 +72,7 @@ class StrategyRewardParams(Section):
     """Games of random play from each of these boards, for graded"""
 
 
-class StrategySandboxParams(SandboxParams):
+class StrategySandboxParams(sections.SandboxParams):
     timeout_seconds: float = Field(default=5.0, gt=0, le=600)
     """Wall time of one game in all, without waiting for a processor (seconds)"""
     move_cpu_seconds: float = described(0.5, "CPU time of one move (seconds)", gt=0, le=600)
@@ -123,7 +113,7 @@ class GptOss2048Params(NotebookParams):
     training: TrainingParams = TrainingParams()
     evaluation: StrategyEvaluationParams = StrategyEvaluationParams()
     save: SaveParams = SaveParams()
-    tracking: TrackingParams = TrackingParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()

@@ -4,19 +4,8 @@ import os
 from collections.abc import Iterator
 from typing import Literal
 
-from rlnb.params.sections import (
-    Conflict,
-    Integers,
-    MbppParams,
-    ModelParams,
-    NotebookParams,
-    OpenAiAddress,
-    SamplingParams,
-    SandboxParams,
-    Section,
-    TrackingParams,
-    described,
-)
+from rlnb.params import sections
+from rlnb.params.sections import Conflict, Integers, NotebookParams, OpenAiAddress, Section, described
 
 
 class WriterParams(Section):
@@ -37,7 +26,7 @@ class WriterParams(Section):
             yield Conflict("writer.samples_path", f"is not a file in {os.getcwd()}")
 
 
-class MbppEvaluationParams(SamplingParams):
+class MbppEvaluationParams(sections.SamplingParams):
     num_questions: int = described(0, "Problems asked, drawn by the seed; 0 = all of the split", ge=0)
     k: Integers = described((1,), "Values of k for pass@k, at most num_samples each", min_length=1)
     plus_path: str = described("", "EvalPlus's MbppPlus.jsonl; its base and plus inputs are checked as well")
@@ -59,9 +48,9 @@ class MbppEvalParams(NotebookParams):
     """Pass rates on MBPP; temperature and time limit are those of the evaluations in trainings."""
 
     output_dir: str = described("outputs/mbpp_eval", "Directory for results and metrics", min_length=1)
-    model: ModelParams = ModelParams()
+    model: sections.ModelParams = sections.ModelParams()
     writer: WriterParams = WriterParams()
-    mbpp: MbppParams = MbppParams()
+    mbpp: sections.MbppParams = sections.MbppParams()
     evaluation: MbppEvaluationParams = MbppEvaluationParams()
-    sandbox: SandboxParams = SandboxParams()
-    tracking: TrackingParams = TrackingParams()
+    sandbox: sections.SandboxParams = sections.SandboxParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()

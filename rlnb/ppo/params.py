@@ -6,26 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rlnb.params import sections
 from rlnb.params.problems import show_number
-from rlnb.params.sections import (
-    Conflict,
-    MbppInTrainingParams,
-    Names,
-    NotebookParams,
-    SandboxParams,
-    Section,
-    TrackingParams,
-    described,
-)
-from rlnb.selfplay.params import (
-    ActingParams,
-    AlarmParams,
-    ArenaParams,
-    Modes,
-    PlayerModelParams,
-    UpdateParams,
-    unmeasured_acting,
-)
+from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described
+from rlnb.selfplay import params as play
+from rlnb.selfplay.params import Modes, unmeasured_acting
 
 UNTRAINED = "untrained"
 CHECKPOINT_FILES = ("params.yaml", "trainer_state.json")  # of a checkpoint; its run has the first one alone
@@ -115,7 +100,7 @@ class ReplayParams(Section):
     """Share of the capacity that failures of one game may take"""
 
 
-class PpoActingParams(ActingParams):
+class PpoActingParams(play.ActingParams):
     acting: Literal["free", "constrained"] = "constrained"
     """constrained = the id of a legal action, free = up to max_new_tokens, then it is read"""
     invalid: Literal["forfeit", "retry", "random"] = "random"
@@ -130,7 +115,7 @@ class PpoActingParams(ActingParams):
     """Where games are played: in this process, always by the current weights"""
 
 
-class PpoTrainingParams(UpdateParams):
+class PpoTrainingParams(play.UpdateParams):
     learning_rate: float = described(5e-6, "Learning rate of AdamW at the start", gt=0, le=1)
     final_learning_rate: float = Field(default=5e-7, ge=0, le=1)
     """The same after the last update; linear in between"""
@@ -174,7 +159,7 @@ class PpoTrainingParams(UpdateParams):
             )
 
 
-class PpoAlarmParams(AlarmParams):
+class PpoAlarmParams(play.AlarmParams):
     kl_factor: float = described(10.0, "Approximate KL of an update that stops the run, in target_kl", gt=1)
     advice_steps: int = Field(default=500, ge=0)
     """From this step on a success rate below 30% prints what to change; 0 = never"""
@@ -185,16 +170,16 @@ class PpoOpenspielParams(NotebookParams):
 
     output_dir: str = Field(default="outputs/ppo_openspiel", min_length=1)
     """Directory for checkpoints, metrics and the model"""
-    model: PlayerModelParams = PlayerModelParams(id="Qwen/Qwen3-4B")
+    model: play.PlayerModelParams = play.PlayerModelParams(id="Qwen/Qwen3-4B")
     game: PpoActingParams = PpoActingParams()
     curriculum: CurriculumParams = CurriculumParams()
     replay: ReplayParams = ReplayParams()
     training: PpoTrainingParams = PpoTrainingParams()
     alarms: PpoAlarmParams = PpoAlarmParams()
-    evaluation: ArenaParams = ArenaParams()
-    sandbox: SandboxParams = SandboxParams()
-    mbpp: MbppInTrainingParams = MbppInTrainingParams()
-    tracking: TrackingParams = TrackingParams()
+    evaluation: play.ArenaParams = play.ArenaParams()
+    sandbox: sections.SandboxParams = sections.SandboxParams()
+    mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()
 
     @property
     def loss_tokens(self) -> int:

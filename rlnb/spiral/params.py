@@ -5,29 +5,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rlnb.params.sections import (
-    Conflict,
-    MbppInTrainingParams,
-    Names,
-    NotebookParams,
-    SandboxParams,
-    Section,
-    TrackingParams,
-    described,
-)
-from rlnb.selfplay.params import (
-    ActingParams,
-    AdvantageParams,
-    AlarmParams,
-    ArenaParams,
-    PlayerModelParams,
-    UpdateParams,
-    some_of,
-    unmeasured_acting,
-)
+from rlnb.params import sections
+from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described
+from rlnb.selfplay import params as play
+from rlnb.selfplay.params import some_of, unmeasured_acting
 
 
-class PlayParams(ActingParams):
+class PlayParams(play.ActingParams):
     name: str = Field(default="tic_tac_toe", min_length=1)
     """Game of OpenSpiel for two players, with parameters: breakthrough(rows=6,columns=6)"""
     opponent: str = Field(default="self", min_length=1)
@@ -57,7 +41,7 @@ class PlayParams(ActingParams):
             )
 
 
-class SelfPlayTrainingParams(UpdateParams):
+class SelfPlayTrainingParams(play.UpdateParams):
     kl_coef: float = described(0.0, "Weight of KL(policy || untrained model); 0 = not computed", ge=0)
 
 
@@ -76,16 +60,16 @@ class SpiralSelfPlayParams(NotebookParams):
 
     output_dir: str = Field(default="outputs/spiral_self_play", min_length=1)
     """Directory for checkpoints, metrics and the model"""
-    model: PlayerModelParams = PlayerModelParams()
+    model: play.PlayerModelParams = play.PlayerModelParams()
     game: PlayParams = PlayParams()
-    advantage: AdvantageParams = AdvantageParams()
+    advantage: play.AdvantageParams = play.AdvantageParams()
     training: SelfPlayTrainingParams = SelfPlayTrainingParams()
-    alarms: AlarmParams = AlarmParams()
-    evaluation: ArenaParams = ArenaParams()
+    alarms: play.AlarmParams = play.AlarmParams()
+    evaluation: play.ArenaParams = play.ArenaParams()
     ablation: AblationParams = AblationParams()
-    sandbox: SandboxParams = SandboxParams()
-    mbpp: MbppInTrainingParams = MbppInTrainingParams()
-    tracking: TrackingParams = TrackingParams()
+    sandbox: sections.SandboxParams = sections.SandboxParams()
+    mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()
 
     @property
     def loss_tokens(self) -> int:
