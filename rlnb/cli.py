@@ -44,7 +44,7 @@ EVAL_OPTIONS = {
     "--served-model": ("writer.served_model", "NAME of the model on that server"),
 }
 
-# Options of `rlnb eval` for the arena, with --checkpoint.
+# The same for the arena, with --checkpoint.
 ARENA_OPTIONS = {
     "--checkpoint": ("contest.checkpoint", "DIR: a run's checkpoints/checkpoint-N, or the word untrained"),
     "--compare-with": ("contest.compare_with", "DIR of another checkpoint, or untrained: the same games"),
@@ -188,38 +188,33 @@ def _add_short_options(parser: argparse.ArgumentParser, short: Mapping[str, tupl
 def _run(options: argparse.Namespace) -> int:
     try:
         with stopping_early():
-            return _run_notebook(options)
+            # Imported here: `rlnb doctor` and --help need neither pydantic nor YAML.
+            from rlnb.params import parse_set
+            from rlnb.run.headless import run_notebook
+
+            for option, value in (("--profile", options.profile), ("--out", options.out)):
+                if value is not None and not value.strip():
+                    raise ParamsError(f"{option}: is empty; most likely the shell variable in it is not set")
+            overrides = parse_set(*options.assignments)
+            out = None if options.out is None else Path(options.out)
+            return run_notebook(options.notebook, profile=options.profile, overrides=overrides, out=out)
     except StoppedEarly as stopped:
         print(f"{stopped}; run the same command again to go on", file=sys.stderr)
         return EXIT_PREEMPTED
-
-
-def _run_notebook(options: argparse.Namespace) -> int:
-    # Imported here: `rlnb doctor` and --help need neither pydantic nor YAML.
-    from rlnb.params import parse_set
-    from rlnb.run.headless import run_notebook
-
-    for option, value in (("--profile", options.profile), ("--out", options.out)):
-        if value is not None and not value.strip():
-            raise ParamsError(f"{option}: is empty; most likely the shell variable in it is not set")
-    overrides = parse_set(*options.assignments)
-    out = None if options.out is None else Path(options.out)
-    return run_notebook(options.notebook, profile=options.profile, overrides=overrides, out=out)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
     arena, chosen = _chosen(options, ARENA_OPTIONS), _chosen(options, EVAL_OPTIONS)
     if arena:
         return _evaluate_in_arena(options, arena, chosen)
-    given = [option for option, (field, _) in EVAL_OPTIONS.items() if field in chosen]
-    writers = [option for option in given if option in ("--adapters", "--samples", "--endpoint")]
+    kinds = {"--adapters": "policy", "--samples": "file", "--endpoint": "endpoint"}
+    writers = [option for option in kinds if EVAL_OPTIONS[option][0] in chosen]
     if len(writers) > 1:
         raise ParamsError(f"{' and '.join(writers)}: both name where completions come from; give one of them")
-    if "--served-model" in given and "--endpoint" not in given:
+    if "writer.served_model" in chosen and "--endpoint" not in writers:
         raise ParamsError("--served-model: is a model of a server; give --endpoint as well")
-    kinds = {"--endpoint": "endpoint", "--samples": "file", "--adapters": "policy"}
-    for option in writers:
-        chosen["writer.kind"] = kinds[option]
+    if writers:
+        chosen["writer.kind"] = kinds[writers[0]]
     return _run_shipped("mbpp_eval", options, chosen)
 
 
@@ -228,8 +223,7 @@ def _evaluate_in_arena(
 ) -> int:
     if "contest.checkpoint" not in chosen:
         raise ParamsError("--checkpoint: is missing; name a run's checkpoints/checkpoint-N, or untrained")
-    if others:
-        names = [option for option, (field, _) in EVAL_OPTIONS.items() if field in others]
+    if names := [option for option, (field, _) in EVAL_OPTIONS.items() if field in others]:
         raise ParamsError(
             f"{' and '.join(names)}: are for MBPP, and --checkpoint is for games; give one kind"
         )
@@ -272,16 +266,16 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _configure(options: argparse.Namespace) -> int:
-    from rlnb.configure.terminal import CommandLine, main
+    from rlnb.configure.terminal import main
 
     names = ("notebook", "profile", "output", "assignments", "yes")
-    return main(CommandLine(**{name: getattr(options, name) for name in names}))
+    return main(**{name: getattr(options, name) for name in names})
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from rlnb.doctor import main as doctor
+    from rlnb.doctor import main
 
-    return doctor()
+    return main()
 
 
 if __name__ == "__main__":

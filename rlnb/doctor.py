@@ -42,7 +42,8 @@ def report(
     choices = recommend(machine, environ=environ)
     return [
         _python(),
-        *_packages(root, prefix),
+        _package_set(root, prefix),
+        _training_stack(),
         _gpu(machine, prefix),
         _engine(choices),
         _quantization(machine, choices),
@@ -90,11 +91,11 @@ def _python() -> Finding:
     return Finding("Python", state, remedy, fatal=not is_supported)
 
 
-def _packages(root: Path, prefix: str) -> list[Finding]:
+def _training_stack() -> Finding:
     state = ", ".join(f"{name} {installed_version(name) or 'missing'}" for name in STACK)
     missing = [name for name in STACK if installed_version(name) is None]
     remedy = f"{' and '.join(missing)} not installed: run ./setup.sh" if missing else ""
-    return [_package_set(root, prefix), Finding("training stack", state, remedy, fatal=bool(missing))]
+    return Finding("training stack", state, remedy, fatal=bool(missing))
 
 
 def _package_set(root: Path, prefix: str) -> Finding:
@@ -133,8 +134,7 @@ def _pins(path: Path) -> dict[str, str]:
 
 
 def _gpu(machine: Machine, prefix: str) -> Finding:
-    name = _installed_set(prefix)
-    memory = f"{machine.memory_gib:.0f} GiB"
+    name, memory = _installed_set(prefix), f"{machine.memory_gib:.0f} GiB"
     if not machine.capability:
         state = f"none; {machine.cpu_count} cores, {memory} of memory"
         remedy = f"set {name} needs a GPU and none is visible (normal on a login node)"
@@ -156,13 +156,15 @@ def _engine(choices: Recommendation) -> Finding:
 
 
 def _quantization(machine: Machine, choices: Recommendation) -> Finding:
-    version = installed_version("bitsandbytes")
+    version, remedy = installed_version("bitsandbytes"), ""
     state = f"bitsandbytes {version}" if version else "no bitsandbytes"
     if machine.capability is None:
-        return Finding("quantization", f"{state} (not needed on a CPU)")
-    if version:
-        return Finding("quantization", f"{state}; 4 bits {'chosen' if choices.load_in_4bit else 'on demand'}")
-    return Finding("quantization", state, "model.load_in_4bit needs it: ./setup.sh cuda (volta on a V100)")
+        state += " (not needed on a CPU)"
+    elif version:
+        state += f"; 4 bits {'chosen' if choices.load_in_4bit else 'on demand'}"
+    else:
+        remedy = "model.load_in_4bit needs it: ./setup.sh cuda (volta on a V100)"
+    return Finding("quantization", state, remedy)
 
 
 def _sandbox() -> Finding:
@@ -187,9 +189,8 @@ def _slurm(machine: Machine, environ: Mapping[str, str]) -> Finding:
     job = environ.get("SLURM_JOB_ID")
     if job:
         return Finding("SLURM", f"{machine.environment}, inside job {job}")
-    if shutil.which("sbatch"):
-        return Finding("SLURM", f"{machine.environment}, sbatch found: sbatch slurm/run.sbatch NOTEBOOK")
-    return Finding("SLURM", "none")
+    usable = f"{machine.environment}, sbatch found: sbatch slurm/run.sbatch NOTEBOOK"
+    return Finding("SLURM", usable if shutil.which("sbatch") else "none")
 
 
 def _hub(machine: Machine, choices: Recommendation) -> Finding:

@@ -42,7 +42,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     num_threads = _set_threads(params)
     for warning in recommendation.warnings:
         print(warning)
-    display(_changed_parameters(notebook, params), _all_parameters(params))
+    display(*_show_parameters(notebook, params))
     display(show_facts(_facts(params, machine, recommendation, num_threads)))
     return params, machine
 
@@ -55,11 +55,8 @@ def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = Non
     """
     path = ROOT / "notebooks" / f"{notebook}.ipynb"
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    sources = [
-        "".join(cell["source"])
-        for cell in cells
-        if cell["cell_type"] == "code" and tag in cell["metadata"].get("tags", [])
-    ]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    sources = ["".join(cell["source"]) for cell in code if tag in cell["metadata"].get("tags", [])]
     if len(sources) != 1:
         raise LookupError(f"{path}: {len(sources)} code cells are tagged {tag!r}; tag exactly one")
     namespace = {} if namespace is None else namespace
@@ -93,8 +90,7 @@ def _read_parameters_cell(notebook: str, cell: Mapping[str, object]) -> tuple[st
 
 def _set_threads(params: NotebookParams) -> int:
     """Limit torch to the threads that a section asks for; return their number, 0 for torch's own choice."""
-    sections = [getattr(params, name) for name in type(params).model_fields]
-    num_threads = max((getattr(section, "num_threads", 0) for section in sections), default=0)
+    num_threads = max(getattr(section, "num_threads", 0) for _, section in params)
     if num_threads:
         import torch
 
@@ -102,23 +98,16 @@ def _set_threads(params: NotebookParams) -> int:
     return num_threads
 
 
-def _changed_parameters(notebook: str, params: NotebookParams) -> Table:
+def _show_parameters(notebook: str, params: NotebookParams) -> tuple[Table, object]:
+    """Return the parameters that differ from default.yaml, and all of them folded."""
     default = load_params(notebook, profile="default", environ={})
-    fields = describe_params(params)
-    rows = [
-        (row.field, row.value, row.source)
-        for row in fields
-        if value_of(params, row.field) != value_of(default, row.field)
-    ]
-    counts = f"{len(rows)} of {len(fields)} parameters differ from default.yaml"
-    headers = ["parameter", "value", "set by"]
-    return Table(headers, rows, caption=f"Profile {params._profile}. {counts}.")
-
-
-def _all_parameters(params: NotebookParams) -> object:
-    rows = [(row.field, row.value, row.source, row.help) for row in describe_params(params)]
-    table = Table(["parameter", "value", "set by", "meaning"], rows)
-    return fold(f"All {len(rows)} parameters", table)
+    rows = describe_params(params)
+    changed = [row[:3] for row in rows if value_of(params, row.field) != value_of(default, row.field)]
+    headers = ["parameter", "value", "set by", "meaning"]
+    caption = f"Profile {params._profile}. {len(changed)} of {len(rows)} parameters differ from default.yaml."
+    return Table(headers[:3], changed, caption=caption), fold(
+        f"All {len(rows)} parameters", Table(headers, rows)
+    )
 
 
 def _facts(

@@ -53,16 +53,8 @@ def compare(before: Measures, after: Measures) -> list[Comparison]:
         for split, split_pairs in pairs.items():
             if split_pairs:
                 old, new = zip(*split_pairs, strict=True)
-                comparisons.append(
-                    Comparison(
-                        measure=measure,
-                        split=split,
-                        num_items=len(split_pairs),
-                        before=sum(old) / len(old),
-                        after=sum(new) / len(new),
-                        difference=bootstrap_difference(old, new),
-                    )
-                )
+                means, difference = (sum(old) / len(old), sum(new) / len(new)), bootstrap_difference(old, new)
+                comparisons.append(Comparison(measure, split, len(old), *means, difference))
     return comparisons
 
 
@@ -80,20 +72,13 @@ def save_results(
     """
     if rank() != 0:
         return
-    results = to_jsonable_python(
-        {
-            "params": params.model_dump() if isinstance(params, BaseModel) else params,
-            "comparison": comparison,
-            **records,
-        },
-        inf_nan_mode="null",
-        fallback=to_plain_data,
-    )
+    values = params.model_dump() if isinstance(params, BaseModel) else params
+    record = {"params": values, "comparison": comparison, **records}
+    results = to_jsonable_python(record, inf_nan_mode="null", fallback=_to_plain_data)
     write_text(Path(path), json.dumps(results, indent=1, allow_nan=False) + "\n")
 
 
-def to_plain_data(value: object) -> object:
-    """Return a numpy scalar or array as plain numbers. Raises TypeError for other types."""
+def _to_plain_data(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} cannot be saved as JSON")

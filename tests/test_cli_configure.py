@@ -56,10 +56,8 @@ def read_profile() -> dict:
 
 
 def test_a_dialogue_ends_in_a_profile_and_the_command_that_runs_it(configure):
-    finished = configure(
-        answers="spiral_self_play\ntiny\n"
-        "training.max_steps training.learning_rate\n9\n2e-4\n\nnew/mine.yaml\n"
-    )
+    asked = "training.max_steps training.learning_rate\n9\n2e-4\n\n"
+    finished = configure(answers=f"spiral_self_play\ntiny\n{asked}new/mine.yaml\n")
     assert (finished.code, finished.err) == (0, "")
     command = shlex.split(finished.out.splitlines()[-1].removeprefix("Run it:  "))
     assert command[:2] == ["rlnb", "run"] and Path(command[2]).is_file()

@@ -17,20 +17,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-def test_a_password_in_an_address_is_neither_repeated_nor_written(capsys, tmp_path):
-    url = "http://user:hunter2@host/v1?api_key=hunter2"
-    options = ["--profile", "tiny", "--endpoint", url, "--served-model", "m"]
-    assert cli.main(["eval", *options]) == 2
-    assert cli.main(["eval", *options, "--out", "run"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == 2 * (
-        "rlnb: --set: writer.base_url = ... holds a user, a password or a query, which would be written to "
-        "params.yaml; write http://host:port/v1, and the key into the variable OPENAI_API_KEY\n"
-    )
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "options, said",
     table("""

@@ -6,10 +6,10 @@ import types
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 from rlnb import notebook
 from rlnb.display.tables import Table
-from rlnb.errors import ParamsError
 from rlnb.machine import Machine
 from rlnb.notebook import load_cell, start
 
@@ -35,43 +35,29 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     [
         (
             {"trainig": {"max_steps": 3}, "__annotations__": {"trainig": dict}},
-            "parameters cell: trainig is not a section; did you mean training?",
+            "trainig is not a section; did you mean training?",
         ),
-        (
-            {"sede": 3, "__annotations__": {"sede": int}},
-            "parameters cell: sede is not a field; did you mean seed?",
-        ),
-        (
-            {"training": {"learning_rate": "1e-5x"}},
-            "parameters cell: training.learning_rate = '1e-5x' is not a number; write 1.0e-5",
-        ),
+        ({"sede": 3, "__annotations__": {"sede": int}}, "sede is not a field; did you mean seed?"),
         (
             {"sandbox": object()},
-            "parameters cell: sandbox is now a object that a later cell made; run the parameters cell again",
+            "sandbox is now a object that a later cell made; run the parameters cell again",
         ),
         (
             {"profile": 3},
-            "parameters cell: profile = 3 is not text; "
-            f"write the name of a file in params/{NOTEBOOK}, or auto",
+            f"profile = 3 is not text; write the name of a file in params/{NOTEBOOK}, or auto",
         ),
-        (
-            {"model": {"load_in_4bit": True}},
-            "parameters cell: model.load_in_4bit = true needs a CUDA GPU; write false",
-        ),
+        ({"model": {"load_in_4bit": True}}, "model.load_in_4bit = true needs a CUDA GPU; write false"),
     ],
-    ids=["section", "field", "value", "object", "profile", "machine"],
+    ids=["section", "field", "object", "profile", "machine"],
 )
 def test_one_error_names_place_field_value_and_remedy_before_anything_is_shown(cell, message, shown):
-    with pytest.raises(ParamsError) as refused:
-        start(NOTEBOOK, {"profile": "tiny", **cell})
-    assert str(refused.value) == message
+    assert refused(start, NOTEBOOK, {"profile": "tiny", **cell}) == f"parameters cell: {message}"
     assert shown == []
 
 
 def test_parameters_that_differ_from_default_come_first_and_all_others_are_folded(shown):
-    params, machine = start(
-        NOTEBOOK, {"profile": "tiny", "training": {"learning_rate": 1e-5}, "elsewhere": 3}
-    )
+    cell = {"profile": "tiny", "training": {"learning_rate": 1e-5}, "elsewhere": 3}
+    params, machine = start(NOTEBOOK, cell)
     assert (params.training.learning_rate, params.model.dtype, machine) == (1e-5, "float32", CPU)
     changed, folded, facts = shown
     assert isinstance(changed, Table)
@@ -121,14 +107,11 @@ def test_a_notebook_opened_in_its_folder_works_from_the_project(shown, monkeypat
 
 
 def test_a_cell_is_executed_by_its_tag(monkeypatch, tmp_path):
+    tagged = {"tags": ["reward"]}
     cells = [
-        {"cell_type": "markdown", "metadata": {"tags": ["reward"]}, "source": ["no code"]},
+        {"cell_type": "markdown", "metadata": tagged, "source": ["no code"]},
         {"cell_type": "code", "metadata": {}, "source": ["raise SystemExit"]},
-        {
-            "cell_type": "code",
-            "metadata": {"tags": ["reward"]},
-            "source": ["def double(x):\n", "    return 2 * x + y"],
-        },
+        {"cell_type": "code", "metadata": tagged, "source": ["def double(x):\n", "    return 2 * x + y"]},
     ]
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "one.ipynb").write_text(notebook.json.dumps({"cells": cells}))

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from pydantic import BaseModel
-from pytest import approx
+from refusals import refused
 
-from rlnb.errors import ParamsError
 from rlnb.results import Comparison, compare, load_results, save_results
 from rlnb.statistics import Estimate, bootstrap_difference
 
@@ -29,21 +28,16 @@ def test_items_measured_both_times_are_paired_and_all_splits_come_first():
     before = {"reward": {"known": {"a": 0.0, "b": 1.0, "gone": 1.0}, "new": {"c": 0.5}}}
     after = {"reward": {"new": {"c": 1.0, "added": 0.0}, "known": {"b": 1.0, "a": 1.0}}}
     rows = compare(before, after)
-    assert [(row.measure, row.split, row.num_items) for row in rows] == [
-        ("reward", "all", 3),
-        ("reward", "known", 2),
-        ("reward", "new", 1),
-    ]
-    assert [(row.before, row.after) for row in rows] == [(0.5, 1.0), (0.5, 1.0), (0.5, 1.0)]
+    assert [(row.split, row.num_items) for row in rows] == [("all", 3), ("known", 2), ("new", 1)]
+    assert {(row.measure, row.before, row.after) for row in rows} == {("reward", 0.5, 1.0)}
     assert rows[0].difference == bootstrap_difference([0.0, 1.0, 0.5], [1.0, 1.0, 1.0])
 
 
 def test_one_split_has_no_row_for_all_and_nothing_in_common_no_row_at_all():
-    rows = compare(
-        {"pass": {"mbpp": {"1": 0.0}}, "other": {"mbpp": {"1": 1.0}}}, {"pass": {"mbpp": {"1": 1.0}}}
-    )
+    before = {"pass": {"mbpp": {"1": 0.0}}, "other": {"mbpp": {"1": 1.0}}}
+    rows = compare(before, {"pass": {"mbpp": {"1": 1.0}}})
     assert rows == [Comparison("pass", "mbpp", 1, 0.0, 1.0, Estimate(1.0, 1.0, 1.0))]
-    assert compare({"pass": {"mbpp": {"1": 0.0}}}, {"pass": {"mbpp": {"2": 0.0}}}) == []
+    assert compare(before, {"pass": {"mbpp": {"2": 0.0}}}) == []
 
 
 def test_results_are_written_and_read_back(tmp_path):
@@ -60,16 +54,9 @@ def test_results_are_written_and_read_back(tmp_path):
     results = load_results(path)
     assert list(results) == ["params", "comparison", "before", "board", "count"]
     assert results["params"] == {"seed": 7, "target_kl": None}
-    assert results["comparison"] == [
-        {
-            "measure": "reward",
-            "split": "new",
-            "num_items": 1,
-            "before": 0.0,
-            "after": 0.5,
-            "difference": {"value": approx(0.5), "low": approx(0.5), "high": approx(0.5)},
-        }
-    ]
+    difference = {"value": 0.5, "low": 0.5, "high": 0.5}
+    row = {"measure": "reward", "split": "new", "num_items": 1, "before": 0.0, "after": 0.5}
+    assert results["comparison"] == [row | {"difference": difference}]
     assert results["before"] == [{"completion": "print(1) \ud800", "rewards": [None, 1.0]}]
     assert (results["board"], results["count"]) == ([[1.0, None], [2.0, 3.0]], 3)
 
@@ -89,18 +76,10 @@ def test_only_rank_0_writes(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "cannot be read: No such file or directory; name a results.json"),
-        ("{", "not JSON; name the results.json of an evaluation"),
-        ("[1]", "holds no results; name the results.json of an evaluation"),
-    ],
-)
-def test_a_file_without_results_is_refused(tmp_path, text, message):
+def test_a_file_without_results_is_refused(tmp_path):
     path = tmp_path / "results.json"
-    if text is not None:
+    said = "cannot be read: No such file or directory; name a results.json"
+    assert refused(load_results, path) == f"{path}: {said}"
+    for text, said in (("{", "not JSON"), ("[1]", "holds no results")):
         path.write_text(text)
-    with pytest.raises(ParamsError) as raised:
-        load_results(path)
-    assert str(raised.value) == f"{path}: {message}"
+        assert refused(load_results, path) == f"{path}: {said}; name the results.json of an evaluation"

@@ -20,39 +20,29 @@ from rlnb.statistics import (
 )
 
 pairs = st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=1, max_size=40)
+counts = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=20).filter(
+    lambda rows: any(lost + won for won, lost in rows)
+)
 
 
 @settings(deadline=None)
 @given(pairs)
-def test_the_interval_contains_the_mean(rows):
+def test_the_interval_holds_the_mean_and_is_mirrored_when_before_and_after_change_places(rows):
     before, after = zip(*rows, strict=True)
     estimate = bootstrap_difference(before, after, num_resamples=500)
     assert estimate.value == approx(np.mean(after) - np.mean(before), abs=1e-12)
     assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12
-
-
-@settings(deadline=None)
-@given(pairs)
-def test_exchanging_before_and_after_mirrors_the_interval(rows):
-    before, after = zip(*rows, strict=True)
-    forward = bootstrap_difference(before, after, num_resamples=100)
-    back = bootstrap_difference(after, before, num_resamples=100)
-    assert (forward.value, forward.low, forward.high) == approx(
-        (-back.value, -back.high, -back.low), abs=1e-12
+    back = bootstrap_difference(after, before, num_resamples=500)
+    assert (back.value, back.low, back.high) == approx(
+        (-estimate.value, -estimate.high, -estimate.low), abs=1e-12
     )
 
 
-def test_equal_differences_leave_no_width():
-    assert bootstrap_difference([0, 1, 2], [0.5, 1.5, 2.5]) == Estimate(0.5, 0.5, 0.5)
-
-
-def test_the_width_is_that_of_the_normal_approximation():
+def test_the_width_is_that_of_the_normal_approximation_and_nothing_for_equal_differences():
     after = np.random.default_rng(0).normal(size=400)
     estimate = bootstrap_difference(np.zeros(400), after)
     assert estimate.high - estimate.low == approx(2 * 1.96 * after.std() / 20, rel=0.05)
-
-
-def test_an_estimate_reads_with_its_sign():
+    assert bootstrap_difference([0, 1, 2], [0.5, 1.5, 2.5]) == Estimate(0.5, 0.5, 0.5)
     assert str(Estimate(0.25, -0.1, 0.6)) == "+0.250 [-0.100, +0.600]"
 
 
@@ -73,12 +63,6 @@ def test_values_that_do_not_pair_are_refused(before, after, shapes):
     )
 
 
-def test_pass_at_k_of_two_right_answers_in_five():
-    assert pass_at_k(5, 2, 1) == approx(0.4)
-    assert pass_at_k(5, 2, 2) == approx(1 - 3 / 10)  # of 10 pairs, 3 hold no right answer
-    assert (pass_at_k(5, 0, 5), pass_at_k(5, 5, 1), pass_at_k(5, 2, 4)) == (0.0, 1.0, 1.0)
-
-
 @settings(deadline=None)
 @given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
 def test_pass_at_k_is_the_share_of_draws_that_hold_a_right_answer(counts):
@@ -86,8 +70,6 @@ def test_pass_at_k_is_the_share_of_draws_that_hold_a_right_answer(counts):
     answers = [True] * num_passed + [False] * (num_samples - num_passed)
     draws = list(itertools.combinations(answers, k))
     assert pass_at_k(num_samples, num_passed, k) == approx(sum(map(any, draws)) / len(draws))
-    if num_passed:
-        assert pass_at_k(num_samples, num_passed, k) >= pass_at_k(num_samples, num_passed - 1, k)
 
 
 def test_pass_at_more_than_the_number_of_samples_is_refused():
@@ -103,20 +85,8 @@ def test_wilsons_interval_has_its_textbook_values():
 
 
 def test_mcnemars_test_counts_changes_only():
-    assert mcnemar_p(0, 0) == 1.0
+    assert mcnemar_p(0, 0) == mcnemar_p(5, 5) == 1.0
     assert mcnemar_p(10, 2) == mcnemar_p(2, 10) == approx(2 * (1 + 12 + 66) / 2**12)
-    assert mcnemar_p(6, 0) == approx(2 / 64)
-    assert mcnemar_p(5, 5) == 1.0
-
-
-counts = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=20).filter(
-    lambda rows: any(lost + won for won, lost in rows)
-)
-
-
-def parts(rows):
-    """Return numerators and denominators: games won, and games played."""
-    return [won for won, _ in rows], [won + lost for won, lost in rows]
 
 
 @settings(deadline=None)
@@ -128,27 +98,17 @@ def test_a_ratio_of_single_trials_is_their_mean_with_its_interval(values):
 
 @settings(deadline=None)
 @given(counts)
-def test_the_difference_of_a_ratio_to_itself_is_nothing(rows):
-    assert bootstrap_ratio(*parts(rows), minus=parts(rows)) == Estimate(0.0, 0.0, 0.0)
-
-
-@settings(deadline=None)
-@given(counts)
-def test_a_ratio_lies_in_its_interval_between_0_and_1(rows):
-    estimate = bootstrap_ratio(*parts(rows))
-    assert estimate.value == approx(sum(parts(rows)[0]) / sum(parts(rows)[1]))
+def test_a_ratio_lies_in_its_interval_and_does_not_differ_from_itself(rows):
+    won, played = [won for won, _ in rows], [won + lost for won, lost in rows]
+    estimate = bootstrap_ratio(won, played)
+    assert estimate.value == approx(sum(won) / sum(played))
     assert 0 <= estimate.low <= estimate.high <= 1
+    assert bootstrap_ratio(won, played, minus=(won, played)) == Estimate(0.0, 0.0, 0.0)
 
 
-def test_a_ratio_weighs_counts_not_tasks():
+def test_a_ratio_weighs_counts_and_a_difference_draws_the_same_tasks_for_both():
     assert bootstrap_ratio([1, 0], [1, 3]).value == 0.25  # 1 of 4, not the mean of 1 and 0
-
-
-def test_equal_ratios_leave_no_width_and_tasks_without_a_count_no_trace():
-    assert bootstrap_ratio([1, 2, 0], [2, 4, 0]) == Estimate(0.5, 0.5, 0.5)
-
-
-def test_the_difference_of_ratios_draws_the_same_tasks_for_both():
+    assert bootstrap_ratio([1, 2, 0], [2, 4, 0]) == Estimate(0.5, 0.5, 0.5)  # a task without a count
     # Every task is one win in two better, whatever tasks are drawn.
     estimate = bootstrap_ratio([2, 1, 2], [2, 2, 2], minus=([1, 0, 1], [2, 2, 2]))
     assert (estimate.value, estimate.low, estimate.high) == approx((0.5, 0.5, 0.5))

@@ -5,52 +5,31 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlnb.params.sections import (
-    Conflict,
-    EvaluationParams,
-    MbppInTrainingParams,
-    ModelParams,
-    NotebookParams,
-    SandboxParams,
-    Section,
-    TasksParams,
-    TrackingParams,
-)
+from rlnb.params import sections
+from rlnb.params.sections import Conflict, NotebookParams, Section
 from rlnb.params.training import TrainingParams, VllmParams
 
 
 class RewardParams(Section):
-    preset: Literal["execution", "tests"] = Field(
-        default="execution",
-        description="execution = code that runs and prints earns, tests = correct code earns",
-    )
+    preset: Literal["execution", "tests"] = "execution"
+    """execution = code that runs and prints earns, tests = correct code earns"""
 
 
 class GrpoCodeExecutionParams(NotebookParams):
     """GRPO with rewards from executed code; every default is the published setting."""
 
-    output_dir: str = Field(
-        default="outputs/grpo_code_execution",
-        min_length=1,
-        description="Directory for checkpoints, metrics and the model",
-    )
-    model: ModelParams = ModelParams()
-    tasks: TasksParams = TasksParams()
+    output_dir: str = Field(default="outputs/grpo_code_execution", min_length=1)
+    """Directory for checkpoints, metrics and the model"""
+    model: sections.ModelParams = sections.ModelParams()
+    tasks: sections.TasksParams = sections.TasksParams()
     reward: RewardParams = RewardParams()
-    sandbox: SandboxParams = SandboxParams()
+    sandbox: sections.SandboxParams = sections.SandboxParams()
     training: TrainingParams = TrainingParams()
-    evaluation: EvaluationParams = EvaluationParams()
-    mbpp: MbppInTrainingParams = MbppInTrainingParams()
+    evaluation: sections.EvaluationParams = sections.EvaluationParams()
+    mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
     vllm: VllmParams = VllmParams()
-    tracking: TrackingParams = TrackingParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        longest_tokens = self.tasks.max_prompt_tokens + self.training.max_completion_length
-        if self.vllm.enabled and self.vllm.max_model_len < longest_tokens:
-            yield Conflict(
-                "vllm.max_model_len",
-                "is below tasks.max_prompt_tokens + training.max_completion_length; "
-                f"write at least {longest_tokens}",
-                ("tasks.max_prompt_tokens", "training.max_completion_length", "vllm.enabled"),
-            )
+        yield from self.vllm.find_lack_of_room("tasks", self.tasks.max_prompt_tokens, self.training)

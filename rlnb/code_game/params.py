@@ -1,21 +1,20 @@
 """Parameters of notebooks/grpo_code_game.ipynb."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
+from rlnb.params import sections
 from rlnb.params.sections import (
     Conflict,
-    EvaluationParams,
-    MbppInTrainingParams,
-    ModelParams,
     Names,
     NotebookParams,
     OpenAiAddress,
-    SandboxParams,
     Section,
-    TrackingParams,
+    described,
+    each_once,
+    known,
 )
 from rlnb.params.training import TrainingParams, VllmParams
 
@@ -27,61 +26,40 @@ OWN_FIELDS = {"model_id": "model", "base_url": "endpoint", "model_name": "endpoi
 
 
 class GameParams(Section):
-    form: GameForm = Field(
-        default="topic",
-        description="seeded = a first line is given and the reply goes on at print(, for small models, "
-        "topic = a chat that names a topic, whose reply has begun with the fence",
-    )
-    topics: Names = Field(
+    form: GameForm = "topic"
+    """seeded = a first line is given and the reply goes on at print(, for small models, topic = a chat
+    that names a topic, whose reply has begun with the fence"""
+    topics: Annotated[Names, known(*TOPICS), each_once("topic")] = Field(
         default=TOPICS,
         min_length=1,
         description=f"Topics that prompts name in turn, for form topic: {', '.join(TOPICS)}",
     )
-    max_output_chars: int = Field(default=200, ge=1, description="Longest valid output (characters)")
-    max_code_tokens: int = Field(default=200, ge=1, description="Longest valid program (tokens)")
-    num_interpreters: int = Field(
-        default=12,
-        ge=2,
-        le=64,
-        description="Interpreters with different hash seeds and clocks that must all print the same; fewer "
-        "overlook more printed sets",
-    )
-    two_sided: bool = Field(default=False, description="The policy predicts programs of earlier steps too")
-    predictor_share: float = Field(
-        default=0.5, gt=0, lt=1, description="Share of a step's prompts for predictions, where two_sided"
-    )
-    max_prompt_tokens: int = Field(default=512, ge=16, description="Longest prompt of a question (tokens)")
-
-    @field_validator("topics")
-    @classmethod
-    def _known_topics(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
-        for topic in topics:
-            if topic not in TOPICS:
-                raise ValueError(f"holds {topic!r}, which is none of {', '.join(TOPICS)}")
-        if len(set(topics)) < len(topics):
-            raise ValueError("names a topic twice; name each once")
-        return topics
+    max_output_chars: int = described(200, "Longest valid output (characters)", ge=1)
+    max_code_tokens: int = described(200, "Longest valid program (tokens)", ge=1)
+    num_interpreters: int = Field(default=12, ge=2, le=64)
+    """Interpreters with different hash seeds and clocks that must all print the same; fewer overlook more
+    printed sets"""
+    two_sided: bool = described(False, "The policy predicts programs of earlier steps too")
+    predictor_share: float = Field(default=0.5, gt=0, lt=1)
+    """Share of a step's prompts for predictions, where two_sided"""
+    max_prompt_tokens: int = described(512, "Longest prompt of a question (tokens)", ge=16)
 
 
 class OpponentParams(Section):
-    kind: Literal["base", "snapshot", "model", "endpoint"] = Field(
-        default="base",
-        description="Who predicts: base = the policy with its adapters off, snapshot = the policy as it was "
-        "some steps ago, model = another model, endpoint = a server with OpenAI's protocol (vLLM)",
-    )
-    refresh_steps: int = Field(
-        default=20, ge=1, description="Steps after which the policy's adapters are copied, for snapshot"
-    )
-    model_id: str = Field(default="", description="Hub id or directory, or embedded, for model")
-    base_url: OpenAiAddress = Field(default="", description="Server's address, like http://host:port/v1")
-    model_name: str = Field(default="", description="The model's name on that server")
-    num_shots: int = Field(default=6, ge=0, le=6, description="Solved examples before each program")
-    num_predictions: int = Field(
-        default=1, ge=1, le=31, description="1 = one pass judges, more = sampled, and the commonest counts"
-    )
-    temperature: float = Field(default=0.7, gt=0, le=2, description="Of predictions, where there are several")
-    max_prediction_tokens: int = Field(default=256, ge=1, description="Longest written prediction (tokens)")
-    batch_size: int = Field(default=32, ge=1, le=1024, description="Programs, or requests, at a time")
+    kind: Literal["base", "snapshot", "model", "endpoint"] = "base"
+    """Who predicts: base = the policy with its adapters off, snapshot = the policy as it was some steps
+    ago, model = another model, endpoint = a server with OpenAI's protocol (vLLM)"""
+    refresh_steps: int = Field(default=20, ge=1)
+    """Steps after which the policy's adapters are copied, for snapshot"""
+    model_id: str = described("", "Hub id or directory, or embedded, for model")
+    base_url: OpenAiAddress = described("", "Server's address, like http://host:port/v1")
+    model_name: str = described("", "The model's name on that server")
+    num_shots: int = described(6, "Solved examples before each program", ge=0, le=6)
+    num_predictions: int = Field(default=1, ge=1, le=31)
+    """1 = one pass judges, more = sampled, and the commonest counts"""
+    temperature: float = described(0.7, "Of predictions, where there are several", gt=0, le=2)
+    max_prediction_tokens: int = described(256, "Longest written prediction (tokens)", ge=1)
+    batch_size: int = described(32, "Programs, or requests, at a time", ge=1, le=1024)
 
     def conflicts(self) -> Iterator[Conflict]:
         for name, kind in OWN_FIELDS.items():
@@ -98,42 +76,27 @@ class OpponentParams(Section):
 
 
 class GameRewardParams(Section):
-    preset: Literal["required", "graded", "choice", "validity"] = Field(
-        default="required",
-        description="required = +1 when the opponent is wrong, -1 when it is right or the program invalid, "
-        "graded = 1 - 2 x mean probability of the output's tokens, choice = +1 or -1 by whether it picks "
-        "the output among those of mutants, validity = +1 for any valid program, the control",
-    )
-    num_choices: int = Field(
-        default=4, ge=2, le=8, description="Outputs to pick from, the true one included, for choice"
-    )
+    preset: Literal["required", "graded", "choice", "validity"] = "required"
+    """required = +1 when the opponent is wrong, -1 when it is right or the program invalid, graded = 1 - 2
+    x mean probability of the output's tokens, choice = +1 or -1 by whether it picks the output among
+    those of mutants, validity = +1 for any valid program, the control"""
+    num_choices: int = described(4, "Outputs to pick from, the true one included, for choice", ge=2, le=8)
 
 
-class GameEvaluationParams(EvaluationParams):
-    enabled: bool = Field(
-        default=True, description="Measure held-out programs and MBPP before, during and after training"
-    )
-    num_questions: int = Field(default=5, ge=1, description="Problems of MBPP, before and after training")
-    num_prompts: int = Field(
-        default=50, ge=1, le=NUM_HELD_OUT, description="Held-out prompts, before and after training"
-    )
-    interval_prompts: int = Field(
-        default=5, ge=1, le=NUM_HELD_OUT, description="The same, at the evaluations in between"
-    )
-    num_programs: int = Field(default=4, ge=1, description="Programs sampled for each of these prompts")
-    program_temperature: float = Field(default=1.0, ge=0, le=2, description="Of these programs; 0 = greedy")
-    batch_size: int = Field(default=32, ge=1, description="Programs written side by side")
-    second_judge: str = Field(
-        default="choice",
-        min_length=1,
-        description="Judge that is never trained against: choice = the untrained model picks among "
-        "reward.num_choices outputs, none, or the hub id or directory of a model (embedded too)",
-    )
-    control: bool = Field(
-        default=False,
-        description="Train a second run from the same start, rewarded for validity alone, to compare with; "
-        "it takes as long again",
-    )
+class GameEvaluationParams(sections.EvaluationParams):
+    enabled: bool = described(True, "Measure held-out programs and MBPP before, during and after training")
+    num_questions: int = described(5, "Problems of MBPP, before and after training", ge=1)
+    num_prompts: int = described(50, "Held-out prompts, before and after training", ge=1, le=NUM_HELD_OUT)
+    interval_prompts: int = described(5, "The same, at the evaluations in between", ge=1, le=NUM_HELD_OUT)
+    num_programs: int = described(4, "Programs sampled for each of these prompts", ge=1)
+    program_temperature: float = described(1.0, "Of these programs; 0 = greedy", ge=0, le=2)
+    batch_size: int = described(32, "Programs written side by side", ge=1)
+    second_judge: str = Field(default="choice", min_length=1)
+    """Judge that is never trained against: choice = the untrained model picks among reward.num_choices
+    outputs, none, or the hub id or directory of a model (embedded too)"""
+    control: bool = False
+    """Train a second run from the same start, rewarded for validity alone, to compare with; it takes as
+    long again"""
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -142,13 +105,11 @@ class GameEvaluationParams(EvaluationParams):
                 "evaluation.num_programs",
                 "asks for equal programs, since evaluation.program_temperature = 0; write 1, or more "
                 "than 0 there",
-                ("evaluation.program_temperature",),
             )
         if self.control and not self.enabled:
             yield Conflict(
                 "evaluation.control",
                 "trains a control that nothing would measure; write false, or evaluation.enabled = true",
-                ("evaluation.enabled",),
             )
 
     @property
@@ -160,19 +121,18 @@ class GameEvaluationParams(EvaluationParams):
 class GrpoCodeGameParams(NotebookParams):
     """GRPO on programs that an opponent cannot predict; every default is the published setting."""
 
-    output_dir: str = Field(
-        default="outputs/grpo_code_game", min_length=1, description="For checkpoints, metrics and the model"
-    )
-    model: ModelParams = ModelParams()
+    output_dir: str = Field(default="outputs/grpo_code_game", min_length=1)
+    """For checkpoints, metrics and the model"""
+    model: sections.ModelParams = sections.ModelParams()
     game: GameParams = GameParams()
     opponent: OpponentParams = OpponentParams()
     reward: GameRewardParams = GameRewardParams()
-    sandbox: SandboxParams = SandboxParams()
+    sandbox: sections.SandboxParams = sections.SandboxParams()
     training: TrainingParams = TrainingParams()
     evaluation: GameEvaluationParams = GameEvaluationParams()
-    mbpp: MbppInTrainingParams = MbppInTrainingParams()
+    mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
     vllm: VllmParams = VllmParams()
-    tracking: TrackingParams = TrackingParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()
 
     def other_models(self) -> dict[str, str]:
         models = {}
@@ -188,14 +148,7 @@ class GrpoCodeGameParams(NotebookParams):
         yield from self._judge_conflicts()
         if self.game.two_sided:
             yield from self._role_conflicts()
-        longest_tokens = self.game.max_prompt_tokens + self.training.max_completion_length
-        if self.vllm.enabled and self.vllm.max_model_len < longest_tokens:
-            yield Conflict(
-                "vllm.max_model_len",
-                "is below game.max_prompt_tokens + training.max_completion_length; "
-                f"write at least {longest_tokens}",
-                ("game.max_prompt_tokens", "training.max_completion_length", "vllm.enabled"),
-            )
+        yield from self.vllm.find_lack_of_room("game", self.game.max_prompt_tokens, self.training)
 
     def _opponent_conflicts(self) -> Iterator[Conflict]:
         """Rewards that need what the opponent does not show, and a snapshot that is never taken."""
@@ -205,21 +158,18 @@ class GrpoCodeGameParams(NotebookParams):
                 "reward.preset",
                 "needs probabilities, which a server does not give here; write required, or opponent.kind = "
                 "model",
-                ("opponent.kind",),
             )
         if preset in ("graded", "choice") and opponent.num_predictions > 1:
             yield Conflict(
                 "reward.preset",
                 f"needs probabilities, and opponent.num_predictions = {opponent.num_predictions} counts "
                 "votes; write required, or 1 prediction",
-                ("opponent.num_predictions",),
             )
         if opponent.kind == "snapshot" and opponent.refresh_steps > self.training.max_steps:
             yield Conflict(
                 "opponent.refresh_steps",
                 f"is more than training.max_steps = {self.training.max_steps}, so that no snapshot is "
                 "taken; write fewer, or opponent.kind = base",
-                ("opponent.kind", "training.max_steps"),
             )
 
         writes_out = opponent.kind == "endpoint" or opponent.num_predictions > 1
@@ -228,20 +178,18 @@ class GrpoCodeGameParams(NotebookParams):
                 "opponent.max_prediction_tokens",
                 f"may be too short for an output of game.max_output_chars = {self.game.max_output_chars}, "
                 f"which would win unread; write at least {self.game.max_output_chars}",
-                ("game.max_output_chars", "opponent.kind", "opponent.num_predictions"),
+                ("opponent.kind", "opponent.num_predictions"),
             )
         if preset == "validity" and self.evaluation.control:
             yield Conflict(
                 "evaluation.control",
                 "is the same training as reward.preset = 'validity'; write false, or another preset",
-                ("reward.preset",),
             )
         if preset == "graded" and self.game.two_sided:
             yield Conflict(
                 "game.two_sided",
                 "mirrors a reward of +1 and -1, and reward.preset = 'graded' has others; write false, or "
                 "preset required",
-                ("reward.preset",),
             )
 
     def _judge_conflicts(self) -> Iterator[Conflict]:
@@ -279,9 +227,5 @@ class GrpoCodeGameParams(NotebookParams):
                 "game.two_sided",
                 f"needs a prompt for each of two roles, and a step has {completions} completions in groups "
                 f"of {training.num_generations}; write false, or more training.gradient_accumulation_steps",
-                (
-                    "training.per_device_train_batch_size",
-                    "training.gradient_accumulation_steps",
-                    "training.num_generations",
-                ),
+                ("training.per_device_train_batch_size", "training.num_generations"),
             )

@@ -8,8 +8,7 @@ import json
 import os
 import re
 import shlex
-import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -22,8 +21,9 @@ from rlnb.machine import Machine, recommend
 from rlnb.params import check_machine, load_params, parse_set, resolve
 from rlnb.params.loading import ROOT, choose_profile, list_fields
 from rlnb.params.problems import show
-from rlnb.params.reading import ENVIRONMENT_NAMES, NO_FIELDS, PREFIX, parse_yaml, read_typed, read_yaml
+from rlnb.params.reading import ENVIRONMENT_NAMES, NO_FIELDS, PREFIX, nest, parse_yaml, read_typed, read_yaml
 from rlnb.params.sections import NotebookParams, Section, value_of
+from rlnb.run.directory import write_text
 
 PLACE = "your answer"  # of an answer, in messages
 ITEM_FIELD = re.compile(r"(?P<list>[\w.]+)\[(?P<index>\d+)\]\.(?P<name>\w+)")
@@ -112,17 +112,9 @@ class Draft:
             return str(error)
         return ""
 
-    def blank(self) -> "Draft":
-        """Return the draft without any answer."""
-        return dataclasses.replace(self, params=self.base, answers={})
-
     def with_values(self, answers: Mapping[str, object], place: str) -> "Draft":
         """Return the draft with these answers instead, {field: value}. Raises ParamsError."""
-        nested: defaultdict[str, dict[str, object]] = defaultdict(dict)
-        for name, value in answers.items():
-            section, _, field = name.rpartition(".")
-            nested[section][field] = value
-        overrides = nested.pop("", {}) | nested
+        overrides = nest(answers)
         params = load_params(
             self.notebook, profile=self.profile, overrides=overrides, place=place, environ={}, root=self.root
         )
@@ -147,7 +139,7 @@ class Draft:
     def main_fields(self) -> list[str]:
         """Return the fields that matter most: those that default.yaml or two other profiles set."""
         counts: Counter[str] = Counter()
-        for path in sorted((self.root / "params" / self.notebook).glob("*.yaml")):
+        for path in (self.root / "params" / self.notebook).glob("*.yaml"):
             given, _ = read_yaml(path, path.name)
             weight = MIN_PROFILES if path.stem == "default" else 1
             counts.update({".".join(entry.field): weight for entry in given})
@@ -197,8 +189,7 @@ def start_draft(
     draft = Draft(notebook, profile, root, default, base, base, {})
     parse_set(*assignments)  # raises for what is not an assignment
     parts = [assignment.partition("=") for assignment in assignments]
-    texts = {name.strip(): text for name, _, text in parts}
-    return draft.answer(texts, place="--set") if texts else draft
+    return draft.answer({name.strip(): text for name, _, text in parts}, place="--set")
 
 
 def check_games(params: NotebookParams) -> None:
@@ -302,21 +293,9 @@ def profile_text(draft: Draft) -> str:
         last_section = section or last_section
         block = _yaml(path[-1], value).rstrip("\n").split("\n")
         if field in changed:
-            block[0] += f"  # {draft.profile}: {changed[field]}"
+            block[-1] += f"  # {draft.profile}: {changed[field]}"
         lines += [("  " if section else "") + line for line in block]
     return "\n".join(lines) + "\n"
-
-
-class _OneLine(yaml.SafeDumper):
-    """Writes a text with line breaks on one line, so that a comment can follow."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = '"' if len(f"{text}.".splitlines()) > 1 else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_OneLine.add_representer(str, _represent_text)
 
 
 def _yaml(name: str, value: object) -> str:
@@ -326,9 +305,8 @@ def _yaml(name: str, value: object) -> str:
             item.model_dump(mode="json", exclude_defaults=True) if isinstance(item, Section) else item
             for item in value
         ]
-    text: str = yaml.dump(
+    text: str = yaml.safe_dump(
         {name: value},
-        Dumper=_OneLine,
         sort_keys=False,
         default_flow_style=None if isinstance(value, list) else False,
         width=10**6,
@@ -360,10 +338,7 @@ def save_profile(draft: Draft, path: str | Path, *, overwrite: bool = False) -> 
         raise ParamsError(f"{path}: exists already; choose another name, or allow it to be overwritten")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            file.write(profile_text(draft))
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
+        write_text(path, profile_text(draft))
     except OSError as error:
         raise ParamsError(f"{path}: cannot be written: {error.strerror}") from None
     return path

@@ -7,11 +7,11 @@ the formulas and how accurate they were where it was measured.
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlnb.configure.model_sizes import ModelSizes, load_model_sizes
+from rlnb.errors import ParamsError
 from rlnb.machine import Machine, installed_version, recommend
 from rlnb.params.problems import show
 from rlnb.params.resolving import resolve
@@ -21,8 +21,7 @@ GIB = 2**30
 UNKNOWN_SIZE = "memory: not known: the model's name gives no size"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FOUR_BIT = 0.52  # bytes of a weight in NF4 whose constants are quantized as well
-# torch and transformers on a CPU; CUDA's context, kernels and its allocator's rounding on a GPU
-PROCESS_GIB = {"cpu": 0.6, "gpu": 0.8}
+PROCESS_GIB = {"Python with torch": 0.6, "CUDA's context and kernels": 0.8}  # with its allocator's rounding
 PROMPT_TOKENS = 512  # where the parameters do not limit the prompt
 ROW_TOKENS = {"compact": 16, "full": 96}  # of a game's short prompts, which read the largest share of logits
 LONGEST_COMPACT = 128  # tokens of a compact prompt in any game
@@ -44,8 +43,7 @@ CHANGES = (
 )
 
 
-@dataclass(frozen=True)
-class MemoryPart:
+class MemoryPart(NamedTuple):
     """Something that takes memory, its size, and what the size follows from."""
 
     name: str
@@ -53,8 +51,7 @@ class MemoryPart:
     reason: str
 
 
-@dataclass(frozen=True)
-class SettingChange:
+class SettingChange(NamedTuple):
     """A setting to change; total_gib: of the whole run after this change and those before it."""
 
     field: str
@@ -63,8 +60,7 @@ class SettingChange:
     total_gib: float
 
 
-@dataclass(frozen=True)
-class MemoryEstimate:
+class MemoryEstimate(NamedTuple):
     """The memory of one process on one device.
 
     parts: needed at the same time at the peak, largest first. capacity_gib: of the machine, 0.0 if unknown.
@@ -79,7 +75,7 @@ class MemoryEstimate:
 
     @property
     def total_gib(self) -> float:
-        return sum(part.gib for part in self.parts)
+        return _total_gib(self.parts)
 
     @property
     def verdict(self) -> str:
@@ -95,8 +91,7 @@ class MemoryEstimate:
         basis = "about, by the size in its name alone" if self.is_guess else "by its config.json"
         lines = [f"memory: {self.total_gib:.1f}{capacity}: {self.verdict} ({basis})"]
         lines += [f"  {part.gib:6.2f} GiB  {part.name}: {part.reason}" for part in self.parts]
-        if self.changes:
-            lines.append("  to change, in this order:")
+        lines += ["  to change, in this order:"] if self.changes else []
         lines += [
             f"  {change.field} = {change.value} (now {change.now}): {change.total_gib:.1f} GiB in all"
             for change in self.changes
@@ -129,7 +124,16 @@ def estimate_memory(
     estimate = MemoryEstimate(parts, machine.memory_gib, sizes.source, sizes.is_guess)
     if estimate.verdict in ("fits", "unknown"):
         return estimate
-    return replace(estimate, changes=tuple(_propose_changes(resolved, sizes, constant, machine)))
+    return estimate._replace(changes=tuple(_propose_changes(resolved, sizes, constant, machine)))
+
+
+def describe_memory(params: NotebookParams, machine: Machine) -> list[str]:
+    """Return the lines of an estimate, or one that says why there is none."""
+    try:
+        estimate = estimate_memory(params, machine)
+    except ParamsError as error:
+        return [f"memory: not known: {error}"]
+    return [UNKNOWN_SIZE] if estimate is None else estimate.lines()
 
 
 def _constant_parts(
@@ -143,9 +147,8 @@ def _constant_parts(
     if _get(params, "vllm.enabled") and _get(params, "vllm.mode") == "colocate":
         share = _get(params, "vllm.gpu_memory_utilization")
         parts.append(MemoryPart("vLLM", share * machine.memory_gib, f"vllm.gpu_memory_utilization = {share}"))
-    if machine.capability:
-        return [*parts, MemoryPart("process", PROCESS_GIB["gpu"], "CUDA's context and kernels")]
-    return [*parts, MemoryPart("process", PROCESS_GIB["cpu"], "Python with torch")]
+    reason = "CUDA's context and kernels" if machine.capability else "Python with torch"
+    return [*parts, MemoryPart("process", PROCESS_GIB[reason], reason)]
 
 
 def _parts(params: NotebookParams, sizes: ModelSizes, constant: list[MemoryPart]) -> tuple[MemoryPart, ...]:
@@ -190,12 +193,9 @@ def _trained_weights(params: NotebookParams, sizes: ModelSizes) -> MemoryPart:
         name, reason = "gradients", "of every weight, AdamW"
     state = 2 if _get(params, "training.optim", "").endswith("8bit") else 2 * wide
     has_kl = _get(params, "training.kl_coef") or _get(params, "training.init_kl_coef")
+    has_average = _get(params, "training.average_decay", None) is not None
     # With adapters the untrained model of the KL penalty is the same one without them.
-    copies = (
-        _get(params, "training.average_decay", None) is not None,
-        _get(params, "training.magnet_coef") > 0,
-        has_kl and not rank,
-    )
+    copies = (has_average, _get(params, "training.magnet_coef") > 0, has_kl and not rank)
     num_copies = sum(map(bool, copies))
     size = count * (wide * (1 if rank else 0) + wide + state + wide * num_copies)
     return MemoryPart(name, size / GIB, reason + (f", {num_copies} more of them" if num_copies else ""))
@@ -231,12 +231,9 @@ def _training_pass(params: NotebookParams, sizes: ModelSizes) -> list[MemoryPart
     else:
         kept = sizes.num_layers * layer
         reason += f", {sizes.num_layers} layers"
-    logits = read * sizes.vocabulary * 4 * COPIES_OF_LOGITS
+    logits_gib = read * sizes.vocabulary * 4 * COPIES_OF_LOGITS / GIB
     places = f"{read} places x {sizes.vocabulary} words, {COPIES_OF_LOGITS} copies"
-    return [
-        MemoryPart("activations", tokens * kept / GIB, reason),
-        MemoryPart("logits", logits / GIB, places),
-    ]
+    return [MemoryPart("activations", tokens * kept / GIB, reason), MemoryPart("logits", logits_gib, places)]
 
 
 def _longest_prompt(params: NotebookParams) -> int:
@@ -267,11 +264,9 @@ def _generation(params: NotebookParams, sizes: ModelSizes) -> list[MemoryPart]:
     """Return the keys and values of the largest batch of completions that are generated together."""
     prompt, training_rows = _longest_prompt(params), _get(params, "training.per_device_train_batch_size")
     completed = prompt + _get(params, "training.max_completion_length")
-    modes = getattr(getattr(params, "evaluation", None), "modes", ())
-    plays_freely = _get(params, "evaluation.enabled") and "free" in modes
-    batches = [
-        (training_rows * _get(params, "training.gradient_accumulation_steps"), completed, "training's batch")
-    ]
+    plays_freely = _get(params, "evaluation.enabled") and "free" in _get(params, "evaluation.modes", ())
+    training_batch = training_rows * _get(params, "training.gradient_accumulation_steps")
+    batches = [(training_batch, completed, "training's batch")]
     if training_rows:
         batches.append((_get(params, "evaluation.batch_size"), completed, "evaluation.batch_size"))
     if _get(params, "game.acting") == "free" or plays_freely:
@@ -319,9 +314,8 @@ def _values_to_try(params: NotebookParams, field: str, smallest: int, machine: M
         return [half for half in halves if now % half == 0]
     if field == "model.lora_rank":
         return [] if model.lora_rank or model.adapters else [16]
-    can_quantize = machine.capability is not None and installed_version("bitsandbytes") is not None
-    is_possible = field != "model.load_in_4bit" or (can_quantize and model.lora_rank)
-    return [True] if is_possible else []
+    can_quantize = machine.capability and installed_version("bitsandbytes") and model.lora_rank
+    return [True] if can_quantize or field != "model.load_in_4bit" else []
 
 
 def _with_value(params: NotebookParams, field: str, value: int) -> NotebookParams:

@@ -106,12 +106,11 @@ def _measure(config: "PretrainedConfig", *, source: str) -> ModelSizes:
     if getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None):
         mlp_width = config.num_experts_per_tok * (getattr(config, "moe_intermediate_size", None) or mlp_width)
     quantization = getattr(config, "quantization_config", None) or {}
+    experts = [weights.numel() for name, weights in model.named_parameters() if ".experts." in name]
     return ModelSizes(
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_parameters=model.num_parameters(),
         embedding_parameters=sum(embeddings.values()),
-        expert_parameters=sum(
-            parameter.numel() for name, parameter in model.named_parameters() if ".experts." in name
-        ),
+        expert_parameters=sum(experts),
         expert_bits=4.25 if quantization.get("quant_method") == "mxfp4" else 0.0,
         num_layers=config.num_hidden_layers,
         num_heads=config.num_attention_heads,
@@ -128,15 +127,13 @@ def _measure(config: "PretrainedConfig", *, source: str) -> ModelSizes:
 @functools.lru_cache(maxsize=32)
 def _guess(name: str) -> ModelSizes | None:
     """Measure a typical model of the size in a name: 4e9 for Qwen3-4B."""
-    size = SIZE_IN_NAME.search(Path(name).name.replace("_", "-"))
-    if name == BUILT_DIRECTORIES["tiny"]:
-        num_parameters = 500_000  # before its first use builds it
-    elif size is None:
-        return None
-    else:
-        unit = 1e9 if size[3] in "bB" else 1e6
-        num_parameters = round(int(size[1] or 1) * float(size[2]) * unit)
     from transformers import LlamaConfig
+
+    typical = {BUILT_DIRECTORIES["tiny"]: "0.5M"}  # before its first use builds it
+    size = SIZE_IN_NAME.search(typical.get(name, Path(name).name.replace("_", "-")))
+    if size is None:
+        return None
+    num_parameters = round(int(size[1] or 1) * float(size[2]) * (1e9 if size[3] in "bB" else 1e6))
 
     # A layer has about 12 width**2 parameters, and wider models have more layers.
     num_heads = max(1, round((num_parameters * WIDTH_PER_LAYER / 12) ** (1 / 3) / HEAD_WIDTH))

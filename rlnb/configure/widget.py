@@ -1,5 +1,6 @@
 """A form for a profile in JupyterLab: one widget per field, each checked while it is filled in."""
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -51,10 +52,8 @@ class FieldRow:
     def __init__(self, question: Question, typed: str, *, changed: Callable[[], None]) -> None:
         self.question = question
         self.entry = _make_entry(question, typed)
-        self.error = widgets.HTML()
-        self.origin = widgets.HTML()
-        name = question.field.rpartition(".")[2]
-        label = widgets.HTML(f"<b>{escape(name)}</b>", layout=NAME)
+        self.error, self.origin = widgets.HTML(), widgets.HTML()
+        label = widgets.HTML(f"<b>{escape(question.field.rpartition('.')[2])}</b>", layout=NAME)
         limits = f" ({question.bounds})" if question.bounds else ""
         help_text = widgets.HTML(_small(question.help + limits, GREY))
         top = widgets.HBox([label, self.entry, self.origin])
@@ -64,11 +63,8 @@ class FieldRow:
     @property
     def text(self) -> str:
         """The entry as `Draft.answer` takes it."""
-        value = self.entry.value
-        return str(value).lower() if self.question.is_switch else str(value)
-
-    def say(self, problem: str) -> None:
-        self.error.value = _small(problem, RED) if problem else ""
+        text = str(self.entry.value)
+        return text.lower() if self.question.is_switch else text
 
 
 def _make_entry(question: Question, typed: str) -> widgets.ValueWidget:
@@ -77,8 +73,8 @@ def _make_entry(question: Question, typed: str) -> widgets.ValueWidget:
     if question.choices:
         return widgets.Dropdown(options=list(question.choices), value=typed, layout=ENTRY)
     if question.is_section_list:
-        return widgets.Textarea(value=typed.replace("}, {", "},\n {"), continuous_update=True, layout=TALL)
-    return widgets.Text(value=typed, continuous_update=True, layout=ENTRY)
+        return widgets.Textarea(value=typed.replace("}, {", "},\n {"), layout=TALL)
+    return widgets.Text(value=typed, layout=ENTRY)
 
 
 class ConfigureForm:
@@ -141,7 +137,7 @@ class ConfigureForm:
 
     def check(self) -> None:
         """Read the form: update the draft, or the problems if there are any."""
-        blank = self.draft.blank()
+        blank = dataclasses.replace(self.draft, params=self.draft.base, answers={})
         texts = {name: row.text for name, row in self.rows.items() if row.text != blank.typed(name)}
         self.problems, self.saved.value = {}, ""
         try:
@@ -152,7 +148,8 @@ class ConfigureForm:
                 name = problem.split(" ", 1)[0].partition("[")[0]
                 self.problems[name if name in self.rows else ""] = problem
         for name, row in self.rows.items():
-            row.say(self.problems.get(name, ""))
+            problem = self.problems.get(name, "")
+            row.error.value = _small(problem, RED) if problem else ""
             is_changed = name in self.draft.answers
             origin = self.draft.source(name).rpartition("/")[2]  # of a file its name and line
             was = f"was {blank.typed(name)[:40]}" if is_changed else origin

@@ -2,59 +2,39 @@
 
 import os
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from rlnb.game_2048.board import BoardKind
-from rlnb.params.sections import (
-    Conflict,
-    ModelParams,
-    Names,
-    NotebookParams,
-    SandboxParams,
-    Section,
-    TrackingParams,
-)
+from rlnb.params import sections
+from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described, each_once, known
 from rlnb.params.training import TrainingParams
 
 HARD_BOARDS = ("4x4/2048", "5x5/8192")  # on which two-move search is far from perfect; on 5x5/2048 it is not
 SECRET_FILE = "board_secret"  # in a run's directory: the key of its board seeds
 
 
-class GptOssModelParams(ModelParams):
+class GptOssModelParams(sections.ModelParams):
     id: str = Field(
         default="unsloth/gpt-oss-20b",
         min_length=1,
-        description=str(ModelParams.model_fields["id"].description),
+        description=str(sections.ModelParams.model_fields["id"].description),
     )
-    max_seq_length: int = Field(
-        default=768, ge=16, description="Longest prompt and completion together (tokens)"
-    )
+    max_seq_length: int = described(768, "Longest prompt and completion together (tokens)", ge=16)
 
 
 class BoardParams(Section):
-    kinds: Names = Field(
-        default=("6x6/2048",),
-        min_length=1,
-        description="Boards played in training, size and the tile that wins: 4x4/2048; prompts alternate",
-    )
-    keys: Literal["bepo", "wasd", "arrows"] = Field(
-        default="bepo",
-        description="Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows",
-    )
-    four_probability: float = Field(default=0.1, ge=0, le=1, description="Share of new tiles that are a 4")
-    patience: int = Field(
-        default=64, ge=1, description="Consecutive moves without a change that end a game as stuck"
-    )
-    play_on: bool = Field(
-        default=False, description="Go on beyond the winning tile until no move is left, for graded scores"
-    )
-    same_as: str = Field(
-        default="",
-        description="Directory of another run whose boards to play, for an exact comparison of the two; "
-        "empty = new boards",
-    )
+    kinds: Annotated[Names, each_once("board")] = Field(default=("6x6/2048",), min_length=1)
+    """Boards played in training, size and the tile that wins: 4x4/2048; prompts alternate"""
+    keys: Literal["bepo", "wasd", "arrows"] = "bepo"
+    """Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows"""
+    four_probability: float = described(0.1, "Share of new tiles that are a 4", ge=0, le=1)
+    patience: int = described(64, "Consecutive moves without a change that end a game as stuck", ge=1)
+    play_on: bool = described(False, "Go on beyond the winning tile until no move is left, for graded scores")
+    same_as: str = ""
+    """Directory of another run whose boards to play, for an exact comparison of the two; empty = new
+    boards"""
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.same_as and not os.path.isfile(os.path.join(self.same_as, SECRET_FILE)):
@@ -70,96 +50,61 @@ class BoardParams(Section):
                 BoardKind.parse(kind)
             except ValueError as error:
                 raise ValueError(f"holds {kind!r}: {error}") from error
-        if len(set(kinds)) < len(kinds):
-            raise ValueError("names a board twice; name each once")
         return kinds
 
 
 class PromptParams(Section):
-    preset: Literal["board", "api"] = Field(
-        default="board",
-        description="board = four keys and the board, api = also six functions that answer questions about "
-        "it; never compare figures of one with the other",
-    )
-    prefilled: bool = Field(
-        default=False, description="The reply has begun with the fence and the function's first line"
-    )
-    num_wordings: Literal[1, 2] = Field(
-        default=1, description="Wordings of the question in training; a third is held out"
-    )
-    reasoning_effort: Literal["", "low", "medium", "high"] = Field(
-        default="low", description="How long GPT-OSS thinks first; empty for models that do not know it"
-    )
+    preset: Literal["board", "api"] = "board"
+    """board = four keys and the board, api = also six functions that answer questions about it; never
+    compare figures of one with the other"""
+    prefilled: bool = described(False, "The reply has begun with the fence and the function's first line")
+    num_wordings: Literal[1, 2] = described(1, "Wordings of the question in training; a third is held out")
+    reasoning_effort: Literal["", "low", "medium", "high"] = "low"
+    """How long GPT-OSS thinks first; empty for models that do not know it"""
 
 
 class StrategyRewardParams(Section):
-    preset: Literal["requirements", "graded"] = Field(
-        default="requirements",
-        description="requirements = function works, no cheating, strategy succeeds; graded = how large the "
-        "tiles became, against random play",
-    )
-    num_boards: int = Field(
-        default=1, ge=1, le=1000, description="Games of one strategy, the same for a group"
-    )
-    random_games: int = Field(
-        default=8, ge=1, le=1000, description="Games of random play from each of these boards, for graded"
-    )
+    preset: Literal["requirements", "graded"] = "requirements"
+    """requirements = function works, no cheating, strategy succeeds; graded = how large the tiles became,
+    against random play"""
+    num_boards: int = described(1, "Games of one strategy, the same for a group", ge=1, le=1000)
+    random_games: int = Field(default=8, ge=1, le=1000)
+    """Games of random play from each of these boards, for graded"""
 
 
-class StrategySandboxParams(SandboxParams):
-    timeout_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        le=600,
-        description="Wall time of one game in all, without waiting for a processor (seconds)",
-    )
-    move_cpu_seconds: float = Field(default=0.5, gt=0, le=600, description="CPU time of one move (seconds)")
-    board_cpu_seconds: float = Field(default=4.0, gt=0, le=600, description="CPU time of one game (seconds)")
+class StrategySandboxParams(sections.SandboxParams):
+    timeout_seconds: float = Field(default=5.0, gt=0, le=600)
+    """Wall time of one game in all, without waiting for a processor (seconds)"""
+    move_cpu_seconds: float = described(0.5, "CPU time of one move (seconds)", gt=0, le=600)
+    board_cpu_seconds: float = described(4.0, "CPU time of one game (seconds)", gt=0, le=600)
 
 
 class StrategyEvaluationParams(Section):
-    enabled: bool = Field(default=True, description="Measure held-out play before, during and after training")
+    enabled: bool = described(True, "Measure held-out play before, during and after training")
     boards: Literal["trained", "hard"] = Field(
         default="trained",
         description=f"Boards measured: those of board.kinds, or hard = {' and '.join(HARD_BOARDS)}",
     )
-    num_samples: int = Field(
-        default=24, ge=1, description="Sampled completions for each kind of board, in a held-out wording"
-    )
-    num_boards: int = Field(default=16, ge=2, description="Held-out games of each sampled completion")
-    num_greedy_boards: int = Field(
-        default=100, ge=2, description="Held-out games of the greedy completion and of other players"
-    )
-    temperature: float = Field(default=1.0, gt=0, le=2, description="Sampling temperature")
-    eval_interval_steps: int = Field(
-        default=0, ge=0, description="Steps between evaluations; 0 = only before and after"
-    )
-    batch_size: int = Field(default=24, ge=1, description="Completions generated at a time")
+    num_samples: int = Field(default=24, ge=1)
+    """Sampled completions for each kind of board, in a held-out wording"""
+    num_boards: int = described(16, "Held-out games of each sampled completion", ge=2)
+    num_greedy_boards: int = Field(default=100, ge=2)
+    """Held-out games of the greedy completion and of other players"""
+    temperature: float = described(1.0, "Sampling temperature", gt=0, le=2)
+    eval_interval_steps: int = described(0, "Steps between evaluations; 0 = only before and after", ge=0)
+    batch_size: int = described(24, "Completions generated at a time", ge=1)
 
 
 class SaveParams(Section):
-    formats: Names = Field(
-        default=("lora",),
-        description="Formats saved at the end, then reloaded and tried: lora, merged_16bit, mxfp4",
-    )
-
-    @field_validator("formats")
-    @classmethod
-    def _known_formats(cls, formats: tuple[str, ...]) -> tuple[str, ...]:
-        known = ("lora", "merged_16bit", "mxfp4")
-        if unknown := [name for name in formats if name not in known]:
-            raise ValueError(f"holds {unknown[0]!r}, which is none of {', '.join(known)}")
-        return formats
+    formats: Annotated[Names, known("lora", "merged_16bit", "mxfp4")] = ("lora",)
+    """Formats saved at the end, then reloaded and tried: lora, merged_16bit, mxfp4"""
 
 
 class GptOss2048Params(NotebookParams):
     """Parameters of GRPO on 2048 strategies; every default is the published setting."""
 
-    output_dir: str = Field(
-        default="outputs/gpt_oss_2048",
-        min_length=1,
-        description="Directory for checkpoints, metrics and the model",
-    )
+    output_dir: str = Field(default="outputs/gpt_oss_2048", min_length=1)
+    """Directory for checkpoints, metrics and the model"""
     model: GptOssModelParams = GptOssModelParams()
     board: BoardParams = BoardParams()
     prompt: PromptParams = PromptParams()
@@ -168,7 +113,7 @@ class GptOss2048Params(NotebookParams):
     training: TrainingParams = TrainingParams()
     evaluation: StrategyEvaluationParams = StrategyEvaluationParams()
     save: SaveParams = SaveParams()
-    tracking: TrackingParams = TrackingParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -179,18 +124,15 @@ class GptOss2048Params(NotebookParams):
                     "board.kinds",
                     f"holds {kind}, where one game of random play, which scores are measured from, takes "
                     "minutes; write at most 4096 there and board.play_on = false, or a smaller board",
-                    ("board.play_on",),
                 )
         if self.training.max_completion_length >= self.model.max_seq_length:
             yield Conflict(
                 "training.max_completion_length",
                 f"leaves no room for a prompt in model.max_seq_length = {self.model.max_seq_length}; "
                 "write a smaller one, or a larger model.max_seq_length",
-                ("model.max_seq_length",),
             )
         if self.sandbox.move_cpu_seconds > self.sandbox.board_cpu_seconds:
             yield Conflict(
                 "sandbox.move_cpu_seconds",
                 "is more than the time of a whole game; write at most sandbox.board_cpu_seconds",
-                ("sandbox.board_cpu_seconds",),
             )

@@ -4,61 +4,33 @@ import os
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field
-
-from rlnb.params.sections import (
-    Conflict,
-    Integers,
-    MbppParams,
-    ModelParams,
-    NotebookParams,
-    OpenAiAddress,
-    SamplingParams,
-    SandboxParams,
-    Section,
-    TrackingParams,
-)
+from rlnb.params import sections
+from rlnb.params.sections import Conflict, Integers, NotebookParams, OpenAiAddress, Section, described
 
 
 class WriterParams(Section):
-    kind: Literal["policy", "endpoint", "file"] = Field(
-        default="policy",
-        description="Who writes: policy = the model of this notebook, endpoint = a server with OpenAI's "
-        "protocol (vLLM), file = completions that are there already",
-    )
-    base_url: OpenAiAddress = Field(
-        default="", description="Address of the server, for endpoint; http://host:port/v1"
-    )
-    served_model: str = Field(default="", description="The model's name on that server")
-    num_parallel: int = Field(default=32, ge=1, le=1024, description="Requests at a time, for endpoint")
-    samples_path: str = Field(
-        default="", description="JSONL of EvalPlus or generations.json of bigcode, for file"
-    )
+    kind: Literal["policy", "endpoint", "file"] = "policy"
+    """Who writes: policy = the model of this notebook, endpoint = a server with OpenAI's protocol (vLLM),
+    file = completions that are there already"""
+    base_url: OpenAiAddress = described("", "Address of the server, for endpoint; http://host:port/v1")
+    served_model: str = described("", "The model's name on that server")
+    num_parallel: int = described(32, "Requests at a time, for endpoint", ge=1, le=1024)
+    samples_path: str = described("", "JSONL of EvalPlus or generations.json of bigcode, for file")
 
     def conflicts(self) -> Iterator[Conflict]:
         needed = {"endpoint": ("base_url", "served_model"), "file": ("samples_path",), "policy": ()}
         for name in needed[self.kind]:
             if not getattr(self, name):
-                yield Conflict(
-                    f"writer.{name}", f"is needed by writer.kind = {self.kind!r}; write it", ("writer.kind",)
-                )
+                yield Conflict(f"writer.{name}", f"is needed by writer.kind = {self.kind!r}; write it")
         if self.samples_path and not os.path.isfile(self.samples_path):
             yield Conflict("writer.samples_path", f"is not a file in {os.getcwd()}")
 
 
-class MbppEvaluationParams(SamplingParams):
-    num_questions: int = Field(
-        default=0, ge=0, description="Problems asked, drawn by the seed; 0 = all of the split"
-    )
-    k: Integers = Field(
-        default=(1,), min_length=1, description="Values of k for pass@k, at most num_samples each"
-    )
-    plus_path: str = Field(
-        default="", description="EvalPlus's MbppPlus.jsonl; its base and plus inputs are checked as well"
-    )
-    cache_dir: str = Field(
-        default="./model_cache", min_length=1, description="Directory for expected outputs of plus_path"
-    )
+class MbppEvaluationParams(sections.SamplingParams):
+    num_questions: int = described(0, "Problems asked, drawn by the seed; 0 = all of the split", ge=0)
+    k: Integers = described((1,), "Values of k for pass@k, at most num_samples each", min_length=1)
+    plus_path: str = described("", "EvalPlus's MbppPlus.jsonl; its base and plus inputs are checked as well")
+    cache_dir: str = described("./model_cache", "Directory for expected outputs of plus_path", min_length=1)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -67,7 +39,6 @@ class MbppEvaluationParams(SamplingParams):
                 "evaluation.k",
                 f"holds a number that is not in 1 to evaluation.num_samples = {self.num_samples}; write "
                 "more samples, or a smaller k",
-                ("evaluation.num_samples",),
             )
         if self.plus_path and not os.path.isfile(self.plus_path):
             yield Conflict("evaluation.plus_path", f"is not a file in {os.getcwd()}")
@@ -76,12 +47,10 @@ class MbppEvaluationParams(SamplingParams):
 class MbppEvalParams(NotebookParams):
     """Pass rates on MBPP; temperature and time limit are those of the evaluations in trainings."""
 
-    output_dir: str = Field(
-        default="outputs/mbpp_eval", min_length=1, description="Directory for results and metrics"
-    )
-    model: ModelParams = ModelParams()
+    output_dir: str = described("outputs/mbpp_eval", "Directory for results and metrics", min_length=1)
+    model: sections.ModelParams = sections.ModelParams()
     writer: WriterParams = WriterParams()
-    mbpp: MbppParams = MbppParams()
+    mbpp: sections.MbppParams = sections.MbppParams()
     evaluation: MbppEvaluationParams = MbppEvaluationParams()
-    sandbox: SandboxParams = SandboxParams()
-    tracking: TrackingParams = TrackingParams()
+    sandbox: sections.SandboxParams = sections.SandboxParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()

@@ -7,7 +7,6 @@ All problems are reported at once, one per line: place, field, value, reason, re
 
 import importlib
 import os
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +20,7 @@ import rlnb
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
 from rlnb.params.problems import all_and_nearest, did_you_mean, explain, show, show_address, show_name
-from rlnb.params.reading import FieldPath, GivenValue, read_environment, read_mapping, read_yaml
+from rlnb.params.reading import FieldPath, GivenValue, nest, read_environment, read_mapping, read_yaml
 from rlnb.params.sections import Conflict, NotebookParams, Section, value_of
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
@@ -132,9 +131,8 @@ def dump_yaml(params: NotebookParams) -> str:
     location = f"{type(params).__module__}:{type(params).__name__}"
     notebook = next(name for name, known in MODELS.items() if known == location)
     values = {"notebook": notebook, **params.model_dump(mode="json")}
-    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=False)
     head = "# All values of one run, written by rlnb. Overrides change them, environment variables do not.\n"
-    return head + text
+    return head + str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
 def _read_profile(notebook: str, profile: str, root: Path) -> tuple[list[GivenValue], list[str]]:
@@ -166,11 +164,8 @@ def _validate(
         elif entry.field in fields:
             last.pop(entry.field, None)
             last[entry.field] = entry
-    nested: defaultdict[str, dict[str, object]] = defaultdict(dict)
-    for field, entry in last.items():
-        nested["" if len(field) == 1 else field[0]][field[-1]] = entry.value
     try:
-        params = model.model_validate(nested.pop("", {}) | nested)
+        params = model.model_validate(nest({".".join(field): entry.value for field, entry in last.items()}))
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
         problems += [_describe_error(error, fields, last) for error in errors if not _follows(error, errors)]
@@ -223,7 +218,6 @@ def _describe_conflict(
     params: NotebookParams, conflict: Conflict, last: Mapping[FieldPath, GivenValue]
 ) -> str:
     """Return one line; its place is that of the field involved that was given last."""
-    involved = (conflict.field, *conflict.others)
-    places = [entry.place for field, entry in last.items() if ".".join(field) in involved]
-    place = places[-1] if places else "default"
-    return f"{place}: {conflict.field} = {show(value_of(params, conflict.field))} {conflict.reason}"
+    involved = conflict.involved
+    places = ["default", *(entry.place for field, entry in last.items() if ".".join(field) in involved)]
+    return f"{places[-1]}: {conflict.field} = {show(value_of(params, conflict.field))} {conflict.reason}"

@@ -90,12 +90,10 @@ def explain(error: ErrorDetails, field: FieldInfo) -> str:
     """Return the reason and remedy of one of pydantic's errors, to follow "field = value"."""
     kind, value, usual = error["type"], error["input"], show(field.default)
     if kind in REASONS:
-        context = error.get("ctx", {})
-        is_whole = {name: isinstance(part, float) and part.is_integer() for name, part in context.items()}
+        context = error.get("ctx", {}).items()
         # 1 for 1.0: a bound as one would say it.
-        return REASONS[kind].format(
-            **{name: int(part) if is_whole[name] else part for name, part in context.items()}
-        )
+        bounds = {name: int(b) if isinstance(b, float) and b.is_integer() else b for name, b in context}
+        return REASONS[kind].format(**bounds)
     text = value if isinstance(value, str) else show(value)
     if kind == "float_type":
         start = LEADING_NUMBER.match(value) if isinstance(value, str) else None

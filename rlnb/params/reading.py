@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -200,18 +201,24 @@ def read_mapping(
     return given
 
 
-def parse_set(*assignments: str) -> dict[str, TypedText | dict[str, TypedText]]:
+def nest(values: Mapping[str, object]) -> dict[str, object]:
+    """Return {"training": {"max_steps": 3}} for {"training.max_steps": 3}."""
+    sections: defaultdict[str, dict[str, object]] = defaultdict(dict)
+    for name, value in values.items():
+        section, _, field = name.rpartition(".")
+        sections[section][field] = value
+    return sections.pop("", {}) | sections
+
+
+def parse_set(*assignments: str) -> dict[str, object]:
     """Return {"training": {"max_steps": "3"}} for "training.max_steps=3"; the last of a field counts."""
-    top: dict[str, TypedText] = {}
-    sections: dict[str, dict[str, TypedText]] = {}
+    values = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        section, _, field = name.strip().rpartition(".")
-        if not equals or not field or "." in section:
+        if not re.fullmatch(r"([^.]+\.)?[^.]+", name.strip()) or not equals:
             raise ParamsError(f"--set {assignment}: is not an assignment; write --set section.field=value")
-        level = sections.setdefault(section, {}) if section else top
-        level[field] = TypedText(text)
-    return {**top, **sections}
+        values[name.strip()] = TypedText(text)
+    return nest(values)
 
 
 def read_typed(field: FieldInfo | None, text: str) -> object:

@@ -31,12 +31,9 @@ SomeSection = TypeVar("SomeSection", bound=Section)
 def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether a run may download a model or data, upload, or report to W&B."""
     tracking = _section(params, "tracking", TrackingParams)
-    return (
-        params.uses_network()
-        or any(name not in WITHOUT_HUB for name in _model_names(params).values())
-        or bool(_mbpp_downloads(params))
-        or (tracking is not None and tracking.wandb == "auto" and _has_wandb_key(environ))
-    )
+    reports = tracking is not None and tracking.wandb == "auto" and _has_wandb_key(environ)
+    loads = any(name not in WITHOUT_HUB for name in _model_names(params).values())
+    return reports or loads or bool(_mbpp_downloads(params)) or params.uses_network()
 
 
 def _section(params: NotebookParams, name: str, kind: type[SomeSection]) -> SomeSection | None:
@@ -124,12 +121,11 @@ def check_machine(
         reason = "needs a key; set WANDB_API_KEY, in .env for instance, or write offline"
         conflicts.append(Conflict("tracking.wandb", reason))
     if conflicts:
-        raise ParamsError(
-            "\n".join(
-                f"{params._sources.get(field, 'default')}: {field} = {show(value_of(params, field))} {reason}"
-                for field, reason, _ in conflicts
-            )
-        )
+        lines = [
+            f"{params._sources.get(field, 'default')}: {field} = {show(value_of(params, field))} {reason}"
+            for field, reason, _ in conflicts
+        ]
+        raise ParamsError("\n".join(lines))
 
 
 def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Conflict]:
@@ -138,13 +134,13 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
     on_cpu, is_ampere, is_gb10 = machine.capability is None, capability >= (8, 0), machine.name == "gb10"
     model, vllm = _loaded_model(params), _section(params, "vllm", VllmParams)
     training = _section(params, "training", TrainingParams)
+    no_bitsandbytes = installed_version("bitsandbytes") is None
     if model is not None:
         if on_cpu and model.dtype == "float16":
             yield Conflict("model.dtype", "trains on GPUs only; write float32")
-        if model.load_in_4bit is True and on_cpu:
-            yield Conflict("model.load_in_4bit", "needs a CUDA GPU; write false")
-        elif model.load_in_4bit is True and installed_version("bitsandbytes") is None:
-            yield Conflict("model.load_in_4bit", WITHOUT_BITSANDBYTES)
+        if model.load_in_4bit is True and (on_cpu or no_bitsandbytes):
+            reason = "needs a CUDA GPU; write false" if on_cpu else WITHOUT_BITSANDBYTES
+            yield Conflict("model.load_in_4bit", reason)
         if on_cpu and model.engine == "unsloth":
             yield Conflict("model.engine", "needs a CUDA GPU; write transformers")
         if not on_cpu and not is_ampere and model.dtype == "bfloat16":
@@ -157,11 +153,9 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
         elif is_gb10 and getattr(getattr(params, "model", None), "engine", "") == "unsloth":
             reason = f"is switched off by unsloth on {device}; write false, or model.engine = transformers"
             yield Conflict("vllm.enabled", reason)
-    if training is not None and training.optim.endswith("8bit"):
-        if on_cpu:
-            yield Conflict("training.optim", "needs a CUDA GPU; write adamw_torch_fused")
-        elif installed_version("bitsandbytes") is None:
-            yield Conflict("training.optim", WITHOUT_BITSANDBYTES)
+    if training is not None and training.optim.endswith("8bit") and (on_cpu or no_bitsandbytes):
+        reason = "needs a CUDA GPU; write adamw_torch_fused" if on_cpu else WITHOUT_BITSANDBYTES
+        yield Conflict("training.optim", reason)
 
 
 def _offline_conflicts(params: NotebookParams, environ: Mapping[str, str]) -> Iterator[Conflict]:

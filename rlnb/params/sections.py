@@ -1,10 +1,15 @@
-"""The sections that notebooks share. A field's description is its only help text, units included."""
+"""The sections that notebooks share.
+
+A field's help, units included, is told once: by `described` where that fits on a line, else by the docstring
+below it.
+"""
 
 import functools
 import os
+import re
 import unicodedata
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from annotated_types import Le, Lt
@@ -25,6 +30,37 @@ from rlnb.params.problems import SECRET_MARKS
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Switch = Literal["auto", True, False]
+Value = TypeVar("Value")
+
+
+def described(default: Value, help: str, **bounds: Any) -> Value:
+    """Return a field with its help; bounds: as of pydantic's Field."""
+    field: Value = Field(default=default, description=help, **bounds)
+    return field
+
+
+def each_once(noun: str) -> AfterValidator:
+    """Return a validator of lists whose items differ."""
+
+    def check(names: tuple[object, ...]) -> tuple[object, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError(f"names a {noun} twice; name each once")
+        return names
+
+    return AfterValidator(check)
+
+
+def known(*names: str) -> AfterValidator:
+    """Return a validator of lists that may hold these names only."""
+
+    def check(given: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in given if name not in names]:
+            raise ValueError(f"holds {unknown[0]!r}, which is none of {', '.join(names)}")
+        return given
+
+    return AfterValidator(check)
+
+
 LARGEST = 2**31 - 1  # what all libraries below take for an int
 # The control (Cc) and format characters (Cf) that texts need: line break, tab, joiners of letters and emoji.
 HARMLESS = "\n\t\u200c\u200d"
@@ -57,11 +93,18 @@ VllmAddress = Annotated[str, AfterValidator(_VLLM), Field(repr=False)]
 
 
 class Conflict(NamedTuple):
-    """A value that does not fit this machine or other fields; the reason ends in the remedy."""
+    """A value that does not fit this machine or other fields; the reason ends in the remedy.
+
+    others: fields that are involved and that the reason does not name.
+    """
 
     field: str
     reason: str
     others: tuple[str, ...] = ()
+
+    @property
+    def involved(self) -> set[str]:
+        return {self.field, *self.others, *re.findall(r"\w+\.\w+", self.reason)}
 
 
 class Section(BaseModel):
@@ -70,7 +113,14 @@ class Section(BaseModel):
     Whole numbers are at most LARGEST, unless their field has a bound of its own.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: object) -> None:
+        for field in cls.model_fields.values():  # some docstrings have several lines
+            field.description = " ".join((field.description or "").split())
 
     @field_validator("*", mode="before")
     @classmethod
@@ -109,14 +159,9 @@ class Section(BaseModel):
 class NotebookParams(Section):
     """Base of each notebook's parameters; remembers where each value came from, for display only."""
 
-    seed: int = Field(
-        default=42, ge=0, lt=2**32, description="Seed of the data's order, the sampling and the adapters"
-    )
-    output_dir: str = Field(
-        default="outputs",
-        min_length=1,
-        description="Directory for checkpoints, metrics and the trained model",
-    )
+    seed: int = described(42, "Seed of the data's order, the sampling and the adapters", ge=0, lt=2**32)
+    output_dir: str = Field(default="outputs", min_length=1)
+    """Directory for checkpoints, metrics and the trained model"""
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _profile: str = PrivateAttr(default="")
@@ -149,51 +194,28 @@ class NotebookParams(Section):
 
 
 class ModelParams(Section):
-    id: str = Field(
-        default="auto",
-        min_length=1,
-        description="Hub id or directory of the model; auto = by this machine's memory, "
-        "embedded = SmolLM2-135M-Instruct from a package, tiny = random weights for tests",
-    )
-    cache_dir: str = Field(
-        default="./model_cache", min_length=1, description="Directory for downloaded and converted models"
-    )
-    engine: Literal["auto", "transformers", "unsloth"] = Field(
-        default="auto",
-        description="What loads the model; auto = unsloth on GPUs where it is installed, else transformers",
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto",
-        description="Number format of the weights; auto = the best that this machine computes with",
-    )
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = Field(
-        default="auto", description="Attention implementation; auto = sdpa, which is part of torch"
-    )
-    load_in_4bit: Switch = Field(
-        default="auto",
-        description="Quantize the frozen weights to 4 bits (bitsandbytes, CUDA only); auto = on small GPUs",
-    )
-    offload_embedding: bool = Field(
-        default=False,
-        description="Keep the embeddings in the CPU's memory: a GiB less on the GPU (unsloth only)",
-    )
-    adapters: str = Field(
-        default="",
-        description="Directory of trained adapters to begin with, a run's adapters/ or a checkpoint of it; "
-        "empty = fresh ones",
-    )
-    lora_rank: int = Field(default=16, ge=1, le=1024, description="Rank of the LoRA adapters")
-    lora_alpha: int = Field(
-        default=32, ge=1, description="LoRA scale; the adapter's output is multiplied by alpha / rank"
-    )
-    lora_dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="Share of LoRA inputs dropped in training"
-    )
-    lora_target_modules: Names = Field(
-        default=("all-linear",),
-        min_length=1,
-        description="Names of the layers with adapters; all-linear alone = every linear layer",
-    )
+    id: str = Field(default="auto", min_length=1)
+    """Hub id or directory of the model; auto = by this machine's memory, embedded = SmolLM2-135M-Instruct
+    from a package, tiny = random weights for tests"""
+    cache_dir: str = described("./model_cache", "Directory for downloaded and converted models", min_length=1)
+    engine: Literal["auto", "transformers", "unsloth"] = "auto"
+    """What loads the model; auto = unsloth on GPUs where it is installed, else transformers"""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the weights; auto = the best that this machine computes with"""
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    """Attention implementation; auto = sdpa, which is part of torch"""
+    load_in_4bit: Switch = "auto"
+    """Quantize the frozen weights to 4 bits (bitsandbytes, CUDA only); auto = on small GPUs"""
+    offload_embedding: bool = False
+    """Keep the embeddings in the CPU's memory: a GiB less on the GPU (unsloth only)"""
+    adapters: str = ""
+    """Directory of trained adapters to begin with, a run's adapters/ or a checkpoint of it; empty = fresh
+    ones"""
+    lora_rank: int = described(16, "Rank of the LoRA adapters", ge=1, le=1024)
+    lora_alpha: int = described(32, "LoRA scale; the adapter's output is multiplied by alpha / rank", ge=1)
+    lora_dropout: float = described(0.0, "Share of LoRA inputs dropped in training", ge=0, lt=1)
+    lora_target_modules: Names = Field(default=("all-linear",), min_length=1)
+    """Names of the layers with adapters; all-linear alone = every linear layer"""
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.engine == "unsloth" and installed_version("unsloth") is None:
@@ -214,46 +236,29 @@ class ModelParams(Section):
 
 
 class TasksParams(Section):
-    source: Literal["mbpp", "builtin", "jsonl"] = Field(
-        default="mbpp",
-        description="Programming tasks: MBPP, the generated built-in set, or a JSONL file",
-    )
-    mbpp_path: str = Field(
-        default="", description="Local copy of MBPP (file or directory); empty = from the hub"
-    )
-    jsonl_path: str = Field(default="", description="File with one task a line; needed by source jsonl")
-    prompt: Literal["chat", "prefilled", "completion"] = Field(
-        default="chat",
-        description="Form of the prompt: chat = a question, prefilled = the reply already begins with the "
-        "function's first line, completion = signature and docstring for a base model",
-    )
-    printed_example: bool = Field(
-        default=True,
-        description="Ask for a printed example after the function, so that output is earned by running it",
-    )
-    levels: Integers = Field(
-        default=(1, 2, 3), min_length=1, description="Levels of the built-in tasks, 1 (easy) to 3"
-    )
-    max_prompt_tokens: int = Field(
-        default=512, ge=16, description="Tasks with a longer prompt are left out (tokens)"
-    )
+    source: Literal["mbpp", "builtin", "jsonl"] = "mbpp"
+    """Programming tasks: MBPP, the generated built-in set, or a JSONL file"""
+    mbpp_path: str = described("", "Local copy of MBPP (file or directory); empty = from the hub")
+    jsonl_path: str = described("", "File with one task a line; needed by source jsonl")
+    prompt: Literal["chat", "prefilled", "completion"] = "chat"
+    """Form of the prompt: chat = a question, prefilled = the reply already begins with the function's first
+    line, completion = signature and docstring for a base model"""
+    printed_example: bool = True
+    """Ask for a printed example after the function, so that output is earned by running it"""
+    levels: Annotated[Integers, each_once("level")] = Field(default=(1, 2, 3), min_length=1)
+    """Levels of the built-in tasks, 1 (easy) to 3"""
+    max_prompt_tokens: int = described(512, "Tasks with a longer prompt are left out (tokens)", ge=16)
 
     @field_validator("levels")
     @classmethod
     def _known_levels(cls, levels: tuple[int, ...]) -> tuple[int, ...]:
-        if any(level not in (1, 2, 3) for level in levels):
+        if not set(levels) <= {1, 2, 3}:
             raise ValueError("may hold 1, 2 and 3 only")
-        if len(set(levels)) < len(levels):
-            raise ValueError("names a level twice; name each once")
         return levels
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.source == "jsonl" and not self.jsonl_path:
-            yield Conflict(
-                "tasks.jsonl_path",
-                "is needed by tasks.source = 'jsonl'; write the file's path",
-                ("tasks.source",),
-            )
+            yield Conflict("tasks.jsonl_path", "is needed by tasks.source = 'jsonl'; write the file's path")
         if self.jsonl_path and not os.path.isfile(self.jsonl_path):
             yield Conflict("tasks.jsonl_path", f"is not a file in {os.getcwd()}")
         if self.mbpp_path and not os.path.exists(self.mbpp_path):
@@ -261,28 +266,20 @@ class TasksParams(Section):
 
 
 class MbppParams(Section):
-    source: Literal["auto", "hub", "builtin"] = Field(
-        default="auto",
-        description="Problems: MBPP from the hub, or the 50 of its format that come with rlnb; auto = as "
-        "tasks.source, hub where there is none",
-    )
-    path: str = Field(
-        default="",
-        description="File in MBPP's format, or a directory with the published one; wins over source",
-    )
-    subset: Literal["full", "sanitized"] = Field(
-        default="full", description="All 974 problems, or the 427 that people have checked"
-    )
-    split: Literal["test", "validation", "train", "prompt", "all"] = Field(
-        default="test", description="Which problems, by task_id as published"
-    )
-    template: Literal["paper", "docstring", "chat"] = Field(
-        default="chat",
-        description="Form of the question: paper = 3 solved examples and all asserts, docstring = a program "
-        "to be continued, one assert, chat = a user's message, one assert",
-    )
-    max_completion_length: int = Field(default=512, ge=1, description="Longest completion (tokens)")
-    batch_size: int = Field(default=32, ge=1, description="Completions written side by side")
+    source: Literal["auto", "hub", "builtin"] = "auto"
+    """Problems: MBPP from the hub, or the 50 of its format that come with rlnb; auto = as tasks.source, hub
+    where there is none"""
+    path: str = ""
+    """File in MBPP's format, or a directory with the published one; wins over source"""
+    subset: Literal["full", "sanitized"] = "full"
+    """All 974 problems, or the 427 that people have checked"""
+    split: Literal["test", "validation", "train", "prompt", "all"] = "test"
+    """Which problems, by task_id as published"""
+    template: Literal["paper", "docstring", "chat"] = "chat"
+    """Form of the question: paper = 3 solved examples and all asserts, docstring = a program to be continued,
+    one assert, chat = a user's message, one assert"""
+    max_completion_length: int = described(512, "Longest completion (tokens)", ge=1)
+    batch_size: int = described(32, "Completions written side by side", ge=1)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.path and not os.path.exists(self.path):
@@ -290,72 +287,49 @@ class MbppParams(Section):
 
 
 class MbppInTrainingParams(MbppParams):
-    enabled: bool = Field(
-        default=True, description="Measure pass rates on MBPP too, whenever evaluation measures"
-    )
+    enabled: bool = described(True, "Measure pass rates on MBPP too, whenever evaluation measures")
 
 
 class SandboxParams(Section):
-    timeout_seconds: float = Field(
-        default=5.0, gt=0, le=600, description="Time limit of one program (seconds)"
-    )
-    memory_mib: int = Field(default=512, ge=64, description="Memory limit of one program (MiB)")
-    output_kib: int = Field(default=64, ge=1, description="Limit of what one program may print (KiB)")
-    num_workers: int = Field(
-        default=0, ge=0, description="Programs run at the same time; 0 = one a usable core"
-    )
-    require: Literal["basic", "standard", "strict"] = Field(
-        default="standard",
-        description="Least isolation to run with: basic = own process and limits, standard = few system "
-        "calls and files too, strict = namespaces too",
-    )
+    timeout_seconds: float = described(5.0, "Time limit of one program (seconds)", gt=0, le=600)
+    memory_mib: int = described(512, "Memory limit of one program (MiB)", ge=64)
+    output_kib: int = described(64, "Limit of what one program may print (KiB)", ge=1)
+    num_workers: int = described(0, "Programs run at the same time; 0 = one a usable core", ge=0)
+    require: Literal["basic", "standard", "strict"] = "standard"
+    """Least isolation to run with: basic = own process and limits, standard = few system calls and files too,
+    strict = namespaces too"""
 
 
 class SamplingParams(Section):
     """How completions are drawn and judged, wherever something is evaluated."""
 
-    num_samples: int = Field(default=1, ge=1, description="Sampled completions of each task or problem")
-    temperature: float = Field(default=0.2, ge=0, le=2, description="Sampling temperature; 0 = greedy")
-    timeout_seconds: float = Field(
-        default=10.0,
-        gt=0,
-        le=600,
-        description="CPU time limit of a program, or of loading one and of each call of its functions "
-        "(seconds); sleepers have twice that and one",
-    )
+    num_samples: int = described(1, "Sampled completions of each task or problem", ge=1)
+    temperature: float = described(0.2, "Sampling temperature; 0 = greedy", ge=0, le=2)
+    timeout_seconds: float = Field(default=10.0, gt=0, le=600)
+    """CPU time limit of a program, or of loading one and of each call of its functions (seconds); sleepers
+    have twice that and one"""
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.temperature == 0 and self.num_samples > 1:
             yield Conflict(
                 "evaluation.num_samples",
                 "asks for equal samples, since evaluation.temperature = 0; write 1, or a temperature above 0",
-                ("evaluation.temperature",),
             )
 
 
 class EvaluationParams(SamplingParams):
-    enabled: bool = Field(default=True, description="Measure pass rates before, during and after training")
-    num_questions: int = Field(
-        default=5, ge=1, description="Tasks measured of each held-out split, and problems of MBPP"
-    )
-    eval_interval_steps: int = Field(
-        default=20, ge=0, description="Steps between evaluations; 0 = only before and after"
-    )
-    interval_questions: int = Field(
-        default=5, ge=1, description="The same as num_questions, at the evaluations in between"
-    )
+    enabled: bool = described(True, "Measure pass rates before, during and after training")
+    num_questions: int = described(5, "Tasks measured of each held-out split, and problems of MBPP", ge=1)
+    eval_interval_steps: int = described(20, "Steps between evaluations; 0 = only before and after", ge=0)
+    interval_questions: int = described(5, "The same as num_questions, at the evaluations in between", ge=1)
 
 
 class TrackingParams(Section):
-    wandb: Literal["auto", "online", "offline", "disabled"] = Field(
-        default="auto",
-        description="Weights & Biases; auto = online where a key is found and the network may be used",
-    )
-    project: str = Field(default="rlnb", min_length=1, description="Weights & Biases project")
-    run_name: str = Field(default="", description="Name of the run; empty = the output directory's name")
-    tensorboard: bool = Field(
-        default=True, description="Write TensorBoard files as well; metrics.jsonl is always written"
-    )
+    wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
+    """Weights & Biases; auto = online where a key is found and the network may be used"""
+    project: str = described("rlnb", "Weights & Biases project", min_length=1)
+    run_name: str = described("", "Name of the run; empty = the output directory's name")
+    tensorboard: bool = described(True, "Write TensorBoard files as well; metrics.jsonl is always written")
 
 
 def value_of(params: NotebookParams, field: str) -> Any:

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
-from rlnb.params.sections import Conflict, ModelParams, Names, NotebookParams, Section
+from rlnb.params.sections import Conflict, ModelParams, Names, NotebookParams, Section, described
 
 PROMPTS = (
     "Write a Python function that returns the sum of the squares of a list of numbers.",
@@ -20,26 +18,19 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 class ExportParams(Section):
-    format: Literal["lora", "merged_16bit", "mxfp4"] = Field(
-        default="merged_16bit",
-        description="lora = the adapters alone, merged_16bit = a whole model, mxfp4 = a gpt-oss model whose "
-        "experts stay in 4 bits",
-    )
-    any_base: bool = Field(
-        default=False, description="Put the adapters on model.id even if they were trained on another model"
-    )
-    fresh_adapters: bool = Field(
-        default=False, description="Without model.adapters: export untrained ones, to try the notebook"
-    )
-    repo_id: str = Field(default="", description="Hub repository to upload to, owner/name; empty = no upload")
-    private: bool = Field(default=True, description="Make the repository private where it is new")
-    license: str = Field(
-        default="", description="License on the model card, in the hub's names; empty = the base's, if known"
-    )
-    prompts: Names = Field(
-        default=PROMPTS, min_length=1, description="Questions on which logits and answers are compared"
-    )
-    max_new_tokens: int = Field(default=48, ge=1, description="Longest answer to each of them (tokens)")
+    format: Literal["lora", "merged_16bit", "mxfp4"] = "merged_16bit"
+    """lora = the adapters alone, merged_16bit = a whole model, mxfp4 = a gpt-oss model whose experts stay in
+    4 bits"""
+    any_base: bool = False
+    """Put the adapters on model.id even if they were trained on another model"""
+    fresh_adapters: bool = False
+    """Without model.adapters: export untrained ones, to try the notebook"""
+    repo_id: str = described("", "Hub repository to upload to, owner/name; empty = no upload")
+    private: bool = described(True, "Make the repository private where it is new")
+    license: str = ""
+    """License on the model card, in the hub's names; empty = the base's, if known"""
+    prompts: Names = described(PROMPTS, "Questions on which logits and answers are compared", min_length=1)
+    max_new_tokens: int = described(48, "Longest answer to each of them (tokens)", ge=1)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.repo_id and not HUB_NAME.fullmatch(self.repo_id):
@@ -49,9 +40,7 @@ class ExportParams(Section):
 class ExportModelParams(NotebookParams):
     """An export: which adapters, on which base, in which form, and where to."""
 
-    output_dir: str = Field(
-        default="outputs/export_model", min_length=1, description="Directory for the exported model"
-    )
+    output_dir: str = described("outputs/export_model", "Directory for the exported model", min_length=1)
     model: ModelParams = ModelParams()
     export: ExportParams = ExportParams()
 

@@ -6,25 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rlnb.params import sections
 from rlnb.params.problems import show_number
-from rlnb.params.sections import (
-    Conflict,
-    MbppInTrainingParams,
-    Names,
-    NotebookParams,
-    SandboxParams,
-    Section,
-    TrackingParams,
-)
-from rlnb.selfplay.params import (
-    ActingParams,
-    AlarmParams,
-    ArenaParams,
-    PlayerModelParams,
-    UpdateParams,
-    check_modes,
-    unmeasured_acting,
-)
+from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described
+from rlnb.selfplay import params as play
+from rlnb.selfplay.params import Modes, unmeasured_acting
 
 UNTRAINED = "untrained"
 CHECKPOINT_FILES = ("params.yaml", "trainer_state.json")  # of a checkpoint; its run has the first one alone
@@ -51,19 +37,14 @@ class Stage(Section):
 
     name: str = Field(min_length=1, description="What the stage is called")
     games: Names = Field(min_length=1, description="Games of OpenSpiel for two players, with parameters")
-    opponents: Names = Field(
-        default=("random",),
-        min_length=1,
-        description="Opponents: a game is played against the first of them that can play it honestly",
-    )
-    threshold: float = Field(
-        gt=0, le=1, description="Mean score (1, 0.5, 0) at which the next stage begins, fresh games alone"
-    )
-    window: int = Field(default=400, ge=1, description="The newest fresh games of which the mean is taken")
-    min_episodes: int = Field(default=200, ge=1, description="Fresh games before the stage may end")
-    final_score: float = Field(
-        default=0.5, ge=0, le=1, description="Mean score after training above which the stage is a success"
-    )
+    opponents: Names = Field(default=("random",), min_length=1)
+    """Opponents: a game is played against the first of them that can play it honestly"""
+    threshold: float = Field(gt=0, le=1)
+    """Mean score (1, 0.5, 0) at which the next stage begins, fresh games alone"""
+    window: int = described(400, "The newest fresh games of which the mean is taken", ge=1)
+    min_episodes: int = described(200, "Fresh games before the stage may end", ge=1)
+    final_score: float = Field(default=0.5, ge=0, le=1)
+    """Mean score after training above which the stage is a success"""
 
 
 Stages = Annotated[tuple[Stage, ...], Field(strict=False)]
@@ -83,21 +64,14 @@ class CurriculumParams(Section):
             ),
         ),
         min_length=1,
-        description="Stages from easy to hard, each with name, games, opponents, threshold, window, "
-        "min_episodes, final_score",
     )
-    earlier_share: float = Field(
-        default=0.15, ge=0, lt=1, description="Share of the fresh games that are of earlier stages"
-    )
-    success_score: float = Field(
-        default=0.5, gt=0, le=1, description="A game counts as a success from this score on; 0.5 = a draw"
-    )
-    fall_back_below: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="Go back a stage when its mean score falls below this; 0 = never",
-    )
+    """Stages from easy to hard, each with name, games, opponents, threshold, window, min_episodes,
+    final_score"""
+    earlier_share: float = described(0.15, "Share of the fresh games that are of earlier stages", ge=0, lt=1)
+    success_score: float = Field(default=0.5, gt=0, le=1)
+    """A game counts as a success from this score on; 0.5 = a draw"""
+    fall_back_below: float = Field(default=0.0, ge=0, lt=1)
+    """Go back a stage when its mean score falls below this; 0 = never"""
 
     def conflicts(self) -> Iterator[Conflict]:
         names = [stage.name for stage in self.stages]
@@ -119,96 +93,58 @@ class CurriculumParams(Section):
 
 
 class ReplayParams(Section):
-    share: float = Field(
-        default=0.3, ge=0, lt=1, description="Share of an update's games that play failures again; 0 = none"
-    )
-    capacity: int = Field(default=1000, ge=1, description="Failures that are kept, the most recent ones")
-    max_tries: int = Field(
-        default=4, ge=1, description="A failure is dropped when it is won, or played again this often"
-    )
-    max_game_share: float = Field(
-        default=0.5, gt=0, le=1, description="Share of the capacity that failures of one game may take"
-    )
+    share: float = described(0.3, "Share of an update's games that play failures again; 0 = none", ge=0, lt=1)
+    capacity: int = described(1000, "Failures that are kept, the most recent ones", ge=1)
+    max_tries: int = described(4, "A failure is dropped when it is won, or played again this often", ge=1)
+    max_game_share: float = Field(default=0.5, gt=0, le=1)
+    """Share of the capacity that failures of one game may take"""
 
 
-class PpoActingParams(ActingParams):
-    acting: Literal["free", "constrained"] = Field(
-        default="constrained",
-        description="constrained = the id of a legal action, free = up to max_new_tokens, then it is read",
-    )
-    invalid: Literal["forfeit", "retry", "random"] = Field(
-        default="random",
-        description="Answer without legal move: random = a random move, retry = asked again, forfeit = lost",
-    )
-    invalid_reward: float = Field(default=-0.1, le=0, description="Reward of an answer without a legal move")
-    max_new_tokens: int = Field(default=8, ge=1, description="Longest answer (tokens): ids have at most 4")
-    temperature: float = Field(
-        default=0.7, gt=0, le=10, description="Sampling temperature, in play and in the loss"
-    )
-    max_opening_plies: int = Field(
-        default=0, ge=0, description="Random moves before the players' own, 0 to this many, each as likely"
-    )
-    max_turns: int = Field(
-        default=64, ge=1, description="A game is cut off, as a draw, after this many turns of the policy"
-    )
-    execution: Literal["local_openspiel"] = Field(
-        default="local_openspiel",
-        description="Where games are played: in this process, always by the current weights",
-    )
+class PpoActingParams(play.ActingParams):
+    acting: Literal["free", "constrained"] = "constrained"
+    """constrained = the id of a legal action, free = up to max_new_tokens, then it is read"""
+    invalid: Literal["forfeit", "retry", "random"] = "random"
+    """Answer without legal move: random = a random move, retry = asked again, forfeit = lost"""
+    invalid_reward: float = described(-0.1, "Reward of an answer without a legal move", le=0)
+    max_new_tokens: int = described(8, "Longest answer (tokens): ids have at most 4", ge=1)
+    temperature: float = described(0.7, "Sampling temperature, in play and in the loss", gt=0, le=10)
+    max_opening_plies: int = Field(default=0, ge=0)
+    """Random moves before the players' own, 0 to this many, each as likely"""
+    max_turns: int = described(64, "A game is cut off, as a draw, after this many turns of the policy", ge=1)
+    execution: Literal["local_openspiel"] = "local_openspiel"
+    """Where games are played: in this process, always by the current weights"""
 
 
-class PpoTrainingParams(UpdateParams):
-    learning_rate: float = Field(default=5e-6, gt=0, le=1, description="Learning rate of AdamW at the start")
-    final_learning_rate: float = Field(
-        default=5e-7, ge=0, le=1, description="The same after the last update; linear in between"
-    )
-    value_learning_rate: float = Field(
-        default=5e-5, gt=0, le=1, description="That of the value head; it follows the same course"
-    )
-    detach_steps: int = Field(
-        default=20,
-        ge=0,
-        description="First updates in which the value's gradient stops at its head: it knows nothing yet",
-    )
-    max_steps: int = Field(default=5000, ge=1, description="Policy updates of the whole run")
-    games_per_step: int = Field(
-        default=16, ge=2, multiple_of=2, description="Games played for one update, on all devices; even"
-    )
-    num_epochs: int = Field(default=4, ge=1, description="Times that an update goes through its games")
-    num_mini_batches: int = Field(default=2, ge=1, description="Optimizer steps in each of these")
-    ratio: Literal["token", "turn"] = Field(
-        default="turn",
-        description="Unit of the ratio: a token, or an answer's product over its tokens",
-    )
-    gamma: float = Field(default=1.0, gt=0, le=1, description="Discount, a turn of one's own")
-    lam: float = Field(default=0.95, ge=0, le=1, description="GAE's lambda: 0 = one step, 1 = whole games")
-    value_coef: float = Field(default=0.5, gt=0, description="Weight of the value head's squared error")
-    value_clip: float = Field(
-        default=0.2,
-        ge=0,
-        description="A value moves this far in an update before it is clipped; 0 = freely",
-    )
-    normalize_advantages: bool = Field(
-        default=True, description="Advantages of an update have mean 0 and deviation 1"
-    )
-    weigh: Literal["turns", "games"] = Field(
-        default="games",
-        description="What weighs the same in the loss: each turn, or each game, so that none leads",
-    )
-    target_kl: float = Field(
-        default=0.02,
-        ge=0,
-        description="An update ends early when the policy has moved this far in it (nats a token); 0 = never",
-    )
-    init_kl_coef: float = Field(
-        default=0.05, ge=0, description="Weight of KL(policy || untrained model) at the start; 0 = not asked"
-    )
-    kl_target: float = Field(
-        default=0.05,
-        ge=0,
-        description="That weight rises and falls to hold this KL (nats a token); 0 = it stays",
-    )
-    save_steps: int = Field(default=500, ge=1, description="Steps between checkpoints")
+class PpoTrainingParams(play.UpdateParams):
+    learning_rate: float = described(5e-6, "Learning rate of AdamW at the start", gt=0, le=1)
+    final_learning_rate: float = Field(default=5e-7, ge=0, le=1)
+    """The same after the last update; linear in between"""
+    value_learning_rate: float = Field(default=5e-5, gt=0, le=1)
+    """That of the value head; it follows the same course"""
+    detach_steps: int = Field(default=20, ge=0)
+    """First updates in which the value's gradient stops at its head: it knows nothing yet"""
+    max_steps: int = described(5000, "Policy updates of the whole run", ge=1)
+    games_per_step: int = Field(default=16, ge=2, multiple_of=2)
+    """Games played for one update, on all devices; even"""
+    num_epochs: int = described(4, "Times that an update goes through its games", ge=1)
+    num_mini_batches: int = described(2, "Optimizer steps in each of these", ge=1)
+    ratio: Literal["token", "turn"] = "turn"
+    """Unit of the ratio: a token, or an answer's product over its tokens"""
+    gamma: float = described(1.0, "Discount, a turn of one's own", gt=0, le=1)
+    lam: float = described(0.95, "GAE's lambda: 0 = one step, 1 = whole games", ge=0, le=1)
+    value_coef: float = described(0.5, "Weight of the value head's squared error", gt=0)
+    value_clip: float = Field(default=0.2, ge=0)
+    """A value moves this far in an update before it is clipped; 0 = freely"""
+    normalize_advantages: bool = described(True, "Advantages of an update have mean 0 and deviation 1")
+    weigh: Literal["turns", "games"] = "games"
+    """What weighs the same in the loss: each turn, or each game, so that none leads"""
+    target_kl: float = Field(default=0.02, ge=0)
+    """An update ends early when the policy has moved this far in it (nats a token); 0 = never"""
+    init_kl_coef: float = Field(default=0.05, ge=0)
+    """Weight of KL(policy || untrained model) at the start; 0 = not asked"""
+    kl_target: float = Field(default=0.05, ge=0)
+    """That weight rises and falls to hold this KL (nats a token); 0 = it stays"""
+    save_steps: int = described(500, "Steps between checkpoints", ge=1)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -220,41 +156,30 @@ class PpoTrainingParams(UpdateParams):
             yield Conflict(
                 "training.magnet_coef",
                 "and training.init_kl_coef hold the policy to two others at once; write 0 for one of them",
-                ("training.init_kl_coef",),
             )
 
 
-class PpoAlarmParams(AlarmParams):
-    kl_factor: float = Field(
-        default=10.0,
-        gt=1,
-        description="Approximate KL of an update that stops the run, in target_kl",
-    )
-    advice_steps: int = Field(
-        default=500,
-        ge=0,
-        description="From this step on a success rate below 30% prints what to change; 0 = never",
-    )
+class PpoAlarmParams(play.AlarmParams):
+    kl_factor: float = described(10.0, "Approximate KL of an update that stops the run, in target_kl", gt=1)
+    advice_steps: int = Field(default=500, ge=0)
+    """From this step on a success rate below 30% prints what to change; 0 = never"""
 
 
 class PpoOpenspielParams(NotebookParams):
     """PPO with LoRA and a value head on games of OpenSpiel; the defaults are those of the first scripts."""
 
-    output_dir: str = Field(
-        default="outputs/ppo_openspiel",
-        min_length=1,
-        description="Directory for checkpoints, metrics and the model",
-    )
-    model: PlayerModelParams = PlayerModelParams(id="Qwen/Qwen3-4B")
+    output_dir: str = Field(default="outputs/ppo_openspiel", min_length=1)
+    """Directory for checkpoints, metrics and the model"""
+    model: play.PlayerModelParams = play.PlayerModelParams(id="Qwen/Qwen3-4B")
     game: PpoActingParams = PpoActingParams()
     curriculum: CurriculumParams = CurriculumParams()
     replay: ReplayParams = ReplayParams()
     training: PpoTrainingParams = PpoTrainingParams()
     alarms: PpoAlarmParams = PpoAlarmParams()
-    evaluation: ArenaParams = ArenaParams()
-    sandbox: SandboxParams = SandboxParams()
-    mbpp: MbppInTrainingParams = MbppInTrainingParams()
-    tracking: TrackingParams = TrackingParams()
+    evaluation: play.ArenaParams = play.ArenaParams()
+    sandbox: sections.SandboxParams = sections.SandboxParams()
+    mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()
 
     @property
     def loss_tokens(self) -> int:
@@ -267,42 +192,22 @@ class PpoOpenspielParams(NotebookParams):
 
 
 class ContestParams(Section):
-    checkpoint: str = Field(
-        default=UNTRAINED,
-        min_length=1,
-        description="Checkpoint of spiral_self_play or ppo_openspiel that is measured; untrained = the model "
-        "of contest.run_profile as it comes",
-    )
-    compare_with: str = Field(
-        default="",
-        description="Another checkpoint of the same run, or untrained, on the same seeds; empty = none",
-    )
-    notebook: Literal["ppo_openspiel", "spiral_self_play"] = Field(
-        default="ppo_openspiel", description="Notebook of an untrained model's parameters"
-    )
-    run_profile: str = Field(
-        default="auto", min_length=1, description="Profile of an untrained model's parameters"
-    )
-    weights: Literal["average", "last"] = Field(
-        default="average", description="Which weights of a checkpoint play"
-    )
-    games: Names = Field(default=(), description="Games that are played; empty = those of the run")
-    opponents: Names = Field(
-        default=("random",),
-        min_length=1,
-        description="Opponents: random, mcts:N, perfect, nash; a game is played against those that can",
-    )
-    num_games: int = Field(
-        default=100, ge=2, multiple_of=2, description="Games against each opponent, half from each seat"
-    )
-    modes: Names = Field(
-        default=("constrained", "free"),
-        min_length=1,
-        description="How the policy answers: constrained (sampled and greedy), free, or both",
-    )
-    num_threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0 = torch's own choice")
-
-    _known_modes = check_modes("modes")
+    checkpoint: str = Field(default=UNTRAINED, min_length=1)
+    """Checkpoint of spiral_self_play or ppo_openspiel that is measured; untrained = the model of
+    contest.run_profile as it comes"""
+    compare_with: str = ""
+    """Another checkpoint of the same run, or untrained, on the same seeds; empty = none"""
+    notebook: Literal["ppo_openspiel", "spiral_self_play"] = "ppo_openspiel"
+    """Notebook of an untrained model's parameters"""
+    run_profile: str = described("auto", "Profile of an untrained model's parameters", min_length=1)
+    weights: Literal["average", "last"] = described("average", "Which weights of a checkpoint play")
+    games: Names = described((), "Games that are played; empty = those of the run")
+    opponents: Names = Field(default=("random",), min_length=1)
+    """Opponents: random, mcts:N, perfect, nash; a game is played against those that can"""
+    num_games: int = described(100, "Games against each opponent, half from each seat", ge=2, multiple_of=2)
+    modes: Modes = Field(default=("constrained", "free"), min_length=1)
+    """How the policy answers: constrained (sampled and greedy), free, or both"""
+    num_threads: int = described(0, "CPU threads of torch; 0 = torch's own choice", ge=0)
 
     def conflicts(self) -> Iterator[Conflict]:
         for field in ("checkpoint", "compare_with"):
@@ -317,19 +222,13 @@ class ContestParams(Section):
                     "a run's checkpoints/checkpoint-N, or untrained",
                 )
         if self.compare_with == self.checkpoint:
-            yield Conflict(
-                "contest.compare_with",
-                "is contest.checkpoint itself; write another, or nothing",
-                ("contest.checkpoint",),
-            )
+            yield Conflict("contest.compare_with", "is contest.checkpoint itself; write another, or nothing")
 
 
 class ArenaEvalParams(NotebookParams):
     """Parameters of notebooks/arena_eval.ipynb: a checkpoint in the arena, alone or compared with another."""
 
-    output_dir: str = Field(
-        default="outputs/arena_eval", min_length=1, description="Directory for the results"
-    )
+    output_dir: str = described("outputs/arena_eval", "Directory for the results", min_length=1)
     contest: ContestParams = ContestParams()
 
     def uses_network(self) -> bool:

@@ -1,34 +1,34 @@
 """Sections of notebooks whose policy plays games: its model, how it acts, updates and alarms, the arena."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from rlnb.params.problems import show_number
-from rlnb.params.sections import Conflict, ModelParams, Names, SamplingParams, Section
+from rlnb.params.sections import Conflict, ModelParams, Names, SamplingParams, Section, described
 from rlnb.params.training import ResumableParams
 
 
-def check_modes(field: str) -> Any:
-    """Return a validator of a field that lists ways to answer."""
+def some_of(*names: str) -> AfterValidator:
+    """Return a validator of lists that hold some of these names."""
 
-    def check(modes: tuple[str, ...]) -> tuple[str, ...]:
-        if any(mode not in ("constrained", "free") for mode in modes) or len(set(modes)) < len(modes):
-            raise ValueError("may hold constrained and free, each once")
-        return modes
+    def check(given: tuple[str, ...]) -> tuple[str, ...]:
+        if not set(given) <= set(names) or len(set(given)) < len(given):
+            listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
+            raise ValueError(f"may hold {listed}, each once")
+        return given
 
-    return field_validator(field)(check)
+    return AfterValidator(check)
+
+
+Modes = Annotated[Names, some_of("constrained", "free")]
 
 
 class PlayerModelParams(ModelParams):
-    engine: Literal["transformers"] = Field(
-        default="transformers",
-        description="What loads the model: transformers alone, for its hidden states are read as well",
-    )
-    lora_rank: int = Field(
-        default=16, ge=0, le=1024, description="Rank of the LoRA adapters; 0 = train every weight"
-    )
+    engine: Literal["transformers"] = "transformers"
+    """What loads the model: transformers alone, for its hidden states are read as well"""
+    lora_rank: int = described(16, "Rank of the LoRA adapters; 0 = train every weight", ge=0, le=1024)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -41,90 +41,60 @@ class PlayerModelParams(ModelParams):
             yield Conflict(
                 "model.lora_rank",
                 "trains weights that model.load_in_4bit has quantized; write 16, or false there",
-                ("model.load_in_4bit",),
             )
 
 
 class ActingParams(Section):
     """How a policy acts in games."""
 
-    style: Literal["full", "compact"] = Field(
-        default="full",
-        description="full = rules, state and legal actions as a chat message, compact = some 16 bytes",
-    )
+    style: Literal["full", "compact"] = "full"
+    """full = rules, state and legal actions as a chat message, compact = some 16 bytes"""
     acting: Literal["free", "constrained"] = Field(
         default="free",
         description="free = reasoning, then an answer in \\boxed{}, constrained = the id of a legal action",
     )
-    invalid: Literal["forfeit", "retry", "random"] = Field(
-        default="forfeit",
-        description="Answer without legal move: forfeit = lost, retry = asked again, random = a random move",
-    )
-    num_retries: int = Field(default=2, ge=1, description="With retry: answers before the game is lost")
-    max_new_tokens: int = Field(default=1024, ge=1, description="Longest answer in free play (tokens)")
-    temperature: float = Field(
-        default=1.0, gt=0, le=10, description="Sampling temperature, in play and in the loss"
-    )
-    max_prompt_tokens: int = Field(
-        default=1024, ge=8, description="A longer prompt ends the run with its length (tokens)"
-    )
-    num_parallel: int = Field(default=512, ge=1, description="Games played in parallel")
-    batch_size: int = Field(default=64, ge=1, description="Free answers generated in one batch")
+    invalid: Literal["forfeit", "retry", "random"] = "forfeit"
+    """Answer without legal move: forfeit = lost, retry = asked again, random = a random move"""
+    num_retries: int = described(2, "With retry: answers before the game is lost", ge=1)
+    max_new_tokens: int = described(1024, "Longest answer in free play (tokens)", ge=1)
+    temperature: float = described(1.0, "Sampling temperature, in play and in the loss", gt=0, le=10)
+    max_prompt_tokens: int = described(1024, "A longer prompt ends the run with its length (tokens)", ge=8)
+    num_parallel: int = described(512, "Games played in parallel", ge=1)
+    batch_size: int = described(64, "Free answers generated in one batch", ge=1)
 
 
 class UpdateParams(ResumableParams):
     """A policy update by the clipped surrogate, whatever the games."""
 
-    learning_rate: float = Field(default=2e-5, gt=0, le=1, description="Learning rate of AdamW at the start")
-    final_learning_rate: float = Field(
-        default=2e-6, ge=0, le=1, description="The same after the last update; linear in between"
-    )
-    warmup_steps: int = Field(default=5, ge=0, description="Updates in which the learning rate rises")
-    max_steps: int = Field(default=400, ge=1, description="Policy updates of the whole run")
-    games_per_step: int = Field(default=64, ge=1, description="Games played for one update, on all devices")
-    num_epochs: int = Field(default=2, ge=1, description="Passes of an update over its games")
-    num_mini_batches: int = Field(default=1, ge=1, description="Optimizer steps in each of these")
-    clip: float = Field(default=0.2, gt=0, lt=1, description="Ratios beyond 1 +- this are clipped (PPO)")
-    ratio: Literal["token", "turn"] = Field(
-        default="token", description="Unit of the ratio: a token, or an answer's product over its tokens"
-    )
-    loss_tokens: int = Field(
-        default=0,
-        ge=0,
-        description="Sums over an answer's tokens are divided by this, whatever its length; 0 = "
-        "game.max_new_tokens, 1 in constrained play",
-    )
-    entropy_coef: float = Field(default=0.0, ge=0, description="Weight of the entropy bonus at the start")
-    final_entropy_coef: float = Field(
-        default=0.0, ge=0, description="The same after the last update; geometric in between"
-    )
-    magnet_coef: float = Field(
-        default=0.0,
-        ge=0,
-        description="Weight of KL(policy || magnet), a moving average of the policy; 0 = no magnet",
-    )
-    magnet_rate: float = Field(
-        default=0.05, gt=0, le=1, description="Share by which the magnet moves to the policy in an update"
-    )
-    average_decay: float = Field(
-        default=0.99,
-        ge=0,
-        lt=1,
-        description="Decay, an update, of the average of the weights that is evaluated as well",
-    )
-    drop_zero_advantages: bool = Field(
-        default=False, description="Leave out trajectories all of whose advantages are 0"
-    )
-    prompt_memo: bool = Field(
-        default=True,
-        description="Pass equal prompts once: the same loss; mini-batches keep equal prompts together",
-    )
-    tokens_per_pass: int = Field(
-        default=4096, ge=16, description="Tokens in one pass of the model, padding included: memory"
-    )
-    adam_beta2: float = Field(default=0.99, ge=0, lt=1, description="AdamW's second decay")
-    weight_decay: float = Field(default=0.0, ge=0, le=1, description="Weight decay of AdamW")
-    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm")
+    learning_rate: float = described(2e-5, "Learning rate of AdamW at the start", gt=0, le=1)
+    final_learning_rate: float = Field(default=2e-6, ge=0, le=1)
+    """The same after the last update; linear in between"""
+    warmup_steps: int = described(5, "Updates in which the learning rate rises", ge=0)
+    max_steps: int = described(400, "Policy updates of the whole run", ge=1)
+    games_per_step: int = described(64, "Games played for one update, on all devices", ge=1)
+    num_epochs: int = described(2, "Passes of an update over its games", ge=1)
+    num_mini_batches: int = described(1, "Optimizer steps in each of these", ge=1)
+    clip: float = described(0.2, "Ratios beyond 1 +- this are clipped (PPO)", gt=0, lt=1)
+    ratio: Literal["token", "turn"] = "token"
+    """Unit of the ratio: a token, or an answer's product over its tokens"""
+    loss_tokens: int = Field(default=0, ge=0)
+    """Sums over an answer's tokens are divided by this, whatever its length; 0 = game.max_new_tokens, 1 in
+    constrained play"""
+    entropy_coef: float = described(0.0, "Weight of the entropy bonus at the start", ge=0)
+    final_entropy_coef: float = described(0.0, "The same after the last update; geometric in between", ge=0)
+    magnet_coef: float = Field(default=0.0, ge=0)
+    """Weight of KL(policy || magnet), a moving average of the policy; 0 = no magnet"""
+    magnet_rate: float = Field(default=0.05, gt=0, le=1)
+    """Share by which the magnet moves to the policy in an update"""
+    average_decay: float = Field(default=0.99, ge=0, lt=1)
+    """Decay, an update, of the average of the weights that is evaluated as well"""
+    drop_zero_advantages: bool = described(False, "Leave out trajectories all of whose advantages are 0")
+    prompt_memo: bool = True
+    """Pass equal prompts once: the same loss; mini-batches keep equal prompts together"""
+    tokens_per_pass: int = described(4096, "Tokens in one pass of the model, padding included: memory", ge=16)
+    adam_beta2: float = described(0.99, "AdamW's second decay", ge=0, lt=1)
+    weight_decay: float = described(0.0, "Weight decay of AdamW", ge=0, le=1)
+    max_grad_norm: float = described(1.0, "Gradients are clipped to this norm", gt=0)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -132,25 +102,19 @@ class UpdateParams(ResumableParams):
             yield Conflict(
                 "training.final_learning_rate",
                 f"is above training.learning_rate = {show_number(self.learning_rate)}; write at most that",
-                ("training.learning_rate",),
             )
 
 
 class AdvantageParams(Section):
-    kind: Literal["none", "rae", "leave_one_out", "group", "gae", "gae_plies"] = Field(
-        default="rae",
-        description="What a return is compared with: none, rae = the role's running mean, leave_one_out = "
-        "the role's other games, group = games of the same opening, gae, gae_plies = the value head",
-    )
-    decay: float = Field(
-        default=0.95, ge=0, lt=1, description="Decay, a trajectory, of a role's running mean"
-    )
-    scale_groups: bool = Field(
-        default=False, description="Divide by the group's standard deviation (GRPO), or not (Dr. GRPO)"
-    )
-    gamma: float = Field(default=1.0, gt=0, le=1, description="Discount, a turn of one's own")
-    lam: float = Field(default=0.9, ge=0, le=1, description="GAE's lambda: 0 = one step, 1 = whole games")
-    value_coef: float = Field(default=0.5, gt=0, description="Weight of the value head's squared error")
+    kind: Literal["none", "rae", "leave_one_out", "group", "gae", "gae_plies"] = "rae"
+    """What a return is compared with: none, rae = the role's running mean, leave_one_out = the role's
+    other games, group = games of the same opening, gae, gae_plies = the value head"""
+    decay: float = described(0.95, "Decay, a trajectory, of a role's running mean", ge=0, lt=1)
+    scale_groups: bool = False
+    """Divide by the group's standard deviation (GRPO), or not (Dr. GRPO)"""
+    gamma: float = described(1.0, "Discount, a turn of one's own", gt=0, le=1)
+    lam: float = described(0.9, "GAE's lambda: 0 = one step, 1 = whole games", ge=0, le=1)
+    value_coef: float = described(0.5, "Weight of the value head's squared error", gt=0)
 
     @property
     def has_value(self) -> bool:
@@ -159,61 +123,29 @@ class AdvantageParams(Section):
 
 
 class AlarmParams(Section):
-    patience: int = Field(
-        default=5, ge=1, description="Updates in a row with the same alarm after which the run is stopped"
-    )
-    invalid_share: float = Field(
-        default=0.5,
-        gt=0,
-        le=1,
-        description="Alarm above this share of answers without a legal move; 1 = never",
-    )
-    entropy: float = Field(
-        default=1e-4, ge=0, description="Alarm below this entropy (nats a token); 0 = never"
-    )
-    length_share: float = Field(
-        default=0.1,
-        ge=0,
-        lt=1,
-        description="Alarm if answers get shorter than this share of the first update's; 0 = never",
-    )
+    patience: int = described(5, "Updates in a row with the same alarm after which the run is stopped", ge=1)
+    invalid_share: float = Field(default=0.5, gt=0, le=1)
+    """Alarm above this share of answers without a legal move; 1 = never"""
+    entropy: float = described(1e-4, "Alarm below this entropy (nats a token); 0 = never", ge=0)
+    length_share: float = Field(default=0.1, ge=0, lt=1)
+    """Alarm if answers get shorter than this share of the first update's; 0 = never"""
 
 
 class ArenaParams(SamplingParams):
-    enabled: bool = Field(default=True, description="Measure play and MBPP before, during and after training")
-    eval_interval_steps: int = Field(
-        default=20, ge=0, description="Updates between evaluations; 0 = only before and after"
-    )
-    opponents: Names = Field(
-        default=("random",),
-        min_length=1,
-        description="Opponents in the arena: random, mcts:N, perfect, nash, a checkpoint",
-    )
-    num_games: int = Field(
-        default=200, ge=2, multiple_of=2, description="Games against each opponent, before, after"
-    )
-    interval_games: int = Field(
-        default=40, ge=2, multiple_of=2, description="The same, at the evaluations in between"
-    )
-    cross_games: int = Field(
-        default=100,
-        ge=0,
-        multiple_of=2,
-        description="Games between each two of the weights that were kept, even; 0 = none",
-    )
-    modes: Names = Field(
-        default=("constrained", "free"),
-        min_length=1,
-        description="How the policy answers in the arena, before and after: constrained, free, or both",
-    )
-    exact: bool = Field(
-        default=True,
-        description="Measure without sampling where it can be: Kuhn, Leduc, tic-tac-toe; constrained answers",
-    )
-    num_questions: int = Field(default=5, ge=1, description="Problems of MBPP, before and after training")
-    interval_questions: int = Field(default=5, ge=1, description="The same, at the evaluations in between")
-
-    _known_modes = check_modes("modes")
+    enabled: bool = described(True, "Measure play and MBPP before, during and after training")
+    eval_interval_steps: int = described(20, "Updates between evaluations; 0 = only before and after", ge=0)
+    opponents: Names = Field(default=("random",), min_length=1)
+    """Opponents in the arena: random, mcts:N, perfect, nash, a checkpoint"""
+    num_games: int = described(200, "Games against each opponent, before, after", ge=2, multiple_of=2)
+    interval_games: int = described(40, "The same, at the evaluations in between", ge=2, multiple_of=2)
+    cross_games: int = Field(default=100, ge=0, multiple_of=2)
+    """Games between each two of the weights that were kept, even; 0 = none"""
+    modes: Modes = Field(default=("constrained", "free"), min_length=1)
+    """How the policy answers in the arena, before and after: constrained, free, or both"""
+    exact: bool = True
+    """Measure without sampling where it can be: Kuhn, Leduc, tic-tac-toe; constrained answers"""
+    num_questions: int = described(5, "Problems of MBPP, before and after training", ge=1)
+    interval_questions: int = described(5, "The same, at the evaluations in between", ge=1)
 
     def is_due(self, step: int) -> bool:
         """Return whether an evaluation during training follows this update."""
@@ -224,7 +156,5 @@ def unmeasured_acting(game: ActingParams, evaluation: ArenaParams) -> Iterator[C
     """Yield a conflict if evaluations leave out the way in which the policy is trained."""
     if evaluation.enabled and game.acting not in evaluation.modes:
         yield Conflict(
-            "evaluation.modes",
-            f"leaves out game.acting = {game.acting!r}, which the curve shows; add it",
-            ("game.acting",),
+            "evaluation.modes", f"leaves out game.acting = {game.acting!r}, which the curve shows; add it"
         )

@@ -1,63 +1,37 @@
 """Parameters of notebooks/spiral_self_play.ipynb."""
 
 from collections.abc import Iterator
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from rlnb.params.sections import (
-    Conflict,
-    MbppInTrainingParams,
-    Names,
-    NotebookParams,
-    SandboxParams,
-    Section,
-    TrackingParams,
-)
-from rlnb.selfplay.params import (
-    ActingParams,
-    AdvantageParams,
-    AlarmParams,
-    ArenaParams,
-    PlayerModelParams,
-    UpdateParams,
-    unmeasured_acting,
-)
+from rlnb.params import sections
+from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described
+from rlnb.selfplay import params as play
+from rlnb.selfplay.params import some_of, unmeasured_acting
 
 
-class PlayParams(ActingParams):
-    name: str = Field(
-        default="tic_tac_toe",
-        min_length=1,
-        description="Game of OpenSpiel for two players, with parameters: breakthrough(rows=6,columns=6)",
-    )
-    opponent: str = Field(
-        default="self",
-        min_length=1,
-        description="Who plays the other seat: self = the same weights, random, mcts:N, perfect, nash",
-    )
-    max_opening_plies: int = Field(
-        default=0, ge=0, description="Random moves before the players' own, 0 to this many, each as likely"
-    )
-    games_per_opening: int = Field(
-        default=1, ge=1, description="Games that share a deal and an opening; advantage.kind group needs 2"
-    )
-    reward_scale: float = Field(
-        default=1.0, gt=0, description="Returns are divided by this, so that they are about 1 (2 for Kuhn)"
-    )
-    invalid_reward: float = Field(default=-1.5, le=0, description="Reward of an answer without a legal move")
-    forfeit_reward: float = Field(default=0.5, ge=0, description="Reward of the other player, at a forfeit")
-    warm_up_steps: int = Field(
-        default=0,
-        ge=0,
-        description="Supervised steps on random legal play before free play, for a model that knows no games",
-    )
+class PlayParams(play.ActingParams):
+    name: str = Field(default="tic_tac_toe", min_length=1)
+    """Game of OpenSpiel for two players, with parameters: breakthrough(rows=6,columns=6)"""
+    opponent: str = Field(default="self", min_length=1)
+    """Who plays the other seat: self = the same weights, random, mcts:N, perfect, nash"""
+    max_opening_plies: int = Field(default=0, ge=0)
+    """Random moves before the players' own, 0 to this many, each as likely"""
+    games_per_opening: int = Field(default=1, ge=1)
+    """Games that share a deal and an opening; advantage.kind group needs 2"""
+    reward_scale: float = Field(default=1.0, gt=0)
+    """Returns are divided by this, so that they are about 1 (2 for Kuhn)"""
+    invalid_reward: float = described(-1.5, "Reward of an answer without a legal move", le=0)
+    forfeit_reward: float = described(0.5, "Reward of the other player, at a forfeit", ge=0)
+    warm_up_steps: int = Field(default=0, ge=0)
+    """Supervised steps on random legal play before free play, for a model that knows no games"""
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.warm_up_steps and self.acting == "constrained":
             yield Conflict(
                 "game.warm_up_steps",
                 "teaches what game.acting = 'constrained' enforces anyway; write 0, or acting = free",
-                ("game.acting",),
             )
         if self.opponent != "self" and self.games_per_opening > 1 and self.games_per_opening % 2:
             yield Conflict(
@@ -67,51 +41,35 @@ class PlayParams(ActingParams):
             )
 
 
-class SelfPlayTrainingParams(UpdateParams):
-    kl_coef: float = Field(
-        default=0.0, ge=0, description="Weight of KL(policy || untrained model); 0 = not computed"
-    )
+class SelfPlayTrainingParams(play.UpdateParams):
+    kl_coef: float = described(0.0, "Weight of KL(policy || untrained model); 0 = not computed", ge=0)
 
 
 class AblationParams(Section):
-    enabled: bool = Field(
-        default=False, description="Also train the game with other advantages, to compare; takes long"
+    enabled: bool = described(False, "Also train the game with other advantages, to compare; takes long")
+    kinds: Annotated[Names, some_of("none", "rae", "leave_one_out", "gae", "gae_plies")] = Field(
+        default=("none", "rae", "leave_one_out", "gae"), min_length=2
     )
-    kinds: Names = Field(
-        default=("none", "rae", "leave_one_out", "gae"),
-        min_length=2,
-        description="Values of advantage.kind that are compared",
-    )
-    num_seeds: int = Field(default=3, ge=1, description="Runs of each, with the seeds 1, 2, 3 and so on")
-    max_steps: int = Field(default=60, ge=1, description="Updates of each of these runs")
-
-    @field_validator("kinds")
-    @classmethod
-    def _known_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
-        known = ("none", "rae", "leave_one_out", "gae", "gae_plies")
-        if any(kind not in known for kind in kinds) or len(set(kinds)) < len(kinds):
-            raise ValueError(f"may hold {', '.join(known)}, each once")
-        return kinds
+    """Values of advantage.kind that are compared"""
+    num_seeds: int = described(3, "Runs of each, with the seeds 1, 2, 3 and so on", ge=1)
+    max_steps: int = described(60, "Updates of each of these runs", ge=1)
 
 
 class SpiralSelfPlayParams(NotebookParams):
     """SPIRAL: self-play with role-conditioned advantages; the defaults are the paper's, for one GPU."""
 
-    output_dir: str = Field(
-        default="outputs/spiral_self_play",
-        min_length=1,
-        description="Directory for checkpoints, metrics and the model",
-    )
-    model: PlayerModelParams = PlayerModelParams()
+    output_dir: str = Field(default="outputs/spiral_self_play", min_length=1)
+    """Directory for checkpoints, metrics and the model"""
+    model: play.PlayerModelParams = play.PlayerModelParams()
     game: PlayParams = PlayParams()
-    advantage: AdvantageParams = AdvantageParams()
+    advantage: play.AdvantageParams = play.AdvantageParams()
     training: SelfPlayTrainingParams = SelfPlayTrainingParams()
-    alarms: AlarmParams = AlarmParams()
-    evaluation: ArenaParams = ArenaParams()
+    alarms: play.AlarmParams = play.AlarmParams()
+    evaluation: play.ArenaParams = play.ArenaParams()
     ablation: AblationParams = AblationParams()
-    sandbox: SandboxParams = SandboxParams()
-    mbpp: MbppInTrainingParams = MbppInTrainingParams()
-    tracking: TrackingParams = TrackingParams()
+    sandbox: sections.SandboxParams = sections.SandboxParams()
+    mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
+    tracking: sections.TrackingParams = sections.TrackingParams()
 
     @property
     def loss_tokens(self) -> int:
@@ -128,7 +86,6 @@ class SpiralSelfPlayParams(NotebookParams):
             yield Conflict(
                 "ablation.enabled",
                 "compares runs by exact measures; write evaluation.exact = true, or false here",
-                ("evaluation.exact",),
             )
         if self.training.games_per_step % (2 if game.opponent != "self" else 1):
             yield Conflict(
@@ -140,7 +97,6 @@ class SpiralSelfPlayParams(NotebookParams):
             yield Conflict(
                 "game.games_per_opening",
                 f"does not divide training.games_per_step = {self.training.games_per_step}",
-                ("training.games_per_step",),
             )
 
     def _advantage_conflicts(self) -> Iterator[Conflict]:
@@ -152,13 +108,12 @@ class SpiralSelfPlayParams(NotebookParams):
                 "advantage.kind",
                 "compares games of the same opening and seat, of which there is one by "
                 f"game.games_per_opening = {game.games_per_opening}; write {least} or more there",
-                ("game.games_per_opening", "game.opponent"),
+                ("game.opponent",),
             )
         if self.training.drop_zero_advantages and self.advantage.has_value:
             yield Conflict(
                 "training.drop_zero_advantages",
                 f"would hide from the value head of advantage.kind = {kind!r} what it knows; write false",
-                ("advantage.kind",),
             )
         fields = {"advantage.kind": kind == "gae_plies"}
         fields["ablation.kinds"] = self.ablation.enabled and "gae_plies" in self.ablation.kinds
@@ -168,5 +123,4 @@ class SpiralSelfPlayParams(NotebookParams):
                     field,
                     "asks for gae_plies, which follows the plies of both seats, so game.opponent must be "
                     "self and game.acting constrained: a forfeit is not zero-sum; write gae",
-                    ("game.opponent", "game.acting"),
                 )

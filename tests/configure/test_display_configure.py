@@ -95,6 +95,10 @@ def test_a_list_is_filled_in_with_commas_and_stages_as_yaml(form):
 def test_the_button_writes_a_profile_and_shows_the_command(form, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("seed: 1\n")
+    fill_in(form, "evaluation.opponents", "bogus")  # which a run would refuse
+    form.save_button.click()
+    assert "evaluation.opponents" in form.saved.value and "bogus" in form.saved.value
+    fill_in(form, "evaluation.opponents", "random")
     fill_in(form, "training.max_steps", "9")
     fill_in(form, "evaluation.enabled", False)
     form.save_button.click()
@@ -109,14 +113,10 @@ def test_the_button_writes_a_profile_and_shows_the_command(form, tmp_path):
     assert form.command.startswith("rlnb run ")
 
 
-def test_games_that_a_run_would_refuse_are_not_saved(form, tmp_path):
-    fill_in(form, "evaluation.opponents", "bogus")
-    form.save_button.click()
-    assert "evaluation.opponents" in form.saved.value and "bogus" in form.saved.value
-    assert not (tmp_path / "mine.yaml").exists()
-
-
-def test_memory_follows_what_is_filled_in(tmp_path):
+def test_memory_and_what_this_machine_would_refuse_follow_what_is_filled_in(tmp_path):
+    form = form_of(tmp_path, profile="default")  # 4 bits
+    assert "this machine would refuse it" in form.summary.value
+    assert not form.save_button.disabled
     form = form_of(tmp_path, profile="default", machine=T4)
     before = form.estimate().total_gib
     fill_in(form, "model.id", "Qwen/Qwen3-32B")
@@ -126,12 +126,6 @@ def test_memory_follows_what_is_filled_in(tmp_path):
     table = show_memory(form.estimate())
     assert table.caption == form.estimate().lines()[0]
     assert "weights" in [row[0] for row in table.rows]
-
-
-def test_what_this_machine_would_refuse_is_said_and_does_not_forbid_saving(tmp_path):
-    form = form_of(tmp_path, profile="default")  # 4 bits
-    assert "this machine would refuse it" in form.summary.value
-    assert not form.save_button.disabled
 
 
 def test_answers_may_be_filled_in_to_begin_with(tmp_path):

@@ -43,9 +43,7 @@ def test_what_the_folder_at_hand_lacks_comes_from_the_project(tmp_path):
     [
         ('"abc" # my key', "abc"),
         ("'a#c'#", "a#c"),
-        ("abc # my key", "abc"),
         ("a#c", "a#c"),
-        ('"abc', None),
         (" # put it here", None),
         ('""  # put it here', None),
         ("a\0c", None),

@@ -1,7 +1,6 @@
 """Files, variables and options made to crash, to hang or to deceive: each ends in a sentence at once."""
 
 import itertools
-import time
 
 import pytest
 from refusals import FILE, NOTEBOOK, refused, table, with_cell, with_environment, with_set
@@ -102,9 +101,7 @@ def test_a_value_is_shown_as_far_as_a_message_shows_it(wrap):
     value = "x" * 10
     for _ in range(9):
         value = wrap(value)
-    started = time.process_time()
     shown = show(value)
-    assert time.process_time() - started < 0.1
     assert (len(shown), shown[-4:]) == (60, " ...")
 
 
@@ -120,19 +117,10 @@ def test_a_text_that_is_not_shown_as_it_is_is_refused_from_every_source(project,
     assert refused(with_set, f"model.id=a{letter}b") == f"--set: model.id {reason}"
     said = refused(with_environment, RLNB_MODEL__ID=f"a{letter}b")
     assert said == f"environment variable RLNB_MODEL__ID: model.id {reason}"
-
-
-def test_an_invisible_letter_in_a_list_is_refused():
-    assert refused(with_set, "model.lora_target_modules=[q, \u202ek]") == (
-        f"--set: model.lora_target_modules = ['q', '\\u202ek'] holds '\\u202e', {INVISIBLE}"
+    said = refused(with_cell, {"model": {"lora_target_modules": ["q", f"{letter}k"]}})
+    assert said == (
+        f"parameters cell: model.lora_target_modules = ['q', '{escaped}k'] holds '{escaped}', {INVISIBLE}"
     )
-
-
-@pytest.mark.parametrize(
-    "text", ["two\nlines\tof it", "\U0001f469\u200d\U0001f680", "می\u200cخواهم", "日本語", "ne\u0301"]
-)
-def test_texts_of_all_languages_are_taken(text):
-    assert with_set(f"tracking.run_name={text}").tracking.run_name == text
 
 
 def test_every_error_shows_what_a_terminal_would_obey():
@@ -155,15 +143,11 @@ def test_every_error_shows_what_a_terminal_would_obey():
     ids=range(6),
 )
 def test_an_address_that_may_hold_a_key_is_refused_and_not_repeated(notebook, field, url):
-    said = refused(with_set, f"{field}={url}", notebook=notebook)
-    assert said == f"--set: {field} = ... {OPENAI_KEY}"
-
-
-def test_such_an_address_in_a_list_is_not_repeated_either():
-    url = "http://u:hunter2@h/v1"
-    assert refused(with_set, f"writer.base_url=[{url}]", notebook="mbpp_eval").endswith(OPENAI_KEY)
-    assert refused(with_cell, {"writer": {"base_url": [url]}}, "mbpp_eval") == (
-        "parameters cell: writer.base_url = ... is not text; put it in quotes"
+    said = f"--set: {field} = ... {OPENAI_KEY}"
+    assert refused(with_set, f"{field}={url}", notebook=notebook) == said
+    section, name = field.split(".")
+    assert refused(with_cell, {section: {name: [url]}}, notebook) == (
+        f"parameters cell: {field} = ... is not text; put it in quotes"
     )
 
 

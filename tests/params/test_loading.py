@@ -11,7 +11,7 @@ from refusals import NOTEBOOK, with_environment, with_set
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.params import describe_params, dump_yaml, load_params, parse_set
 from rlnb.params.loading import ShownParameter
-from rlnb.params.sections import HARMLESS, Section
+from rlnb.params.sections import HARMLESS
 
 
 def saved(params: GrpoCodeExecutionParams, folder: Path) -> str:
@@ -30,14 +30,6 @@ def test_the_default_file_holds_the_published_settings_which_are_the_models_defa
     assert (evaluation.eval_interval_steps, evaluation.interval_questions) == (20, 5)
     assert (evaluation.temperature, evaluation.timeout_seconds) == (0.2, 10.0)
     assert (vllm.enabled, vllm.gpu_memory_utilization, vllm.max_model_len) == (False, 0.85, 2048)
-
-
-def test_a_v100_evaluates_on_fewer_tasks_than_the_default_and_larger_gpus_on_more():
-    questions = [
-        load_params(NOTEBOOK, profile=profile, environ={}).evaluation.num_questions
-        for profile in ("v100", "default", "a100", "h100")
-    ]
-    assert questions == sorted(set(questions))
 
 
 def test_profile_auto_is_the_one_for_this_machine(monkeypatch):
@@ -80,13 +72,10 @@ def test_environment_values_have_the_type_of_their_field():
 
 
 @pytest.mark.parametrize("number", ["1e-5", "1.0e-5", "1E-5", "0.00001"])
-def test_a_number_needs_no_dot_in_a_file_in_a_cell_or_on_the_command_line(project, number):
+def test_a_number_needs_no_dot_wherever_it_is_given(project, number):
     assert project(f"training: {{learning_rate: {number}}}").training.learning_rate == 1e-5
     assert project("", overrides={"training": {"learning_rate": number}}).training.learning_rate == 1e-5
     assert with_set(f"training.learning_rate={number}").training.learning_rate == 1e-5
-
-
-def test_a_whole_number_may_stand_for_a_real_one(project):
     temperature = project("training: {temperature: 1}").training.temperature
     assert (temperature, type(temperature)) == (1.0, float)
 
@@ -152,11 +141,3 @@ def test_every_field_says_what_it_is_and_a_name_with_a_unit_says_the_unit():
         assert row.help, row.field
         for ending, unit in units.items():
             assert unit in row.help or not row.field.endswith(ending), row.field
-
-
-def test_parameters_cannot_be_changed_in_place():
-    params = GrpoCodeExecutionParams()
-    for part in (params, params.training):
-        assert isinstance(part, Section)
-        with pytest.raises(ValueError, match="frozen"):
-            part.seed = 3

@@ -1,7 +1,6 @@
 """What is wrong with parameters is said in one line each: place, field, value, reason, remedy."""
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from shipped_profiles import FOLDER
 from rlnb.errors import ParamsError
 from rlnb.machine import installed_version
 from rlnb.params import load_params, parse_set
-from rlnb.params.problems import did_you_mean, show_number
+from rlnb.params.problems import show_number
 
 IN_TRAINING = table("""
 learning_rate: 1e-5x => training.learning_rate = '1e-5x' is not a number; write 1.0e-5
@@ -139,17 +138,14 @@ def test_what_is_unknown_is_answered_with_what_is_known(tmp_path):
     assert told == f"profile 'runs/3/params.yaml' is not a file in {os.getcwd()}"
 
 
-def test_a_wrong_value_fails_in_under_two_seconds_and_before_torch_is_imported():
+def test_a_wrong_value_fails_before_torch_is_imported():
     program = (
         "import sys\nfrom rlnb.errors import ParamsError\nfrom rlnb.params import load_params\n"
         f"try: load_params({NOTEBOOK!r}, profile='cpu', overrides={{'training': {{'max_steps': 0}}}})\n"
         "except ParamsError as error: print(error, 'torch' in sys.modules, 'transformers' in sys.modules)"
     )
-    start = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - start  # also right on a busy machine
     assert answer.stdout == "parameters cell: training.max_steps = 0 must be at least 1 False False\n"
-    assert seconds < 2
 
 
 @pytest.mark.parametrize(
@@ -209,12 +205,6 @@ def test_a_package_that_is_not_installed_is_refused_with_how_to_get_it(assignmen
     if installed_version(package) is not None:
         pytest.skip(f"{package} is installed here")
     assert f"--set: {said}" in refused(with_set, *assignments.split()).splitlines()
-
-
-@settings(deadline=None)
-@given(st.text(), st.lists(st.text(min_size=1), min_size=1))
-def test_any_name_gets_a_suggestion(name, known):
-    assert did_you_mean(name, known).startswith(("; did you mean ", "; known: "))
 
 
 @settings(deadline=None)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from refusals import refused, table, with_cell, with_environment
+from refusals import refused, table, with_cell
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.machine import Machine, installed_version, recommend
@@ -40,18 +40,14 @@ def test_every_auto_becomes_what_is_recommended(no_login):
 
 def test_a_value_that_was_given_stays(no_login):
     given = {"model": {"id": "me/mine", "dtype": "float32"}, "training": {"gradient_checkpointing": False}}
-    resolved = resolve(with_cell(given), recommended(A100), environ=no_login)
+    params = with_cell(given)
+    before = describe_params(params)
+    resolved = resolve(params, recommended(A100), environ=no_login)
+    assert describe_params(params) == before
     assert (resolved.model.id, resolved.model.dtype) == ("me/mine", "float32")
     assert resolved.training.gradient_checkpointing is False
     sources = {row.field: row.source for row in describe_params(resolved)}
     assert (sources["model.dtype"], sources["model.attention"]) == ("parameters cell", "auto")
-
-
-def test_resolving_leaves_the_original_as_it_was(no_login):
-    params = with_environment()
-    before = describe_params(params)
-    resolve(params, recommended(A100), environ=no_login)
-    assert describe_params(params) == before
 
 
 @pytest.mark.parametrize(
@@ -65,14 +61,12 @@ def test_resolving_leaves_the_original_as_it_was(no_login):
 )
 def test_wandb_is_online_where_there_is_a_key_and_a_network(no_login, environ, hub, mode):
     chosen = recommended(replace(A100, hub=hub))
-    assert resolve(GrpoCodeExecutionParams(), chosen, environ={**no_login, **environ}).tracking.wandb == mode
-
-
-def test_a_login_in_netrc_counts_as_a_key(no_login):
-    netrc = Path(no_login["NETRC"])
+    params = GrpoCodeExecutionParams()
+    assert resolve(params, chosen, environ={**no_login, **environ}).tracking.wandb == mode
+    netrc = Path(no_login["NETRC"])  # a login counts as a key
     netrc.write_text("machine api.wandb.ai login user password k\n")
     netrc.chmod(0o600)
-    assert resolve(GrpoCodeExecutionParams(), recommended(A100), environ=no_login).tracking.wandb == "online"
+    assert resolve(params, recommended(A100), environ=no_login).tracking.wandb == "online"
 
 
 @pytest.mark.parametrize(
@@ -139,11 +133,8 @@ def test_the_network_is_asked_for_only_where_a_run_may_need_it(no_login, given, 
 )
 def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypatch, given, said):
     monkeypatch.chdir(tmp_path)
-    params, environ, offline = (
-        with_cell(yaml.safe_load(given)),
-        {"HF_HOME": "."},
-        replace(CPU, hub="unreachable"),
-    )
+    params, environ = with_cell(yaml.safe_load(given)), {"HF_HOME": "."}
+    offline = replace(CPU, hub="unreachable")
     check_machine(params, CPU, environ=environ)
     assert refused(check_machine, params, offline, environ=environ) == f"parameters cell: {said}"
     (tmp_path / "cache" / "models--me--mine").mkdir(parents=True)
