@@ -242,14 +242,14 @@ def private_directory(prefix: str, root: Path) -> tuple[Path, int]:
 def write_text(path: Path, text: str) -> None:
     """Write by rename, so a reader sees the whole old or the whole new text, even if the writer is killed."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text)
+    part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 
 def log_line(output_dir: str | Path, line: str) -> None:
     """Append a timestamped line to train.log in the run's directory; rank 0 only."""
     if rank() == 0:
-        with (Path(output_dir) / "train.log").open("a") as file:
+        with (Path(output_dir) / "train.log").open("a", encoding="utf-8") as file:
             file.write(f"{_now()} {line}\n")
 
 
