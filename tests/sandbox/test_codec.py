@@ -44,22 +44,7 @@ KINDS = (
     type(None), bool, int, float, str, bytes, complex, list, tuple, set, frozenset, dict, range, type,
     type(iter([])), _codec.Reference,
 )  # fmt: skip
-TAGS = st.sampled_from(
-    [
-        "int",
-        "dict",
-        "tuple",
-        "set",
-        "frozenset",
-        "range",
-        "iterator",
-        "type",
-        "complex",
-        "bytes",
-        "reference",
-        "str",
-    ]
-)
+TAGS = st.sampled_from([*(kind.__name__ for kind in KINDS), "iterator", "reference"])
 HEXADECIMAL = st.integers(-(2**20000), 2**20000).map(hex)
 FORGED = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text() | HEXADECIMAL,
