@@ -20,7 +20,7 @@ STEP_SECONDS = 169_440_182.9
 STEPS = (0, 1, 2, 3, 4, 5, -1, -2, -3, -4, -5, -6)  # the first interpreter's clock is right
 ROUND_SECONDS = 1_000_003.7  # what another twelve interpreters lie beside
 SHOWN_CHARACTERS = 60
-GROUP_SIZE = 4  # programs that an interpreter runs in a row, while its memory is in the processor's caches
+GROUP_SIZE = 4  # programs that an interpreter runs in a row: its memory is in the processor's caches then
 STRIDE = 5  # interpreters from the one where a group begins to that of the next group
 
 
@@ -125,7 +125,8 @@ class Reruns:
         """Run each program in one interpreter after the other. Returns what became of them, in that order.
 
         A program that does not end "ok", or prints something else than at first, goes no further. Equal
-        programs run once. Which interpreter a program begins in depends on its place in `programs` only.
+        programs run once. Which interpreter a program begins in depends on its place in `programs` and on
+        num_workers, never on which thread was faster.
         progress is called in this thread with the number of programs done since the last call. An interrupt
         (Ctrl-C, an interrupted cell) ends every program of this call before it is passed on. Raises
         SandboxUnavailable when closed.
@@ -135,7 +136,8 @@ class Reruns:
         programs = list(programs)
         counts = Counter(programs)
         different = list(counts)
-        groups = [different[i : i + GROUP_SIZE] for i in range(0, len(different), GROUP_SIZE)]
+        size = max(1, min(GROUP_SIZE, len(different) // self.num_workers))
+        groups = [different[place : place + size] for place in range(0, len(different), size)]
         reruns: dict[str, Rerun] = {}
 
         def run(index: int, interrupted: threading.Event) -> dict[str, Rerun]:
