@@ -95,13 +95,14 @@ def test_programs_that_only_sleep_do_not_wait_for_one_another():
 
 
 @pytest.mark.parametrize(
-    ("program", "ending"),
+    ("program", "status", "error"),
     [
         (
-            "import os, time\nos.close(1); os.close(2); time.sleep(0.3); os._exit(3)",
-            ("runtime_error", "exit code 3"),
+            "import os, time\nos.close(1); os.close(2); time.sleep(.3); os._exit(3)",
+            "runtime_error",
+            "exit code 3",
         ),
-        ("x = [1, 2, y]\n" * 200_000, ("timeout", "time limit while compiling")),
+        ("x = [1, 2, y]\n" * 200_000, "timeout", "time limit while compiling"),
     ],
     ids=["closes its streams", "compiles for ever"],
 )
