@@ -109,36 +109,27 @@ def cluster(tmp_path: Path) -> Path:
 
 
 def start_job(cluster: Path, *arguments: str) -> subprocess.Popen:
-    environ = {
-        "PATH": f"{cluster}:{os.environ['PATH']}",
-        "SLURM_SUBMIT_DIR": str(cluster),
-        "SLURM_JOB_ID": "7",
-    }
+    slurm = {"SLURM_SUBMIT_DIR": str(cluster), "SLURM_JOB_ID": "7"}
+    environ = {"PATH": f"{cluster}:{os.environ['PATH']}", **slurm}
     job = subprocess.Popen(["bash", ROOT / "slurm" / "run.sbatch", *arguments], env=environ)
-    for _ in range(200):
+    for _ in range(1200):
         if (cluster / "started").exists():
             return job
         time.sleep(0.05)
     raise TimeoutError("the job did not start")
 
 
-def test_a_job_whose_time_is_up_saves_and_queues_itself_again(cluster):
+@pytest.mark.parametrize("stop", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_job_saves_and_queues_itself_again_where_its_time_is_up_and_it_was_not_cancelled(stop, cluster):
     job = start_job(cluster, "notebooks/a.ipynb", "--profile", "tiny")
-    job.send_signal(signal.SIGUSR1)
-    assert job.wait(timeout=20) == 85
+    job.send_signal(stop)
+    assert job.wait(timeout=60) == 85
     assert (cluster / "started").read_text() == "run --out outputs/slurm-7 notebooks/a.ipynb --profile tiny"
-    assert (cluster / "stopped").read_text() == "SIGUSR1"
-    assert (cluster / "scontrol-was-asked").read_text() == "requeue 7\n"
-
-
-def test_a_cancelled_job_saves_and_stays_cancelled(cluster):
-    job = start_job(cluster, "notebooks/a.ipynb")
-    job.send_signal(signal.SIGTERM)
-    assert job.wait(timeout=20) == 85
-    assert (cluster / "stopped").read_text() == "SIGTERM"
-    assert not (cluster / "scontrol-was-asked").exists()
+    assert (cluster / "stopped").read_text() == stop.name
+    requests = [path.read_text() for path in cluster.glob("scontrol-was-asked")]
+    assert requests == (["requeue 7\n"] if stop == signal.SIGUSR1 else [])
 
 
 def test_a_job_that_ends_by_itself_hands_its_exit_code_on(cluster):
-    assert start_job(cluster, "notebooks/a.ipynb", "--quick").wait(timeout=20) == 0
+    assert start_job(cluster, "notebooks/a.ipynb", "--quick").wait(timeout=60) == 0
     assert not (cluster / "scontrol-was-asked").exists()

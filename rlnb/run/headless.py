@@ -127,13 +127,12 @@ def _parameter_names(notebook: Path) -> list[str]:
         raise ParamsError(
             f"{notebook}: line {error.lineno} of the cell tagged 'parameters' is not Python: {error.msg}"
         ) from None
-    targets: list[ast.expr] = []
-    for statement in statements:
-        if isinstance(statement, ast.Assign):
-            targets += statement.targets
-        elif isinstance(statement, ast.AnnAssign):
-            targets.append(statement.target)
-    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    defined = ast.Module([line for line in statements if isinstance(line, ast.Assign | ast.AnnAssign)], [])
+    names = [
+        node.id
+        for node in ast.walk(defined)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
     for name in ("profile", "output_dir"):
         if name not in names:
             raise ParamsError(

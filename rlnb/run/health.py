@@ -154,14 +154,10 @@ def _invalid_code_share(metrics: Mapping[str, float | None]) -> float:
 class AlarmLimits(Protocol):
     """The limits that `find_alarms` compares with: `rlnb.selfplay.params.AlarmParams`."""
 
-    @property
-    def patience(self) -> int: ...
-    @property
-    def invalid_share(self) -> float: ...
-    @property
-    def entropy(self) -> float: ...
-    @property
-    def length_share(self) -> float: ...
+    patience: int
+    invalid_share: float
+    entropy: float
+    length_share: float
 
 
 def find_alarms(metrics: Mapping[str, float], limits: AlarmLimits, *, first_length: float) -> dict[str, str]:

@@ -4,14 +4,13 @@ The bytes may come from a hostile program. They become values of exactly the typ
 bounded size and bounded cost to compare, or they are refused with a ValueError, within 50 ms.
 """
 
-import builtins
 import contextlib
 import gc
 import itertools
 import json
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 # A value of the types above, or on the program's side any object.
@@ -34,20 +33,11 @@ HEXADECIMAL = re.compile(r"-?0x[0-9a-f]{1,3572}")  # 4,300 decimal digits are 3,
 HASH_SHARE = 4  # hashing a value takes at most a quarter of the work of decoding it
 SCALARS = (str, int, float, bool, type(None))
 # Types that may be passed themselves, as MBPP's task 533 does.
-TYPES = (
-    "bool",
-    "bytes",
-    "complex",
-    "dict",
-    "float",
-    "frozenset",
-    "int",
-    "list",
-    "object",
-    "set",
-    "str",
-    "tuple",
-)
+TYPES: Mapping[str, PlainData] = {
+    kind.__name__: kind
+    for kind in (bool, bytes, complex, dict, float, frozenset, int, list, object, set, str, tuple)
+}
+VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
 class Reference:
@@ -135,22 +125,16 @@ def _pack(value: PlainData, depth: int, kept: list[object] | None) -> object:
     if isinstance(value, dict):
         if len(value) > MAX_PAIRS:
             raise ValueError(f"a dict of more than {MAX_PAIRS} pairs")
-        return {
-            "dict": [
-                [_pack(key, depth - 1, kept), _pack(item, depth - 1, kept)] for key, item in dict.items(value)
-            ]
-        }
+        return {"dict": [[_pack(part, depth - 1, kept) for part in pair] for pair in dict.items(value)]}
     if isinstance(value, bytes | bytearray):
         return {"bytes": bytes(value).hex()}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if isinstance(value, range):
         return {"range": [_pack(part, 0, kept) for part in (value.start, value.stop, value.step)]}
-    if isinstance(value, type) and value.__name__ in TYPES and getattr(builtins, value.__name__) is value:
+    if isinstance(value, type) and value.__name__ in TYPES and TYPES[value.__name__] is value:
         return {"type": value.__name__}
-    if hasattr(type(value), "__next__") or isinstance(
-        value, type({}.keys()) | type({}.values()) | type({}.items())
-    ):
+    if hasattr(type(value), "__next__") or isinstance(value, VIEWS):
         items = list(itertools.islice(value, MAX_ITEMS + 1))
         if len(items) > MAX_ITEMS:
             raise ValueError(f"an iterator of more than {MAX_ITEMS} items")
@@ -194,12 +178,12 @@ class _Decoder:
             if name == "str":
                 return bytes.fromhex(content).decode("utf-8", "surrogatepass")
             if name == "type" and content in TYPES:
-                return getattr(builtins, content)
+                return TYPES[content]
         raise ValueError("not a value")
 
     def decode_tagged_list(self, name: str, content: list[PlainData], depth: int) -> PlainData:
         if name in ("tuple", "set", "frozenset"):
-            return getattr(builtins, name)(self.decode_items(content, depth))
+            return TYPES[name](self.decode_items(content, depth))
         if name == "iterator" and len(content) <= MAX_ITEMS:
             return iter(self.decode_items(content, depth))
         if name == "dict" and len(content) > MAX_PAIRS:

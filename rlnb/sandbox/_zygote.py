@@ -20,7 +20,6 @@ import struct
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, TypedDict
 
@@ -93,13 +92,7 @@ class Zygote:
     """What stays the same from child to child."""
 
     def __init__(
-        self,
-        control: socket.socket,
-        keeper: socket.socket,
-        folder: str,
-        *,
-        without: Iterable[str],
-        lacks_proc: bool,
+        self, control: socket.socket, keeper: socket.socket, folder: str, without: list[str], lacks_proc: bool
     ) -> None:
         self.control, self.keeper, self.lacks_proc = control, keeper, lacks_proc
         self.folder, self.folder_time = folder, 0
@@ -201,7 +194,7 @@ def main() -> None:
     to_zygote.close()
     libc.prctl(_layers.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     link = socket.socket(fileno=high(to_keeper.detach()))
-    serve(Zygote(socket.socket(fileno=control), link, folder, without=without, lacks_proc=lacks_proc))
+    serve(Zygote(socket.socket(fileno=control), link, folder, without, lacks_proc))
 
 
 def serve(zygote: Zygote) -> None:
@@ -211,7 +204,8 @@ def serve(zygote: Zygote) -> None:
         zygote.endings = _variation.vary(float(sys.argv[4]), zygote.folder)
     for name in PRELOADED:
         import_module(name)
-    greet(control, zygote.layers)
+    layers = json.dumps(zygote.layers).encode()
+    control.sendall(FRAME.pack(b"L", len(layers), 0) + layers)
     _child.warm_up(zygote)
     zygote.folder_time = os.stat(zygote.folder).st_mtime_ns
     if _variation is not None:
@@ -252,11 +246,6 @@ def receive(zygote: Zygote) -> tuple[Job, bytearray] | None:
     if body_bytes:
         zygote.control.recv_into(body, body_bytes, socket.MSG_WAITALL)
     return zygote.last_job, body
-
-
-def greet(control: socket.socket, layers: dict[str, str]) -> None:
-    text = json.dumps(layers).encode()
-    control.sendall(FRAME.pack(b"L", len(text), 0) + text)
 
 
 def send(control: socket.socket, fields: tuple[object, ...], message: bytes, parts: list[memoryview]) -> None:
@@ -302,15 +291,8 @@ def run(
         ended_for = "output_exceeded"
     parts = [stream.buffer[: min(stream.size, cap)] for stream in (output, errors) if stream.size]
     exit_code, seconds = os.waitstatus_to_exitcode(wait_status), usage.ru_utime + usage.ru_stime
-    fields = (
-        letter[:1],
-        ended_for.encode(),
-        exit_code,
-        seconds,
-        usage.ru_maxrss / 1024,
-        min(output.size, cap),
-    )
-    return fields, letter[1:], parts
+    used = exit_code, seconds, usage.ru_maxrss / 1024, min(output.size, cap)
+    return (letter[:1], ended_for.encode(), *used), letter[1:], parts
 
 
 def watch(zygote: Zygote, pid: int, job: Job, streams: dict[int, Stream]) -> str:

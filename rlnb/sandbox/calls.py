@@ -39,13 +39,7 @@ class LoadedProgram:
     """
 
     def __init__(
-        self,
-        zygote: Zygote,
-        source: bytes,
-        limits: Limits,
-        *,
-        level: Level,
-        release: Callable[[Zygote], None],
+        self, zygote: Zygote, source: bytes, limits: Limits, level: Level, release: Callable[[Zygote], None]
     ) -> None:
         self.limits = limits
         self.ended: Execution | None = None

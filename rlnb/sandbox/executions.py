@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from rlnb.params.sections import SandboxParams
+
 Status = Literal[
     "ok",
     "syntax_error",
@@ -36,6 +38,10 @@ class Limits:
     output_kib: int = 64
     file_mib: int = 8
     max_threads: int = 64
+
+    @classmethod
+    def from_params(cls, params: SandboxParams) -> "Limits":
+        return cls(params.timeout_seconds, params.memory_mib, params.output_kib)
 
     @property
     def wall_seconds(self) -> float:
@@ -133,13 +139,11 @@ def make_execution(answer: Answer, body: bytes, *, limits: Limits, isolation: Le
         status, error = "killed", f"more than {limits.max_threads} threads at once"
     elif exit_code in (-signal.SIGXCPU, -signal.SIGKILL) and answer.seconds > limits.cpu_seconds:
         status, error = "timeout", "CPU time limit"
+    elif letter != "C" and exit_code == -signal.SIGSEGV:  # the compiler's stack: the program's doing
+        status, error = "killed", f"signal {-exit_code} while compiling"
     elif letter != "C":
-        status, error = (
-            "sandbox_error",
-            answer.message or f"no program was started (exit code {exit_code})",
-        )
-        if exit_code == -signal.SIGSEGV:  # the compiler's stack: the program's doing
-            status, error = "killed", f"signal {-exit_code} while compiling"
+        status = "sandbox_error"
+        error = answer.message or f"no program was started (exit code {exit_code})"
     elif exit_code < 0:
         status, error = "killed", f"signal {-exit_code}"
     elif exit_code == MEMORY_EXIT_CODE:

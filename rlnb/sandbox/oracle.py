@@ -72,12 +72,14 @@ def run_tests(
 ) -> tuple[Verdict, bool]:
     """Try `check_tests` once; return its verdict and whether the program's zygote was lost meanwhile."""
     results: list[bool | None] = [None] * len(tests)
+    status: Status
     with sandbox.load(program, limits=limits) as loaded:
         if loaded.ended is not None:
             error = one_line(loaded.ended.error or "it has ended")
-            return Verdict(tuple(results), at_fault(loaded.ended.status), error), loaded.has_lost_its_zygote
-        status: Status = "ok"
-        error = ""
+            status = loaded.ended.status
+            status = "runtime_error" if status == "ok" else status  # leaving by exit(0) is an error, too
+            return Verdict(tuple(results), status, error), loaded.has_lost_its_zygote
+        status, error = "ok", ""
         here: dict[str, object] = {"__builtins__": builtins}
         exec(imports, here)
         here |= {name: stub(loaded, name) for name in names["functions"]}
@@ -98,11 +100,6 @@ def run_tests(
                 results[index] = False
                 error = error or one_line(f"{test}: {type(unexpected).__name__}: {describe(unexpected)}")
     return Verdict(tuple(results), status, error), loaded.has_lost_its_zygote
-
-
-def at_fault(status: Status) -> Status:
-    """Return the status of a program that has ended before its calls: leaving by exit(0) is an error, too."""
-    return "runtime_error" if status == "ok" else status
 
 
 def stub(loaded: LoadedProgram, name: str) -> Callable[..., object]:

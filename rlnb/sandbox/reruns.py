@@ -1,17 +1,17 @@
 """Programs run again in interpreters that differ: what depends on an accident is told by what it prints."""
 
 import os
-import queue
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.params.sections import SandboxParams
 from rlnb.sandbox.executions import Execution, Level, Limits, Variation
-from rlnb.sandbox.runner import Sandbox, highest_level, make_limits, wait_for_next
+from rlnb.sandbox.runner import CLOSED, Sandbox, highest_level, run_all
 
 # From any of the first six interpreters to another, every part of the time differs, year to second, at any
 # hour until 2040: in UTC, and with the hour per interpreter that their time zones add. Years stay in 1980 to
@@ -20,7 +20,8 @@ STEP_SECONDS = 169_440_182.9
 STEPS = (0, 1, 2, 3, 4, 5, -1, -2, -3, -4, -5, -6)  # the first interpreter's clock is right
 ROUND_SECONDS = 1_000_003.7  # what another twelve interpreters lie beside
 SHOWN_CHARACTERS = 60
-LOOK_SECONDS = 0.05  # how often a thread that waits for an interpreter looks whether to go on
+GROUP_SIZE = 4  # programs that an interpreter runs in a row: its memory is in the processor's caches then
+STRIDE = 5  # interpreters from the one where a group begins to that of the next group
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,13 @@ class Reruns:
         self.limits = limits or Limits()
         self.num_workers = min(num_workers or len(os.sched_getaffinity(0)), num_interpreters)
         self._opened: dict[int, Sandbox] = {}
+        self._locks = [threading.Lock() for _ in range(num_interpreters)]
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="reruns")
 
         def open_one(index: int) -> None:
-            varied = make_variation(index)
             self._opened[index] = Sandbox(
-                limits, num_workers=1, require=require, without=without, variation=varied
+                limits, num_workers=1, require=require, without=without, variation=make_variation(index)
             )
 
         try:
@@ -89,7 +90,7 @@ class Reruns:
     def from_params(cls, params: SandboxParams, *, num_interpreters: int = 12) -> "Reruns":
         """Make the interpreters for a notebook's parameters: their section `sandbox`."""
         return cls(
-            make_limits(params),
+            Limits.from_params(params),
             num_interpreters=num_interpreters,
             num_workers=params.num_workers,
             require=params.require,
@@ -124,7 +125,8 @@ class Reruns:
         """Run each program in one interpreter after the other. Returns what became of them, in that order.
 
         A program that does not end "ok", or prints something else than at first, goes no further. Equal
-        programs run once. Which interpreter a program begins in depends on its place in `programs` only.
+        programs run once. Which interpreter a program begins in depends on its place in `programs` and on
+        num_workers, never on which thread was faster.
         progress is called in this thread with the number of programs done since the last call. An interrupt
         (Ctrl-C, an interrupted cell) ends every program of this call before it is passed on. Raises
         SandboxUnavailable when closed.
@@ -132,92 +134,45 @@ class Reruns:
         if self._closed.is_set():
             raise SandboxUnavailable("reruns: they are closed and run nothing more; make other `Reruns`")
         programs = list(programs)
-        places: dict[str, list[int]] = {}
-        for place, program in enumerate(programs):
-            places.setdefault(program, []).append(place)
-        turns = Turns(list(places), self.sandboxes, limits or self.limits, closed=self._closed)
-        workers: list[Future[None]] = []
+        counts = Counter(programs)
+        different = list(counts)
+        size = max(1, min(GROUP_SIZE, len(different) // self.num_workers))
+        groups = [different[place : place + size] for place in range(0, len(different), size)]
         reruns: dict[str, Rerun] = {}
-        try:
-            workers += [self._pool.submit(turns.work) for _ in range(min(self.num_workers, len(places)))]
-            while len(reruns) < len(places):
-                index, rerun = wait_for_next(turns.done, workers)
-                program = turns.programs[index]
-                reruns[program] = rerun
-                if progress is not None:
-                    progress(len(places[program]))
-        except BaseException:
-            turns.interrupted.set()
-            wait(workers)
-            raise
+
+        def run(index: int, interrupted: threading.Event) -> dict[str, Rerun]:
+            group = self._run_group(groups[index], STRIDE * index, limits or self.limits, interrupted)
+            if self._closed.is_set():
+                raise SandboxUnavailable(CLOSED)
+            return group
+
+        jobs = run_all(self._pool, len(groups), run, self._closed, lambda: self.num_workers)
+        with closing(jobs) as results:
+            for _, group in results:
+                reruns |= group
+                for program in group:
+                    if progress is not None:
+                        progress(counts[program])
         return [reruns[program] for program in programs]
 
-
-class Turns:
-    """The order of runs: program i begins in interpreter i, and all take the interpreters in one order.
-
-    So the result does not depend on which thread was faster.
-    """
-
-    def __init__(
-        self, programs: list[str], sandboxes: list[Sandbox], limits: Limits, *, closed: threading.Event
-    ) -> None:
-        self.programs, self.sandboxes, self.limits, self.closed = programs, sandboxes, limits, closed
-        self.interrupted = threading.Event()
-        self.done: queue.SimpleQueue[tuple[int, Rerun]] = queue.SimpleQueue()
-        self.first: dict[int, Execution] = {}
-        self.num_runs = [0] * len(programs)
-        self.num_open = len(programs)
-        self.waiting = [deque(range(place, len(programs), len(sandboxes))) for place in range(len(sandboxes))]
-        self.idle = set(range(len(sandboxes)))
-        self.changed = threading.Condition()
-
-    def work(self) -> None:
-        """Run programs until all are done."""
-        place = 0
-        while (turn := self.take(place)) is not None:
-            index, place = turn
-            try:
-                execution = self.sandboxes[place].run_here(
-                    self.programs[index], self.limits, self.interrupted
-                )
-            except BaseException:
-                self.interrupted.set()  # the others would wait for this program for ever
-                raise
-            rerun = self.judge(index, execution)
-            if rerun is not None:
-                self.done.put((index, rerun))
-            with self.changed:
-                self.idle.add(place)
-                if rerun is None:
-                    self.waiting[(place + 1) % len(self.waiting)].append(index)
-                else:
-                    self.num_open -= 1
-                self.changed.notify_all()
-
-    def take(self, last: int) -> tuple[int, int] | None:
-        """Return a program and an idle interpreter for it, `last` if possible; None when all are done.
-
-        An interpreter that ran just now is faster: its memory is still in the processor's caches.
-        """
-        with self.changed:
-            while self.num_open and not self.interrupted.is_set() and not self.closed.is_set():
-                for place in (last, *self.idle):
-                    if place in self.idle and self.waiting[place]:
-                        self.idle.remove(place)
-                        return self.waiting[place].popleft(), place
-                self.changed.wait(LOOK_SECONDS)
-        return None
-
-    def judge(self, index: int, execution: Execution) -> Rerun | None:
-        """Return the result of a program after one more run, None while it is undecided."""
-        first = self.first.setdefault(index, execution)
-        self.num_runs[index] += 1
-        if execution.status != "ok":
-            return Rerun(execution, "")
-        if execution.stdout != first.stdout:
-            return Rerun(first, describe_difference(first.stdout, execution.stdout))
-        return Rerun(first, "") if self.num_runs[index] == len(self.sandboxes) else None
+    def _run_group(
+        self, programs: Collection[str], start: int, limits: Limits, interrupted: threading.Event
+    ) -> dict[str, Rerun]:
+        """Run programs in all interpreters, from interpreter `start` on, so no result depends on threads."""
+        firsts: dict[str, Execution] = {}
+        reruns: dict[str, Rerun] = {}
+        for place in range(start, start + len(self.sandboxes)):
+            place %= len(self.sandboxes)
+            with self._locks[place]:
+                for program in [program for program in programs if program not in reruns]:
+                    execution = self.sandboxes[place].run_here(program, limits, interrupted)
+                    first = firsts.setdefault(program, execution)
+                    if execution.status != "ok":
+                        reruns[program] = Rerun(execution, "")
+                    elif execution.stdout != first.stdout:
+                        difference = describe_difference(first.stdout, execution.stdout)
+                        reruns[program] = Rerun(first, difference)
+        return {program: reruns.get(program) or Rerun(firsts[program], "") for program in programs}
 
 
 def make_variation(index: int) -> Variation:

@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, suppress
 from typing import TypeVar
 
 from rlnb.errors import SandboxUnavailable
@@ -34,6 +35,7 @@ NO_MORE = (
     "sandbox: the system starts no further {} for this user ({}); end other processes, raise `ulimit -u`, or "
     "lower sandbox.num_workers"
 )
+CLOSED = "sandbox: it was closed while programs ran"
 START_SECONDS, LOOK_SECONDS = 10.0, 0.1  # for a user's processes to become fewer
 SLEEPERS_SHARE, WORKERS_FOR_SLEEPERS = 0.1, 4  # times num_workers, once that share has slept to its limit
 # Does what each layer forbids, and says what came of it: "" where it was refused.
@@ -101,7 +103,8 @@ class Sandbox:
     @classmethod
     def from_params(cls, params: SandboxParams) -> "Sandbox":
         """Make the sandbox of a notebook's parameters: their section `sandbox`."""
-        return cls(make_limits(params), num_workers=params.num_workers, require=params.require)
+        limits = Limits.from_params(params)
+        return cls(limits, num_workers=params.num_workers, require=params.require)
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -136,45 +139,24 @@ class Sandbox:
         """
         self._check_open()
         limits = limits or self.limits
-        waiting = deque(enumerate(programs))
-        executions: list[Execution | None] = [None] * len(waiting)
-        done: queue.SimpleQueue[tuple[int, Execution]] = queue.SimpleQueue()
-        interrupted = threading.Event()
+        programs = list(programs)
+        executions: dict[int, Execution] = {}
+        num_sleepers = 0
 
-        def work() -> None:
-            while waiting and not interrupted.is_set() and not self._closed.is_set():
-                try:
-                    index, program = waiting.popleft()
-                except IndexError:  # another worker was faster
-                    return
-                done.put((index, self.run_here(program, limits, interrupted)))
+        def num_wanted() -> int:
+            has_sleepers = num_sleepers >= max(self.num_workers, SLEEPERS_SHARE * len(executions))
+            return self.num_workers * (WORKERS_FOR_SLEEPERS if has_sleepers else 1)
 
-        def start_workers(count: int) -> None:
-            try:
-                workers.extend(self._pool.submit(work) for _ in range(count))
-            except RuntimeError as error:  # no further threads
-                if not workers:
-                    raise SandboxUnavailable(NO_MORE.format("threads", error)) from None
+        def run(index: int, interrupted: threading.Event) -> Execution:
+            return self.run_here(programs[index], limits, interrupted)
 
-        workers: list[Future[None]] = []
-        num_done = num_sleepers = 0
-        try:
-            start_workers(min(self.num_workers, len(waiting)))
-            while num_done < len(executions):
-                index, execution = wait_for_next(done, workers)
+        with closing(run_all(self._pool, len(programs), run, self._closed, num_wanted)) as results:
+            for index, execution in results:
                 executions[index] = execution
-                num_done += 1
                 num_sleepers += execution.status == "timeout" and execution.seconds < limits.cpu_seconds / 2
-                if num_sleepers >= max(self.num_workers, SLEEPERS_SHARE * num_done):
-                    wanted = min(WORKERS_FOR_SLEEPERS * self.num_workers, len(workers) + len(waiting))
-                    start_workers(wanted - len(workers))
                 if progress is not None:
                     progress(1)
-        except BaseException:
-            interrupted.set()
-            wait(workers)
-            raise
-        return [execution for execution in executions if execution is not None]
+        return [executions[index] for index in range(len(programs))]
 
     def load(self, program: str, *, limits: Limits | None = None) -> LoadedProgram:
         """Run a program and keep it alive, so that its functions can be called; limits hold for each call.
@@ -182,12 +164,9 @@ class Sandbox:
         Raises SandboxUnavailable when the sandbox is closed or can start none.
         """
         self._check_open()
-        try:
-            zygote = self._take()
-        except (OSError, ZygoteLost) as error:
-            raise SandboxUnavailable(f"sandbox: no program can be run ({error})") from None
+        zygote = self._take_first()
         source = program.encode("utf-8", "backslashreplace")
-        return LoadedProgram(zygote, source, limits or self.limits, level=self.level, release=self._put_back)
+        return LoadedProgram(zygote, source, limits or self.limits, self.level, self._put_back)
 
     def report(self) -> dict[str, str]:
         """`layers`, for people."""
@@ -230,19 +209,18 @@ class Sandbox:
             self._put_back(zygote)
         return execution
 
-    def _take(self) -> Zygote:
-        """Take an idle zygote, or start one."""
-        while True:
-            try:
-                zygote = self._idle.pop()
-            except IndexError:
-                return self._start()
-            if zygote.is_alive():
-                return zygote
-            zygote.close()
+    def _take_first(self) -> Zygote:
+        try:
+            return self._take()
+        except (OSError, ZygoteLost) as error:
+            raise SandboxUnavailable(f"sandbox: no program can be run ({error})") from None
 
-    def _start(self) -> Zygote:
-        """Start a zygote, and wait for it where a program uses up the user's processes, until it is ended."""
+    def _take(self) -> Zygote:
+        """Take an idle zygote, or start one; wait where a program uses up the user's processes."""
+        with suppress(IndexError):  # raised where none is idle
+            while not (zygote := self._idle.pop()).is_alive():
+                zygote.close()
+            return zygote
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -260,10 +238,7 @@ class Sandbox:
 
     def _probe(self) -> dict[str, str]:
         """{layer: "on" or why it is off}, where zygote and probe agree."""
-        try:
-            zygote = self._take()
-        except (OSError, ZygoteLost) as error:
-            raise SandboxUnavailable(f"sandbox: no program can be run ({error})") from None
+        zygote = self._take_first()
         self._put_back(zygote)
         execution = self.run(PROBE, limits=Limits())
         try:
@@ -275,15 +250,46 @@ class Sandbox:
         }
 
 
-def make_limits(params: SandboxParams) -> Limits:
-    """Return the limits of one program in a notebook's parameters."""
-    return Limits(
-        cpu_seconds=params.timeout_seconds, memory_mib=params.memory_mib, output_kib=params.output_kib
-    )
+def run_all(
+    pool: ThreadPoolExecutor,
+    num_jobs: int,
+    run: Callable[[int, threading.Event], T],
+    closed: threading.Event,
+    num_wanted: Callable[[], int],
+) -> Generator[tuple[int, T], None, None]:
+    """Yield (index of a job, what `run` made of it) as jobs get done by at most `num_wanted()` workers.
+
+    Whoever stops early closes the generator: this sets the event that `run` is given, and waits for the
+    workers. Raise what a worker raised, SandboxUnavailable where there is no thread or `closed` was set.
+    """
+    waiting = deque(range(num_jobs))
+    done: queue.SimpleQueue[tuple[int, T]] = queue.SimpleQueue()
+    interrupted = threading.Event()
+    workers: list[Future[None]] = []
+
+    def work() -> None:
+        while not interrupted.is_set() and not closed.is_set():
+            try:
+                index = waiting.popleft()
+            except IndexError:
+                return
+            done.put((index, run(index, interrupted)))
+
+    try:
+        for _ in range(num_jobs):
+            try:
+                while waiting and len(workers) < min(num_wanted(), num_jobs):
+                    workers.append(pool.submit(work))
+            except RuntimeError as error:  # no further threads
+                if not workers:
+                    raise SandboxUnavailable(NO_MORE.format("threads", error)) from None
+            yield wait_for_next(done, workers)
+    finally:
+        interrupted.set()
+        wait(workers)
 
 
 def wait_for_next(done: "queue.SimpleQueue[tuple[int, T]]", workers: list["Future[None]"]) -> tuple[int, T]:
-    """Return the next result. Raise what a worker raised, SandboxUnavailable where all have stopped."""
     while True:
         try:
             return done.get(timeout=1)
@@ -292,7 +298,7 @@ def wait_for_next(done: "queue.SimpleQueue[tuple[int, T]]", workers: list["Futur
                 for worker in workers:
                     if not worker.cancelled():
                         worker.result()
-                raise SandboxUnavailable("sandbox: it was closed while programs ran") from None
+                raise SandboxUnavailable(CLOSED) from None
 
 
 def highest_level(layers: dict[str, str]) -> Level:

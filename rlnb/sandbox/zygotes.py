@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO, cast
 
 from rlnb.run.directory import private_directory
 from rlnb.sandbox.executions import Answer, Limits, Variation
@@ -57,6 +58,7 @@ class Zygote:
             raise
         finally:
             theirs.close()
+        self._errors = cast(IO[bytes], self._process.stderr)
         try:
             self._wait(START_SECONDS, lambda: False)
             _, size, _ = FRAME.unpack(self._read(FRAME.size))
@@ -88,23 +90,16 @@ class Zygote:
         """Wait for the program's end and return how it ended and what it printed. Raise ZygoteLost."""
         self._wait(seconds + GRACE_SECONDS, stopped)
         try:
-            fields = ANSWER.unpack(self._read(ANSWER.size))
-            letter, ended_for, exit_code, seconds_used, peak_mib, output_bytes = fields[:6]
-            is_spent, message_bytes, body_bytes = fields[6:]
-            rest = self._read(message_bytes + body_bytes)
+            letter, ended_for, *usage, is_spent, num_message, num_body = ANSWER.unpack(
+                self._read(ANSWER.size)
+            )
+            rest = self._read(num_message + num_body)
         except (OSError, struct.error) as error:
             raise ZygoteLost(f"{type(error).__name__}: {error}") from None
         self.is_usable = not is_spent
-        answer = Answer(
-            letter=letter.strip(b"\0").decode("latin-1"),
-            ended_for=ended_for.rstrip(b"\0").decode(),
-            exit_code=exit_code,
-            seconds=seconds_used,
-            peak_memory_mib=peak_mib,
-            output_bytes=output_bytes,
-            message=rest[:message_bytes].decode("utf-8", "replace"),
-        )
-        return answer, rest[message_bytes:]
+        texts = (data.strip(b"\0").decode("latin-1") for data in (letter, ended_for))
+        message = rest[:num_message].decode("utf-8", "replace")
+        return Answer._make([*texts, *usage, message]), rest[num_message:]
 
     def answers_within(self, seconds: float) -> bool:
         """Return whether the program's answer arrives within `seconds`; do not read it."""
@@ -130,21 +125,12 @@ class Zygote:
             self._process.terminate()  # ends a keeper with its hanging zygote; one that removes goes on
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=CLOSE_SECONDS)
-        if self._process.stderr is not None:
-            self._process.stderr.close()
+        self._errors.close()
         if self._process.poll() is not None:
             remove(self.folder)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-    def _last_words(self) -> str:
-        """Return the last line of its traceback, "" if there is none."""
-        if self._process.stderr is None:
-            return ""
-        os.set_blocking(self._process.stderr.fileno(), False)
-        lines = (self._process.stderr.read() or b"").decode(errors="replace").split("\n")
-        return f": {lines[-2]}" if len(lines) > 1 else ""
 
     def _wait(self, seconds: float, stopped: Callable[[], bool]) -> None:
         """Wait until it says something; `stopped` ends its program. Raises ZygoteLost."""
@@ -161,7 +147,9 @@ class Zygote:
     def _read(self, size: int) -> bytes:
         data = self._control.recv(size, socket.MSG_WAITALL) if size else b""
         if len(data) < size:
-            raise ZygoteLost(f"it ended{self._last_words()}")
+            os.set_blocking(self._errors.fileno(), False)
+            lines = (self._errors.read() or b"").decode(errors="replace").split("\n")
+            raise ZygoteLost("it ended" + (f": {lines[-2]}" if len(lines) > 1 else ""))
         return data
 
 
@@ -193,19 +181,11 @@ def start(
         "PYTHONDONTWRITEBYTECODE": "1",
         "MALLOC_ARENA_MAX": "1",  # each further arena takes 64 MiB of the address space that is limited
     }
-    shift = [repr(float(variation.clock_shift_seconds))] if variation else []
+    arguments = [",".join(map(str, descriptors)), folder, ",".join(without)]
+    if variation:
+        arguments.append(repr(float(variation.clock_shift_seconds)))
     return subprocess.Popen(
-        [
-            INTERPRETER,
-            "-P",
-            "-s",
-            "-S",
-            SCRIPT,
-            ",".join(map(str, descriptors)),
-            folder,
-            ",".join(without),
-            *shift,
-        ],
+        [INTERPRETER, "-P", "-s", "-S", SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -331,4 +331,4 @@ def test_a_hostile_text_takes_no_longer_than_seconds(name):
     for output in ("1", "a" * 2000 + "b", "a" * 65536):
         is_echo(code, output)
     assert all(parse_program(mutant) for mutant in make_mutants(code, count=12, seed=0))
-    assert time.process_time() - started < 20
+    assert time.process_time() - started < 60

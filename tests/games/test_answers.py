@@ -129,4 +129,4 @@ HOSTILE = (
 def test_the_time_to_read_does_not_grow_with_the_square_of_a_hostile_text(piece):
     start = time.monotonic()
     parse_answer(piece * (800_000 // len(piece)), CELLS)
-    assert time.monotonic() - start < 10  # the square would be minutes
+    assert time.monotonic() - start < 60  # the square would be minutes

@@ -1,18 +1,15 @@
-"""What the model card says, and how a directory gets to the hub: to a small server that stands for it."""
+"""What the model card says, and how a directory gets to the hub."""
 
 import json
 import re
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from huggingface_hub import constants
 
 from rlnb.errors import ParamsError
+from rlnb.policy import model_card
 from rlnb.policy.export import ExportFailed, LogitDifference
 from rlnb.policy.model_card import RunRecord, load_run_record, upload, write_model_card
 
@@ -97,67 +94,31 @@ def test_a_card_says_in_the_hubs_words_what_the_model_is(base, form, front, tmp_
 # The way to the hub.
 
 
-class Hub(BaseHTTPRequestHandler):
-    """The requests of an upload of small files; `server.seen` are (path, body, key) of each."""
+class Hub:
+    """The client of the hub, which notes what it is asked for; `refusal` is raised instead."""
 
-    @property
-    def address(self) -> str:
-        return f"http://{self.headers['Host']}"
+    requests: list[dict[str, object]] = []
+    refusal: Exception | None = None
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.server.seen.append((self.path, body, self.headers.get("Authorization")))
-        path = self.path.split("?")[0]
-        if self.server.refuses:
-            return self.answer({"error": "You do not own me"}, 403)
-        if path == "/api/repos/create":
-            return self.answer({"url": f"{self.address}/me/model"})
-        if path == "/api/validate-yaml":
-            return self.answer({"errors": [], "warnings": []})
-        if path.endswith("/preupload/main"):
-            files = json.loads(body)["files"]
-            modes = [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in files]
-            return self.answer({"files": modes})
-        commit = {"commitOid": "0" * 40, "commitUrl": f"{self.address}/me/model/commit/{'0' * 40}"}
-        return self.answer({"success": True, "hookOutput": "", **commit})
+    def create_repo(self, repo_id: str, **options: object) -> str:
+        self.requests.append({"repo_id": repo_id, **options})
+        if self.refusal:
+            raise self.refusal
+        return f"https://hub/{repo_id}"
 
-    def do_GET(self) -> None:
-        self.answer({"siblings": [], "id": "me/model", "sha": "0" * 40})
-
-    def answer(self, value: Any, status: int = 200) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+    def upload_folder(self, **options: object) -> None:
+        self.requests.append(options)
 
 
 @pytest.fixture
-def hub() -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        server.seen, server.refuses = [], False
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-@pytest.fixture
-def directory(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Something to upload, by a machine whose hub is the small server and that has a key."""
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{hub.server_address[1]}")
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Hub]:
+    """The hub of a machine that has a network and a key."""
+    monkeypatch.setattr(model_card, "HfApi", Hub)
+    monkeypatch.setattr(Hub, "requests", [])
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setenv("HF_TOKEN", "hf_nobody")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "README.md").write_text("---\ntags: [rlnb]\n---\n")
-    (out / "adapter_config.json").write_text("{}")
-    return out
+    return Hub
 
 
 def refused(directory: Path) -> str:
@@ -166,32 +127,31 @@ def refused(directory: Path) -> str:
     return str(refusal.value)
 
 
-def test_a_directory_is_uploaded_into_a_private_repository(hub, directory):
-    assert upload(directory, "me/model", private=True).endswith("/me/model")
-    made = next(json.loads(body) for path, body, _ in hub.seen if path == "/api/repos/create")
-    assert (made["name"], made["organization"], made["visibility"]) == ("model", "me", "private")
-    commit = next(body.decode() for path, body, _ in hub.seen if "/commit/main" in path)
-    assert set(re.findall(r'"path": ?"([^"]+)"', commit)) == {"README.md", "adapter_config.json"}
-    assert {key for _, _, key in hub.seen} == {"Bearer hf_nobody"}
+def test_a_directory_is_uploaded_into_a_private_repository(hub, tmp_path):
+    assert upload(tmp_path, "me/model", private=True) == "https://hub/me/model"
+    made, sent = hub.requests
+    assert made == {"repo_id": "me/model", "private": True, "exist_ok": True}
+    assert (sent["repo_id"], sent["folder_path"]) == ("me/model", str(tmp_path))
 
 
-def test_an_upload_that_the_hub_refuses_says_so_and_what_is_left(hub, directory):
-    hub.refuses = True
-    said = refused(directory)
-    assert said.startswith("export.repo_id = 'me/model' was not uploaded: ") and "403" in said
-    assert said.endswith(f". {directory} is whole; `hf upload me/model {directory}` sends it")
+def test_an_upload_that_the_hub_refuses_says_so_and_what_is_left(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(hub, "refusal", OSError("403 Forbidden\nYou do not own me"))
+    assert refused(tmp_path) == (
+        f"export.repo_id = 'me/model' was not uploaded: 403 Forbidden. {tmp_path} is whole; "
+        f"`hf upload me/model {tmp_path}` sends it"
+    )
 
 
-def test_an_upload_without_a_key_or_a_network_is_refused(hub, directory, monkeypatch):
+def test_an_upload_without_a_key_or_a_network_is_refused(hub, tmp_path, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.delenv("HUGGING_FACE_HUB_TOKEN", raising=False)
-    assert refused(directory) == (
+    assert refused(tmp_path) == (
         "export.repo_id = 'me/model' needs a key that may write; set HF_TOKEN, in .env for instance, or run "
         "`hf auth login`"
     )
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert refused(directory) == (
+    assert refused(tmp_path) == (
         "export.repo_id = 'me/model' cannot be uploaded: this machine is offline. Empty it, and run "
         "`hf upload me/model DIRECTORY` on one with internet"
     )
-    assert hub.seen == []
+    assert hub.requests == []

@@ -33,13 +33,7 @@ def greedy(policy: Policy, *prompts: str, **options: object) -> list[str]:
     return generate(policy, prompts or ["some prompt"], max_new_tokens=16, temperature=0, **options)
 
 
-def test_only_the_adapters_are_trained(tiny: Policy) -> None:
-    trained, total = tiny.num_parameters()
-    assert 0 < trained < total
-    assert all("lora" in name for name, p in tiny.model.named_parameters() if p.requires_grad)
-
-
-def test_fresh_adapters_are_the_same_for_the_same_seed_and_leave_the_random_state_alone(
+def test_fresh_adapters_alone_are_trained_and_depend_on_the_seed_and_on_no_random_state(
     cache_dir: Path,
 ) -> None:
     torch.manual_seed(5)
@@ -52,6 +46,9 @@ def test_fresh_adapters_are_the_same_for_the_same_seed_and_leave_the_random_stat
 
     assert torch.equal(adapters(first), adapters(again))
     assert not torch.equal(adapters(first), adapters(other))
+    trained, total = first.num_parameters()
+    assert 0 < trained < total
+    assert all("lora" in name for name, p in first.model.named_parameters() if p.requires_grad)
 
 
 def test_greedy_generation_is_the_same_alone_and_in_a_padded_batch(tiny: Policy) -> None:
@@ -137,12 +134,11 @@ def test_a_model_that_is_neither_cached_nor_reachable_is_refused_with_the_remedy
     )
 
 
-def test_a_directory_that_holds_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_and_layers_that_a_model_lacks_are_refused(
+    cache_dir: Path, tmp_path: Path
+) -> None:
     with pytest.raises(PolicyUnavailable, match=f"model.id = '{tmp_path}' cannot be loaded: "):
         load_policy(tiny_params(tmp_path, id=str(tmp_path)))
-
-
-def test_layers_that_the_model_does_not_have_are_refused_with_those_it_has(cache_dir: Path) -> None:
     with pytest.raises(ParamsError) as refusal:
         load_policy(tiny_params(cache_dir, lora_target_modules=("q_proj", "query")))
     assert str(refusal.value) == (
@@ -177,14 +173,9 @@ def test_a_policy_begins_with_adapters_of_a_directory(cache_dir: Path, tiny: Pol
     again = load_policy(tiny_params(cache_dir, adapters=directory), seed=2)
     assert greedy(again) == greedy(tiny) != greedy(tiny, reference=True)
     assert again.num_parameters() == tiny.num_parameters()
-
-
-def test_an_evaluated_policy_has_nothing_to_train(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:
-    plain = load_policy(tiny_params(cache_dir), is_trained=False)
-    assert not hasattr(plain.model, "peft_config")
-    directory = str(save_adapters(tiny, tmp_path / "adapters"))
     params = tiny_params(cache_dir, adapters=directory)
     assert load_policy(params, is_trained=False).num_parameters()[0] == 0
+    assert not hasattr(load_policy(tiny_params(cache_dir), is_trained=False).model, "peft_config")
 
 
 def test_adapters_of_another_model_are_refused(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:

@@ -84,35 +84,24 @@ def test_an_optimizer_changes_the_weights_and_not_a_snapshot_that_was_applied(ti
     assert same(snapshot.values, copied)
 
 
-def test_a_snapshot_is_updated_in_place(tiny: Policy) -> None:
+def test_a_snapshot_is_updated_in_place_saved_and_restored_bit_for_bit(tiny: Policy, tmp_path: Path) -> None:
     snapshot = WeightSnapshot.take(tiny)
     applied_to = snapshot.applied_to  # as an opponent holds it
     train_by_hand(tiny, seed=1)
-    earlier_answer = answer(tiny)
+    weights, earlier_answer = copy_weights(tiny), answer(tiny)
     snapshot.copy_from(tiny)
+    snapshot.save(tmp_path / "values.safetensors")
     train_by_hand(tiny, seed=2)
     assert answer(tiny) != earlier_answer
     with applied_to(tiny):
         assert answer(tiny) == earlier_answer
-
-
-def test_a_restored_snapshot_stays_and_shares_no_memory(tiny: Policy) -> None:
-    snapshot, before = WeightSnapshot.take(tiny), copy_weights(tiny)
-    train_by_hand(tiny, seed=1)
     snapshot.restore(tiny)
-    assert same(copy_weights(tiny), before)
-    train_by_hand(tiny, seed=2)
-    assert same(snapshot.values, before)
-
-
-def test_a_saved_snapshot_is_loaded_bit_for_bit(tiny: Policy, tmp_path: Path) -> None:
-    saved = WeightSnapshot.take(tiny)
-    saved.save(tmp_path / "values.safetensors")
-    train_by_hand(tiny, seed=1)
+    assert same(copy_weights(tiny), weights)
+    train_by_hand(tiny, seed=3)
+    assert same(snapshot.values, weights)  # it shares no memory
     other = WeightSnapshot.take(tiny)
-    assert not same(other.values, saved.values)
     other.load(tmp_path / "values.safetensors")
-    assert same(other.values, saved.values)
+    assert same(other.values, weights)
 
 
 def test_without_its_adapters_a_model_answers_as_untrained(tiny: Policy, cache_dir: Path) -> None:

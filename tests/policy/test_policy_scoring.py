@@ -15,18 +15,11 @@ from rlnb.policy import Policy, generate
 from rlnb.policy.adapters import adapters_off
 from rlnb.policy.scoring import CachedPrefix, TokenScores, cache_prefix, score
 
-PROMPTS = [
-    "Program:\nprint(1)\n",
-    "a",
-    "Write a Python function that returns twice its argument.",
-    "b = 3" * 9,
-    "x = 1\n" * 60,
-]
+TWICE = "Write a Python function that returns twice its argument."
+PROMPTS = ["Program:\nprint(1)\n", "a", TWICE, "b = 3" * 9, "x = 1\n" * 60]
 TEXTS = ["1\n```", "b", "def f(n):\n    return 2 * n", "é" * 4, "a much longer continuation here"]
 # How Qwen, Llama 3 and GPT-4 cut a text: signs take the line ends behind them along.
-JOINING = Regex(
-    r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)  # fmt: skip
+JOINING = Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
 @pytest.fixture(scope="module")
@@ -83,21 +76,14 @@ def test_nothing_to_score_gives_nothing_and_an_empty_text_no_token(tiny: Policy)
     assert [len(one.logprobs) for one in score(tiny, ["ab", "abc"], ["", "d"])] == [0, 1]
 
 
-@pytest.mark.parametrize("batch_size", [1, 32])
-def test_a_front_read_once_changes_no_score(tiny: Policy, batch_size: int) -> None:
+def test_a_front_is_read_once_and_used_and_changes_no_score(tiny: Policy) -> None:
     prompts = ["Solved: 1 + 1 is 2.\n\n" + prompt for prompt in PROMPTS]
     front = cache_prefix(tiny, prompts)
     assert front is not None
     assert len(front.token_ids) == len("Solved: 1 + 1 is 2.\n\n")  # the tiny model's tokens are bytes
     expected = [plain_scores(tiny, *pair) for pair in zip(prompts, TEXTS, strict=True)]
-    for _ in range(2):  # what was read is not spoilt by its use
+    for batch_size in (1, 32):  # what was read is not spoilt by its use
         assert_same(score(tiny, prompts, TEXTS, front=front, batch_size=batch_size), expected)
-
-
-def test_the_front_is_really_used(tiny: Policy) -> None:
-    prompts = ["Solved: 1 + 1 is 2.\n\n" + prompt for prompt in PROMPTS]
-    front = cache_prefix(tiny, prompts)
-    assert front is not None
     other = cache_prefix(tiny, ["Solved: 1 + 1 is 3.\n\n" + prompt for prompt in PROMPTS])
     assert other is not None
     forged = replace(other, token_ids=front.token_ids)
@@ -171,14 +157,3 @@ def test_adapters_are_at_work_unless_the_context_says_otherwise(tiny: Policy) ->
         assert_same(score(tiny, PROMPTS, TEXTS), untrained)
     assert not np.allclose(trained[0].logprobs, untrained[0].logprobs, atol=1e-3)
     assert_same(score(tiny, PROMPTS, TEXTS), trained)
-
-
-def test_the_probabilities_of_all_next_tokens_sum_to_one(tiny: Policy) -> None:
-    letters = [chr(code) for code in range(33, 127)]
-    logprobs = np.array([one.logprobs[0] for one in score(tiny, ["some prompt"] * len(letters), letters)])
-    with torch.no_grad():
-        tiny.model.eval()
-        ids = torch.tensor([tiny.tokenizer("some prompt")["input_ids"]])
-        shares = tiny.model(input_ids=ids).logits[0, -1].softmax(-1)
-    others = 1 - shares[[tiny.tokenizer(letter)["input_ids"][0] for letter in letters]].sum().item()
-    assert np.exp(logprobs).sum() == pytest.approx(1 - others, abs=1e-4)

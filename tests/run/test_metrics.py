@@ -72,7 +72,7 @@ def test_the_tracker_counts_its_own_seconds(tmp_path):
     rows = read_metrics(tmp_path / "metrics.jsonl")
     written = [row["time/tracking_seconds"] for row in rows]
     assert written[0] == 0 and min(written[1:]) > 0
-    assert sum(written) < tracker.seconds < 1
+    assert sum(written) < tracker.seconds
 
 
 def test_an_unknown_name_is_written_and_warned_about_once(tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 
 import pytest
 
@@ -81,18 +80,35 @@ def test_a_program_that(name, sandbox):
 
 
 def test_programs_that_only_sleep_do_not_wait_for_one_another():
-    sleepers = ["import time; time.sleep(99)"] * 12
-    with Sandbox(Limits(cpu_seconds=0.1), num_workers=2) as sandbox:
-        started = time.monotonic()
-        executions = sandbox.run_many(sleepers)
-        seconds = time.monotonic() - started
+    running, most = threading.Semaphore(12), []
+
+    class Counting(Sandbox):
+        def run_here(self, *job):
+            with running:
+                most.append(12 - running._value)
+                return super().run_here(*job)
+
+    with Counting(Limits(cpu_seconds=0.1), num_workers=2) as sandbox:
+        executions = sandbox.run_many(["import time; time.sleep(99)"] * 12)
     assert [execution.status for execution in executions] == ["timeout"] * 12
-    assert seconds < 6.5  # 1.2 s for the first two, 2.4 s for the others in rounds of eight; 7.2 s two by two
+    assert max(most) > 2
 
 
-def test_a_program_that_closes_its_streams_is_not_cut_short(sandbox):
-    execution = sandbox.run("import os, time\nos.close(1); os.close(2); time.sleep(0.3); os._exit(3)")
-    assert (execution.status, execution.error) == ("runtime_error", "exit code 3")
+@pytest.mark.parametrize(
+    ("program", "status", "error"),
+    [
+        (
+            "import os, time\nos.close(1); os.close(2); time.sleep(.3); os._exit(3)",
+            "runtime_error",
+            "exit code 3",
+        ),
+        ("x = [1, 2, y]\n" * 200_000, "timeout", "time limit while compiling"),
+    ],
+    ids=["closes its streams", "compiles for ever"],
+)
+def test_it_is_told_how_a_program_ended_that(program, status, error, sandbox):
+    execution = sandbox.run(program, limits=Limits(cpu_seconds=0.2))
+    assert (execution.status, execution.error) == (status, error)
 
 
 def test_output_just_over_the_limit_counts_although_the_program_has_ended(sandbox):
@@ -112,11 +128,6 @@ def test_a_program_still_hears_its_own_warnings(sandbox):
     execution = sandbox.run("import warnings; warnings.warn('old'); exec('1 is 1')")
     assert "UserWarning: old" in execution.stderr
     assert "SyntaxWarning" in execution.stderr
-
-
-def test_a_program_that_compiles_for_ever_is_ended_by_its_cpu_time(sandbox):
-    execution = sandbox.run("x = [1, 2, y]\n" * 200_000, limits=Limits(cpu_seconds=0.2))
-    assert (execution.status, execution.error) == ("timeout", "time limit while compiling")
 
 
 def test_a_program_sees_neither_the_environment_nor_the_packages_of_this_process(sandbox, monkeypatch):
@@ -154,11 +165,6 @@ def test_seconds_are_those_of_the_processor(sandbox):
     assert sandbox.run("import time; time.sleep(0.5)").seconds < 0.4
 
 
-def test_executions_come_in_the_order_of_their_programs(sandbox):
-    executions = sandbox.run_many(f"print({number})" for number in range(8))
-    assert [execution.stdout for execution in executions] == [f"{number}\n" for number in range(8)]
-
-
 @pytest.mark.parametrize("without", [(), ("namespaces", "files", "system calls")])
 def test_a_program_holds_no_descriptor_however_many_its_trainer_has(without):
     trainers = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]
@@ -193,12 +199,6 @@ def test_threads_share_a_sandbox(sandbox):
     for thread in threads:
         thread.join()
     assert outputs == {number: [f"{number * i}\n" for i in range(10)] for number in range(4)}
-
-
-def test_what_one_program_leaves_is_not_there_for_the_next():
-    with Sandbox(num_workers=1) as sandbox:
-        sandbox.run("import os; open('left', 'w').close(); os.mkdir('d'); open('d/left', 'w').close()")
-        assert sandbox.run("import os; print(os.listdir())").stdout == "[]\n"
 
 
 def test_a_closed_sandbox_says_so():

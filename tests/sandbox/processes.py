@@ -1,0 +1,19 @@
+"""The processes below a sandbox: a keeper for each zygote, below it the zygote, below that the program."""
+
+import contextlib
+from pathlib import Path
+
+
+def children_of(pid: int | str) -> set[str]:
+    """The direct children of all threads of a process, dead ones too; a thread may end meanwhile."""
+    children: set[str] = set()
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            children |= set(listed.read_text().split())
+    return children
+
+
+def programs() -> set[str]:
+    """What the zygotes of this process run."""
+    zygotes = set().union(*map(children_of, children_of("self")))
+    return set().union(*map(children_of, zygotes))
