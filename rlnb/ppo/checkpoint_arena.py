@@ -13,10 +13,9 @@ from rlnb.ppo.curriculum import Curriculum, load_curriculum
 from rlnb.ppo.params import UNTRAINED, ArenaEvalParams, ContestParams, PpoOpenspielParams
 from rlnb.run.checkpoints import MODEL_FIELDS
 from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
-from rlnb.selfplay.checkpoints import PARAMS_FILE, load_weights
 from rlnb.selfplay.params import ActingParams, ArenaParams, PlayerModelParams, UpdateParams
+from rlnb.selfplay.records import PARAMS_FILE, load_weights
 from rlnb.selfplay.rollouts import GameRules
-from rlnb.selfplay.setup import make_actor, make_encoder
 
 
 class GameRunParams(Protocol):
@@ -95,9 +94,8 @@ def load_arena(params: ArenaEvalParams, run: GameRunParams) -> Arena:
         max_turns=run.game.max_turns if isinstance(run, PpoOpenspielParams) else 0,
     )  # fmt: skip
     return make_arena(
-        make_actor(policy, has_value=False), make_encoder(run.game, policy.tokenizer), rules, pairings,
-        acting=run.game, training=run.training, seed=params.seed,
-    )  # fmt: skip
+        policy, rules, pairings, acting=run.game, training=run.training, seed=params.seed, has_value=False
+    )
 
 
 def load_snapshots(contest: ContestParams, arena: Arena) -> dict[str, WeightSnapshot]:

@@ -1,11 +1,14 @@
-"""The curriculum: stages of games and opponents, the games to play next, and the end of each stage.
+"""The curriculum: stages of games and opponents, the games to play next, the end of a stage, failure replay.
 
 A stage ends by the mean score of its own fresh games. Replays are selected failures, and games of earlier
-stages are easier, so neither counts. All functions are pure: the next games follow from state and seed.
+stages are easier, so neither counts. Of a lost game only the task is kept, and the weights of today play it:
+PPO learns from its own play. All functions are pure: the next games follow from state and seed, so ranks that
+get the same results in the same order choose the same games.
 """
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -16,13 +19,13 @@ import pyspiel
 from rlnb.errors import ParamsError
 from rlnb.games.opponents import Opponent, best_scores, load_opponent, parse_simulations, refusals
 from rlnb.games.text_games import TextGame, load_game
-from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams, Stage
-from rlnb.ppo.replay import GameResult, ReplayTask, round_randomly
+from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams, ReplayParams, Stage
 from rlnb.selfplay.arena import Match, select_matches
 from rlnb.selfplay.rollouts import LEARNER, Episode, FinishedGame, paired_episodes
 
 FIELD = "curriculum.stages"
 DECAY = 0.99  # a matchup's mean score covers about the last 1 / (1 - DECAY) of its games
+LEAST_DEFICIT = 0.01  # weight of a failure that was no worse than usual: it is drawn, but seldom
 
 
 class Pairing(NamedTuple):
@@ -127,14 +130,10 @@ class ByGame:
     players: Mapping[str, Opponent]
 
     def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
-        by_game: dict[str, list[int]] = {}
-        for index, state in enumerate(states):
-            by_game.setdefault(str(state.get_game()), []).append(index)
-        actions = [0] * len(states)
-        for game, indices in by_game.items():
-            chosen = self.players[game].act(
-                [states[index] for index in indices], [randoms[index] for index in indices]
-            )
+        games, actions = [str(state.get_game()) for state in states], [0] * len(states)
+        for game in dict.fromkeys(games):
+            indices = [index for index, name in enumerate(games) if name == game]
+            chosen = self.players[game].act([states[k] for k in indices], [randoms[k] for k in indices])
             for index, action in zip(indices, chosen, strict=True):
                 actions[index] = action
         return actions
@@ -142,12 +141,141 @@ class ByGame:
 
 def load_opponents(curriculum: Curriculum) -> dict[str, Opponent]:
     """Return all opponents of all stages by name, as `play_games` takes them."""
+    pairings = {(name, str(game.game)): game for stage in curriculum.pairings for game, name in stage}
     players: dict[str, dict[str, Opponent]] = {}
-    for game, name in (pairing for stage_pairings in curriculum.pairings for pairing in stage_pairings):
-        by_game = players.setdefault(name, {})
-        if str(game.game) not in by_game:
-            by_game[str(game.game)] = load_opponent(name, game, field=FIELD)
+    for (name, text), game in pairings.items():
+        players.setdefault(name, {})[text] = load_opponent(name, game, field=FIELD)
     return {name: ByGame(name, by_game) for name, by_game in players.items()}
+
+
+@dataclass(frozen=True)
+class ReplayTask:
+    """What is needed to play a game again.
+
+    game: OpenSpiel's name with parameters. seat: of the learner. opponent: as in the parameters, "mcts:25".
+    seed, opening_seed: of the Episode. stage: name of the stage for which the game was first played.
+    """
+
+    game: str
+    seat: int
+    opponent: str
+    seed: int
+    opening_seed: int
+    stage: str
+
+    @property
+    def matchup(self) -> str:
+        """The games that are compared with one another: "kuhn_poker/1/nash"."""
+        return f"{self.game}/{self.seat}/{self.opponent}"
+
+
+class GameResult(NamedTuple):
+    """The result of a game. score: 1, 0.5 or 0. is_fresh: not a replay. counts: in the stage's score."""
+
+    task: ReplayTask
+    score: float
+    is_fresh: bool = True
+    counts: bool = True
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A lost game.
+
+    deficit: mean score of the matchup's fresh games minus the game's last score, at least 0. num_tries: how
+    often it was replayed. step, first_step: updates of its last and of its first loss.
+    """
+
+    task: ReplayTask
+    deficit: float
+    num_tries: int
+    step: int
+    first_step: int
+
+
+@dataclass(frozen=True)
+class ReplayBuffer:
+    """The failures to be replayed, most recently lost last."""
+
+    failures: tuple[Failure, ...] = ()
+
+    def add(self, failures: Iterable[Failure], params: ReplayParams) -> "ReplayBuffer":
+        """Return the buffer with these failures as the most recent ones.
+
+        Each game has room for `max_game_share` of the capacity; the oldest failures are dropped first.
+        """
+        most = max(1, int(params.capacity * params.max_game_share))
+        newest_first: list[Failure] = []
+        by_game: Counter[str] = Counter()
+        for failure in reversed((*self.failures, *failures)):
+            if len(newest_first) < params.capacity and by_game[failure.task.game] < most:
+                newest_first.append(failure)
+                by_game[failure.task.game] += 1
+        return ReplayBuffer(tuple(reversed(newest_first)))
+
+    def draw(self, count: int, rng: random.Random) -> tuple[ReplayTask, ...]:
+        """Return `count` different tasks, or all if there are fewer.
+
+        They are drawn one after another, each with a probability in proportion to its deficit among those
+        left: the first to arrive in a race of exponential waiting times whose rates are the deficits.
+        """
+        waits = [rng.expovariate(max(failure.deficit, LEAST_DEFICIT)) for failure in self.failures]
+        order = sorted(range(len(waits)), key=waits.__getitem__)
+        return tuple(self.failures[index].task for index in order[:count])
+
+    def update(
+        self,
+        results: Sequence[GameResult],
+        mean_scores: Mapping[str, float],
+        *,
+        step: int,
+        success_score: float,
+        params: ReplayParams,
+    ) -> "ReplayBuffer":
+        """Return the buffer after an update's fresh games and replays.
+
+        Failures that were won now (score >= success_score) or replayed `max_tries` times are dropped; those
+        lost again become the most recent ones, with a new deficit. Lost fresh games are added.
+        mean_scores: of fresh games by matchup; KeyError for a missing one.
+        """
+        kept = {failure.task: failure for failure in self.failures}
+        lost = []
+        for task, score, is_fresh, _ in results:
+            failure = kept.pop(task, None)
+            if score >= success_score:
+                continue
+            deficit = max(0.0, mean_scores[task.matchup] - score)
+            if failure is None and is_fresh:
+                lost.append(Failure(task, deficit, 0, step, step))
+            elif failure is not None and failure.num_tries + 1 < params.max_tries:
+                lost.append(replace(failure, deficit=deficit, num_tries=failure.num_tries + 1, step=step))
+        return ReplayBuffer(tuple(kept.values())).add(lost, params)
+
+    def metrics(self, results: Sequence[GameResult], *, step: int) -> dict[str, float]:
+        """Return the size of the buffer, the share of replays among the results, and the mean age.
+
+        play/replay_age: updates since the first loss; NaN for an empty buffer.
+        """
+        ages = [step - failure.first_step for failure in self.failures]
+        num_replayed = sum(not result.is_fresh for result in results)
+        return {
+            "play/replay_size": float(len(self.failures)),
+            "play/replay_share": num_replayed / len(results) if results else float("nan"),
+            "play/replay_age": sum(ages) / len(ages) if ages else float("nan"),
+        }
+
+
+def num_replays(num_games: int, share: float, num_failures: int, rng: random.Random) -> int:
+    """Return how many of an update's games are replays: an even number, so that fresh games come in pairs.
+
+    On average over updates `share * num_games`, but never more than there are failures.
+    """
+    return 2 * min(round_randomly(share * num_games / 2, rng), num_failures // 2)
+
+
+def round_randomly(value: float, rng: random.Random) -> int:
+    """Return one of the two neighbouring integers, so that the mean is the value itself."""
+    return int(value + rng.random())
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from rlnb.display.plots import put_legend, series
 from rlnb.display.tables import Table, format_number
 from rlnb.games.opponents import yardstick
-from rlnb.ppo.curriculum import Curriculum, StageScore, score_ceiling
-from rlnb.ppo.replay import Failure, ReplayBuffer
+from rlnb.ppo.curriculum import Curriculum, Failure, ReplayBuffer, StageScore, score_ceiling
 from rlnb.selfplay.arena import SEATS
 from rlnb.selfplay.display import COLOURS, draw_line
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
 import pyspiel
 from pydantic import JsonValue
 
@@ -168,12 +167,6 @@ def collect_trajectories(games: Iterable[FinishedGame]) -> list[Trajectory]:
 def collect_turns(trajectories: Iterable[Trajectory]) -> list[Turn]:
     """Return all turns, trajectory by trajectory: the order of every array "(num_turns,)"."""
     return [turn for trajectory in trajectories for turn in trajectory.turns]
-
-
-def mark_last_turns(trajectories: Iterable[Trajectory]) -> np.ndarray:
-    """Return bool (num_turns,): whether a turn is the last of its trajectory."""
-    lengths = [len(trajectory.turns) for trajectory in trajectories]
-    return np.array([k == length - 1 for length in lengths for k in range(length)], dtype=bool)
 
 
 def reward_with_return(event: Event, seat_return: float) -> float:
