@@ -44,11 +44,8 @@ def load_run_params(contest: ContestParams, recommendation: Recommendation) -> G
         return cast(GameRunParams, params)
     run, *others = map(load_saved_params, checkpoints)
     for other in others:
-        changed = [
-            f"model.{name} = {getattr(run.model, name)!r} and {getattr(other.model, name)!r}"
-            for name in MODEL_FIELDS
-            if getattr(run.model, name) != getattr(other.model, name)
-        ]
+        pairs = {name: (getattr(run.model, name), getattr(other.model, name)) for name in MODEL_FIELDS}
+        changed = [f"model.{name} = {a!r} and {b!r}" for name, (a, b) in pairs.items() if a != b]
         if changed:
             raise ParamsError(
                 f"contest.compare_with = {contest.compare_with!r} is of another model: {'; '.join(changed)}; "
@@ -58,7 +55,6 @@ def load_run_params(contest: ContestParams, recommendation: Recommendation) -> G
 
 
 def load_saved_params(checkpoint: str) -> GameRunParams:
-    """Return the parameters of a checkpoint's run."""
     path = Path(checkpoint) / PARAMS_FILE
     lines = path.read_text().splitlines()
     notebook = next((line.split()[1] for line in lines if line.startswith("notebook: ")), "")
@@ -100,14 +96,12 @@ def load_arena(params: ArenaEvalParams, run: GameRunParams) -> Arena:
 
 def load_snapshots(contest: ContestParams, arena: Arena) -> dict[str, WeightSnapshot]:
     """Return the weights of the checkpoint, and of the one it is compared with, by name."""
-    untrained = WeightSnapshot.take(arena.actor.policy)
-    snapshots = {}
-    for name in (contest.checkpoint, contest.compare_with):
-        if name == UNTRAINED:
-            snapshots[name] = untrained
-        elif name:
-            snapshots[name] = load_weights(name, untrained, average=contest.weights == "average")
-    return snapshots
+    untrained, average = WeightSnapshot.take(arena.actor.policy), contest.weights == "average"
+    names = [name for name in (contest.checkpoint, contest.compare_with) if name]
+    return {
+        name: untrained if name == UNTRAINED else load_weights(name, untrained, average=average)
+        for name in names
+    }
 
 
 def load_stages(run: GameRunParams) -> Curriculum | None:

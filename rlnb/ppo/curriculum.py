@@ -29,8 +29,6 @@ LEAST_DEFICIT = 0.01  # weight of a failure that was no worse than usual: it is 
 
 
 class Pairing(NamedTuple):
-    """A game and its opponent in a stage."""
-
     game: TextGame
     opponent: str
 
@@ -50,7 +48,7 @@ class Curriculum:
 
 
 def load_curriculum(params: PpoOpenspielParams) -> Curriculum:
-    """Return the curriculum with its games loaded; takes milliseconds and no model.
+    """Return the curriculum with its games loaded, without any model.
 
     Raises ParamsError for an unknown game or opponent, for a game that none of its opponents can play, and
     for a threshold above the known ceiling of its stage.
@@ -68,10 +66,7 @@ def load_curriculum(params: PpoOpenspielParams) -> Curriculum:
 
 
 def choose_opponent(game: TextGame, stage: Stage) -> str:
-    """Return the first of the stage's opponents that can play the game without cheating.
-
-    Raises ParamsError if none can, and for any unknown name among them.
-    """
+    """Return the first of the stage's opponents that can play the game without cheating."""
     reasons = refusals(game)
     refused, able = [], []
     for name in stage.opponents:
@@ -96,18 +91,17 @@ def check_threshold(stage: Stage, pairings: Sequence[Pairing], *, max_opening_pl
     """Raise ParamsError if no play reaches the stage's threshold, with the ceiling of each game."""
     ceilings = [score_ceiling(pairing, max_opening_plies=max_opening_plies) for pairing in pairings]
     highest = sum(ceilings) / len(ceilings)
-    if stage.threshold <= highest:
-        return
-    by_game = ", ".join(
-        f"{game.name} against {opponent} {round(score, 4)}"
-        for (game, opponent), score in zip(pairings, ceilings, strict=True)
-    )
-    writable = math.floor(highest * 1e4) / 1e4  # rounded up it would be refused again
-    raise ParamsError(
-        f"{FIELD}: stage {stage.name!r}: threshold = {stage.threshold} is above {writable}, the highest mean "
-        f"score over both seats that its games allow ({by_game}). Write less than that, or change its games "
-        f"or opponents."
-    )
+    if stage.threshold > highest:
+        by_game = ", ".join(
+            f"{game.name} against {opponent} {round(score, 4)}"
+            for (game, opponent), score in zip(pairings, ceilings, strict=True)
+        )
+        writable = math.floor(highest * 1e4) / 1e4  # rounded up it would be refused again
+        raise ParamsError(
+            f"{FIELD}: stage {stage.name!r}: threshold = {stage.threshold} is above {writable}, the highest "
+            f"mean score over both seats that its games allow ({by_game}). Write less than that, or change "
+            "its games or opponents."
+        )
 
 
 def score_ceiling(pairing: Pairing, *, max_opening_plies: int = 0) -> float:
@@ -200,10 +194,7 @@ class ReplayBuffer:
     failures: tuple[Failure, ...] = ()
 
     def add(self, failures: Iterable[Failure], params: ReplayParams) -> "ReplayBuffer":
-        """Return the buffer with these failures as the most recent ones.
-
-        Each game has room for `max_game_share` of the capacity; the oldest failures are dropped first.
-        """
+        """Return the buffer with these failures as the most recent ones; the oldest are dropped first."""
         most = max(1, int(params.capacity * params.max_game_share))
         newest_first: list[Failure] = []
         by_game: Counter[str] = Counter()
@@ -252,10 +243,7 @@ class ReplayBuffer:
         return ReplayBuffer(tuple(kept.values())).add(lost, params)
 
     def metrics(self, results: Sequence[GameResult], *, step: int) -> dict[str, float]:
-        """Return the size of the buffer, the share of replays among the results, and the mean age.
-
-        play/replay_age: updates since the first loss; NaN for an empty buffer.
-        """
+        """Return the buffer's size, the share of replays, and the mean age: updates since the first loss."""
         ages = [step - failure.first_step for failure in self.failures]
         num_replayed = sum(not result.is_fresh for result in results)
         return {
@@ -266,10 +254,7 @@ class ReplayBuffer:
 
 
 def num_replays(num_games: int, share: float, num_failures: int, rng: random.Random) -> int:
-    """Return how many of an update's games are replays: an even number, so that fresh games come in pairs.
-
-    On average over updates `share * num_games`, but never more than there are failures.
-    """
+    """Return how many of an update's games are replays: even, on average `share * num_games`."""
     return 2 * min(round_randomly(share * num_games / 2, rng), num_failures // 2)
 
 
@@ -305,20 +290,17 @@ class CurriculumState:
 
     @property
     def score(self) -> float:
-        """The mean of the window; NaN while it is empty."""
+        """The mean of the window, NaN while it is empty."""
         return sum(self.scores) / len(self.scores) if self.scores else float("nan")
 
     def share_of_successes(self, least: float) -> float:
-        """Return the share of the window's scores that are at least `least`; 1 while it is empty."""
         return sum(score >= least for score in self.scores) / len(self.scores) if self.scores else 1.0
 
     @property
     def mean_scores(self) -> dict[str, float]:
-        """The mean scores of fresh games by matchup, with which failures are compared."""
         return {name: mean.value for name, mean in self.matchups.items()}
 
     def metrics(self) -> dict[str, float]:
-        """Return the stage, counted from 1, and its score and number of games since it began."""
         return {
             "curriculum/stage": float(self.stage + 1),
             "curriculum/score": self.score,
@@ -342,22 +324,19 @@ def draw_fresh_games(
 
     The stage's games take turns, in an order that is shuffled for each round. On average a share of
     `earlier_share` of the pairs is of games of earlier stages, drawn uniformly, which do not count.
-    All ranks compute the games of all ranks and play their share of the pairs. ValueError for an odd count.
     """
-    if count % 2:
-        raise ValueError(f"{count} games are not pairs")
     rng, stages = random.Random(seed), curriculum.params.stages
     earlier = [
-        (stages[index].name, pairing)
-        for index in range(state.stage)
-        for pairing in curriculum.pairings[index]
+        (stage.name, pairing)
+        for stage, pairings in zip(stages[: state.stage], curriculum.pairings, strict=False)
+        for pairing in pairings
     ]
     share = curriculum.params.earlier_share if earlier else 0.0
     num_earlier = round_randomly(share * count / 2, rng)
     stage, pairings = stages[state.stage].name, curriculum.pairings[state.stage]
-    first_turn = state.num_episodes // 2
     num_current = count // 2 - num_earlier
-    drawn = [(stage, choose_pairing(stage, pairings, first_turn + turn)) for turn in range(num_current)]
+    turns = range(state.num_episodes // 2, state.num_episodes // 2 + num_current)
+    drawn = [(stage, choose_pairing(stage, pairings, turn)) for turn in turns]
     drawn += rng.choices(earlier, k=num_earlier)
     assignments = []
     for pair, (stage, (game, opponent)) in enumerate(drawn):
@@ -372,7 +351,6 @@ def draw_fresh_games(
 
 
 def choose_pairing(stage: str, pairings: Sequence[Pairing], turn: int) -> Pairing:
-    """Return the pairing of a turn: each has one turn a round, in an order shuffled for that round."""
     round_index, place = divmod(turn, len(pairings))
     order = random.Random(f"{stage}/{round_index}").sample(range(len(pairings)), len(pairings))
     return pairings[order[place]]
@@ -383,10 +361,8 @@ def draw_replays(
 ) -> list[Assignment]:
     """Return the same games once more: the same deals and openings, from the same seats.
 
-    seed: of all randomness after the opening. For training it must be new: the learner draws its moves from
-    the game's seed, and with the seed of a lost game it would draw the moves that lost. None repeats the game
-    exactly, as long as the players are the same.
-    Groups are negative, since replays share an opening with no fresh game. KeyError for an unknown game.
+    seed: of all randomness after the opening, since with the seed of a lost game the learner would draw the
+    moves that lost. None repeats the games exactly. Groups are negative: no fresh game shares the opening.
     """
     games, rng = curriculum.games, None if seed is None else random.Random(seed)
     assignments = []
@@ -401,7 +377,6 @@ def draw_replays(
 
 
 def collect_results(assignments: Sequence[Assignment], games: Sequence[FinishedGame]) -> list[GameResult]:
-    """Return the results of the assignments. games: in the same order, as `play_games` returns them."""
     return [
         GameResult(task, game.score(task.seat), is_fresh, counts)
         for (_, task, is_fresh, counts), game in zip(assignments, games, strict=True)
@@ -470,14 +445,13 @@ def score_stages(rows: Sequence[Match], curriculum: Curriculum) -> list[StageSco
     """
     scores = []
     for stage, pairings in zip(curriculum.params.stages, curriculum.pairings, strict=True):
-        matches = [select_matches(rows, game=game.name, opponent=name) for game, name in pairings]
-        means = [np.mean([row.score.value for row in group]) for group in matches if group]
-        missing = tuple(
-            f"{game.name} against {opponent}"
-            for (game, opponent), group in zip(pairings, matches, strict=True)
-            if not group
-        )
-        num_games = sum(row.num_games for group in matches for row in group)
+        matches = {
+            f"{game.name} against {name}": select_matches(rows, game=game.name, opponent=name)
+            for game, name in pairings
+        }
+        means = [np.mean([row.score.value for row in group]) for group in matches.values() if group]
+        missing = tuple(name for name, group in matches.items() if not group)
+        num_games = sum(row.num_games for group in matches.values() for row in group)
         mean = float(np.mean(means)) if means else float("nan")
         scores.append(StageScore(stage.name, mean, num_games, stage.final_score, missing))
     return scores

@@ -26,10 +26,7 @@ SAMPLED_GAMES = 30
 
 
 def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
-    """Return the curriculum, once it is known that its games can be played and that prompts fit.
-
-    Loads the tokenizer, not the model. Raises ParamsError.
-    """
+    """Return the curriculum; ParamsError if a game cannot be played or its prompts do not fit. No model."""
     curriculum = load_curriculum(params)
     games_per_round = 2 * PartialState().num_processes
     if params.training.games_per_step % games_per_round:
@@ -56,10 +53,10 @@ def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
 
 
 def longest_prompt(game: TextGame, encoder: Encoder, acting: PpoActingParams) -> int:
-    """Return the tokens of the longest prompt in sampled games: random, lowest and highest actions.
+    """Return the tokens of the longest prompt in sampled games.
 
-    The lowest actions make the longest games of bidding. With `invalid` = retry the prompt also holds the
-    reason for asking again, which quotes up to `max_new_tokens` of the answer.
+    The lowest actions make the longest games of bidding. A prompt that asks again quotes up to
+    `max_new_tokens` of the answer.
     """
     rng, asks_again = random.Random(0), acting.acting == "free" and acting.invalid == "retry"
     prompts = []
@@ -86,7 +83,6 @@ class PpoRun:
         return restore(PpoState, checkpoint, self.learner, output_dir=output_dir)
 
     def measure(self) -> Mapping[str, float]:
-        """Return the arena's metrics of an evaluation during training."""
         num_games = self.params.evaluation.interval_games
         return self.arena.measure(self.learner.average, num_games=num_games).metrics
 
@@ -104,11 +100,7 @@ class PpoRun:
         show: Callable[[int, int], None] | None = None,
         say: Callable[[str], None] = print,
     ) -> PpoState:
-        """Train to the last update and return the state; see `rlnb.ppo.training.train_ppo`.
-
-        before: metrics of the untrained policy, reported as step 0. Raises ParamsError if the checkpoints do
-        not fit on the disk.
-        """
+        """Train by `train_ppo` to the last update. before: metrics of the untrained policy, for step 0."""
         params, keep = self.params, self.params.training.save_total_limit
         prepare_output(output_dir, self.arena, self.learner, keep=keep)
         with self.open_tracker(output_dir, state) as tracker:

@@ -198,10 +198,9 @@ def mean_utility(games: Sequence[FinishedGame], known: Mapping[str, TextGame]) -
     """Return the mean of (return - least) / (most - least) over the learner's games, all in [0, 1]."""
     shares = []
     for played in games:
-        least, most = known[played.game].game.min_utility(), known[played.game].game.max_utility()
-        shares += [
-            (played.returns[trajectory.seat] - least) / (most - least) for trajectory in played.trajectories
-        ]
+        game = known[played.game].game
+        least, most = game.min_utility(), game.max_utility()
+        shares += [(played.returns[each.seat] - least) / (most - least) for each in played.trajectories]
     return float(np.mean(shares)) if shares else float("nan")
 
 
@@ -212,10 +211,7 @@ def success_share(results: Sequence[GameResult], success_score: float) -> float:
 
 
 def next_state(
-    state: PpoState,
-    results: Sequence[GameResult],
-    metrics: Mapping[str, float],
-    params: PpoOpenspielParams,
+    state: PpoState, results: Sequence[GameResult], metrics: Mapping[str, float], params: PpoOpenspielParams
 ) -> tuple[PpoState, list[str]]:
     """Return the state after an update, and a line if the stage changed."""
     curriculum, progression = advance_curriculum(state.curriculum, results, params.curriculum)

@@ -236,9 +236,13 @@ class Encoder:
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, as_text: Callable[[str], str], *, end: int,
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        as_text: Callable[[str], str],
+        *,
+        end: int,
         max_prompt_tokens: int = 2**31,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.tokenizer = tokenizer
         self.as_text = as_text
         self.end = end
@@ -316,11 +320,18 @@ class TrieWalk:
         request, trie, first = self.request, self.trie, self.first
         action = request.legal_actions[trie.leaves[self.prefix]]
         return Turn(
-            self.prompt_ids, self.prefix, tuple(self.choices), tuple(self.logprobs), action,
-            request.legal_actions, request.ply, value=self.start.value if self.start else 0.0,
+            prompt_ids=self.prompt_ids,
+            completion_ids=self.prefix,
+            choices=tuple(self.choices),
+            logprobs=tuple(self.logprobs),
+            action=action,
+            legal_actions=request.legal_actions,
+            ply=request.ply,
+            value=self.start.value if self.start else 0.0,
             probabilities=tuple([first.probabilities[column] for column in trie.columns] if first else []),
-            legal_mass=first.mass if first and len(trie.children) == 1 else math.nan, text=str(action),
-        )  # fmt: skip
+            legal_mass=first.mass if first and len(trie.children) == 1 else math.nan,
+            text=str(action),
+        )
 
 
 @dataclass

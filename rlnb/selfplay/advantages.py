@@ -13,12 +13,7 @@ from accelerate.utils import gather_object
 from numpy.typing import ArrayLike
 
 from rlnb.selfplay.params import AdvantageParams
-from rlnb.selfplay.rollouts import (
-    FinishedGame,
-    Trajectory,
-    collect_trajectories,
-    collect_turns,
-)
+from rlnb.selfplay.rollouts import FinishedGame, Trajectory, collect_trajectories, collect_turns
 
 Array = np.ndarray
 

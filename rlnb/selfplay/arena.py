@@ -61,9 +61,8 @@ class Match:
 
     weights: "last", "average", or the name of a snapshot. scores: of each game in the order of the seeds, 1
     for a win, 0.5 for a draw, 0 for a loss. score: their mean with its Wilson interval. mean_return: in the
-    game's units, such as chips. random_score: what random play scores in that seat against random play.
-    ceiling: the best possible score against this opponent. Both are None where they are not known.
-    invalid_share: of the policy's answers. distinct_share: of the games, those with different moves.
+    game's units. random_score: that of random play against random play. ceiling: the best possible score
+    against this opponent. Both are None where they are not known. distinct_share: of games that differ.
     """
 
     game: str
@@ -168,7 +167,6 @@ class Arena:
     def play(
         self, game: TextGame, name: str, opponent: Player | Opponent, *, num_games: int, learner: Player
     ) -> list[FinishedGame]:
-        """Play `num_games` games; each seed is played from both seats."""
         episodes = paired_episodes(game, name, num_games, seed=ARENA_SEED + self.seed)
         players = {LEARNER: learner, name: opponent}
         return play_games(episodes, players, rules=self.rules, num_parallel=self.params.num_parallel)
@@ -292,20 +290,19 @@ def summarise_matches(
         ceiling = best_scores(game, opponent)
         scores = tuple(played.score(seat) for played in seat_games)
         turns = collect_turns(collect_trajectories(seat_games))
-        rows.append(
-            Match(
-                game=game.name, opponent=opponent, seat=seat, role=game.roles[seat], acting=way.acting,
-                greedy=way.greedy, weights=weights, num_games=len(seat_games), wins=scores.count(1.0),
-                draws=scores.count(0.5), losses=scores.count(0.0),
-                score=wilson_interval(float(np.mean(scores)), len(scores)),
-                mean_return=float(np.mean([played.returns[seat] for played in seat_games])),
-                random_score=known.random_score[seat] if known else None,
-                ceiling=ceiling[seat] if ceiling else None,
-                invalid_share=sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
-                distinct_share=len({played.history for played in seat_games}) / len(seat_games),
-                scores=scores,
-            )
+        match = Match(
+            game=game.name, opponent=opponent, seat=seat, role=game.roles[seat], acting=way.acting,
+            greedy=way.greedy, weights=weights, num_games=len(seat_games), wins=scores.count(1.0),
+            draws=scores.count(0.5), losses=scores.count(0.0),
+            score=wilson_interval(float(np.mean(scores)), len(scores)),
+            mean_return=float(np.mean([played.returns[seat] for played in seat_games])),
+            random_score=known.random_score[seat] if known else None,
+            ceiling=ceiling[seat] if ceiling else None,
+            invalid_share=sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
+            distinct_share=len({played.history for played in seat_games}) / len(seat_games),
+            scores=scores,
         )  # fmt: skip
+        rows.append(match)
     return rows
 
 

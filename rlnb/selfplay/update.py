@@ -62,29 +62,27 @@ class Batch:
     targets: Array
     weights: Array
 
-    def select(self, rows: Sequence[int]) -> "MicroBatch":
-        """Return some sequences with all that belongs to them."""
-        local_row = np.full(len(self.sequences), -1)
-        local_row[list(rows)] = np.arange(len(rows))
-        positions = np.flatnonzero(local_row[self.position_sequence] >= 0)
-        turns = np.flatnonzero(local_row[self.turn_sequence] >= 0)
-        local_position = np.full(len(self.position_sequence), -1)
-        local_position[positions] = np.arange(len(positions))
-        tokens = np.flatnonzero(local_position[self.token_position] >= 0)
-        return MicroBatch(
-            sequences=[self.sequences[row] for row in rows],
-            positions=positions,
-            tokens=tokens,
-            turns=turns,
-            position_sequence=local_row[self.position_sequence[positions]],
-            turn_sequence=local_row[self.turn_sequence[turns]],
-            token_position=local_position[self.token_position[tokens]],
-        )
-
     def micro_batches(self, rows: Sequence[int], *, max_tokens: int) -> Iterator["MicroBatch"]:
-        """Yield micro-batches of these sequences, of at most `max_tokens` with padding."""
-        for chosen in split_by_length([len(self.sequences[row]) for row in rows], max_tokens=max_tokens):
-            yield self.select([rows[index] for index in chosen])
+        """Yield these sequences with all that belongs to them, `max_tokens` at a time with padding."""
+        lengths = [len(self.sequences[row]) for row in rows]
+        for chosen in split_by_length(lengths, max_tokens=max_tokens):
+            part = [rows[index] for index in chosen]
+            local_row = np.full(len(self.sequences), -1)
+            local_row[part] = np.arange(len(part))
+            positions = np.flatnonzero(local_row[self.position_sequence] >= 0)
+            turns = np.flatnonzero(local_row[self.turn_sequence] >= 0)
+            local_position = np.full(len(self.position_sequence), -1)
+            local_position[positions] = np.arange(len(positions))
+            tokens = np.flatnonzero(local_position[self.token_position] >= 0)
+            yield MicroBatch(
+                sequences=[self.sequences[row] for row in part],
+                positions=positions,
+                tokens=tokens,
+                turns=turns,
+                position_sequence=local_row[self.position_sequence[positions]],
+                turn_sequence=local_row[self.turn_sequence[turns]],
+                token_position=local_position[self.token_position[tokens]],
+            )
 
     def mini_batches(self, count: int, *, generator: np.random.Generator) -> list[list[int]]:
         """Return the sequences in `count` random, equal parts; turns with equal prompts stay together."""
@@ -121,10 +119,9 @@ def make_batch(
     memo: equal sequences are passed once, which changes neither loss nor gradient. Raises ValueError for a
     mixture of constrained and free turns.
     """
-    rows: dict[tuple[object, ...], int] = {}
+    rows: dict[tuple[object, ...], tuple[int, int]] = {}  # {key: (sequence, its first position)}
     sequences: list[tuple[int, ...]] = []
     positions: list[tuple[int, int]] = []
-    first_position: list[int] = []  # of each sequence
     allowed: list[tuple[int, ...]] = []
     tokens: list[tuple[int, int, int]] = []
     turn_sequence = np.zeros(len(turns), dtype=np.int64)
@@ -134,29 +131,28 @@ def make_batch(
         choice_indices = tuple(choice.position - 1 for choice in turn.choices)
         choice_tokens = tuple(choice.allowed for choice in turn.choices)
         key = (sequence, len(turn.prompt_ids), choice_indices, choice_tokens) if memo else (index,)
-        row = rows.setdefault(key, len(rows))
-        if row == len(sequences):
+        if key not in rows:
+            rows[key] = len(sequences), len(positions)
+            positions += [(len(sequences), choice_index) for choice_index in choice_indices]
             sequences.append(sequence)
-            first_position.append(len(positions))
-            positions += [(row, choice_index) for choice_index in choice_indices]
             allowed += choice_tokens
-        turn_sequence[index] = row
+        turn_sequence[index], first_position = rows[key]
         for k, choice in enumerate(turn.choices):
             column = choice.allowed.index(choice.token) if choice.allowed else choice.token
-            tokens.append((first_position[row] + k, column, index))
+            tokens.append((first_position + k, column, index))
     is_free = {not choice_tokens for choice_tokens in allowed}
     if len(is_free) > 1:
         raise ValueError("some turns are constrained and some are free; make a batch of each")
-    position_array = np.array(positions, dtype=np.int64).reshape(-1, 2)
-    token_array = np.array(tokens, dtype=np.int64).reshape(-1, 3)
+    position_sequence, position_index = np.array(positions, dtype=np.int64).reshape(-1, 2).T
+    token_position, token_column, token_turn = np.array(tokens, dtype=np.int64).reshape(-1, 3).T
     return Batch(
         sequences=tuple(sequences),
-        position_sequence=position_array[:, 0],
-        position_index=position_array[:, 1],
+        position_sequence=position_sequence,
+        position_index=position_index,
         allowed=None if is_free == {True} else pad_allowed(allowed),
-        token_position=token_array[:, 0],
-        token_column=token_array[:, 1],
-        token_turn=token_array[:, 2],
+        token_position=token_position,
+        token_column=token_column,
+        token_turn=token_turn,
         turn_sequence=turn_sequence,
         turn_index=np.array([len(turn.prompt_ids) - 1 for turn in turns], dtype=np.int64),
         advantages=np.asarray(advantages, dtype=np.float32),
@@ -301,7 +297,7 @@ class PpoOptions:
 
 
 class Coefficients(NamedTuple):
-    """The scheduled values of one update. detach_trunk: the value's gradient stops at its head."""
+    """The scheduled values of an update. detach_trunk: the value's gradient stops at its head."""
 
     learning_rate: float
     entropy: float
@@ -387,7 +383,7 @@ def parameter_groups(actor: ActorCritic, value_learning_rate: float | None) -> l
 
 
 class LogprobsBefore(NamedTuple):
-    """Log-probabilities of the batch before the update: by the policy, the magnet and the reference."""
+    """Log-probabilities of the batch before the update."""
 
     policy: Logprobs
     magnet: Logprobs | None
@@ -439,7 +435,7 @@ def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str,
     if learner.magnet:
         learner.magnet.move_towards(policy, training.magnet_rate)
     metrics = {"update/first_ratio_deviation": first_deviation or 0.0}
-    metrics |= compute_update_metrics(learner, batch, before, sums, coefficients)
+    metrics |= compute_update_metrics(learner, batch, before.policy, sums, coefficients)
     if learner.kl_coef and learner.ppo.kl_target:
         kl_mean = ratio_over_ranks(learner, sums, "reference_kl", "token_weight", learner.ppo.kl_target)
         learner.kl_coef = adapt_kl_coef(
@@ -470,14 +466,11 @@ def optimizer_step(
     *,
     is_first: bool,
 ) -> dict[str, float]:
-    """Make one step on some sequences, with gradients summed over micro-batches and ranks.
-
-    Returns sums over its tokens and turns. is_first: of an update, where every ratio must still be 1.
-    """
+    """Make a step on some sequences and return sums over it. is_first: every ratio must still be 1."""
     training, actor = learner.training, learner.actor
     device = actor.policy.device
-    total = torch.tensor(float(batch.weights.sum()), device=device)
-    divisor = float(sum_over_ranks(total)) / training.num_mini_batches * learner.loss_tokens
+    total = sum_over_ranks(torch.tensor(float(batch.weights.sum()), device=device))
+    divisor = float(total) / training.num_mini_batches * learner.loss_tokens
     weight = torch.tensor(float(batch.weights[np.isin(batch.turn_sequence, rows)].sum()), device=device)
     if not float(sum_over_ranks(weight)):  # no turn on any rank: a step would follow old moments alone
         return {"ratio_deviation": 0.0}
@@ -490,8 +483,12 @@ def optimizer_step(
         deviation = max(deviation, part_sums.pop("ratio_deviation"))
         add_to(sums, part_sums)
         sums["loss"] += float(loss.detach()) / divisor
-    if is_first:
-        check_first_ratio(deviation, next(actor.policy.model.parameters()).dtype)
+    if is_first and not deviation <= MAX_FIRST_DEVIATION[next(actor.policy.model.parameters()).dtype]:
+        raise TrainingDiverged(
+            f"before the first step of an update a ratio is {deviation:.3g} away from 1: two passes over the "
+            "same turns gave different log-probabilities; set model.lora_dropout = 0, or another "
+            "model.attention"
+        )
     parameters = actor.parameters_to_train()
     for parameter in parameters:
         if parameter.grad is None:  # none of this rank's sequences reached it
@@ -568,27 +565,13 @@ def compute_loss(
     return loss, sums
 
 
-def check_first_ratio(deviation: float, dtype: torch.dtype) -> None:
-    """Raise TrainingDiverged where the policy before its first step is not the one that was read."""
-    if not deviation <= MAX_FIRST_DEVIATION[dtype]:
-        raise TrainingDiverged(
-            f"before the first step of an update a ratio is {deviation:.3g} away from 1: two passes over the "
-            "same turns gave different log-probabilities; set model.lora_dropout = 0, or another "
-            "model.attention"
-        )
-
-
 def compute_update_metrics(
-    learner: Learner,
-    batch: Batch,
-    before: LogprobsBefore,
-    sums: Mapping[str, float],
-    coefficients: Coefficients,
+    learner: Learner, batch: Batch, before: Logprobs, sums: Mapping[str, float], coefficients: Coefficients
 ) -> dict[str, float]:
     """Return the metrics of an update from this rank's sums over its steps."""
     steps, tokens = max(sums["steps"], 1.0), max(sums["tokens"], 1.0)
     token_weight, turn_weight = sums["token_weight"] or 1.0, sums["turn_weight"] or 1.0
-    entropies = before.policy.entropies.cpu().numpy()[batch.token_position]
+    entropies = before.entropies.cpu().numpy()[batch.token_position]
     metrics = {
         "learning_rate": coefficients.learning_rate,
         "loss": sums["loss"] / steps,
@@ -607,7 +590,7 @@ def compute_update_metrics(
     if learner.ppo.target_kl:
         metrics["update/num_steps"] = sums["steps"]
     if learner.value_coef:
-        errors = batch.targets - before.policy.values.cpu().numpy()
+        errors = batch.targets - before.values.cpu().numpy()
         spread = float(batch.targets.var())
         metrics["update/value_loss"] = sums["value_loss"] / turn_weight
         metrics["update/explained_variance"] = 1 - float(errors.var()) / spread if spread > 1e-12 else 0.0
