@@ -34,10 +34,7 @@ from rlnb.selfplay.params import AlarmParams, ArenaParams, UpdateParams
 from rlnb.selfplay.rollouts import FinishedGame, collect_trajectories, collect_turns
 from rlnb.selfplay.update import Learner
 
-AVERAGE, MAGNET, REFERENCE, HEAD = (
-    f"{name}.safetensors" for name in ("average", "magnet", "reference", "value")
-)
-PARAMS_FILE, GAMES_FILE = "params.yaml", "games.jsonl"
+PARAMS_FILE, GAMES_FILE, HEAD_FILE = "params.yaml", "games.jsonl", "value.safetensors"
 
 
 @dataclass(frozen=True)
@@ -186,8 +183,9 @@ def prepare_output(output_dir: str | Path, arena: Arena, learner: Learner, *, ke
     A checkpoint holds the weights, their averages and AdamW's two moments.
     """
     parameters = learner.actor.parameters_to_train()
-    num_copies = 4 + sum(snapshot is not None for snapshot in (learner.magnet, learner.reference))
-    num_bytes = num_copies * sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    num_bytes = (3 + len(learner.snapshots)) * sum(
+        parameter.numel() * parameter.element_size() for parameter in parameters
+    )
     check_disk(output_dir, num_bytes, keep=keep)
     save_decisions(output_dir, draw_decisions([game for game, _ in arena.opponents], arena.encoder))
 
@@ -207,13 +205,10 @@ def save_checkpoint(
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     save_trained(learner.actor.policy, unfinished)
-    learner.average.save(unfinished / AVERAGE)
-    if learner.magnet:
-        learner.magnet.save(unfinished / MAGNET)
-    if learner.reference:  # the first weights, or those that a warm-up left
-        learner.reference.save(unfinished / REFERENCE)
+    for name, snapshot in learner.snapshots.items():
+        snapshot.save(unfinished / f"{name}.safetensors")
     if learner.actor.value_head is not None:
-        save_file(learner.actor.value_head.state_dict(), unfinished / HEAD)
+        save_file(learner.actor.value_head.state_dict(), unfinished / HEAD_FILE)
     tensors = {
         "optimizer": learner.optimizer.state_dict(),
         "scaler": learner.scaler.state_dict(),
@@ -231,8 +226,8 @@ def save_checkpoint(
     unfinished.rename(directory)
     # Later steps are of an earlier attempt, before this one started over.
     complete = kept_checkpoints(output_dir)
-    later = [path for path in complete if checkpoint_step(path) > state.step]
-    for path in later + [path for path in complete if path not in later][:-keep]:
+    up_to_now = [path for path in complete if checkpoint_step(path) <= state.step]
+    for path in set(complete) - set(up_to_now[-keep:]):
         shutil.rmtree(path)
     return directory
 
@@ -256,19 +251,16 @@ def restore(
     directory, policy = Path(checkpoint), learner.actor.policy
     load_weights(checkpoint, WeightSnapshot.take(policy)).restore(policy)
     head = learner.actor.value_head
-    if head is not None and (directory / HEAD).exists():
-        head.load_state_dict(load_file(directory / HEAD))
+    if head is not None and (directory / HEAD_FILE).exists():
+        head.load_state_dict(load_file(directory / HEAD_FILE))
     if directory.resolve().parent != (Path(output_dir) / "checkpoints").resolve():
-        for snapshot in (learner.average, learner.magnet, learner.reference):
-            if snapshot:
-                snapshot.copy_from(policy)
+        for snapshot in learner.snapshots.values():
+            snapshot.copy_from(policy)
         return kind()
-    learner.average.load(directory / AVERAGE)
-    if learner.magnet:
-        learner.magnet.load(directory / MAGNET)
-    if (directory / REFERENCE).exists():
-        learner.reference = learner.reference or WeightSnapshot.take(policy)
-        learner.reference.load(directory / REFERENCE)
+    if (directory / "reference.safetensors").exists() and not learner.reference:  # a warm-up left it
+        learner.reference = WeightSnapshot.take(policy)
+    for name, snapshot in learner.snapshots.items():
+        snapshot.load(directory / f"{name}.safetensors")
     tensors = torch.load(directory / "optimizer.pt", weights_only=True, map_location="cpu")
     learner.optimizer.load_state_dict(tensors["optimizer"])
     learner.scaler.load_state_dict(tensors["scaler"])
@@ -284,7 +276,7 @@ def load_weights(checkpoint: str | Path, like: WeightSnapshot, *, average: bool 
     """Return the trained weights of a checkpoint, or their average. like: a snapshot of the same model."""
     snapshot = WeightSnapshot(dict(like.values))
     if average:
-        snapshot.load(Path(checkpoint) / AVERAGE)
+        snapshot.load(Path(checkpoint) / "average.safetensors")
     else:
         snapshot.load_trained(checkpoint)
     return snapshot

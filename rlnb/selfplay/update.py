@@ -354,6 +354,12 @@ class Learner:
         self.magnet = WeightSnapshot.take(policy) if training.magnet_coef else None
         self.reference = WeightSnapshot.take(policy) if self.kl_coef and not has_adapters else None
 
+    @property
+    def snapshots(self) -> dict[str, WeightSnapshot]:
+        """The weights that are kept besides the policy's own, by name."""
+        named = {"average": self.average, "magnet": self.magnet, "reference": self.reference}
+        return {name: snapshot for name, snapshot in named.items() if snapshot}
+
     def reference_applied(self) -> AbstractContextManager[None]:
         policy = self.actor.policy
         return self.reference.applied_to(policy) if self.reference else adapters_off(policy)

@@ -59,15 +59,13 @@ class SelfPlayGames:
         game, ranks = self.params.game, PartialState()
         seed = int(np.random.SeedSequence([self.params.seed, step, ranks.process_index]).generate_state(1)[0])
         num_games = self.params.training.games_per_step // ranks.num_processes
+        options = {"seed": seed, "max_opening_plies": game.max_opening_plies}
         if game.opponent == "self":
             return self_play_episodes(
-                self.game, num_games, seed=seed, max_opening_plies=game.max_opening_plies,
-                games_per_opening=game.games_per_opening,
-            )  # fmt: skip
-        return paired_episodes(
-            self.game, game.opponent, num_games, seed=seed, max_opening_plies=game.max_opening_plies,
-            games_per_opening=max(2, game.games_per_opening),
-        )  # fmt: skip
+                self.game, num_games, games_per_opening=game.games_per_opening, **options
+            )
+        per_opening = max(2, game.games_per_opening)
+        return paired_episodes(self.game, game.opponent, num_games, games_per_opening=per_opening, **options)
 
     def play(self, step: int) -> list[FinishedGame]:
         players: dict[str, Player | Opponent] = {LEARNER: self.arena.player(), **self.opponents}
@@ -136,9 +134,8 @@ def select_turns(
     turns = collect_turns(trajectories)
     is_kept = np.array([has_value or bool(turn.choices) for turn in turns], dtype=bool)
     if training.drop_zero_advantages:
-        indices = np.repeat(
-            np.arange(len(trajectories)), [len(trajectory.turns) for trajectory in trajectories]
-        )
+        lengths = [len(trajectory.turns) for trajectory in trajectories]
+        indices = np.repeat(np.arange(len(trajectories)), lengths)
         teaches = np.isin(indices, indices[advantages.advantages != 0])
         is_kept &= teaches if teaches.any() else True
     kept = np.flatnonzero(is_kept)
