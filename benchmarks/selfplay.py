@@ -38,7 +38,6 @@ from rlnb.ppo.setup import load_playable_curriculum, make_ppo_run
 from rlnb.ppo.training import PpoState, make_ppo_batch
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer
 from rlnb.selfplay.advantages import compute_advantages
-from rlnb.selfplay.losses import make_batch
 from rlnb.selfplay.params import PlayerModelParams
 from rlnb.selfplay.rollouts import (
     LEARNER,
@@ -49,7 +48,7 @@ from rlnb.selfplay.rollouts import (
     play_games,
     self_play_episodes,
 )
-from rlnb.selfplay.update import make_learner, update
+from rlnb.selfplay.update import Learner, make_batch, update
 from rlnb.spiral.params import SpiralSelfPlayParams
 
 ROUNDS = 3
@@ -204,7 +203,7 @@ def memo_gain_kuhn() -> dict[str, float]:
     """Time whole updates of 512 games, with equal prompts passed once or as often as they occur."""
     game, actor, encoder = tiny_parts("kuhn_poker", ActorCritic)
     params = SpiralSelfPlayParams(advantage={"kind": "gae"}, training={"num_epochs": 4, "magnet_coef": 0.2})
-    learner = make_learner(actor, params.training, temperature=1.0, value_coef=0.5)
+    learner = Learner(actor, params.training, temperature=1.0, value_coef=0.5)
     seeds = iter(range(10_000))
 
     def step(*, memo: bool) -> list[float]:

@@ -13,10 +13,9 @@ from rlnb.ppo.curriculum import Curriculum, load_curriculum
 from rlnb.ppo.params import UNTRAINED, ArenaEvalParams, ContestParams, PpoOpenspielParams
 from rlnb.run.checkpoints import MODEL_FIELDS
 from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
-from rlnb.selfplay.checkpoints import PARAMS_FILE, load_weights
 from rlnb.selfplay.params import ActingParams, ArenaParams, PlayerModelParams, UpdateParams
+from rlnb.selfplay.records import PARAMS_FILE, load_weights
 from rlnb.selfplay.rollouts import GameRules
-from rlnb.selfplay.setup import make_actor, make_encoder
 
 
 class GameRunParams(Protocol):
@@ -45,11 +44,8 @@ def load_run_params(contest: ContestParams, recommendation: Recommendation) -> G
         return cast(GameRunParams, params)
     run, *others = map(load_saved_params, checkpoints)
     for other in others:
-        changed = [
-            f"model.{name} = {getattr(run.model, name)!r} and {getattr(other.model, name)!r}"
-            for name in MODEL_FIELDS
-            if getattr(run.model, name) != getattr(other.model, name)
-        ]
+        pairs = {name: (getattr(run.model, name), getattr(other.model, name)) for name in MODEL_FIELDS}
+        changed = [f"model.{name} = {a!r} and {b!r}" for name, (a, b) in pairs.items() if a != b]
         if changed:
             raise ParamsError(
                 f"contest.compare_with = {contest.compare_with!r} is of another model: {'; '.join(changed)}; "
@@ -59,7 +55,6 @@ def load_run_params(contest: ContestParams, recommendation: Recommendation) -> G
 
 
 def load_saved_params(checkpoint: str) -> GameRunParams:
-    """Return the parameters of a checkpoint's run."""
     path = Path(checkpoint) / PARAMS_FILE
     lines = path.read_text().splitlines()
     notebook = next((line.split()[1] for line in lines if line.startswith("notebook: ")), "")
@@ -95,21 +90,18 @@ def load_arena(params: ArenaEvalParams, run: GameRunParams) -> Arena:
         max_turns=run.game.max_turns if isinstance(run, PpoOpenspielParams) else 0,
     )  # fmt: skip
     return make_arena(
-        make_actor(policy, has_value=False), make_encoder(run.game, policy.tokenizer), rules, pairings,
-        acting=run.game, training=run.training, seed=params.seed,
-    )  # fmt: skip
+        policy, rules, pairings, acting=run.game, training=run.training, seed=params.seed, has_value=False
+    )
 
 
 def load_snapshots(contest: ContestParams, arena: Arena) -> dict[str, WeightSnapshot]:
     """Return the weights of the checkpoint, and of the one it is compared with, by name."""
-    untrained = WeightSnapshot.take(arena.actor.policy)
-    snapshots = {}
-    for name in (contest.checkpoint, contest.compare_with):
-        if name == UNTRAINED:
-            snapshots[name] = untrained
-        elif name:
-            snapshots[name] = load_weights(name, untrained, average=contest.weights == "average")
-    return snapshots
+    untrained, average = WeightSnapshot.take(arena.actor.policy), contest.weights == "average"
+    names = [name for name in (contest.checkpoint, contest.compare_with) if name]
+    return {
+        name: untrained if name == UNTRAINED else load_weights(name, untrained, average=average)
+        for name in names
+    }
 
 
 def load_stages(run: GameRunParams) -> Curriculum | None:

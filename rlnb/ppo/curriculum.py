@@ -1,11 +1,14 @@
-"""The curriculum: stages of games and opponents, the games to play next, and the end of each stage.
+"""The curriculum: stages of games and opponents, the games to play next, the end of a stage, failure replay.
 
 A stage ends by the mean score of its own fresh games. Replays are selected failures, and games of earlier
-stages are easier, so neither counts. All functions are pure: the next games follow from state and seed.
+stages are easier, so neither counts. Of a lost game only the task is kept, and the weights of today play it:
+PPO learns from its own play. All functions are pure: the next games follow from state and seed, so ranks that
+get the same results in the same order choose the same games.
 """
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -16,18 +19,16 @@ import pyspiel
 from rlnb.errors import ParamsError
 from rlnb.games.opponents import Opponent, best_scores, load_opponent, parse_simulations, refusals
 from rlnb.games.text_games import TextGame, load_game
-from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams, Stage
-from rlnb.ppo.replay import GameResult, ReplayTask, round_randomly
+from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams, ReplayParams, Stage
 from rlnb.selfplay.arena import Match, select_matches
 from rlnb.selfplay.rollouts import LEARNER, Episode, FinishedGame, paired_episodes
 
 FIELD = "curriculum.stages"
 DECAY = 0.99  # a matchup's mean score covers about the last 1 / (1 - DECAY) of its games
+LEAST_DEFICIT = 0.01  # weight of a failure that was no worse than usual: it is drawn, but seldom
 
 
 class Pairing(NamedTuple):
-    """A game and its opponent in a stage."""
-
     game: TextGame
     opponent: str
 
@@ -47,7 +48,7 @@ class Curriculum:
 
 
 def load_curriculum(params: PpoOpenspielParams) -> Curriculum:
-    """Return the curriculum with its games loaded; takes milliseconds and no model.
+    """Return the curriculum with its games loaded, without any model.
 
     Raises ParamsError for an unknown game or opponent, for a game that none of its opponents can play, and
     for a threshold above the known ceiling of its stage.
@@ -65,10 +66,7 @@ def load_curriculum(params: PpoOpenspielParams) -> Curriculum:
 
 
 def choose_opponent(game: TextGame, stage: Stage) -> str:
-    """Return the first of the stage's opponents that can play the game without cheating.
-
-    Raises ParamsError if none can, and for any unknown name among them.
-    """
+    """Return the first of the stage's opponents that can play the game without cheating."""
     reasons = refusals(game)
     refused, able = [], []
     for name in stage.opponents:
@@ -93,18 +91,17 @@ def check_threshold(stage: Stage, pairings: Sequence[Pairing], *, max_opening_pl
     """Raise ParamsError if no play reaches the stage's threshold, with the ceiling of each game."""
     ceilings = [score_ceiling(pairing, max_opening_plies=max_opening_plies) for pairing in pairings]
     highest = sum(ceilings) / len(ceilings)
-    if stage.threshold <= highest:
-        return
-    by_game = ", ".join(
-        f"{game.name} against {opponent} {round(score, 4)}"
-        for (game, opponent), score in zip(pairings, ceilings, strict=True)
-    )
-    writable = math.floor(highest * 1e4) / 1e4  # rounded up it would be refused again
-    raise ParamsError(
-        f"{FIELD}: stage {stage.name!r}: threshold = {stage.threshold} is above {writable}, the highest mean "
-        f"score over both seats that its games allow ({by_game}). Write less than that, or change its games "
-        f"or opponents."
-    )
+    if stage.threshold > highest:
+        by_game = ", ".join(
+            f"{game.name} against {opponent} {round(score, 4)}"
+            for (game, opponent), score in zip(pairings, ceilings, strict=True)
+        )
+        writable = math.floor(highest * 1e4) / 1e4  # rounded up it would be refused again
+        raise ParamsError(
+            f"{FIELD}: stage {stage.name!r}: threshold = {stage.threshold} is above {writable}, the highest "
+            f"mean score over both seats that its games allow ({by_game}). Write less than that, or change "
+            "its games or opponents."
+        )
 
 
 def score_ceiling(pairing: Pairing, *, max_opening_plies: int = 0) -> float:
@@ -127,14 +124,10 @@ class ByGame:
     players: Mapping[str, Opponent]
 
     def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
-        by_game: dict[str, list[int]] = {}
-        for index, state in enumerate(states):
-            by_game.setdefault(str(state.get_game()), []).append(index)
-        actions = [0] * len(states)
-        for game, indices in by_game.items():
-            chosen = self.players[game].act(
-                [states[index] for index in indices], [randoms[index] for index in indices]
-            )
+        games, actions = [str(state.get_game()) for state in states], [0] * len(states)
+        for game in dict.fromkeys(games):
+            indices = [index for index, name in enumerate(games) if name == game]
+            chosen = self.players[game].act([states[k] for k in indices], [randoms[k] for k in indices])
             for index, action in zip(indices, chosen, strict=True):
                 actions[index] = action
         return actions
@@ -142,12 +135,132 @@ class ByGame:
 
 def load_opponents(curriculum: Curriculum) -> dict[str, Opponent]:
     """Return all opponents of all stages by name, as `play_games` takes them."""
+    pairings = {(name, str(game.game)): game for stage in curriculum.pairings for game, name in stage}
     players: dict[str, dict[str, Opponent]] = {}
-    for game, name in (pairing for stage_pairings in curriculum.pairings for pairing in stage_pairings):
-        by_game = players.setdefault(name, {})
-        if str(game.game) not in by_game:
-            by_game[str(game.game)] = load_opponent(name, game, field=FIELD)
+    for (name, text), game in pairings.items():
+        players.setdefault(name, {})[text] = load_opponent(name, game, field=FIELD)
     return {name: ByGame(name, by_game) for name, by_game in players.items()}
+
+
+@dataclass(frozen=True)
+class ReplayTask:
+    """What is needed to play a game again.
+
+    game: OpenSpiel's name with parameters. seat: of the learner. opponent: as in the parameters, "mcts:25".
+    seed, opening_seed: of the Episode. stage: name of the stage for which the game was first played.
+    """
+
+    game: str
+    seat: int
+    opponent: str
+    seed: int
+    opening_seed: int
+    stage: str
+
+    @property
+    def matchup(self) -> str:
+        """The games that are compared with one another: "kuhn_poker/1/nash"."""
+        return f"{self.game}/{self.seat}/{self.opponent}"
+
+
+class GameResult(NamedTuple):
+    """The result of a game. score: 1, 0.5 or 0. is_fresh: not a replay. counts: in the stage's score."""
+
+    task: ReplayTask
+    score: float
+    is_fresh: bool = True
+    counts: bool = True
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A lost game.
+
+    deficit: mean score of the matchup's fresh games minus the game's last score, at least 0. num_tries: how
+    often it was replayed. step, first_step: updates of its last and of its first loss.
+    """
+
+    task: ReplayTask
+    deficit: float
+    num_tries: int
+    step: int
+    first_step: int
+
+
+@dataclass(frozen=True)
+class ReplayBuffer:
+    """The failures to be replayed, most recently lost last."""
+
+    failures: tuple[Failure, ...] = ()
+
+    def add(self, failures: Iterable[Failure], params: ReplayParams) -> "ReplayBuffer":
+        """Return the buffer with these failures as the most recent ones; the oldest are dropped first."""
+        most = max(1, int(params.capacity * params.max_game_share))
+        newest_first: list[Failure] = []
+        by_game: Counter[str] = Counter()
+        for failure in reversed((*self.failures, *failures)):
+            if len(newest_first) < params.capacity and by_game[failure.task.game] < most:
+                newest_first.append(failure)
+                by_game[failure.task.game] += 1
+        return ReplayBuffer(tuple(reversed(newest_first)))
+
+    def draw(self, count: int, rng: random.Random) -> tuple[ReplayTask, ...]:
+        """Return `count` different tasks, or all if there are fewer.
+
+        They are drawn one after another, each with a probability in proportion to its deficit among those
+        left: the first to arrive in a race of exponential waiting times whose rates are the deficits.
+        """
+        waits = [rng.expovariate(max(failure.deficit, LEAST_DEFICIT)) for failure in self.failures]
+        order = sorted(range(len(waits)), key=waits.__getitem__)
+        return tuple(self.failures[index].task for index in order[:count])
+
+    def update(
+        self,
+        results: Sequence[GameResult],
+        mean_scores: Mapping[str, float],
+        *,
+        step: int,
+        success_score: float,
+        params: ReplayParams,
+    ) -> "ReplayBuffer":
+        """Return the buffer after an update's fresh games and replays.
+
+        Failures that were won now (score >= success_score) or replayed `max_tries` times are dropped; those
+        lost again become the most recent ones, with a new deficit. Lost fresh games are added.
+        mean_scores: of fresh games by matchup; KeyError for a missing one.
+        """
+        kept = {failure.task: failure for failure in self.failures}
+        lost = []
+        for task, score, is_fresh, _ in results:
+            failure = kept.pop(task, None)
+            if score >= success_score:
+                continue
+            deficit = max(0.0, mean_scores[task.matchup] - score)
+            if failure is None and is_fresh:
+                lost.append(Failure(task, deficit, 0, step, step))
+            elif failure is not None and failure.num_tries + 1 < params.max_tries:
+                lost.append(replace(failure, deficit=deficit, num_tries=failure.num_tries + 1, step=step))
+        return ReplayBuffer(tuple(kept.values())).add(lost, params)
+
+    def metrics(self, results: Sequence[GameResult], *, step: int) -> dict[str, float]:
+        """Return the buffer's size, the share of replays, and the mean age: updates since the first loss."""
+        ages = [step - failure.first_step for failure in self.failures]
+        num_replayed = sum(not result.is_fresh for result in results)
+        return {
+            "play/replay_size": float(len(self.failures)),
+            "play/replay_share": num_replayed / len(results) if results else float("nan"),
+            "play/replay_age": sum(ages) / len(ages) if ages else float("nan"),
+        }
+
+
+def num_replays(num_games: int, share: float, num_failures: int, rng: random.Random) -> int:
+    """Return how many of an update's games are replays: even, on average `share * num_games`."""
+    return 2 * min(round_randomly(share * num_games / 2, rng), num_failures // 2)
+
+
+def round_randomly(value: float, rng: random.Random) -> int:
+    """Return one of the two neighbouring integers, so that the mean is the value itself."""
+    return int(value + rng.random())
 
 
 @dataclass(frozen=True)
@@ -177,20 +290,17 @@ class CurriculumState:
 
     @property
     def score(self) -> float:
-        """The mean of the window; NaN while it is empty."""
+        """The mean of the window, NaN while it is empty."""
         return sum(self.scores) / len(self.scores) if self.scores else float("nan")
 
     def share_of_successes(self, least: float) -> float:
-        """Return the share of the window's scores that are at least `least`; 1 while it is empty."""
         return sum(score >= least for score in self.scores) / len(self.scores) if self.scores else 1.0
 
     @property
     def mean_scores(self) -> dict[str, float]:
-        """The mean scores of fresh games by matchup, with which failures are compared."""
         return {name: mean.value for name, mean in self.matchups.items()}
 
     def metrics(self) -> dict[str, float]:
-        """Return the stage, counted from 1, and its score and number of games since it began."""
         return {
             "curriculum/stage": float(self.stage + 1),
             "curriculum/score": self.score,
@@ -214,22 +324,19 @@ def draw_fresh_games(
 
     The stage's games take turns, in an order that is shuffled for each round. On average a share of
     `earlier_share` of the pairs is of games of earlier stages, drawn uniformly, which do not count.
-    All ranks compute the games of all ranks and play their share of the pairs. ValueError for an odd count.
     """
-    if count % 2:
-        raise ValueError(f"{count} games are not pairs")
     rng, stages = random.Random(seed), curriculum.params.stages
     earlier = [
-        (stages[index].name, pairing)
-        for index in range(state.stage)
-        for pairing in curriculum.pairings[index]
+        (stage.name, pairing)
+        for stage, pairings in zip(stages[: state.stage], curriculum.pairings, strict=False)
+        for pairing in pairings
     ]
     share = curriculum.params.earlier_share if earlier else 0.0
     num_earlier = round_randomly(share * count / 2, rng)
     stage, pairings = stages[state.stage].name, curriculum.pairings[state.stage]
-    first_turn = state.num_episodes // 2
     num_current = count // 2 - num_earlier
-    drawn = [(stage, choose_pairing(stage, pairings, first_turn + turn)) for turn in range(num_current)]
+    turns = range(state.num_episodes // 2, state.num_episodes // 2 + num_current)
+    drawn = [(stage, choose_pairing(stage, pairings, turn)) for turn in turns]
     drawn += rng.choices(earlier, k=num_earlier)
     assignments = []
     for pair, (stage, (game, opponent)) in enumerate(drawn):
@@ -244,7 +351,6 @@ def draw_fresh_games(
 
 
 def choose_pairing(stage: str, pairings: Sequence[Pairing], turn: int) -> Pairing:
-    """Return the pairing of a turn: each has one turn a round, in an order shuffled for that round."""
     round_index, place = divmod(turn, len(pairings))
     order = random.Random(f"{stage}/{round_index}").sample(range(len(pairings)), len(pairings))
     return pairings[order[place]]
@@ -255,10 +361,8 @@ def draw_replays(
 ) -> list[Assignment]:
     """Return the same games once more: the same deals and openings, from the same seats.
 
-    seed: of all randomness after the opening. For training it must be new: the learner draws its moves from
-    the game's seed, and with the seed of a lost game it would draw the moves that lost. None repeats the game
-    exactly, as long as the players are the same.
-    Groups are negative, since replays share an opening with no fresh game. KeyError for an unknown game.
+    seed: of all randomness after the opening, since with the seed of a lost game the learner would draw the
+    moves that lost. None repeats the games exactly. Groups are negative: no fresh game shares the opening.
     """
     games, rng = curriculum.games, None if seed is None else random.Random(seed)
     assignments = []
@@ -273,7 +377,6 @@ def draw_replays(
 
 
 def collect_results(assignments: Sequence[Assignment], games: Sequence[FinishedGame]) -> list[GameResult]:
-    """Return the results of the assignments. games: in the same order, as `play_games` returns them."""
     return [
         GameResult(task, game.score(task.seat), is_fresh, counts)
         for (_, task, is_fresh, counts), game in zip(assignments, games, strict=True)
@@ -342,14 +445,13 @@ def score_stages(rows: Sequence[Match], curriculum: Curriculum) -> list[StageSco
     """
     scores = []
     for stage, pairings in zip(curriculum.params.stages, curriculum.pairings, strict=True):
-        matches = [select_matches(rows, game=game.name, opponent=name) for game, name in pairings]
-        means = [np.mean([row.score.value for row in group]) for group in matches if group]
-        missing = tuple(
-            f"{game.name} against {opponent}"
-            for (game, opponent), group in zip(pairings, matches, strict=True)
-            if not group
-        )
-        num_games = sum(row.num_games for group in matches for row in group)
+        matches = {
+            f"{game.name} against {name}": select_matches(rows, game=game.name, opponent=name)
+            for game, name in pairings
+        }
+        means = [np.mean([row.score.value for row in group]) for group in matches.values() if group]
+        missing = tuple(name for name, group in matches.items() if not group)
+        num_games = sum(row.num_games for group in matches.values() for row in group)
         mean = float(np.mean(means)) if means else float("nan")
         scores.append(StageScore(stage.name, mean, num_games, stage.final_score, missing))
     return scores

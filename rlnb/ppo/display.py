@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from rlnb.display.plots import COLOURS, Row, draw_line, make_panels, put_legend, series
 from rlnb.display.tables import Table
 from rlnb.games.opponents import yardstick
-from rlnb.ppo.curriculum import Curriculum, StageScore, score_ceiling
-from rlnb.ppo.replay import Failure, ReplayBuffer
+from rlnb.ppo.curriculum import Curriculum, Failure, ReplayBuffer, StageScore, score_ceiling
 from rlnb.selfplay.arena import SEATS
 
 

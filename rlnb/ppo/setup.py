@@ -15,24 +15,18 @@ from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents
 from rlnb.ppo.params import PpoActingParams, PpoOpenspielParams
 from rlnb.ppo.training import GamePlan, PpoState, train_ppo
 from rlnb.run.checkpoints import checkpoint_to_resume
-from rlnb.run.health import check_disk
 from rlnb.run.tracking import Tracker, open_tracker, read_metrics
-from rlnb.selfplay.acting import Encoder
+from rlnb.selfplay.acting import Encoder, make_encoder
 from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
-from rlnb.selfplay.checkpoints import checkpoint_bytes, restore, save_checkpoint
-from rlnb.selfplay.decisions import draw_decisions, save_decisions
+from rlnb.selfplay.records import prepare_output, restore, save_checkpoint
 from rlnb.selfplay.rollouts import GameRules, RewardFunction, ask_again
-from rlnb.selfplay.setup import choose_markup, make_actor, make_encoder
-from rlnb.selfplay.update import Learner, PpoOptions, make_learner
+from rlnb.selfplay.update import Learner, PpoOptions
 
 SAMPLED_GAMES = 30
 
 
 def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
-    """Return the curriculum, once it is known that its games can be played and that prompts fit.
-
-    Loads the tokenizer, not the model. Raises ParamsError.
-    """
+    """Return the curriculum; ParamsError if a game cannot be played or its prompts do not fit. No model."""
     curriculum = load_curriculum(params)
     games_per_round = 2 * PartialState().num_processes
     if params.training.games_per_step % games_per_round:
@@ -40,9 +34,11 @@ def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
             f"training.games_per_step = {params.training.games_per_step} cannot be shared by "
             f"{games_per_round // 2} ranks in pairs; write a multiple of {games_per_round}"
         )
-    tokenizer = load_tokenizer(params.model)
-    encoder = Encoder(tokenizer, choose_markup(params.game, tokenizer), end=tokenizer.eos_token_id)
-    limit = params.game.max_prompt_tokens
+    limit, unlimited = (
+        params.game.max_prompt_tokens,
+        params.game.model_copy(update={"max_prompt_tokens": 2**31}),
+    )
+    encoder = make_encoder(unlimited, load_tokenizer(params.model))
     for game in curriculum.games.values():
         check_opponents(game, playable_opponents(game, params.evaluation.opponents))
         longest = longest_prompt(game, encoder, params.game)
@@ -57,10 +53,10 @@ def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
 
 
 def longest_prompt(game: TextGame, encoder: Encoder, acting: PpoActingParams) -> int:
-    """Return the tokens of the longest prompt in sampled games: random, lowest and highest actions.
+    """Return the tokens of the longest prompt in sampled games.
 
-    The lowest actions make the longest games of bidding. With `invalid` = retry the prompt also holds the
-    reason for asking again, which quotes up to `max_new_tokens` of the answer.
+    The lowest actions make the longest games of bidding. A prompt that asks again quotes up to
+    `max_new_tokens` of the answer.
     """
     rng, asks_again = random.Random(0), acting.acting == "free" and acting.invalid == "retry"
     prompts = []
@@ -84,10 +80,9 @@ class PpoRun:
 
     def restore(self, checkpoint: str | None, output_dir: str | Path) -> PpoState:
         """Load a checkpoint's weights and return its state; the start of a run without one."""
-        return PpoState.load(restore(checkpoint, self.learner, output_dir=output_dir))
+        return restore(PpoState, checkpoint, self.learner, output_dir=output_dir)
 
     def measure(self) -> Mapping[str, float]:
-        """Return the arena's metrics of an evaluation during training."""
         num_games = self.params.evaluation.interval_games
         return self.arena.measure(self.learner.average, num_games=num_games).metrics
 
@@ -102,18 +97,12 @@ class PpoRun:
         *,
         evaluate: Callable[[], Mapping[str, float]],
         before: Mapping[str, float] | None = None,
-        show: Callable[[int, int], None] = lambda step, max_steps: None,
+        show: Callable[[int, int], None] | None = None,
         say: Callable[[str], None] = print,
     ) -> PpoState:
-        """Train to the last update and return the state; see `rlnb.ppo.training.train_ppo`.
-
-        before: metrics of the untrained policy, reported as step 0. Raises ParamsError if the checkpoints do
-        not fit on the disk.
-        """
+        """Train by `train_ppo` to the last update. before: metrics of the untrained policy, for step 0."""
         params, keep = self.params, self.params.training.save_total_limit
-        check_disk(output_dir, checkpoint_bytes(self.learner), keep=keep)
-        games = self.curriculum.games.values()
-        save_decisions(output_dir, draw_decisions(games, self.arena.encoder))
+        prepare_output(output_dir, self.arena, self.learner, keep=keep)
         with self.open_tracker(output_dir, state) as tracker:
             if before and state.step == 0:
                 tracker.report(0, before)
@@ -143,12 +132,10 @@ def make_ppo_run(
         playable = playable_opponents(game, params.evaluation.opponents)
         opponents.append((game, tuple(dict.fromkeys([*playable, *stage_opponents]))))
     arena = make_arena(
-        make_actor(policy, has_value=True, gradient_checkpointing=training.gradient_checkpointing is True),
-        make_encoder(acting, policy.tokenizer), rules,
-        opponents, acting=acting, training=training, exact=params.evaluation.exact, seed=params.seed,
-        names_games=True,
+        policy, rules, opponents, acting=acting, training=training, seed=params.seed, has_value=True,
+        exact=params.evaluation.exact, names_games=True,
     )  # fmt: skip
-    learner = make_learner(
+    learner = Learner(
         arena.actor, training, temperature=acting.temperature, value_coef=training.value_coef,
         loss_tokens=params.loss_tokens, kl_coef=training.init_kl_coef,
         ppo=PpoOptions(
@@ -157,11 +144,7 @@ def make_ppo_run(
             first_kl_coef=training.init_kl_coef,
         ),
     )  # fmt: skip
-    plan = GamePlan(
-        curriculum, rules, arena.player, load_opponents(curriculum), seed=params.seed,
-        games_per_step=training.games_per_step, replay_share=params.replay.share,
-        num_parallel=acting.num_parallel,
-    )  # fmt: skip
+    plan = GamePlan(params, curriculum, arena, load_opponents(curriculum))
     return PpoRun(params, curriculum, arena, learner, plan)
 
 
@@ -170,7 +153,7 @@ def run_ppo(
     output_dir: str | Path,
     *,
     reward: RewardFunction,
-    show: Callable[[int, int], None] = lambda step, max_steps: None,
+    show: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] = print,
 ) -> list[dict[str, float]]:
     """Train a run, or resume it, without a notebook; return the rows of its metrics.jsonl."""

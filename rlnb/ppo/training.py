@@ -4,18 +4,17 @@ Schulman et al. 2017 (arXiv:1707.06347). The unit is a player's turn: one value 
 advantage, one ratio. Games are always played by the current weights, in this process.
 """
 
-import gc
 import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from pydantic import TypeAdapter
 
 from rlnb.errors import TrainingDiverged
 from rlnb.games.opponents import Opponent
@@ -25,80 +24,63 @@ from rlnb.ppo.curriculum import (
     Assignment,
     Curriculum,
     CurriculumState,
+    GameResult,
+    ReplayBuffer,
     advance_curriculum,
     collect_results,
     draw_fresh_games,
     draw_replays,
+    num_replays,
 )
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
-from rlnb.ppo.replay import GameResult, ReplayBuffer, num_replays
 from rlnb.run.directory import log_line
-from rlnb.run.health import Health, check_alarms, count_alarms, memory_advice, save_games_when_diverged
-from rlnb.run.stop_signal import StopSignal
+from rlnb.run.health import Health, check_alarms, memory_advice, save_games_when_diverged
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.advantages import gae_of_turns, normalize_advantages
-from rlnb.selfplay.losses import Batch, make_batch
-from rlnb.selfplay.play_metrics import GamesFile, mean_over_ranks, play_metrics
+from rlnb.selfplay.arena import Arena
+from rlnb.selfplay.records import RunState, StepRecorder, mean_over_ranks, play_metrics
 from rlnb.selfplay.rollouts import (
     LEARNER,
     FinishedGame,
-    GameRules,
     Player,
     Trajectory,
+    collect_trajectories,
     collect_turns,
     play_games,
 )
-from rlnb.selfplay.update import Learner, update
+from rlnb.selfplay.update import Batch, Learner, make_batch, update
 
 LOW_SUCCESS = 0.3  # below this share of successes a run gets advice
 
 
 @dataclass(frozen=True)
-class PpoState:
-    """The progress of a run, apart from weights and optimizer.
+class PpoState(RunState):
+    """The progress of a run."""
 
-    alarms: consecutive updates in which each alarm was raised. first_length: mean tokens of an answer at the
-    first update.
-    """
-
-    step: int = 0
-    num_games: int = 0
     curriculum: CurriculumState = CurriculumState()
     replay: ReplayBuffer = ReplayBuffer()
-    alarms: dict[str, int] = field(default_factory=dict)
-    first_length: float = 0.0
-
-    @classmethod
-    def load(cls, fields: Mapping[str, object]) -> "PpoState":
-        """Return the state that a checkpoint holds; the start of a run if it holds nothing."""
-        return TypeAdapter(cls).validate_python(fields)
 
 
 @dataclass(frozen=True)
 class GamePlan:
-    """The games of every update and the players. player: makes a player of the policy's present weights."""
+    """The games of every update, played by the policy's current weights as in the arena."""
 
+    params: PpoOpenspielParams
     curriculum: Curriculum
-    rules: GameRules
-    player: Callable[[], Player]
+    arena: Arena
     opponents: Mapping[str, Opponent]
-    seed: int
-    games_per_step: int
-    replay_share: float
-    num_parallel: int
 
     def assign_games(self, state: PpoState) -> list[Assignment]:
         """Return this rank's games of an update: fresh games, each from both seats, and replayed failures.
 
         They follow from the run's seed and the state, so that all ranks know the games of all ranks.
         """
-        seed = int(np.random.SeedSequence([self.seed, state.step]).generate_state(1)[0])
+        num_games, share = self.params.training.games_per_step, self.params.replay.share
+        seed = int(np.random.SeedSequence([self.params.seed, state.step]).generate_state(1)[0])
         rng = random.Random(seed)
-        count = num_replays(self.games_per_step, self.replay_share, len(state.replay.failures), rng)
-        tasks = state.replay.draw(count, rng)
-        fresh = draw_fresh_games(
-            state.curriculum, self.curriculum, self.games_per_step - len(tasks), seed=rng.getrandbits(40)
-        )
+        tasks = state.replay.draw(num_replays(num_games, share, len(state.replay.failures), rng), rng)
+        num_fresh = num_games - len(tasks)
+        fresh = draw_fresh_games(state.curriculum, self.curriculum, num_fresh, seed=rng.getrandbits(40))
         assignments = [*fresh, *draw_replays(tasks, self.curriculum, seed=rng.getrandbits(40))]
         ranks = PartialState()
         return [
@@ -109,12 +91,9 @@ class GamePlan:
 
     def play(self, assignments: Sequence[Assignment]) -> list[FinishedGame]:
         """Return the played games in the order of their assignments."""
-        return play_games(
-            [assignment.episode for assignment in assignments],
-            {LEARNER: self.player(), **self.opponents},
-            rules=self.rules,
-            num_parallel=self.num_parallel,
-        )
+        players: dict[str, Player | Opponent] = {LEARNER: self.arena.player(), **self.opponents}
+        episodes, num_parallel = [game.episode for game in assignments], self.params.game.num_parallel
+        return play_games(episodes, players, rules=self.arena.rules, num_parallel=num_parallel)
 
 
 def train_ppo(
@@ -127,20 +106,28 @@ def train_ppo(
     tracker: Tracker,
     evaluate: Callable[[], Mapping[str, float]],
     save: Callable[[PpoState], object],
-    show: Callable[[int, int], None] = lambda step, max_steps: None,
+    show: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] = print,
 ) -> PpoState:
     """Train from `state` to `training.max_steps` updates and return the last state.
 
-    evaluate: called every `evaluation.eval_interval_steps`. save: writes a checkpoint every `save_steps`, or
-    later if an alarm is raised at that step. show: called with (step, max_steps) some fifty times. say:
-    called with warnings and changes of the stage; train.log has these and a line a step.
-    Raises TrainingDiverged (the games are in diverged.jsonl), OutOfMemory, and Preempted after a signal.
+    evaluate, show: as in `StepRecorder`. save: writes a checkpoint. say: called with warnings and changes of
+    the stage; train.log has these and a line a step. Raises TrainingDiverged (the games are in
+    diverged.jsonl), OutOfMemory, and Preempted after a signal.
     """
-    max_steps, is_save_due, is_stopping, health = params.training.max_steps, False, False, Health()
-    gc.freeze()  # scanning the objects of torch and transformers takes longer than a small game
-    with StopSignal() as stop, GamesFile(output_dir, after=state.step) as games_file, memory_advice(params):
-        while state.step < max_steps and not is_stopping:
+    max_steps = params.training.max_steps
+
+    def log_and_say(line: str) -> None:
+        log_line(output_dir, line)
+        say(line)
+
+    recorder = StepRecorder(
+        output_dir, params.training, params.evaluation, tracker, Health(), evaluate=evaluate,
+        describe=describe_step, show=show, say=log_and_say,
+        watches_kl=False,  # that warning is GRPO's; PPO holds its KL at training.kl_target
+    )  # fmt: skip
+    with recorder.recording(after=state.step), memory_advice(params):
+        while state.step < max_steps and not recorder.is_stopping:
             # 1. Play: fresh games of the stage, each from both seats, and games that were lost before.
             started = time.perf_counter()
             assignments = plan.assign_games(state)
@@ -158,41 +145,22 @@ def train_ppo(
                 updated = time.perf_counter()
 
                 # 4. Measure the games of all ranks.
-                metrics |= play_metrics(games)
-                metrics["play/utility"] = mean_utility(games, plan.curriculum.games)
-                metrics["advantage/std"] = advantage_std
-                metrics["time/rollout_seconds"] = played - started
-                metrics["time/update_seconds"] = updated - played
+                metrics |= play_metrics(games) | {"advantage/std": advantage_std}
+                metrics |= {"play/utility": mean_utility(games, plan.curriculum.games)}
+                metrics |= {"time/rollout_seconds": played - started, "time/update_seconds": updated - played}
                 metrics = mean_over_ranks(metrics)
-                metrics["play/success_share"] = success_share(results, params.curriculum.success_score)
 
                 # 5. Move on: curriculum, replay buffer and alarms. Stop a run that has diverged.
-                state, progression = next_state(state, results, metrics, params)
+                state, notes = next_state(state, results, metrics, params)
                 check_alarms(state.alarms, metrics, params.alarms, first_length=state.first_length)
                 check_kl(metrics, params)
+            metrics["play/success_share"] = success_share(results, params.curriculum.success_score)
             metrics |= state.curriculum.metrics() | state.replay.metrics(results, step=state.step)
-            metrics["play/num_games"] = float(state.num_games)
             metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
+            notes += give_advice(state, metrics, params)
 
             # 6. Evaluate, report and save. Do not checkpoint a policy that raises an alarm.
-            games_file.write(games, state.step)
-            is_last = state.step == max_steps
-            is_stopping = stop.after_step(is_last=is_last)
-            if not is_last and not is_stopping and params.evaluation.is_due(state.step):
-                metrics |= evaluate()
-            tracker.report(state.step, metrics)
-            is_save_due = is_save_due or state.step % params.training.save_steps == 0
-            if is_last or is_stopping or (is_save_due and not state.alarms):
-                save(state)
-                is_save_due = False
-            log_line(output_dir, describe_step(state, metrics))
-            # The KL that Health warns of is GRPO's; PPO holds its own at training.kl_target.
-            warnings = health.after_step(state.step, {**metrics, "kl": None})
-            for line in [*progression, *warnings, *give_advice(state, metrics, params)]:
-                log_line(output_dir, line)
-                say(line)
-            if is_last or state.step % max(1, max_steps // 50) == 0:
-                show(state.step, max_steps)
+            recorder.end_step(state, games, metrics, save=partial(save, state), notes=notes)
     return state
 
 
@@ -201,7 +169,7 @@ def make_ppo_batch(games: Sequence[FinishedGame], training: PpoTrainingParams) -
 
     Advantages are normalized over the turns of all ranks.
     """
-    trajectories = [trajectory for game in games for trajectory in game.trajectories]
+    trajectories = collect_trajectories(games)
     advantages, targets = gae_of_turns(trajectories, gamma=training.gamma, lam=training.lam)
     lengths = [len(trajectory.turns) for trajectory in trajectories]
     weights = weigh_turns(
@@ -230,10 +198,9 @@ def mean_utility(games: Sequence[FinishedGame], known: Mapping[str, TextGame]) -
     """Return the mean of (return - least) / (most - least) over the learner's games, all in [0, 1]."""
     shares = []
     for played in games:
-        least, most = known[played.game].game.min_utility(), known[played.game].game.max_utility()
-        shares += [
-            (played.returns[trajectory.seat] - least) / (most - least) for trajectory in played.trajectories
-        ]
+        game = known[played.game].game
+        least, most = game.min_utility(), game.max_utility()
+        shares += [(played.returns[each.seat] - least) / (most - least) for each in played.trajectories]
     return float(np.mean(shares)) if shares else float("nan")
 
 
@@ -244,28 +211,16 @@ def success_share(results: Sequence[GameResult], success_score: float) -> float:
 
 
 def next_state(
-    state: PpoState,
-    results: Sequence[GameResult],
-    metrics: Mapping[str, float],
-    params: PpoOpenspielParams,
+    state: PpoState, results: Sequence[GameResult], metrics: Mapping[str, float], params: PpoOpenspielParams
 ) -> tuple[PpoState, list[str]]:
     """Return the state after an update, and a line if the stage changed."""
     curriculum, progression = advance_curriculum(state.curriculum, results, params.curriculum)
-    first_length = state.first_length or metrics["play/completion_tokens"]
-    step = state.step + 1
+    state = state.advance(metrics, params.training, params.alarms)
     replay = state.replay.update(
-        results, curriculum.mean_scores, step=step,
+        results, curriculum.mean_scores, step=state.step,
         success_score=params.curriculum.success_score, params=params.replay,
     )  # fmt: skip
-    state = PpoState(
-        step=step,
-        num_games=state.num_games + params.training.games_per_step,
-        curriculum=curriculum,
-        replay=replay,
-        alarms=count_alarms(state.alarms, metrics, params.alarms, first_length=first_length),
-        first_length=first_length,
-    )
-    return state, [progression] if progression else []
+    return replace(state, curriculum=curriculum, replay=replay), [progression] if progression else []
 
 
 def check_kl(metrics: Mapping[str, float], params: PpoOpenspielParams) -> None:
@@ -280,9 +235,9 @@ def check_kl(metrics: Mapping[str, float], params: PpoOpenspielParams) -> None:
         )
 
 
-def describe_step(state: PpoState, metrics: Mapping[str, float]) -> str:
+def describe_step(step: int, metrics: Mapping[str, float]) -> str:
     return (
-        f"Step {state.step} | Reward: {metrics['reward']:.4f} | Score: {metrics['play/score']:.4f} | "
+        f"Step {step} | Reward: {metrics['reward']:.4f} | Score: {metrics['play/score']:.4f} | "
         f"Success: {metrics.get('play/success_share', 0.0):.2%}"
     )
 

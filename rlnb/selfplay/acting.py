@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,9 @@ from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.policy.adapters import trained_parameters
 from rlnb.policy.generation import evaluating, generate_ids
 from rlnb.policy.loading import Policy
-from rlnb.selfplay.rollouts import Choice, Request, Turn
+from rlnb.policy.prompts import game_text
+from rlnb.selfplay.params import ActingParams
+from rlnb.selfplay.rollouts import Choice, Problem, Request, Turn
 
 NOT_ALLOWED = -1
 CACHE_SIZE = 50_000  # prompts; their tokens do not change while a model is trained
@@ -162,17 +164,16 @@ def compute_distributions(
 ) -> list[Distribution]:
     """Return the distribution at each position by the current weights, without gradients."""
     distributions: dict[int, Distribution] = {}
-    with torch.inference_mode():
-        for rows in split_by_length(
-            [len(position.sequence) for position in positions], max_tokens=max_tokens
-        ):
+    lengths = [len(position.sequence) for position in positions]
+    with evaluating(actor.policy), torch.inference_mode():
+        for rows in split_by_length(lengths, max_tokens=max_tokens):
             states = actor.hidden([positions[row].sequence for row in rows])
-            ends = torch.tensor([len(positions[row].sequence) - 1 for row in rows], device=states.device)
+            ends = torch.tensor([lengths[row] - 1 for row in rows], device=states.device)
             last = states[torch.arange(len(rows), device=states.device), ends]
-            allowed = torch.tensor(
-                pad_allowed([positions[row].allowed for row in rows]), device=states.device
+            padded = pad_allowed([positions[row].allowed for row in rows])
+            logprobs, mass = allowed_logprobs(
+                actor.logits(last), torch.tensor(padded, device=states.device), temperature=temperature
             )
-            logprobs, mass = allowed_logprobs(actor.logits(last), allowed, temperature=temperature)
             results = (logprobs, logprobs.double().exp(), mass, actor.values(last))
             for row, *numbers in zip(rows, *(result.tolist() for result in results), strict=True):
                 row_logprobs, probabilities, row_mass, value = numbers
@@ -213,21 +214,10 @@ class TokenTrie:
             {prefix: tuple(sorted(tokens)) for prefix, tokens in following.items()},
         )
 
-    def skip_forced(self, prefix: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the prefix, extended by the tokens that have no alternative."""
-        while len(following := self.children.get(prefix, ())) == 1:
-            prefix = (*prefix, following[0])
-        return prefix
-
     @cached_property
     def branchings(self) -> tuple[tuple[int, ...], ...]:
         """The prefixes that several tokens may follow."""
         return tuple(prefix for prefix, tokens in self.children.items() if len(tokens) > 1)
-
-    @cached_property
-    def is_single_token(self) -> bool:
-        """Whether there are several answers, and each is one token."""
-        return len(self.leaves) > 1 and len(self.children) == 1
 
     @cached_property
     def columns(self) -> tuple[int, ...]:
@@ -236,8 +226,7 @@ class TokenTrie:
             return ()
         (prefix,) = self.branchings
         column = {token: index for index, token in enumerate(self.children[prefix])}
-        leaves = sorted(self.leaves, key=self.leaves.__getitem__)
-        return tuple(column[leaf[len(prefix)]] for leaf in leaves)
+        return tuple(column[leaf[len(prefix)]] for leaf in self.leaves)
 
 
 class Encoder:
@@ -287,18 +276,28 @@ class Encoder:
         return TokenTrie.build([self._actions[action] for action in actions], end=self.end)
 
 
+def make_encoder(game: ActingParams, tokenizer: PreTrainedTokenizerBase) -> Encoder:
+    """Return the encoder of a run: full prompts become chat messages, compact ones stay as they are."""
+    as_text = str if game.style == "compact" else partial(game_text, tokenizer=tokenizer)
+    end = tokenizer.eos_token_id
+    return Encoder(tokenizer, as_text, end=end, max_prompt_tokens=game.max_prompt_tokens)
+
+
 @dataclass
 class TrieWalk:
     """An answer that is being chosen, from the root of the trie of legal answers to a leaf.
 
-    start: the distribution at the end of the prompt. steps: (position, distribution, chosen column).
+    start: the distribution at the end of the prompt. first: that of the first choice.
     """
 
+    request: Request
     prompt_ids: tuple[int, ...]
     trie: TokenTrie
     prefix: tuple[int, ...] = ()
     start: Distribution | None = None
-    steps: list[tuple[Position, Distribution, int]] = field(default_factory=list)
+    first: Distribution | None = None
+    choices: list[Choice] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
 
     @property
     def position(self) -> Position:
@@ -306,72 +305,56 @@ class TrieWalk:
 
     def go_to_choice(self) -> bool:
         """Pass tokens without an alternative; return False at a leaf."""
-        self.prefix = self.trie.skip_forced(self.prefix)
-        return self.prefix not in self.trie.leaves
+        while len(following := self.trie.children.get(self.prefix, ())) == 1:
+            self.prefix = (*self.prefix, following[0])
+        return bool(following)
 
     def take(self, distribution: Distribution, column: int) -> None:
-        position = self.position
-        self.steps.append((position, distribution, column))
-        self.prefix = (*self.prefix, position.allowed[column])
+        sequence, allowed = self.position
+        self.first = self.first or distribution
+        self.choices.append(Choice(len(sequence), allowed[column], allowed))
+        self.logprobs.append(distribution.logprobs[column])
+        self.prefix = (*self.prefix, allowed[column])
 
-    def as_turn(self, request: Request) -> Turn:
-        action = request.legal_actions[self.trie.leaves[self.prefix]]
+    def as_turn(self) -> Turn:
+        request, trie, first = self.request, self.trie, self.first
+        action = request.legal_actions[trie.leaves[self.prefix]]
         return Turn(
             prompt_ids=self.prompt_ids,
             completion_ids=self.prefix,
-            choices=tuple(
-                [
-                    Choice(len(position.sequence), position.allowed[column], position.allowed)
-                    for position, _, column in self.steps
-                ]
-            ),
-            logprobs=tuple([distribution.logprobs[column] for _, distribution, column in self.steps]),
+            choices=tuple(self.choices),
+            logprobs=tuple(self.logprobs),
             action=action,
             legal_actions=request.legal_actions,
             ply=request.ply,
             value=self.start.value if self.start else 0.0,
-            probabilities=self.action_probabilities(),
-            legal_mass=self.steps[0][1].mass if self.trie.is_single_token else math.nan,
+            probabilities=tuple([first.probabilities[column] for column in trie.columns] if first else []),
+            legal_mass=first.mass if first and len(trie.children) == 1 else math.nan,
             text=str(action),
         )
 
-    def action_probabilities(self) -> tuple[float, ...]:
-        """Return those of the legal actions in their order where one token decides, else nothing."""
-        if not self.steps or not self.trie.columns:
-            return ()
-        probabilities = self.steps[0][1].probabilities
-        return tuple([probabilities[column] for column in self.trie.columns])
 
-
+@dataclass
 class ConstrainedPlayer:
     """A player that answers with the id of a legal action, sampled token by token among the legal ids.
 
     Ids of one token take a single pass, which gives the exact distribution over the legal actions. With
-    `memo` equal positions are passed once as long as the weights are the same: make another player when they
-    change, or call `forget`.
+    `memo` equal positions are passed once: make another player when the weights change.
     """
 
-    def __init__(
-        self, actor: ActorCritic, encoder: Encoder, *, temperature: float = 1.0, greedy: bool = False,
-        memo: bool = True, max_tokens_per_pass: int = 8192,
-    ) -> None:  # fmt: skip
-        self.actor = actor
-        self.encoder = encoder
-        self.temperature = temperature
-        self.greedy = greedy
-        self.memo = memo
-        self.max_tokens_per_pass = max_tokens_per_pass
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop the distributions of earlier weights."""
-        self._cache: dict[Position, Distribution] = {}
+    actor: ActorCritic
+    encoder: Encoder
+    temperature: float = 1.0
+    greedy: bool = False
+    memo: bool = True
+    max_tokens_per_pass: int = 8192
+    _cache: dict[Position, Distribution] = field(default_factory=dict, repr=False)
 
     def answer(self, requests: Sequence[Request]) -> list[Turn]:
         """Return one turn per request; all that have a token to choose share a batch, token after token."""
         prompts = self.encoder.prompt_ids([request.prompt for request in requests])
         walks = [
-            TrieWalk(ids, self.encoder.trie(request.legal_actions))
+            TrieWalk(request, ids, self.encoder.trie(request.legal_actions))
             for ids, request in zip(prompts, requests, strict=True)
         ]
         has_value = self.actor.value_head is not None
@@ -379,18 +362,17 @@ class ConstrainedPlayer:
         starts = self.compute_distributions([walk.position for walk in at_start])
         for walk, distribution in zip(at_start, starts, strict=True):
             walk.start = distribution
-        while waiting := [pair for pair in zip(walks, requests, strict=True) if pair[0].go_to_choice()]:
-            inside = [walk.position for walk, _ in waiting if walk.prefix]
+        while waiting := [walk for walk in walks if walk.go_to_choice()]:
+            inside = [walk.position for walk in waiting if walk.prefix]
             inside_distributions = iter(self.compute_distributions(inside))
-            for walk, request in waiting:
+            for walk in waiting:
                 at_prompt = None if walk.prefix else walk.start
                 distribution = at_prompt or next(inside_distributions)
-                walk.take(distribution, self.sample(distribution, request))
-        return [walk.as_turn(request) for walk, request in zip(walks, requests, strict=True)]
+                walk.take(distribution, self.sample(distribution.probabilities, walk.request))
+        return [walk.as_turn() for walk in walks]
 
-    def sample(self, distribution: Distribution, request: Request) -> int:
+    def sample(self, probabilities: Sequence[float], request: Request) -> int:
         """Return the column of a token: sampled by the game's own random state, or the likeliest."""
-        probabilities = distribution.probabilities
         if self.greedy:
             return probabilities.index(max(probabilities))
         threshold = request.random.random() * sum(probabilities)
@@ -401,32 +383,34 @@ class ConstrainedPlayer:
 
     def compute_distributions(self, positions: Sequence[Position]) -> list[Distribution]:
         """Return the distributions at these positions; with the memo equal positions are passed once."""
-        new = list(positions)
-        if self.memo:
-            new = [position for position in dict.fromkeys(positions) if position not in self._cache]
-        computed: list[Distribution] = []
-        if new:
-            with evaluating(self.actor.policy):
-                computed = compute_distributions(
-                    self.actor, new, temperature=self.temperature, max_tokens=self.max_tokens_per_pass
-                )
+        compute = partial(
+            compute_distributions,
+            self.actor,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens_per_pass,
+        )
         if not self.memo:
-            return computed
-        self._cache.update(zip(new, computed, strict=True))
+            return compute(positions)
+        new = [position for position in dict.fromkeys(positions) if position not in self._cache]
+        if new:
+            self._cache.update(zip(new, compute(new), strict=True))
         return [self._cache[position] for position in positions]
 
     def probabilities(self, prompts: Sequence[str], legal: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
         """Return the exact policy of each prompt: float64 (num_legal,), in the order of its actions."""
         ids = self.encoder.prompt_ids(prompts)
         tries = [self.encoder.trie(actions) for actions in legal]
-        positions = [
-            Position(prompt + prefix, trie.children[prefix])
-            for prompt, trie in zip(ids, tries, strict=True)
-            for prefix in trie.branchings
-        ]
-        distributions = iter(self.compute_distributions(positions))
+        distributions = iter(
+            self.compute_distributions(
+                [
+                    Position(prompt + prefix, trie.children[prefix])
+                    for prompt, trie in zip(ids, tries, strict=True)
+                    for prefix in trie.branchings
+                ]
+            )
+        )
         policies = []
-        for actions, trie in zip(legal, tries, strict=True):
+        for trie in tries:
             by_prefix = {
                 (*prefix, token): probability
                 for prefix in trie.branchings
@@ -434,7 +418,7 @@ class ConstrainedPlayer:
                     trie.children[prefix], next(distributions).probabilities, strict=True
                 )
             }
-            policy = np.ones(len(actions))
+            policy = np.ones(len(trie.leaves))
             for leaf, index in trie.leaves.items():
                 for count in range(1, len(leaf) + 1):
                     policy[index] *= by_prefix.get(leaf[:count], 1.0)
@@ -442,19 +426,16 @@ class ConstrainedPlayer:
         return policies
 
 
+@dataclass
 class FreePlayer:
     """A player that writes an answer of up to `max_new_tokens`, which `Request.parse` reads."""
 
-    def __init__(
-        self, actor: ActorCritic, encoder: Encoder, *, temperature: float, max_new_tokens: int,
-        batch_size: int = 32, max_tokens_per_pass: int = 8192,
-    ) -> None:  # fmt: skip
-        self.actor = actor
-        self.encoder = encoder
-        self.temperature = temperature
-        self.max_new_tokens = max_new_tokens
-        self.batch_size = batch_size
-        self.max_tokens_per_pass = max_tokens_per_pass
+    actor: ActorCritic
+    encoder: Encoder
+    temperature: float
+    max_new_tokens: int
+    batch_size: int = 32
+    max_tokens_per_pass: int = 8192
 
     def answer(self, requests: Sequence[Request]) -> list[Turn]:
         """Return one turn per request; every token of an answer is a choice among all tokens."""
@@ -464,31 +445,33 @@ class FreePlayer:
             max_new_tokens=self.max_new_tokens, temperature=self.temperature,
             row_seeds=[request.random.getrandbits(62) for request in requests], batch_size=self.batch_size,
         )  # fmt: skip
-        values = self.compute_values(ids)
-        turns = []
-        for request, prompt_ids, completion, value in zip(requests, ids, completions, values, strict=True):
-            text = self.encoder.tokenizer.decode(completion, skip_special_tokens=True)
-            action, problem = request.parse(text)
-            turns.append(
-                Turn(
-                    prompt_ids, tuple(completion), free_choices(prompt_ids, completion), (), action,
-                    request.legal_actions, request.ply, problem=problem, value=value, text=text,
-                )
-            )  # fmt: skip
-        return turns
-
-    def compute_values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
-        """Return the values of the states; zeros without a value head."""
-        if self.actor.value_head is None:
-            return [0.0] * len(prompts)
-        positions = [Position(prompt, (self.encoder.end,)) for prompt in prompts]
-        with evaluating(self.actor.policy):
+        values = [0.0] * len(ids)
+        if self.actor.value_head is not None:
+            positions = [Position(prompt, (self.encoder.end,)) for prompt in ids]
             distributions = compute_distributions(
                 self.actor, positions, temperature=1.0, max_tokens=self.max_tokens_per_pass
             )
-        return [distribution.value for distribution in distributions]
+            values = [distribution.value for distribution in distributions]
+        turns = []
+        for request, prompt_ids, completion, value in zip(requests, ids, completions, values, strict=True):
+            text = self.encoder.tokenizer.decode(completion, skip_special_tokens=True)
+            turns.append(free_turn(request, prompt_ids, completion, text, *request.parse(text), value=value))
+        return turns
 
 
-def free_choices(prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> tuple[Choice, ...]:
-    """Return every token of a completion as a choice among all tokens."""
-    return tuple(Choice(len(prompt_ids) + k, token) for k, token in enumerate(completion_ids))
+def free_turn(
+    request: Request,
+    prompt_ids: tuple[int, ...],
+    completion_ids: tuple[int, ...],
+    text: str,
+    action: int | None,
+    problem: Problem | None = None,
+    *,
+    value: float = 0.0,
+) -> Turn:
+    """Return a turn in which every token of the completion is a choice among all tokens."""
+    choices = tuple(Choice(len(prompt_ids) + k, token) for k, token in enumerate(completion_ids))
+    return Turn(
+        prompt_ids, completion_ids, choices, (), action, request.legal_actions, request.ply, problem=problem,
+        value=value, text=text,
+    )  # fmt: skip

@@ -5,7 +5,7 @@ zero-sum game of two players who share their weights the mean of all returns is 
 baseline for both roles has no effect. Role-conditioned, leave-one-out and group baselines look at one role.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,16 +13,9 @@ from accelerate.utils import gather_object
 from numpy.typing import ArrayLike
 
 from rlnb.selfplay.params import AdvantageParams
-from rlnb.selfplay.rollouts import (
-    FinishedGame,
-    Trajectory,
-    collect_trajectories,
-    collect_turns,
-    mark_last_turns,
-)
+from rlnb.selfplay.rollouts import FinishedGame, Trajectory, collect_trajectories, collect_turns
 
 Array = np.ndarray
-Baselines = Mapping[str, float]  # by "game/role"
 
 
 @dataclass(frozen=True)
@@ -39,41 +32,42 @@ class Advantages:
 
 
 def compute_advantages(
-    games: Sequence[FinishedGame], baselines: Baselines, params: AdvantageParams
+    games: Sequence[FinishedGame], baselines: Mapping[str, float], params: AdvantageParams
 ) -> Advantages:
-    """Return the advantage of each turn of the learner, by `params.kind`.
+    """Return the advantage of each turn of the learner, by `params.kind`. baselines: by "game/role".
 
     none = its return. rae = minus the role's running mean, leave_one_out = minus the mean of the role's other
     games, group = minus the mean of the role's games of the same opening: these give every turn of a
     trajectory the same, times gamma ** (turns left). gae, gae_plies = by the value head.
     """
     trajectories = collect_trajectories(games)
-    if params.kind == "gae":
-        return Advantages(*gae_of_turns(trajectories, gamma=params.gamma, lam=params.lam), dict(baselines))
-    if params.kind == "gae_plies":
-        return Advantages(*gae_of_plies(games, gamma=params.gamma, lam=params.lam), dict(baselines))
+    if params.kind in ("gae", "gae_plies"):
+        gamma, lam = params.gamma, params.lam
+        if params.kind == "gae":
+            return Advantages(*gae_of_turns(trajectories, gamma=gamma, lam=lam), dict(baselines))
+        return Advantages(*gae_of_plies(games, gamma=gamma, lam=lam), dict(baselines))
     returns = np.array([trajectory.reward for trajectory in trajectories])
-    roles = [role_name(trajectory) for trajectory in trajectories]
-    moved = dict(baselines)
+    roles = [f"{trajectory.game}/{trajectory.role}" for trajectory in trajectories]
+    advantages, moved = returns, dict(baselines)
     if params.kind == "rae":
         advantages, moved = advantages_over_roles(roles, returns.tolist(), baselines, decay=params.decay)
     elif params.kind == "leave_one_out":
-        advantages = leave_one_out(returns, index_names(roles))
+        advantages = leave_one_out(returns, np.unique(roles, return_inverse=True)[1])
     elif params.kind == "group":
         groups = [f"{role}/{trajectory.group}" for role, trajectory in zip(roles, trajectories, strict=True)]
-        advantages = group_advantages(returns, index_names(groups), scale=params.scale_groups)
-    else:
-        advantages = returns
+        advantages = group_advantages(
+            returns, np.unique(groups, return_inverse=True)[1], scale=params.scale_groups
+        )
     lengths = [len(trajectory.turns) for trajectory in trajectories]
-    turns_left = np.concatenate([np.arange(length)[::-1] for length in lengths]) if lengths else np.zeros(0)
-    discounts = params.gamma**turns_left
+    turns_left = [length - 1 - k for length in lengths for k in range(length)]
+    discounts = params.gamma ** np.array(turns_left)
     return Advantages(
         np.repeat(advantages, lengths) * discounts, np.repeat(returns, lengths) * discounts, moved
     )
 
 
 def advantages_over_roles(
-    roles: Sequence[str], returns: Sequence[float], baselines: Baselines, *, decay: float
+    roles: Sequence[str], returns: Sequence[float], baselines: Mapping[str, float], *, decay: float
 ) -> tuple[Array, dict[str, float]]:
     """Return advantages over the baselines before this batch, and the baselines after all ranks' games."""
     everywhere = gather_object(list(zip(roles, returns, strict=True)))
@@ -92,14 +86,9 @@ def gae_of_turns(trajectories: Sequence[Trajectory], *, gamma: float, lam: float
     turns = collect_turns(trajectories)
     values = np.array([turn.value for turn in turns])
     lengths = [len(trajectory.turns) for trajectory in trajectories]
-    advantages = gae(
-        [turn.reward for turn in turns],
-        values,
-        mark_last_turns(trajectories),
-        gamma=gamma,
-        lam=lam,
-        bootstraps=np.repeat([trajectory.bootstrap for trajectory in trajectories], lengths),
-    )
+    bootstraps = np.repeat([trajectory.bootstrap for trajectory in trajectories], lengths)
+    rewards, is_last = [turn.reward for turn in turns], mark_last_turns(trajectories)
+    advantages = gae(rewards, values, is_last, gamma=gamma, lam=lam, bootstraps=bootstraps)
     return advantages, advantages + values
 
 
@@ -109,35 +98,23 @@ def gae_of_plies(games: Sequence[FinishedGame], *, gamma: float, lam: float) -> 
     turns = collect_turns(trajectories)
     rewards = np.array([turn.reward for turn in turns])
     values = np.array([turn.value for turn in turns])
-    order: list[tuple[int, int, int, int]] = []  # game, ply, index among all turns, seat
-    for index, game in enumerate(games):
-        for trajectory in game.trajectories:
-            start = len(order)
-            order += [
-                (index, turn.ply, start + k, trajectory.seat) for k, turn in enumerate(trajectory.turns)
-            ]
-    order.sort()
-    game_indices = np.array([index for index, *_ in order])
-    rows = np.array([row for _, _, row, _ in order], dtype=np.int64)
-    is_last = np.append(game_indices[1:] != game_indices[:-1], True)[: len(order)]
+    lengths = [len(trajectory.turns) for trajectory in trajectories]
+    seats = np.repeat([trajectory.seat for trajectory in trajectories], lengths)
+    game_of = np.repeat(np.arange(len(games)), [len(collect_turns(game.trajectories)) for game in games])
+    order = np.lexsort([[turn.ply for turn in turns], game_of.tolist()])
+    is_last = np.append(np.diff(game_of[order]) != 0, True)[: len(order)]
     # A game's result is in the last turn of either seat; from ply to ply it counts once.
-    is_counted_twice = mark_last_turns(trajectories)[rows] & ~is_last
+    is_counted_twice = mark_last_turns(trajectories)[order] & ~is_last
+    rewards_by_ply = np.where(is_counted_twice, 0.0, rewards[order])
     advantages = np.zeros(len(turns))
-    advantages[rows] = gae_plies(
-        np.where(is_counted_twice, 0.0, rewards[rows]), values[rows], is_last, [seat for *_, seat in order],
-        gamma=gamma, lam=lam,
-    )  # fmt: skip
+    advantages[order] = gae(rewards_by_ply, values[order], is_last, gamma=gamma, lam=lam, seats=seats[order])
     return advantages, advantages + values
 
 
-def role_name(trajectory: Trajectory) -> str:
-    """Return "tic_tac_toe/X": each has its own baseline."""
-    return f"{trajectory.game}/{trajectory.role}"
-
-
-def index_names(names: Sequence[str]) -> Array:
-    """Return int (len(names),): equal names have equal indices."""
-    return np.unique(names, return_inverse=True)[1] if names else np.zeros(0, dtype=np.int64)
+def mark_last_turns(trajectories: Iterable[Trajectory]) -> Array:
+    """Return bool (num_turns,): whether a turn is the last of its trajectory."""
+    lengths = [len(trajectory.turns) for trajectory in trajectories]
+    return np.array([k == length - 1 for length in lengths for k in range(length)], dtype=bool)
 
 
 def role_advantages(
@@ -196,6 +173,7 @@ def gae(
     gamma: float,
     lam: float,
     bootstraps: ArrayLike | None = None,
+    seats: ArrayLike | None = None,
 ) -> Array:
     """Return generalised advantage estimates from one own turn to the next (arXiv:1506.02438, equation 16).
 
@@ -204,20 +182,31 @@ def gae(
     bootstraps[i] (num_turns,) where a game was cut off there.
         delta_t = r_t + gamma * V_{t+1} - V_t,   A_t = delta_t + gamma * lam * A_{t+1}.
     Moves of the opponent and of chance in between are part of the step. V learns the returns A + V.
+    seats: int (num_turns,), to go from ply to ply instead, over both players of a zero-sum game who share a
+    value function: turns are then in the order of play, game after game, and what follows changes its sign
+    when the other seat is next to move.
     """
-    return _estimates(rewards, values, is_last, None, gamma=gamma, lam=lam, bootstraps=bootstraps)
-
-
-def gae_plies(
-    rewards: ArrayLike, values: ArrayLike, is_last: ArrayLike, seats: ArrayLike, *, gamma: float, lam: float
-) -> Array:
-    """Return the same from ply to ply, over both players of a zero-sum game who share a value function.
-
-    Arrays (num_turns,) hold the turns of both seats in the order of play, game after game; rewards and values
-    are those of the player to move, and is_last marks a game's last turn. The next value is that of the
-    next player to move: its sign changes when that is the other seat.
-    """
-    return _estimates(rewards, values, is_last, seats, gamma=gamma, lam=lam, bootstraps=None)
+    rewards, values = np.asarray(rewards, dtype=float), np.asarray(values, dtype=float)
+    ends = np.asarray(is_last, dtype=bool)
+    if rewards.shape != values.shape or rewards.shape != ends.shape or rewards.ndim != 1:
+        raise ValueError(
+            f"rewards, values and is_last have the shapes {rewards.shape}, {values.shape} and {ends.shape}; "
+            "give equal shapes"
+        )
+    if len(ends) and not ends[-1]:
+        raise ValueError("is_last: the last turn does not end its trajectory")
+    signs = np.ones(len(rewards))
+    if seats is not None:
+        signs[:-1] = np.where(np.diff(np.asarray(seats)) == 0, 1.0, -1.0)
+    after = np.zeros(len(rewards)) if bootstraps is None else np.asarray(bootstraps, dtype=float)
+    advantages = np.zeros(len(rewards))
+    for turn in range(len(rewards) - 1, -1, -1):
+        if ends[turn]:
+            advantages[turn] = rewards[turn] + gamma * after[turn] - values[turn]
+        else:
+            delta = rewards[turn] + gamma * signs[turn] * values[turn + 1] - values[turn]
+            advantages[turn] = delta + gamma * lam * signs[turn] * advantages[turn + 1]
+    return advantages
 
 
 def normalize_advantages(
@@ -244,40 +233,6 @@ def normalize_advantages(
     mean = (shares * everywhere).sum() / total
     deviation = np.sqrt((shares * (everywhere - mean) ** 2).sum() / total)
     return np.asarray((local - mean) / (deviation if deviation > 1e-8 else 1.0))
-
-
-def _estimates(
-    rewards: ArrayLike,
-    values: ArrayLike,
-    is_last: ArrayLike,
-    seats: ArrayLike | None,
-    *,
-    gamma: float,
-    lam: float,
-    bootstraps: ArrayLike | None,
-) -> Array:
-    rewards, values = np.asarray(rewards, dtype=float), np.asarray(values, dtype=float)
-    ends = np.asarray(is_last, dtype=bool)
-    if rewards.shape != values.shape or rewards.shape != ends.shape or rewards.ndim != 1:
-        raise ValueError(
-            f"rewards, values and is_last have the shapes {rewards.shape}, {values.shape} and {ends.shape}; "
-            "give equal shapes"
-        )
-    if len(ends) and not ends[-1]:
-        raise ValueError("is_last: the last turn does not end its trajectory")
-    signs = np.ones(len(rewards))
-    if seats is not None:
-        mover = np.asarray(seats)
-        signs[:-1] = np.where(mover[1:] == mover[:-1], 1.0, -1.0)
-    after = np.zeros(len(rewards)) if bootstraps is None else np.asarray(bootstraps, dtype=float)
-    advantages = np.zeros(len(rewards))
-    for turn in range(len(rewards) - 1, -1, -1):
-        if ends[turn]:
-            advantages[turn] = rewards[turn] + gamma * after[turn] - values[turn]
-        else:
-            delta = rewards[turn] + gamma * signs[turn] * values[turn + 1] - values[turn]
-            advantages[turn] = delta + gamma * lam * signs[turn] * advantages[turn + 1]
-    return advantages
 
 
 def group_means(values: Array, groups: Array) -> tuple[Array, Array]:

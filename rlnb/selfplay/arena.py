@@ -6,7 +6,7 @@ training, so that games of two evaluations, or of two policies, pair.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,8 @@ from rlnb.games.exact import TicTacToeResult, measure_rows, nash_conv, probabili
 from rlnb.games.opponents import Opponent, best_scores, load_opponent, refusals, yardstick
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy.adapters import WeightSnapshot, has_trained
-from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer
+from rlnb.policy.loading import Policy
+from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer, make_encoder
 from rlnb.selfplay.params import ActingParams, UpdateParams
 from rlnb.selfplay.rollouts import (
     LEARNER,
@@ -28,6 +29,8 @@ from rlnb.selfplay.rollouts import (
     Player,
     Request,
     Turn,
+    collect_trajectories,
+    collect_turns,
     paired_episodes,
     play_games,
 )
@@ -58,9 +61,8 @@ class Match:
 
     weights: "last", "average", or the name of a snapshot. scores: of each game in the order of the seeds, 1
     for a win, 0.5 for a draw, 0 for a loss. score: their mean with its Wilson interval. mean_return: in the
-    game's units, such as chips. random_score: what random play scores in that seat against random play.
-    ceiling: the best possible score against this opponent. Both are None where they are not known.
-    invalid_share: of the policy's answers. distinct_share: of the games, those with different moves.
+    game's units. random_score: that of random play against random play. ceiling: the best possible score
+    against this opponent. Both are None where they are not known. distinct_share: of games that differ.
     """
 
     game: str
@@ -111,42 +113,42 @@ class SnapshotPlayer:
 
 @dataclass(frozen=True)
 class Arena:
-    """A policy with the games and opponents by which it is measured.
+    """A policy with the games and opponents by which it is measured; it answers as in training.
 
-    opponents: each game with the names of its opponents; a directory is a checkpoint. acting: how the policy
-    answers in training. exact: whether to measure without sampling where the game allows it. names_games:
-    whether metrics begin with the name of the game.
+    opponents: each game with the names of its opponents; a directory is a checkpoint. exact: whether to
+    measure without sampling where the game allows it. names_games: whether metrics begin with the name of the
+    game.
     """
 
     actor: ActorCritic
     encoder: Encoder
     rules: GameRules
     opponents: tuple[tuple[TextGame, tuple[str, ...]], ...]
+    params: ActingParams
+    training: UpdateParams
     seed: int
-    acting: str = "constrained"
-    temperature: float = 1.0
-    max_new_tokens: int = 8
-    batch_size: int = 64
-    num_parallel: int = 512
-    prompt_memo: bool = True
-    tokens_per_pass: int = 8192
     exact: bool = True
     names_games: bool = False
 
+    @property
+    def acting(self) -> str:
+        return self.params.acting
+
     def player(self, acting: str | None = None, *, greedy: bool = False) -> Player:
         """Return a player with the policy's present weights, which answers as in training by default."""
-        if (acting or self.acting) == "constrained":
+        params = self.params
+        if (acting or params.acting) == "constrained":
             return self.constrained(greedy=greedy)
         return FreePlayer(
-            self.actor, self.encoder, temperature=0.0 if greedy else self.temperature,
-            max_new_tokens=self.max_new_tokens, batch_size=self.batch_size,
-            max_tokens_per_pass=self.tokens_per_pass,
+            self.actor, self.encoder, temperature=0.0 if greedy else params.temperature,
+            max_new_tokens=params.max_new_tokens, batch_size=params.batch_size,
+            max_tokens_per_pass=self.training.tokens_per_pass,
         )  # fmt: skip
 
     def constrained(self, *, greedy: bool = False) -> ConstrainedPlayer:
         return ConstrainedPlayer(
-            self.actor, self.encoder, temperature=self.temperature, greedy=greedy, memo=self.prompt_memo,
-            max_tokens_per_pass=self.tokens_per_pass,
+            self.actor, self.encoder, temperature=self.params.temperature, greedy=greedy,
+            memo=self.training.prompt_memo, max_tokens_per_pass=self.training.tokens_per_pass,
         )  # fmt: skip
 
     def probabilities(self, game: TextGame, states: Sequence[pyspiel.State]) -> list[np.ndarray]:
@@ -165,13 +167,13 @@ class Arena:
     def play(
         self, game: TextGame, name: str, opponent: Player | Opponent, *, num_games: int, learner: Player
     ) -> list[FinishedGame]:
-        """Play `num_games` games; each seed is played from both seats."""
-        return play_games(
-            paired_episodes(game, name, num_games, seed=ARENA_SEED + self.seed),
-            {LEARNER: learner, name: opponent},
-            rules=self.rules,
-            num_parallel=self.num_parallel,
-        )
+        episodes = paired_episodes(game, name, num_games, seed=ARENA_SEED + self.seed)
+        players = {LEARNER: learner, name: opponent}
+        return play_games(episodes, players, rules=self.rules, num_parallel=self.params.num_parallel)
+
+    def using(self, snapshot: WeightSnapshot | None) -> AbstractContextManager[None]:
+        """Return a context in which the policy has these weights; None for its present ones."""
+        return snapshot.applied_to(self.actor.policy) if snapshot else nullcontext()
 
     def play_matches(
         self,
@@ -192,16 +194,14 @@ class Arena:
             for game, names in self.opponents
             for name in names
         ]
-        num_matches = len(plan) * len(opponents)
-        for way, weights in plan:
-            snapshot = snapshots[weights]
-            for game, name, opponent in opponents:
-                with snapshot.applied_to(self.actor.policy) if snapshot else nullcontext():
-                    learner = self.player(way.acting, greedy=way.greedy)
-                    games = self.play(game, name, opponent, num_games=num_games, learner=learner)
-                rows += summarise_matches(games, game, way=way, weights=weights)
-                if progress:
-                    progress(len(rows) // 2, num_matches)
+        pairs = [(way, weights, *opponent) for way, weights in plan for opponent in opponents]
+        for num_done, (way, weights, game, name, opponent) in enumerate(pairs, start=1):
+            with self.using(snapshots[weights]):
+                learner = self.player(way.acting, greedy=way.greedy)
+                games = self.play(game, name, opponent, num_games=num_games, learner=learner)
+            rows += summarise_matches(games, game, way=way, weights=weights)
+            if progress:
+                progress(num_done, len(pairs))
         return rows
 
     def measure(
@@ -235,7 +235,7 @@ class Arena:
         metrics: dict[str, float] = {}
         for game in [game for game, _ in self.opponents if self.exact and is_exact(game)]:
             for snapshot, infix, prefix in ((None, "", ""), (average, "average/", "average, ")):
-                with snapshot.applied_to(self.actor.policy) if snapshot else nullcontext():
+                with self.using(snapshot):
                     values, results = exact_measures(game, partial(self.probabilities, game))
                 exact |= {f"{prefix}{way}": result for way, result in results.items()}
                 start = f"{game.name}/" if self.names_games else ""
@@ -258,24 +258,22 @@ class Arena:
 
 
 def make_arena(
-    actor: ActorCritic,
-    encoder: Encoder,
+    policy: Policy,
     rules: GameRules,
     opponents: Sequence[tuple[TextGame, tuple[str, ...]]],
     *,
     acting: ActingParams,
     training: UpdateParams,
     seed: int,
+    has_value: bool,
     exact: bool = True,
     names_games: bool = False,
 ) -> Arena:
-    """Return the arena of a policy that plays and reads prompts as in training."""
-    return Arena(
-        actor, encoder, rules, tuple(opponents), seed=seed, acting=acting.acting,
-        temperature=acting.temperature, max_new_tokens=acting.max_new_tokens, batch_size=acting.batch_size,
-        num_parallel=acting.num_parallel, prompt_memo=training.prompt_memo,
-        tokens_per_pass=training.tokens_per_pass, exact=exact, names_games=names_games,
-    )  # fmt: skip
+    """Return the arena of a policy. Raises PolicyUnavailable for a model whose logits cannot be read."""
+    actor = ActorCritic(policy, has_value=has_value)
+    actor.check_logits()
+    encoder = make_encoder(acting, policy.tokenizer)
+    return Arena(actor, encoder, rules, tuple(opponents), acting, training, seed, exact, names_games)
 
 
 def summarise_matches(
@@ -291,22 +289,20 @@ def summarise_matches(
         opponent = seat_games[0].players[1 - seat]
         ceiling = best_scores(game, opponent)
         scores = tuple(played.score(seat) for played in seat_games)
-        trajectories = [trajectory for played in seat_games for trajectory in played.trajectories]
-        turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-        rows.append(
-            Match(
-                game=game.name, opponent=opponent, seat=seat, role=game.roles[seat], acting=way.acting,
-                greedy=way.greedy, weights=weights, num_games=len(seat_games), wins=scores.count(1.0),
-                draws=scores.count(0.5), losses=scores.count(0.0),
-                score=wilson_interval(float(np.mean(scores)), len(scores)),
-                mean_return=float(np.mean([played.returns[seat] for played in seat_games])),
-                random_score=known.random_score[seat] if known else None,
-                ceiling=ceiling[seat] if ceiling else None,
-                invalid_share=sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
-                distinct_share=len({played.history for played in seat_games}) / len(seat_games),
-                scores=scores,
-            )
+        turns = collect_turns(collect_trajectories(seat_games))
+        match = Match(
+            game=game.name, opponent=opponent, seat=seat, role=game.roles[seat], acting=way.acting,
+            greedy=way.greedy, weights=weights, num_games=len(seat_games), wins=scores.count(1.0),
+            draws=scores.count(0.5), losses=scores.count(0.0),
+            score=wilson_interval(float(np.mean(scores)), len(scores)),
+            mean_return=float(np.mean([played.returns[seat] for played in seat_games])),
+            random_score=known.random_score[seat] if known else None,
+            ceiling=ceiling[seat] if ceiling else None,
+            invalid_share=sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
+            distinct_share=len({played.history for played in seat_games}) / len(seat_games),
+            scores=scores,
         )  # fmt: skip
+        rows.append(match)
     return rows
 
 
@@ -337,16 +333,14 @@ def match_measures(rows: Sequence[Match]) -> dict[str, dict[str, dict[str, float
 
 def match_metrics(rows: Sequence[Match]) -> dict[str, float]:
     """Return {"arena/random/first_score": 0.7, "arena/random/average_first_score": 0.8, ...}."""
-    metrics = {
-        f"arena/{row.opponent}/{'average_' if row.weights == 'average' else ''}{SEATS[row.seat]}_score": (
-            row.score.value
-        )
-        for row in rows
-    }
-    for opponent in dict.fromkeys(row.opponent for row in rows if row.weights == "last"):
-        shares = [row.invalid_share for row in select_matches(rows, opponent=opponent, weights="last")]
-        metrics[f"arena/{opponent}/invalid_share"] = sum(shares) / len(shares)
-    return metrics
+    metrics: dict[str, float] = {}
+    shares: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        prefix = "average_" if row.weights == "average" else ""
+        metrics[f"arena/{row.opponent}/{prefix}{SEATS[row.seat]}_score"] = row.score.value
+        if row.weights == "last":
+            shares[f"arena/{row.opponent}/invalid_share"].append(row.invalid_share)
+    return metrics | {name: sum(values) / len(values) for name, values in shares.items()}
 
 
 def is_exact(game: TextGame) -> bool:
@@ -365,14 +359,14 @@ def exact_measures(
     rows = probabilities_by_state(probabilities)
     sampled, greedy = measure_rows(rows, greedy=False), measure_rows(rows, greedy=True)
     measures = {"nash_conv": sampled.nash_conv, "self_play_draw": sampled.self_play_draw}
-    for seat, name in enumerate(SEATS):
+    for name, seat, greedy_seat in zip(SEATS, sampled.seats, greedy.seats, strict=True):
         measures |= {
-            f"loss_{name}": sampled.seats[seat].loss,
-            f"greedy_loss_{name}": greedy.seats[seat].loss,
-            f"random_score_{name}": sampled.seats[seat].score_against_random,
-            f"best_response_{name}": sampled.seats[seat].best_response_value,
-            f"greedy_best_response_{name}": greedy.seats[seat].best_response_value,
-            f"blunder_{name}": sampled.seats[seat].blunder_rate,
+            f"loss_{name}": seat.loss,
+            f"greedy_loss_{name}": greedy_seat.loss,
+            f"random_score_{name}": seat.score_against_random,
+            f"best_response_{name}": seat.best_response_value,
+            f"greedy_best_response_{name}": greedy_seat.best_response_value,
+            f"blunder_{name}": seat.blunder_rate,
         }
     return measures, {"sampled": sampled, "greedy": greedy}
 

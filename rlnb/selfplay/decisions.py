@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from rlnb.games.text_games import TextGame, states_in_play
 from rlnb.policy.loading import Policy
 from rlnb.policy.prompts import game_text
@@ -60,29 +62,25 @@ def draw_decisions(
         legal_actions = {game.prompt(state): tuple(state.legal_actions()) for state in states}
         choices = [(prompt, actions) for prompt, actions in legal_actions.items() if len(actions) > 1]
         drawn = rng.sample(choices, min(count, len(choices)))
-        by_game.append(
-            [Decision(game.name, prompt, encoder.as_text(prompt), actions) for prompt, actions in drawn]
-        )
+        by_game.append([Decision(game.name, text, encoder.as_text(text), actions) for text, actions in drawn])
     rounds = itertools.chain.from_iterable(itertools.zip_longest(*by_game))
     return [decision for decision in rounds if decision][:count]
 
 
 def save_decisions(output_dir: str | Path, decisions: Sequence[Decision]) -> None:
     """Write decisions.jsonl into a run's directory, where an export looks for it."""
-    lines = [json.dumps(asdict(decision)) + "\n" for decision in decisions]
     Path(output_dir).mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(asdict(decision)) + "\n" for decision in decisions]
     write_text(Path(output_dir) / FILE, "".join(lines))
 
 
 def load_decisions(adapters: str | Path) -> list[Decision]:
     """Return the positions of the run with this adapters/ or checkpoints/checkpoint-N; none if not saved."""
     directory = Path(adapters).resolve()
-    candidates = [path / FILE for path in (directory, *directory.parents[:2])]
-    path = next((candidate for candidate in candidates if candidate.is_file()), None)
-    if not str(adapters) or path is None:
+    paths = [path / FILE for path in (directory, *directory.parents[:2]) if (path / FILE).is_file()]
+    if not str(adapters) or not paths:
         return []
-    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [Decision(**{**row, "legal_actions": tuple(row["legal_actions"])}) for row in rows]
+    return [TypeAdapter(Decision).validate_json(row) for row in paths[0].read_text("utf-8").splitlines()]
 
 
 def compute_probabilities(policy: Policy, decisions: Sequence[Decision]) -> list[list[float]]:
@@ -92,19 +90,17 @@ def compute_probabilities(policy: Policy, decisions: Sequence[Decision]) -> list
     encoder = Encoder(policy.tokenizer, str, end=policy.tokenizer.eos_token_id)
     player = ConstrainedPlayer(ActorCritic(policy, has_value=False), encoder)
     texts = [decision.text for decision in decisions]
-    arrays = player.probabilities(texts, [decision.legal_actions for decision in decisions])
-    return [probabilities.tolist() for probabilities in arrays]
+    policies = player.probabilities(texts, [decision.legal_actions for decision in decisions])
+    return [probabilities.tolist() for probabilities in policies]
 
 
 def count_equal_texts(policy: Policy, decisions: Sequence[Decision]) -> int:
     """Return the number of positions whose text this tokenizer's chat template reproduces."""
-
-    def make_text(decision: Decision) -> str:
-        if decision.text == decision.prompt:  # the run used no chat
-            return decision.prompt
-        return game_text(decision.prompt, tokenizer=policy.tokenizer)
-
-    return sum(make_text(decision) == decision.text for decision in decisions)
+    return sum(
+        decision.text == decision.prompt  # the run used no chat
+        or decision.text == game_text(decision.prompt, tokenizer=policy.tokenizer)
+        for decision in decisions
+    )
 
 
 def compare_actions(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Agreement:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
 import pyspiel
 from pydantic import JsonValue
 
@@ -132,9 +131,7 @@ class FinishedGame:
     @property
     def winner(self) -> int | None:
         """The seat that won, None for a draw."""
-        if self.returns[0] == self.returns[1]:
-            return None
-        return int(self.returns[1] > self.returns[0])
+        return None if self.returns[0] == self.returns[1] else int(self.returns[1] > self.returns[0])
 
     def score(self, seat: int) -> float:
         """Return 1 for a win, 0.5 for a draw, 0 for a loss."""
@@ -142,21 +139,19 @@ class FinishedGame:
 
     def as_record(self) -> dict[str, JsonValue]:
         """Return a line of games.jsonl; values and probabilities have four decimals."""
-        turns = [
-            (turn.ply, trajectory.seat, turn) for trajectory in self.trajectories for turn in trajectory.turns
-        ]
+        turns = [(turn, trajectory.seat) for trajectory in self.trajectories for turn in trajectory.turns]
         return {
             "game": self.game, "players": list(self.players), "seed": self.seed,
             "history": list(self.history), "returns": list(self.returns), "forfeit": self.forfeit,
             "is_cut_off": self.is_cut_off, "moves": [move._asdict() for move in self.moves],
             "turns": [
                 {
-                    "seat": seat, "ply": ply, "text": turn.text, "action": turn.action,
+                    "seat": seat, "ply": turn.ply, "text": turn.text, "action": turn.action,
                     "problem": turn.problem, "legal_actions": list(turn.legal_actions),
                     "value": round(turn.value, 4),
                     "probabilities": [round(probability, 4) for probability in turn.probabilities],
                 }
-                for ply, seat, turn in sorted(turns, key=lambda item: item[0])
+                for turn, seat in sorted(turns, key=lambda item: item[0].ply)
             ],
         }  # fmt: skip
 
@@ -168,12 +163,6 @@ def collect_trajectories(games: Iterable[FinishedGame]) -> list[Trajectory]:
 def collect_turns(trajectories: Iterable[Trajectory]) -> list[Turn]:
     """Return all turns, trajectory by trajectory: the order of every array "(num_turns,)"."""
     return [turn for trajectory in trajectories for turn in trajectory.turns]
-
-
-def mark_last_turns(trajectories: Iterable[Trajectory]) -> np.ndarray:
-    """Return bool (num_turns,): whether a turn is the last of its trajectory."""
-    lengths = [len(trajectory.turns) for trajectory in trajectories]
-    return np.array([k == length - 1 for length in lengths for k in range(length)], dtype=bool)
 
 
 def reward_with_return(event: Event, seat_return: float) -> float:
@@ -270,7 +259,6 @@ class GameInProgress:
         self.num_invalid, self.last_reason = 0, ""
 
     def request(self) -> Request:
-        """Return the request to the player to move."""
         prompt = self.episode.game.prompt(self.state)
         if self.last_reason:
             prompt = ask_again(prompt, self.last_reason)
@@ -302,14 +290,20 @@ class GameInProgress:
     def finish(self) -> FinishedGame:
         """Return the record, with trajectories of the seats in which the learner had a turn."""
         episode, returns = self.episode, (0.0, 0.0)
-        events: tuple[Event, Event] = ("end", "end")
+        events: list[Event] = ["end", "end"]
         if self.forfeit is not None:
             least = episode.game.game.min_utility()
             returns = (least, -least) if self.forfeit == 0 else (-least, least)
-            events = ("forfeit", "opponent_forfeit") if self.forfeit == 0 else ("opponent_forfeit", "forfeit")
+            events = ["opponent_forfeit", "opponent_forfeit"]
+            events[self.forfeit] = "forfeit"
         elif self.cut_off is None:
             first, second = self.state.returns()
             returns = (float(first), float(second))
+        trajectories = tuple(
+            self.trajectory(seat, self.rules.reward(events[seat], returns[seat]))
+            for seat in (0, 1)
+            if episode.players[seat] == LEARNER and self.turns[seat]
+        )
         return FinishedGame(
             game=episode.game.name,
             players=episode.players,
@@ -317,20 +311,15 @@ class GameInProgress:
             history=tuple(self.state.history()),
             moves=tuple(self.moves),
             returns=returns,
-            trajectories=tuple(
-                self.trajectory(seat, self.rules.reward(events[seat], returns[seat]))
-                for seat in (0, 1)
-                if episode.players[seat] == LEARNER and self.turns[seat]
-            ),
+            trajectories=trajectories,
             forfeit=self.forfeit,
             is_cut_off=self.cut_off is not None,
         )
 
     def trajectory(self, seat: int, final_reward: float) -> Trajectory:
-        turns, episode = self.turns[seat], self.episode
+        turns, episode, bootstrap = self.turns[seat], self.episode, 0.0
         if final_reward:
             turns = [*turns[:-1], replace(turns[-1], reward=turns[-1].reward + final_reward)]
-        bootstrap = 0.0
         if self.cut_off is not None:  # the game is zero-sum
             mover, value = self.cut_off
             bootstrap = value if seat == mover else -value
@@ -348,7 +337,6 @@ class GameInProgress:
 
 
 def ask_again(prompt: str, reason: str) -> str:
-    """Return the prompt that follows an invalid answer."""
     return f"{prompt}\n\nYour last answer was not valid: {reason} Answer again."
 
 

@@ -1,13 +1,15 @@
-"""The policy update of SPIRAL and PPO: epochs of mini-batches, a loss, and an optimizer step for each.
+"""The policy update of SPIRAL and PPO: turns as arrays, the terms of the loss, epochs of mini-batches.
 
 Both use the clipped surrogate, an entropy bonus and KL(policy || reference). SPIRAL may add a magnet, PPO
-uses a value head and `PpoOptions`; a term whose coefficient is 0 is not computed.
+uses a value head and `PpoOptions`; a term whose coefficient is 0 is not computed. Terms are sums, not means:
+only `optimizer_step` knows the mini-batch.
 """
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,24 +20,261 @@ from accelerate.utils import reduce
 
 from rlnb.errors import TrainingDiverged
 from rlnb.policy.adapters import WeightSnapshot, adapters_off
-from rlnb.selfplay.acting import ActorCritic
-from rlnb.selfplay.losses import (
-    Batch,
-    Logprobs,
-    MicroBatch,
-    clipped_surrogate,
-    compute_batch_logprobs,
-    compute_logprobs,
-    estimate_kl,
-    kl_loss,
-    squared_value_errors,
+from rlnb.selfplay.acting import (
+    ActorCritic,
+    allowed_logprobs,
+    compute_entropies,
+    pad_allowed,
+    split_by_length,
 )
 from rlnb.selfplay.params import UpdateParams
+from rlnb.selfplay.rollouts import Turn
 
+Array = np.ndarray
 # Largest deviation from 1 of a ratio before the first step: a pass rounds differently in another batch.
 MAX_FIRST_DEVIATION = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.1}
 # Adaptive KL: the share by which the coefficient moves, and its least value as a share of the first.
 KL_GAIN, KL_MAX_ERROR, KL_LEAST_SHARE = 0.1, 0.2, 0.01
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The turns of an update as the sequences passed through the model and the positions read from it.
+
+    sequences: token sequences, each passed once. position_sequence, position_index: int (num_positions,), the
+    last token before a choice. allowed: int (num_positions, width), padded with -1, or None where all tokens
+    were allowed. token_position, token_turn: int (num_tokens,), of each chosen token. token_column: int
+    (num_tokens,), of the chosen token in `allowed`, or its id without. turn_sequence, turn_index: int
+    (num_turns,), the prompt's last token, where the value is read. advantages, targets (of the value),
+    weights: float (num_turns,).
+    """
+
+    sequences: tuple[tuple[int, ...], ...]
+    position_sequence: Array
+    position_index: Array
+    allowed: Array | None
+    token_position: Array
+    token_column: Array
+    token_turn: Array
+    turn_sequence: Array
+    turn_index: Array
+    advantages: Array
+    targets: Array
+    weights: Array
+
+    def micro_batches(self, rows: Sequence[int], *, max_tokens: int) -> Iterator["MicroBatch"]:
+        """Yield these sequences with all that belongs to them, `max_tokens` at a time with padding."""
+        lengths = [len(self.sequences[row]) for row in rows]
+        for chosen in split_by_length(lengths, max_tokens=max_tokens):
+            part = [rows[index] for index in chosen]
+            local_row = np.full(len(self.sequences), -1)
+            local_row[part] = np.arange(len(part))
+            positions = np.flatnonzero(local_row[self.position_sequence] >= 0)
+            turns = np.flatnonzero(local_row[self.turn_sequence] >= 0)
+            local_position = np.full(len(self.position_sequence), -1)
+            local_position[positions] = np.arange(len(positions))
+            tokens = np.flatnonzero(local_position[self.token_position] >= 0)
+            yield MicroBatch(
+                sequences=[self.sequences[row] for row in part],
+                positions=positions,
+                tokens=tokens,
+                turns=turns,
+                position_sequence=local_row[self.position_sequence[positions]],
+                turn_sequence=local_row[self.turn_sequence[turns]],
+                token_position=local_position[self.token_position[tokens]],
+            )
+
+    def mini_batches(self, count: int, *, generator: np.random.Generator) -> list[list[int]]:
+        """Return the sequences in `count` random, equal parts; turns with equal prompts stay together."""
+        order = generator.permutation(len(self.sequences))
+        return [sorted(part.tolist()) for part in np.array_split(order, count)]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """The sequences of one forward pass.
+
+    positions, tokens, turns: their indices in the batch; the other indices count within the micro-batch.
+    """
+
+    sequences: list[tuple[int, ...]]
+    positions: Array
+    tokens: Array
+    turns: Array
+    position_sequence: Array
+    turn_sequence: Array
+    token_position: Array
+
+
+def make_batch(
+    turns: Sequence[Turn],
+    advantages: Array,
+    targets: Array,
+    *,
+    weights: Array | None = None,
+    memo: bool = True,
+) -> Batch:
+    """Return the turns as arrays, with their advantages, targets of their values and weights: (num_turns,).
+
+    memo: equal sequences are passed once, which changes neither loss nor gradient. Raises ValueError for a
+    mixture of constrained and free turns.
+    """
+    rows: dict[tuple[object, ...], tuple[int, int]] = {}  # {key: (sequence, its first position)}
+    sequences: list[tuple[int, ...]] = []
+    positions: list[tuple[int, int]] = []
+    allowed: list[tuple[int, ...]] = []
+    tokens: list[tuple[int, int, int]] = []
+    turn_sequence = np.zeros(len(turns), dtype=np.int64)
+    for index, turn in enumerate(turns):
+        num_read = turn.choices[-1].position - len(turn.prompt_ids) if turn.choices else 0
+        sequence = turn.prompt_ids + turn.completion_ids[:num_read]
+        choice_indices = tuple(choice.position - 1 for choice in turn.choices)
+        choice_tokens = tuple(choice.allowed for choice in turn.choices)
+        key = (sequence, len(turn.prompt_ids), choice_indices, choice_tokens) if memo else (index,)
+        if key not in rows:
+            rows[key] = len(sequences), len(positions)
+            positions += [(len(sequences), choice_index) for choice_index in choice_indices]
+            sequences.append(sequence)
+            allowed += choice_tokens
+        turn_sequence[index], first_position = rows[key]
+        for k, choice in enumerate(turn.choices):
+            column = choice.allowed.index(choice.token) if choice.allowed else choice.token
+            tokens.append((first_position + k, column, index))
+    is_free = {not choice_tokens for choice_tokens in allowed}
+    if len(is_free) > 1:
+        raise ValueError("some turns are constrained and some are free; make a batch of each")
+    position_sequence, position_index = np.array(positions, dtype=np.int64).reshape(-1, 2).T
+    token_position, token_column, token_turn = np.array(tokens, dtype=np.int64).reshape(-1, 3).T
+    return Batch(
+        sequences=tuple(sequences),
+        position_sequence=position_sequence,
+        position_index=position_index,
+        allowed=None if is_free == {True} else pad_allowed(allowed),
+        token_position=token_position,
+        token_column=token_column,
+        token_turn=token_turn,
+        turn_sequence=turn_sequence,
+        turn_index=np.array([len(turn.prompt_ids) - 1 for turn in turns], dtype=np.int64),
+        advantages=np.asarray(advantages, dtype=np.float32),
+        targets=np.asarray(targets, dtype=np.float32),
+        weights=np.ones(len(turns), np.float32) if weights is None else np.asarray(weights, np.float32),
+    )
+
+
+class Logprobs(NamedTuple):
+    """The result of a forward pass over a batch or a micro-batch, float32.
+
+    token_logprobs: (num_tokens,), nats. entropies: (num_positions,), nats. values: (num_turns,). logprobs:
+    (num_positions, width) of the allowed tokens, None where all were allowed.
+    """
+
+    token_logprobs: torch.Tensor
+    entropies: torch.Tensor
+    values: torch.Tensor
+    logprobs: torch.Tensor | None
+
+    def select(self, part: MicroBatch) -> "Logprobs":
+        """Return those of a micro-batch, from those of the whole batch."""
+        return Logprobs(
+            self.token_logprobs[part.tokens],
+            self.entropies[part.positions],
+            self.values[part.turns],
+            None if self.logprobs is None else self.logprobs[part.positions],
+        )
+
+
+def compute_logprobs(
+    actor: ActorCritic, batch: Batch, part: MicroBatch, *, temperature: float, detach_trunk: bool = False
+) -> Logprobs:
+    """Pass a micro-batch through the model. detach_trunk: the gradient of the values stops at their head."""
+    hidden = actor.hidden(part.sequences)
+    logits = actor.logits(hidden[part.position_sequence, batch.position_index[part.positions]])
+    if batch.allowed is None:
+        logprobs = (logits / temperature).log_softmax(-1)
+    else:
+        allowed = torch.as_tensor(batch.allowed[part.positions], device=logits.device)
+        logprobs, _ = allowed_logprobs(logits, allowed, temperature=temperature)
+    states = hidden[part.turn_sequence, batch.turn_index[part.turns]]
+    return Logprobs(
+        token_logprobs=logprobs[part.token_position, batch.token_column[part.tokens]],
+        entropies=compute_entropies(logprobs),
+        values=actor.values(states.detach() if detach_trunk else states),
+        logprobs=None if batch.allowed is None else logprobs,
+    )
+
+
+def compute_batch_logprobs(
+    actor: ActorCritic, batch: Batch, *, temperature: float, max_tokens: int
+) -> Logprobs:
+    """Return the log-probabilities of the whole batch by the current weights, without gradients."""
+    shapes = [batch.token_position.shape, batch.position_sequence.shape, batch.turn_sequence.shape]
+    tokens, entropies, values = (torch.zeros(shape, device=actor.policy.device) for shape in shapes)
+    logprobs = None if batch.allowed is None else torch.zeros(batch.allowed.shape, device=values.device)
+    with torch.no_grad():
+        for part in batch.micro_batches(range(len(batch.sequences)), max_tokens=max_tokens):
+            computed = compute_logprobs(actor, batch, part, temperature=temperature)
+            tokens[part.tokens] = computed.token_logprobs
+            entropies[part.positions] = computed.entropies
+            values[part.turns] = computed.values
+            if logprobs is not None and computed.logprobs is not None:
+                logprobs[part.positions] = computed.logprobs
+    return Logprobs(tokens, entropies, values, logprobs)
+
+
+def clipped_surrogate(
+    log_ratios: torch.Tensor, advantages: torch.Tensor, *, clip: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return -min(r A, clip(r, 1 - clip, 1 + clip) A) with r = exp(log_ratios), and a mask of clipped terms.
+
+    All of one shape. PPO, equation 7 (arXiv:1707.06347).
+    """
+    ratios = log_ratios.exp()
+    plain, clipped = ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages
+    return -torch.minimum(plain, clipped), clipped < plain
+
+
+def squared_value_errors(
+    values: torch.Tensor, old_values: torch.Tensor, targets: torch.Tensor, *, clip: float
+) -> torch.Tensor:
+    """Return max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2); (V - R)^2 where c = clip is 0.
+
+    All of one shape, in units of the reward; the loss is half of it. As in PPO2 of OpenAI's baselines and in
+    CleanRL: a value that has moved by `clip` towards its target learns nothing more.
+    """
+    plain = (values - targets) ** 2
+    if not clip:
+        return plain
+    clipped = old_values + (values - old_values).clamp(-clip, clip)
+    return torch.maximum(plain, (clipped - targets) ** 2)
+
+
+def estimate_kl(logprobs: torch.Tensor, other_logprobs: torch.Tensor) -> torch.Tensor:
+    """Return k3, the estimate r - 1 - log r of KL(policy || other) with r = other / policy.
+
+    On samples of the policy it is never negative, and unbiased. Schulman 2020, http://joschu.net/blog/kl-approx.html.
+    """
+    log_ratios = other_logprobs - logprobs
+    return log_ratios.expm1() - log_ratios
+
+
+def kl_loss(
+    now: Logprobs, other: Logprobs, token_weights: torch.Tensor, position_weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the weighted sum over tokens of KL(policy || other): as a loss, and as a figure to report.
+
+    Over allowed tokens both are exact. Where all tokens were allowed, the loss is half the squared difference
+    of log-probabilities: on samples of the policy its gradient is that of KL(policy || other), whereas the
+    gradient of k3, which is the figure, is that of KL(other || policy). token_weights: (num_tokens,).
+    position_weights: (num_positions,), the sum over the tokens chosen at each position.
+    """
+    if now.logprobs is None or other.logprobs is None:
+        gaps = now.token_logprobs - other.token_logprobs
+        figure = estimate_kl(now.token_logprobs.detach(), other.token_logprobs)
+        return (0.5 * gaps**2 * token_weights).sum(), (figure * token_weights).sum()
+    padding = now.logprobs == -torch.inf
+    gaps = now.logprobs.masked_fill(padding, 0.0) - other.logprobs.masked_fill(padding, 0.0)
+    exact = ((now.logprobs.exp() * gaps).sum(-1) * position_weights).sum()
+    return exact, exact.detach()
 
 
 @dataclass(frozen=True)
@@ -58,7 +297,7 @@ class PpoOptions:
 
 
 class Coefficients(NamedTuple):
-    """The scheduled values of one update. detach_trunk: the value's gradient stops at its head."""
+    """The scheduled values of an update. detach_trunk: the value's gradient stops at its head."""
 
     learning_rate: float
     entropy: float
@@ -81,7 +320,7 @@ def schedule(training: UpdateParams, step: int, *, detach_steps: int = 0) -> Coe
 
 @dataclass
 class Learner:
-    """The policy with all that learning changes and a checkpoint must hold.
+    """The policy with all that learning changes and a checkpoint must hold; it starts with a fresh optimizer.
 
     temperature: of play and of the loss. loss_tokens: the constant by which sums over an answer's tokens are
     divided. kl_coef: of KL(policy || reference), adapted where `ppo.kl_target` is set; 0 = not computed.
@@ -93,21 +332,37 @@ class Learner:
     actor: ActorCritic
     training: UpdateParams
     temperature: float
-    value_coef: float
-    loss_tokens: int
-    kl_coef: float
-    ppo: PpoOptions
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
-    average: WeightSnapshot
-    magnet: WeightSnapshot | None
-    reference: WeightSnapshot | None
+    value_coef: float = 0.0
+    loss_tokens: int = 1
+    kl_coef: float = 0.0
+    ppo: PpoOptions = PpoOptions()
 
-    @contextmanager
-    def reference_applied(self) -> Iterator[None]:
+    def __post_init__(self) -> None:
+        policy, training = self.actor.policy, self.training
+        if training.gradient_checkpointing is True:
+            policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        has_adapters = hasattr(policy.model, "disable_adapter")
+        is_float16 = next(policy.model.parameters()).dtype == torch.float16
+        self.optimizer = torch.optim.AdamW(
+            parameter_groups(self.actor, self.ppo.value_learning_rate),
+            lr=training.learning_rate,
+            betas=(0.9, training.adam_beta2),
+            weight_decay=training.weight_decay,
+        )
+        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=is_float16)
+        self.average = WeightSnapshot.take(policy)
+        self.magnet = WeightSnapshot.take(policy) if training.magnet_coef else None
+        self.reference = WeightSnapshot.take(policy) if self.kl_coef and not has_adapters else None
+
+    @property
+    def snapshots(self) -> dict[str, WeightSnapshot]:
+        """The weights that are kept besides the policy's own, by name."""
+        named = {"average": self.average, "magnet": self.magnet, "reference": self.reference}
+        return {name: snapshot for name, snapshot in named.items() if snapshot}
+
+    def reference_applied(self) -> AbstractContextManager[None]:
         policy = self.actor.policy
-        with self.reference.applied_to(policy) if self.reference else adapters_off(policy):
-            yield
+        return self.reference.applied_to(policy) if self.reference else adapters_off(policy)
 
     def set_learning_rates(self, learning_rate: float) -> None:
         """Set the policy's rate; a value head with its own rate keeps the ratio between the two."""
@@ -123,55 +378,18 @@ class Learner:
         )
 
 
-def make_learner(
-    actor: ActorCritic,
-    training: UpdateParams,
-    *,
-    temperature: float,
-    value_coef: float = 0.0,
-    loss_tokens: int = 1,
-    kl_coef: float = 0.0,
-    ppo: PpoOptions = PpoOptions(),
-) -> Learner:
-    """Return a learner with a fresh optimizer and fresh averages."""
-    policy = actor.policy
-    dtype = next(policy.model.parameters()).dtype
-    has_adapters = hasattr(policy.model, "disable_adapter")
-    return Learner(
-        actor=actor,
-        training=training,
-        temperature=temperature,
-        value_coef=value_coef,
-        loss_tokens=loss_tokens,
-        kl_coef=kl_coef,
-        ppo=ppo,
-        optimizer=torch.optim.AdamW(
-            parameter_groups(actor, ppo.value_learning_rate),
-            lr=training.learning_rate,
-            betas=(0.9, training.adam_beta2),
-            weight_decay=training.weight_decay,
-        ),
-        scaler=torch.amp.GradScaler(policy.device.type, enabled=dtype == torch.float16),
-        average=WeightSnapshot.take(policy),
-        magnet=WeightSnapshot.take(policy) if training.magnet_coef else None,
-        reference=WeightSnapshot.take(policy) if kl_coef and not has_adapters else None,
-    )
-
-
 def parameter_groups(actor: ActorCritic, value_learning_rate: float | None) -> list[dict[str, object]]:
     """Return AdamW's groups: one, or the policy and then a value head with a learning rate of its own."""
     parameters = actor.parameters_to_train()
     if value_learning_rate is None or actor.value_head is None:
         return [{"params": parameters}]
     num_policy = len(parameters) - len(list(actor.value_head.parameters()))
-    return [
-        {"params": parameters[:num_policy]},
-        {"params": parameters[num_policy:], "lr": value_learning_rate},
-    ]
+    head = {"params": parameters[num_policy:], "lr": value_learning_rate}
+    return [{"params": parameters[:num_policy]}, head]
 
 
 class LogprobsBefore(NamedTuple):
-    """Log-probabilities of the batch before the update: by the policy, the magnet and the reference."""
+    """Log-probabilities of the batch before the update."""
 
     policy: Logprobs
     magnet: Logprobs | None
@@ -206,7 +424,9 @@ def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str,
     generator = np.random.default_rng((seed, step, PartialState().process_index))
     sums: dict[str, float] = defaultdict(float)
     first_deviation: float | None = None
-    for rows in draw_mini_batches(batch, training, generator=generator):
+    epochs = range(training.num_epochs)
+    parts = (batch.mini_batches(training.num_mini_batches, generator=generator) for _ in epochs)
+    for rows in itertools.chain.from_iterable(parts):
         is_first = first_deviation is None
         step_sums = optimizer_step(learner, batch, before, rows, coefficients, is_first=is_first)
         if is_first:
@@ -221,21 +441,13 @@ def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str,
     if learner.magnet:
         learner.magnet.move_towards(policy, training.magnet_rate)
     metrics = {"update/first_ratio_deviation": first_deviation or 0.0}
-    metrics |= compute_update_metrics(learner, batch, before, sums, coefficients)
+    metrics |= compute_update_metrics(learner, batch, before.policy, sums, coefficients)
     if learner.kl_coef and learner.ppo.kl_target:
         kl_mean = ratio_over_ranks(learner, sums, "reference_kl", "token_weight", learner.ppo.kl_target)
         learner.kl_coef = adapt_kl_coef(
             learner.kl_coef, kl_mean, target=learner.ppo.kl_target, first=learner.ppo.first_kl_coef
         )
     return metrics
-
-
-def draw_mini_batches(
-    batch: Batch, training: UpdateParams, *, generator: np.random.Generator
-) -> Iterator[list[int]]:
-    """Yield the sequences of each optimizer step, epoch after epoch."""
-    for _ in range(training.num_epochs):
-        yield from batch.mini_batches(training.num_mini_batches, generator=generator)
 
 
 def adapt_kl_coef(kl_coef: float, kl: float, *, target: float, first: float) -> float:
@@ -260,14 +472,11 @@ def optimizer_step(
     *,
     is_first: bool,
 ) -> dict[str, float]:
-    """Make one step on some sequences, with gradients summed over micro-batches and ranks.
-
-    Returns sums over its tokens and turns. is_first: of an update, where every ratio must still be 1.
-    """
+    """Make a step on some sequences and return sums over it. is_first: every ratio must still be 1."""
     training, actor = learner.training, learner.actor
     device = actor.policy.device
-    total = torch.tensor(float(batch.weights.sum()), device=device)
-    divisor = float(sum_over_ranks(total)) / training.num_mini_batches * learner.loss_tokens
+    total = sum_over_ranks(torch.tensor(float(batch.weights.sum()), device=device))
+    divisor = float(total) / training.num_mini_batches * learner.loss_tokens
     weight = torch.tensor(float(batch.weights[np.isin(batch.turn_sequence, rows)].sum()), device=device)
     if not float(sum_over_ranks(weight)):  # no turn on any rank: a step would follow old moments alone
         return {"ratio_deviation": 0.0}
@@ -280,8 +489,12 @@ def optimizer_step(
         deviation = max(deviation, part_sums.pop("ratio_deviation"))
         add_to(sums, part_sums)
         sums["loss"] += float(loss.detach()) / divisor
-    if is_first:
-        check_first_ratio(deviation, next(actor.policy.model.parameters()).dtype)
+    if is_first and not deviation <= MAX_FIRST_DEVIATION[next(actor.policy.model.parameters()).dtype]:
+        raise TrainingDiverged(
+            f"before the first step of an update a ratio is {deviation:.3g} away from 1: two passes over the "
+            "same turns gave different log-probabilities; set model.lora_dropout = 0, or another "
+            "model.attention"
+        )
     parameters = actor.parameters_to_train()
     for parameter in parameters:
         if parameter.grad is None:  # none of this rank's sequences reached it
@@ -358,27 +571,13 @@ def compute_loss(
     return loss, sums
 
 
-def check_first_ratio(deviation: float, dtype: torch.dtype) -> None:
-    """Raise TrainingDiverged where the policy before its first step is not the one that was read."""
-    if not deviation <= MAX_FIRST_DEVIATION[dtype]:
-        raise TrainingDiverged(
-            f"before the first step of an update a ratio is {deviation:.3g} away from 1: two passes over the "
-            "same turns gave different log-probabilities; set model.lora_dropout = 0, or another "
-            "model.attention"
-        )
-
-
 def compute_update_metrics(
-    learner: Learner,
-    batch: Batch,
-    before: LogprobsBefore,
-    sums: Mapping[str, float],
-    coefficients: Coefficients,
+    learner: Learner, batch: Batch, before: Logprobs, sums: Mapping[str, float], coefficients: Coefficients
 ) -> dict[str, float]:
     """Return the metrics of an update from this rank's sums over its steps."""
     steps, tokens = max(sums["steps"], 1.0), max(sums["tokens"], 1.0)
     token_weight, turn_weight = sums["token_weight"] or 1.0, sums["turn_weight"] or 1.0
-    entropies = before.policy.entropies.cpu().numpy()[batch.token_position]
+    entropies = before.entropies.cpu().numpy()[batch.token_position]
     metrics = {
         "learning_rate": coefficients.learning_rate,
         "loss": sums["loss"] / steps,
@@ -397,7 +596,7 @@ def compute_update_metrics(
     if learner.ppo.target_kl:
         metrics["update/num_steps"] = sums["steps"]
     if learner.value_coef:
-        errors = batch.targets - before.policy.values.cpu().numpy()
+        errors = batch.targets - before.values.cpu().numpy()
         spread = float(batch.targets.var())
         metrics["update/value_loss"] = sums["value_loss"] / turn_weight
         metrics["update/explained_variance"] = 1 - float(errors.var()) / spread if spread > 1e-12 else 0.0

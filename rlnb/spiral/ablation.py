@@ -9,7 +9,7 @@ from rlnb.policy.adapters import WeightSnapshot
 from rlnb.run.checkpoints import checkpoint_step
 from rlnb.run.tracking import open_tracker, read_metrics
 from rlnb.selfplay.arena import is_exact
-from rlnb.selfplay.checkpoints import kept_checkpoints, load_weights
+from rlnb.selfplay.records import kept_checkpoints, load_weights
 from rlnb.selfplay.rollouts import RewardFunction
 from rlnb.selfplay.update import Learner
 from rlnb.spiral.params import SpiralSelfPlayParams
@@ -46,14 +46,9 @@ def run_training(
             tracker.report(0, evaluate())
         if state.step < params.training.max_steps:
             state = train(
-                run.learner,
-                run.games,
-                state,
-                tracker=tracker,
-                output_dir=output_dir,
-                evaluate=evaluate,
+                run.learner, run.games, state, tracker=tracker, output_dir=output_dir, evaluate=evaluate,
                 show=show,
-            )
+            )  # fmt: skip
         tracker.report(state.step, evaluate())
     return read_metrics(Path(output_dir) / "metrics.jsonl")
 

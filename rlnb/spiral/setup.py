@@ -4,20 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accelerate import PartialState
-from pydantic import TypeAdapter
 
 from rlnb.errors import ParamsError
 from rlnb.games.opponents import load_opponent
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import checkpoint_to_resume
-from rlnb.run.health import check_disk
 from rlnb.selfplay.arena import EXACT_GAMES, Arena, check_opponents, is_exact, make_arena
-from rlnb.selfplay.checkpoints import checkpoint_bytes, restore
-from rlnb.selfplay.decisions import draw_decisions, save_decisions
+from rlnb.selfplay.records import prepare_output, restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
-from rlnb.selfplay.setup import make_actor, make_encoder
-from rlnb.selfplay.update import Learner, make_learner
+from rlnb.selfplay.update import Learner
 from rlnb.spiral.params import SpiralSelfPlayParams
 from rlnb.spiral.training import SelfPlayGames, SelfPlayState
 from rlnb.spiral.warm_up import warm_up
@@ -63,26 +59,18 @@ def make_self_play_run(
             f"ranks{'' if name == 'self' else ' in pairs'}; write a multiple of {num_shares}"
         )
     has_value = params.advantage.has_value
-    gradient_checkpointing = bool(params.training.gradient_checkpointing)
-    actor = make_actor(policy, has_value=has_value, gradient_checkpointing=gradient_checkpointing)
     rules = GameRules(reward=reward, invalid=params.game.invalid, num_retries=params.game.num_retries)
     arena = make_arena(
-        actor, make_encoder(params.game, policy.tokenizer), rules, [(game, params.evaluation.opponents)],
-        acting=params.game, training=params.training, seed=params.seed, exact=params.evaluation.exact,
+        policy, rules, [(game, params.evaluation.opponents)], acting=params.game, training=params.training,
+        seed=params.seed, has_value=has_value, exact=params.evaluation.exact,
     )  # fmt: skip
-    learner = make_learner(
-        actor, params.training, temperature=params.game.temperature,
+    learner = Learner(
+        arena.actor, params.training, temperature=params.game.temperature,
         value_coef=params.advantage.value_coef if has_value else 0.0,
         loss_tokens=params.loss_tokens, kl_coef=params.training.kl_coef,
     )  # fmt: skip
-    games = SelfPlayGames(
-        game=game,
-        rules=rules,
-        make_player=arena.player,
-        opponents={} if name == "self" else {name: load_opponent(name, game, field="game.opponent")},
-        params=params,
-    )
-    return SelfPlayRun(params, arena, learner, games)
+    opponents = {} if name == "self" else {name: load_opponent(name, game, field="game.opponent")}
+    return SelfPlayRun(params, arena, learner, SelfPlayGames(params, game, arena, opponents))
 
 
 def resume_run(run: SelfPlayRun, output_dir: str | Path) -> SelfPlayState:
@@ -91,12 +79,10 @@ def resume_run(run: SelfPlayRun, output_dir: str | Path) -> SelfPlayState:
     Also checks the disk's free space and keeps positions by which an export is compared with the policy.
     """
     params, learner = run.params, run.learner
-    check_disk(output_dir, checkpoint_bytes(learner), keep=params.training.save_total_limit)
-    save_decisions(output_dir, draw_decisions([run.games.game], run.arena.encoder))
+    prepare_output(output_dir, run.arena, learner, keep=params.training.save_total_limit)
     checkpoint = checkpoint_to_resume(params, output_dir)
     if params.game.warm_up_steps and not checkpoint:
         warm_up(
             learner, run.games.game, run.arena.encoder, num_steps=params.game.warm_up_steps, seed=params.seed
         )
-    fields = restore(checkpoint, learner, output_dir=output_dir)
-    return TypeAdapter(SelfPlayState).validate_python(fields)
+    return restore(SelfPlayState, checkpoint, learner, output_dir=output_dir)

@@ -8,8 +8,7 @@ import torch
 
 from rlnb.games.text_games import TextGame
 from rlnb.policy.adapters import WeightSnapshot
-from rlnb.selfplay.acting import Encoder, free_choices
-from rlnb.selfplay.losses import compute_logprobs, make_batch
+from rlnb.selfplay.acting import Encoder, free_turn
 from rlnb.selfplay.rollouts import (
     LEARNER,
     Request,
@@ -19,7 +18,7 @@ from rlnb.selfplay.rollouts import (
     play_games,
     self_play_episodes,
 )
-from rlnb.selfplay.update import Learner
+from rlnb.selfplay.update import Learner, compute_logprobs, make_batch
 
 NUM_GAMES, LEARNING_RATE = 32, 1e-3
 SEED = 2**41  # above the seeds of training and of the arena
@@ -39,10 +38,7 @@ class RandomWriter:
             action = request.random.choice(request.legal_actions)
             text = f"\\boxed{{{action}}}" if self.in_box else str(action)
             ids = (*self.encoder.tokenizer(text, add_special_tokens=False)["input_ids"], self.encoder.end)
-            choices = free_choices(prompt, ids)
-            turns.append(
-                Turn(prompt, ids, choices, (), action, request.legal_actions, request.ply, text=text)
-            )
+            turns.append(free_turn(request, prompt, ids, text, action))
         return turns
 
 
@@ -62,8 +58,8 @@ def warm_up(learner: Learner, game: TextGame, encoder: Encoder, *, num_steps: in
         batch = make_batch(turns, np.zeros(len(turns)), np.zeros(len(turns)))
         optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        max_tokens = learner.training.tokens_per_pass
-        for part in batch.micro_batches(range(len(batch.sequences)), max_tokens=max_tokens):
+        rows = range(len(batch.sequences))
+        for part in batch.micro_batches(rows, max_tokens=learner.training.tokens_per_pass):
             computed = compute_logprobs(learner.actor, batch, part, temperature=1.0)
             loss = -computed.token_logprobs.sum() / len(batch.token_position)
             loss.backward()

@@ -13,9 +13,10 @@ from rlnb.games.opponents import RandomPlayer
 from rlnb.games.text_games import load_game
 from rlnb.ppo.curriculum import (
     CurriculumState,
+    GameResult,
     Pairing,
+    ReplayTask,
     advance_curriculum,
-    choose_opponent,
     collect_results,
     draw_fresh_games,
     draw_replays,
@@ -25,7 +26,6 @@ from rlnb.ppo.curriculum import (
     score_stages,
 )
 from rlnb.ppo.params import PpoOpenspielParams
-from rlnb.ppo.replay import GameResult, ReplayTask
 from rlnb.selfplay.arena import Match
 from rlnb.selfplay.rollouts import LEARNER, play_games
 from rlnb.statistics import Estimate
@@ -93,22 +93,20 @@ def test_what_does_not_count_neither_opens_the_gate_nor_holds_it_shut(kind, scor
     assert said == "Curriculum Progression: Advanced to stage 2/3"
 
 
-def test_the_last_stage_goes_on():
-    state, said = advanced(CurriculumState(stage=2), results(*[1] * 500))
-    assert (said, state.stage, state.num_episodes, state.score) == (None, 2, 500, 1.0)
-
-
-def test_nobody_falls_back_unless_that_is_asked_for():
-    lost = results(*[0] * 10)
-    state, said = advanced(CurriculumState(stage=1), lost)
-    assert (said, state.stage) == (None, 1)
-    state, said = advanced(CurriculumState(stage=1), lost[:3], fall_back_below=0.2)
-    assert (said, state.stage) == (None, 1)  # fewer than min_episodes
-    state, said = advanced(CurriculumState(stage=1), lost, fall_back_below=0.2)
-    assert said == "Curriculum Progression: Fell back to stage 1/3"
-    assert (state.stage, state.scores, state.num_episodes) == (0, (), 0)
-    state, said = advanced(CurriculumState(), lost, fall_back_below=0.2)
-    assert (said, state.stage) == (None, 0)  # before the first there is none
+@pytest.mark.parametrize(
+    "stage, score, num_games, fall_back_below, expected",
+    [
+        (2, 1, 500, 0.0, (None, 2, 500)),  # the last stage goes on
+        (1, 0, 10, 0.0, (None, 1, 10)),  # nobody falls back unless that is asked for
+        (1, 0, 3, 0.2, (None, 1, 3)),  # fewer than min_episodes
+        (1, 0, 10, 0.2, ("Curriculum Progression: Fell back to stage 1/3", 0, 0)),
+        (0, 0, 10, 0.2, (None, 0, 10)),  # before the first there is none
+    ],
+)
+def test_the_ends_of_the_curriculum_and_falling_back(stage, score, num_games, fall_back_below, expected):
+    games = results(*[score] * num_games)
+    state, said = advanced(CurriculumState(stage=stage), games, fall_back_below=fall_back_below)
+    assert (said, state.stage, state.num_episodes) == expected
 
 
 def test_mean_scores_are_of_each_seat_and_of_fresh_games_only():
@@ -117,14 +115,6 @@ def test_mean_scores_are_of_each_seat_and_of_fresh_games_only():
     # The older game weighs 0.99: (0.99 * 1 + 0.5) / 1.99
     assert state.mean_scores == {"nim/0/random": approx(1.49 / 1.99), "nim/1/random": 0.0}
     assert TypeAdapter(CurriculumState).validate_python(json.loads(json.dumps(asdict(state)))) == state
-
-
-def test_metrics_count_stages_from_one():
-    state, _ = advanced(CurriculumState(), results(1, 0.5))
-    assert state.metrics() == {"curriculum/stage": 1.0, "curriculum/score": 0.75, "curriculum/episodes": 2.0}
-    assert CurriculumState(stage=2).metrics() == approx(
-        {"curriculum/stage": 3.0, "curriculum/score": float("nan"), "curriculum/episodes": 0.0}, nan_ok=True
-    )
 
 
 def test_games_come_in_pairs_with_the_same_seeds_from_both_seats():
@@ -182,20 +172,6 @@ def test_a_share_of_pairs_is_of_earlier_stages_and_does_not_count():
     assert all(counts[game, name, 0] == counts[game, name, 1] for game, name, _ in counts)
 
 
-def test_games_follow_from_the_seed_and_another_seed_gives_others():
-    first, same, other = (
-        [game.task for game in draw_fresh_games(CurriculumState(stage=2), curriculum(), 16, seed=seed)]
-        for seed in (5, 5, 6)
-    )
-    assert first == same
-    assert not {task.seed for task in first} & {task.seed for task in other}
-
-
-def test_an_odd_number_of_games_is_an_error():
-    with pytest.raises(ValueError, match=r"^5 games are not pairs$"):
-        draw_fresh_games(CurriculumState(), curriculum(), 5, seed=0)
-
-
 def test_a_replayed_task_is_the_same_game_with_the_same_deal_and_moves():
     course = curriculum(game={"max_opening_plies": 2})
     players = {LEARNER: RandomPlayer(), **load_opponents(course)}
@@ -216,14 +192,6 @@ def test_a_replayed_task_is_the_same_game_with_the_same_deal_and_moves():
     scores = [result.score for result in collect_results(replays, again)]
     assert scores == [game.score(assignment.task.seat) for assignment, game in zip(fresh, first, strict=True)]
     assert set(scores) >= {0.0, 1.0}
-
-
-def test_mcts_gives_way_to_nash_in_poker_and_to_random_where_no_table_is():
-    stage = params().curriculum.stages[2]
-    names = ("hex(board_size=5)", "kuhn_poker", "liars_dice", "liars_dice(numdice=2)", "goofspiel")
-    assert [choose_opponent(load_game(name), stage) for name in names] == [
-        "mcts:2", "nash", "nash", "random", "random"
-    ]  # fmt: skip
 
 
 def test_the_defaults_load():

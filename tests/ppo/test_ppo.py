@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 from ppo_run import make_run, params_of, train_run
+from pydantic import TypeAdapter
 from pytest import approx
 from scripted_play import X_WINS, Scripted, any_legal, line
-from self_play_run import Killed, checkpoint_of, differing, kill_after, notebook_reward, rows_of
+from self_play_run import Killed, checkpoint_of, differing, kill_after, rows_of
 
 from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.games.text_games import load_game
-from rlnb.policy import load_policy
 from rlnb.ppo.curriculum import CurriculumState, collect_results
-from rlnb.ppo.setup import load_playable_curriculum, longest_prompt
+from rlnb.ppo.setup import load_playable_curriculum
 from rlnb.ppo.training import (
     PpoState,
     check_kl,
@@ -33,7 +33,6 @@ from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
 from rlnb.run.tracking import open_tracker
 from rlnb.selfplay.advantages import gae_of_turns
 from rlnb.selfplay.rollouts import GameRules, play_games, self_play_episodes
-from rlnb.selfplay.setup import make_encoder
 
 METRICS = {
     "play/completion_tokens": 1.0,
@@ -53,13 +52,6 @@ def whole_run(cache_dir, tmp_path_factory: pytest.TempPathFactory):
     torch.manual_seed(0)
     train_run(params_of(cache_dir), directory, say=said.append)
     return directory, said
-
-
-def test_a_win_is_worth_one_and_an_invalid_answer_costs_a_tenth(cache_dir):
-    reward = notebook_reward(params_of(cache_dir), "ppo_openspiel")
-    assert [reward("end", result) for result in (7.0, 0.0, -2.0)] == [1.0, 0.0, -1.0]
-    assert (reward("forfeit", -1.0), reward("opponent_forfeit", 1.0)) == (-1.0, 1.0)
-    assert reward("invalid", 0.0) == -0.1
 
 
 def test_a_run_goes_through_its_stages_and_logs_each_update(whole_run):
@@ -103,11 +95,10 @@ def test_a_checkpoint_holds_curriculum_and_failures(whole_run):
     directory, _ = whole_run
     state = checkpoint_of(directory, 4)["state"]
     state.pop("global_step")
-    loaded = PpoState.load(state)
+    loaded = TypeAdapter(PpoState).validate_python(state)
     assert loaded.curriculum.stage == 1
     assert loaded.replay.failures
     assert json.loads(json.dumps(asdict(loaded))) == state
-    assert PpoState.load({}) == PpoState()
 
 
 def test_a_share_of_an_updates_games_plays_failures_again_from_the_same_seat(cache_dir):
@@ -164,23 +155,7 @@ def test_a_policy_that_moves_too_far_stops_the_run(cache_dir):
     check_kl(METRICS | {"update/approx_kl": 9.0}, params_of(cache_dir, training={"target_kl": 0.0}))
 
 
-def test_no_checkpoint_is_written_while_an_alarm_is_raised(cache_dir, tmp_path):
-    """The existing ones are the last good ones."""
-    calm = params_of(cache_dir, training={"save_steps": 1, "max_steps": 2})
-    alarming = params_of(
-        cache_dir, training={"save_steps": 1, "max_steps": 6}, alarms={"entropy": 9.0, "patience": 3}
-    )
-    run, saved = make_run(calm), []
-    with open_tracker(tmp_path, config={}, wandb="disabled", tensorboard=False) as tracker:
-        options = {"tracker": tracker, "output_dir": tmp_path, "evaluate": dict, "say": lambda _: None}
-        options["save"] = lambda state: saved.append(state.step)
-        state = train_ppo(calm, run.learner, run.plan, PpoState(), **options)
-        with pytest.raises(TrainingDiverged):
-            train_ppo(alarming, run.learner, run.plan, state, **options)
-    assert (rows_of(tmp_path)[-1]["step"], saved) == (4, [1, 2])
-
-
-def test_a_checkpoint_that_was_put_off_is_written_when_no_alarm_is_raised_any_more(cache_dir, tmp_path):
+def test_a_checkpoint_put_off_by_an_alarm_is_written_when_no_alarm_is_raised_any_more(cache_dir, tmp_path):
     params = params_of(
         cache_dir, training={"save_steps": 2, "max_steps": 4}, alarms={"entropy": 9.0, "patience": 9}
     )
@@ -201,9 +176,7 @@ def test_a_checkpoint_that_was_put_off_is_written_when_no_alarm_is_raised_any_mo
 def test_the_line_of_a_step_and_the_advice_where_little_is_won(cache_dir):
     params = params_of(cache_dir, alarms={"advice_steps": 40})
     metrics = METRICS | {"play/success_share": 0.25}
-    assert describe_step(PpoState(step=40), metrics) == (
-        "Step 40 | Reward: -0.1250 | Score: 0.5000 | Success: 25.00%"
-    )
+    assert describe_step(40, metrics) == ("Step 40 | Reward: -0.1250 | Score: 0.5000 | Success: 25.00%")
 
     def advice(step: int, *scores: float) -> list[str]:
         return give_advice(PpoState(step=step, curriculum=CurriculumState(scores=scores)), metrics, params)
@@ -237,19 +210,13 @@ def test_a_batch_has_the_advantages_and_weights_that_are_asked_for(cache_dir):
 
 def test_the_loss_reads_the_policy_at_the_temperature_of_play(cache_dir):
     run = make_run(params_of(cache_dir, game={"temperature": 0.3}))
-    assert run.learner.temperature == run.plan.player().temperature == 0.3
+    assert run.learner.temperature == run.arena.player().temperature == 0.3
     games = run.plan.play(run.plan.assign_games(PpoState()))
     batch, _ = make_ppo_batch(games, run.params.training)
     sampled = [logprob for game in games for turn in game.trajectories[0].turns for logprob in turn.logprobs]
     assert sorted(run.learner.compute_logprobs(batch).token_logprobs.tolist()) == approx(
         sorted(sampled), abs=1e-4
     )
-
-
-def test_an_update_that_moves_too_far_ends_the_training(cache_dir, tmp_path):
-    training = {"learning_rate": 0.3, "final_learning_rate": 0.3, "target_kl": 0.001, "num_epochs": 4}
-    with pytest.raises(TrainingDiverged, match="^in one update the policy moved by "):
-        train_run(params_of(cache_dir, training=training), tmp_path)
 
 
 def test_prompts_that_do_not_fit_are_refused_before_a_model_is_loaded(cache_dir):
@@ -276,16 +243,3 @@ def test_a_prompt_that_asks_again_has_to_fit_too(cache_dir):
         load_playable_curriculum(params_of(cache_dir, game={**free, "invalid": "retry"}, curriculum=stages))
     assert str(caught.value).endswith("or take kuhn_poker out of curriculum.stages")
     assert "game.style" not in str(caught.value)  # it is compact already
-
-
-def test_the_longest_bidding_is_among_the_prompts_that_are_tried(cache_dir):
-    params = params_of(cache_dir, game={"style": "full"})
-    encoder = make_encoder(params.game, load_policy(params.model).tokenizer)
-    game = load_game("liars_dice")
-    state = game.new_state()
-    lengths = []
-    while not state.is_terminal():
-        if not state.is_chance_node():
-            lengths.append(len(*encoder.prompt_ids([game.prompt(state)])))
-        state.apply_action(state.legal_actions()[0])
-    assert longest_prompt(game, encoder, params.game) >= max(lengths)

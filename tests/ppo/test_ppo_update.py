@@ -12,23 +12,23 @@ import pytest
 import torch
 from ppo_reference import PlainPpo, Sample, Seen, terms_of
 from pytest import approx
-from tiny_actor import played, small_actor, training
+from tiny_actor import played, small_actor
 
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
 from rlnb.ppo.training import PpoState
-from rlnb.run.metrics import describe
-from rlnb.selfplay.checkpoints import restore, save_checkpoint
-from rlnb.selfplay.losses import Batch, make_batch, squared_value_errors
+from rlnb.selfplay.records import restore, save_checkpoint
 from rlnb.selfplay.rollouts import Choice, Turn, collect_trajectories, collect_turns
 from rlnb.selfplay.update import (
+    Batch,
     Coefficients,
     Learner,
     PpoOptions,
     adapt_kl_coef,
     compute_logprobs_before,
-    make_learner,
+    make_batch,
     optimizer_step,
     schedule,
+    squared_value_errors,
     update,
 )
 
@@ -136,7 +136,7 @@ def ppo_learner(section: PpoTrainingParams, actor, *, value_coef: float = 0.5, l
         value_learning_rate=section.value_learning_rate, value_clip=section.value_clip,
         detach_steps=section.detach_steps, target_kl=section.target_kl, kl_target=section.kl_target,
     )  # fmt: skip
-    return make_learner(
+    return Learner(
         actor, section, temperature=0.8, value_coef=value_coef, loss_tokens=loss_tokens,
         kl_coef=section.init_kl_coef, ppo=terms,
     )  # fmt: skip
@@ -249,34 +249,11 @@ def test_the_weight_of_the_divergence_follows_it_by_two_percent_at_most():
     coefs = [adapt_kl_coef(0.05, kl, target=0.05, first=0.05) for kl in (0.05, 0.0525, 0.06, 5.0, 0.0)]
     assert coefs == approx([0.05, 0.05025, 0.051, 0.051, 0.049])
     assert adapt_kl_coef(0.0, 5.0, target=0.05, first=0.0) == 0
-
-
-def test_the_weight_of_the_divergence_stays_above_a_hundredth_of_its_first():
-    weight = 0.05
-    for _ in range(5000):  # of updates that the policy hardly moves in
-        weight = adapt_kl_coef(weight, 0.0, target=0.05, first=0.05)
-    assert weight == approx(0.0005)
-    assert adapt_kl_coef(weight, 5.0, target=0.05, first=0.05) == approx(0.00051)
+    assert adapt_kl_coef(0.0005, 0.0, target=0.05, first=0.05) == 0.0005  # a hundredth of the first
 
 
 def toy() -> Batch:
     return batch_of(samples_of(turns_of_kind("two states")))
-
-
-def test_the_weight_of_the_divergence_stays_where_no_target_is_set():
-    learner = Pair.of(kl_target=0.0).learner
-    metrics = [update(learner, toy(), step=step, seed=0) for step in range(2)]
-    assert [row["update/kl_coef"] for row in metrics] == [0.3, 0.3]
-    assert metrics[1]["kl"] > 1e-4 and learner.kl_coef == 0.3
-
-
-def test_without_its_terms_an_update_is_the_one_of_self_play():
-    """One group, no further figures, nothing that moves."""
-    learner = make_learner(small_actor(), training(), temperature=1.0, value_coef=0.5)
-    metrics = update(learner, toy(), step=0, seed=0)
-    assert len(learner.optimizer.param_groups) == 1
-    assert not {"kl", "update/kl_coef", "update/num_steps"} & set(metrics)
-    assert all(describe(name) for name in (*metrics, "update/kl_coef", "update/num_steps"))
 
 
 def test_a_checkpoint_holds_the_weight_of_the_divergence_where_it_moves(tmp_path):
@@ -286,9 +263,11 @@ def test_a_checkpoint_holds_the_weight_of_the_divergence_where_it_moves(tmp_path
         update(learner, toy(), step=0, seed=0)
         save_checkpoint(tmp_path, learner, PpoState(step=1), params, keep=1)
         again = Pair.of(kl_target=kl_target).learner
-        restore(str(tmp_path / "checkpoints" / "checkpoint-1"), again, output_dir=tmp_path)
+        restore(PpoState, str(tmp_path / "checkpoints" / "checkpoint-1"), again, output_dir=tmp_path)
         assert again.kl_coef == learner.kl_coef == approx(expected)
         assert update(learner, toy(), step=1, seed=0) == update(again, toy(), step=1, seed=0)
     other_run = Pair.of().learner  # of another run only the weights are taken
-    restore(str(tmp_path / "checkpoints" / "checkpoint-1"), other_run, output_dir=tmp_path / "other")
+    restore(
+        PpoState, str(tmp_path / "checkpoints" / "checkpoint-1"), other_run, output_dir=tmp_path / "other"
+    )
     assert other_run.kl_coef == 0.3

@@ -18,7 +18,6 @@ from rlnb.games.text_games import load_game
 from rlnb.policy.builtin import EMBEDDED_PACKAGE
 from rlnb.policy.generation import generate_ids
 from rlnb.selfplay.acting import ConstrainedPlayer, FreePlayer, TokenTrie
-from rlnb.selfplay.losses import compute_batch_logprobs, make_batch
 from rlnb.selfplay.rollouts import (
     Request,
     collect_trajectories,
@@ -26,6 +25,7 @@ from rlnb.selfplay.rollouts import (
     play_games,
     self_play_episodes,
 )
+from rlnb.selfplay.update import compute_batch_logprobs, make_batch
 
 # Of 3 and of 7 degrees of freedom; a right sampler exceeds them once in ten thousand seeds.
 CHI_SQUARE = {3: 21.1, 7: 29.9}
@@ -163,23 +163,6 @@ def test_the_memo_changes_no_turn(actor, name):
         assert turn.probabilities == approx(other.probabilities, abs=1e-6)
 
 
-def test_the_memo_is_forgotten_when_it_is_told_to(actor):
-    player = ConstrainedPlayer(actor, make_encoder(actor))
-    weight = actor.policy.model.get_output_embeddings().weight
-    (before,) = player.answer([request((2, 3))])
-    with torch.no_grad():
-        weight.mul_(0.5)
-    try:
-        (stale,) = player.answer([request((2, 3))])
-        player.forget()
-        (fresh,) = player.answer([request((2, 3))])
-    finally:
-        with torch.no_grad():
-            weight.mul_(2.0)
-    assert stale.probabilities == before.probabilities
-    assert fresh.probabilities != approx(before.probabilities, abs=1e-3)
-
-
 @pytest.mark.parametrize("is_free", [False, True])
 def test_a_game_is_the_same_whatever_is_played_beside_it(actor, is_free):
     game = load_game("nim" if not is_free else "tic_tac_toe", style="compact")
@@ -250,16 +233,6 @@ def test_a_penalty_that_came_with_the_model_does_not_change_what_is_trained_on(a
         config.repetition_penalty = None
 
 
-def test_free_answers_at_temperature_0_are_the_likeliest_tokens(actor):
-    tokenizer = actor.policy.tokenizer
-    (written,) = generate_ids(actor.policy, [PROMPT], max_new_tokens=5, temperature=0.0, row_seeds=[0])
-    ids = list(tokenizer(PROMPT)["input_ids"])
-    for token in written:
-        assert token == int(next_logits(actor, ids).argmax())
-        ids.append(token)
-    assert len(written) >= 2
-
-
 def test_a_free_turn_holds_every_token_as_a_choice_among_all(actor):
     player = FreePlayer(actor, make_encoder(actor), temperature=1.0, max_new_tokens=6)
     (turn,) = player.answer([request((2, 3))])
@@ -312,17 +285,6 @@ def test_every_answer_can_be_written_and_nothing_else(sequences):
     for prefix, tokens in trie.children.items():
         assert list(tokens) == sorted(set(tokens))
         assert (prefix in trie.branchings) == (len(tokens) > 1)
-        ahead = trie.skip_forced(prefix)  # up to the next branching or the end of an answer
-        assert ahead[: len(prefix)] == prefix
-        assert ahead in trie.leaves or ahead in trie.branchings
-        assert not any(ahead[:count] in trie.branchings for count in range(len(prefix), len(ahead)))
-
-
-def test_1_beside_12_ends_with_the_end_token_and_2_beside_12_does_not():
-    trie = TokenTrie.build([(1,), (1, 2), (2,)], end=END)
-    assert trie.leaves == {(1, END): 0, (1, 2): 1, (2,): 2}
-    assert trie.children == {(): (1, 2), (1,): (END, 2)}
-    assert trie.branchings == ((), (1,))
 
 
 @pytest.mark.parametrize("sequences", [[(1,), (1,)], [(1,), ()], [(1,), (1, END)], [(END,)]])

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from pytest import approx
-from scripted_play import Scripted
 from self_play_run import make_run, params_of
 
 from rlnb.games.exact import nash_conv
-from rlnb.games.opponents import RandomPlayer, yardstick
+from rlnb.games.opponents import yardstick
 from rlnb.games.text_games import load_game
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
 from rlnb.results import compare
@@ -22,7 +21,6 @@ from rlnb.selfplay.arena import (
     WAYS,
     Arena,
     Match,
-    SnapshotPlayer,
     Way,
     exact_measures,
     is_exact,
@@ -32,15 +30,7 @@ from rlnb.selfplay.arena import (
     select_matches,
     summarise_matches,
 )
-from rlnb.selfplay.rollouts import (
-    LEARNER,
-    FinishedGame,
-    Move,
-    Trajectory,
-    Turn,
-    paired_episodes,
-    play_games,
-)
+from rlnb.selfplay.rollouts import LEARNER, FinishedGame, Move, Trajectory, Turn
 from rlnb.statistics import wilson_interval
 
 TIC_TAC_TOE = load_game("tic_tac_toe", style="compact")
@@ -142,15 +132,6 @@ def test_the_ceiling_is_that_against_this_opponent(name, opponent, ceiling):
     assert row.random_score is not None
 
 
-def test_an_answer_without_a_move_loses_the_game_and_is_counted():
-    silent = Scripted(lambda request: "I would rather not say.")
-    games = play_games(
-        paired_episodes(TIC_TAC_TOE, "random", 4, seed=0), {LEARNER: silent, "random": RandomPlayer()}
-    )
-    rows = summarise_matches(games, TIC_TAC_TOE, way=Way("free"))
-    assert [(row.losses, row.num_games, row.invalid_share) for row in rows] == [(2, 2, 1.0)] * 2
-
-
 def test_sampled_and_greedy_games_agree_with_the_exact_figures(arena, exact):
     """400 games, seed of the run: random play by its interval, losses to perfect play by four deviations."""
     rows = present_rows(arena, *WAYS["constrained"], num_games=400)
@@ -229,20 +210,6 @@ def test_games_without_exact_measures_have_none(cache_dir):
     )
     arena = tiny_arena(cache_dir, evaluation={"exact": False})
     assert arena.measure_exactly(scaled(arena, 1)) == ({}, {})
-
-
-def test_an_error_while_a_snapshot_plays_leaves_the_last_weights_in_place(arena):
-    before = WeightSnapshot.take(arena.actor.policy).values
-
-    def fails(request):
-        raise RuntimeError("no answer")
-
-    player = SnapshotPlayer(Scripted(fails), scaled(arena, 0), arena.actor)
-    players = {LEARNER: player, "random": RandomPlayer()}
-    with pytest.raises(RuntimeError, match="no answer"):
-        play_games(paired_episodes(TIC_TAC_TOE, "random", 2, seed=0), players)
-    after = trained_parameters(arena.actor.policy)
-    assert all(torch.equal(parameter, before[name]) for name, parameter in after)
 
 
 def test_cross_play_is_half_on_the_diagonal_and_one_wins_what_the_other_loses(arena):

@@ -10,6 +10,7 @@ from rlnb.games.text_games import load_game
 from rlnb.policy import Policy, load_policy
 from rlnb.policy.export import load_for_export, reload, save_in_format
 from rlnb.run.checkpoints import latest_checkpoint
+from rlnb.selfplay.acting import make_encoder
 from rlnb.selfplay.decisions import (
     FILE,
     Agreement,
@@ -21,7 +22,6 @@ from rlnb.selfplay.decisions import (
     load_decisions,
     save_decisions,
 )
-from rlnb.selfplay.setup import make_encoder
 
 LORA = {"lora_rank": 4, "dtype": "float32", "engine": "transformers"}
 

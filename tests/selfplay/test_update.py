@@ -8,18 +8,16 @@ import pytest
 import torch
 from pytest import approx
 from tiny_actor import assert_same_gradients, played, tiny_actor, training
-from torch.distributions import Categorical, kl_divergence
 
 from rlnb.errors import TrainingDiverged
 from rlnb.policy.adapters import WeightSnapshot, adapters_off, trained_parameters
 from rlnb.selfplay.acting import ActorCritic
-from rlnb.selfplay.losses import make_batch
 from rlnb.selfplay.rollouts import Turn, collect_trajectories, collect_turns
 from rlnb.selfplay.update import (
     Coefficients,
     Learner,
     LogprobsBefore,
-    make_learner,
+    make_batch,
     optimizer_step,
     schedule,
     update,
@@ -61,7 +59,7 @@ def learner_with(actor: ActorCritic, **options) -> Learner:
     """Of what `Learner.of` takes and of fields of the section `training`."""
     names = {"value_coef", "loss_tokens", "kl_coef"} & set(options)
     terms = {name: options.pop(name) for name in names}
-    return make_learner(actor, training(**options), temperature=0.8, **terms)
+    return Learner(actor, training(**options), temperature=0.8, **terms)
 
 
 def move(actor: ActorCritic, *, seed: int, scale: float = 0.02) -> None:
@@ -95,65 +93,25 @@ def same(actual, expected) -> None:
     assert_same_gradients(actual[1], expected[1])
 
 
-def plain_reading(actor: ActorCritic, turn: Turn):
-    """Return each choice's distribution and log-probability, and the prompt's value."""
-    ids = torch.tensor([turn.prompt_ids + turn.completion_ids])
-    output = actor.policy.model(input_ids=ids, output_hidden_states=True)
-    choices = []
-    for choice in turn.choices:
-        among = list(choice.allowed) or list(range(output.logits.shape[-1]))
-        distribution = Categorical(logits=output.logits[0, choice.position - 1, among] / 0.8)
-        choices.append((distribution, distribution.logits[among.index(choice.token)]))
-    state = output.hidden_states[-1][0, len(turn.prompt_ids) - 1]
-    return choices, actor.value_head(state)[0]
-
-
-def plain_loss(learner: Learner, toy: Toy, old, magnet, *, entropy: float):
-    """The loss of the whole batch, turn by turn and token by token, with its gradient."""
-    section, total = learner.training, torch.zeros(())
-    for k, turn in enumerate(toy.turns):
-        now, value = plain_reading(learner.actor, turn)
-        advantage, weight = float(toy.advantages[k]), float(toy.weights[k])
-        ratios = [(new - was).exp() for (_, new), (_, was) in zip(now, old[k], strict=True)]
-        if section.ratio == "turn":
-            ratios = [torch.stack(ratios).prod()]
-        for ratio in ratios:
-            cut = torch.clip(ratio, 1 - section.clip, 1 + section.clip)
-            total = total - weight * torch.min(ratio * advantage, cut * advantage)
-        for (policy, logprob), (other, other_logprob) in zip(now, magnet[k], strict=True):
-            is_constrained = turn.choices[0].allowed
-            kl = kl_divergence(policy, other) if is_constrained else 0.5 * (other_logprob - logprob) ** 2
-            total = total + weight * (section.magnet_coef * kl - entropy * policy.entropy())
-        squared = (value - float(toy.targets[k])) ** 2
-        total = total + weight * learner.loss_tokens * 0.5 * learner.value_coef * squared
-    loss = total / (toy.weights.sum() * learner.loss_tokens)
-    parameters = learner.actor.parameters_to_train()
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return float(loss.detach()), [
-        np.zeros(parameter.shape) if gradient is None else gradient.numpy()
-        for gradient, parameter in zip(gradients, parameters, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("ratio", ["token", "turn"])
 @pytest.mark.parametrize("name", KINDS)
-def test_loss_and_gradient_are_those_of_a_plain_implementation(cache_dir, turns, name, ratio):
+def test_gradients_are_the_same_by_any_passes_and_a_magnet_pulls_as_a_reference(cache_dir, turns, name):
+    """tests/ppo/test_ppo_update.py compares all other terms with a plain implementation."""
     toy = Toy.of([turn for turn in turns[name] if turn.choices])
     actor = tiny_actor(cache_dir, has_value=True)
-    learner = learner_with(actor, value_coef=0.5, loss_tokens=3, magnet_coef=0.3, ratio=ratio, clip=0.02)
-    with torch.no_grad():
-        old = [plain_reading(actor, turn)[0] for turn in toy.turns]
+    learner = learner_with(actor, value_coef=0.5, loss_tokens=3, magnet_coef=0.3, clip=0.02)
     read = learner.compute_logprobs(toy.batch())
     move(actor, seed=1)
-    with torch.no_grad():
-        magnet = [plain_reading(actor, turn)[0] for turn in toy.turns]
     before = LogprobsBefore(read, learner.compute_logprobs(toy.batch()), None)
     move(actor, seed=2, scale=0.005)
-    expected = plain_loss(learner, toy, old, magnet, entropy=0.1)
-    same(gradients(learner, toy.batch(), before, entropy=0.1), expected)
-    learner.training = learner.training.model_copy(update={"tokens_per_pass": 1})
-    same(gradients(learner, toy.batch(), before, entropy=0.1), expected)
-    same(gradients(learner, toy.batch(memo=False), before_without_memo(before, toy), entropy=0.1), expected)
+    expected = gradients(learner, toy.batch(), before, entropy=0.1)
+    without_memo = before_without_memo(before, toy)
+    same(gradients(learner, toy.batch(memo=False), without_memo, entropy=0.1), expected)
+    learner.training = learner.training.model_copy(update={"tokens_per_pass": 1, "magnet_coef": 0.0})
+    learner.kl_coef = 0.3
+    as_reference = LogprobsBefore(before.policy, None, before.magnet)
+    same(gradients(learner, toy.batch(), as_reference, entropy=0.1), expected)
+    learner.kl_coef = 0.0
+    assert gradients(learner, toy.batch(), as_reference)[0] != approx(expected[0], abs=1e-3)
 
 
 def before_without_memo(before: LogprobsBefore, toy: Toy) -> LogprobsBefore:

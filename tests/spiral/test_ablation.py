@@ -4,13 +4,7 @@ import pytest
 from self_play_run import notebook_reward, params_of, rows_of
 
 from rlnb.games.text_games import load_game
-from rlnb.spiral.ablation import (
-    compare_advantages,
-    compare_curves,
-    exact_metrics,
-    make_curves,
-    make_variant,
-)
+from rlnb.spiral.ablation import compare_advantages, compare_curves, exact_metrics, make_curves, make_variant
 
 FIRST, SECOND = "exact/loss_first", "exact/loss_second"
 

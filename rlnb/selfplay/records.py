@@ -1,0 +1,282 @@
+"""What SPIRAL and PPO keep of a run: its state, checkpoints, games and metrics, and how every step ends.
+
+A checkpoint holds everything that a run needs to continue bit for bit.
+"""
+
+import gc
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, Self, TypeVar
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from pydantic import TypeAdapter
+from safetensors.torch import load_file, save_file
+
+from rlnb.machine import rank
+from rlnb.params import dump_yaml
+from rlnb.params.sections import NotebookParams
+from rlnb.policy.adapters import WeightSnapshot, save_trained
+from rlnb.run.checkpoints import RECIPE_FILE, checkpoint_step, recipe_text, saved_step
+from rlnb.run.directory import log_line, write_text
+from rlnb.run.health import Health, check_disk, count_alarms
+from rlnb.run.stop_signal import StopSignal
+from rlnb.run.tracking import Tracker
+from rlnb.selfplay.arena import Arena
+from rlnb.selfplay.decisions import draw_decisions, save_decisions
+from rlnb.selfplay.params import AlarmParams, ArenaParams, UpdateParams
+from rlnb.selfplay.rollouts import FinishedGame, collect_trajectories, collect_turns
+from rlnb.selfplay.update import Learner
+
+PARAMS_FILE, GAMES_FILE, HEAD_FILE = "params.yaml", "games.jsonl", "value.safetensors"
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The progress of a run, apart from weights and optimizer: fields that JSON can hold.
+
+    alarms: consecutive updates in which each alarm was raised. first_length: mean tokens of an answer at the
+    first update, with which the alarms compare.
+    """
+
+    step: int = 0
+    num_games: int = 0
+    alarms: dict[str, int] = field(default_factory=dict)
+    first_length: float = 0.0
+
+    def advance(self, metrics: Mapping[str, float], training: UpdateParams, limits: AlarmParams) -> Self:
+        """Return the state after an update."""
+        first_length = self.first_length or metrics["play/completion_tokens"]
+        return replace(
+            self,
+            step=self.step + 1,
+            num_games=self.num_games + training.games_per_step,
+            alarms=count_alarms(self.alarms, metrics, limits, first_length=first_length),
+            first_length=first_length,
+        )
+
+
+AnyState = TypeVar("AnyState", bound=RunState)
+
+
+@dataclass
+class StepRecorder:
+    """The end of a step: games.jsonl, evaluation, metrics, checkpoint, log and warnings.
+
+    evaluate: called every `evaluation.eval_interval_steps`. describe: returns the step's line of train.log.
+    show: called with (step, max_steps) some fifty times. say: called with warnings. watches_kl: whether these
+    may be of KL(policy || reference). is_stopping: a signal has come, and its checkpoint is saved.
+    """
+
+    output_dir: str | Path
+    training: UpdateParams
+    evaluation: ArenaParams
+    tracker: Tracker
+    health: Health
+    evaluate: Callable[[], Mapping[str, float]]
+    describe: Callable[[int, Mapping[str, float]], str]
+    show: Callable[[int, int], None] | None = None
+    say: Callable[[str], None] = print
+    watches_kl: bool = True
+    is_stopping: bool = False
+    is_save_due: bool = False
+
+    @contextmanager
+    def recording(self, *, after: int) -> Iterator[None]:
+        """Record a run that goes on after this step. Raises Preempted if a signal has stopped it."""
+        gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
+        with StopSignal() as self.stop, open_games_file(self.output_dir, after=after) as self.games_file:
+            yield
+
+    def end_step(
+        self,
+        state: RunState,
+        games: Sequence[FinishedGame],
+        metrics: Mapping[str, float],
+        *,
+        save: Callable[[], object],
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Record an update's games and metrics, and save where a checkpoint is due. notes: lines to say."""
+        step, max_steps = state.step, self.training.max_steps
+        values = {**metrics, "play/num_games": float(state.num_games)}
+        if self.games_file:
+            records = [{"step": step, **game.as_record()} for game in games]
+            lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
+            self.games_file.write("".join(lines).encode())
+            self.games_file.flush()
+        is_last = step == max_steps
+        self.is_stopping = self.stop.after_step(is_last=is_last)
+        if self.evaluation.is_due(step) and not is_last and not self.is_stopping:
+            values |= self.evaluate()
+        self.tracker.report(step, values)
+        self.is_save_due |= step % self.training.save_steps == 0
+        # Do not checkpoint a policy that is raising an alarm.
+        if is_last or self.is_stopping or (self.is_save_due and not state.alarms):
+            save()
+            self.is_save_due = False
+        log_line(self.output_dir, self.describe(step, values))
+        watched = values if self.watches_kl else {**values, "kl": None}
+        for line in [*notes, *self.health.after_step(step, watched)]:
+            self.say(line)
+        if self.show and (is_last or step % max(1, max_steps // 50) == 0):
+            self.show(step, max_steps)
+
+
+@contextmanager
+def open_games_file(output_dir: str | Path, *, after: int) -> Iterator[IO[bytes] | None]:
+    """Open games.jsonl, which has a line for every game of a run, at its end; None on ranks other than 0.
+
+    after: the step that a run resumes from; later games, of an attempt that was killed, are dropped.
+    """
+    if rank() != 0:
+        yield None
+        return
+    path = Path(output_dir) / GAMES_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("r+b" if path.exists() else "w+b") as file:
+        end = 0
+        for line in file:
+            if not line.endswith(b"\n") or json.loads(line)["step"] > after:
+                break
+            end += len(line)
+        file.seek(end)
+        file.truncate()
+        yield file
+
+
+def play_metrics(games: Sequence[FinishedGame]) -> dict[str, float]:
+    """Return the metrics of the learner's turns and of the outcomes, by their names in METRICS."""
+    trajectories = collect_trajectories(games)
+    turns = collect_turns(trajectories)
+    lengths = [len(turn.completion_ids) for turn in turns]
+    masses = [turn.legal_mass for turn in turns if not math.isnan(turn.legal_mass)]
+    scores = [game.score(trajectory.seat) for game in games for trajectory in game.trajectories]
+    metrics = {
+        "play/first_score": float(np.mean([game.score(0) for game in games])),
+        "play/score": float(np.mean(scores)),
+        "play/draw_share": float(np.mean([game.winner is None for game in games])),
+        "play/turns": len(turns) / len(games),
+        "play/invalid_share": sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
+        "play/completion_tokens": float(np.mean(lengths)) if turns else 0.0,
+        "play/distinct_share": len({game.history for game in games}) / len(games),
+        "reward": float(np.mean([trajectory.reward for trajectory in trajectories])),
+    }
+    return metrics | ({"play/legal_mass": float(np.mean(masses))} if masses else {})
+
+
+def mean_over_ranks(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the means over all ranks, the same on each, so that all ranks stop or continue together."""
+    ranks: list[Mapping[str, float]] = gather_object([dict(metrics)])
+    return {name: float(np.mean([values[name] for values in ranks if name in values])) for name in metrics}
+
+
+def prepare_output(output_dir: str | Path, arena: Arena, learner: Learner, *, keep: int) -> None:
+    """Raise ParamsError if `keep` checkpoints do not fit on the disk; save positions to check an export with.
+
+    A checkpoint holds the weights, their averages and AdamW's two moments.
+    """
+    parameters = learner.actor.parameters_to_train()
+    num_bytes = (3 + len(learner.snapshots)) * sum(
+        parameter.numel() * parameter.element_size() for parameter in parameters
+    )
+    check_disk(output_dir, num_bytes, keep=keep)
+    save_decisions(output_dir, draw_decisions([game for game, _ in arena.opponents], arena.encoder))
+
+
+def save_checkpoint(
+    output_dir: str | Path, learner: Learner, state: RunState, params: NotebookParams, *, keep: int
+) -> Path:
+    """Write checkpoints/checkpoint-N atomically, and delete all but the newest `keep`; rank 0 only.
+
+    The random states of play and of mini-batches follow from the seed and the step; torch's is saved for
+    dropout.
+    """
+    directory = Path(output_dir) / "checkpoints" / f"checkpoint-{state.step}"
+    if rank() != 0:
+        return directory
+    unfinished = directory.with_name(f".{directory.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    save_trained(learner.actor.policy, unfinished)
+    for name, snapshot in learner.snapshots.items():
+        snapshot.save(unfinished / f"{name}.safetensors")
+    if learner.actor.value_head is not None:
+        save_file(learner.actor.value_head.state_dict(), unfinished / HEAD_FILE)
+    tensors = {
+        "optimizer": learner.optimizer.state_dict(),
+        "scaler": learner.scaler.state_dict(),
+        "random": torch.random.get_rng_state(),
+    }
+    if learner.ppo.kl_target:  # otherwise it never moves from the value in the parameters
+        tensors["kl_coef"] = learner.kl_coef
+    torch.save(tensors, unfinished / "optimizer.pt")
+    write_text(unfinished / RECIPE_FILE, recipe_text(params))
+    write_text(unfinished / PARAMS_FILE, dump_yaml(params))  # read by `rlnb eval`
+    fields = {"global_step": state.step, **asdict(state)}
+    write_text(unfinished / "trainer_state.json", json.dumps(fields, indent=1) + "\n")
+    if directory.exists():  # of an earlier attempt; this one started over
+        shutil.rmtree(directory)
+    unfinished.rename(directory)
+    # Later steps are of an earlier attempt, before this one started over.
+    complete = kept_checkpoints(output_dir)
+    up_to_now = [path for path in complete if checkpoint_step(path) <= state.step]
+    for path in set(complete) - set(up_to_now[-keep:]):
+        shutil.rmtree(path)
+    return directory
+
+
+def kept_checkpoints(output_dir: str | Path) -> list[str]:
+    """Return the complete checkpoints of a run, oldest first."""
+    steps = {str(path): saved_step(path) for path in (Path(output_dir) / "checkpoints").glob("checkpoint-*")}
+    return [path for _, path in sorted((step, path) for path, step in steps.items() if step is not None)]
+
+
+def restore(
+    kind: type[AnyState], checkpoint: str | None, learner: Learner, *, output_dir: str | Path
+) -> AnyState:
+    """Put a checkpoint into a fresh learner and return its state; without one, the start of a run.
+
+    From a checkpoint of another run, named by `training.resume`, only the weights are taken, and the value
+    head if both have one; schedules, averages, baselines and optimizer start afresh.
+    """
+    if checkpoint is None:
+        return kind()
+    directory, policy = Path(checkpoint), learner.actor.policy
+    load_weights(checkpoint, WeightSnapshot.take(policy)).restore(policy)
+    head = learner.actor.value_head
+    if head is not None and (directory / HEAD_FILE).exists():
+        head.load_state_dict(load_file(directory / HEAD_FILE))
+    if directory.resolve().parent != (Path(output_dir) / "checkpoints").resolve():
+        for snapshot in learner.snapshots.values():
+            snapshot.copy_from(policy)
+        return kind()
+    if (directory / "reference.safetensors").exists() and not learner.reference:  # a warm-up left it
+        learner.reference = WeightSnapshot.take(policy)
+    for name, snapshot in learner.snapshots.items():
+        snapshot.load(directory / f"{name}.safetensors")
+    tensors = torch.load(directory / "optimizer.pt", weights_only=True, map_location="cpu")
+    learner.optimizer.load_state_dict(tensors["optimizer"])
+    learner.scaler.load_state_dict(tensors["scaler"])
+    torch.random.set_rng_state(tensors["random"])
+    if learner.ppo.kl_target and "kl_coef" in tensors:
+        learner.kl_coef = tensors["kl_coef"]
+    fields = json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))
+    fields.pop("global_step")
+    return TypeAdapter(kind).validate_python(fields)
+
+
+def load_weights(checkpoint: str | Path, like: WeightSnapshot, *, average: bool = False) -> WeightSnapshot:
+    """Return the trained weights of a checkpoint, or their average. like: a snapshot of the same model."""
+    snapshot = WeightSnapshot(dict(like.values))
+    if average:
+        snapshot.load(Path(checkpoint) / "average.safetensors")
+    else:
+        snapshot.load_trained(checkpoint)
+    return snapshot
