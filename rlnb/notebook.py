@@ -1,5 +1,6 @@
 """The set-up cell of every notebook, and access to the cells that readers are meant to edit."""
 
+import ast
 import json
 import os
 import platform
@@ -48,7 +49,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
 
 
 def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = None) -> dict[str, object]:
-    """Execute the code cell of notebooks/<notebook>.ipynb that has a tag, and return its namespace.
+    """Execute a tagged code cell of notebooks/<notebook>.ipynb without what it shows, and return its namespace.
 
     namespace: the names that the cell uses, such as params. Raises LookupError unless exactly one cell has
     the tag.
@@ -60,7 +61,9 @@ def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = Non
     if len(sources) != 1:
         raise LookupError(f"{path}: {len(sources)} code cells are tagged {tag!r}; tag exactly one")
     namespace = {} if namespace is None else namespace
-    exec(compile(sources[0], f"{path.name}:{tag}", "exec"), namespace)
+    tree = ast.parse(sources[0])
+    tree.body = [statement for statement in tree.body if not isinstance(statement, ast.Expr)]
+    exec(compile(tree, f"{path.name}:{tag}", "exec"), namespace)
     return namespace
 
 

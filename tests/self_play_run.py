@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from rlnb.display.tables import show_facts
 from rlnb.machine import Machine, recommend
 from rlnb.notebook import load_cell
 from rlnb.params import load_params, resolve
@@ -61,7 +60,7 @@ def params_of(cache_dir: Path, **options: Any) -> SpiralSelfPlayParams:
 
 def notebook_reward(params, notebook: str = "spiral_self_play") -> Callable[[str, float], float]:
     """Return the reward function of the notebook's cell."""
-    return load_cell(notebook, "reward", {"params": params, "show_facts": show_facts})["reward"]
+    return load_cell(notebook, "reward", {"params": params})["reward"]
 
 
 def make_run(params: SpiralSelfPlayParams) -> setup.SelfPlayRun:
