@@ -49,7 +49,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
 
 
 def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = None) -> dict[str, object]:
-    """Execute a tagged code cell of notebooks/<notebook>.ipynb without what it shows, and return its namespace.
+    """Execute a tagged code cell of a notebook, without what it shows, and return its namespace.
 
     namespace: the names that the cell uses, such as params. Raises LookupError unless exactly one cell has
     the tag.
