@@ -71,14 +71,13 @@ class EndpointWriter:
 
     def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
         options = {"temperature": self.temperature, "max_tokens": self.max_completion_length}
-        bodies: list[dict[str, JsonValue]] = []
-        for index, question in enumerate(questions):
-            body: dict[str, JsonValue] = {**options, "seed": self.seed + index}
-            if template.is_chat:
-                body["messages"] = [{"role": "user", "content": question}]
-            else:  # servers accept few stops; `extract_program` cuts at the others
-                body |= {"prompt": question, "stop": list(template.stops[:MAX_SERVER_STOPS])}
-            bodies.append(body)
+        bodies: list[dict[str, JsonValue]] = [
+            {"messages": [{"role": "user", "content": question}]}
+            if template.is_chat  # servers accept few stops; `extract_program` cuts at the others
+            else {"prompt": question, "stop": list(template.stops[:MAX_SERVER_STOPS])}
+            for question in questions
+        ]
+        bodies = [{**options, "seed": self.seed + index, **body} for index, body in enumerate(bodies)]
         path: EndpointPath = CHAT if template.is_chat else TEXT
         with contextlib.closing(self.endpoint.answers(bodies, path=path)) as completions:
             for index, completion in completions:
@@ -99,23 +98,22 @@ class CachedWriter:
     description: Mapping[str, object]
 
     def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
-        keys = self.make_keys(questions)
-        cache = self.read_cache()
-        missing = [index for index, key in enumerate(keys) if key not in cache]
+        keys, cache = self.make_keys(questions), self.read_cache()
         for index, key in enumerate(keys):
             if key in cache:
                 on_completion(index, cache[key])
+        missing = [index for index, key in enumerate(keys) if key not in cache]
         if not missing:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Each line is one write, so a kill leaves whole lines.
+        # Each line is one write, so a kill leaves whole lines; an empty one follows what was torn.
         with self.path.open("ab", buffering=0) as file:
+            file.write(b"\n")
 
             def append(missing_index: int, completion: str) -> None:
-                index = missing[missing_index]
-                line = json.dumps({"key": keys[index], "completion": completion})
+                line = json.dumps({"key": keys[missing[missing_index]], "completion": completion})
                 file.write(line.encode() + b"\n")
-                on_completion(index, completion)
+                on_completion(missing[missing_index], completion)
 
             self.writer([questions[index] for index in missing], template, append)
 
@@ -131,12 +129,8 @@ class CachedWriter:
 
     def read_cache(self) -> dict[str, str]:
         """Return {key: completion}, without lines torn by a kill or a full disk."""
-        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
-        if lines and not lines[-1].endswith(b"\n"):
-            with self.path.open("ab") as file:
-                file.write(b"\n")
         cache = {}
-        for line in lines:
+        for line in self.path.read_bytes().splitlines() if self.path.exists() else []:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 row = json.loads(line)
                 cache[str(row["key"])] = str(row["completion"])
@@ -162,21 +156,24 @@ def parse_task_id(value: object) -> object:
     return int(match[1])
 
 
+TaskId = Annotated[StrictInt, BeforeValidator(parse_task_id)]
+
+
 class SampleRecord(BaseModel):
     """A line of EvalPlus's form."""
 
-    task_id: Annotated[StrictInt, BeforeValidator(parse_task_id)]
+    task_id: TaskId
     solution: StrictStr | None = None
     completion: StrictStr | None = None
 
 
 def parse_sample(record: Mapping[str, object]) -> WrittenSample:
     fields = SampleRecord.model_validate(record)
-    is_program = fields.solution is not None
-    text = fields.solution if is_program else fields.completion
-    if text is None:
+    if fields.solution is not None:
+        return WrittenSample(fields.task_id, fields.solution, is_program=True)
+    if fields.completion is None:
         raise ValueError("the field 'completion' is missing")
-    return WrittenSample(fields.task_id, text, is_program)
+    return WrittenSample(fields.task_id, fields.completion, is_program=False)
 
 
 def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:

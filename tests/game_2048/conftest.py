@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from rlnb.game_2048.reward import RewardFunction
+from rlnb.game_2048.reward import StrategyRewardFunction
 from rlnb.notebook import load_cell
 from rlnb.params import load_params
 from rlnb.sandbox import Sandbox
@@ -17,6 +17,6 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="session")
-def presets() -> Mapping[str, Sequence[RewardFunction]]:
+def presets() -> Mapping[str, Sequence[StrategyRewardFunction]]:
     params = load_params("gpt_oss_2048", profile="tiny", environ={})
     return load_cell("gpt_oss_2048", "reward", {"params": params})["presets"]
