@@ -198,5 +198,5 @@ def describe_strategies(rows: Sequence[StrategyComparison]) -> str:
 
 
 def collect_figures(judged: Sequence[JudgedCompletion]) -> Mapping[str, Estimate | float]:
-    """Return all measures of judged completions by name; {} for none."""
+    """Return all measures of judged completions by name."""
     return {**measure_strategies(judged), **measure_shares(judged)} if judged else {}

@@ -68,7 +68,6 @@ class StrategyResult:
 
     @property
     def has_failed_sandbox(self) -> bool:
-        """The sandbox failed in every game."""
         return bool(self.games) and not self.finished_games
 
     @property
@@ -189,17 +188,18 @@ TrlReward = Callable[..., list[float | None]]
 def make_strategy_rewards(
     rewards: Sequence[StrategyRewardFunction], referee: StrategyReferee
 ) -> list[TrlReward]:
-    """Return the reward functions for TRL, all on the same games; the first logs the metrics of each batch.
-
-    The dataset needs the columns `prefix`, `board` and `seeds`. A function returns one reward a completion,
-    None if the sandbox failed.
-    """
+    """Return the reward functions for TRL, all on the same games; the first logs the metrics."""
     return [make_trl_reward(reward, referee, logs_metrics=reward is rewards[0]) for reward in rewards]
 
 
 def make_trl_reward(
     reward: StrategyRewardFunction, referee: StrategyReferee, *, logs_metrics: bool
 ) -> TrlReward:
+    """Return a function that returns one reward a completion, None if the sandbox failed.
+
+    The dataset needs the columns `prefix`, `board` and `seeds`.
+    """
+
     def reward_strategies(
         *,
         completions: Sequence[str | Sequence[Mapping[str, str]]],

@@ -99,7 +99,7 @@ def explain_missing(tree: ast.Module) -> str:
         if num_others or not (positional or arguments.vararg):
             return f"`{FUNCTION}({ast.unparse(arguments)[:200]})` is called with the board alone."
     if isinstance(value, NOT_FUNCTIONS):
-        return f"`{FUNCTION}` is a {type(value).__name__}, not a function to call with the board."
+        return f"`{FUNCTION}` is not a function that can be called with the board."
     return ""
 
 

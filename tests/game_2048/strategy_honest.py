@@ -33,9 +33,6 @@ def legal(board):
 )
 HONEST = {
     "a random key": 'import random\ndef strategy(board):\n    return random.choice(["é", "u", "a", "i"])\n',
-    "a random legal key": "import random\n"
-    + LEGAL
-    + "def strategy(board):\n    return random.choice(legal(board))\n",
     "greedy merges, with its helpers behind": '''\
 from typing import List
 
@@ -55,18 +52,6 @@ def strategy(board):
     global turn
     turn += 1
     return "éaui"[turn % 4]
-""",
-    "a cycle kept in itertools": """\
-import itertools
-KEYS = itertools.cycle(["a", "u", "i", "é"])
-
-def strategy(board):
-    return next(KEYS)
-""",
-    "a counter on the function": """\
-def strategy(board):
-    strategy.turn = getattr(strategy, "turn", 0) + 1
-    return "éaui"[strategy.turn % 4]
 """,
     "a mutable default": """\
 def strategy(board, seen=[]):
@@ -160,32 +145,6 @@ def strategy(board):
     if board != [row[::-1] for row in before]:
         return "i"
     return random.choice("éu")
-""",
-    "functions in functions": LEGAL
-    + """\
-def strategy(board):
-    best, best_key = None, "a"
-
-    def consider(key):
-        nonlocal best, best_key
-        worth = sum(row.count(0) for row in moved(board, key))
-        if best is None or worth > best:
-            best, best_key = worth, key
-
-    for key in legal(board):
-        consider(key)
-    return best_key
-""",
-    "a match statement": LEGAL
-    + """\
-def strategy(board):
-    match legal(board):
-        case ["é", *others] if others:
-            return others[0]
-        case [key, *_]:
-            return key
-        case _:
-            return "a"
 """,
     "a heap, a deep copy and try": LEGAL
     + """\

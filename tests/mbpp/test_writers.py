@@ -99,11 +99,6 @@ def test_a_server_that_is_busy_is_asked_again(server):
     [
         ((404, b"no such model"), "answers 404: no such model"),
         ((200, b"{}"), "does not speak OpenAI's protocol: KeyError('choices')"),
-        ((302, b""), "answers 302: "),
-        (
-            (200, b"<html>"),
-            "does not speak OpenAI's protocol: JSONDecodeError('Expecting value: line 1 column 1 (char 0)')",
-        ),
         (
             (200, {"choices": [{"message": {"content": 5}}]}),
             "does not speak OpenAI's protocol: TypeError('a completion = 5 is not text')",
@@ -146,14 +141,14 @@ def tiny(tmp_path_factory):
     return load_tiny(cache, is_trained=False)
 
 
-@pytest.mark.parametrize("name", ["paper", "docstring", "chat"])
-def test_a_policy_answers_every_question_of_every_template(name, tiny):
+def test_a_policy_answers_every_question_of_every_template(tiny):
     problems = load_mbpp("builtin").problems
-    questions = [build_question(problems[number], TEMPLATES[name], problems) for number in (11, 12, 13)]
     writer = PolicyWriter(tiny, temperature=1.0, max_completion_length=8, batch_size=2, seed=3)
-    first = written(writer, questions, TEMPLATES[name])
-    assert sorted(first) == [0, 1, 2]
-    assert written(writer, questions, TEMPLATES[name]) == first
+    for template in TEMPLATES.values():
+        questions = [build_question(problems[number], template, problems) for number in (11, 12, 13)]
+        first = written(writer, questions, template)
+        assert sorted(first) == [0, 1, 2]
+        assert written(writer, questions, template) == first
 
 
 def test_a_trainings_stops_do_not_end_an_answer(tiny, monkeypatch):
