@@ -29,15 +29,13 @@ class Template:
 
     def describe(self) -> dict[str, object]:
         """Return the form for a results file. stop_rule: the model's own end of text comes before it."""
-        stops = ", ".join(map(repr, self.stops))
+        before = "before the first of " + ", ".join(map(repr, self.stops))
         return {
             "template": self.name,
             "template_source": self.source,
             "shots": len(self.shots),
             "asserts_shown": "all" if self.asserts_shown is None else self.asserts_shown,
-            "stop_rule": f"before the first of {stops}"
-            if stops
-            else "after the first complete block of Python",
+            "stop_rule": before if self.stops else "after the first complete block of Python",
         }
 
     def shown(self, problem: Problem) -> tuple[str, ...]:
@@ -91,8 +89,8 @@ def build_question(problem: Problem, template: Template, problems: Mapping[int, 
         )
     if missing := [str(task_id) for task_id in template.shots if task_id not in problems]:
         raise ParamsError(
-            f"mbpp.template = 'paper': its solved examples, task_id {', '.join(missing)}, are not in the data; "
-            "add them, or write docstring or chat"
+            f"mbpp.template = 'paper': its solved examples, task_id {', '.join(missing)}, are not in the "
+            "data; add them, or write docstring or chat"
         )
     shots = [problems[task_id] for task_id in template.shots]
     solved = [f"{build_paper_task(shot)}{shot.code}\n[DONE]\n\n" for shot in shots]

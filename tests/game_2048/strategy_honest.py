@@ -74,19 +74,6 @@ def strategy(board):
     return PLAYER.choose(board)
 """,
     "a lambda": "import random\nstrategy = lambda board: random.choice('éuai')\n",
-    "type hints of all kinds": LEGAL
-    + """\
-from collections.abc import Callable
-from typing import Dict, Optional, Tuple
-
-Board = list[list[int]]
-WEIGHTS: Dict[str, int] = {"a": 3, "u": 2, "i": 1, "é": 0}
-pick: Callable[[Board], Optional[str]] = lambda board: max(legal(board), key=WEIGHTS.get)
-
-def strategy(board: Board) -> str:
-    best: Optional[str] = pick(board)
-    return best or "a"
-""",
     "a dataclass": LEGAL
     + """\
 from dataclasses import dataclass, field
@@ -99,27 +86,6 @@ class Option:
 def strategy(board):
     options = [Option(sum(row.count(0) for row in moved(board, key)), key) for key in legal(board)]
     return max(options).key
-""",
-    "a cached row": """\
-from functools import lru_cache
-
-@lru_cache(maxsize=None)
-def slide(row):
-    tiles = [t for t in row if t]
-    i = 0
-    while i < len(tiles) - 1:
-        if tiles[i] == tiles[i + 1]:
-            tiles[i : i + 2] = [tiles[i] * 2]
-        i += 1
-    return tuple(tiles) + (0,) * (len(row) - len(tiles))
-
-def strategy(board):
-    columns = list(zip(*board))
-    for key, lines, step in (("a", board, 1), ("é", columns, 1), ("i", board, -1), ("u", columns, -1)):
-        lines = [tuple(line)[::step] for line in lines]
-        if [slide(line) for line in lines] != lines:
-            return key
-    return "a"
 """,
     "moves tried in place on its copy": """\
 import random

@@ -1,5 +1,7 @@
 """The secret of a run's boards: kept, the same on resume, and unknown to programs."""
 
+import hashlib
+import hmac
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +9,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from strategy_honest import SLIDE
 
 from rlnb.errors import ParamsError
 from rlnb.game_2048.board import BoardKind
@@ -17,61 +18,6 @@ from rlnb.game_2048.play import BoardRules, make_public_seeds, play_many
 from rlnb.params import load_params
 
 KIND = BoardKind(3, 128)
-SLOW = BoardRules(move_cpu_seconds=4.0, board_cpu_seconds=8.0, wall_seconds=20.0)
-# It knows how boards are made and named, and all that is public about a run. If one of its seeds gives the
-# first board, it searches the true future for moves that reach the target; else it plays any legal key.
-HOSTILE = (
-    SLIDE
-    + """
-import hashlib, hmac, random
-SIZE, TARGET, KEYS = 3, 128, "éuai"
-NAMES = [f"held out/3x3/128/{i}" for i in range(32)] + [f"training/3407/{i}/0" for i in range(32)]
-plan = None
-
-def spawn(board, draws, at):
-    empty = [(r, c) for r in range(SIZE) for c in range(SIZE) if not board[r][c]]
-    r, c = empty[int(draws[at] * len(empty))]
-    board[r][c] = 4 if draws[at + 1] < 0.1 else 2
-    return board
-
-def seeds():
-    for name in NAMES:
-        for key in (None, b"", bytes.fromhex(PUBLIC), PUBLIC.encode()):
-            data = name.encode()
-            hashed = hashlib.sha256(data) if key is None else hmac.new(key, data, "sha256")
-            yield int.from_bytes(hashed.digest()[:8], "big") >> 1
-
-def find(first):
-    for seed in seeds():
-        rng = random.Random(seed)
-        draws = [rng.random() for _ in range(600)]
-        if spawn(spawn([[0] * SIZE for _ in range(SIZE)], draws, 0), draws, 2) == first:
-            return search(first, draws)
-    return []
-
-def search(first, draws):
-    beam, at = [("", first)], 4
-    while beam and at < 600:
-        grown = {}
-        for keys, board in beam:
-            for key in KEYS:
-                after = moved(board, key)
-                if after != board:
-                    after = spawn(after, draws, at)
-                    if any(TARGET in row for row in after):
-                        return list(keys + key)
-                    grown[str(after)] = (keys + key, after)
-        worth = lambda one: sum((t == 0) + t * t / 1000 for row in one[1] for t in row)
-        beam, at = sorted(grown.values(), key=worth)[-24:], at + 2
-    return []
-
-def strategy(board):
-    global plan
-    if plan is None:
-        plan = find(board) if FORESEES else []
-    return plan.pop(0) if plan else next((k for k in KEYS if moved(board, k) != board), "é")
-"""
-)
 
 
 def make_params(run: Path, **sections) -> GptOss2048Params:
@@ -83,20 +29,16 @@ def draw_secret(run: Path, **sections) -> BoardSecret:
     return BoardSecret.of_run(make_params(run, **sections))
 
 
-def test_a_strategy_that_knows_the_scheme_foresees_public_boards_but_not_a_runs(tmp_path, sandbox):
-    (tmp_path / SECRET_FILE).write_text("5e" * 32)  # so that the counts below are the same each time
+def test_no_seed_follows_from_what_is_public(tmp_path):
+    """A strategy that could name its board's seed would know the tiles to come."""
     secret = draw_secret(tmp_path)
-    public_seeds = make_public_seeds("held out", KIND, num_boards=12)
-    secret_seeds = secret.seeds("held out", KIND, num_boards=12)
-    for seeds, public, foresees, num_won in (
-        (public_seeds, "00", True, 9),
-        (public_seeds, "00", False, 0),
-        (secret_seeds, secret.fingerprint, True, 0),
-    ):
-        code = HOSTILE.replace("PUBLIC", repr(public)).replace("FORESEES", repr(foresees))
-        games = play_many([(code, KIND, seed) for seed in seeds], sandbox, rules=SLOW)
-        assert all(game.is_honest for game in games)
-        assert sum(game.is_won for game in games) == num_won, (public, foresees)
+    names = [f"held out/{KIND}/{index}".encode() for index in range(12)]
+    keys = [b"", bytes.fromhex(secret.fingerprint), secret.fingerprint.encode()]
+    digests = [hashlib.sha256(name).digest() for name in names]
+    digests += [hmac.digest(key, name, "sha256") for name in names for key in keys]
+    foreseen = {int.from_bytes(digest[:8], "big") >> 1 for digest in digests}
+    assert foreseen > set(make_public_seeds("held out", KIND, num_boards=12))
+    assert foreseen.isdisjoint(secret.seeds("held out", KIND, num_boards=12))
 
 
 def test_two_runs_play_other_boards_and_a_resumed_one_the_same(tmp_path):

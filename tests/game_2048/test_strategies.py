@@ -42,7 +42,6 @@ FORMS = {
     ),
     "a draft behind the end of thinking only": (f"<think>\n{fenced(CODE)}</think>\nSee above.", CODE),
     "an end of thinking": (f"<think>\n{fenced(DRAFT)}</think>\n{CODE}", CODE),
-    "carriage returns": (fenced(CODE).replace("\n", "\r\n"), CODE),
     "bare code": (CODE, CODE),
     "bare code in prose": (f"Here it is:\n\n{CONSTANT}\nThat is all.", CONSTANT),
     "bare code behind a thought of code": (f"import random\nwould be too much.\n\n{CODE}", CODE),
@@ -53,7 +52,6 @@ FORMS = {
     "another name for a function": (fenced(f"{CODE}strategy = strategy\n"), f"{CODE}strategy = strategy\n"),
     "a lambda with hints": ("from typing import Callable\nstrategy: Callable = lambda b: 'a'\n",) * 2,
     "defaults": ("def strategy(board, depth=2, *, size=4):\n    return 'a'\n",) * 2,
-    "any arguments": ("def strategy(*boards):\n    return 'a'\n",) * 2,
     "state on the function": (f"{CODE}strategy.turn = 0\n",) * 2,
     "an import of the future": (f"from __future__ import annotations\n{CODE}", CODE),
 }
@@ -129,15 +127,12 @@ FORBIDDEN = {
 FINE = [
     "import random, math, itertools, functools, collections, copy, heapq, operator, bisect, typing",
     "from collections import abc, deque\nimport collections.abc\nfrom collections.abc import Callable",
-    "from functools import lru_cache, reduce\nfrom operator import itemgetter",
     "import math\nmath.tau_of_tomorrow",
     "def f(input): return input",
-    "def f(board):\n    open = [board]\n    return open.pop()",
     "getattr(strategy, 'turn', 0)",
     "print('{:>4}|{x.real}'.format(2, x=4))\nrow = '{} {}'\nprint(row.format(1, 2))",
     "class A:\n    def __init__(self): self.__x = super().__init__()\n    def __lt__(self, a): return True",
     '"""Not __class__ but a word on it."""',
-    "for _ in range(10 ** 6): print(_)",
     "def strategy(board):\n    board[0][0] = 2048\n    return 'a'",
 ]
 KINDS = {

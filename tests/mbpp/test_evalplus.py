@@ -146,9 +146,7 @@ def test_the_first_wrong_input_decides_and_is_cut_at_200_characters(check):
 
 FAULTS = {
     "raises": ("def double(x): raise KeyError(1)", "runtime_error", "KeyError: 1"),
-    "raises two lines": ("def double(x): raise ValueError('a\\nb')", "runtime_error", "ValueError: a b"),
     "has another name": ("twice = abs", "runtime_error", "NameError: name 'double' is not defined"),
-    "leaves at import": ("import os; os._exit(0)", "runtime_error", "it has ended"),
     "crashes": ("import ctypes\ndef double(x): ctypes.string_at(0)", "killed", "signal 11"),
     'says ""': ("import os\ndef double(x): os.read(3, os.write(3, b'\\0\\0\\0\\1E'))", "runtime_error", ""),
     "does not parse": ("def (", "syntax_error", "SyntaxError: invalid syntax (<program>, line 2)"),
@@ -174,11 +172,6 @@ LIKE_EVALPLUS = {
 def test_as_in_evalplus(check):
     for rule, program in LIKE_EVALPLUS.items():
         assert check(DOUBLE, program.format("double = lambda x: 2 * x")) == PASSED, rule
-
-
-def test_a_program_cannot_spoil_the_inputs_of_later_calls(check):
-    line = record(900, "def f(x): return sum(x)", [[[1, 2]], [[1, 2]]])
-    assert check(line, "def f(x):\n    s = sum(x)\n    x.clear()\n    return s") == PASSED
 
 
 def test_a_call_may_take_four_times_the_seconds_of_the_reference(sandbox, monkeypatch):
@@ -222,14 +215,10 @@ def test_floats_are_compared_with_a_tolerance():
         assert is_right(900, (), value, [[1.0, 2.0], [3.0, 4.0]], 1e-6) is is_near, value
 
 
-def test_only_floats_are_compared_with_a_tolerance_that_was_not_given(check):
+def test_a_tolerance_is_given_or_raised_by_a_float_for_the_inputs_behind(check):
     line = record(900, "def f(x): return [1, x]", [[0.5]])
     near = "def f(x): return [1, x + 1e-9]"
-    assert not check(line, near).base
-    assert check({**line, "atol": 1e-6}, near) == PASSED
-
-
-def test_a_tolerance_once_raised_stays_for_the_inputs_behind(check):
+    assert not check(line, near).base and check({**line, "atol": 1e-6}, near) == PASSED
     line = record(900, "def f(x): return x", [[0.5], [[1, 0.5]]], [[[1, 0.5]]])
     program = "def f(x): return [1, x[1] + 1e-9] if isinstance(x, list) else x"
     near = "returned [1, 0.500000001], not [1, 0.5]"
@@ -242,12 +231,9 @@ ORACLES = {
     "other elements": (2, SAME, [[1], [2]], "(1, 3)", False),
     "anything": (164, "def f(a, b): return True", [4, 6], "None", True),
     "no proper divisors": (295, "def f(a): return 7", [8], "0", True),
-    "other divisors": (295, "def f(a): return 7", [8], "8", False),
     "a distance of digits": (558, "def f(a, b): return 67", [123, 56], "1 + 3 + 3", True),
-    "the distance of something else": (558, "def f(a, b): return 67", [123, 56], "8", False),
     "an area by the height": (581, "def f(a, b): return 33", [6, 4], "36 + 2 * 6 * 5", True),
     "a match": (737, MATCH, ["ab"], "[1]", True),
-    "a match by True": (737, MATCH, ["ab"], "True", True),
     "no match by False": (737, MATCH, ["b"], "False", True),
     "no match by a match": (737, MATCH, ["b"], "'b'", False),
 }
@@ -300,9 +286,7 @@ def test_the_cache_is_named_by_the_data_and_decides(expect, tmp_path):
 DAMAGES = (
     '{"900": [["4", 0.',
     "[]",
-    '{"901": []}',
     '{"900": [["4", 0.5]]}',
-    '{"900": [["4", 0.5], ["{}", 0.5], ["0", 0.5], ["6", 0.5]]}',
     '{"900": [["4", 0.5], ["10", null], ["0", 0.5], ["6", 0.5]]}',
     "[" * 100_000,
 )
@@ -329,7 +313,6 @@ ZERO, LARGE = "ZeroDivisionError: integer division or modulo by zero", [["a" * 2
 REFERENCES = {
     "raises": ("def f(x): return 1 // (x - 2)", [[1], [2]], "f(2)", ZERO),
     "is not there": ("def g(x): return x", [[1]], "f(1)", "NameError: name 'f' is not defined"),
-    "does not load": ("1 // 0", [[1]], "f(1)", ZERO),
     "returns an object": ("f = lambda x: [object()]", [[1]], "f(1)", "[<object object>] is not plain data"),
     "never ends": ("def f(x):\n    while 1: pass", [[1]], "f(1)", "time limit"),
     "takes too much": ("f = str", LARGE, f"f('{'a' * 197}", "its arguments are larger than 524288 bytes"),

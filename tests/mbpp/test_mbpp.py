@@ -4,7 +4,6 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +19,7 @@ from rlnb.mbpp.evaluation import (
 from rlnb.mbpp.problems import Problem, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
 from rlnb.mbpp.writers import CachedWriter, WrittenSample
+from rlnb.params import load_params
 from rlnb.sandbox import Limits, Sandbox, zygotes
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -205,17 +205,15 @@ def NAME(*a, **k): return "patched"
 }
 
 
-def hacked(problems: list[Problem], sandbox: Sandbox) -> list[tuple[str, int]]:
-    """(hack, task_id) of the hacks that pass."""
-    passed = []
-    for label, program in HACKS.items():
-        written = [
-            WrittenSample(p.task_id, program.replace("NAME", interface(p).functions[0]), is_program=True)
-            for p in problems
-        ]
-        samples = evaluate_samples(problems, CHAT, written, sandbox, timeout_seconds=2)
-        passed += [(label, sample.problem.task_id) for sample in samples if sample.passed]
-    return passed
+def hacked(problems: list[Problem], sandbox: Sandbox) -> list[str]:
+    """The programs of the hacks that pass."""
+    written = [
+        WrittenSample(p.task_id, program.replace("NAME", interface(p).functions[0]), is_program=True)
+        for program in HACKS.values()
+        for p in problems
+    ]
+    samples = evaluate_samples(problems, CHAT, written, sandbox, timeout_seconds=2)
+    return [sample.completion for sample in samples if sample.passed]
 
 
 def test_no_hack_passes_a_builtin_problem(sandbox):
@@ -253,13 +251,8 @@ def test_every_reference_passes_its_asserts_challenges_included(subset, count, s
     assert {s.problem.task_id: s.verdict for s in samples if not s.passed} == {}
 
 
-def test_mbpp_in_training_may_be_switched_off():
-    mbpp = SimpleNamespace(
-        enabled=False, source="hub", path="", subset="full", split="test", template="chat",
-        max_completion_length=8, batch_size=4,
-    )  # fmt: skip
-    evaluation = SimpleNamespace(enabled=True, num_samples=1, temperature=0.2, timeout_seconds=1.0)
-    with Sandbox(num_workers=1) as sandbox:
-        params = SimpleNamespace(mbpp=mbpp, evaluation=evaluation, seed=1)
-        measure = MbppEvaluation.from_params(params, sandbox)
-        assert measure(Scripted("never"), num_questions=5) == []
+def test_mbpp_in_training_may_be_switched_off(sandbox):
+    overrides = {"mbpp": {"enabled": False}}
+    params = load_params("grpo_code_execution", profile="default", overrides=overrides, environ={})
+    measure = MbppEvaluation.from_params(params, sandbox)
+    assert measure(Scripted("never"), num_questions=5) == []
