@@ -6,10 +6,11 @@ Checking overlaps writing: each completion goes to the sandbox as soon as it is 
 import hashlib
 import random
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -136,12 +137,11 @@ def evaluate_samples(
 ) -> list[Sample]:
     """Check completions that exist already, for example from `read_samples`."""
     by_id = {problem.task_id: problem for problem in problems}
-    counts: Counter[int] = Counter()
+    counts = defaultdict[int, count[int]](count)
     with CheckPool(sandbox, template, timeout_seconds) as pool:
         for row, sample in enumerate(sorted(written, key=lambda sample: sample.task_id)):
             program = sample.text if sample.is_program else extract_program(sample.text, template)
-            pool.start(row, by_id[sample.task_id], counts[sample.task_id], sample.text, program)
-            counts[sample.task_id] += 1
+            pool.start(row, by_id[sample.task_id], next(counts[sample.task_id]), sample.text, program)
         return pool.wait(progress)
 
 

@@ -4,12 +4,13 @@ import contextlib
 import hashlib
 import json
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, JsonValue, StrictInt, StrictStr
 
@@ -21,12 +22,7 @@ from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint, Endpoin
 from rlnb.policy.prompts import chat_text
 
 OnCompletion = Callable[[int, str], None]  # called with (index of the question, completion)
-
-
-class Writer(Protocol):
-    """Writes one completion for each question and calls on_completion as soon as it is written."""
-
-    def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None: ...
+Writer = Callable[[Sequence[str], Template, OnCompletion], None]  # writes one completion for each question
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,8 @@ class PolicyWriter:
     def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
         if template.is_chat:
             form = {"asked_by": f"mbpp.template = {template.name!r}", "instead": "paper or docstring"}
-            chats = [[{"role": "user", "content": question}] for question in questions]
-            questions = [chat_text(chat, self.policy.tokenizer, **form) for chat in chats]
+            tokenizer, role = self.policy.tokenizer, "user"
+            questions = [chat_text([{"role": role, "content": q}], tokenizer, **form) for q in questions]
         generate(
             self.policy,
             questions,
@@ -119,13 +115,10 @@ class CachedWriter:
 
     def make_keys(self, questions: Sequence[str]) -> list[str]:
         """Return a key for each question; the samples of one problem are told apart by their order."""
-        counts: Counter[str] = Counter()
-        keys = []
-        for question in questions:
-            text = json.dumps([question, counts[question], self.description], sort_keys=True)
-            counts[question] += 1
-            keys.append(hashlib.sha256(text.encode()).hexdigest()[:16])
-        return keys
+        counts = defaultdict[str, count[int]](count)
+        rows = [[question, next(counts[question]), self.description] for question in questions]
+        texts = [json.dumps(row, sort_keys=True) for row in rows]
+        return [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]
 
     def read_cache(self) -> dict[str, str]:
         """Return {key: completion}, without lines torn by a kill or a full disk."""

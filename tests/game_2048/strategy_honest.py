@@ -74,19 +74,6 @@ def strategy(board):
     return PLAYER.choose(board)
 """,
     "a lambda": "import random\nstrategy = lambda board: random.choice('éuai')\n",
-    "a dataclass": LEGAL
-    + """\
-from dataclasses import dataclass, field
-
-@dataclass(order=True)
-class Option:
-    worth: float
-    key: str = field(compare=False)
-
-def strategy(board):
-    options = [Option(sum(row.count(0) for row in moved(board, key)), key) for key in legal(board)]
-    return max(options).key
-""",
     "moves tried in place on its copy": """\
 import random
 
@@ -111,24 +98,5 @@ def strategy(board):
     if board != [row[::-1] for row in before]:
         return "i"
     return random.choice("éu")
-""",
-    "a heap, a deep copy and try": LEGAL
-    + """\
-import copy
-import heapq
-import math
-
-def strategy(board):
-    heap = []
-    for number, key in enumerate("éuai"):
-        try:
-            trial = copy.deepcopy(board)
-            trial[0][0] += 0
-            worth = -math.log2(1 + sum(row.count(0) for row in moved(trial, key)))
-        except Exception:
-            continue
-        if moved(trial, key) != board:
-            heapq.heappush(heap, (worth, number, key))
-    return heap[0][2] if heap else "a"
 """,
 }

@@ -12,13 +12,12 @@ from rlnb.game_2048.suspicions import find_suspicions
 
 CODE = 'def strategy(board):\n    return "a"\n'
 DRAFT = 'def strategy(board):\n    return "é"\n'
-CONSTANT = 'KEY = "u"\n\ndef strategy(board):\n    return KEY\n'
 ALLOWED = ", ".join(ALLOWED_MODULES)
 PREFIX = "```python\ndef strategy(board):"
 
 
-def fenced(code, language="python"):
-    return f"```{language}\n{code}```\n"
+def fenced(code):
+    return f"```python\n{code}```\n"
 
 
 HINTS = "from typing import List\n\ndef strategy(board: List[List[int]]) -> str:\n    return KEYS[0]\n"
@@ -26,14 +25,10 @@ AROUND = f'import random\n\ndef best(board):\n    return KEYS[0]\n\n{HINTS}\nKEY
 FORMS = {
     "a fence": (fenced(CODE), CODE),
     "type hints, helpers and constants around": (fenced(AROUND), AROUND),
-    "no language": (fenced(CODE, ""), CODE),
     "an unclosed fence and prose": (f"```python\n{CODE}\nThis moves left.", CODE),
     "a draft before": (f"First:\n{fenced(DRAFT)}No, left:\n{fenced(CODE)}", CODE),
     "a demonstration behind, in a block": (fenced(CODE) + fenced("print(strategy([[2, 0]]))\n"), CODE),
-    "a draft that is complete before one that breaks off": (
-        fenced(CODE) + "Or:\n```python\ndef strategy(board):\n    return max(",
-        CODE,
-    ),
+    "a draft that breaks off": (f"{fenced(CODE)}Or:\n```python\ndef strategy(board):\n    return max(", CODE),
     "a fence that is only talked about": (f"I must write\n```python\nthere.\n\n{fenced(CODE)}", CODE),
     "a final channel": (
         f"<|channel|>analysis<|message|>Left?\n{fenced(DRAFT)}<|end|><|start|>assistant"
@@ -41,14 +36,8 @@ FORMS = {
         CODE,
     ),
     "a draft behind the end of thinking only": (f"<think>\n{fenced(CODE)}</think>\nSee above.", CODE),
-    "an end of thinking": (f"<think>\n{fenced(DRAFT)}</think>\n{CODE}", CODE),
     "bare code": (CODE, CODE),
-    "bare code in prose": (f"Here it is:\n\n{CONSTANT}\nThat is all.", CONSTANT),
     "bare code behind a thought of code": (f"import random\nwould be too much.\n\n{CODE}", CODE),
-    "an indented block": (
-        "```python\n    def strategy(board):\n        return 'a'\n```",
-        CODE.replace('"', "'"),
-    ),
     "another name for a function": (fenced(f"{CODE}strategy = strategy\n"), f"{CODE}strategy = strategy\n"),
     "a lambda with hints": ("from typing import Callable\nstrategy: Callable = lambda b: 'a'\n",) * 2,
     "defaults": ("def strategy(board, depth=2, *, size=4):\n    return 'a'\n",) * 2,
