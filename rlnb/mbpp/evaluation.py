@@ -137,7 +137,7 @@ def evaluate_samples(
 ) -> list[Sample]:
     """Check completions that exist already, for example from `read_samples`."""
     by_id = {problem.task_id: problem for problem in problems}
-    counts = defaultdict[int, count[int]](count)
+    counts: defaultdict[int, count[int]] = defaultdict(count)
     with CheckPool(sandbox, template, timeout_seconds) as pool:
         for row, sample in enumerate(sorted(written, key=lambda sample: sample.task_id)):
             program = sample.text if sample.is_program else extract_program(sample.text, template)

@@ -104,7 +104,8 @@ class CachedWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Each line is one write, so a kill leaves whole lines; an empty one follows what was torn.
         with self.path.open("ab", buffering=0) as file:
-            file.write(b"\n")
+            if file.tell():
+                file.write(b"\n")
 
             def append(missing_index: int, completion: str) -> None:
                 line = json.dumps({"key": keys[missing[missing_index]], "completion": completion})
@@ -115,7 +116,7 @@ class CachedWriter:
 
     def make_keys(self, questions: Sequence[str]) -> list[str]:
         """Return a key for each question; the samples of one problem are told apart by their order."""
-        counts = defaultdict[str, count[int]](count)
+        counts: defaultdict[str, count[int]] = defaultdict(count)
         rows = [[question, next(counts[question]), self.description] for question in questions]
         texts = [json.dumps(row, sort_keys=True) for row in rows]
         return [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]
