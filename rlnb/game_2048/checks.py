@@ -139,8 +139,8 @@ def identifier_fault(node: ast.AST) -> str:
 def withheld_names(name: str) -> frozenset[str]:
     """Return the names of an allowed module that are not for strategies: its own imports, and WITHHELD."""
     members = vars(importlib.import_module(name))
-    own = {member for member, value in members.items() if not isinstance(value, types.ModuleType)}
-    return frozenset(members.keys() - set(members.get("__all__", own)) - {"abc"} | WITHHELD.get(name, set()))
+    defined = {member for member, value in members.items() if not isinstance(value, types.ModuleType)}
+    return frozenset(members.keys() - set(members.get("__all__", defined)) - {"abc"} | WITHHELD.get(name, set()))
 
 
 def find_forbidden_names(tree: ast.Module, scopes: list[symtable.SymbolTable]) -> Iterator[tuple[int, str]]:
