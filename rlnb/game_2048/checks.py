@@ -140,7 +140,8 @@ def withheld_names(name: str) -> frozenset[str]:
     """Return the names of an allowed module that are not for strategies: its own imports, and WITHHELD."""
     members = vars(importlib.import_module(name))
     defined = {member for member, value in members.items() if not isinstance(value, types.ModuleType)}
-    return frozenset(members.keys() - set(members.get("__all__", defined)) - {"abc"} | WITHHELD.get(name, set()))
+    private = members.keys() - set(members.get("__all__", defined)) - {"abc"}
+    return frozenset(private | WITHHELD.get(name, set()))
 
 
 def find_forbidden_names(tree: ast.Module, scopes: list[symtable.SymbolTable]) -> Iterator[tuple[int, str]]:
