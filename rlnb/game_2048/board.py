@@ -1,4 +1,4 @@
-"""2048 on square boards of any size, with any target: rules, text and HTML, exact replays.
+"""2048 on square boards of any size, with any target: rules, rendering as text, exact replays.
 
 A board is a list of rows, top row first, of tile values; 0 is an empty cell. Gabriele Cirulli's rules: a move
 slides all tiles, two equal tiles that meet become one of twice the value, each tile merges at most once a
@@ -46,8 +46,6 @@ TILE_COLOURS = (
     "#eee4da", "#ede0c8", "#f2b179", "#f59563", "#f67c5f", "#f65e3b", "#edcf72", "#edcc61", "#edc850",
     "#edc53f", "#edc22e", "#8ab661", "#4f9d69", "#3d8b8b", "#3a6ea5", "#5b4b9a", "#3c3a32",
 )  # fmt: skip
-TABLE_STYLE = "border-collapse:separate;border-spacing:3px;background:#bbada0;border:0;border-radius:4px"
-CELL_STYLE = "min-width:2.6em;height:2.4em;padding:0 .3em;text-align:center;font-weight:bold"
 
 
 class GameOptions(TypedDict, total=False):
@@ -76,7 +74,6 @@ class BoardKind:
 
     @classmethod
     def parse(cls, text: str) -> "BoardKind":
-        """Return the kind that `str` wrote."""
         match = re.fullmatch(r"(\d+)x(\d+)/(\d+)", text.strip())
         if not match or match[1] != match[2]:
             raise ValueError(f"{text!r} is not a board; write 4x4/2048 for 4 rows of 4 and the tile 2048")
@@ -141,7 +138,7 @@ def push_left(board: bytes, table: SlideTable) -> bytes:
 
 
 def has_pair(board: bytes) -> bool:
-    """Return whether a row of a board without empty cells holds two equal neighbours."""
+    """Return whether a row of a full board holds two equal neighbours."""
     return any(map(eq, board, board[1:]))
 
 
@@ -210,7 +207,6 @@ class GameBoard:
 
     @property
     def largest(self) -> int:
-        """The largest tile."""
         return TILES[max(self._board.replace(EDGE, b""))]
 
     @property
@@ -260,29 +256,13 @@ class GameBoard:
         elif len(empty) == 1 and not (has_pair(board) or has_pair(turn(board, self._orders["up"]))):
             self.state = "success" if self._has_target else "failed"
 
-    @property
-    def caption(self) -> str:
-        return f"{self.kind}, seed {self.seed}, {len(self._moves)} moves, score {self.score}: {self.state}"
-
     def __str__(self) -> str:
         width = len(str(self.largest))
         return "\n".join(" ".join(str(tile or ".").rjust(width) for tile in row) for row in self.rows)
 
     def __repr__(self) -> str:
-        return f"{self.caption}\n{self}"
-
-    def _repr_html_(self) -> str:
-        """Return the board as a table that brings its own colours: the same in every theme."""
-        lines = []
-        for row in self.rows:
-            looks = [(tile, *(tile_colours(tile) if tile else ("#cdc1b4", "#33302b"))) for tile in row]
-            cells = [
-                f"<td style='background:{background};color:{ink};{CELL_STYLE}'>{tile or ''}</td>"
-                for tile, background, ink in looks
-            ]
-            lines.append(f"<tr style='background:#bbada0'>{''.join(cells)}</tr>")
-        caption = f"<caption style='text-align:left;caption-side:top'>{self.caption}</caption>"
-        return f"<table style='{TABLE_STYLE}'>{caption}<tbody>{''.join(lines)}</tbody></table>"
+        played = f"{self.kind}, seed {self.seed}, {len(self._moves)} moves"
+        return f"{played}, score {self.score}: {self.state}\n{self}"
 
 
 def slide_board(rows: Sequence[Sequence[int]], direction: Direction) -> tuple[list[tuple[int, ...]], int]:

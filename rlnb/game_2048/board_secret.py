@@ -16,8 +16,6 @@ from pathlib import Path
 from rlnb.errors import ParamsError
 from rlnb.game_2048.params import SECRET_FILE, GptOss2048Params
 
-SECRET = re.compile(r"[0-9a-f]{64}\n?", re.ASCII)
-
 
 @dataclass(frozen=True)
 class BoardSecret:
@@ -34,7 +32,7 @@ class BoardSecret:
         """
         run, same_as = Path(params.output_dir), params.board.same_as
         path = run / SECRET_FILE
-        given = read_secret(Path(same_as) / SECRET_FILE) if same_as else None
+        given = read_secret(Path(same_as) / SECRET_FILE) if same_as else ""
         if not path.exists():
             if params.training.resume != "never" and any(run.glob("checkpoints/checkpoint-*")):
                 raise ParamsError(
@@ -43,7 +41,7 @@ class BoardSecret:
                 )
             write_once(path, f"{given or secrets.token_hex(32)}\n")
         text = read_secret(path)
-        if given not in (None, text):
+        if given not in ("", text):
             raise ParamsError(
                 f"board.same_as = {same_as!r}: has other boards than those that {run} was started with; "
                 "give another output_dir, or leave board.same_as empty"
@@ -68,14 +66,11 @@ def read_secret(path: Path) -> str:
     try:
         text = path.read_text(encoding="ascii", errors="replace")
     except OSError as error:
-        raise ParamsError(
-            f"{path}: cannot be read: {error.strerror}; it holds the secret of a run's boards"
-        ) from None
-    if not SECRET.fullmatch(text):
-        raise ParamsError(
-            f"{path}: is not the secret of a run's boards (64 hex digits); put the original back, or give "
-            "another output_dir"
-        )
+        reason = f"cannot be read: {error.strerror}; it holds the secret of a run's boards"
+        raise ParamsError(f"{path}: {reason}") from None
+    if not re.fullmatch(r"[0-9a-f]{64}\n?", text):
+        reason = "is not the secret of a run's boards (64 hex digits)"
+        raise ParamsError(f"{path}: {reason}; put the original back, or give another output_dir")
     return text.strip()
 
 

@@ -56,11 +56,10 @@ def check_strategy(code: str) -> str:
 def explain_unreadable(error: BaseException) -> str:
     """Return why a text is not a program, as a sentence. error: one of UNREADABLE."""
     if isinstance(error, SyntaxError):
-        message = "".join(letter for letter in error.msg[:200] if letter.isprintable())
+        message = "".join(filter(str.isprintable, error.msg[:200]))
         return f"Line {error.lineno or 1} is not Python: {message}."
-    if isinstance(error, ValueError):
-        return "It has characters that no program can have."
-    return "It is nested too deeply."
+    is_text = isinstance(error, ValueError)
+    return "It has characters that no program can have." if is_text else "It is nested too deeply."
 
 
 def iterate_scopes(code: str) -> Iterator[symtable.SymbolTable]:
@@ -76,17 +75,14 @@ def iterate_scopes(code: str) -> Iterator[symtable.SymbolTable]:
 
 def find_faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield (line, fault) of a program, without the names that depend on scopes."""
+    nodes = list(ast.walk(tree))
     modules = {"random": "random"}  # {name: the module that it is}; strategies get `random` without an import
-    docstrings = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                package = alias.name.partition(".")[0]
-                modules[alias.asname or package] = alias.name if alias.asname else package
-        elif isinstance(node, ast.Expr):
-            docstrings.add(id(node.value))
+    for alias in (alias for node in nodes if isinstance(node, ast.Import) for alias in node.names):
+        package = alias.name.partition(".")[0]
+        modules[alias.asname or package] = alias.name if alias.asname else package
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     line = 1
-    for node in ast.walk(tree):
+    for node in nodes:
         line = getattr(node, "lineno", line)
         if isinstance(node, ast.Import | ast.ImportFrom):
             fault = import_fault(node)
@@ -97,8 +93,7 @@ def find_faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 fault = f"changes {module}.{shown(node.attr)}, which is not the program's own"
         elif isinstance(node, ast.Constant):
             name = "" if id(node) in docstrings else dunder_in(node.value, HARMLESS_DUNDERS)
-            reason = f"has {shown(name)} in a text, which names what reaches out of the program"
-            fault = reason if name else ""
+            fault = name and f"has {shown(name)} in a text, which names what reaches out of the program"
         else:
             fault = identifier_fault(node)
         if fault:
@@ -143,12 +138,10 @@ def identifier_fault(node: ast.AST) -> str:
 @cache
 def withheld_names(name: str) -> frozenset[str]:
     """Return the names of an allowed module that are not for strategies: its own imports, and WITHHELD."""
-    module = importlib.import_module(name)
-    names = set(dir(module))
-    public = getattr(module, "__all__", None)
-    if public is None:
-        public = {name for name in names if not isinstance(vars(module)[name], types.ModuleType)}
-    return frozenset(names - set(public) - {"abc"} | WITHHELD.get(name, set()))
+    members = vars(importlib.import_module(name))
+    defined = {member for member, value in members.items() if not isinstance(value, types.ModuleType)}
+    private = members.keys() - set(members.get("__all__", defined)) - {"abc"}
+    return frozenset(private | WITHHELD.get(name, set()))
 
 
 def find_forbidden_names(tree: ast.Module, scopes: list[symtable.SymbolTable]) -> Iterator[tuple[int, str]]:
@@ -163,10 +156,10 @@ def find_forbidden_names(tree: ast.Module, scopes: list[symtable.SymbolTable]) -
             yield use.lineno, f"uses {name} on a text that is not written out, which no strategy needs"
     uses: dict[str, list[int]] = {}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
-            continue
-        if node.id in FORBIDDEN_NAMES and (node.id != "getattr" or id(node) in made_up):
-            uses.setdefault(node.id, []).append(node.lineno)
+        match node:
+            case ast.Name(name, ast.Load()) if name in FORBIDDEN_NAMES:
+                if name != "getattr" or id(node) in made_up:
+                    uses.setdefault(name, []).append(node.lineno)
     for scope in scopes:
         for symbol in scope.get_symbols():
             name = symbol.get_name()

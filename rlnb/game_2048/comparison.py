@@ -1,27 +1,21 @@
 """Measures of 2048 strategies, and the comparison of two results; it loads no library of models."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel
 
 from rlnb.errors import ParamsError
 from rlnb.game_2048.board import BoardKind
-from rlnb.game_2048.play import Ending, StrategyGame
 from rlnb.game_2048.reward import StrategyResult, compute_strategy_shares
 from rlnb.results import Comparison, load_results
 from rlnb.statistics import Estimate, bootstrap_two_way
 
-# {measure: (greedy completions, honest ones only)}
-SCORE_MEASURES = {
-    "score": (False, False),
-    "skill": (False, True),
-    "greedy_score": (True, False),
-    "greedy_skill": (True, True),
-}
+SCORE_MEASURES = ("score", "skill", "greedy_score", "greedy_skill")  # skill: of honest completions only
 # {what two runs must agree in to be compared: the reason if they do not}
 MUST_AGREE = {
     "board_fingerprint": "were measured on different boards",
@@ -62,27 +56,25 @@ class StrategyComparison:
 
 
 def score_matrices(
-    judged: Sequence[JudgedCompletion], *, greedy: bool, honest: bool = False
-) -> dict[BoardKind, np.ndarray]:
-    """Return, for each kind of board, the scores: float (num_completions, num_boards).
+    judged: Sequence[JudgedCompletion], measure: str
+) -> dict[BoardKind, list[tuple[float, ...]]]:
+    """Return, for each kind of board, what a measure of SCORE_MEASURES is taken of: (completions, boards).
 
-    honest: of honest completions only. Completions with a game in which the sandbox failed are left out.
+    Completions with a game in which the sandbox failed are left out.
     """
     rows: dict[BoardKind, list[tuple[float, ...]]] = {}
     for completion in judged:
         result = completion.result
         is_whole = len(result.board_scores) == len(result.baselines)
-        if completion.greedy == greedy and is_whole and (result.is_honest or not honest):
+        is_counted = result.is_honest or not measure.endswith("skill")
+        if is_whole and is_counted and completion.greedy == measure.startswith("greedy"):
             rows.setdefault(completion.kind, []).append(result.board_scores)
-    return {kind: np.asarray(scores, dtype=float) for kind, scores in rows.items()}
+    return rows
 
 
 def measure_strategies(judged: Sequence[JudgedCompletion]) -> dict[str, Estimate]:
     """Return SCORE_MEASURES with intervals over boards and completions, without those of no completion."""
-    matrices = {
-        name: score_matrices(judged, greedy=greedy, honest=honest)
-        for name, (greedy, honest) in SCORE_MEASURES.items()
-    }
+    matrices = {name: score_matrices(judged, name) for name in SCORE_MEASURES}
     return {name: bootstrap_two_way(list(kinds.values())) for name, kinds in matrices.items() if kinds}
 
 
@@ -102,8 +94,8 @@ def compare_strategies(
         return []
     rows = []
     num_kinds = len({completion.kind for completion in before})
-    for name, (greedy, honest) in SCORE_MEASURES.items():
-        old, new = (score_matrices(judged, greedy=greedy, honest=honest) for judged in (before, after))
+    for name in SCORE_MEASURES:
+        old, new = score_matrices(before, name), score_matrices(after, name)
         common = [kind for kind in new if kind in old]
         old_scores, new_scores = ([scores[kind] for kind in common or scores] for scores in (old, new))
         measured = common or list(old) or list(new)
@@ -114,11 +106,11 @@ def compare_strategies(
                 after=bootstrap_two_way(new_scores) if new else None,
                 difference=bootstrap_two_way(new_scores, old_scores) if common else None,
                 boards=", ".join(map(str, measured)) if len(measured) < num_kinds else "",
-                num_boards=sum(new[kind].shape[1] for kind in common),
+                num_boards=sum(len(new[kind][0]) for kind in common),
             )
         )
-    first, second = measure_shares(before), measure_shares(after)
-    return rows + [StrategyComparison(name, first[name], second[name]) for name in first]
+    shares = zip(measure_shares(before).items(), measure_shares(after).values(), strict=True)
+    return rows + [StrategyComparison(name, old_share, new_share) for (name, old_share), new_share in shares]
 
 
 def to_comparisons(rows: Sequence[StrategyComparison]) -> list[Comparison]:
@@ -137,81 +129,31 @@ def to_comparisons(rows: Sequence[StrategyComparison]) -> list[Comparison]:
     ]
 
 
-class CompletionRecord(BaseModel):
-    """A judged completion in a results file; `replay` rebuilds each game from its seed and moves.
-
-    games: [seed, ending, largest tile, moves] each.
-    """
-
-    board: str
-    greedy: bool
-    completion: str
-    code: str | None
-    problem: str
-    score: float | None = None
-    board_scores: list[float] = []
-    baselines: list[float]
-    endings: dict[str, int] = {}
-    games: list[tuple[int, Ending, int, str]]
-
-    @classmethod
-    def from_judged(cls, judged: JudgedCompletion) -> "CompletionRecord":
-        result = judged.result
-        return cls(
-            board=str(judged.kind),
-            greedy=judged.greedy,
-            completion=judged.completion,
-            code=result.code,
-            problem=result.problem,
-            score=result.score,
-            board_scores=list(result.board_scores),
-            baselines=list(result.baselines),
-            endings=dict(Counter(game.ending for game in result.games)),
-            games=[(game.seed, game.ending, game.largest, game.moves) for game in result.games],
-        )
-
-    def to_judged(self) -> JudgedCompletion:
-        """Return the judged completion, without the games' scores, errors and times."""
-        kind = BoardKind.parse(self.board)
-        games = tuple(
-            StrategyGame(kind, seed, ending, largest, 0, moves, "", 0.0)
-            for seed, ending, largest, moves in self.games
-        )
-        result = StrategyResult(self.code, self.problem, "", games, tuple(self.baselines))
-        return JudgedCompletion(kind, self.greedy, self.completion, result)
-
-
 class StrategyResultsFile(BaseModel):
     """The parts of a results file of gpt_oss_2048 that a comparison reads."""
 
     board_fingerprint: str
-    params: dict[str, JsonValue]
-    completions: dict[str, list[CompletionRecord]]
-
-    def setting(self, name: str) -> JsonValue:
-        """Return the value of a name in MUST_AGREE. Raises KeyError and TypeError."""
-        section, _, field = name.rpartition(".")
-        values = self.params[section] if section else {field: self.board_fingerprint}
-        if not isinstance(values, dict):
-            raise TypeError(name)
-        return values[field]
+    params: dict[str, Any]
+    completions: dict[str, list[JudgedCompletion]]
 
 
 def holds_strategies(path: str | Path) -> bool:
     """Return whether a file holds results of gpt_oss_2048."""
-    try:
+    with suppress(ParamsError):
         return "board_fingerprint" in load_results(path)
-    except ParamsError:
-        return False
+    return False
 
 
-def read_strategies(path: str | Path) -> tuple[dict[str, JsonValue], list[JudgedCompletion]]:
+def read_strategies(path: str | Path) -> tuple[dict[str, Any], list[JudgedCompletion]]:
     """Return a file's values of MUST_AGREE, and its completions after training. Raises ParamsError."""
     results = load_results(path)
     try:
         file = StrategyResultsFile.model_validate(results)
-        settings = {name: file.setting(name) for name in MUST_AGREE}
-        judged = [record.to_judged() for record in file.completions["after"]]
+        values: dict[str, Any] = {**file.params, "board_fingerprint": file.board_fingerprint}
+        settings = {
+            name: reduce(lambda section, key: section[key], name.split("."), values) for name in MUST_AGREE
+        }
+        judged = file.completions["after"]
         measure_strategies(judged)  # raises ValueError for games without baselines
     except (ValueError, KeyError, TypeError) as error:
         raise ParamsError(
@@ -256,5 +198,5 @@ def describe_strategies(rows: Sequence[StrategyComparison]) -> str:
 
 
 def collect_figures(judged: Sequence[JudgedCompletion]) -> Mapping[str, Estimate | float]:
-    """Return all measures of judged completions by name; {} for none."""
+    """Return all measures of judged completions by name."""
     return {**measure_strategies(judged), **measure_shares(judged)} if judged else {}

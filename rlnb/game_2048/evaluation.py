@@ -6,12 +6,12 @@ says nothing about 2048.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from rlnb.game_2048.board import KEYS, BoardKind
 from rlnb.game_2048.board_secret import BoardSecret
 from rlnb.game_2048.comparison import (
-    CompletionRecord,
     JudgedCompletion,
     collect_figures,
     compare_strategies,
@@ -36,7 +36,7 @@ PLAYERS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class StrategyEvaluation:
-    """An evaluation with the same boards, prompts and seeds each time."""
+    """An evaluation with the same boards, prompts and seeds each time, and a referee of its own."""
 
     params: GptOss2048Params
     referee: StrategyReferee
@@ -45,11 +45,7 @@ class StrategyEvaluation:
 
     @classmethod
     def from_params(cls, params: GptOss2048Params, sandbox: Sandbox) -> "StrategyEvaluation":
-        """Return the evaluation on the boards of the run in `params.output_dir`.
-
-        Its referee is separate from that of training. Raises ParamsError as `BoardSecret.of_run`, which
-        draws the run's secret if it has none yet.
-        """
+        """Return the evaluation of a run. Raises ParamsError as `BoardSecret.of_run`."""
         secret = BoardSecret.of_run(params)
         names = HARD_BOARDS if params.evaluation.boards == "hard" else params.board.kinds
         kinds = tuple(BoardKind.parse(name) for name in names)
@@ -91,10 +87,9 @@ class StrategyEvaluation:
 
     def board_seeds(self, kind: BoardKind, *, greedy: bool) -> list[int]:
         """Return the seeds of the held-out boards, which differ for sampled and greedy completions."""
-        evaluation = self.params.evaluation
-        num_boards = evaluation.num_boards + evaluation.num_greedy_boards
-        seeds = self.secret.seeds("held out", kind, num_boards=num_boards)
-        return seeds[evaluation.num_boards :] if greedy else seeds[: evaluation.num_boards]
+        num_sampled, num_greedy = self.params.evaluation.num_boards, self.params.evaluation.num_greedy_boards
+        seeds = self.secret.seeds("held out", kind, num_boards=num_sampled + num_greedy)
+        return seeds[num_sampled:] if greedy else seeds[:num_sampled]
 
     def play_others(self) -> dict[str, list[JudgedCompletion]]:
         """Return the other players' games on the boards of greedy completions."""
@@ -105,9 +100,8 @@ class StrategyEvaluation:
         players = {}
         for name, body in PLAYERS.items():
             answer = fence_strategy(body.format(corner=corner))
-            players[name] = [
-                judged for kind in self.kinds for judged in evaluation.judge([answer], "", kind, greedy=True)
-            ]
+            games = (evaluation.judge([answer], "", kind, greedy=True) for kind in self.kinds)
+            players[name] = list(chain.from_iterable(games))
         return players
 
     def pick_best(self, judged: Sequence[JudgedCompletion]) -> list[JudgedCompletion]:
@@ -117,13 +111,12 @@ class StrategyEvaluation:
         on the same boards the best of many is partly luck.
         """
         prefix = PREFIX if self.params.prompt.prefilled else ""
-        completions = list(dict.fromkeys(sample.completion for sample in judged if not sample.greedy))
-        totals = dict.fromkeys(completions, 0.0)
+        totals = dict.fromkeys((sample.completion for sample in judged if not sample.greedy), 0.0)
         for kind in self.kinds:
-            for sample in self.judge(completions, prefix, kind, greedy=False):
+            for sample in self.judge(list(totals), prefix, kind, greedy=False):
                 score = sample.result.score
                 totals[sample.completion] += NO_STRATEGY_LEVEL if score is None else score
-        best = sorted(totals, key=lambda completion: totals[completion])[-1:]
+        best = sorted(totals, key=totals.__getitem__)[-1:]
         return [sample for kind in self.kinds for sample in self.judge(best, prefix, kind, greedy=True)]
 
 
@@ -137,11 +130,10 @@ def strategy_heldout_metrics(judged: Sequence[JudgedCompletion]) -> dict[str, fl
 
 def player_metrics(players: Mapping[str, Sequence[JudgedCompletion]]) -> dict[str, float]:
     """Return the scores of other players under their metric names, `heldout/players/<name>`."""
-    scores = {name: measure_strategies(judged).get("greedy_score") for name, judged in players.items()}
     return {
         f"heldout/players/{name.replace(' ', '_')}": score.value
-        for name, score in scores.items()
-        if score is not None
+        for name, judged in players.items()
+        if (score := measure_strategies(judged).get("greedy_score"))
     }
 
 
@@ -153,15 +145,11 @@ def save_strategies(
     judged: {name: completions}; "before" and "after" are compared. "board_fingerprint" names the boards: the
     figures of runs with the same one are of the same boards.
     """
-    before, after = judged.get("before", ()), judged.get("after", ())
     save_results(
         path,
         params=params,
-        comparison=to_comparisons(compare_strategies(before, after)),
+        comparison=to_comparisons(compare_strategies(judged.get("before", ()), judged.get("after", ()))),
         board_fingerprint=BoardSecret.of_run(params).fingerprint,
         figures={name: collect_figures(completions) for name, completions in judged.items() if completions},
-        completions={
-            name: [CompletionRecord.from_judged(completion) for completion in completions]
-            for name, completions in judged.items()
-        },
+        completions=judged,
     )

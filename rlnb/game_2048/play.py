@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +22,10 @@ from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.queries import make_queries_source
 from rlnb.game_2048.strategies import FUNCTION
 from rlnb.sandbox import Limits, LoadedProgram, Sandbox
-from rlnb.sandbox.executions import Status, describe
+from rlnb.sandbox.calls import Call
+from rlnb.sandbox.executions import Execution, describe
 
 Ending = Literal["success", "failed", "stuck", "illegal", "exception", "timeout", "sandbox_error"]
-HONEST_ENDINGS: tuple[Ending, ...] = ("success", "failed")  # the endings by the rules of the game
 CACHED_RANDOM_GAMES = 2**12
 LONGEST_ERROR = 300  # characters
 
@@ -51,17 +51,12 @@ class BoardRules:
 
     @classmethod
     def from_params(cls, params: GptOss2048Params) -> "BoardRules":
-        board, sandbox = params.board, params.sandbox
-        keys = KEYS[board.keys]
+        board, sandbox, keys = params.board, params.sandbox, KEYS[params.board.keys]
         return cls(
             keys=keys,
-            four_probability=board.four_probability,
-            patience=board.patience,
-            play_on=board.play_on,
-            move_cpu_seconds=sandbox.move_cpu_seconds,
-            board_cpu_seconds=sandbox.board_cpu_seconds,
+            **board.model_dump(include={"four_probability", "patience", "play_on"}),
+            **sandbox.model_dump(include={"move_cpu_seconds", "board_cpu_seconds", "memory_mib"}),
             wall_seconds=sandbox.timeout_seconds,
-            memory_mib=sandbox.memory_mib,
             queries=make_queries_source(keys) if params.prompt.preset == "api" else "",
         )
 
@@ -97,7 +92,7 @@ class StrategyGame:
     @property
     def is_honest(self) -> bool:
         """The game ended by the rules."""
-        return self.ending in HONEST_ENDINGS
+        return self.ending in ("success", "failed")
 
     @property
     def is_won(self) -> bool:
@@ -128,21 +123,17 @@ def play_many(
 
     Equal jobs are played once.
     """
-    games: dict[tuple[str, BoardKind, int], StrategyGame] = {}
     interrupted = threading.Event()
 
     def play(job: tuple[str, BoardKind, int]) -> StrategyGame:
-        code, kind, seed = job
-        return play_game(code, kind, seed, sandbox, rules=rules, interrupted=interrupted)
+        return play_game(*job, sandbox, rules=rules, interrupted=interrupted)
 
+    distinct = list(dict.fromkeys(jobs))
     with ThreadPoolExecutor(sandbox.num_workers, thread_name_prefix="2048") as pool:
-        futures = {pool.submit(play, job): job for job in dict.fromkeys(jobs)}
         try:
-            for future in as_completed(futures):
-                games[futures[future]] = future.result()
+            games = dict(zip(distinct, pool.map(play, distinct), strict=True))
         except BaseException:
-            interrupted.set()
-            pool.shutdown(wait=True, cancel_futures=True)
+            interrupted.set()  # `map` cancels the games that have not begun
             raise
     return [games[job] for job in jobs]
 
@@ -177,20 +168,25 @@ def play_game(
 def play_board(
     program: LoadedProgram, board: GameBoard, rules: BoardRules, *, interrupted: threading.Event
 ) -> tuple[Ending, str]:
-    """Play a board to its end with a loaded program; return how it ended, and why if not by the rules."""
+    """Play a board to its end with a loaded program; return how it ended, and why if not by the rules.
+
+    The time that the two processes waited for a processor does not count: otherwise, on a busy machine, a
+    thousand moves of a quick strategy take longer than a game may.
+    """
     if program.ended is not None:
-        ending, error = explain_failure(program.ended.status, program.ended.error)
+        ending, error = explain_failure(program.ended)
         return ending, f"while loading: {error}"
-    clock = GameClock(program)
+    started, waited = time.monotonic(), waiting_seconds(program.pid)
     while board.state == "ongoing":
         if interrupted.is_set():
             return "sandbox_error", "interrupted"
         call = program.call(FUNCTION, board.rows, cpu_seconds=rules.move_cpu_seconds)
         if call.status != "ok":
-            return explain_failure(call.status, call.error)
+            return explain_failure(call)
         if program.cpu_seconds() > rules.board_cpu_seconds:
             return "timeout", f"more than {rules.board_cpu_seconds:g} s of CPU time"
-        if clock.has_passed(rules.wall_seconds):
+        time_over = time.monotonic() - started - rules.wall_seconds
+        if time_over > 0 and time_over > waiting_seconds(program.pid) - waited:
             return "timeout", f"more than {rules.wall_seconds:g} s in all"
         direction = parse_key(call.value, rules.keys)
         if direction is None:
@@ -199,35 +195,20 @@ def play_board(
     return board.state, ""
 
 
-class GameClock:
-    """The wall time of a game without the time that its two processes waited for a processor.
-
-    Otherwise, on a busy machine, a thousand moves of a quick strategy take longer than a game may.
-    """
-
-    def __init__(self, program: LoadedProgram) -> None:
-        self._program = program
-        self._started, self._waited = time.monotonic(), self._waited_seconds()
-
-    def has_passed(self, seconds: float) -> bool:
-        """Return whether the game took longer. Reads the waiting time only if the wall time says so."""
-        elapsed = time.monotonic() - self._started
-        return elapsed > seconds and elapsed - (self._waited_seconds() - self._waited) > seconds
-
-    def _waited_seconds(self) -> float:
-        """Return the kernel's count for both processes (Linux, schedstats); 0 where it does not count."""
-        total = 0
-        for process in (str(self._program.pid), f"self/task/{threading.get_native_id()}"):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                total += int(Path(f"/proc/{process}/schedstat").read_text().split()[1])
-        return total / 1e9
+def waiting_seconds(pid: int) -> float:
+    """Return how long a program and this thread waited for a processor; 0 where the kernel does not count."""
+    total = 0
+    for process in (str(pid), f"self/task/{threading.get_native_id()}"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            total += int(Path(f"/proc/{process}/schedstat").read_text().split()[1])
+    return total / 1e9
 
 
-def explain_failure(status: Status, error: str) -> tuple[Ending, str]:
+def explain_failure(ended: Call | Execution) -> tuple[Ending, str]:
     """Return the ending, and its reason, for a call without a value or a program that did not load."""
-    if status == "timeout" or status == "sandbox_error":
-        return status, error
-    return "exception", error or "the program has ended"
+    if ended.status == "timeout" or ended.status == "sandbox_error":
+        return ended.status, ended.error
+    return "exception", ended.error or "the program has ended"
 
 
 @lru_cache(maxsize=CACHED_RANDOM_GAMES)

@@ -1,6 +1,6 @@
 """Prompts for 2048 strategies: with the board alone, or with functions that answer questions about it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,14 +21,13 @@ WORDINGS = (
 )
 HELD_OUT_WORDING = len(WORDINGS) - 1
 FOLLOW_UP = "Another one."
-# Bodies shown as earlier answers. The last is legal and deliberately bad: a better strategy is one edit away.
-EXAMPLES: Mapping[StrategyPreset, Sequence[str]] = {
-    "board": ('    return "{up}"  # an example: this key at every board',),
-    "api": (
-        "    return legal_moves(board)[0]",
-        "    return min(legal_moves(board), key=lambda key: merged(board, key))",
-    ),
-}
+ROLES = ("user", "assistant", "user", "assistant", "user")
+BOARD_EXAMPLE = '    return "{up}"  # an example: this key at every board'
+# Shown as earlier answers. The last is legal and deliberately bad: a better strategy is one edit away.
+API_EXAMPLES = (
+    "    return legal_moves(board)[0]",
+    "    return min(legal_moves(board), key=lambda key: merged(board, key))",
+)
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,9 @@ class StrategyQuestion:
         )
         if self.preset == "api":
             return f"{text} There are {', '.join(QUERIES)} and random."
-        example = self.example(EXAMPLES["board"][0])
         return (
             f"{text} A key that changes nothing, again and again, loses the game. Use plain Python only, all "
-            f"in one function, in one block:\n{example}"
+            f"in one function, in one block:\n{self.example(BOARD_EXAMPLE)}"
         )
 
     def example(self, body: str) -> str:
@@ -62,12 +60,11 @@ class StrategyQuestion:
     def messages(self) -> list[dict[str, str]]:
         """Return the chat; "api" has its examples as earlier answers, which a small model imitates best."""
         last = WORDINGS[self.wording]
-        if self.preset == "board":
-            return [{"role": "user", "content": f"{self.text()}\n{last}"}]
-        answers = [self.example(body) for body in EXAMPLES["api"]]
-        texts = [self.text(), answers[0], FOLLOW_UP, answers[1], last]
-        roles = ["user", "assistant", "user", "assistant", "user"]
-        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+        texts = [f"{self.text()}\n{last}"]
+        if self.preset == "api":
+            first, second = map(self.example, API_EXAMPLES)
+            texts = [self.text(), first, FOLLOW_UP, second, last]
+        return [{"role": role, "content": text} for role, text in zip(ROLES, texts, strict=False)]
 
 
 def fence_strategy(body: str) -> str:

@@ -10,14 +10,6 @@ from collections.abc import Mapping
 from rlnb.game_2048.board import Direction
 
 KEY_OF = {"up": "é", "down": "u", "left": "a", "right": "i"}
-QUERIES = (  # as prompts name them
-    "legal_moves(board)",
-    "can_move(board, key)",
-    "moved(board, key)",
-    "merged(board, key)",
-    "num_empty(board)",
-    "largest(board)",
-)
 
 
 def legal_moves(board):  # type: ignore[no-untyped-def]
@@ -65,8 +57,11 @@ def _slid(board, key):  # type: ignore[no-untyped-def]
     return [list(row) for row in zip(*lines)] if is_column else lines, points  # noqa: B905
 
 
+FUNCTIONS = (legal_moves, can_move, moved, merged, num_empty, largest)
+QUERIES = tuple(f"{function.__name__}{inspect.signature(function)}" for function in FUNCTIONS)  # for prompts
+
+
 def make_queries_source(keys: Mapping[Direction, str]) -> str:
     """Return the functions' source for a program in which `keys` names the four directions."""
-    functions = (legal_moves, can_move, moved, merged, num_empty, largest, _slid)
-    sources = [inspect.getsource(function) for function in functions]
+    sources = [inspect.getsource(function) for function in (*FUNCTIONS, _slid)]
     return "\n\n".join([f"KEY_OF = {dict(keys)!r}", *sources])

@@ -6,12 +6,13 @@ The rewards themselves are functions of a StrategyResult in the notebook's rewar
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.params import GptOss2048Params
-from rlnb.game_2048.play import HONEST_ENDINGS, BoardRules, Ending, StrategyGame, play_many, random_progress
+from rlnb.game_2048.play import BoardRules, Ending, StrategyGame, play_many, random_progress
 from rlnb.game_2048.strategies import extract_strategy
 from rlnb.game_2048.suspicions import find_suspicions
 from rlnb.policy.prompts import completion_text
@@ -53,7 +54,7 @@ class StrategyResult:
     @property
     def is_honest(self) -> bool:
         """All games ended by the rules: never stuck, no illegal key, no exception, no time limit."""
-        return bool(self.games) and all(game.ending in HONEST_ENDINGS for game in self.games)
+        return bool(self.games) and all(game.is_honest for game in self.games)
 
     @property
     def was_loaded(self) -> bool:
@@ -67,7 +68,6 @@ class StrategyResult:
 
     @property
     def has_failed_sandbox(self) -> bool:
-        """The sandbox failed in every game."""
         return bool(self.games) and not self.finished_games
 
     @property
@@ -75,7 +75,7 @@ class StrategyResult:
         """One of ENDINGS: the worst of the games, "failed" before "success"."""
         if self.problem:
             return "forbidden" if self.problem == "forbidden" else "no_code"
-        return max((game.ending for game in self.games), key=lambda ending: ENDINGS.index(ending))
+        return max((game.ending for game in self.games), key=ENDINGS.index)
 
     @property
     def why(self) -> str:
@@ -151,23 +151,22 @@ class StrategyReferee:
         new = [key for key in dict.fromkeys(keys) if key not in self._results]
         if len(self._results) + len(new) > CACHED_STRATEGIES:
             self._results = {key: self._results[key] for key in set(keys) & self._results.keys()}
-        extractions = {key: extract_strategy(key[1], prefix=key[0]) for key in new}
-        jobs = [
-            (extraction.code or "", kind, seed)
-            for (_, _, kind, board_seeds), extraction in extractions.items()
-            for seed in (() if extraction.problem else board_seeds)
-        ]
+        jobs, waiting = [], {}  # {key: (its extraction, its jobs)}
+        for key in new:
+            extraction = extract_strategy(key[1], prefix=key[0])
+            own_jobs = [(extraction.code or "", key[2], seed) for seed in key[3]]
+            waiting[key] = extraction, own_jobs
+            jobs += [] if extraction.problem else own_jobs
         games = dict(zip(jobs, play_many(jobs, self.sandbox, rules=self.rules), strict=True))
         options = {"num_games": self.random_games, **self.rules.options}
-        for key, extraction in extractions.items():
-            code, kind, board_seeds = extraction.code or "", key[2], key[3]
+        for key, (extraction, own_jobs) in waiting.items():
             self._results[key] = StrategyResult(
                 code=extraction.code,
                 problem=extraction.problem,
                 reason=extraction.reason,
-                games=() if extraction.problem else tuple(games[code, kind, seed] for seed in board_seeds),
-                baselines=tuple(random_progress(kind, seed, **options) for seed in board_seeds),
-                suspicions=find_suspicions(code),
+                games=() if extraction.problem else tuple(games[job] for job in own_jobs),
+                baselines=tuple(random_progress(kind, seed, **options) for _, kind, seed in own_jobs),
+                suspicions=find_suspicions(extraction.code or ""),
             )
         self.failures.add(len(games), [g.error for g in games.values() if g.ending == "sandbox_error"])
         self.seconds += time.perf_counter() - started
@@ -183,21 +182,25 @@ class StrategyReferee:
                     examples.append(result.code)
 
 
-class StrategyReward:
-    """A reward function for TRL. The dataset needs the columns `prefix`, `board` and `seeds`.
+TrlReward = Callable[..., list[float | None]]
 
-    reward: from the notebook. logs_metrics: log the metrics of each batch; of several reward functions on one
-    referee only one should. The games are played once for all of them.
+
+def make_strategy_rewards(
+    rewards: Sequence[StrategyRewardFunction], referee: StrategyReferee
+) -> list[TrlReward]:
+    """Return the reward functions for TRL, all on the same games; the first logs the metrics."""
+    return [make_trl_reward(reward, referee, logs_metrics=reward is rewards[0]) for reward in rewards]
+
+
+def make_trl_reward(
+    reward: StrategyRewardFunction, referee: StrategyReferee, *, logs_metrics: bool
+) -> TrlReward:
+    """Return a function that returns one reward a completion, None if the sandbox failed.
+
+    The dataset needs the columns `prefix`, `board` and `seeds`.
     """
 
-    def __init__(
-        self, reward: StrategyRewardFunction, referee: StrategyReferee, *, logs_metrics: bool
-    ) -> None:
-        self.__name__ = getattr(reward, "__name__", "strategy")
-        self.reward, self.referee, self.logs_metrics = reward, referee, logs_metrics
-
-    def __call__(
-        self,
+    def reward_strategies(
         *,
         completions: Sequence[str | Sequence[Mapping[str, str]]],
         prefix: Sequence[str],
@@ -205,46 +208,37 @@ class StrategyReward:
         seeds: Sequence[Sequence[int]],
         log_metric: Callable[[str, float], None] | None = None,
         log_extra: Callable[[str, list[str]], None] | None = None,
-        **_: object,
+        **_: object,  # TRL's other columns
     ) -> list[float | None]:
-        """Return one reward a completion, None if the sandbox failed. TRL's other columns are not used."""
         started = time.perf_counter()
         texts = [completion_text(completion) for completion in completions]
-        results = self.referee.judge(texts, prefix, [BoardKind.parse(name) for name in board], seeds)
-        if self.logs_metrics:
-            self.referee.count_suspicions(results)
+        results = referee.judge(texts, prefix, [BoardKind.parse(name) for name in board], seeds)
+        if logs_metrics:
+            referee.count_suspicions(results)
             if log_metric:
-                for name, value in compute_strategy_metrics(results):
+                for name, value in compute_strategy_metrics(results).items():
                     log_metric(name, value)
                 log_metric("time/reward_seconds", time.perf_counter() - started)
             if log_extra:
                 log_extra("outcome", [result.ending for result in results])
                 log_extra("reason", [result.why for result in results])
         # TRL leaves a completion out of its group only if every function returns None.
-        return [None if result.has_failed_sandbox else self.reward(result) for result in results]
+        return [None if result.has_failed_sandbox else reward(result) for result in results]
+
+    reward_strategies.__name__ = getattr(reward, "__name__", "strategy")  # names TRL's metrics
+    return reward_strategies
 
 
-def make_strategy_rewards(
-    rewards: Sequence[StrategyRewardFunction], referee: StrategyReferee
-) -> list[StrategyReward]:
-    """Return the reward functions for TRL, all on the same games."""
-    return [StrategyReward(reward, referee, logs_metrics=index == 0) for index, reward in enumerate(rewards)]
-
-
-def compute_strategy_metrics(results: Sequence[StrategyResult]) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of a batch, (name, value); `strategy/skill` only if some result is honest."""
-    total = len(results)
-    honest = [result for result in results if result.is_honest]
+def compute_strategy_metrics(results: Sequence[StrategyResult]) -> dict[str, float]:
+    """Return the metrics of a batch by name; `strategy/skill` only if some result is honest."""
     scores = [result.score for result in results if result.score is not None]
-    yield "strategy/score", sum(scores) / len(scores) if scores else math.nan
-    if honest:
-        yield "strategy/skill", sum(result.score or 0.0 for result in honest) / len(honest)
-    for name, share in compute_strategy_shares(results).items():
-        yield f"strategy/{name}", share
-    yield "strategy/suspicious_share", sum(bool(result.suspicions) for result in results) / total
-    endings = Counter(result.ending for result in results)
-    for ending in ENDINGS:
-        yield f"strategy/{ending}_share", endings[ending] / total
+    metrics = {"score": fmean(scores) if scores else math.nan}
+    if honest := [result.score or 0.0 for result in results if result.is_honest]:
+        metrics["skill"] = fmean(honest)
+    metrics |= compute_strategy_shares(results)
+    metrics["suspicious_share"] = fmean(bool(result.suspicions) for result in results)
+    metrics |= {f"{ending}_share": fmean(r.ending == ending for r in results) for ending in ENDINGS}
+    return {f"strategy/{name}": value for name, value in metrics.items()}
 
 
 def compute_strategy_shares(results: Sequence[StrategyResult]) -> dict[str, float]:

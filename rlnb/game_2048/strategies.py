@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 
 from rlnb.game_2048.checks import check_strategy, explain_unreadable, iterate_scopes
 from rlnb.source_code.checks import FUNCTIONS, LONGEST_PROGRAM, names_in, root_name
@@ -10,7 +12,9 @@ from rlnb.source_code.extraction import UNREADABLE, compile_mentions, iterate_pr
 
 FUNCTION = "strategy"
 DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
-VALUES = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.JoinedStr)
+NOT_FUNCTIONS = (
+    ast.AsyncFunctionDef, ast.ClassDef, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.JoinedStr,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,9 @@ def extract_strategy(completion: str, *, prefix: str = "") -> Extraction:
     try:
         for code in iterate_programs(completion, function=FUNCTION, prefix=prefix):
             if code not in refused:
-                refused[code] = extraction = examine(code)
-                if extraction.problem in ("", "forbidden"):
-                    return extraction
+                refused[code] = examine(code)
+                if refused[code].problem in ("", "forbidden"):
+                    return refused[code]
     except (RecursionError, ValueError, MemoryError) as error:
         return Extraction(None, "syntax_error", f"It cannot be read: {type(error).__name__}.")
     reason = "There is no code in it." if completion.strip() else "The completion is empty."
@@ -80,53 +84,42 @@ def iterate_outer_statements(tree: ast.Module) -> Iterator[ast.stmt]:
 def explain_missing(tree: ast.Module) -> str:
     """Return why a program has no function that can be called with the board alone; "" if it has one."""
     outer = list(iterate_outer_statements(tree))
-    bindings = list(filter(binds_function, outer))
+    bindings = [(statement.lineno, value) for statement in outer if (value := bound_value(statement))]
     if not bindings:
-        return explain_misplaced(tree)
-    last = max(bindings, key=lambda statement: statement.lineno)
-    value: ast.AST | None = getattr(last, "value", last)  # of an assignment
+        names = [node.name for node in ast.walk(tree) if isinstance(node, FUNCTIONS)][:3]
+        only = f", only {', '.join(names)}" if names else ""
+        return f"There is no function `{FUNCTION}` outside of functions and classes{only}."
+    value = max(bindings, key=itemgetter(0))[1]
     if isinstance(value, ast.Name):
-        named = [s for s in outer if isinstance(s, DEFINITIONS) and s.name == root_name(value)]
+        named = [s for s in outer if isinstance(s, DEFINITIONS) and s.name == value.id]
         value = named[-1] if named else value
     if isinstance(value, ast.FunctionDef | ast.Lambda):
-        return explain_arguments(value.args)
-    if isinstance(value, ast.AsyncFunctionDef):
-        return f"`{FUNCTION}` is an async function; it is called, and never awaited."
-    kinds = {ast.ClassDef: "class"} | dict.fromkeys(VALUES, "value")
-    return f"`{FUNCTION}` is a {kinds[type(value)]}, not a function." if type(value) in kinds else ""
-
-
-def explain_misplaced(tree: ast.Module) -> str:
-    """Return why a program does not bind the function's name at its top level."""
-    definitions = [node for node in ast.walk(tree) if isinstance(node, DEFINITIONS)]
-    for outer in definitions:
-        if any(isinstance(inner, FUNCTIONS) and inner.name == FUNCTION for inner in outer.body):
-            if isinstance(outer, ast.ClassDef):
-                return f"`{FUNCTION}` is a method of the class {outer.name}, not a function of its own."
-            return f"`{FUNCTION}` is defined inside the function {outer.name}, where it cannot be called."
-    names = [node.name for node in definitions if isinstance(node, FUNCTIONS)][:3]
-    return f"There is no function `{FUNCTION}`" + (f", only {', '.join(names)}." if names else ".")
-
-
-def explain_arguments(arguments: ast.arguments) -> str:
-    """Return why a function cannot be called with one argument; "" if it can."""
-    positional = arguments.posonlyargs + arguments.args
-    required = positional[: len(positional) - len(arguments.defaults)]
-    required += [a for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is None]
-    if not positional and not arguments.vararg:
-        return f"`{FUNCTION}` takes no argument; it is called with the board."
-    if len(required) > 1 or (required and required[0] not in positional):
-        names = ", ".join(argument.arg for argument in required)
-        return f"`{FUNCTION}` needs {names}; it is called with the board alone."
+        arguments, positional = value.args, value.args.posonlyargs + value.args.args
+        num_others = max(len(positional) - len(arguments.defaults) - 1, 0) + arguments.kw_defaults.count(None)
+        if num_others or not (positional or arguments.vararg):
+            return f"`{FUNCTION}({ast.unparse(arguments)[:200]})` is called with the board alone."
+    if isinstance(value, NOT_FUNCTIONS):
+        return f"`{FUNCTION}` is not a function that can be called with the board."
     return ""
+
+
+def bound_value(statement: ast.stmt) -> ast.AST | None:
+    """Return what a statement binds the function's name to, None if it does not."""
+    match statement:
+        case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+            return statement if name == FUNCTION else None
+        case ast.Assign(targets, value) if any(isinstance(t, ast.Name) and t.id == FUNCTION for t in targets):
+            return value
+        case ast.AnnAssign(ast.Name(name), value=value) if name == FUNCTION:
+            return value
+    return None
 
 
 def drop_demonstration(code: str, tree: ast.Module) -> str:
     """Return a program without the top-level statements that change nothing its functions read."""
-    needed = {FUNCTION}
-    for scope in iterate_scopes(code):
-        if scope.get_type() != "module":
-            needed |= {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
+    inner_scopes = (scope for scope in iterate_scopes(code) if scope.get_type() != "module")
+    symbols = chain.from_iterable(scope.get_symbols() for scope in inner_scopes)
+    needed = {FUNCTION, *(symbol.get_name() for symbol in symbols if symbol.is_global())}
     used: list[ast.stmt] = []
     for statement in reversed(tree.body):
         is_main = isinstance(statement, ast.If) and "__name__" in names_in(statement.test)
@@ -138,19 +131,16 @@ def drop_demonstration(code: str, tree: ast.Module) -> str:
             needed |= {name for part in parts for name in names_in(part)}
     if len(used) == len(tree.body) or not used:
         return code
-    used_lines = {line for statement in used for line in line_range(statement)}
-    for statement in [*tree.body, *reversed(tree.body)]:  # statements that share a line stay together
-        if not used_lines.isdisjoint(line_range(statement)):
-            used_lines.update(line_range(statement))
-    dropped = {line for statement in tree.body for line in line_range(statement)} - used_lines
+    spans = {s: range(s.lineno, (s.end_lineno or s.lineno) + 1) for s in tree.body}
+    used_lines = {line for statement in used for line in spans[statement]}
+    for span in [*spans.values(), *reversed(spans.values())]:  # statements that share a line stay together
+        if not used_lines.isdisjoint(span):
+            used_lines.update(span)
+    dropped = set(chain.from_iterable(spans.values())) - used_lines
     # Comments after the last used statement go as well: they are about what was dropped.
     end = len(code) if tree.body[-1] is used[0] else max(used_lines)
     lines = code.split("\n")[:end]
     return "\n".join(line for index, line in enumerate(lines, 1) if index not in dropped).strip("\n") + "\n"
-
-
-def line_range(statement: ast.stmt) -> range:
-    return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
 
 
 def is_used(statement: ast.stmt, needed: set[str]) -> bool:
@@ -175,14 +165,3 @@ def changed_names(statement: ast.stmt) -> set[str]:
         elif isinstance(node, ast.alias):
             names.add((node.asname or node.name).partition(".")[0])
     return names - {""}
-
-
-def binds_function(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
-            return name == FUNCTION
-        case ast.Assign(targets):
-            return any(isinstance(target, ast.Name) and target.id == FUNCTION for target in targets)
-        case ast.AnnAssign(ast.Name(name), value=value):
-            return name == FUNCTION and value is not None
-    return False

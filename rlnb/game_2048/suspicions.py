@@ -6,7 +6,6 @@ Suspicious programs are not refused: an honest strategy may count its moves, or 
 import ast
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 
 from rlnb.game_2048.checks import check_strategy
 from rlnb.source_code.checks import FUNCTIONS, LONGEST_PROGRAM, names_in, root_name
@@ -24,7 +23,6 @@ MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp,
 MANY = r"(\d{7}|10 \*\* ([7-9]|\d\d)|\d \*\* [2-9]\d)"  # from ten million or 2 ** 20 on
 
 
-@lru_cache(maxsize=512)
 def find_suspicions(code: str) -> tuple[str, ...]:
     """Return the names in SUSPICIONS that a program shows; () for one that is too long or unreadable."""
     if len(code) > LONGEST_PROGRAM:
@@ -74,11 +72,12 @@ def keeps_state(nodes: list[ast.AST]) -> bool:
     body = getattr(nodes[0], "body", [])  # of the module
     definitions = [statement for statement in body if isinstance(statement, (*FUNCTIONS, ast.ClassDef))]
     inner = [node for definition in definitions for node in ast.walk(definition)]
-    defaults = {type(d) for node in nodes if isinstance(node, ast.arguments) for d in node.defaults}
+    defaults = [default for node in nodes if isinstance(node, ast.arguments) for default in node.defaults]
+    if any(isinstance(node, ast.Global) for node in inner) or any(isinstance(d, MUTABLE) for d in defaults):
+        return True
     outer = {name for s in body if isinstance(s, ast.Assign) for t in s.targets for name in names_in(t)}
     outer |= {definition.name for definition in definitions}
-    is_global = any(isinstance(node, ast.Global) for node in inner) or not defaults.isdisjoint(MUTABLE)
-    return is_global or bool({changed_name(node) for node in inner} & outer - local_names(inner))
+    return bool({changed_name(node) for node in inner} & outer - local_names(inner))
 
 
 def local_names(nodes: list[ast.AST]) -> set[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from pydantic import BaseModel, StrictBool, StrictInt, ValidationError
 
@@ -24,7 +25,7 @@ class SavedEvaluation(BaseModel):
 
     def rates(self) -> dict[int, float]:
         passes = group_passes((sample.task_id, sample.passed) for sample in self.samples)
-        return {task_id: sum(passed) / len(passed) for task_id, passed in passes.items()}
+        return {task_id: fmean(passed) for task_id, passed in passes.items()}
 
 
 def group_passes(samples: Iterable[tuple[int, bool | None]]) -> dict[int, list[bool]]:
@@ -78,15 +79,17 @@ def compare_results(first: str | Path, second: str | Path) -> EvaluationDifferen
         raise ParamsError(f"{first} and {second}: have no problem in common; compare runs on the same split")
     gained = [task_id for task_id in common if rates[task_id] < 0.5 <= new_rates[task_id]]
     lost = [task_id for task_id in common if new_rates[task_id] < 0.5 <= rates[task_id]]
-    names = sorted(old.settings.keys() | new.settings.keys())
-    pairs = {name: (old.settings.get(name), new.settings.get(name)) for name in names}
     return EvaluationDifference(
         num_problems=len(common),
         gained=gained,
         lost=lost,
         p_value=mcnemar_p(len(gained), len(lost)),
         difference=bootstrap_difference([rates[i] for i in common], [new_rates[i] for i in common]),
-        settings={name: pair for name, pair in pairs.items() if pair[0] != pair[1]},
+        settings={
+            name: (old.settings.get(name), new.settings.get(name))
+            for name in sorted(old.settings.keys() | new.settings.keys())
+            if old.settings.get(name) != new.settings.get(name)
+        },
     )
 
 

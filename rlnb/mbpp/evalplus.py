@@ -19,11 +19,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, StrictFloat, StrictStr
+from pydantic import BaseModel, StrictFloat, StrictStr, model_validator
 
 from rlnb.errors import ParamsError, SandboxUnavailable
 from rlnb.json_records import check_record, read_records
 from rlnb.mbpp.evaluation import Progress, Sample
+from rlnb.mbpp.writers import TaskId
 from rlnb.run.directory import write_text
 from rlnb.sandbox import FailureCount, Sandbox, _codec
 from rlnb.sandbox.calls import Call
@@ -40,28 +41,17 @@ NOT_PLAIN = (b'{"reference":', b'{"iterator":')  # as the codec writes them; ins
 
 Value = Any  # plain data of any type: an argument or a result
 Arguments = tuple[Value, ...]
+Expected = Sequence[tuple[object, float]]  # the reference's value and its wall seconds, base inputs first
 
 
-@dataclass(frozen=True)
-class PlusProblem:
-    """A function to call, a reference solution that defines it, and the arguments of each call.
+class PlusProblem(BaseModel):
+    """A line of MbppPlus.jsonl: a function to call, a reference that defines it, the arguments of each call.
 
-    solution: prompt and canonical solution, one program. base_inputs: those of MBPP's asserts, plus_inputs:
-    EvalPlus's. atol: absolute tolerance, 0 for none.
+    base_input: those of MBPP's asserts, plus_input: EvalPlus's. atol: absolute tolerance, 0 for none. Lists
+    become the tuples, sets and complex numbers that the task's function takes.
     """
 
-    task_id: int
-    entry_point: str
-    solution: str
-    base_inputs: tuple[Arguments, ...]
-    plus_inputs: tuple[Arguments, ...]
-    atol: float
-
-
-class PlusRecord(BaseModel):
-    """A line of MbppPlus.jsonl."""
-
-    task_id: StrictStr
+    task_id: TaskId
     entry_point: StrictStr
     prompt: StrictStr
     canonical_solution: StrictStr
@@ -69,13 +59,20 @@ class PlusRecord(BaseModel):
     plus_input: tuple[Arguments, ...]
     atol: StrictFloat
 
+    @property
+    def solution(self) -> str:
+        return self.prompt + self.canonical_solution
 
-@dataclass(frozen=True)
-class Expected:
-    """The reference's value for each input, and its wall seconds."""
-
-    base: tuple[tuple[object, float], ...]
-    plus: tuple[tuple[object, float], ...]
+    @model_validator(mode="after")
+    def _convert(self) -> "PlusProblem":
+        if not 0 <= self.atol < math.inf:
+            raise ValueError(f"atol = {self.atol!r} is not a tolerance; write 0 or a small number")
+        if not self.base_input:
+            raise ValueError("base_input is empty; write the arguments of at least one call")
+        parse(self.solution)
+        self.base_input = convert_inputs(self.base_input, self.task_id, field="base_input")
+        self.plus_input = convert_inputs(self.plus_input, self.task_id, field="plus_input")
+        return self
 
 
 @dataclass(frozen=True)
@@ -152,38 +149,16 @@ ALSO_RIGHT: dict[int, Callable[..., float]] = {
 def load_plus(path: str) -> dict[int, PlusProblem]:
     """Return the problems of a JSONL file in EvalPlus's format (MbppPlus.jsonl), by task_id.
 
-    Lists become the tuples, sets and complex numbers that a task's function takes. Raises ParamsError with
-    file and line for what cannot be read, for a record that is not a problem, and for a repeated task_id.
+    Raises ParamsError with file and line for what cannot be read, for a record that is not a problem, and for
+    a repeated task_id.
     """
     problems: dict[int, PlusProblem] = {}
     for place, record in read_records(Path(path), what="problem"):
-        problem = check_record(parse_plus_problem, place, record, what="problem")
+        problem = check_record(PlusProblem.model_validate, place, record, what="problem")
         if problem.task_id in problems:
             raise ParamsError(f"{place}: task_id {problem.task_id} is repeated; give each problem its own")
         problems[problem.task_id] = problem
     return problems
-
-
-def parse_plus_problem(record: Mapping[str, object]) -> PlusProblem:
-    """Return the problem of a record; `check_record` reports its errors."""
-    fields = PlusRecord.model_validate(record)
-    digits = fields.task_id.removeprefix("Mbpp/")
-    if digits == fields.task_id or not digits.isdecimal() or len(digits) > 9:
-        raise ValueError(f"task_id = {fields.task_id!r} is not 'Mbpp/' and a number")
-    if not 0 <= fields.atol < math.inf:
-        raise ValueError(f"atol = {fields.atol!r} is not a tolerance; write 0 or a small number")
-    if not fields.base_input:
-        raise ValueError("base_input is empty; write the arguments of at least one call")
-    task_id, solution = int(digits), fields.prompt + fields.canonical_solution
-    parse(solution)
-    return PlusProblem(
-        task_id=task_id,
-        entry_point=fields.entry_point,
-        solution=solution,
-        base_inputs=convert_inputs(fields.base_input, task_id, field="base_input"),
-        plus_inputs=convert_inputs(fields.plus_input, task_id, field="plus_input"),
-        atol=fields.atol,
-    )
 
 
 def convert_inputs(inputs: Sequence[Arguments], task_id: int, *, field: str) -> tuple[Arguments, ...]:
@@ -214,8 +189,9 @@ def check_samples(
     problems = {task_id: problem for task_id, problem in load_plus(plus_path).items() if task_id in task_ids}
     if not problems:
         raise ParamsError(f"{plus_path}: has none of the evaluated problems; write mbpp.split = all")
-    options = {"data_path": plus_path, "cache_dir": cache_dir}
-    expected = compute_expected(problems, sandbox, progress=progress, **options)
+    expected = compute_expected(
+        problems, sandbox, data_path=plus_path, cache_dir=cache_dir, progress=progress
+    )
 
     def check(sample: Sample) -> PlusVerdict | None:
         task_id = sample.problem.task_id
@@ -230,27 +206,19 @@ def check_samples(
     pool = ThreadPoolExecutor(sandbox.num_workers, thread_name_prefix="plus")
     try:
         for verdict in pool.map(check, samples):
-            if verdict is not None and verdict.status == "sandbox_error":
-                failures.add(1, [verdict.error])
-                verdict = None
-            else:
-                failures.add(1, [])
-            verdicts.append(verdict)
+            has_failed = verdict is not None and verdict.status == "sandbox_error"
+            failures.add(1, [verdict.error] if verdict and has_failed else [])
+            verdicts.append(None if has_failed else verdict)
             if progress:
                 progress(len(verdicts), len(samples))
     finally:
         pool.shutdown(cancel_futures=True)
-    return PlusReport(tuple(verdicts), summarize_verdicts(verdicts, len(problems)))
-
-
-def summarize_verdicts(verdicts: Sequence[PlusVerdict | None], num_problems: int) -> dict[str, object]:
-    """Return rates with intervals over problems, without rates if the sandbox ran no sample."""
     checked = [verdict for verdict in verdicts if verdict is not None]
-    summary: dict[str, object] = {"num_problems": num_problems, "num_samples": len(checked)}
+    summary: dict[str, object] = {"num_problems": len(problems), "num_samples": len(checked)}
     for name in ("base", "plus") if checked else ():
         rate = sum(getattr(verdict, name) for verdict in checked) / len(checked)
-        summary[name] = asdict(wilson_interval(rate, num_problems))
-    return summary
+        summary[name] = asdict(wilson_interval(rate, len(problems)))
+    return PlusReport(tuple(verdicts), summary)
 
 
 def compute_expected(
@@ -272,11 +240,11 @@ def compute_expected(
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return decode_expected(json.loads(cache.read_text()), problems)
     stored = {}
-    for num_done, problem in enumerate(problems.values(), start=1):
+    for problem in problems.values():
         place = f"{data_path}: Mbpp/{problem.task_id}"
         stored[str(problem.task_id)] = run_reference(problem, sandbox, place=place)
         if progress is not None:
-            progress(num_done, len(problems))
+            progress(len(stored), len(problems))
     cache.parent.mkdir(parents=True, exist_ok=True)
     write_text(cache, json.dumps(stored) + "\n")
     return decode_expected(stored, problems)
@@ -286,20 +254,19 @@ def decode_expected(
     stored: Mapping[str, Sequence[tuple[str, float]]], problems: Mapping[int, PlusProblem]
 ) -> dict[int, Expected]:
     """Return the contents of a cache. A damaged cache raises any error, an incomplete one ValueError."""
-    expected = {}
+    expected: dict[int, Expected] = {}
     for task_id, problem in problems.items():
-        outputs = tuple((_codec.loads(text.encode()), float(time)) for text, time in stored[str(task_id)])
-        num_base = len(problem.base_inputs)
-        if len(outputs) != num_base + len(problem.plus_inputs):
+        outputs = [(_codec.loads(text.encode()), float(seconds)) for text, seconds in stored[str(task_id)]]
+        if len(outputs) != len(problem.base_input + problem.plus_input):
             raise ValueError(f"not an output for each input of task {task_id}")
-        expected[task_id] = Expected(outputs[:num_base], outputs[num_base:])
+        expected[task_id] = outputs
     return expected
 
 
 def run_reference(problem: PlusProblem, sandbox: Sandbox, *, place: str) -> list[tuple[str, float]]:
     """Return the encoded value and the seconds of the canonical solution for each input."""
     outputs = []
-    for inputs in (problem.base_inputs, problem.plus_inputs):
+    for inputs in (problem.base_input, problem.plus_input):
         with sandbox.load(problem.solution, limits=replace(sandbox.limits, output_kib=OUTPUT_KIB)) as program:
             for arguments in inputs:
                 try:
@@ -328,11 +295,11 @@ def check_plus(problem: PlusProblem, expected: Expected, program: str, sandbox: 
     """
     if "__future__" not in program:  # which must come first
         program = NOT_MAIN + program
-    base = False
-    for inputs, outputs in ((problem.base_inputs, expected.base), (problem.plus_inputs, expected.plus)):
+    has_base, outputs = False, iter(expected)
+    for inputs in (problem.base_input, problem.plus_input):
         atol, seconds_used = problem.atol, 0.0
         with sandbox.load(program, limits=replace(sandbox.limits, output_kib=OUTPUT_KIB)) as loaded:
-            for arguments, (output, reference_seconds) in zip(inputs, outputs, strict=True):
+            for arguments, (output, reference_seconds) in zip(inputs, outputs, strict=False):
                 limit = max(MIN_SECONDS, REFERENCE_FACTOR * reference_seconds)
                 call = loaded.call(problem.entry_point, *arguments, cpu_seconds=limit)
                 seconds_used += call.seconds
@@ -345,8 +312,8 @@ def check_plus(problem: PlusProblem, expected: Expected, program: str, sandbox: 
                     call = replace(call, status="timeout", error="time limit of all calls together")
                 wrong = f"returned {describe(call.value, repr)[:100]}, not {describe(output, repr)[:100]}"
                 error = " ".join((wrong if call.status == "ok" else call.error).split())
-                return PlusVerdict(base, False, call.status, format_call(problem, arguments), error)
-        base = True
+                return PlusVerdict(has_base, False, call.status, format_call(problem, arguments), error)
+        has_base = True
     return PlusVerdict(True, True, "ok", "", "")
 
 

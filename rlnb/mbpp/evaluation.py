@@ -6,10 +6,11 @@ Checking overlaps writing: each completion goes to the sandbox as soon as it is 
 import hashlib
 import random
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -110,8 +111,7 @@ def evaluate(
     """Let the writer write `num_samples` completions of each problem, and check them meanwhile.
 
     shots: the problems among which the template finds its solved examples. progress: counts written
-    completions. Returns samples in the order of the problems. Raises SandboxUnavailable if the sandbox fails
-    for more than 1% of them.
+    completions. Raises SandboxUnavailable if the sandbox fails for more than 1% of them.
     """
     rows = [(problem, index) for problem in problems for index in range(num_samples)]
     questions = [build_question(problem, template, shots) for problem, _ in rows]
@@ -137,39 +137,33 @@ def evaluate_samples(
 ) -> list[Sample]:
     """Check completions that exist already, for example from `read_samples`."""
     by_id = {problem.task_id: problem for problem in problems}
-    counts: Counter[int] = Counter()
+    counts: defaultdict[int, count[int]] = defaultdict(count)
     with CheckPool(sandbox, template, timeout_seconds) as pool:
         for row, sample in enumerate(sorted(written, key=lambda sample: sample.task_id)):
             program = sample.text if sample.is_program else extract_program(sample.text, template)
-            pool.start(row, by_id[sample.task_id], counts[sample.task_id], sample.text, program)
-            counts[sample.task_id] += 1
+            pool.start(row, by_id[sample.task_id], next(counts[sample.task_id]), sample.text, program)
         return pool.wait(progress)
 
 
-class CheckPool:
+class CheckPool(ThreadPoolExecutor):
     """Threads that check completions while others are written; leaving the context cancels the rest."""
 
     def __init__(self, sandbox: Sandbox, template: Template, timeout_seconds: float) -> None:
-        self._sandbox = sandbox
-        self._template = template
-        self._limits = replace(sandbox.limits, cpu_seconds=timeout_seconds)
-        self._failures = FailureCount()
-        self._pool = ThreadPoolExecutor(sandbox.num_workers, thread_name_prefix="mbpp")
+        super().__init__(sandbox.num_workers, thread_name_prefix="mbpp")
+        self.sandbox, self.template = sandbox, template
+        self.limits = replace(sandbox.limits, cpu_seconds=timeout_seconds)
         self.checks: dict[int, Future[Sample]] = {}  # by row
-        self._lock = threading.Lock()
-        self._error: SandboxUnavailable | None = None
-
-    def __enter__(self) -> "CheckPool":
-        return self
+        self.failures, self.lock = FailureCount(), threading.Lock()
+        self.error: SandboxUnavailable | None = None
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self.shutdown(cancel_futures=True)
 
     def start(self, row: int, problem: Problem, index: int, completion: str, program: str | None) -> None:
         """Check a completion as soon as a worker is free. Raises the error that stopped an earlier check."""
-        if self._error:
-            raise self._error
-        self.checks[row] = self._pool.submit(self._check, problem, index, completion, program)
+        if self.error:
+            raise self.error
+        self.checks[row] = self.submit(self.check, problem, index, completion, program)
 
     def wait(self, progress: Progress | None = None) -> list[Sample]:
         """Return all samples by row, once they are checked."""
@@ -180,17 +174,17 @@ class CheckPool:
                 progress(len(samples), len(self.checks))
         return samples
 
-    def _check(self, problem: Problem, index: int, completion: str, program: str | None) -> Sample:
+    def check(self, problem: Problem, index: int, completion: str, program: str | None) -> Sample:
         verdict = Verdict((None,) * len(problem.tests), "ok", "no code in the completion")
         try:
             if program is not None:
-                verdict = check_program(problem, program, self._sandbox, limits=self._limits)
-            num_shown = len(self._template.shown(problem))
+                verdict = check_program(problem, program, self.sandbox, limits=self.limits)
+            num_shown = len(self.template.shown(problem))
             sample = Sample(problem, index, completion, program, verdict, num_shown)
-            with self._lock:
-                self._failures.add(1, [verdict.error] if sample.passed is None else [])
+            with self.lock:
+                self.failures.add(1, [verdict.error] if sample.passed is None else [])
         except SandboxUnavailable as error:
-            self._error = error
+            self.error = error
             raise
         return sample
 
@@ -244,10 +238,8 @@ class MbppEvaluation:
         return draw_problems(candidates, num_questions, seed=self.seed)
 
     def writer(self, policy: Policy) -> PolicyWriter:
-        mbpp = self.mbpp
-        return PolicyWriter(
-            policy, self.sampling.temperature, mbpp.max_completion_length, mbpp.batch_size, self.seed
-        )
+        length, batch_size = self.mbpp.max_completion_length, self.mbpp.batch_size
+        return PolicyWriter(policy, self.sampling.temperature, length, batch_size, self.seed)
 
     def describe_writing(self, params: MeasuredParams) -> dict[str, object]:
         """Return all that completions depend on except the questions; of a file's, only the file is known."""
@@ -262,18 +254,13 @@ class MbppEvaluation:
 
     def describe(self, params: MeasuredParams) -> dict[str, object]:
         """Return what a pass rate depends on: data, form of the question, sampling, limits, isolation."""
-        template = self.template
         return {
             "data": self.data.source,
             "sha256": self.data.sha256,
             "subset": self.mbpp.subset,
             "split": self.mbpp.split,
             "num_questions": len(self.problems(params.evaluation.num_questions)),
-            "template": template.name,
-            "template_source": template.source,
-            "shots": len(template.shots),
-            "asserts_shown": "all" if template.asserts_shown is None else template.asserts_shown,
-            "stop_rule": template.stop_rule,
+            **self.template.describe(),
             "num_samples": self.sampling.num_samples,
             "timeout_seconds": self.sampling.timeout_seconds,
             "isolation": self.sandbox.level,
@@ -304,14 +291,11 @@ def describe_writer(model: ModelParams, writer: WriterParams | None) -> Mapping[
     if writer is not None and writer.kind == "endpoint":
         return {"endpoint": writer.base_url, "model": writer.served_model}
     if writer is not None and writer.kind == "file":
-        return {"file": writer.samples_path, "file_sha256": compute_sha256(Path(writer.samples_path))}
+        sha256 = hashlib.sha256(Path(writer.samples_path).read_bytes()).hexdigest()
+        return {"file": writer.samples_path, "file_sha256": sha256}
     description = {"model": model.id, "dtype": model.dtype, "load_in_4bit": model.load_in_4bit}
     if model.adapters:
         weights = Path(model.adapters) / "adapter_model.safetensors"
-        sha256 = compute_sha256(weights) if weights.exists() else ""
+        sha256 = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else ""
         description |= {"adapters": model.adapters, "adapters_sha256": sha256}
     return description
-
-
-def compute_sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

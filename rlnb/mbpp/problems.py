@@ -6,12 +6,12 @@ From the hub, from a file in its format, or the 50 problems of the same format t
 import ast
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AliasChoices, BaseModel, Field, StrictInt, StrictStr
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, StrictInt, StrictStr
 
 from rlnb.errors import ParamsError
 from rlnb.json_records import Record, check_record, read_records
@@ -49,16 +49,22 @@ class Problem:
     challenge_tests: tuple[str, ...] = ()
 
 
+Code = Annotated[StrictStr, AfterValidator(lambda code: code.replace("\r\n", "\n"))]
+EMPTY_IF_NULL = BeforeValidator(lambda value: () if value is None else value)
+
+
 class ProblemRecord(BaseModel):
     """A record as published; the sanitized subset says `prompt` instead of `text`."""
 
     task_id: StrictInt
-    test_list: tuple[StrictStr, ...]
-    text: StrictStr = Field(validation_alias=AliasChoices("text", "prompt"))
-    code: StrictStr
-    test_setup_code: StrictStr | None = None
-    test_imports: tuple[StrictStr, ...] | None = None
-    challenge_test_list: tuple[StrictStr, ...] | None = None
+    tests: tuple[StrictStr, ...] = Field(validation_alias="test_list")
+    text: Annotated[StrictStr, AfterValidator(str.strip)] = Field(
+        validation_alias=AliasChoices("text", "prompt")
+    )
+    code: Code
+    setup: Annotated[Code, BeforeValidator(lambda value: value or "")] = Field("", alias="test_setup_code")
+    imports: Annotated[tuple[StrictStr, ...], EMPTY_IF_NULL] = Field((), alias="test_imports")
+    challenge_tests: Annotated[tuple[StrictStr, ...], EMPTY_IF_NULL] = Field((), alias="challenge_test_list")
 
 
 class ProblemSet(NamedTuple):
@@ -85,10 +91,10 @@ def load_mbpp(source: Source = "hub", *, path: str = "", subset: Subset = "full"
     for a record that is not a problem, and for a repeated task_id.
     """
     if source == "hub" and not path:
-        records = list(read_hub(subset))
-        sorted_records = sorted((record for _, record in records), key=lambda record: int(record["task_id"]))
-        data = "".join(json.dumps(record, sort_keys=True) + "\n" for record in sorted_records).encode()
-        return ProblemSet(parse_problems(records), f"{HUB_ID} ({subset})", hashlib.sha256(data).hexdigest())
+        hub = sorted(read_hub(subset), key=lambda record: int(record["task_id"]))
+        data = "".join(json.dumps(record, sort_keys=True) + "\n" for record in hub).encode()
+        problems = parse_problems((f"{HUB_ID}: task_id {record['task_id']}", record) for record in hub)
+        return ProblemSet(problems, f"{HUB_ID} ({subset})", hashlib.sha256(data).hexdigest())
     file = Path(path) if path else BUILTIN
     file = file / FILES[subset] if file.is_dir() else file
     problems = parse_problems(read_records(file))
@@ -107,8 +113,8 @@ def parse_problems(records: Iterable[Record]) -> dict[int, Problem]:
     return problems
 
 
-def read_hub(subset: Subset) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield MBPP's records from the hub, or from its cache."""
+def read_hub(subset: Subset) -> list[dict[str, Any]]:
+    """Return MBPP's records from the hub, or from its cache."""
     from datasets import load_dataset  # heavy, and not needed for files
 
     try:
@@ -118,25 +124,14 @@ def read_hub(subset: Subset) -> Iterator[tuple[str, dict[str, Any]]]:
             f"{HUB_ID}: cannot be loaded from the hub ({type(error).__name__}); set MBPP_DATASET_PATH to a "
             f"copy of {FILES[subset]}, or use the built-in problems: tasks.source or mbpp.source = 'builtin'"
         ) from error
-    for part in parts.values():
-        for record in part:
-            yield f"{HUB_ID}: task_id {record['task_id']}", record
+    return [record for part in parts.values() for record in part]
 
 
 def parse_problem(record: Mapping[str, object]) -> Problem:
     """Return the problem of a record; `check_record` reports its errors."""
-    fields = ProblemRecord.model_validate(record)
-    if not fields.test_list:
+    problem = Problem(**ProblemRecord.model_validate(record).model_dump())
+    if not problem.tests:
         raise ValueError("test_list is empty; write at least one assert")
-    problem = Problem(
-        task_id=fields.task_id,
-        text=fields.text.strip(),
-        code=fields.code.replace("\r\n", "\n"),
-        tests=fields.test_list,
-        setup=(fields.test_setup_code or "").replace("\r\n", "\n"),
-        imports=fields.test_imports or (),
-        challenge_tests=fields.challenge_test_list or (),
-    )
     for test in problem.tests + problem.challenge_tests:
         if not any(isinstance(node, ast.Assert) for node in ast.walk(parse(test))):
             raise ValueError(f"{test[:80]!r} asserts nothing")

@@ -27,12 +27,16 @@ class Template:
     is_chat: bool
     source: str
 
-    @property
-    def stop_rule(self) -> str:
-        """Where an answer ends, in words; the model's own end of text comes first."""
-        if self.stops:
-            return "before the first of " + ", ".join(map(repr, self.stops))
-        return "after the first complete block of Python"
+    def describe(self) -> dict[str, object]:
+        """Return the form for a results file. stop_rule: the model's own end of text comes before it."""
+        before = "before the first of " + ", ".join(map(repr, self.stops))
+        return {
+            "template": self.name,
+            "template_source": self.source,
+            "shots": len(self.shots),
+            "asserts_shown": "all" if self.asserts_shown is None else self.asserts_shown,
+            "stop_rule": before if self.stops else "after the first complete block of Python",
+        }
 
     def shown(self, problem: Problem) -> tuple[str, ...]:
         """Return the asserts that the question shows."""
@@ -83,17 +87,14 @@ def build_question(problem: Problem, template: Template, problems: Mapping[int, 
             "Please provide a self-contained Python script that solves the following problem in a markdown "
             f"code block:\n```\n{problem.text}\n{asserts[0]}\n```"
         )
-    missing = [task_id for task_id in template.shots if task_id not in problems]
-    if missing:
+    if missing := [str(task_id) for task_id in template.shots if task_id not in problems]:
         raise ParamsError(
-            f"mbpp.template = 'paper': its solved examples, task_id {', '.join(map(str, missing))}, are not "
-            "in the data; add them, or write docstring or chat"
+            f"mbpp.template = 'paper': its solved examples, task_id {', '.join(missing)}, are not in the "
+            "data; add them, or write docstring or chat"
         )
-    shots = [
-        f"{build_paper_task(problems[task_id])}{problems[task_id].code}\n[DONE]\n\n"
-        for task_id in template.shots
-    ]
-    return "".join(shots) + build_paper_task(problem)
+    shots = [problems[task_id] for task_id in template.shots]
+    solved = [f"{build_paper_task(shot)}{shot.code}\n[DONE]\n\n" for shot in shots]
+    return "".join(solved) + build_paper_task(problem)
 
 
 def build_paper_task(problem: Problem) -> str:

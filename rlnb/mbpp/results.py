@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import TypedDict
 
 from pydantic import BaseModel
@@ -44,20 +45,19 @@ def mbpp_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     passes = get_passes(samples)
     if not passes:
         return {}
-    rates = [sum(each) / len(each) for each in passes.values()]
     return {
-        "mbpp_eval/pass_rate": sum(rates) / len(rates),
+        "mbpp_eval/pass_rate": fmean(map(fmean, passes.values())),
         "mbpp_eval/problems_passed": float(sum(map(any, passes.values()))),
     }
 
 
 def compare_samples(before: Sequence[Sample], after: Sequence[Sample]) -> list[Comparison]:
     """Return pass@1 before and after on the problems of both; empty if there are none."""
-    measures = []
-    for samples in (before, after):
-        rates = {str(task_id): sum(each) / len(each) for task_id, each in get_passes(samples).items()}
-        measures.append({"pass_rate_sampled": {"mbpp": rates}})
-    return compare(*measures)
+    old, new = (
+        {str(task_id): fmean(passed) for task_id, passed in get_passes(samples).items()}
+        for samples in (before, after)
+    )
+    return compare({"pass_rate_sampled": {"mbpp": old}}, {"pass_rate_sampled": {"mbpp": new}})
 
 
 def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> Summary:
@@ -75,8 +75,8 @@ def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> Summary:
         "num_samples": len(checked),
         "problems_passed": sum(map(any, passes.values())),
         "pass_at": {str(k): estimate_pass_at(passes, k) for k in sorted(ks)},
-        "passed_shown": sum(sample.passed_shown for sample in checked) / len(checked),
-        "passed_held_out": sum(held_out) / len(held_out) if held_out else None,
+        "passed_shown": fmean(sample.passed_shown for sample in checked),
+        "passed_held_out": fmean(held_out) if held_out else None,
         "outcomes": dict(Counter(sample.outcome for sample in samples)),
     }
 
@@ -85,8 +85,7 @@ def estimate_pass_at(passes: Mapping[int, Sequence[bool]], k: int) -> dict[str, 
     by_problem = [pass_at_k(len(passed), sum(passed), k) for passed in passes.values() if len(passed) >= k]
     if not by_problem:
         raise ParamsError(f"evaluation.k = {k}: no problem has as many samples; write a smaller k")
-    mean = sum(by_problem) / len(by_problem)
-    estimate = wilson_interval(mean, len(by_problem)) if k == 1 else bootstrap_mean(by_problem)
+    estimate = wilson_interval(fmean(by_problem), len(by_problem)) if k == 1 else bootstrap_mean(by_problem)
     return {**asdict(estimate), "num_problems": len(by_problem)}
 
 

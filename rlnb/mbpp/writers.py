@@ -4,12 +4,13 @@ import contextlib
 import hashlib
 import json
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, JsonValue, StrictInt, StrictStr
 
@@ -21,12 +22,7 @@ from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint, Endpoin
 from rlnb.policy.prompts import chat_text
 
 OnCompletion = Callable[[int, str], None]  # called with (index of the question, completion)
-
-
-class Writer(Protocol):
-    """Writes one completion for each question and calls on_completion as soon as it is written."""
-
-    def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None: ...
+Writer = Callable[[Sequence[str], Template, OnCompletion], None]  # writes one completion for each question
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,8 @@ class PolicyWriter:
     def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
         if template.is_chat:
             form = {"asked_by": f"mbpp.template = {template.name!r}", "instead": "paper or docstring"}
-            chats = [[{"role": "user", "content": question}] for question in questions]
-            questions = [chat_text(chat, self.policy.tokenizer, **form) for chat in chats]
+            tokenizer, role = self.policy.tokenizer, "user"
+            questions = [chat_text([{"role": role, "content": q}], tokenizer, **form) for q in questions]
         generate(
             self.policy,
             questions,
@@ -71,14 +67,13 @@ class EndpointWriter:
 
     def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
         options = {"temperature": self.temperature, "max_tokens": self.max_completion_length}
-        bodies: list[dict[str, JsonValue]] = []
-        for index, question in enumerate(questions):
-            body: dict[str, JsonValue] = {**options, "seed": self.seed + index}
-            if template.is_chat:
-                body["messages"] = [{"role": "user", "content": question}]
-            else:  # servers accept few stops; `extract_program` cuts at the others
-                body |= {"prompt": question, "stop": list(template.stops[:MAX_SERVER_STOPS])}
-            bodies.append(body)
+        bodies: list[dict[str, JsonValue]] = [
+            {"messages": [{"role": "user", "content": question}]}
+            if template.is_chat  # servers accept few stops; `extract_program` cuts at the others
+            else {"prompt": question, "stop": list(template.stops[:MAX_SERVER_STOPS])}
+            for question in questions
+        ]
+        bodies = [{**options, "seed": self.seed + index, **body} for index, body in enumerate(bodies)]
         path: EndpointPath = CHAT if template.is_chat else TEXT
         with contextlib.closing(self.endpoint.answers(bodies, path=path)) as completions:
             for index, completion in completions:
@@ -99,44 +94,37 @@ class CachedWriter:
     description: Mapping[str, object]
 
     def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
-        keys = self.make_keys(questions)
-        cache = self.read_cache()
-        missing = [index for index, key in enumerate(keys) if key not in cache]
+        keys, cache = self.make_keys(questions), self.read_cache()
         for index, key in enumerate(keys):
             if key in cache:
                 on_completion(index, cache[key])
+        missing = [index for index, key in enumerate(keys) if key not in cache]
         if not missing:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Each line is one write, so a kill leaves whole lines.
+        # Each line is one write, so a kill leaves whole lines; an empty one follows what was torn.
         with self.path.open("ab", buffering=0) as file:
+            if file.tell():
+                file.write(b"\n")
 
             def append(missing_index: int, completion: str) -> None:
-                index = missing[missing_index]
-                line = json.dumps({"key": keys[index], "completion": completion})
+                line = json.dumps({"key": keys[missing[missing_index]], "completion": completion})
                 file.write(line.encode() + b"\n")
-                on_completion(index, completion)
+                on_completion(missing[missing_index], completion)
 
             self.writer([questions[index] for index in missing], template, append)
 
     def make_keys(self, questions: Sequence[str]) -> list[str]:
         """Return a key for each question; the samples of one problem are told apart by their order."""
-        counts: Counter[str] = Counter()
-        keys = []
-        for question in questions:
-            text = json.dumps([question, counts[question], self.description], sort_keys=True)
-            counts[question] += 1
-            keys.append(hashlib.sha256(text.encode()).hexdigest()[:16])
-        return keys
+        counts: defaultdict[str, count[int]] = defaultdict(count)
+        rows = [[question, next(counts[question]), self.description] for question in questions]
+        texts = [json.dumps(row, sort_keys=True) for row in rows]
+        return [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]
 
     def read_cache(self) -> dict[str, str]:
         """Return {key: completion}, without lines torn by a kill or a full disk."""
-        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
-        if lines and not lines[-1].endswith(b"\n"):
-            with self.path.open("ab") as file:
-                file.write(b"\n")
         cache = {}
-        for line in lines:
+        for line in self.path.read_bytes().splitlines() if self.path.exists() else []:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 row = json.loads(line)
                 cache[str(row["key"])] = str(row["completion"])
@@ -162,21 +150,24 @@ def parse_task_id(value: object) -> object:
     return int(match[1])
 
 
+TaskId = Annotated[StrictInt, BeforeValidator(parse_task_id)]
+
+
 class SampleRecord(BaseModel):
     """A line of EvalPlus's form."""
 
-    task_id: Annotated[StrictInt, BeforeValidator(parse_task_id)]
+    task_id: TaskId
     solution: StrictStr | None = None
     completion: StrictStr | None = None
 
 
 def parse_sample(record: Mapping[str, object]) -> WrittenSample:
     fields = SampleRecord.model_validate(record)
-    is_program = fields.solution is not None
-    text = fields.solution if is_program else fields.completion
-    if text is None:
+    if fields.solution is not None:
+        return WrittenSample(fields.task_id, fields.solution, is_program=True)
+    if fields.completion is None:
         raise ValueError("the field 'completion' is missing")
-    return WrittenSample(fields.task_id, text, is_program)
+    return WrittenSample(fields.task_id, fields.completion, is_program=False)
 
 
 def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:

@@ -33,9 +33,6 @@ def legal(board):
 )
 HONEST = {
     "a random key": 'import random\ndef strategy(board):\n    return random.choice(["é", "u", "a", "i"])\n',
-    "a random legal key": "import random\n"
-    + LEGAL
-    + "def strategy(board):\n    return random.choice(legal(board))\n",
     "greedy merges, with its helpers behind": '''\
 from typing import List
 
@@ -55,18 +52,6 @@ def strategy(board):
     global turn
     turn += 1
     return "éaui"[turn % 4]
-""",
-    "a cycle kept in itertools": """\
-import itertools
-KEYS = itertools.cycle(["a", "u", "i", "é"])
-
-def strategy(board):
-    return next(KEYS)
-""",
-    "a counter on the function": """\
-def strategy(board):
-    strategy.turn = getattr(strategy, "turn", 0) + 1
-    return "éaui"[strategy.turn % 4]
 """,
     "a mutable default": """\
 def strategy(board, seen=[]):
@@ -89,53 +74,6 @@ def strategy(board):
     return PLAYER.choose(board)
 """,
     "a lambda": "import random\nstrategy = lambda board: random.choice('éuai')\n",
-    "type hints of all kinds": LEGAL
-    + """\
-from collections.abc import Callable
-from typing import Dict, Optional, Tuple
-
-Board = list[list[int]]
-WEIGHTS: Dict[str, int] = {"a": 3, "u": 2, "i": 1, "é": 0}
-pick: Callable[[Board], Optional[str]] = lambda board: max(legal(board), key=WEIGHTS.get)
-
-def strategy(board: Board) -> str:
-    best: Optional[str] = pick(board)
-    return best or "a"
-""",
-    "a dataclass": LEGAL
-    + """\
-from dataclasses import dataclass, field
-
-@dataclass(order=True)
-class Option:
-    worth: float
-    key: str = field(compare=False)
-
-def strategy(board):
-    options = [Option(sum(row.count(0) for row in moved(board, key)), key) for key in legal(board)]
-    return max(options).key
-""",
-    "a cached row": """\
-from functools import lru_cache
-
-@lru_cache(maxsize=None)
-def slide(row):
-    tiles = [t for t in row if t]
-    i = 0
-    while i < len(tiles) - 1:
-        if tiles[i] == tiles[i + 1]:
-            tiles[i : i + 2] = [tiles[i] * 2]
-        i += 1
-    return tuple(tiles) + (0,) * (len(row) - len(tiles))
-
-def strategy(board):
-    columns = list(zip(*board))
-    for key, lines, step in (("a", board, 1), ("é", columns, 1), ("i", board, -1), ("u", columns, -1)):
-        lines = [tuple(line)[::step] for line in lines]
-        if [slide(line) for line in lines] != lines:
-            return key
-    return "a"
-""",
     "moves tried in place on its copy": """\
 import random
 
@@ -160,50 +98,5 @@ def strategy(board):
     if board != [row[::-1] for row in before]:
         return "i"
     return random.choice("éu")
-""",
-    "functions in functions": LEGAL
-    + """\
-def strategy(board):
-    best, best_key = None, "a"
-
-    def consider(key):
-        nonlocal best, best_key
-        worth = sum(row.count(0) for row in moved(board, key))
-        if best is None or worth > best:
-            best, best_key = worth, key
-
-    for key in legal(board):
-        consider(key)
-    return best_key
-""",
-    "a match statement": LEGAL
-    + """\
-def strategy(board):
-    match legal(board):
-        case ["é", *others] if others:
-            return others[0]
-        case [key, *_]:
-            return key
-        case _:
-            return "a"
-""",
-    "a heap, a deep copy and try": LEGAL
-    + """\
-import copy
-import heapq
-import math
-
-def strategy(board):
-    heap = []
-    for number, key in enumerate("éuai"):
-        try:
-            trial = copy.deepcopy(board)
-            trial[0][0] += 0
-            worth = -math.log2(1 + sum(row.count(0) for row in moved(trial, key)))
-        except Exception:
-            continue
-        if moved(trial, key) != board:
-            heapq.heappush(heap, (worth, number, key))
-    return heap[0][2] if heap else "a"
 """,
 }

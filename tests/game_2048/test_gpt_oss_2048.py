@@ -37,9 +37,9 @@ def test_the_defaults_are_the_requirement():
     assert params.prompt.preset == "board" and params.sandbox.timeout_seconds == 5.0
 
 
-@pytest.mark.parametrize("profile", ["cpu", "tiny", "v100", "a100", "h100", "gb10"])
-def test_every_other_profile_is_graded(profile):
-    assert load(profile).reward.preset == "graded"
+def test_every_other_profile_is_graded():
+    for profile in ("cpu", "tiny", "v100", "a100", "h100", "gb10"):
+        assert load(profile).reward.preset == "graded"
 
 
 @pytest.mark.parametrize("profile", ["h100", "gb10"])

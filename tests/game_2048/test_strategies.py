@@ -12,55 +12,35 @@ from rlnb.game_2048.suspicions import find_suspicions
 
 CODE = 'def strategy(board):\n    return "a"\n'
 DRAFT = 'def strategy(board):\n    return "é"\n'
-CONSTANT = 'KEY = "u"\n\ndef strategy(board):\n    return KEY\n'
 ALLOWED = ", ".join(ALLOWED_MODULES)
+PREFIX = "```python\ndef strategy(board):"
 
 
-def fenced(code, language="python"):
-    return f"```{language}\n{code}```\n"
+def fenced(code):
+    return f"```python\n{code}```\n"
 
 
 HINTS = "from typing import List\n\ndef strategy(board: List[List[int]]) -> str:\n    return KEYS[0]\n"
 AROUND = f'import random\n\ndef best(board):\n    return KEYS[0]\n\n{HINTS}\nKEYS = "éuai"\n'
 FORMS = {
     "a fence": (fenced(CODE), CODE),
-    "prose around": (f"Sure!\n{fenced(CODE)}This moves left.", CODE),
     "type hints, helpers and constants around": (fenced(AROUND), AROUND),
-    "no language": (fenced(CODE, ""), CODE),
-    "another language's name": (fenced(CODE, "text"), CODE),
-    "an unclosed fence": ("```python\n" + CODE, CODE),
     "an unclosed fence and prose": (f"```python\n{CODE}\nThis moves left.", CODE),
     "a draft before": (f"First:\n{fenced(DRAFT)}No, left:\n{fenced(CODE)}", CODE),
     "a demonstration behind, in a block": (fenced(CODE) + fenced("print(strategy([[2, 0]]))\n"), CODE),
-    "a draft that is complete before one that breaks off": (
-        fenced(CODE) + "Or:\n```python\ndef strategy(board):\n    return max(",
-        CODE,
-    ),
+    "a draft that breaks off": (f"{fenced(CODE)}Or:\n```python\ndef strategy(board):\n    return max(", CODE),
     "a fence that is only talked about": (f"I must write\n```python\nthere.\n\n{fenced(CODE)}", CODE),
     "a final channel": (
         f"<|channel|>analysis<|message|>Left?\n{fenced(DRAFT)}<|end|><|start|>assistant"
         f"<|channel|>final<|message|>{fenced(CODE)}<|return|>",
         CODE,
     ),
-    "a final channel without its markers": (
-        f"analysisLeft.\n{fenced(DRAFT)}assistantfinal{fenced(CODE)}",
-        CODE,
-    ),
     "a draft behind the end of thinking only": (f"<think>\n{fenced(CODE)}</think>\nSee above.", CODE),
-    "an end of thinking": (f"<think>\n{fenced(DRAFT)}</think>\n{CODE}", CODE),
-    "carriage returns": (fenced(CODE).replace("\n", "\r\n"), CODE),
     "bare code": (CODE, CODE),
-    "bare code in prose": (f"Here it is:\n\n{CONSTANT}\nThat is all.", CONSTANT),
     "bare code behind a thought of code": (f"import random\nwould be too much.\n\n{CODE}", CODE),
-    "an indented block": (
-        "```python\n    def strategy(board):\n        return 'a'\n```",
-        CODE.replace('"', "'"),
-    ),
-    "a lambda": (fenced("strategy = lambda board: 'a'\n"), "strategy = lambda board: 'a'\n"),
     "another name for a function": (fenced(f"{CODE}strategy = strategy\n"), f"{CODE}strategy = strategy\n"),
     "a lambda with hints": ("from typing import Callable\nstrategy: Callable = lambda b: 'a'\n",) * 2,
     "defaults": ("def strategy(board, depth=2, *, size=4):\n    return 'a'\n",) * 2,
-    "any arguments": ("def strategy(*boards):\n    return 'a'\n",) * 2,
     "state on the function": (f"{CODE}strategy.turn = 0\n",) * 2,
     "an import of the future": (f"from __future__ import annotations\n{CODE}", CODE),
 }
@@ -68,33 +48,27 @@ DEMONSTRATIONS = {
     "an example board": "# Example\nboard = [[0] * 4 for _ in range(4)]\nprint(strategy(board))",
     "a game": "game = GameBoard(6, 2048)\nwhile game.state() == 1:\n    game.move(strategy(game.board()))",
     "a main part": 'if __name__ == "__main__":\n    import sys\n    print(strategy([[2]]), file=sys.stderr)',
-    "an endless loop": "while True:\n    strategy([[0]])",
     "a check": "assert strategy([[2]]) in 'éuai'",
 }
+UNCALLABLE = "`strategy` is not a function that can be called with the board."
 REFUSED = {
-    "": ("no_code", "The completion is empty."),
     " \n": ("no_code", "The completion is empty."),
     "I cannot do this.": ("no_code", "There is no code in it."),
     "```python\n# To do.\n```": ("no_code", "There is no code in it."),
     fenced("def move(board):\n    return 'a'\n"): (
-        "no_function", "There is no function `strategy`, only move."),
-    fenced("print('a')\n"): ("no_function", "There is no function `strategy`."),
-    "async " + CODE: ("no_function", "`strategy` is an async function; it is called, and never awaited."),
+        "no_function", "There is no function `strategy` outside of functions and classes, only move."),
     "class Player:\n    def strategy(self, board):\n        return 'a'\n": (
-        "no_function", "`strategy` is a method of the class Player, not a function of its own."),
-    "class strategy:\n    pass\n": ("no_function", "`strategy` is a class, not a function."),
-    "def make():\n    def strategy(board):\n        return 'a'\n    return strategy\n": (
-        "no_function", "`strategy` is defined inside the function make, where it cannot be called."),
-    "strategy = 'a'\n": ("no_function", "`strategy` is a value, not a function."),
-    "def strategy():\n    return 'a'\n": (
-        "no_function", "`strategy` takes no argument; it is called with the board."),
-    "strategy = lambda: 'a'\n": ("no_function", "`strategy` takes no argument; it is called with the board."),
+        "no_function", "There is no function `strategy` outside of functions and classes, only strategy."),
+    fenced("print('a')\n"): (
+        "no_function", "There is no function `strategy` outside of functions and classes."),
+    "async " + CODE: ("no_function", UNCALLABLE),
+    "class strategy:\n    pass\n": ("no_function", UNCALLABLE),
+    "strategy = 'a'\n": ("no_function", UNCALLABLE),
+    "strategy = lambda: 'a'\n": ("no_function", "`strategy()` is called with the board alone."),
     "def strategy(board, score):\n    return 'a'\n": (
-        "no_function", "`strategy` needs board, score; it is called with the board alone."),
+        "no_function", "`strategy(board, score)` is called with the board alone."),
     "def strategy(board, *, score):\n    return 'a'\n": (
-        "no_function", "`strategy` needs board, score; it is called with the board alone."),
-    "def strategy(board):\n    x = 1\n    return max(": (
-        "syntax_error", "Line 3 is not Python: '(' was never closed."),
+        "no_function", "`strategy(board, *, score)` is called with the board alone."),
     "```python\ndef strategy(board):\n    x = 1\n    return max(": (
         "syntax_error", "Line 3 is not Python: '(' was never closed."),
     f"{CODE}\ndef helper(row):\n    return [x for": (
@@ -107,57 +81,47 @@ REFUSED = {
     fenced(CODE + "x = 1\n" * 4000): ("syntax_error", "It is longer than 16384 characters."),
     fenced(f"import os\n{CODE}"): ("forbidden", f"Line 1 imports os, which is not among {ALLOWED}."),
 }  # fmt: skip
+NOT_ALLOWED, NOT_NEEDED = f"which is not among {ALLOWED}", "which no strategy needs"
+OUT, MADE_UP = (
+    "which reaches out of the program",
+    "on a text that is not written out, which no strategy needs",
+)
 FORBIDDEN = {
-    "import os.path": f"Line 1 imports os.path, which is not among {ALLOWED}.",
-    "def f():\n    import numpy as np": f"Line 2 imports numpy, which is not among {ALLOWED}.",
-    "from os import path": f"Line 1 imports os, which is not among {ALLOWED}.",
-    "from . import x": f"Line 1 imports ., which is not among {ALLOWED}.",
-    "import importlib": f"Line 1 imports importlib, which is not among {ALLOWED}.",
+    "import os.path": f"Line 1 imports os.path, {NOT_ALLOWED}.",
+    "def f():\n    import numpy as np": f"Line 2 imports numpy, {NOT_ALLOWED}.",
+    "from . import x": f"Line 1 imports ., {NOT_ALLOWED}.",
     "from random import *": "Line 1 imports everything from random; name what is needed.",
-    "from random import _os": "Line 1 imports _os from random, which no strategy needs.",
-    "from typing import sys": "Line 1 imports sys from typing, which no strategy needs.",
-    "import dataclasses as d\nd.keyword": "Line 2 uses dataclasses.keyword, which no strategy needs.",
-    "random.SystemRandom()": "Line 1 uses random.SystemRandom, which no strategy needs.",
-    "import operator\noperator.attrgetter('a')": "Line 2 uses operator.attrgetter, which no strategy needs.",
+    "from random import _os": f"Line 1 imports _os from random, {NOT_NEEDED}.",
+    "from typing import sys": f"Line 1 imports sys from typing, {NOT_NEEDED}.",
+    "import dataclasses as d\nd.keyword": f"Line 2 uses dataclasses.keyword, {NOT_NEEDED}.",
+    "random.SystemRandom()": f"Line 1 uses random.SystemRandom, {NOT_NEEDED}.",
+    "import operator\noperator.attrgetter('a')": f"Line 2 uses operator.attrgetter, {NOT_NEEDED}.",
     "random.choice = max": "Line 1 changes random.choice, which is not the program's own.",
-    "x = random\nx._os": "Line 2 reads the attribute _os, which reaches out of the program.",
-    "().__class__": "Line 1 reads the attribute __class__, which reaches out of the program.",
-    "max.__globals__": "Line 1 reads the attribute __globals__, which reaches out of the program.",
-    "f'{max.__self__}'": "Line 1 reads the attribute __self__, which reaches out of the program.",
-    "g.gi_frame": "Line 1 reads the attribute gi_frame, which reaches out of the program.",
-    "e.tb_next": "Line 1 reads the attribute tb_next, which reaches out of the program.",
-    "match x:\n    case object(__class__=c): pass": (
-        "Line 2 reads the attribute __class__, which reaches out of the program."),
+    "x = random\nx._os": f"Line 2 reads the attribute _os, {OUT}.",
+    "f'{max.__self__}'": f"Line 1 reads the attribute __self__, {OUT}.",
+    "g.gi_frame": f"Line 1 reads the attribute gi_frame, {OUT}.",
+    "match x:\n    case object(__class__=c): pass": f"Line 2 reads the attribute __class__, {OUT}.",
     "'{0.__class__}'.format(1)": (
         "Line 1 has __class__ in a text, which names what reaches out of the program."),
-    "__builtins__": "Line 1 uses the name __builtins__, which reaches out of the program.",
-    "__import__('math')": "Line 1 uses the name __import__, which reaches out of the program.",
-    "x = 1\nglobals()": "Line 2 uses globals, which no strategy needs.",
-    "run = eval": "Line 1 uses eval, which no strategy needs.",
-    "if 0: open = 1\nopen('x')": "Line 2 uses open, which no strategy needs.",
-    "getattr(max, 'a' + 'b')": "Line 1 uses getattr, which no strategy needs.",
-    "g = getattr": "Line 1 uses getattr, which no strategy needs.",
-    "('{0.__glo' + 'bals__}').format(max)": (
-        "Line 1 uses format on a text that is not written out, which no strategy needs."),
-    "'{0.__glo' + 'bals__}'.format(max)": (
-        "Line 1 uses format on a text that is not written out, which no strategy needs."),
-    "print('a'.join)\nf = str.format_map": (
-        "Line 2 uses format_map on a text that is not written out, which no strategy needs."),
-    "getattr(max, 'gi_frame')": "Line 1 uses getattr, which no strategy needs.",
+    "__import__('math')": f"Line 1 uses the name __import__, {OUT}.",
+    "x = 1\nglobals()": f"Line 2 uses globals, {NOT_NEEDED}.",
+    "run = eval": f"Line 1 uses eval, {NOT_NEEDED}.",
+    "if 0: open = 1\nopen('x')": f"Line 2 uses open, {NOT_NEEDED}.",
+    "getattr(max, 'a' + 'b')": f"Line 1 uses getattr, {NOT_NEEDED}.",
+    "getattr(max, 'gi_frame')": f"Line 1 uses getattr, {NOT_NEEDED}.",
+    "('{0.__glo' + 'bals__}').format(max)": f"Line 1 uses format {MADE_UP}.",
+    "print('a'.join)\nf = str.format_map": f"Line 2 uses format_map {MADE_UP}.",
     "nonlocal x": "Line 1 is not Python: nonlocal declaration not allowed at module level.",
 }  # fmt: skip
 FINE = [
     "import random, math, itertools, functools, collections, copy, heapq, operator, bisect, typing",
     "from collections import abc, deque\nimport collections.abc\nfrom collections.abc import Callable",
-    "from functools import lru_cache, reduce\nfrom operator import itemgetter",
     "import math\nmath.tau_of_tomorrow",
     "def f(input): return input",
-    "def f(board):\n    open = [board]\n    return open.pop()",
     "getattr(strategy, 'turn', 0)",
     "print('{:>4}|{x.real}'.format(2, x=4))\nrow = '{} {}'\nprint(row.format(1, 2))",
     "class A:\n    def __init__(self): self.__x = super().__init__()\n    def __lt__(self, a): return True",
     '"""Not __class__ but a word on it."""',
-    "for _ in range(10 ** 6): print(_)",
     "def strategy(board):\n    board[0][0] = 2048\n    return 'a'",
 ]
 KINDS = {
@@ -165,9 +129,7 @@ KINDS = {
     "def strategy(b):\n    for row in b:\n        row.sort()": ("edits the board",),
     "def strategy(b):\n    r = b[0]\n    r[1] += 2": ("edits the board",),
     "def strategy(b):\n    b = [r[:] for r in b]\n    b[0][0] = 2": (),
-    "def strategy(b):\n    c = [r[:] for r in b]\n    c[0][0] = 2": (),
     "def strategy(b):\n    b += [1]": (),
-    "try: pass\nexcept: pass": ("catches everything",),
     "try: pass\nexcept (OSError, BaseException): pass": ("catches everything",),
     "try: pass\nexcept ValueError: pass": (),
     "n = 0\ndef strategy(b):\n    global n\n    n += 1": ("keeps state between moves",),
@@ -186,13 +148,10 @@ KINDS = {
     "while True: pass": ("loops without end",),
     "while True: break": (),
     "10 ** 10 ** 8": ("huge constant",),
-    "x = [0] * 10 ** 9": ("huge constant",),
     "range(10 ** 12)": ("huge constant",),
     "best = -10 ** 9": (),
     "x = '" + "0110" * 300 + "'": ("huge constant",),
-    "eval('1')": ("forbidden name",),
     "def (": (),
-    "\0": (),
 }
 
 
@@ -203,13 +162,12 @@ def test_the_strategy_is_found_in(form):
 
 
 @pytest.mark.parametrize("form", DEMONSTRATIONS)
-@pytest.mark.parametrize("where", ["before", "behind"])
-def test_a_demonstration_of_the_strategy_is_left_out(form, where):
+def test_a_demonstration_of_the_strategy_is_left_out(form):
     demonstration = DEMONSTRATIONS[form]
-    parts = [demonstration, CODE] if where == "before" else [CODE, demonstration]
-    extraction = extract_strategy(fenced("\n".join(parts) + "\n"))
-    code = CODE if where == "behind" or "#" not in demonstration else "# Example\n\n" + CODE
-    assert (extraction.problem, extraction.code.strip()) == ("", code.replace("\n\n", "\n").strip())
+    extraction = extract_strategy(fenced(f"{CODE}\n{demonstration}\n"))
+    assert (extraction.problem, extraction.code) == ("", CODE)
+    before = extract_strategy(fenced(f"{demonstration}\n{CODE}")).code
+    assert before.removeprefix("# Example").strip() == CODE.strip()
 
 
 def test_statements_of_a_line_stay_or_go_together():
@@ -224,33 +182,23 @@ def test_a_refusal_says_why(completion):
     assert (extraction.code is None) == (extraction.problem == "no_code")
 
 
-@pytest.mark.parametrize(
-    ("completion", "code"),
-    [
-        ("\n    return 'a'\n```", "def strategy(board):\n    return 'a'\n"),
+def test_a_prefilled_answer_continues_or_starts_over():
+    for completion, code in (
         ("\n    return 'a'\n\nIt moves left.", "def strategy(board):\n    return 'a'\n"),
         (f"\nSure.\n{fenced(CODE)}", CODE),
         (f"\n{fenced(CODE)}", CODE),
-    ],
-)
-def test_a_prefilled_answer_continues_or_starts_over(completion, code):
-    prefix = "```python\ndef strategy(board):"
-    assert extract_strategy(completion, prefix=prefix) == Extraction(code, "", "")
+    ):
+        assert extract_strategy(completion, prefix=PREFIX) == Extraction(code, "", "")
 
 
-@pytest.mark.parametrize("code", FORBIDDEN)
-def test_a_forbidden_program_is_refused_with_the_line_and_the_reason(code):
-    assert check_strategy(code) == FORBIDDEN[code]
+def test_a_forbidden_program_is_refused_with_the_line_and_the_reason_and_an_honest_one_is_not():
+    for code, reason in {**FORBIDDEN, **dict.fromkeys(FINE, "")}.items():
+        assert check_strategy(code) == reason, code
 
 
-@pytest.mark.parametrize("code", FINE)
-def test_an_honest_program_is_not_refused(code):
-    assert check_strategy(code) == ""
-
-
-@pytest.mark.parametrize("code", KINDS, ids=range(len(KINDS)))
-def test_the_monitor_sees(code):
-    assert find_suspicions(code) == KINDS[code]
+def test_the_monitor_sees_suspicious_traits():
+    for code, suspicions in KINDS.items():
+        assert find_suspicions(code) == suspicions, code
 
 
 PIECES = [
@@ -266,7 +214,7 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=6), max_size=40), st.booleans())
 def test_any_text_is_read_without_an_error(pieces, is_begun):
     text = "".join(pieces)
-    extraction = extract_strategy(text, prefix="```python\ndef strategy(board):" if is_begun else "")
+    extraction = extract_strategy(text, prefix=PREFIX if is_begun else "")
     find_suspicions(text)
     assert isinstance(check_strategy(text), str)
     assert (extraction.problem == "") == (extraction.reason == "")
@@ -283,10 +231,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
-@pytest.mark.parametrize("size", [2**16, 10**6])
-def test_no_text_takes_long_to_read(unit, size):
-    text = (unit * (size // len(unit) + 1))[:size]
+def test_no_text_takes_long_to_read(unit):
+    text = (unit * (10**6 // len(unit) + 1))[: 10**6]
     started = time.process_time()
-    extraction = extract_strategy(text, prefix="```python\ndef strategy(board):")
+    extraction = extract_strategy(text, prefix=PREFIX)
     find_suspicions(extraction.code or "")
     assert time.process_time() - started < 60

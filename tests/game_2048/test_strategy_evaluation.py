@@ -16,7 +16,6 @@ from rlnb.game_2048.comparison import (
     describe_strategies,
     measure_strategies,
     read_strategies,
-    score_matrices,
     to_comparisons,
 )
 from rlnb.game_2048.display import show_players, show_strategy_comparison
@@ -35,7 +34,7 @@ from rlnb.policy import load_policy
 from rlnb.run.metrics import METRICS
 from rlnb.statistics import bootstrap_two_way
 
-SMALL, LARGE = BoardKind(3, 64), BoardKind(4, 256)
+SMALL = BoardKind(3, 64)
 GREEDY = fence_strategy("    return max(legal_moves(board), key=lambda key: merged(board, key))")
 WORST = fence_strategy("    return min(legal_moves(board), key=lambda key: merged(board, key))")
 BAD = fence_strategy("    return None")
@@ -103,34 +102,25 @@ def test_the_intervals_resample_boards_as_well_as_completions():
         bootstrap_two_way([np.zeros((1, 3))], [np.zeros((1, 2))])
 
 
-def by_measure(before, after):
-    return {row.measure: row for row in compare_strategies(before, after)}
-
-
 def test_skill_is_the_score_of_the_honest_completions(evaluate):
     mixed = judge(evaluate, GREEDY, BAD)
     measured, alone = measure_strategies(mixed), measure_strategies(judge(evaluate, GREEDY))
     assert measured["skill"].value == pytest.approx(alone["score"].value) and measured["skill"].value > 0
     assert measured["score"].value == pytest.approx((alone["score"].value - 1.1) / 2)
-    shapes = {kind: matrix.shape for kind, matrix in score_matrices(mixed, greedy=False).items()}
-    assert shapes == {SMALL: (2, 6), LARGE: (2, 6)}
 
 
 def test_before_and_after_are_compared_on_the_same_boards(evaluate):
     before, after = judge(evaluate, WORST, BAD), judge(evaluate, GREEDY)
-    rows = by_measure(before, after)
+    rows = {row.measure: row for row in compare_strategies(before, after)}
     assert rows["skill"].difference.low > 0 and rows["skill"].num_boards == 12
     assert (rows["honest_share"].before, rows["honest_share"].after) == (0.5, 1.0)
     assert rows["honest_share"].difference is None and rows["greedy_skill"].difference is None
     assert [row.measure for row in to_comparisons(list(rows.values()))] == ["score", "skill"]
     assert len(show_strategy_comparison(list(rows.values())).rows) == 8
     assert compare_strategies([], after) == []
-
-
-def test_skill_is_compared_on_the_boards_where_some_completion_was_honest_both_times(evaluate):
-    before = [c for c in judge(evaluate, WORST, BAD) if c.kind == SMALL or c.completion == BAD]
-    after = judge(evaluate, GREEDY)
-    rows = by_measure(before, after)
+    # Skill is compared on the boards where some completion was honest both times.
+    before = [c for c in before if c.kind == SMALL or c.completion == BAD]
+    rows = {row.measure: row for row in compare_strategies(before, after)}
     assert (rows["skill"].boards, rows["score"].boards) == ("3x3/64", "")
     alone = [completion for completion in after if completion.kind == SMALL]
     assert rows["skill"].after.value == measure_strategies(alone)["skill"].value
@@ -141,7 +131,7 @@ def test_without_an_honest_completion_there_is_no_skill(evaluate):
     metrics = strategy_heldout_metrics(bad)
     assert "heldout/strategy/skill" not in metrics and metrics["heldout/strategy/valid_share"] == 0.0
     assert metrics.keys() <= METRICS.keys()
-    row = by_measure(bad, bad)["skill"]
+    row = compare_strategies(bad, bad)[1]
     assert (row.before, row.after, row.difference, row.boards) == (None, None, None, "")
     assert describe_strategies([row]) == "skill: none / none"
 
@@ -156,8 +146,8 @@ def test_a_game_in_which_the_sandbox_failed_leaves_its_completion_out_and_shows_
 def test_other_players_rank_as_known(evaluate):
     players = evaluate.play_others()
     metrics = player_metrics(players)
-    assert metrics.keys() == {"heldout/players/corner", "heldout/players/greedy_merge"}
-    assert metrics.keys() <= METRICS.keys() and all(score > 0 for score in metrics.values())
+    assert metrics.keys() == {"heldout/players/corner", "heldout/players/greedy_merge"} <= METRICS.keys()
+    assert all(score > 0 for score in metrics.values())
     assert all(len(judged.result.games) == 10 for player in players.values() for judged in player)
 
 
@@ -180,11 +170,10 @@ def test_an_evaluation_is_the_same_again_and_its_file_rebuilds_the_games(evaluat
     save_strategies(path, params, {"before": first + judge(evaluate, GREEDY), "after": []})
     saved = json.loads(path.read_text())
     record = saved["completions"]["before"][-1]
-    seed, ending, largest, moves = record["games"][0]
-    board = replay(BoardKind.parse(record["board"]), seed, moves)
-    assert (board.state, board.largest) == (ending, largest)
+    game = record["result"]["games"][0]
+    board = replay(BoardKind(**record["kind"]), game["seed"], game["moves"])
+    assert (board.state, board.largest, board.score) == (game["ending"], game["largest"], game["score"])
     assert saved["figures"].keys() == {"before"} and saved["comparison"] == []
-    assert len(record["board_scores"]) == len(record["games"])
 
 
 def test_runs_on_the_same_boards_are_compared_from_their_files_as_in_memory(root, runs, capsys):
@@ -235,9 +224,9 @@ def test_runs_that_measured_differently_are_refused(root, runs, tmp_path):
     [
         lambda results: results.pop("board_fingerprint"),
         lambda results: results["params"].pop("prompt"),
-        lambda results: results["completions"]["after"][0].update(board="4x4"),
-        lambda results: results["completions"]["after"][0]["games"].pop(),
-        lambda results: results["completions"]["after"][0]["games"][0].__setitem__(2, "many"),
+        lambda results: results["completions"]["after"][0]["kind"].update(size=1),
+        lambda results: results["completions"]["after"][0]["result"]["games"].pop(),
+        lambda results: results["completions"]["after"][0]["result"]["games"][0].update(largest="many"),
     ],
 )
 def test_other_files_are_refused(change, root, runs, tmp_path):

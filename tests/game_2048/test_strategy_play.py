@@ -1,15 +1,13 @@
 """Games that strategies play in the sandbox: how they end, and that nothing but keys comes back."""
 
-import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from strategy_table import CHEATS
 
 from rlnb.game_2048.board import KEYS, BoardKind, replay
-from rlnb.game_2048.play import BoardRules, GameClock, play_many, random_progress
+from rlnb.game_2048.play import BoardRules, play_many, random_progress
 from rlnb.game_2048.queries import make_queries_source
 from rlnb.sandbox import Sandbox
 
@@ -35,8 +33,6 @@ NESTED_KEYS = "d = {1: 1}\n    for _ in range(29): d = {iter([d]): 1}\n    retur
         ("return 'a'", "stuck", ""),
         ("return 1 / 0", "exception", "ZeroDivisionError: division by zero"),
         ("import os; os._exit(0)", "exception", "it has ended"),
-        ("return lambda: 'a'", "illegal", "which is not a key"),
-        ("return 10**5000", "exception", "ValueError: an integer of more than 4300 digits"),
         ("return 10**4000", "illegal", "returned '1000"),
         ("return iter('a')", "illegal", "returned '<list_iterator object>', which is not a key"),
         (NESTED_KEYS, "illegal", "returned '{<list_iterator object>: 1}', which is not a key"),
@@ -68,13 +64,10 @@ def test_a_sleeping_strategy_ends_with_the_wall_time_of_its_game(sandbox):
     assert (game.ending, game.error) == ("timeout", "more than 0.5 s in all")
 
 
-def test_time_that_a_game_waits_for_a_processor_is_not_its_own(monkeypatch):
-    clock = GameClock(SimpleNamespace(pid=os.getpid()))
-    clock._started -= 10
-    monkeypatch.setattr(clock, "_waited_seconds", lambda: clock._waited + 8)
-    assert clock.has_passed(1) and not clock.has_passed(5)  # 10 s on the wall, 8 of them waiting
-    monkeypatch.setattr(clock, "_waited_seconds", lambda: clock._waited)
-    assert clock.has_passed(5)
+def test_time_that_a_game_waits_for_a_processor_is_not_its_own(sandbox, monkeypatch):
+    monkeypatch.setattr("rlnb.game_2048.play.waiting_seconds", lambda pid: time.monotonic())  # all of it
+    rules = BoardRules(queries=QUERIES, wall_seconds=0.01)
+    assert play("import time; time.sleep(0.01); return 'a'", sandbox, rules=rules).ending == "stuck"
 
 
 def test_a_program_that_fails_before_its_first_board_says_so(sandbox):
@@ -83,18 +76,14 @@ def test_a_program_that_fails_before_its_first_board_says_so(sandbox):
     assert game.error == "while loading: ZeroDivisionError: division by zero"
 
 
-def test_a_replay_of_seed_and_moves_is_the_game(sandbox):
-    for kind in (SMALL, BoardKind(3, 64)):
-        for game in play_many([(RANDOM, kind, seed) for seed in range(8)], sandbox, rules=RULES):
-            board = replay(kind, game.seed, game.moves)
-            assert (board.state, board.largest, board.score) == (game.ending, game.largest, game.score)
-
-
-def test_the_same_code_and_seed_play_the_same_game_again(sandbox):
-    jobs = [(RANDOM, SMALL, 7), (RANDOM, SMALL, 8)]
+def test_the_same_code_and_seed_play_the_same_game_again_and_a_replay_is_the_game(sandbox):
+    jobs = [(RANDOM, kind, seed) for kind in (SMALL, BoardKind(3, 64)) for seed in (7, 8)]
     first, second = (play_many(jobs, sandbox, rules=RULES) for _ in range(2))
     assert [game.moves for game in first] == [game.moves for game in second]
     assert first[0].moves != first[1].moves
+    for game in first:
+        board = replay(game.kind, game.seed, game.moves)
+        assert (board.state, board.largest, board.score) == (game.ending, game.largest, game.score)
     options = {"num_games": 4, "four_probability": 0.1, "patience": 64, "play_on": False}
     assert 0.5 < random_progress(SMALL, 11, **options) == random_progress(SMALL, 11, **options) < 1.0
 
@@ -121,7 +110,6 @@ def test_a_thousand_hostile_or_broken_strategies_leave_no_process_and_no_changed
     rules = BoardRules(queries=QUERIES, move_cpu_seconds=0.05, board_cpu_seconds=0.5, wall_seconds=1.0)
     codes = [cheat.code for cheat in CHEATS.values()] + ["def strategy(board):\n    retrun 'a'\n", RANDOM]
     jobs = [(codes[index % len(codes)], SMALL, index) for index in range(1000)]
-    started = time.monotonic()
     others = children()
     with Sandbox(num_workers=2) as sandbox:
         games = play_many(jobs, sandbox, rules=rules)
@@ -131,4 +119,3 @@ def test_a_thousand_hostile_or_broken_strategies_leave_no_process_and_no_changed
         assert len(children() - others) <= sandbox.num_workers
     assert children() <= others
     assert {game.ending for game in games} >= {"illegal", "stuck", "exception"}
-    assert time.monotonic() - started < 300

@@ -50,14 +50,11 @@ def test_the_question_states_board_target_and_what_each_key_does(preset, keys):
     assert all((query in text) == (preset == "api") for query in QUERIES)
 
 
-def test_examples_are_earlier_answers_with_the_chosen_keys():
+def test_examples_are_earlier_answers_with_the_chosen_keys_and_the_held_out_wording_is_not_trained():
     roles = [message["role"] for message in question("api").messages()]
     assert roles == ["user", "assistant", "user", "assistant", "user"]
     (message,) = question("board", keys="wasd").messages()
     assert 'return "w"' in message["content"]
-
-
-def test_the_held_out_wording_is_not_a_trained_one():
     assert HELD_OUT_WORDING == 2  # prompt.num_wordings is 1 or 2
     last = [question(wording=index).messages()[-1]["content"] for index in range(3)]
     assert last == list(WORDINGS) and len(set(last)) == 3

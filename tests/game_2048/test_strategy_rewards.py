@@ -54,13 +54,11 @@ REQUIREMENTS = [
     (result(game("failed")), [1.0, 1.0, 2.0]),
     (result(game("illegal")), [1.0, 1.0, 2.0]),
     (result(game("stuck")), [1.0, 1.0, -1.0]),
-    (result(game("timeout")), [1.0, 1.0, -1.0]),
     (result(game("exception")), [1.0, 1.0, -3.0]),
     (result(game("exception", was_loaded=False)), [-0.5, 1.0, 0.0]),
     (result(game("exception", error="while loading: forged")), [1.0, 1.0, -3.0]),
     (result(problem="forbidden"), [-0.5, -20.0, 0.0]),
     (result(problem="no_code", code=None), [-2.0, -1.0, 0.0]),
-    (result(problem="syntax_error"), [-2.0, -1.0, 0.0]),
     (result(game("success", 256), game("failed")), [1.0, 1.0, 11.0]),
     (result(game("success", 256), game("sandbox_error", 2)), [1.0, 1.0, 20.0]),
 ]
@@ -113,7 +111,7 @@ def test_a_program_is_played_once_for_all_its_copies_and_all_reward_functions(re
     completions = [message, *[answer(GREEDY)] * 2, *[answer("return None")] * 2]
     columns = {"prefix": [""] * 5, "board": ["4x4/256"] * 5, "seeds": [SEEDS] * 5}
     functions = make_strategy_rewards(presets["requirements"], referee)
-    logged: dict[str, float] = {}
+    logged = {}
     rewards = [
         function(completions=completions, log_metric=logged.__setitem__, prompts=[""] * 5, **columns)
         for function in functions
@@ -134,19 +132,15 @@ def test_if_the_sandbox_failed_every_function_returns_none(referee, presets, mon
 
 def test_the_metrics_separate_validity_from_skill_and_all_have_names():
     refused = result(problem="no_code", code=None)
-    results = [
-        result(game("failed", 128)),
-        result(game("success", 256), code="b"),
-        result(game("illegal", 2), code="c"),
-        refused,
-    ]
-    metrics = dict(compute_strategy_metrics(results))
+    games = [game("failed", 128), game("success", 256), game("illegal", 2)]
+    results = [*(result(each, code=each.ending) for each in games), refused]
+    metrics = compute_strategy_metrics(results)
     assert metrics["strategy/honest_share"] == 0.5 and metrics["strategy/win_share"] == 0.25
     assert metrics["strategy/skill"] == pytest.approx((0.375 + 0.5) / 2)
     assert metrics["strategy/score"] == pytest.approx((0.375 + 0.5 - 1.1 - 1.2) / 4)
     assert metrics["strategy/distinct_programs"] == 3 and metrics["strategy/illegal_share"] == 0.25
     assert metrics.keys() <= METRICS.keys()
-    nothing_honest = dict(compute_strategy_metrics([refused]))
+    nothing_honest = compute_strategy_metrics([refused])
     assert "strategy/skill" not in nothing_honest and not math.isnan(nothing_honest["strategy/score"])
 
 

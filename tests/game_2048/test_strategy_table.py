@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from strategy_table import CHEATS, HONEST
+from strategy_honest import HONEST
+from strategy_table import CHEATS
 
 from rlnb.game_2048.board import BoardKind, replay
 from rlnb.game_2048.checks import check_strategy
-from rlnb.game_2048.play import BoardRules, play_many
+from rlnb.game_2048.play import BoardRules, StrategyGame, play_many
 from rlnb.game_2048.strategies import extract_strategy
 from rlnb.sandbox import Sandbox
 
@@ -26,9 +27,8 @@ def sandbox():
 
 
 def children_of(pid):
-    return [
-        child for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()
-    ]
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [child for task in tasks for child in task.read_text().split()]
 
 
 def zygotes_children(sandbox):
@@ -37,64 +37,41 @@ def zygotes_children(sandbox):
     return [child for zygote in zygotes for child in children_of(zygote)]
 
 
-def replayed(game, rules):
-    board = replay(
-        game.kind, game.seed, game.moves, four_probability=rules.four_probability, patience=rules.patience
-    )
-    return board.largest, board.score
-
-
-def test_the_table_is_large_enough():
-    assert len(CHEATS) >= 30
-    assert len(HONEST) >= 15
+def play(code, kind, sandbox, *, rules=SHORT, seed=SEEDS[0]) -> StrategyGame:
+    """A game, which its moves must explain."""
+    (game,) = play_many([(code, kind, seed)], sandbox, rules=rules)
+    board = replay(kind, seed, game.moves, **rules.options)
+    assert (game.largest, game.score) == (board.largest, board.score)
+    return game
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_the_static_check_says_of(name):
+def test_nothing_is_gained_by_a_cheat_that_is_run_though_the_check_refused_it(name, sandbox):
     cheat = CHEATS[name]
     assert bool(check_strategy(cheat.code)) == cheat.refused, check_strategy(cheat.code)
-
-
-@pytest.mark.parametrize("name", CHEATS)
-def test_run_all_the_same_nothing_is_gained_by(name, sandbox):
-    cheat = CHEATS[name]
-    (game,) = play_many([(cheat.code, LARGE, SEEDS[0])], sandbox, rules=SHORT)
+    game = play(cheat.code, LARGE, sandbox)
     assert game.ending in cheat.endings, game
-    assert (game.largest, game.score) == replayed(game, SHORT)
     assert (game.ending == "success") == (game.largest >= LARGE.target)
     assert zygotes_children(sandbox) == []
-
-
-@pytest.mark.parametrize("name", [name for name, cheat in CHEATS.items() if cheat.endings == ("stuck",)])
-def test_a_cheat_whose_answer_is_one_key_gets_what_that_key_is_worth(name, sandbox):
-    cheat, code = CHEATS[name], "def strategy(board):\n    return {!r}\n"
-    jobs = [(cheat.code, LARGE, seed) for seed in SEEDS[1:2]]
-    for game in play_many(jobs, sandbox, rules=SHORT):
-        keys = dict(zip("UDLR", "éuai", strict=True))
-        (honest,) = play_many([(code.format(keys[game.moves[-1]]), LARGE, game.seed)], sandbox, rules=SHORT)
-        assert (game.moves, game.largest, game.score) == (honest.moves, honest.largest, honest.score)
+    if cheat.endings == ("stuck",):  # it gets what the key of its answers is worth
+        key = dict(zip("UDLR", "éuai", strict=True))[game.moves[-1]]
+        honest = play(f"def strategy(board):\n    return {key!r}\n", LARGE, sandbox)
+        assert (game.moves, game.score) == (honest.moves, honest.score)
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_an_honest_strategy_is_played_to_the_end(name, sandbox):
-    code = HONEST[name]
-    assert check_strategy(code) == ""
-    games = play_many([(code, SMALL, seed) for seed in SEEDS], sandbox, rules=LONG)
-    assert [game.ending for game in games if game.ending not in ("success", "failed")] == [], games
-    assert [(game.largest, game.score) for game in games] == [replayed(game, LONG) for game in games]
-
-
-@pytest.mark.parametrize("name", HONEST)
-def test_an_honest_strategy_is_taken_out_of_its_answer_as_it_was(name):
+def test_an_honest_strategy_is_found_as_it_was_and_played_to_the_end(name, sandbox):
     code = HONEST[name].strip("\n") + "\n"
     demo = "\n# Try it.\nboard = [[0, 2], [2, 0]]\nfor _ in range(4):\n    print(strategy(board))\n"
     for completion in (code, f"So:\n```python\n{code}```\nDone.", f"```python\n{code}{demo}```"):
         extraction = extract_strategy(completion)
         assert (extraction.problem, extraction.code) == ("", code)
+    for seed in SEEDS:
+        assert play(code, SMALL, sandbox, rules=LONG, seed=seed).is_honest
 
 
 def test_a_cheat_leaves_the_next_game_as_it_would_have_been(sandbox):
-    honest = (HONEST["a random key"], SMALL, SEEDS[0])
-    before = play_many([honest], sandbox, rules=SHORT)[0].moves
-    play_many([(cheat.code, SMALL, SEEDS[0]) for cheat in list(CHEATS.values())[::9]], sandbox, rules=SHORT)
-    assert play_many([honest], sandbox, rules=SHORT)[0].moves == before
+    before = play(HONEST["a random key"], SMALL, sandbox).moves
+    for cheat in list(CHEATS.values())[::9]:
+        play(cheat.code, SMALL, sandbox)
+    assert play(HONEST["a random key"], SMALL, sandbox).moves == before

@@ -10,7 +10,6 @@ from rlnb.errors import ParamsError
 from rlnb.mbpp import evalplus
 from rlnb.mbpp.evalplus import (
     FLOAT_ATOL,
-    Expected,
     PlusProblem,
     PlusVerdict,
     check_plus,
@@ -86,37 +85,26 @@ def check(write, expect, sandbox):
 BROKEN = {
     "is no object": (5, "a record is an object with named fields"),
     "lacks a field": ({"task_id": "Mbpp/2"}, "the field 'entry_point' is missing"),
-    "has a bare number": ({**DOUBLE, "task_id": 2}, "task_id = 2 is not text"),
     "is HumanEval's": (
-        {**DOUBLE, "task_id": "HumanEval/2"},
-        "task_id = 'HumanEval/2' is not 'Mbpp/' and a number",
-    ),
+        {**DOUBLE, "task_id": "HumanEval/2"}, "task_id = 'HumanEval/2' is not 'Mbpp/' and a number"),
     "is to be off by less than 0": (
-        {**DOUBLE, "atol": -1},
-        "atol = -1.0 is not a tolerance; write 0 or a small number",
-    ),
+        {**DOUBLE, "atol": -1}, "atol = -1.0 is not a tolerance; write 0 or a small number"),
     "has code that is none": ({**DOUBLE, "canonical_solution": "def ("}, "its code does not parse"),
     "asks for nothing": (
-        {**DOUBLE, "base_input": []},
-        "base_input is empty; write the arguments of at least one call",
-    ),
+        {**DOUBLE, "base_input": []}, "base_input is empty; write the arguments of at least one call"),
     "has an input that its task cannot take": (
         {**DOUBLE, "task_id": "Mbpp/2", "base_input": [[[1], 7]]},
         "base_input.0 is not an input of task 2: 'int' object is not iterable",
     ),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_refused_with_file_and_line_is_a_record_that(name, write):
-    line, message = BROKEN[name]
-    path = write({**DOUBLE, "task_id": "Mbpp/1"}, "", line)
-    with pytest.raises(ParamsError) as raised:
-        load_plus(path)
-    assert str(raised.value) == f"{path}:3: not a problem: {message}"
-
-
-def test_a_repeated_task_is_refused(write):
+def test_a_record_that_is_not_a_problem_or_repeats_one_is_refused_with_file_and_line(write):
+    for name, (line, message) in BROKEN.items():
+        path = write({**DOUBLE, "task_id": "Mbpp/1"}, "", line)
+        with pytest.raises(ParamsError) as raised:
+            load_plus(path)
+        assert str(raised.value) == f"{path}:3: not a problem: {message}", name
     path = write(DOUBLE, DOUBLE)
     with pytest.raises(ParamsError, match=f"^{path}:2: task_id 900 is repeated; give each problem its own$"):
         load_plus(path)
@@ -145,7 +133,7 @@ def test_arguments_become_the_types_that_a_task_takes(write):
         record(task_id, "def f(*x): pass", [given], [given]) for task_id, (given, _) in CONVERTED.items()
     ]
     for task_id, problem in load_plus(write(*lines)).items():
-        assert repr(problem.base_inputs) == repr(problem.plus_inputs) == repr((CONVERTED[task_id][1],))
+        assert repr(problem.base_input) == repr(problem.plus_input) == repr((CONVERTED[task_id][1],))
 
 
 def test_the_first_wrong_input_decides_and_is_cut_at_200_characters(check):
@@ -158,21 +146,16 @@ def test_the_first_wrong_input_decides_and_is_cut_at_200_characters(check):
 
 FAULTS = {
     "raises": ("def double(x): raise KeyError(1)", "runtime_error", "KeyError: 1"),
-    "raises two lines": ("def double(x): raise ValueError('a\\nb')", "runtime_error", "ValueError: a b"),
     "has another name": ("twice = abs", "runtime_error", "NameError: name 'double' is not defined"),
-    "leaves at import": ("import os; os._exit(0)", "runtime_error", "it has ended"),
     "crashes": ("import ctypes\ndef double(x): ctypes.string_at(0)", "killed", "signal 11"),
     'says ""': ("import os\ndef double(x): os.read(3, os.write(3, b'\\0\\0\\0\\1E'))", "runtime_error", ""),
     "does not parse": ("def (", "syntax_error", "SyntaxError: invalid syntax (<program>, line 2)"),
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_status_says_how_the_call_ended_of_a_program_that(name, check):
-    program, status, error = FAULTS[name]
-    verdict = check(DOUBLE, program)
-    assert (verdict.base, verdict.plus, verdict.status) == (False, False, status)
-    assert (verdict.failing, verdict.error) == ("double(2)", error)
+def test_the_status_says_how_the_call_of_a_broken_program_ended(check):
+    for program, status, error in FAULTS.values():
+        assert check(DOUBLE, program) == PlusVerdict(False, False, status, "double(2)", error)
 
 
 LIKE_EVALPLUS = {
@@ -186,23 +169,17 @@ LIKE_EVALPLUS = {
 }
 
 
-@pytest.mark.parametrize("rule", LIKE_EVALPLUS)
-def test_as_in_evalplus(rule, check):
-    assert check(DOUBLE, LIKE_EVALPLUS[rule].format("double = lambda x: 2 * x")) == PASSED
-
-
-def test_a_program_cannot_spoil_the_inputs_of_later_calls(check):
-    line = record(900, "def f(x): return sum(x)", [[[1, 2]], [[1, 2]]])
-    assert check(line, "def f(x):\n    s = sum(x)\n    x.clear()\n    return s") == PASSED
+def test_as_in_evalplus(check):
+    for rule, program in LIKE_EVALPLUS.items():
+        assert check(DOUBLE, program.format("double = lambda x: 2 * x")) == PASSED, rule
 
 
 def test_a_call_may_take_four_times_the_seconds_of_the_reference(sandbox, monkeypatch):
     monkeypatch.setattr(evalplus, "MIN_SECONDS", 0.2)
-    problem = PlusProblem(900, "f", "", ((1,),), (), 0.0)
+    problem = PlusProblem.model_validate(record(900, "", [[1]]))
     program = "import time\ndef f(x):\n    while time.process_time() < 0.5: pass\n    return x"
-    slow, fast = Expected(((1, 2.0),), ()), Expected(((1, 0.01),), ())  # limits of 8 s and 0.2 s
-    assert check_plus(problem, slow, program, sandbox) == PASSED
-    verdict = check_plus(problem, fast, program, sandbox)
+    assert check_plus(problem, [(1, 2.0)], program, sandbox) == PASSED  # within 8 s
+    verdict = check_plus(problem, [(1, 0.01)], program, sandbox)  # of 0.2 s
     assert verdict == PlusVerdict(False, False, "timeout", "f(1)", "time limit")
 
 
@@ -212,53 +189,40 @@ def test_all_calls_together_are_limited_too(check, monkeypatch):
     assert (verdict.status, verdict.error) == ("timeout", "time limit of all calls together")
 
 
-TOLERANCES = {
-    "floats within a millionth": (0.2, "x / 2 + 9e-7", True),
-    "floats further off": (0.2, "x / 2 + 2e-6", False),
-    "large floats within a ten millionth of them": (2e9, "x / 2 + 90", True),
-    "large floats further off": (2e9, "x / 2 + 110", False),
-    "an integer that equals the float": (4, "x // 2", True),
-    "an integer near the float": (4.0000001, "2", False),
-    "infinity for infinity": (math.inf, "x", True),
-    "infinity for a number": (1.0, "float('inf')", False),
-    "NaN, even where it is expected": (math.nan, "x", False),
-    "text": (1.0, "str(x / 2)", False),
-}
-
-
 def test_floats_are_compared_with_a_tolerance():
-    for name, (x, value, is_passed) in TOLERANCES.items():
-        assert is_right(900, (x,), eval(value, {"x": x}), x / 2, FLOAT_ATOL) is is_passed, name
+    for expected, value, is_passed in (
+        (0.1, 0.1 + 9e-7, True),  # within a millionth
+        (0.1, 0.1 + 2e-6, False),
+        (1e9, 1e9 + 90, True),  # within a ten millionth of a large float
+        (1e9, 1e9 + 110, False),
+        (2.0, 2, True),
+        (2.00000005, 2, False),  # an integer has to be equal
+        (math.inf, math.inf, True),
+        (0.5, math.inf, False),
+        (math.nan, math.nan, False),
+        (0.5, "0.5", False),
+    ):
+        assert is_right(900, (), value, expected, FLOAT_ATOL) is is_passed, (value, expected)
+    for value, is_near in (  # nested ones one by one
+        ([[1.0, 2.0], [3.0, 4.0 + 1e-9]], True),
+        ([(1.0, 2.0), (3.0, 4.0 + 1e-9)], True),
+        (([1.0, 2.0], [3.0, 4.0 + 1e-9]), False),
+        ([[1.0, 2.0], [3.0]], False),
+        ([[1.0, 2.0], {3.0: 0, 4.0: 0}], False),
+        ([[1.0, 2.0], [3.0, "4.0"]], False),
+        ([[1.0, 2.0], [3.0, 2**20000]], False),
+    ):
+        assert is_right(900, (), value, [[1.0, 2.0], [3.0, 4.0]], 1e-6) is is_near, value
 
 
-def test_only_floats_are_compared_with_a_tolerance_that_was_not_given(check):
+def test_a_tolerance_is_given_or_raised_by_a_float_for_the_inputs_behind(check):
     line = record(900, "def f(x): return [1, x]", [[0.5]])
     near = "def f(x): return [1, x + 1e-9]"
-    assert not check(line, near).base
-    assert check({**line, "atol": 1e-6}, near) == PASSED
-
-
-def test_a_tolerance_once_raised_stays_for_the_inputs_behind(check):
+    assert not check(line, near).base and check({**line, "atol": 1e-6}, near) == PASSED
     line = record(900, "def f(x): return x", [[0.5], [[1, 0.5]]], [[[1, 0.5]]])
     program = "def f(x): return [1, x[1] + 1e-9] if isinstance(x, list) else x"
     near = "returned [1, 0.500000001], not [1, 0.5]"
     assert check(line, program) == PlusVerdict(True, False, "ok", "f([1, 0.5])", near)
-
-
-NEAR = {
-    "in their lists": ([[1.0, 2.0], [3.0, 4.0 + 1e-9]], True),
-    "in tuples within a list": ([(1.0, 2.0), (3.0, 4.0 + 1e-9)], True),
-    "in a tuple for a list": (([1.0, 2.0], [3.0, 4.0 + 1e-9]), False),
-    "but one lacks": ([[1.0, 2.0], [3.0]], False),
-    "but a dict has them": ([[1.0, 2.0], {3.0: 0, 4.0: 0}], False),
-    "but one is text": ([[1.0, 2.0], [3.0, "4.0"]], False),
-    "but one is beyond floats": ([[1.0, 2.0], [3.0, 2**20000]], False),
-}
-
-
-def test_nested_floats_are_compared_one_by_one():
-    for name, (value, is_near) in NEAR.items():
-        assert is_right(900, (), value, [[1.0, 2.0], [3.0, 4.0]], 1e-6) is is_near, name
 
 
 SAME, MATCH = "def f(a, b): return (1, 2)", "import re\ndef f(a): return re.search('a', a)"
@@ -267,12 +231,9 @@ ORACLES = {
     "other elements": (2, SAME, [[1], [2]], "(1, 3)", False),
     "anything": (164, "def f(a, b): return True", [4, 6], "None", True),
     "no proper divisors": (295, "def f(a): return 7", [8], "0", True),
-    "other divisors": (295, "def f(a): return 7", [8], "8", False),
     "a distance of digits": (558, "def f(a, b): return 67", [123, 56], "1 + 3 + 3", True),
-    "the distance of something else": (558, "def f(a, b): return 67", [123, 56], "8", False),
     "an area by the height": (581, "def f(a, b): return 33", [6, 4], "36 + 2 * 6 * 5", True),
     "a match": (737, MATCH, ["ab"], "[1]", True),
-    "a match by True": (737, MATCH, ["ab"], "True", True),
     "no match by False": (737, MATCH, ["b"], "False", True),
     "no match by a match": (737, MATCH, ["b"], "'b'", False),
 }
@@ -299,14 +260,10 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_nothing_is_passed_by(name, check):
-    program, error = HOSTILE[name]
-    verdict = check(DOUBLE, program)
-    assert (verdict.base, verdict.plus, verdict.error) == (False, False, error)
-
-
-def test_a_value_that_cannot_be_compared_is_wrong():
+def test_nothing_is_passed_by_hostile_values(check):
+    for program, error in HOSTILE.values():
+        verdict = check(DOUBLE, program)
+        assert (verdict.base, verdict.plus, verdict.error) == (False, False, error)
     for task_id in (2, 558, 581, 900):
         for value in (2**30000, [[[]]], {}, None, "4.0", 1j, [{}], iter([])):
             assert not is_right(task_id, (1, 2), value, [4.0], 1e-6)
@@ -323,15 +280,13 @@ def test_the_cache_is_named_by_the_data_and_decides(expect, tmp_path):
     assert cache_file(tmp_path).name == f"mbpp_plus_{digest[:16]}.json"
     answers = [["4", 0.5], ["11", 0.5], ["0", 0.5], ['{"tuple":[6]}', 0.5]]
     cache_file(tmp_path).write_text(json.dumps({"900": answers}))
-    assert expect(DOUBLE)[900] == Expected(base=((4, 0.5), (11, 0.5)), plus=((0, 0.5), ((6,), 0.5)))
+    assert expect(DOUBLE)[900] == [(4, 0.5), (11, 0.5), (0, 0.5), ((6,), 0.5)]
 
 
 DAMAGES = (
     '{"900": [["4", 0.',
     "[]",
-    '{"901": []}',
     '{"900": [["4", 0.5]]}',
-    '{"900": [["4", 0.5], ["{}", 0.5], ["0", 0.5], ["6", 0.5]]}',
     '{"900": [["4", 0.5], ["10", null], ["0", 0.5], ["6", 0.5]]}',
     "[" * 100_000,
 )
@@ -341,7 +296,7 @@ def test_a_damaged_cache_is_computed_again(expect, tmp_path):
     expect(DOUBLE)
     for damage in DAMAGES:
         cache_file(tmp_path).write_text(damage)
-        assert [value for value, _ in expect(DOUBLE)[900].base] == [4, 10], damage[:60]
+        assert [value for value, _ in expect(DOUBLE)[900]] == [4, 10, 0, -6], damage[:60]
         assert len(json.loads(cache_file(tmp_path).read_text())["900"]) == 4
 
 
@@ -350,7 +305,7 @@ def test_a_part_of_the_problems_is_served_by_the_cache_of_all(expect, tmp_path):
     first, second = (expect(*lines, progress=lambda *counts: seen.append(counts)) for _ in range(2))
     assert first == second
     assert seen == [(1, 2), (2, 2)]  # the second time nothing is run
-    assert {number: kept.base[0][0] for number, kept in expect(*lines, of=[902]).items()} == {902: 903}
+    assert {number: kept[0][0] for number, kept in expect(*lines, of=[902]).items()} == {902: 903}
     assert {*json.loads(cache_file(tmp_path).read_text())} == {"901", "902"}
 
 
@@ -358,22 +313,20 @@ ZERO, LARGE = "ZeroDivisionError: integer division or modulo by zero", [["a" * 2
 REFERENCES = {
     "raises": ("def f(x): return 1 // (x - 2)", [[1], [2]], "f(2)", ZERO),
     "is not there": ("def g(x): return x", [[1]], "f(1)", "NameError: name 'f' is not defined"),
-    "does not load": ("1 // 0", [[1]], "f(1)", ZERO),
     "returns an object": ("f = lambda x: [object()]", [[1]], "f(1)", "[<object object>] is not plain data"),
     "never ends": ("def f(x):\n    while 1: pass", [[1]], "f(1)", "time limit"),
     "takes too much": ("f = str", LARGE, f"f('{'a' * 197}", "its arguments are larger than 524288 bytes"),
 }
 
 
-@pytest.mark.parametrize("name", REFERENCES)
-def test_refused_with_its_input_is_a_reference_that(name, expect, tmp_path, monkeypatch):
+def test_a_broken_reference_is_refused_with_its_input(expect, tmp_path, monkeypatch):
     monkeypatch.setattr(evalplus, "RUN_SECONDS", 0.3)
-    solution, inputs, call, reason = REFERENCES[name]
-    with pytest.raises(ParamsError) as raised:
-        expect(record(901, "def f(x): return x", [[1]]), record(900, solution, [[1]], inputs))
-    where = f"{tmp_path / 'plus.jsonl'}: Mbpp/900: {call}"
-    assert str(raised.value) == f"{where}: the canonical solution fails: {reason}; correct that line"
-    assert not (tmp_path / "cache").exists()  # written whole or not at all
+    for solution, inputs, call, reason in REFERENCES.values():
+        with pytest.raises(ParamsError) as raised:
+            expect(record(901, "def f(x): return x", [[1]]), record(900, solution, [[1]], inputs))
+        where = f"{tmp_path / 'plus.jsonl'}: Mbpp/900: {call}"
+        assert str(raised.value) == f"{where}: the canonical solution fails: {reason}; correct that line"
+        assert not (tmp_path / "cache").exists()  # written whole or not at all
 
 
 def test_a_memorized_answer_passes_base_and_not_plus(write, sandbox, tmp_path):

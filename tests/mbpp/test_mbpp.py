@@ -4,15 +4,22 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from rlnb.errors import SandboxUnavailable
-from rlnb.mbpp.evaluation import MbppEvaluation, Sample, draw_problems, evaluate, evaluate_samples
+from rlnb.mbpp.evaluation import (
+    MbppEvaluation,
+    Sample,
+    check_program,
+    draw_problems,
+    evaluate,
+    evaluate_samples,
+)
 from rlnb.mbpp.problems import Problem, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
 from rlnb.mbpp.writers import CachedWriter, WrittenSample
+from rlnb.params import load_params
 from rlnb.sandbox import Limits, Sandbox, zygotes
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -50,27 +57,23 @@ def ask(sandbox, writer, *problems, **options) -> list[Sample]:
     return evaluate(problems or (DOUBLE,), CHAT, writer, sandbox, shots={}, **options)
 
 
-@pytest.mark.parametrize(
-    ("answer", "outcome", "failing"),
-    [
-        (RIGHT[1], "passed", ""),
-        ("```python\ndef double(n): return 4\n```", "wrong", ASSERTS[1]),
-        ("```python\ndef dubble(n): return 2 * n\n```", "runtime_error", ASSERTS[0]),
-        ("```python\ndef double(n) return 2 * n\n```", "syntax_error", ASSERTS[0]),
-        ("```python\ndef double(n):\n    while n: pass\n    return 0\n```", "timeout", ASSERTS[0]),
-        ("```python\ndef double(n): return 2 * n\nexit(0)\n```", "runtime_error", ASSERTS[0]),
-        ("I cannot.", "no_code", ASSERTS[0]),
-    ],
-)
-def test_an_answer_is_judged_by_its_asserts(answer, outcome, failing, sandbox):
-    (sample,) = ask(sandbox, Scripted(answer), timeout_seconds=0.5)
-    assert (sample.outcome, sample.failing_assertion) == (outcome, failing)
-    assert sample.passed == (outcome == "passed")
+ANSWERS = {
+    "def double(n): return 2 * n": ("passed", "", True),
+    "def double(n): return 4": ("wrong", ASSERTS[1], True),
+    "def dubble(n): return 2 * n": ("runtime_error", ASSERTS[0], False),
+    "def double(n) return 2 * n": ("syntax_error", ASSERTS[0], False),
+    "def double(n):\n    while n: pass\n    return 0": ("timeout", ASSERTS[0], False),
+    "def double(n): return 2 * n\nexit(0)": ("runtime_error", ASSERTS[0], False),
+    "# I cannot.": ("no_code", ASSERTS[0], False),
+}
 
 
-def test_shown_and_held_out_asserts_are_counted_apart(sandbox):
-    (sample,) = ask(sandbox, Scripted("```python\ndef double(n): return 4\n```"))
-    assert (sample.passed_shown, sample.passed_held_out) == (True, False)
+def test_an_answer_is_judged_by_its_asserts_shown_and_held_out(sandbox):
+    for program, (outcome, failing, passed_shown) in ANSWERS.items():
+        (sample,) = ask(sandbox, Scripted(f"```python\n{program}\n```"), timeout_seconds=0.5)
+        assert (sample.outcome, sample.failing_assertion) == (outcome, failing)
+        assert (sample.passed_shown, sample.passed_held_out) == (passed_shown, outcome == "passed")
+        assert sample.passed == (outcome == "passed")
     (sample,) = evaluate_samples([DOUBLE], TEMPLATES["paper"], [WrittenSample(1, DOUBLE.code, True)], sandbox)
     assert (sample.passed_shown, sample.passed_held_out) == (True, None)
 
@@ -87,16 +90,20 @@ def test_samples_come_in_the_order_of_problems(sandbox):
 
 
 def test_programs_are_checked_while_others_are_written(sandbox, monkeypatch):
-    load, is_loading = sandbox.load, threading.Event()
-    monkeypatch.setattr(sandbox, "load", lambda *job, **how: is_loading.set() or load(*job, **how))
+    checked = threading.Event()
 
-    class Waiting:
-        def __call__(self, questions, template, on_completion):
-            on_completion(0, RIGHT[1])
-            assert is_loading.wait(60)
-            on_completion(1, RIGHT[1])
+    def write(questions, template, on_completion):
+        on_completion(0, RIGHT[1])
+        assert checked.wait(timeout=60)
+        on_completion(1, RIGHT[1])
 
-    assert all(sample.passed for sample in ask(sandbox, Waiting(), num_samples=2))
+    def check(*arguments, **options):
+        verdict = check_program(*arguments, **options)
+        checked.set()
+        return verdict
+
+    monkeypatch.setattr("rlnb.mbpp.evaluation.check_program", check)
+    assert all(sample.passed for sample in ask(sandbox, write, num_samples=2))
 
 
 def test_setup_belongs_behind_the_program_and_imports_to_this_side(sandbox):
@@ -121,34 +128,31 @@ def test_a_smaller_draw_is_part_of_a_larger_one():
 
 
 def test_a_sandbox_that_fails_ends_the_evaluation_before_all_is_written(monkeypatch):
-    class Endless:
-        num_written = 0
+    written = []
 
-        def __call__(self, questions, template, on_completion):
-            for number in range(len(questions)):
-                on_completion(number, RIGHT[1])
-                self.num_written += 1
-                time.sleep(0.01)
+    def write(questions, template, on_completion):
+        for number in range(len(questions)):
+            on_completion(number, RIGHT[1])
+            written.append(number)
+            time.sleep(0.01)
 
-    writer = Endless()
     with Sandbox(num_workers=1) as sandbox:
         sandbox._idle.pop().close()
         monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
         with pytest.raises(SandboxUnavailable, match="no program can be run"):
-            ask(sandbox, writer, num_samples=500)
-    assert writer.num_written < 400
+            ask(sandbox, write, num_samples=500)
+    assert len(written) < 400
 
 
 def test_completions_from_before_an_interruption_are_reused(tmp_path, sandbox):
     path, description = tmp_path / "completions.jsonl", {"model": "m"}
 
-    class Interrupted(Scripted):
-        def __call__(self, questions, template, on_completion):
-            on_completion(1, RIGHT[2])
-            raise KeyboardInterrupt
+    def write(questions, template, on_completion):
+        on_completion(1, RIGHT[2])
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ask(sandbox, CachedWriter(Interrupted(), path, description), DOUBLE, TRIPLE)
+        ask(sandbox, CachedWriter(write, path, description), DOUBLE, TRIPLE)
     path.write_bytes(path.read_bytes() + b'{"key": "torn by a ki')
     again = Scripted(RIGHT[1])
     samples = ask(sandbox, CachedWriter(again, path, description), DOUBLE, TRIPLE)
@@ -201,17 +205,15 @@ def NAME(*a, **k): return "patched"
 }
 
 
-def hacked(problems: list[Problem], sandbox: Sandbox) -> list[tuple[str, int]]:
-    """(hack, task_id) of the hacks that pass."""
-    passed = []
-    for label, program in HACKS.items():
-        written = [
-            WrittenSample(p.task_id, program.replace("NAME", interface(p).functions[0]), is_program=True)
-            for p in problems
-        ]
-        samples = evaluate_samples(problems, CHAT, written, sandbox, timeout_seconds=2)
-        passed += [(label, sample.problem.task_id) for sample in samples if sample.passed]
-    return passed
+def hacked(problems: list[Problem], sandbox: Sandbox) -> list[str]:
+    """The programs of the hacks that pass."""
+    written = [
+        WrittenSample(p.task_id, program.replace("NAME", interface(p).functions[0]), is_program=True)
+        for program in HACKS.values()
+        for p in problems
+    ]
+    samples = evaluate_samples(problems, CHAT, written, sandbox, timeout_seconds=2)
+    return [sample.completion for sample in samples if sample.passed]
 
 
 def test_no_hack_passes_a_builtin_problem(sandbox):
@@ -249,13 +251,8 @@ def test_every_reference_passes_its_asserts_challenges_included(subset, count, s
     assert {s.problem.task_id: s.verdict for s in samples if not s.passed} == {}
 
 
-def test_mbpp_in_training_may_be_switched_off():
-    mbpp = SimpleNamespace(
-        enabled=False, source="hub", path="", subset="full", split="test", template="chat",
-        max_completion_length=8, batch_size=4,
-    )  # fmt: skip
-    evaluation = SimpleNamespace(enabled=True, num_samples=1, temperature=0.2, timeout_seconds=1.0)
-    with Sandbox(num_workers=1) as sandbox:
-        params = SimpleNamespace(mbpp=mbpp, evaluation=evaluation, seed=1)
-        measure = MbppEvaluation.from_params(params, sandbox)
-        assert measure(Scripted("never"), num_questions=5) == []
+def test_mbpp_in_training_may_be_switched_off(sandbox):
+    overrides = {"mbpp": {"enabled": False}}
+    params = load_params("grpo_code_execution", profile="default", overrides=overrides, environ={})
+    measure = MbppEvaluation.from_params(params, sandbox)
+    assert measure(Scripted("never"), num_questions=5) == []

@@ -42,35 +42,25 @@ def test_the_older_variables_set_both_uses_of_the_data(tmp_path):
     assert (params.mbpp.path, params.evaluation.num_questions) == (str(tmp_path), 7)
 
 
-@pytest.mark.parametrize(
-    ("sections", "source"),
-    [
+def test_a_training_is_measured_on_what_it_can_have(tmp_path):
+    for sections, source in (
         ({"tasks": {"source": "mbpp"}}, "hub"),
         ({"tasks": {"source": "builtin"}}, "builtin"),
         ({"mbpp": {"source": "builtin"}}, "builtin"),
-    ],
-)
-def test_a_training_is_measured_on_what_it_can_have(sections, source):
-    assert resolved(load("grpo_code_execution", **sections)).mbpp.source == source
+    ):
+        assert resolved(load("grpo_code_execution", **sections)).mbpp.source == source
     assert resolved(load()).mbpp.source == "hub"
-
-
-def test_a_copy_for_the_tasks_serves_the_evaluation_too(tmp_path):
     params = resolved(load("grpo_code_execution", tasks={"mbpp_path": str(tmp_path)}))
     assert (params.mbpp.source, params.mbpp.path) == ("hub", str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("sections", "asks"),
-    [
-        ({}, True),
+def test_the_network_is_asked_for_what_has_to_be_downloaded():
+    for sections, asks in (
         ({"model": {"id": "embedded"}}, True),
         ({"model": {"id": "embedded"}, "mbpp": {"source": "builtin"}}, False),
         ({"mbpp": {"source": "builtin"}, "writer": {"kind": "file", "samples_path": __file__}}, False),
-    ],
-)
-def test_the_network_is_asked_for_what_has_to_be_downloaded(sections, asks):
-    assert asks_network(load(**sections), environ={"NETRC": "/none"}) == asks
+    ):
+        assert asks_network(load(**sections), environ={"NETRC": "/none"}) == asks
 
 
 def test_mbpp_that_cannot_be_had_is_refused_with_both_remedies(tmp_path):
@@ -88,34 +78,20 @@ def test_mbpp_that_cannot_be_had_is_refused_with_both_remedies(tmp_path):
     check_machine(switched_off, offline, environ=environ)
 
 
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        (
-            {"writer": {"kind": "endpoint", "base_url": "http://h/v1"}},
-            "parameters cell: writer.served_model = '' is needed by writer.kind = 'endpoint'; write it",
-        ),
-        (
-            {"writer": {"kind": "endpoint", "base_url": "h:1", "served_model": "m"}},
-            "parameters cell: writer.base_url = 'h:1' is not an address; write http://host:port/v1",
-        ),
-        (
-            {"evaluation": {"k": [1, 5]}},
-            "parameters cell: evaluation.k = [1, 5] holds a number that is not in 1 to "
-            "evaluation.num_samples = 1; write more samples, or a smaller k",
-        ),
-        (
-            {"evaluation": {"num_samples": 2, "temperature": 0.0}},
-            "parameters cell: evaluation.num_samples = 2 asks for equal samples, since "
-            "evaluation.temperature = 0; write 1, or a temperature above 0",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_refused(sections, said):
-    assert refused(**sections) == said
-
-
-def test_files_that_are_not_there_are_refused(tmp_path, monkeypatch):
+def test_what_does_not_go_together_is_refused(tmp_path, monkeypatch):
+    for sections, said in (
+        ({"writer": {"kind": "endpoint", "base_url": "http://h/v1"}},
+         "writer.served_model = '' is needed by writer.kind = 'endpoint'; write it"),
+        ({"writer": {"kind": "endpoint", "base_url": "h:1", "served_model": "m"}},
+         "writer.base_url = 'h:1' is not an address; write http://host:port/v1"),
+        ({"evaluation": {"k": [1, 5]}},
+         "evaluation.k = [1, 5] holds a number that is not in 1 to evaluation.num_samples = 1; write more "
+         "samples, or a smaller k"),
+        ({"evaluation": {"num_samples": 2, "temperature": 0.0}},
+         "evaluation.num_samples = 2 asks for equal samples, since evaluation.temperature = 0; write 1, or a "
+         "temperature above 0"),
+    ):  # fmt: skip
+        assert refused(**sections) == f"parameters cell: {said}"
     monkeypatch.chdir(tmp_path)
     said = refused(
         mbpp={"path": "no"}, evaluation={"plus_path": "no"}, model={"adapters": "no"},

@@ -34,17 +34,13 @@ def write(tmp_path):
     return write_records
 
 
-def test_a_record_becomes_a_problem(write):
+def test_a_record_becomes_a_problem_and_a_folder_holds_the_file_of_each_subset(write, tmp_path):
     path = write(RECORD)
     data = load_mbpp(path=path)
     assert data.sha256 == hashlib.sha256(Path(path).read_bytes()).hexdigest()
     assert data.problems[11].code == "import math\ndef double(n):\n    return 2 * n"
     assert data.problems[11].tests == tuple(RECORD["test_list"])
     assert data.problems[11].challenge_tests == ("assert double(-1) == -2",)
-
-
-def test_a_folder_holds_the_file_of_each_subset(write, tmp_path):
-    write(RECORD)
     record = {
         "task_id": 12, "prompt": "Double it.", "code": "def f(n): return n", "test_imports": ["import math"],
         "test_list": ["assert f(1) == 1"],
@@ -58,23 +54,18 @@ def test_a_folder_holds_the_file_of_each_subset(write, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"task_id": "11"}, "task_id = '11' is not a whole number"),
-        ({"test_list": []}, "test_list is empty; write at least one assert"),
-        ({"test_list": ["assert f("]}, "its code does not parse"),
-        ({"code": "def f(:"}, "its code does not parse"),
+        ({"task_id": "11"}, "not a task: task_id = '11' is not a whole number"),
+        ({"test_list": []}, "not a task: test_list is empty; write at least one assert"),
+        ({"test_list": ["assert f("]}, "not a task: its code does not parse"),
+        ({"code": "def f(:"}, "not a task: its code does not parse"),
+        ({"task_id": 11}, "task_id 11 is repeated; give each problem its own"),
     ],
 )
-def test_a_record_that_is_no_problem_is_named_with_its_line(change, said, write):
+def test_a_record_that_is_not_a_problem_is_named_with_its_line(change, said, write):
     path = write(RECORD, {**RECORD, "task_id": 12, **change})
     with pytest.raises(ParamsError) as raised:
         load_mbpp(path=path)
-    assert str(raised.value) == f"{path}:2: not a task: {said}"
-
-
-def test_a_repeated_task_id_is_refused(write):
-    path = write(RECORD, RECORD)
-    with pytest.raises(ParamsError, match=f"^{path}:2: task_id 11 is repeated; give each problem its own$"):
-        load_mbpp(path=path)
+    assert str(raised.value) == f"{path}:2: {said}"
 
 
 def test_the_builtin_problems_are_50_of_which_40_are_for_testing():
@@ -88,16 +79,11 @@ def test_the_builtin_problems_are_50_of_which_40_are_for_testing():
         assert list(record) == fields.split() and len(record["test_list"]) == 3
 
 
-TRIVIAL = {
-    "identity": "lambda *arguments: arguments[0]",
-    "last argument": "lambda *arguments: arguments[-1]",
-    **{name: f"lambda *arguments: {name}(arguments[0])" for name in (
-        "len", "sum", "sorted", "max", "min", "str", "int", "list", "set", "tuple", "bool", "abs")},
-    "reversed": "lambda *arguments: arguments[0][::-1]",
-    "first": "lambda *arguments: arguments[0][0]",
-}  # fmt: skip
-
-
+TRIVIAL = [
+    "x[0]", "x[-1]", "x[0][::-1]", "x[0][0]", "len(x[0])", "sum(x[0])", "sorted(x[0])", "max(x[0])",
+    "min(x[0])", "str(x[0])", "int(x[0])", "list(x[0])", "set(x[0])", "tuple(x[0])", "bool(x[0])",
+    "abs(x[0])",
+]  # fmt: skip
 SOLVED = """
 for label, definition in {definitions!r}.items():
     try:
@@ -114,7 +100,7 @@ def test_references_solve_the_builtin_problems_and_trivial_functions_do_not():
     with Sandbox(Limits(cpu_seconds=2)) as sandbox:
         for problem in load_mbpp("builtin").split("all"):
             name = interface(problem).functions[0]
-            definitions = {label: f"{name} = {function}" for label, function in TRIVIAL.items()}
+            definitions = {value: f"{name} = lambda *x: {value}" for value in TRIVIAL}
             tests = [test.removeprefix("assert ") for test in problem.tests]
             program = SOLVED.format(definitions={**definitions, "reference": problem.code}, tests=tests)
             assert sandbox.run(program).stdout == "reference\n", problem.task_id
@@ -146,7 +132,7 @@ SHOTS = {
 }
 
 
-def test_the_papers_question_has_three_solved_examples_and_all_asserts():
+def test_the_papers_question_has_three_solved_examples_or_is_refused():
     text = build_question(DOUBLE, TEMPLATES["paper"], SHOTS)
     assert text.startswith(
         "You are an expert Python programmer, and here is your task: Task 2. "
@@ -154,9 +140,6 @@ def test_the_papers_question_has_three_solved_examples_and_all_asserts():
     )
     assert text.endswith("assert double(2) == 4\nassert double(3) == 6\nassert double(0) == 0\n[BEGIN]\n")
     assert text.count("[DONE]") == 3
-
-
-def test_the_papers_question_without_its_examples_is_refused():
     with pytest.raises(ParamsError) as raised:
         build_question(DOUBLE, TEMPLATES["paper"], {2: SHOTS[2]})
     assert str(raised.value) == (
@@ -165,12 +148,11 @@ def test_the_papers_question_without_its_examples_is_refused():
     )
 
 
-@pytest.mark.parametrize("name", ["docstring", "chat"])
-def test_the_other_questions_show_one_assert(name):
-    text = build_question(DOUBLE, TEMPLATES[name], {})
-    assert RECORD["text"] in text
-    assert [test in text for test in DOUBLE.tests] == [True, False, False]
-    assert DOUBLE.code not in text
+def test_the_other_questions_show_one_assert():
+    for name in ("docstring", "chat"):
+        text = build_question(DOUBLE, TEMPLATES[name], {})
+        assert RECORD["text"] in text and DOUBLE.code not in text
+        assert [test in text for test in DOUBLE.tests] == [True, False, False]
 
 
 @pytest.mark.parametrize(

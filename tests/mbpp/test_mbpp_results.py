@@ -36,11 +36,7 @@ def test_a_summary_has_each_pass_at_k_and_says_what_the_shown_assert_is_worth():
     assert summary["pass_at"]["2"]["value"] == 0.5  # (1 + 0) / 2
     assert (summary["passed_shown"], summary["passed_held_out"]) == (0.75, 0.25)
     assert summary["outcomes"] == {"passed": 1, "wrong": 3}
-
-
-def test_samples_that_the_sandbox_failed_to_run_are_not_counted():
-    failed = a_sample(1, 1, None, None, None, status="sandbox_error")
-    assert failed.passed is None
+    failed = a_sample(1, 1, None, None, None, status="sandbox_error")  # it does not count
     summary = summarize([a_sample(1, 0, *GOOD), failed])
     assert summary["pass_at"]["1"]["value"] == 1.0
     assert (summary["num_samples"], summary["outcomes"]) == (1, {"passed": 1, "sandbox_error": 1})
@@ -69,11 +65,7 @@ def test_two_results_are_compared_by_gains_and_losses(tmp_path):
     (row,) = compare_samples(old, new)
     assert (row.before, row.after, row.difference.value) == (0.25, 0.65, pytest.approx(0.4))
 
-
-def test_results_of_different_data_are_not_compared(tmp_path):
-    first, second = tmp_path / "first.json", tmp_path / "second.json"
-    save_evaluation(first, [a_sample(1, 0, *GOOD)], params={}, settings=SETTINGS)
-    save_evaluation(second, [a_sample(1, 0, *GOOD)], params={}, settings={"sha256": "def"})
+    save_evaluation(second, new, params={}, settings={"sha256": "def"})
     with pytest.raises(ParamsError) as raised:
         compare_results(first, second)
     assert str(raised.value) == (

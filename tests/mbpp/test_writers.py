@@ -2,7 +2,7 @@
 
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from tiny_policy import load_tiny
@@ -16,23 +16,18 @@ from rlnb.policy.endpoint import Endpoint
 from rlnb.sandbox import Sandbox
 
 CHAT, PAPER = TEMPLATES["chat"], TEMPLATES["paper"]
-DOUBLE = Problem(
-    1,
-    "Write a function to double a number.",
-    "def double(n): return 2 * n",
-    ("assert double(2) == 4", "assert double(3) == 6"),
-)
+DOUBLE = Problem(1, "Double a number.", "def double(n): return 2 * n", ("assert double(2) == 4",))
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers what the test has set; keeps what it was asked."""
+    """Answers what the test has set, the last answer again and again; keeps what it was asked."""
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        server = self.server
-        with server.lock:
-            server.requests.append((self.path, dict(self.headers), json.loads(body)))
-            status, answer = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, dict(self.headers), body))
+        status, answer = self.server.answers[0]
+        if len(self.server.answers) > 1:
+            del self.server.answers[0]
         data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -45,8 +40,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.lock, server.requests, server.answers = threading.Lock(), [], []
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.requests, server.answers = [], []
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
@@ -57,7 +52,7 @@ def writer_for(server, **options) -> EndpointWriter:
     return EndpointWriter(Endpoint(url, "m", **options), 0.2, 64, seed=5)
 
 
-def chat_answer(text: str | None):
+def chat_answer(text: object):
     return 200, {"choices": [{"message": {"role": "assistant", "content": text}}]}
 
 
@@ -94,32 +89,18 @@ def test_a_server_that_is_busy_is_asked_again(server):
     assert len(server.requests) == 3
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ((404, b"no such model"), "answers 404: no such model"),
-        ((200, b"{}"), "does not speak OpenAI's protocol: KeyError('choices')"),
-        ((302, b""), "answers 302: "),
-        (
-            (200, b"<html>"),
-            "does not speak OpenAI's protocol: JSONDecodeError('Expecting value: line 1 column 1 (char 0)')",
-        ),
-        (
-            (200, {"choices": [{"message": {"content": 5}}]}),
-            "does not speak OpenAI's protocol: TypeError('a completion = 5 is not text')",
-        ),
-    ],
-)
-def test_an_answer_that_is_none_is_told_with_the_address(answer, said, server):
-    server.answers = [answer]
+def test_a_server_that_does_not_answer_as_it_should_is_named(server):
     writer = writer_for(server)
-    with pytest.raises(PolicyUnavailable) as raised:
-        written(writer, ["q"], CHAT)
-    assert str(raised.value) == f"{writer.endpoint.base_url}chat/completions: {said}"
-
-
-def test_a_server_that_is_not_there_is_told_with_the_address():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    for status, answer, said in (
+        (404, b"no such model", "answers 404: no such model"),
+        (200, b"{}", "does not speak OpenAI's protocol: KeyError('choices')"),
+        (*chat_answer(5), "does not speak OpenAI's protocol: TypeError('a completion = 5 is not text')"),
+    ):
+        server.answers = [(status, answer)]
+        with pytest.raises(PolicyUnavailable) as raised:
+            written(writer, ["q"], CHAT)
+        assert str(raised.value) == f"{writer.endpoint.base_url}chat/completions: {said}"
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
         port = server.server_address[1]
     writer = EndpointWriter(Endpoint(f"http://127.0.0.1:{port}/v1", "m", num_retries=1), 0.0, 8, seed=0)
     with pytest.raises(PolicyUnavailable, match=rf"^http://127.0.0.1:{port}/v1/chat/completions: cannot be "):
@@ -146,14 +127,14 @@ def tiny(tmp_path_factory):
     return load_tiny(cache, is_trained=False)
 
 
-@pytest.mark.parametrize("name", ["paper", "docstring", "chat"])
-def test_a_policy_answers_every_question_of_every_template(name, tiny):
+def test_a_policy_answers_every_question_of_every_template(tiny):
     problems = load_mbpp("builtin").problems
-    questions = [build_question(problems[number], TEMPLATES[name], problems) for number in (11, 12, 13)]
     writer = PolicyWriter(tiny, temperature=1.0, max_completion_length=8, batch_size=2, seed=3)
-    first = written(writer, questions, TEMPLATES[name])
-    assert sorted(first) == [0, 1, 2]
-    assert written(writer, questions, TEMPLATES[name]) == first
+    for template in TEMPLATES.values():
+        questions = [build_question(problems[number], template, problems) for number in (11, 12, 13)]
+        first = written(writer, questions, template)
+        assert sorted(first) == [0, 1, 2]
+        assert written(writer, questions, template) == first
 
 
 def test_a_trainings_stops_do_not_end_an_answer(tiny, monkeypatch):
