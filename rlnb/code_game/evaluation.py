@@ -14,7 +14,7 @@ from pathlib import Path
 from rlnb.code_game.opponents import Judge, ModelOpponent, PredictionVerdict, Predictor
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prediction import load_prediction_set
-from rlnb.code_game.programs import CONSTRUCTS
+from rlnb.code_game.programs import CONSTRUCTS, find_constructs, is_echo, is_trivial
 from rlnb.code_game.prompts import GameQuestion, build_game_prompt, game_questions
 from rlnb.code_game.reward import GameReferee, GameRound, game_metrics, judge_rounds
 from rlnb.policy import Policy, generate
@@ -51,22 +51,21 @@ def is_valid(program: EvaluatedProgram) -> bool:
     return program.round.is_valid
 
 
-def second_judge_fails(program: EvaluatedProgram) -> bool:
-    return program.second is not None and not program.second.is_right
-
-
 # What each measure counts, among the programs that are eligible for it.
 SHARES: Mapping[str, tuple[Counted, Counted]] = {
     "win": (lambda program: program.round.is_win, lambda program: True),
     "valid": (is_valid, lambda program: True),
     "opponent right on valid": (lambda program: program.round.is_predicted, is_valid),
-    "win under the second judge": (second_judge_fails, lambda program: program.counts_for_second),
+    "win under the second judge": (
+        lambda program: program.second is not None and not program.second.is_right,
+        lambda program: program.counts_for_second,
+    ),
     "second judge right on valid": (
-        lambda program: not second_judge_fails(program),
+        lambda program: program.second is not None and program.second.is_right,
         lambda program: program.second is not None,
     ),
-    "trivial": (lambda program: program.round.features.is_trivial, is_valid),
-    "echo": (lambda program: program.round.features.is_echo, is_valid),
+    "trivial": (lambda program: is_trivial(program.round.shown), is_valid),
+    "echo": (lambda program: is_echo(program.round.shown, program.round.output), is_valid),
 }
 
 
@@ -112,9 +111,8 @@ class GameEvaluation:
         Programs for which it had fewer outputs to pick from than it should are excluded, since the chance
         level differs for them.
         """
-        rounds = judge_rounds([program.round for program in programs], second)
         judged_again = []
-        for program, played in zip(programs, rounds, strict=True):
+        for program, played in zip(programs, judge_rounds([p.round for p in programs], second), strict=True):
             verdict = played.verdict if played.is_valid else None
             is_fair = verdict is None or verdict.num_options in (0, self.params.reward.num_choices)
             second_verdict = verdict if is_fair else None
@@ -132,12 +130,12 @@ class GameEvaluation:
 def count_by_question(programs: Sequence[EvaluatedProgram], measure: str) -> tuple[list[float], list[float]]:
     """Return numerators and denominators of a measure, one each a question, in the order of questions."""
     is_counted, is_eligible = SHARES[measure]
-    questions = sorted({program.question for program in programs}, key=lambda question: question.id)
-    numerators, denominators = dict.fromkeys(questions, 0.0), dict.fromkeys(questions, 0.0)
+    counts = {program.question.id: [0.0, 0.0] for program in programs}
     for program in programs:
-        denominators[program.question] += is_eligible(program)
-        numerators[program.question] += is_eligible(program) and is_counted(program)
-    return list(numerators.values()), list(denominators.values())
+        counts[program.question.id][0] += is_eligible(program) and is_counted(program)
+        counts[program.question.id][1] += is_eligible(program)
+    ordered = [counts[question] for question in sorted(counts)]
+    return [counted for counted, _ in ordered], [eligible for _, eligible in ordered]
 
 
 def estimate_share(programs: Sequence[EvaluatedProgram], measure: str) -> Estimate | None:
@@ -249,7 +247,9 @@ def count_constructs(times: Times) -> dict[str, dict[str, tuple[int, int]]]:
     counts: dict[str, dict[str, tuple[int, int]]] = {}
     for construct in CONSTRUCTS:
         for time, rounds in valid.items():
-            predicted = [played.is_predicted for played in rounds if construct in played.features.constructs]
+            predicted = [
+                played.is_predicted for played in rounds if construct in find_constructs(played.shown)
+            ]
             counts.setdefault(construct, {})[time] = (sum(predicted), len(predicted))
     return {name: by_time for name, by_time in counts.items() if any(n for _, n in by_time.values())}
 

@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -61,16 +62,6 @@ class Predictor(Judge, Protocol):
     def judge(self, programs: Sequence[str], outputs: Sequence[str]) -> list[PredictionVerdict]:
         predictions = self.predict(programs)
         return [PredictionVerdict(left == right) for left, right in zip(predictions, outputs, strict=True)]
-
-
-@dataclass(frozen=True)
-class ScriptedOpponent(Predictor):
-    """Predicts by a table, and nothing for a program that is not in it; for tests and examples."""
-
-    predictions: Mapping[str, str]
-
-    def predict(self, programs: Sequence[str]) -> list[str]:
-        return [normalise_output(self.predictions.get(program, "")) for program in programs]
 
 
 @dataclass
@@ -227,7 +218,7 @@ class ChoosingOpponent:
         """Return each program's output and those of mutants, sorted so that their order tells nothing."""
         count = (self.num_choices - 1) * MUTANTS_PER_CHOICE
         mutants = [make_mutants(program, count=count, seed=self.seed) for program in programs]
-        distinct = list(dict.fromkeys(mutant for of_program in mutants for mutant in of_program))
+        distinct = list(dict.fromkeys(chain.from_iterable(mutants)))
         executions = dict(zip(distinct, self.sandbox.run_many(distinct), strict=True))
         options = []
         for of_program, output in zip(mutants, outputs, strict=True):
