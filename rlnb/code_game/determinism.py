@@ -45,14 +45,8 @@ NARROW = {
 MACHINE = "which tells of this machine or of its Python; compute from what the program holds"
 OUTSIDE = "which reaches out of the program; write what it needs as a constant"
 ADDRESS = "which differs from run to run; compute from the value itself"
-HIDDEN_CODE = "which hides what is run; write the code itself"
-HIDDEN_IMPORT = "which hides what is imported; write an import statement at the top"
-HIDDEN_NAME = "on a text that only the run makes up; write the text itself at that place"
-MODULE_AS_VALUE = "which hides what is read from it; write a dot and the name behind it"
-STREAM_AS_VALUE = "which leads to files; write to it, or print(..., file=sys.stderr)"
+HIDDEN = "which hides what is run or read; write it out at that place"
 UNLISTED = f"which is none of {', '.join(ALLOWED_MODULES)}; use one of these or none"
-AS_VALUES = {name: f"uses the module {name} as a value, {MODULE_AS_VALUE}" for name in ALLOWED_MODULES}
-AS_VALUES |= {name: f"uses {name} as a value, {STREAM_AS_VALUE}" for name in STREAMS}
 
 FORBIDDEN_BUILTINS = {
     **dict.fromkeys(
@@ -60,10 +54,9 @@ FORBIDDEN_BUILTINS = {
          "license", "locals", "vars"), MACHINE),
     **dict.fromkeys(("breakpoint", "help", "input", "open"), OUTSIDE),
     **dict.fromkeys(("hash", "id"), ADDRESS),
-    **dict.fromkeys(("compile", "eval", "exec"), HIDDEN_CODE),
-    "__import__": HIDDEN_IMPORT,
+    **dict.fromkeys(("__import__", "compile", "eval", "exec"), HIDDEN),
 }  # fmt: skip
-FORBIDDEN_ATTRIBUTES = {"__hash__": ADDRESS, "__import__": HIDDEN_IMPORT, "_old_targets": MACHINE}
+FORBIDDEN_ATTRIBUTES = {"__hash__": ADDRESS, "__import__": HIDDEN, "_old_targets": MACHINE}
 OPERATORS = (f"__{side}{name.rstrip('_')}__" for name in operator.__all__ for side in ("", "r"))
 # Dunders that lead to nothing but what a program holds, or can name.
 ALLOWED_DUNDERS = HARMLESS_DUNDERS.union(OPERATORS, (
@@ -81,7 +74,7 @@ ALLOWED_DUNDERS = HARMLESS_DUNDERS.union(OPERATORS, (
 def find_forbidden_use(code: str) -> str:
     """Return a sentence on the first use of something outside the program, with a remedy; "" without one.
 
-    Nothing is said of texts that are not programs.
+    code: as `strip_comments` writes it. Nothing is said of texts that are not programs.
     """
     tree = parse_program(code)
     if tree is None:
@@ -108,7 +101,7 @@ def import_faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
             if module not in ALLOWED_MODULES:
                 yield node.lineno, f"imports {module[:60]}, {UNLISTED}"
         if id(node) in in_classes:
-            yield node.lineno, f"imports in a class, {HIDDEN_IMPORT}"
+            yield node.lineno, f"imports in a class, {HIDDEN}"
 
 
 def module_faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -129,12 +122,12 @@ def module_faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
         parent, variable = parents[id(node)], node.value if isinstance(node, ast.Attribute) else node
         suffix = f".{node.attr}" if isinstance(node, ast.Attribute) else ""
         meanings = imports.get(variable.id, set()) if isinstance(variable, ast.Name) else set()
-        for name in sorted(AS_VALUES.keys() & {meaning + suffix for meaning in meanings}):
+        for name in sorted({*ALLOWED_MODULES, *STREAMS} & {meaning + suffix for meaning in meanings}):
             if isinstance(parent, ast.Attribute):
                 if is_withheld(name, parent.attr):
                     yield node.lineno, f"uses {name}.{parent.attr[:60]}, {MACHINE}"
             elif isinstance(node.ctx, ast.Load) and not (name in STREAMS and id(node) in files):
-                yield node.lineno, AS_VALUES[name]
+                yield node.lineno, f"uses {name} as a value, {HIDDEN}"
 
 
 def name_faults(tree: ast.Module, names: set[str]) -> Iterator[tuple[int, str]]:
@@ -147,7 +140,7 @@ def name_faults(tree: ast.Module, names: set[str]) -> Iterator[tuple[int, str]]:
         if name in names and name in FORBIDDEN_BUILTINS:
             yield node.lineno, f"uses {name}, {FORBIDDEN_BUILTINS[name]}"
         if id(node) in made_up and (name != "getattr" or name in names):
-            yield node.lineno, f"uses {made_up[id(node)]} {HIDDEN_NAME}"
+            yield node.lineno, f"uses {made_up[id(node)]} on a made-up text, {HIDDEN}"
         attributes = [node.attr] if isinstance(node, ast.Attribute) else getattr(node, "kwd_attrs", [])
         yield from ((node.lineno, reason) for reason in map(explain_attribute, attributes) if reason)
         if isinstance(node, ast.Constant) and (dunder := dunder_in(node.value, ALLOWED_DUNDERS)):
@@ -209,7 +202,7 @@ def names_of_python(tree: ast.Module, code: str) -> set[str]:
             is_outer = symbol.is_global() or scope.get_type() != "function" and not symbol.is_free()
             if is_outer and (symbol.is_referenced() or symbol.get_name() in updated):
                 reads.add(symbol.get_name())
-    if "__del__" in ast.unparse(tree):
+    if "__del__" in code:
         return reads
     deleted = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del)}
     deleted |= {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}

@@ -8,7 +8,7 @@ import ast
 import builtins
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from rlnb.code_game.prediction import normalise_output
@@ -176,55 +176,27 @@ class ConstantsMasked(ast.NodeTransformer):
         return self.visit(node.operand) if is_negative else self.generic_visit(node)
 
 
-def is_call_of(node: ast.AST, *names: str) -> bool:
-    return isinstance(node, ast.Call) and getattr(node.func, "id", "") in names
-
-
-def has_text_side(node: ast.AST) -> bool:
-    sides = [getattr(node, field, None) for field in ("left", "right", "value")]
-    is_operation = isinstance(node, ast.BinOp | ast.AugAssign)
-    return is_operation and any(isinstance(getattr(side, "value", None), str) for side in sides)
-
-
-def operates(node: ast.AST, *operators: type[ast.operator]) -> bool:
-    is_operation = isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, operators)
-    return is_operation and not has_text_side(node)
-
-
-def is_recursive(node: ast.AST) -> bool:
-    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
-        return any(names_in(target) & names_in(node.value) for target in node.targets)
-    return isinstance(node, FUNCTIONS) and any(node.name in names_in(statement) for statement in node.body)
-
-
-def is_textual(node: ast.AST) -> bool:
-    is_text = isinstance(node, ast.JoinedStr) or isinstance(getattr(node, "value", None), str)
-    return is_text or has_text_side(node) or is_call_of(node, "str")
-
-
-DIVISIONS = (ast.Div, ast.FloorDiv, ast.Mod)
-ARITHMETIC = (
-    ast.Add, ast.Sub, ast.Mult, ast.MatMult, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor
-)  # fmt: skip
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-CONDITIONS = (ast.If, ast.IfExp, ast.Compare, ast.BoolOp, ast.Match)
-BUILTINS = frozenset(dir(builtins)) - {"print", "range", "pow", "divmod", "list", "str"}
-# Whether a node shows a construct. + and * count as arithmetic unless a side is a literal text.
-CONSTRUCTS: Mapping[str, Callable[[ast.AST], bool]] = {
-    "trivial": lambda node: False,  # of whole programs: `is_trivial`
-    "arithmetic": lambda node: operates(node, *ARITHMETIC),
-    "powers": lambda node: operates(node, ast.Pow) or is_call_of(node, "pow"),
-    "division": lambda node: operates(node, *DIVISIONS) or is_call_of(node, "divmod"),
-    "indexing": lambda node: isinstance(node, ast.Subscript),
-    "loops": lambda node: isinstance(node, ast.For | ast.AsyncFor | ast.While),
-    "comprehensions": lambda node: isinstance(node, COMPREHENSIONS),
-    "functions": lambda node: isinstance(node, (*FUNCTIONS, ast.Lambda)),
-    "recursion": is_recursive,
-    "methods": lambda node: isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute),
-    "strings": is_textual,
-    "lists": lambda node: isinstance(node, ast.List | ast.ListComp) or is_call_of(node, "list"),
-    "conditions": lambda node: isinstance(node, CONDITIONS),
-    "builtins": lambda node: is_call_of(node, *BUILTINS),
+# Tags of nodes (see `tags_of`) that show a construct. + and * are arithmetic unless a side is a literal text.
+CONSTRUCTS: Mapping[str, frozenset[str]] = {
+    name: frozenset(tags.split())
+    for name, tags in {
+        "trivial": "",  # of whole programs: `is_trivial`
+        "arithmetic": "+Add +Sub +Mult +MatMult +LShift +RShift +BitAnd +BitOr +BitXor",
+        "powers": "+Pow pow()",
+        "division": "+Div +FloorDiv +Mod divmod()",
+        "indexing": "Subscript",
+        "loops": "For AsyncFor While",
+        "comprehensions": "ListComp SetComp DictComp GeneratorExp",
+        "functions": "FunctionDef AsyncFunctionDef Lambda",
+        "recursion": "recursion",
+        "methods": "method()",
+        "strings": "text JoinedStr str()",
+        "lists": "List ListComp list()",
+        "conditions": "If IfExp Compare BoolOp Match",
+        "builtins": " ".join(
+            f"{name}()" for name in {*dir(builtins)} - {"print", "range", "pow", "divmod", "list", "str"}
+        ),
+    }.items()
 }
 
 
@@ -232,9 +204,28 @@ CONSTRUCTS: Mapping[str, Callable[[ast.AST], bool]] = {
 def find_constructs(code: str) -> tuple[str, ...]:
     """Return those of CONSTRUCTS that a program shows, in their order."""
     tree = parse_program(code)
-    nodes = list(ast.walk(tree)) if tree else []
-    shown = {name for name, is_shown in CONSTRUCTS.items() if any(map(is_shown, nodes))}
-    return tuple(name for name in CONSTRUCTS if name in shown or name == "trivial" and is_trivial(code))
+    tags = {tag for node in ast.walk(tree) for tag in tags_of(node)} if tree else set()
+    is_shown = {name: bool(shown_by & tags) for name, shown_by in CONSTRUCTS.items()}
+    is_shown["trivial"] = is_trivial(code)
+    return tuple(name for name in CONSTRUCTS if is_shown[name])
+
+
+def tags_of(node: ast.AST) -> Iterator[str]:
+    """Yield the kind of a node, +Operator, function() and what else says which construct it shows."""
+    yield type(node).__name__
+    if isinstance(node, ast.Call):
+        yield "method()" if isinstance(node.func, ast.Attribute) else f"{getattr(node.func, 'id', '')}()"
+    elif isinstance(node, ast.BinOp | ast.AugAssign):
+        sides = [getattr(node, field, None) for field in ("left", "right", "value")]
+        has_text_side = any(isinstance(getattr(side, "value", None), str) for side in sides)
+        yield "text" if has_text_side else f"+{type(node.op).__name__}"
+    elif isinstance(getattr(node, "value", None), str):
+        yield "text"
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+        if any(names_in(target) & names_in(node.value) for target in node.targets):
+            yield "recursion"
+    elif isinstance(node, FUNCTIONS) and any(node.name in names_in(inner) for inner in node.body):
+        yield "recursion"
 
 
 # Mutants: programs near a program, whose outputs are wrong answers that look like the right one.

@@ -80,23 +80,18 @@ class GameReferee:
     @classmethod
     def from_params(cls, params: GameParams, policy: Policy, reruns: Reruns) -> "GameReferee":
         """Return the referee of a notebook's section `game`; it counts the policy's tokens."""
-        return cls(
-            reruns,
-            lambda code: len(policy.tokenizer(code, add_special_tokens=False)["input_ids"]),
-            params.max_output_chars,
-            params.max_code_tokens,
-        )
+
+        def count_tokens(code: str) -> int:
+            return len(policy.tokenizer(code, add_special_tokens=False)["input_ids"])
+
+        return cls(reruns, count_tokens, params.max_output_chars, params.max_code_tokens)
 
     def play(self, completions: Sequence[str], prefixes: Sequence[str]) -> list[GameRound]:
-        """Return a round for each completion of a prompt that ends in its prefix.
-
-        Distinct programs run once.
-        """
+        """Return a round for each completion of a prompt that ends in its prefix."""
         answers = zip(completions, prefixes, strict=True)
         rounds = [self.read(extract_code(text, prefix=prefix)) for text, prefix in answers]
-        programs = list(dict.fromkeys(played.shown for played in rounds if played.is_valid))
-        reruns = dict(zip(programs, self.reruns.run_many(programs), strict=True))
-        return [self.finish(played, reruns[played.shown]) if played.is_valid else played for played in rounds]
+        reruns = iter(self.reruns.run_many([played.shown for played in rounds if played.is_valid]))
+        return [self.finish(played, next(reruns)) if played.is_valid else played for played in rounds]
 
     def read(self, code: str | None) -> GameRound:
         """Return the round before anything runs; "valid" so far where nothing is wrong."""
@@ -161,11 +156,9 @@ class ProgramPool:
 
     def add(self, programs: Sequence[PooledProgram]) -> None:
         known = {program.code for program in self.programs}
-        new = {program.code: program for program in programs if program.code not in known}
-        self.programs = [*self.programs, *new.values()]
-        # POOL_SIZE does not count those of the last step: the prompts of the next one were drawn before they
-        # came, or, in a run that resumes, are drawn after, and must be the same; and programs that were drawn
-        # are still to be judged.
+        self.programs += {p.code: p for p in programs if p.code not in known}.values()
+        # POOL_SIZE does not count those of the last step: the prompts of the next one are drawn before they
+        # come, or after it in a run that resumes, and must be the same; those drawn are still to be judged.
         last = max((program.step for program in self.programs), default=0)
         num_before = sum(program.step < last for program in self.programs)
         self.programs = self.programs[max(0, num_before - POOL_SIZE) :]
@@ -178,8 +171,7 @@ class ProgramPool:
         write_text(Path(path), json.dumps([asdict(program) for program in self.programs]) + "\n")
 
     def load(self, path: str | Path) -> None:
-        records = json.loads(Path(path).read_text(encoding="utf-8"))
-        self.programs = [PooledProgram(**record) for record in records]
+        self.programs = [PooledProgram(**record) for record in json.loads(Path(path).read_text("utf-8"))]
 
 
 @dataclass(eq=False)

@@ -49,9 +49,9 @@ def grpo_config(
     replaces TRL's reporting.
     """
     options: dict[str, object] = {}
-    if vllm is not None and vllm.enabled and vllm.mode == "server":  # its owner has set its memory
+    if vllm and vllm.enabled and vllm.mode == "server":  # its owner has set its memory
         options = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": vllm.server_base_url}
-    elif vllm is not None and vllm.enabled:
+    elif vllm and vllm.enabled:
         options = {
             "use_vllm": True,
             "vllm_mode": "colocate",

@@ -6,6 +6,7 @@ import math
 
 import matplotlib.pyplot as plt
 from matplotlib.colors import to_hex, to_rgb
+from scripted_opponent import ScriptedOpponent
 
 from rlnb.code_game import display
 from rlnb.code_game.display import (
@@ -30,7 +31,7 @@ from rlnb.code_game.evaluation import (
     find_hardest,
     measure_levels,
 )
-from rlnb.code_game.opponents import PredictionVerdict, ScriptedOpponent
+from rlnb.code_game.opponents import PredictionVerdict
 from rlnb.code_game.prediction import load_prediction_set
 from rlnb.code_game.prompts import GameQuestion
 from rlnb.code_game.reward import GameRound, game_metrics

@@ -5,13 +5,9 @@ import pytest
 from rlnb.code_game.determinism import (
     ADDRESS,
     ALLOWED_MODULES,
-    HIDDEN_CODE,
-    HIDDEN_IMPORT,
-    HIDDEN_NAME,
+    HIDDEN,
     MACHINE,
-    MODULE_AS_VALUE,
     OUTSIDE,
-    STREAM_AS_VALUE,
     UNLISTED,
     find_forbidden_use,
 )
@@ -34,8 +30,8 @@ FORBIDDEN = {
     "xs = 'ab'\nprint(max(xs, key=hash))": f"Line 2 uses hash, {ADDRESS}.",
     "print('a'.__hash__())": f"Line 1 uses __hash__, {ADDRESS}.",
     "print(open('/etc/hosts').read())": f"Line 1 uses open, {OUTSIDE}.",
-    "import sys\nt = sys\nprint(t.version)": f"Line 2 uses the module sys as a value, {MODULE_AS_VALUE}.",
-    "print(__import__('sys').version_info)": f"Line 1 uses __import__, {HIDDEN_IMPORT}.",
+    "import sys\nt = sys\nprint(t.version)": f"Line 2 uses sys as a value, {HIDDEN}.",
+    "print(__import__('sys').version_info)": f"Line 1 uses __import__, {HIDDEN}.",
     "import statistics\nprint(statistics.sys.modules)": f"Line 2 uses statistics.sys, {MACHINE}.",
     "from io import open": f"Line 1 imports open from io, {MACHINE}.",
     "import calendar\nprint(calendar.datetime.date.today())": f"Line 2 uses calendar.datetime, {MACHINE}.",
@@ -44,21 +40,21 @@ FORBIDDEN = {
     "print(len.__self__)": f"Line 1 uses __self__, {MACHINE}.",
     "print(object.__getattribute__(str, '__do' + 'c__'))": f"Line 1 uses __getattribute__, {MACHINE}.",
     "match 'a':\n    case str(__doc__=d): print(d)": f"Line 2 uses __doc__, {MACHINE}.",
-    "print(getattr(object, '__sub' + 'classes__')())": f"Line 1 uses getattr {HIDDEN_NAME}.",
+    "print(getattr(object, '__sub' + 'classes__')())": f"Line 1 uses getattr on a made-up text, {HIDDEN}.",
     "print(getattr(str, '__doc__'))": f"Line 1 has __doc__ in a text, {MACHINE}.",
-    "print('{0.__glo' + 'bals__}'.format(f))": f"Line 1 uses format {HIDDEN_NAME}.",
-    "t = '{0.__glo'\nt += 'bals__}'\nprint(t.format(f))": f"Line 3 uses format {HIDDEN_NAME}.",
-    "print(*map(str.format, ['{0.__do' + 'c__}'], [f]))": f"Line 1 uses format {HIDDEN_NAME}.",
-    "print('{0.gi_frame}'.format(g))": f"Line 1 uses format {HIDDEN_NAME}.",
-    "import operator as o\no.attrgetter('__do' + 'c__')(str)": f"Line 2 uses attrgetter {HIDDEN_NAME}.",
+    "print('{0.__glo' + 'bals__}'.format(f))": f"Line 1 uses format on a made-up text, {HIDDEN}.",
+    "t = '{0.__glo'\nt += 'bals__}'\nprint(t.format(f))": f"Line 3 uses format on a made-up text, {HIDDEN}.",
+    "print(*map(str.format, ['{0.__do' + 'c__}'], [f]))": f"Line 1 uses format on a made-up text, {HIDDEN}.",
+    "print('{0.gi_frame}'.format(g))": f"Line 1 uses format on a made-up text, {HIDDEN}.",
+    "import operator as o\no.attrgetter('a' + 'b')": f"Line 2 uses attrgetter on a made-up text, {HIDDEN}.",
     "from operator import attrgetter as a\na('b')": f"Line 1 imports attrgetter from operator, {MACHINE}.",
     "import string\nstring.Formatter()": f"Line 2 uses string.Formatter, {MACHINE}.",
     "from typing import get_type_hints": f"Line 1 imports get_type_hints from typing, {MACHINE}.",
     "import sys as m\nprint(m.version)\nimport math as m": f"Line 2 uses sys.version, {MACHINE}.",
-    "import abc as s\ndef f(s): pass\nt = s": f"Line 3 uses the module abc as a value, {MODULE_AS_VALUE}.",
-    "import sys\nold = sys.stdout": f"Line 2 uses sys.stdout as a value, {STREAM_AS_VALUE}.",
-    "class A:\n    if 1:\n        import sys": f"Line 3 imports in a class, {HIDDEN_IMPORT}.",
-    "print(eval('2' + '2'))": f"Line 1 uses eval, {HIDDEN_CODE}.",
+    "import abc as s\ndef f(s): pass\nt = s": f"Line 3 uses abc as a value, {HIDDEN}.",
+    "import sys\nold = sys.stdout": f"Line 2 uses sys.stdout as a value, {HIDDEN}.",
+    "class A:\n    if 1:\n        import sys": f"Line 3 imports in a class, {HIDDEN}.",
+    "print(eval('2' + '2'))": f"Line 1 uses eval, {HIDDEN}.",
 }
 ALLOWED = [
     "print(7)", "import math\nprint(math.pi)", "import random\nrandom.seed(7)\nprint(random.random())",
@@ -150,7 +146,7 @@ def test_what_depends_on_more_than_the_program_is_named_with_what_to_do_instead(
 
 @pytest.mark.parametrize("name", STILL_OF_PYTHON)
 def test_a_name_that_is_bound_elsewhere_is_still_that_of_python(name):
-    reasons = (MACHINE, OUTSIDE, ADDRESS, HIDDEN_CODE, HIDDEN_IMPORT, HIDDEN_NAME)
+    reasons = (MACHINE, OUTSIDE, ADDRESS, HIDDEN)
     assert any(reason in find_forbidden_use(STILL_OF_PYTHON[name]) for reason in reasons)
 
 
