@@ -183,8 +183,8 @@ def names_of_python(tree: ast.Module, code: str) -> set[str]:
     """Return the names that a program may read from Python's builtins, since it does not surely bind them.
 
     It binds those local to a function there, by Python's own symbol table, and those that the first statement
-    of the module that mentions them assigns or defines. Deleted names are never sure, and none is where
-    `__del__` may run while globals are destroyed.
+    of the module that mentions them assigns or defines, or the only one loops over. Deleted names are never
+    sure, and none is where `__del__` may run while globals are destroyed.
     """
     nodes = list(ast.walk(tree))
     updated = {n.target.id for n in nodes if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)}
@@ -206,22 +206,30 @@ def names_of_python(tree: ast.Module, code: str) -> set[str]:
         return reads
     deleted = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del)}
     deleted |= {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
-    mentioned: set[str] = set()
-    for statement in tree.body:
-        names = names_in(statement)
-        reads -= bound_first(statement) - mentioned - deleted
-        mentioned |= names
+    names = [names_in(statement) for statement in tree.body]
+    for index, statement in enumerate(tree.body):
+        bound = reads & bound_first(statement) - deleted
+        if bound:
+            elsewhere = names[:index] + (names[index + 1 :] if isinstance(statement, ast.For) else [])
+            reads -= bound.difference(*elsewhere)
     return reads
 
 
 def bound_first(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of the module surely binds, and does not read before."""
+    """Return the names that a statement of the module surely binds, and does not read before.
+
+    The targets of a loop are bound in its body alone: it may be one that is never entered.
+    """
+    targets: list[ast.expr] = []
+    before: list[ast.AST] = [statement]
     if isinstance(statement, FUNCTIONS) and not statement.decorator_list:
-        before = names_in(statement.args) | (names_in(statement.returns) if statement.returns else set())
-        return {statement.name} - before
-    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
-        return set()
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
-    stored = {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
-    return stored - {name.id for name in names if isinstance(name.ctx, ast.Load)}
+        return {statement.name}.difference(*map(names_in, [statement.args, statement.returns or ast.Pass()]))
+    if isinstance(statement, ast.For):
+        targets, before = [statement.target], [statement.target, statement.iter, *statement.orelse]
+    elif isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign) and statement.value:
+        targets = [statement.target]
+    names = [name for node in before for name in ast.walk(node) if isinstance(name, ast.Name)]
+    loaded = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    return {name for target in targets for name in names_in(target)} - loaded

@@ -78,6 +78,7 @@ ALLOWED = [
     "from operator import attrgetter\nprint(attrgetter('real', 'imag.real')(3))",
     "print(getattr('a', 'upper')(), getattr(3, 'b', 4))", "print((3).__add__(4), (2).__rsub__(1))",
     "def getattr(a, b):\n    return a + b\nprint(getattr(1, 2))", "time = 3\nprint(time.real)",
+    "for open, (id, *dir) in [(1, (2, 3))]:\n    f = lambda: id\n    print(open, f(), dir)",
 ]  # fmt: skip
 
 READ = "('/usr/lib/python3.11/os.py').read()"
@@ -99,6 +100,8 @@ STILL_OF_PYTHON = {
     "deleted": f"open = 1\ndel open\nprint(open{READ})",
     "deleted by a function": f"open = 1\ndef f():\n    global open\n    del open\nf()\nprint(open{READ})",
     "a walrus in a comprehension": f"print([(open := 1) if 0 else open{READ} for _ in 'a'])",
+    "a loop's, before its target": f"for d[open{READ}], open in [(1, 2)]: pass",
+    "a loop's, in its else": f"for open in []: pass\nelse: open{READ}",
     "a loop that is never entered": f"for open in []: pass\nprint(open{READ})",
     "an annotation": f"open: int\nprint(open{READ})",
     "an augmented one": "class A:\n    def __radd__(self, o): print(o('/etc/passwd'))\nopen += A()",
