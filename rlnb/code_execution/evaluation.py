@@ -88,22 +88,20 @@ def measure(
     The reward is that of sampled completions, of greedy ones where none was sampled. Completions that the
     sandbox failed to run are left out, and so is a task without any other.
     """
-    values: dict[str, dict[str, dict[str, list[float]]]] = {
-        name: defaultdict(lambda: defaultdict(list)) for name in MEASURES
-    }
     sampled_any = any(not answer.greedy for answer in answers)
+    values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for answer in answers:
         earned = compute_reward(answer.judgement, reward)
         if earned is None:
             continue
         pass_rate = "pass_rate_greedy" if answer.greedy else "pass_rate_sampled"
-        values[pass_rate][answer.split][answer.task.id].append(float(answer.judgement.passed))
+        values[pass_rate, answer.split, answer.task.id].append(float(answer.judgement.passed))
         if not (answer.greedy and sampled_any):
-            values["reward"][answer.split][answer.task.id].append(earned)
-    return {
-        name: {split: {task: fmean(each) for task, each in tasks.items()} for split, tasks in splits.items()}
-        for name, splits in values.items()
-    }
+            values["reward", answer.split, answer.task.id].append(earned)
+    means: dict[str, dict[str, dict[str, float]]] = {name: {} for name in MEASURES}
+    for (name, split, task), each in values.items():
+        means[name].setdefault(split, {})[task] = fmean(each)
+    return means
 
 
 def heldout_metrics(answers: Sequence[JudgedAnswer], reward: RewardFunction) -> dict[str, float]:

@@ -11,7 +11,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rlnb.code_execution.tasks import Task
 from rlnb.policy.prompts import completion_text
@@ -116,9 +116,8 @@ def judge(
         if code is None or program is None:
             judgements.append(Judgement(None, "no_code", None, (None,) * len(task.tests)))
             continue
-        script, calls = executions[code], executions[program]
-        if calls.status == "sandbox_error":
-            script = calls
+        calls = executions[program]
+        script = calls if calls.status == "sandbox_error" else executions[code]
         outcome: str = script.status
         if outcome == "ok":
             outcome = "ok_with_output" if script.stdout.strip() else "ok_without_output"
@@ -126,6 +125,7 @@ def judge(
     return judgements
 
 
+@dataclass(eq=False)
 class CodeReward:
     """A reward function for TRL that judges completions in a sandbox and pays them by `reward`.
 
@@ -136,12 +136,11 @@ class CodeReward:
 
     __name__ = "code"
 
-    def __init__(self, tasks: Sequence[Task], sandbox: Sandbox, *, reward: RewardFunction) -> None:
-        self.tasks = {task.id: task for task in tasks}
-        self.sandbox = sandbox
-        self.reward = reward
-        self.seconds = 0.0
-        self.failures = FailureCount()
+    tasks: Sequence[Task]
+    sandbox: Sandbox
+    reward: RewardFunction = field(kw_only=True)
+    seconds: float = 0.0
+    failures: FailureCount = field(default_factory=FailureCount)
 
     def __call__(
         self,
@@ -155,14 +154,12 @@ class CodeReward:
     ) -> list[float | None]:
         """Return one reward per completion. TRL's other columns are accepted and not used."""
         started = time.perf_counter()
-        tasks = [self.tasks[name] for name in task_id]
-        judgements = judge(
-            [completion_text(completion) for completion in completions], tasks, prefix, self.sandbox
-        )
+        by_id = {task.id: task for task in self.tasks}
+        texts = [completion_text(completion) for completion in completions]
+        judgements = judge(texts, [by_id[name] for name in task_id], prefix, self.sandbox)
         rewards = [compute_reward(judgement, self.reward) for judgement in judgements]
-        failed = [judgement for judgement in judgements if judgement.outcome == "sandbox_error"]
-        errors = [judgement.execution.error if judgement.execution else "" for judgement in failed]
-        self.failures.add(len(judgements), errors)
+        failed = [judgement.execution for judgement in judgements if judgement.outcome == "sandbox_error"]
+        self.failures.add(len(judgements), [execution.error for execution in failed if execution])
         seconds = time.perf_counter() - started
         self.seconds += seconds
         if log_metric:

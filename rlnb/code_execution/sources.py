@@ -10,7 +10,7 @@ from pydantic import BaseModel, StrictInt, StrictStr
 from rlnb.code_execution.families import NEW_FAMILIES, builtin_tasks
 from rlnb.code_execution.tasks import Task, Test, split_tasks
 from rlnb.errors import ParamsError
-from rlnb.json_records import Record, check_record, read_records
+from rlnb.json_records import check_record, read_records
 from rlnb.mbpp.problems import SPLITS, Problem, load_mbpp, parse_problem
 from rlnb.source_code.extraction import parse
 
@@ -47,7 +47,7 @@ def load_tasks(
             )
         return splits
     if source == "jsonl":
-        splits = file_tasks(read_records(Path(jsonl_path)), levels, seed=seed)
+        splits = file_tasks(jsonl_path, levels, seed=seed)
         if not splits["train"]:
             raise ParamsError(
                 f"{jsonl_path}: no task of tasks.levels = {list(levels)} is in split 'train'; "
@@ -63,14 +63,13 @@ def mbpp_tasks(problems: Iterable[Problem]) -> dict[int, Task]:
     return {task_id: task for task_id, task in tasks.items() if task is not None}
 
 
-def file_tasks(records: Iterable[Record], levels: tuple[int, ...], *, seed: int) -> dict[str, list[Task]]:
+def file_tasks(path: str, levels: tuple[int, ...], *, seed: int) -> dict[str, list[Task]]:
     """Return the splits of a file's tasks, which may have MBPP's format or our own."""
     splits: dict[str, list[Task]] = {"train": [], "known": [], "new": []}
     undecided: list[Task] = []
     seen: dict[str, str] = {}
-    for place, record in records:
-        is_mbpp = isinstance(record, Mapping) and "test_list" in record
-        task = check_record(parse_mbpp_task if is_mbpp else parse_task, place, record)
+    for place, record in read_records(Path(path)):
+        task = check_record(parse_task, place, record)
         if task is None:
             continue
         if task.id in seen:
@@ -87,15 +86,10 @@ def file_tasks(records: Iterable[Record], levels: tuple[int, ...], *, seed: int)
     return {name: splits[name] + drawn[name] for name in splits}
 
 
-class TestRecord(BaseModel):
-    arguments: tuple[object, ...]
-    expected: object
-
-
 class TaskRecord(BaseModel):
     """A record of our own format, which docs/architecture.md describes."""
 
-    tests: tuple[TestRecord, ...]
+    tests: tuple[Test, ...]
     id: object
     family: object = "file"
     level: StrictInt = 1
@@ -104,28 +98,22 @@ class TaskRecord(BaseModel):
     statement: StrictStr
 
 
-def parse_task(record: Mapping[str, object]) -> Task:
-    """Return the task of a record of our own format. The first test is the prompt's example."""
+def parse_task(record: Mapping[str, object]) -> Task | None:
+    """Return the task of a record, as `mbpp_task` where it is MBPP's. The first test is the example."""
+    if "test_list" in record:
+        return mbpp_task(parse_problem(record))
     fields = TaskRecord.model_validate(record)
-    tests = [Test(test.arguments, test.expected) for test in fields.tests]
-    if len(tests) < 2:
+    if len(fields.tests) < 2:
         raise ValueError("tests must hold at least 2; the first is the prompt's example")
-    if any(not is_literal(test.arguments) or not is_literal(test.expected) for test in tests):
+    if any(not is_literal(test.arguments) or not is_literal(test.expected) for test in fields.tests):
         raise ValueError("tests hold a number that is not finite; write finite ones")
     if not fields.function.isidentifier() or keyword.iskeyword(fields.function):
         raise ValueError(f"function = {fields.function!r} is not a name")
     if not is_signature(fields.parameters):
         raise ValueError(f"parameters = {fields.parameters!r} are not the inside of a signature, on one line")
-    return Task(
-        id=str(fields.id),
-        family=str(fields.family),
-        level=fields.level,
-        function=fields.function,
-        parameters=fields.parameters,
-        statement=fields.statement,
-        example=tests[0],
-        tests=tuple(tests[1:]),
-    )
+    example, *tests = fields.tests
+    names = {"id": str(fields.id), "family": str(fields.family)}
+    return Task(**dict(fields) | names | {"example": example, "tests": tuple(tests)})
 
 
 def is_literal(value: object) -> bool:
@@ -152,10 +140,6 @@ def is_signature(parameters: str) -> bool:
     )
 
 
-def parse_mbpp_task(record: Mapping[str, object]) -> Task | None:
-    return mbpp_task(parse_problem(record))
-
-
 def mbpp_task(problem: Problem) -> Task | None:
     """Return the task of a problem, None unless each assert compares one call with a literal.
 
@@ -163,12 +147,11 @@ def mbpp_task(problem: Problem) -> Task | None:
     """
     if problem.setup or problem.imports:
         return None
-    calls = [literal_call(test) for test in problem.tests]
-    usable = [call for call in calls if call is not None]
-    if len(usable) < len(calls) or len(usable) < 2 or len({name for name, _ in usable}) > 1:
+    usable = [call for call in map(literal_call, problem.tests) if call is not None]
+    if len(usable) < len(problem.tests) or len(usable) < 2 or len({name for name, _ in usable}) > 1:
         return None
     function = usable[0][0]
-    tests = [test for _, test in usable]
+    example, *tests = (test for _, test in usable)
     return Task(
         id=f"mbpp-{problem.task_id}",
         family="mbpp",
@@ -176,8 +159,8 @@ def mbpp_task(problem: Problem) -> Task | None:
         function=function,
         parameters=find_parameters(problem.code, function),
         statement=problem.text,
-        example=tests[0],
-        tests=tuple(tests[1:]),
+        example=example,
+        tests=tuple(tests),
     )
 
 

@@ -1,9 +1,9 @@
-"""Which programs depend on more than their source: read from the syntax tree, nothing is run.
+"""Which programs depend on more than their source: a list of what a program may use, read from its tree.
 
-The varied interpreters (rlnb/sandbox/reruns.py) catch what differs from run to run: addresses, the clock,
-random numbers. They cannot catch what is equal in all of them: files, the version of Python, texts of its
-library. So imports and attributes of modules come from a list, and whatever leads from there to other
-modules, files, frames or texts of Python is refused, as are attributes whose names only the run makes up.
+The varied interpreters (rlnb/sandbox/reruns.py) catch what differs from run to run: the clock, random
+numbers, the order of sets. They cannot catch what is equal in all of them: files, the version of Python,
+texts of its library. So imports and attributes of modules come from a list, and whatever leads from there
+to other modules, files, frames or texts of Python is refused, as is an attribute that only the run names.
 """
 
 import ast
@@ -11,9 +11,11 @@ import importlib
 import operator
 import symtable
 import types
+import warnings
 from collections.abc import Iterator
 
-from rlnb.code_game.programs import FUNCTIONS, bound_names, last_name, parse_program
+from rlnb.code_game.programs import bound_names, parse_program
+from rlnb.source_code.checks import FUNCTIONS, names_in
 from rlnb.source_code.extraction import UNREADABLE
 from rlnb.source_code.reflection import (
     HARMLESS_DUNDERS,
@@ -30,28 +32,20 @@ ALLOWED_MODULES = (
     "io", "itertools", "json", "math", "numbers", "operator", "pprint", "random", "re", "statistics",
     "string", "sys", "textwrap", "typing",
 )  # fmt: skip
-# The only names of these modules that a program may use.
-NARROW_MODULES = {
-    "io": frozenset(("BytesIO", "StringIO")),
-    "sys": frozenset(
-        ("exit", "intern", "maxsize", "set_int_max_str_digits", "setrecursionlimit", "stderr", "stdout")
+STREAMS = ("sys.stderr", "sys.stdout")
+# The only names of these modules and streams that a program may use.
+NARROW = {
+    "io": ("BytesIO", "StringIO"),
+    "sys": (
+        "exit", "intern", "maxsize", "set_int_max_str_digits", "setrecursionlimit", "stderr", "stdout",
     ),
-}
-STREAMS = frozenset(("sys.stderr", "sys.stdout"))
-STREAM_METHODS = frozenset(("flush", "getvalue", "write", "writelines"))
-SEEDED = frozenset(("Random", "SystemRandom", "seed"))  # functions of `random` that take a seed
+    **dict.fromkeys(STREAMS, ("flush", "getvalue", "write", "writelines")),
+}  # fmt: skip
 
-CLOCK_READS = frozenset(("now", "today", "utcnow"))  # methods of datetime; how long something takes, too
-CHANCE = "which differs from run to run; draw from random.Random(7), say"
-CLOCK = "which reads the clock; write the moment as a constant"
 MACHINE = "which tells of this machine or of its Python; compute from what the program holds"
 OUTSIDE = "which reaches out of the program; write what it needs as a constant"
 ADDRESS = "which differs from run to run; compute from the value itself"
-HIDDEN_CODE = "which hides what is run; write the code itself"
-HIDDEN_IMPORT = "which hides what is imported; write an import statement at the top"
-HIDDEN_NAME = "on a text that only the run makes up; write the text itself at that place"
-MODULE_AS_VALUE = "which hides what is read from it; write a dot and the name behind it"
-STREAM_AS_VALUE = "which leads to files; write to it, or print(..., file=sys.stderr)"
+HIDDEN = "which hides what is run or read; write it out at that place"
 UNLISTED = f"which is none of {', '.join(ALLOWED_MODULES)}; use one of these or none"
 
 FORBIDDEN_BUILTINS = {
@@ -60,10 +54,9 @@ FORBIDDEN_BUILTINS = {
          "license", "locals", "vars"), MACHINE),
     **dict.fromkeys(("breakpoint", "help", "input", "open"), OUTSIDE),
     **dict.fromkeys(("hash", "id"), ADDRESS),
-    **dict.fromkeys(("compile", "eval", "exec"), HIDDEN_CODE),
-    "__import__": HIDDEN_IMPORT,
+    **dict.fromkeys(("__import__", "compile", "eval", "exec"), HIDDEN),
 }  # fmt: skip
-FORBIDDEN_ATTRIBUTES = {"__hash__": ADDRESS, "__import__": HIDDEN_IMPORT, "_old_targets": MACHINE}
+FORBIDDEN_ATTRIBUTES = {"__hash__": ADDRESS, "__import__": HIDDEN, "_old_targets": MACHINE}
 OPERATORS = (f"__{side}{name.rstrip('_')}__" for name in operator.__all__ for side in ("", "r"))
 # Dunders that lead to nothing but what a program holds, or can name.
 ALLOWED_DUNDERS = HARMLESS_DUNDERS.union(OPERATORS, (
@@ -81,19 +74,19 @@ ALLOWED_DUNDERS = HARMLESS_DUNDERS.union(OPERATORS, (
 def find_forbidden_use(code: str) -> str:
     """Return a sentence on the first use of something outside the program, with a remedy; "" without one.
 
-    Names that the program has surely given to values of its own (`id = 7`) may be used. Nothing is said of
-    texts that are not programs.
+    code: as `strip_comments` writes it. Nothing is said of texts that are not programs.
     """
     tree = parse_program(code)
     if tree is None:
         return ""
-    faults = [*import_faults(tree), *module_faults(tree), *name_faults(tree)]
+    faults = [*import_faults(tree), *module_faults(tree), *name_faults(tree, names_of_python(tree, code))]
     return "Line {} {}.".format(*min(faults)) if faults else ""
 
 
 def import_faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield (line, reason) of each import that is not on the list, and of `random` without a seed."""
-    parents = parent_nodes(tree)
+    """Yield (line, reason) of each import that is not on the list, or makes an attribute of a class."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    in_classes = {id(node) for of_class in classes for node in ast.walk(of_class)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
@@ -107,62 +100,51 @@ def import_faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
         for module in modules:
             if module not in ALLOWED_MODULES:
                 yield node.lineno, f"imports {module[:60]}, {UNLISTED}"
-            elif module == "random" and not is_seeded(tree):
-                yield node.lineno, f"uses random without a seed, {CHANCE}"
-        scope = parents[id(node)]
-        while not isinstance(scope, (*FUNCTIONS, ast.ClassDef, ast.Module)):
-            scope = parents[id(scope)]
-        if isinstance(scope, ast.ClassDef):  # what is imported there is an attribute
-            yield node.lineno, f"imports in the body of a class, {HIDDEN_IMPORT}"
+        if id(node) in in_classes:
+            yield node.lineno, f"imports in a class, {HIDDEN}"
 
 
 def module_faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield (line, reason) of each use of a module other than for its allowed names behind a dot.
+    """Yield (line, reason) of each use of a module or stream other than for its allowed names behind a dot.
 
-    The streams sys.stdout and sys.stderr may be replaced, written to and given to Python's `print`.
+    The streams sys.stdout and sys.stderr may also be replaced, and given to Python's `print`.
     """
-    imports = imported_names(tree)
-    parents = parent_nodes(tree)
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "print"]
-    keywords = [] if "print" in bound_names(tree) else [k for call in calls for k in call.keywords]
-    printed_to = {id(keyword.value) for keyword in keywords if keyword.arg == "file"}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    imports = imported_names(nodes)
+    parents = {id(child): node for node in nodes for child in ast.iter_child_nodes(node)}
+    prints = [n for n in nodes if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "print"]
+    files = {id(keyword.value) for call in prints for keyword in call.keywords if keyword.arg == "file"}
+    if "print" in bound_names(tree):
+        files = set()
+    for node in nodes:
         if not isinstance(node, ast.Name | ast.Attribute):
             continue
-        parent = parents[id(node)]
-        if isinstance(node, ast.Attribute):
-            for module in sorted(dotted_names(node.value, imports)):
-                if is_withheld(module, node.attr):
-                    yield node.lineno, f"uses {module}.{node.attr[:60]}, {MACHINE}"
-        for name in sorted(dotted_names(node, imports)) if isinstance(node.ctx, ast.Load) else ():
-            if name in ALLOWED_MODULES and not isinstance(parent, ast.Attribute):
-                yield node.lineno, f"uses the module {name} as a value, {MODULE_AS_VALUE}"
-            is_written_to = isinstance(parent, ast.Attribute) and parent.attr in STREAM_METHODS
-            if name in STREAMS and not is_written_to and id(node) not in printed_to:
-                yield node.lineno, f"uses {ast.unparse(node)} as a value, {STREAM_AS_VALUE}"
+        parent, variable = parents[id(node)], node.value if isinstance(node, ast.Attribute) else node
+        suffix = f".{node.attr}" if isinstance(node, ast.Attribute) else ""
+        meanings = imports.get(variable.id, set()) if isinstance(variable, ast.Name) else set()
+        for name in sorted({*ALLOWED_MODULES, *STREAMS} & {meaning + suffix for meaning in meanings}):
+            if isinstance(parent, ast.Attribute):
+                if is_withheld(name, parent.attr):
+                    yield node.lineno, f"uses {name}.{parent.attr[:60]}, {MACHINE}"
+            elif isinstance(node.ctx, ast.Load) and not (name in STREAMS and id(node) in files):
+                yield node.lineno, f"uses {name} as a value, {HIDDEN}"
 
 
-def name_faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield (line, reason) of names of Python, attributes and texts that lead out of the program."""
-    imports_datetime = any(meaning.partition(".")[0] == "datetime" for _, meaning in imported_names(tree))
-
-    def attribute_fault(name: str) -> str:
-        is_clock = imports_datetime and name in CLOCK_READS
-        return f"uses {name}, {CLOCK}" if is_clock else explain_attribute(name)
-
-    made_up = {id(node): name for node, name in made_up_reads(tree, attribute_fault)}
-    for statement, builtins_read in reads_of_builtins(tree):
-        for node in ast.walk(statement):
-            line = getattr(node, "lineno", statement.lineno)
-            name = node.id if isinstance(node, ast.Name) else ""
-            if name in builtins_read and name in FORBIDDEN_BUILTINS:
-                yield line, f"uses {name}, {FORBIDDEN_BUILTINS[name]}"
-            if id(node) in made_up and (name != "getattr" or name in builtins_read):
-                yield line, f"uses {made_up[id(node)]} {HIDDEN_NAME}"
-            attributes = [node.attr] if isinstance(node, ast.Attribute) else getattr(node, "kwd_attrs", [])
-            yield from ((line, reason) for reason in map(attribute_fault, attributes) if reason)
-            if isinstance(node, ast.Constant) and (dunder := dunder_in(node.value, ALLOWED_DUNDERS)):
-                yield line, f"has {dunder[:60]} in a text, {FORBIDDEN_ATTRIBUTES.get(dunder, MACHINE)}"
+def name_faults(tree: ast.Module, names: set[str]) -> Iterator[tuple[int, str]]:
+    """Yield (line, reason) of builtins among `names`, attributes and texts that lead out of the program."""
+    made_up = {id(node): name for node, name in made_up_reads(tree, explain_attribute)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.MatchClass):
+            continue
+        name = node.id if isinstance(node, ast.Name) else ""
+        if name in names and name in FORBIDDEN_BUILTINS:
+            yield node.lineno, f"uses {name}, {FORBIDDEN_BUILTINS[name]}"
+        if id(node) in made_up and (name != "getattr" or name in names):
+            yield node.lineno, f"uses {made_up[id(node)]} on a made-up text, {HIDDEN}"
+        attributes = [node.attr] if isinstance(node, ast.Attribute) else getattr(node, "kwd_attrs", [])
+        yield from ((node.lineno, reason) for reason in map(explain_attribute, attributes) if reason)
+        if isinstance(node, ast.Constant) and (dunder := dunder_in(node.value, ALLOWED_DUNDERS)):
+            yield node.lineno, f"has {dunder[:60]} in a text, {FORBIDDEN_ATTRIBUTES.get(dunder, MACHINE)}"
 
 
 def explain_attribute(name: str) -> str:
@@ -172,126 +154,82 @@ def explain_attribute(name: str) -> str:
     return ""
 
 
-def parent_nodes(tree: ast.Module) -> dict[int, ast.AST]:
-    """Return the parent of each node, by the node's id()."""
-    return {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-
-
 def is_withheld(module: str, name: str) -> bool:
     """Return whether a name of an allowed module is another module, private, or a fact of the machine."""
-    if module in NARROW_MODULES:
-        return name not in NARROW_MODULES[module]
+    if module in NARROW:
+        return name not in NARROW[module]
     if module not in ALLOWED_MODULES or f"{module}.{name}" in ALLOWED_MODULES or module == "__future__":
         return False
-    if name == "*" and module in WITHHELD or name in WITHHELD.get(module, set()) - READERS:
+    if name == "*" and module in WITHHELD or name in WITHHELD.get(module, set()) - READERS.keys():
         return True
     value = vars(importlib.import_module(module)).get(name)
     return name.startswith("_") or isinstance(value, types.ModuleType)
 
 
-def imported_names(tree: ast.Module) -> set[tuple[str, str]]:
-    """Return (name, what it may mean) of all imports, such as ("m", "math") and ("out", "sys.stdout")."""
-    imports = set()
-    for node in ast.walk(tree):
+def imported_names(nodes: list[ast.AST]) -> dict[str, set[str]]:
+    """Return what names may mean by all imports, such as {"m": {"math"}, "out": {"sys.stdout"}}."""
+    imports: dict[str, set[str]] = {}
+    for node in nodes:
         for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
-            if isinstance(node, ast.ImportFrom):
-                imports.add((alias.asname or alias.name, f"{node.module}.{alias.name}"))
-            else:
-                outermost = alias.name.partition(".")[0]
-                imports.add((alias.asname or outermost, alias.name if alias.asname else outermost))
+            name = alias.asname or alias.name
+            meaning = f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+            if isinstance(node, ast.Import) and not alias.asname:
+                name = meaning = alias.name.partition(".")[0]
+            imports.setdefault(name, set()).add(meaning)
     return imports
 
 
-def dotted_names(node: ast.expr, imports: set[tuple[str, str]]) -> set[str]:
-    """Return what a name, or a name and an attribute, may stand for: {"collections.abc"}, {"sys.stdout"}."""
-    attribute = ""
-    if isinstance(node, ast.Attribute):
-        attribute, node = f".{node.attr}", node.value
-    return {
-        meaning + attribute for name, meaning in imports if isinstance(node, ast.Name) and node.id == name
-    }
+def names_of_python(tree: ast.Module, code: str) -> set[str]:
+    """Return the names that a program may read from Python's builtins, since it does not surely bind them.
 
-
-def is_seeded(tree: ast.Module) -> bool:
-    """Return whether `random` gets a seed, and gets one wherever it takes one."""
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func) in SEEDED]
-    return bool(calls) and all(
-        (call.args or call.keywords)
-        and not any(isinstance(seed, ast.Constant) and seed.value is None for seed in call.args)
-        for call in calls
-    )
-
-
-def reads_of_builtins(tree: ast.Module) -> Iterator[tuple[ast.stmt, set[str]]]:
-    """Yield each statement with the names that it may read from Python's builtins.
-
-    These are not local to a function there, and no earlier statement has surely bound them. Names that are
-    deleted somewhere are never sure, and none is where `__del__` may run while globals are destroyed.
+    It binds those local to a function there, by Python's own symbol table, and those that the first statement
+    of the module that mentions them assigns or defines, or the only one loops over. Deleted names are never
+    sure, and none is where `__del__` may run while globals are destroyed.
     """
     nodes = list(ast.walk(tree))
-    unsure = {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
-    texts = (value for node in nodes for _, value in ast.iter_fields(node) if isinstance(value, str))
-    has_destructor = any("__del__" in text for text in texts)
-    for node in nodes:
-        if isinstance(node, ast.Name) and (has_destructor or isinstance(node.ctx, ast.Del)):
-            unsure.add(node.id)
-    bound: set[str] = set()
-    for statement in tree.body:
-        names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-        suspects = names.intersection([*FORBIDDEN_BUILTINS, *READERS]) - bound
-        yield statement, suspects and suspects & global_reads(statement, unsure)
-        bound |= names_bound_by(statement) - unsure
-
-
-def names_bound_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of the module has surely bound when it is done."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {statement.name}
-    if isinstance(statement, ast.AnnAssign) and statement.value:
-        return stored_names(statement.target)
-    return stored_names(*statement.targets) if isinstance(statement, ast.Assign) else set()
-
-
-def stored_names(*nodes: ast.expr) -> set[str]:
-    names = [name for node in nodes for name in ast.walk(node) if isinstance(name, ast.Name)]
-    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
-
-
-def global_reads(statement: ast.stmt, unsure: set[str]) -> set[str]:
-    """Return the names that a statement of the module reads from its globals, or from Python's builtins.
-
-    Left out, unless unsure, are a function's own name in its body, which runs later, and the targets of a
-    loop in its body. A decorator may call the function at once.
-    """
-    try:
-        if isinstance(statement, ast.For):
-            head = ast.Assign([statement.target], statement.iter, lineno=0)
-            targets = stored_names(statement.target) - unsure
-            return nonlocal_reads(statement.body) - targets | nonlocal_reads([head, *statement.orelse])
-        if isinstance(statement, FUNCTIONS) and not statement.decorator_list:
-            return nonlocal_reads([statement], own_name="" if statement.name in unsure else statement.name)
-        return nonlocal_reads([statement])
-    except UNREADABLE:  # nested too deeply
-        return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-
-
-def nonlocal_reads(statements: list[ast.stmt], *, own_name: str = "") -> set[str]:
-    """Return the names that statements read from outside their functions, by Python's own symbol table.
-
-    own_name: of the function that the only statement defines; it is left out in that function.
-    """
-    nodes = [node for statement in statements for node in ast.walk(statement)]
     updated = {n.target.id for n in nodes if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)}
-    module = symtable.symtable(ast.unparse(ast.Module(statements, [])), "<program>", "exec")
-    scopes, reads = [(module, "")], set()
+    reads = set()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            scopes = [symtable.symtable(code, "<program>", "exec")]
+    except UNREADABLE:
+        return names_in(tree)
     while scopes:
-        scope, left_out = scopes.pop()
+        scope = scopes.pop()
+        scopes += scope.get_children()
         for symbol in scope.get_symbols():
-            name = symbol.get_name()
             is_outer = symbol.is_global() or scope.get_type() != "function" and not symbol.is_free()
-            if is_outer and name != left_out and (symbol.is_referenced() or name in updated):
-                reads.add(name)
-        for child in scope.get_children():
-            is_own = scope is module and child.get_name() == own_name
-            scopes.append((child, own_name if is_own else left_out))
+            if is_outer and (symbol.is_referenced() or symbol.get_name() in updated):
+                reads.add(symbol.get_name())
+    if "__del__" in code:
+        return reads
+    deleted = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del)}
+    deleted |= {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
+    names = [names_in(statement) for statement in tree.body]
+    for index, statement in enumerate(tree.body):
+        bound = reads & bound_first(statement) - deleted
+        if bound:
+            elsewhere = names[:index] + (names[index + 1 :] if isinstance(statement, ast.For) else [])
+            reads -= bound.difference(*elsewhere)
     return reads
+
+
+def bound_first(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement of the module surely binds, and does not read before.
+
+    The targets of a loop are bound in its body alone: it may be one that is never entered.
+    """
+    targets: list[ast.expr] = []
+    before: list[ast.AST] = [statement]
+    if isinstance(statement, FUNCTIONS) and not statement.decorator_list:
+        return {statement.name}.difference(*map(names_in, [statement.args, statement.returns or ast.Pass()]))
+    if isinstance(statement, ast.For):
+        targets, before = [statement.target], [statement.target, statement.iter, *statement.orelse]
+    elif isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign) and statement.value:
+        targets = [statement.target]
+    names = [name for node in before for name in ast.walk(node) if isinstance(name, ast.Name)]
+    loaded = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    return {name for target in targets for name in names_in(target)} - loaded

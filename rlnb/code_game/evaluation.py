@@ -11,10 +11,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pandas
+
 from rlnb.code_game.opponents import Judge, ModelOpponent, PredictionVerdict, Predictor
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prediction import load_prediction_set
-from rlnb.code_game.programs import CONSTRUCTS
+from rlnb.code_game.programs import CONSTRUCTS, find_constructs, is_echo, is_trivial
 from rlnb.code_game.prompts import GameQuestion, build_game_prompt, game_questions
 from rlnb.code_game.reward import GameReferee, GameRound, game_metrics, judge_rounds
 from rlnb.policy import Policy, generate
@@ -44,30 +46,28 @@ class EvaluatedProgram:
 
 
 Times = Mapping[str, Sequence[EvaluatedProgram]]  # evaluations by their time: before, after, control
-Counted = Callable[[EvaluatedProgram], bool]
-
-
-def is_valid(program: EvaluatedProgram) -> bool:
-    return program.round.is_valid
-
-
-def second_judge_fails(program: EvaluatedProgram) -> bool:
-    return program.second is not None and not program.second.is_right
-
-
-# What each measure counts, among the programs that are eligible for it.
-SHARES: Mapping[str, tuple[Counted, Counted]] = {
-    "win": (lambda program: program.round.is_win, lambda program: True),
-    "valid": (is_valid, lambda program: True),
-    "opponent right on valid": (lambda program: program.round.is_predicted, is_valid),
-    "win under the second judge": (second_judge_fails, lambda program: program.counts_for_second),
-    "second judge right on valid": (
-        lambda program: not second_judge_fails(program),
-        lambda program: program.second is not None,
+# Whether a program counts for each measure; None where it is not eligible for it.
+SHARES: Mapping[str, Callable[[EvaluatedProgram], bool | None]] = {
+    "win": lambda program: program.round.is_win,
+    "valid": lambda program: program.round.is_valid,
+    "opponent right on valid": lambda program: of_valid(program, program.round.is_predicted),
+    "win under the second judge": lambda program: (
+        program.second is not None and not program.second.is_right if program.counts_for_second else None
     ),
-    "trivial": (lambda program: program.round.features.is_trivial, is_valid),
-    "echo": (lambda program: program.round.features.is_echo, is_valid),
+    "second judge right on valid": lambda program: program.second.is_right if program.second else None,
+    "trivial": lambda program: of_valid(program, is_trivial(program.round.shown)),
+    "echo": lambda program: of_valid(program, is_echo(program.round.shown, program.round.output)),
 }
+# Measures that are not shares, and so have no interval, by their names in `game_metrics`.
+OTHER_MEASURES = {
+    "distinct shapes a valid program": "distinct_shapes",
+    "probability of an output token": "token_probability",
+    "characters of an output": "output_characters",
+}
+
+
+def of_valid(program: EvaluatedProgram, value: bool) -> bool | None:
+    return value if program.round.is_valid else None
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,8 @@ class GameEvaluation:
         Programs for which it had fewer outputs to pick from than it should are excluded, since the chance
         level differs for them.
         """
-        rounds = judge_rounds([program.round for program in programs], second)
         judged_again = []
-        for program, played in zip(programs, rounds, strict=True):
+        for program, played in zip(programs, judge_rounds([p.round for p in programs], second), strict=True):
             verdict = played.verdict if played.is_valid else None
             is_fair = verdict is None or verdict.num_options in (0, self.params.reward.num_choices)
             second_verdict = verdict if is_fair else None
@@ -131,13 +130,10 @@ class GameEvaluation:
 
 def count_by_question(programs: Sequence[EvaluatedProgram], measure: str) -> tuple[list[float], list[float]]:
     """Return numerators and denominators of a measure, one each a question, in the order of questions."""
-    is_counted, is_eligible = SHARES[measure]
-    questions = sorted({program.question for program in programs}, key=lambda question: question.id)
-    numerators, denominators = dict.fromkeys(questions, 0.0), dict.fromkeys(questions, 0.0)
-    for program in programs:
-        denominators[program.question] += is_eligible(program)
-        numerators[program.question] += is_eligible(program) and is_counted(program)
-    return list(numerators.values()), list(denominators.values())
+    values = [SHARES[measure](program) for program in programs]
+    series = pandas.Series(values, [program.question.id for program in programs], dtype=float)
+    by_question = series.groupby(level=0)
+    return by_question.sum().tolist(), by_question.count().tolist()
 
 
 def estimate_share(programs: Sequence[EvaluatedProgram], measure: str) -> Estimate | None:
@@ -156,16 +152,10 @@ def estimate_share(programs: Sequence[EvaluatedProgram], measure: str) -> Estima
 
 
 def measure_game(programs: Sequence[EvaluatedProgram]) -> dict[str, Estimate | float | None]:
-    """Return every measure, None where it is not defined; those that are not shares have no interval."""
+    """Return every measure, None where it is not defined."""
     metrics = game_metrics([program.round for program in programs])
-    others = {
-        "distinct shapes a valid program": "distinct_shapes",
-        "probability of an output token": "token_probability",
-        "characters of an output": "output_characters",
-    }
-    return {measure: estimate_share(programs, measure) for measure in SHARES} | {
-        measure: known_value(metrics[name]) for measure, name in others.items()
-    }
+    shares = {measure: estimate_share(programs, measure) for measure in SHARES}
+    return shares | {measure: known_value(metrics[name]) for measure, name in OTHER_MEASURES.items()}
 
 
 def game_heldout_metrics(programs: Sequence[EvaluatedProgram]) -> dict[str, float]:
@@ -198,14 +188,14 @@ def compare_game(times: Times) -> list[GameComparison]:
     measures = {time: measure_game(programs) for time, programs in times.items() if programs}
     former_times = [time for time in ("before", "control") if {time, "after"} <= measures.keys()]
     comparisons = []
-    for measure in next(iter(measures.values()), {}):
+    for measure in [*SHARES, *OTHER_MEASURES]:
         values = {time: of_time[measure] for time, of_time in measures.items()}
-        differences = {
-            f"after - {time}": estimate_difference(times["after"], times[time], measure)
-            for time in former_times
-            if measure in SHARES
-        }
         if any(value is not None for value in values.values()):
+            differences = {
+                f"after - {time}": estimate_difference(times["after"], times[time], measure)
+                for time in former_times
+                if measure in SHARES
+            }
             comparisons.append(GameComparison(measure, values, differences))
     return comparisons
 
@@ -245,13 +235,13 @@ def count_invalid_kinds(times: Times) -> dict[str, dict[str, float]]:
 
 def count_constructs(times: Times) -> dict[str, dict[str, tuple[int, int]]]:
     """Return {construct: {time: (predicted, valid)}}: counts of the valid programs that show a construct."""
-    valid = {time: [p.round for p in programs if is_valid(p)] for time, programs in times.items()}
-    counts: dict[str, dict[str, tuple[int, int]]] = {}
-    for construct in CONSTRUCTS:
-        for time, rounds in valid.items():
-            predicted = [played.is_predicted for played in rounds if construct in played.features.constructs]
-            counts.setdefault(construct, {})[time] = (sum(predicted), len(predicted))
-    return {name: by_time for name, by_time in counts.items() if any(n for _, n in by_time.values())}
+    counts = {construct: dict.fromkeys(times, (0, 0)) for construct in CONSTRUCTS}
+    for time, programs in times.items():
+        for played in (program.round for program in programs if program.round.is_valid):
+            for construct in find_constructs(played.shown):
+                predicted, valid = counts[construct][time]
+                counts[construct][time] = predicted + played.is_predicted, valid + 1
+    return {name: by_time for name, by_time in counts.items() if set(by_time.values()) != {(0, 0)}}
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -53,44 +54,49 @@ class Judge(Protocol):
     def judge(self, programs: Sequence[str], outputs: Sequence[str]) -> list[PredictionVerdict]: ...
 
 
-class Predictor(Judge, Protocol):
-    """A judge that writes predictions: for each program the normalised output that it expects."""
+@dataclass(kw_only=True)
+class Predictor:
+    """A judge that writes predictions.
 
-    def predict(self, programs: Sequence[str]) -> list[str]: ...
+    It reads `num_shots` solved examples before each program. With num_predictions above 1 that many are
+    sampled at `temperature`, and the commonest counts.
+    """
+
+    num_shots: int = 6
+    num_predictions: int = 1
+    temperature: float = 0.7
+    max_prediction_tokens: int = 64
+    seed: int = 0
+
+    def write(self, prompts: Sequence[str], *, temperature: float) -> list[str]:
+        """Return the continuation of each prompt."""
+        raise NotImplementedError
+
+    def predict(self, programs: Sequence[str]) -> list[str]:
+        """Return the normalised output that it expects of each program."""
+        count = self.num_predictions
+        prompts = [prediction_prompt(program, num_shots=self.num_shots) for program in programs]
+        repeated = [prompt for prompt in prompts for _ in range(count)]
+        texts = self.write(repeated, temperature=self.temperature if count > 1 else 0.0)
+        return majorities(list(map(parse_prediction, texts)), count)
 
     def judge(self, programs: Sequence[str], outputs: Sequence[str]) -> list[PredictionVerdict]:
         predictions = self.predict(programs)
         return [PredictionVerdict(left == right) for left, right in zip(predictions, outputs, strict=True)]
 
 
-@dataclass(frozen=True)
-class ScriptedOpponent(Predictor):
-    """Predicts by a table, and nothing for a program that is not in it; for tests and examples."""
-
-    predictions: Mapping[str, str]
-
-    def predict(self, programs: Sequence[str]) -> list[str]:
-        return [normalise_output(self.predictions.get(program, "")) for program in programs]
-
-
 @dataclass
 class ModelOpponent(Predictor):
-    """A language model, which reads `num_shots` solved examples before each program.
+    """A language model in this process.
 
     weights: a context in which `policy.model` has the opponent's weights; nullcontext for its own. Judging is
-    one forward pass: greedy decoding writes the output when each of its tokens is the most likely one. With
-    num_predictions above 1 that many are sampled at `temperature`, and the commonest counts.
+    one forward pass: greedy decoding writes the output when each of its tokens is the most likely one.
     """
 
     policy: Policy
     weights: Callable[[Policy], AbstractContextManager[object]] = adapters_off
-    num_shots: int = 6
-    num_predictions: int = 1
-    temperature: float = 0.7
-    max_prediction_tokens: int = 64
-    batch_size: int = 32
-    seed: int = 0
-    _front: CachedPrefix | None = None
+    batch_size: int = field(default=32, kw_only=True)
+    _front: CachedPrefix | None = field(default=None, kw_only=True)
 
     def judge(self, programs: Sequence[str], outputs: Sequence[str]) -> list[PredictionVerdict]:
         """Score the distinct pairs in one pass; the verdicts of a majority have no probabilities."""
@@ -100,21 +106,18 @@ class ModelOpponent(Predictor):
         verdicts = dict(zip(pairs, self.judge_pairs(pairs), strict=True))
         return [verdicts[pair] for pair in zip(programs, outputs, strict=True)]
 
-    def predict(self, programs: Sequence[str]) -> list[str]:
-        """Decode greedily, or take the commonest of `num_predictions` samples."""
-        prompts = [prediction_prompt(program, num_shots=self.num_shots) for program in programs]
+    def write(self, prompts: Sequence[str], *, temperature: float) -> list[str]:
         with self.weights(self.policy):
-            texts = generate(
+            return generate(
                 self.policy,
-                [prompt for prompt in prompts for _ in range(self.num_predictions)],
+                prompts,
                 max_new_tokens=self.max_prediction_tokens,
-                temperature=self.temperature if self.num_predictions > 1 else 0.0,
+                temperature=temperature,
                 seed=self.seed,
                 batch_size=self.batch_size,
                 ends=self.policy.end_token_ids,
                 is_complete=lambda text: PREDICTION_STOP in text,
             )
-        return majorities([parse_prediction(text) for text in texts], self.num_predictions)
 
     def choose(self, programs: Sequence[str], options: Sequence[Sequence[str]]) -> list[int]:
         """Return the index of each program's likeliest option, by the mean log-probability of its tokens."""
@@ -162,39 +165,26 @@ class ModelOpponent(Predictor):
         self._front = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class EndpointOpponent(Predictor):
-    """A model on a server with OpenAI's protocol; it writes predictions, and shows no probabilities.
-
-    It gets the same text as an opponent in this process. seed: of the first request; equal programs of a
-    batch are asked about once.
-    """
+    """A model on a server with OpenAI's protocol, which shows no probabilities. seed: of request 0."""
 
     endpoint: Endpoint
-    num_shots: int = 6
-    num_predictions: int = 1
-    temperature: float = 0.7
-    max_prediction_tokens: int = 64
-    seed: int = 0
 
     def predict(self, programs: Sequence[str]) -> list[str]:
-        """Return the normalised output that it predicts for each program. Raises PolicyUnavailable."""
+        """Ask about equal programs once. Raises PolicyUnavailable."""
         distinct = list(dict.fromkeys(programs))
-        requests: list[dict[str, JsonValue]] = [
-            {
-                "prompt": prediction_prompt(program, num_shots=self.num_shots),
-                "stop": [PREDICTION_STOP],
-                "temperature": self.temperature if self.num_predictions > 1 else 0.0,
-                "max_tokens": self.max_prediction_tokens,
-            }
-            for program in distinct
-            for _ in range(self.num_predictions)
+        expected = dict(zip(distinct, super().predict(distinct), strict=True))
+        return [expected[program] for program in programs]
+
+    def write(self, prompts: Sequence[str], *, temperature: float) -> list[str]:
+        settings = {"temperature": temperature, "max_tokens": self.max_prediction_tokens}
+        bodies: list[dict[str, JsonValue]] = [
+            {"prompt": prompt, "stop": [PREDICTION_STOP], "seed": self.seed + index, **settings}
+            for index, prompt in enumerate(prompts)
         ]
-        bodies = [request | {"seed": self.seed + index} for index, request in enumerate(requests)]
         texts = dict(self.endpoint.answers(bodies, path=TEXT))
-        predictions = [parse_prediction(texts[index]) for index in range(len(bodies))]
-        by_program = dict(zip(distinct, majorities(predictions, self.num_predictions), strict=True))
-        return [by_program[program] for program in programs]
+        return [texts[index] for index in range(len(bodies))]
 
 
 @dataclass
@@ -227,7 +217,7 @@ class ChoosingOpponent:
         """Return each program's output and those of mutants, sorted so that their order tells nothing."""
         count = (self.num_choices - 1) * MUTANTS_PER_CHOICE
         mutants = [make_mutants(program, count=count, seed=self.seed) for program in programs]
-        distinct = list(dict.fromkeys(mutant for of_program in mutants for mutant in of_program))
+        distinct = list(dict.fromkeys(chain.from_iterable(mutants)))
         executions = dict(zip(distinct, self.sandbox.run_many(distinct), strict=True))
         options = []
         for of_program, output in zip(mutants, outputs, strict=True):
@@ -276,9 +266,7 @@ def load_reader(
     return reader
 
 
-def make_judge(
-    params: GrpoCodeGameParams, reader: ModelOpponent | EndpointOpponent, sandbox: Sandbox
-) -> Judge:
+def make_judge(params: GrpoCodeGameParams, reader: Predictor, sandbox: Sandbox) -> Judge:
     """Return the opponent in the form that `reward.preset` asks for: the reader predicts, or chooses."""
     if params.reward.preset == "choice" and isinstance(reader, ModelOpponent):
         return make_choosing(params, reader, sandbox)

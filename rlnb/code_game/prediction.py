@@ -1,15 +1,13 @@
 """The question what a program prints, how its answer is read, and fixed programs to measure a reader on."""
 
+import json
 import re
 import textwrap
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, StrictStr, field_validator
-
-from rlnb.json_records import check_record, read_records
 
 PREDICTION_STOP = "\n```"  # where an answer ends
 SEPARATOR = "\n\n"  # between questions
@@ -92,26 +90,17 @@ def holds_control_token(text: str) -> bool:
     return CONTROL_TOKEN.search(text) is not None
 
 
-class PredictionProgram(BaseModel):
+@dataclass(frozen=True)
+class PredictionProgram:
     """A short program of the fixed set. level: of PREDICTION_LEVELS. output: what it prints, normalised."""
 
-    model_config = ConfigDict(frozen=True)
-
-    level: StrictStr
-    code: StrictStr
-    output: StrictStr
-
-    @field_validator("level")
-    @classmethod
-    def check_level(cls, level: str) -> str:
-        if level not in PREDICTION_LEVELS:
-            raise ValueError(f"level = {level!r} is not one of {', '.join(PREDICTION_LEVELS)}")
-        return level
+    level: str
+    code: str
+    output: str
 
 
 @lru_cache(maxsize=1)
 def load_prediction_set() -> tuple[PredictionProgram, ...]:
-    """Return the fixed programs, 15 a level, in the order of levels. Raises ParamsError for a bad record."""
-    records = read_records(PREDICTION_FILE, what="program")
-    build = PredictionProgram.model_validate
-    return tuple(check_record(build, place, record, what="program") for place, record in records)
+    """Return the fixed programs, 15 a level, in the order of levels."""
+    lines = PREDICTION_FILE.read_text(encoding="utf-8").splitlines()
+    return tuple(PredictionProgram(**json.loads(line)) for line in lines)

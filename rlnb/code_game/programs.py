@@ -8,14 +8,12 @@ import ast
 import builtins
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from rlnb.code_game.prediction import normalise_output
-from rlnb.source_code.checks import names_in
+from rlnb.source_code.checks import FUNCTIONS, LONGEST_PROGRAM, names_in
 from rlnb.source_code.extraction import UNREADABLE, parse
-
-LONGEST_PROGRAM = 2**14  # characters: the time to parse may grow with the square
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def parse_program(code: str) -> ast.Module | None:
@@ -86,11 +84,6 @@ def bound_names(tree: ast.AST) -> set[str]:
     return {name for name in names if isinstance(name, str)}
 
 
-def last_name(function: ast.expr) -> str:
-    """Return `f` of f and of a.f, "" of anything else."""
-    return str(getattr(function, "attr", getattr(function, "id", "")))
-
-
 # Nodes of a program that computes nothing: literals and names, printed, under names, in functions of its own.
 PLAIN = (
     ast.AnnAssign, ast.Assign, ast.Constant, ast.Dict, ast.Expr, ast.FunctionDef, ast.Import, ast.ImportFrom,
@@ -99,6 +92,7 @@ PLAIN = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def is_trivial(code: str) -> bool:
     """Return whether a program computes nothing: it names literals, and prints literals and names.
 
@@ -108,23 +102,27 @@ def is_trivial(code: str) -> bool:
     tree = parse_program(code)
     if tree is None:
         return False
-    guards = [s for s in tree.body if isinstance(s, ast.If) and names_in(s.test) == {"__name__"}]
-    guarded = [inner for guard in guards for inner in guard.body + guard.orelse]
-    body = [statement for statement in tree.body if statement not in guards] + guarded
+    body: list[ast.stmt] = []
+    for statement in tree.body:
+        if isinstance(statement, ast.If) and names_in(statement.test) == {"__name__"}:
+            body += statement.body + statement.orelse
+        else:
+            body.append(statement)
     callable_names = {"print"} | {statement.name for statement in body if isinstance(statement, FUNCTIONS)}
-    return all(is_plain(node, callable_names) for statement in body for node in ast.walk(statement))
+
+    def is_plain(node: ast.AST) -> bool:
+        if isinstance(node, ast.Call):
+            return getattr(node.func, "id", "") in callable_names
+        if isinstance(node, ast.UnaryOp):
+            return isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant)
+        if isinstance(node, ast.FormattedValue):
+            return node.format_spec is None
+        return isinstance(node, PLAIN)
+
+    return all(is_plain(node) for statement in body for node in ast.walk(statement))
 
 
-def is_plain(node: ast.AST, callable_names: set[str]) -> bool:
-    if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id in callable_names
-    if isinstance(node, ast.UnaryOp):
-        return isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant)
-    if isinstance(node, ast.FormattedValue):
-        return node.format_spec is None
-    return isinstance(node, PLAIN)
-
-
+@lru_cache(maxsize=4096)
 def is_echo(code: str, output: str) -> bool:
     """Return whether the output stands in the code, as a whole piece of its source or of a text in it.
 
@@ -141,6 +139,7 @@ def is_echo(code: str, output: str) -> bool:
     return any(len(output) <= len(text) and piece.search(text) for text in [source, *texts])
 
 
+@lru_cache(maxsize=4096)
 def program_shape(code: str) -> str:
     """Return the program's tree with its constants and its own names masked, "" where there is none.
 
@@ -177,64 +176,56 @@ class ConstantsMasked(ast.NodeTransformer):
         return self.visit(node.operand) if is_negative else self.generic_visit(node)
 
 
-def is_call_of(node: ast.AST, *names: str) -> bool:
-    return isinstance(node, ast.Call) and getattr(node.func, "id", "") in names
-
-
-def has_text_side(node: ast.AST) -> bool:
-    sides = [getattr(node, "left", None), getattr(node, "right", None), getattr(node, "value", None)]
-    is_operation = isinstance(node, ast.BinOp | ast.AugAssign)
-    return is_operation and any(isinstance(getattr(side, "value", None), str) for side in sides)
-
-
-def operates(node: ast.AST, *operators: type[ast.operator]) -> bool:
-    is_operation = isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, operators)
-    return is_operation and not has_text_side(node)
-
-
-def is_recursive(node: ast.AST) -> bool:
-    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
-        return any(names_in(target) & names_in(node.value) for target in node.targets)
-    return isinstance(node, FUNCTIONS) and any(node.name in names_in(statement) for statement in node.body)
-
-
-DIVISIONS = (ast.Div, ast.FloorDiv, ast.Mod)
-ARITHMETIC = (
-    ast.Add, ast.Sub, ast.Mult, ast.MatMult, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor
-)  # fmt: skip
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-CONDITIONS = (ast.If, ast.IfExp, ast.Compare, ast.BoolOp, ast.Match)
-BUILTINS = frozenset(dir(builtins)) - {"print", "range", "pow", "divmod", "list", "str"}
-# Whether a node shows a construct. + and * count as arithmetic unless a side is a literal text.
-CONSTRUCTS: Mapping[str, Callable[[ast.AST], bool]] = {
-    "trivial": lambda node: False,  # of whole programs: `is_trivial`
-    "arithmetic": lambda node: operates(node, *ARITHMETIC),
-    "powers": lambda node: operates(node, ast.Pow) or is_call_of(node, "pow"),
-    "division": lambda node: operates(node, *DIVISIONS) or is_call_of(node, "divmod"),
-    "indexing": lambda node: isinstance(node, ast.Subscript),
-    "loops": lambda node: isinstance(node, ast.For | ast.AsyncFor | ast.While),
-    "comprehensions": lambda node: isinstance(node, COMPREHENSIONS),
-    "functions": lambda node: isinstance(node, (*FUNCTIONS, ast.Lambda)),
-    "recursion": is_recursive,
-    "methods": lambda node: isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute),
-    "strings": lambda node: (
-        has_text_side(node)
-        or isinstance(node, ast.JoinedStr)
-        or isinstance(getattr(node, "value", None), str)
-        or is_call_of(node, "str")
-    ),
-    "lists": lambda node: isinstance(node, ast.List | ast.ListComp) or is_call_of(node, "list"),
-    "conditions": lambda node: isinstance(node, CONDITIONS),
-    "builtins": lambda node: is_call_of(node, *BUILTINS),
+# Tags of nodes (see `tags_of`) that show a construct. + and * are arithmetic unless a side is a literal text.
+CONSTRUCTS: Mapping[str, frozenset[str]] = {
+    name: frozenset(tags.split())
+    for name, tags in {
+        "trivial": "",  # of whole programs: `is_trivial`
+        "arithmetic": "+Add +Sub +Mult +MatMult +LShift +RShift +BitAnd +BitOr +BitXor",
+        "powers": "+Pow pow()",
+        "division": "+Div +FloorDiv +Mod divmod()",
+        "indexing": "Subscript",
+        "loops": "For AsyncFor While",
+        "comprehensions": "ListComp SetComp DictComp GeneratorExp",
+        "functions": "FunctionDef AsyncFunctionDef Lambda",
+        "recursion": "recursion",
+        "methods": "method()",
+        "strings": "text JoinedStr str()",
+        "lists": "List ListComp list()",
+        "conditions": "If IfExp Compare BoolOp Match",
+        "builtins": " ".join(
+            f"{name}()" for name in {*dir(builtins)} - {"print", "range", "pow", "divmod", "list", "str"}
+        ),
+    }.items()
 }
 
 
+@lru_cache(maxsize=4096)
 def find_constructs(code: str) -> tuple[str, ...]:
     """Return those of CONSTRUCTS that a program shows, in their order."""
     tree = parse_program(code)
-    nodes = list(ast.walk(tree)) if tree else []
-    shown = {name for name, is_shown in CONSTRUCTS.items() if any(map(is_shown, nodes))}
-    return tuple(name for name in CONSTRUCTS if name in shown or name == "trivial" and is_trivial(code))
+    tags = {tag for node in ast.walk(tree) for tag in tags_of(node)} if tree else set()
+    is_shown = {name: bool(shown_by & tags) for name, shown_by in CONSTRUCTS.items()}
+    is_shown["trivial"] = is_trivial(code)
+    return tuple(name for name in CONSTRUCTS if is_shown[name])
+
+
+def tags_of(node: ast.AST) -> Iterator[str]:
+    """Yield the kind of a node, +Operator, function() and what else says which construct it shows."""
+    yield type(node).__name__
+    if isinstance(node, ast.Call):
+        yield "method()" if isinstance(node.func, ast.Attribute) else f"{getattr(node.func, 'id', '')}()"
+    elif isinstance(node, ast.BinOp | ast.AugAssign):
+        sides = [getattr(node, field, None) for field in ("left", "right", "value")]
+        has_text_side = any(isinstance(getattr(side, "value", None), str) for side in sides)
+        yield "text" if has_text_side else f"+{type(node.op).__name__}"
+    elif isinstance(getattr(node, "value", None), str):
+        yield "text"
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+        if any(names_in(target) & names_in(node.value) for target in node.targets):
+            yield "recursion"
+    elif isinstance(node, FUNCTIONS) and any(node.name in names_in(inner) for inner in node.body):
+        yield "recursion"
 
 
 # Mutants: programs near a program, whose outputs are wrong answers that look like the right one.
@@ -278,10 +269,7 @@ def make_mutants(code: str, *, count: int, seed: int) -> list[str]:
     generator.shuffle(edits)
     mutants: dict[str, None] = {}
     for edit in edits[: TRIES_PER_MUTANT * count]:
-        if len(mutants) == count:
-            break
-        mutant = apply_edit(tree, edit)
-        if mutant not in ("", original):
+        if len(mutants) < count and (mutant := apply_edit(tree, edit)) not in ("", original):
             mutants[mutant] = None
     return list(mutants)
 
@@ -326,24 +314,20 @@ def possible_edits(node: ast.AST, generator: random.Random) -> Iterator[Edit]:
 
 
 def near_values(value: object, generator: random.Random) -> Iterator[object]:
+    """Yield a value's neighbours; of a text those with a letter doubled, dropped, swapped or replaced."""
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):
         yield from (value + 1, value - 1, value * 2, value + generator.randint(2, 9))
     elif isinstance(value, float):
         yield from (value + 1, value * 2, value / 2)
-    elif isinstance(value, str):
-        yield from near_texts(value, generator)
-
-
-def near_texts(text: str, generator: random.Random) -> Iterator[str]:
-    """Yield a text with a letter doubled, dropped, swapped with the next one, in the other case, replaced."""
-    if not text:
+    elif value == "":
         yield "a"
-        return
-    at = generator.randrange(len(text))
-    yield text[:at] + text[at] + text[at:]
-    yield text[:at] + text[at + 1 :]
-    yield text[:at] + text[at : at + 2][::-1] + text[at + 2 :]
-    yield text[:at] + text[at].swapcase() + text[at + 1 :]
-    yield text[:at] + generator.choice("aeiorst") + text[at + 1 :]
+    elif isinstance(value, str):
+        at = generator.randrange(len(value))
+        before, letter, after = value[:at], value[at], value[at + 1 :]
+        yield before + letter + letter + after
+        yield before + after
+        yield before + after[:1] + letter + after[1:]
+        yield before + letter.swapcase() + after
+        yield before + generator.choice("aeiorst") + after

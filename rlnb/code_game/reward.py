@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 from transformers import TrainerState
@@ -19,7 +18,7 @@ from rlnb.code_game.determinism import find_forbidden_use
 from rlnb.code_game.opponents import Judge, PredictionVerdict
 from rlnb.code_game.params import GameParams
 from rlnb.code_game.prediction import holds_control_token, is_readable, normalise_output, parse_prediction
-from rlnb.code_game.programs import find_constructs, is_echo, is_trivial, program_shape, strip_comments
+from rlnb.code_game.programs import is_echo, is_trivial, program_shape, strip_comments
 from rlnb.policy import Policy
 from rlnb.policy.prompts import completion_text
 from rlnb.run.directory import write_text
@@ -29,16 +28,6 @@ from rlnb.source_code.extraction import extract_code
 
 AUTHOR, PREDICTOR = "author", "predictor"
 POOL_SIZE = 512  # the newest are kept: a policy learns most from what it writes now
-
-
-@dataclass(frozen=True)
-class ProgramFeatures:
-    """What the measures need of a valid program."""
-
-    is_trivial: bool
-    is_echo: bool
-    shape: str
-    constructs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -74,16 +63,6 @@ class GameRound:
         """Geometric mean of the opponent's probabilities of the output's tokens; nan where unknown."""
         return self.verdict.token_probability if self.verdict else math.nan
 
-    @cached_property
-    def features(self) -> ProgramFeatures:
-        """Of the program that was shown; for valid rounds."""
-        return ProgramFeatures(
-            is_trivial(self.shown),
-            is_echo(self.shown, self.output),
-            program_shape(self.shown),
-            find_constructs(self.shown),
-        )
-
 
 @dataclass(frozen=True)
 class GameReferee:
@@ -101,23 +80,18 @@ class GameReferee:
     @classmethod
     def from_params(cls, params: GameParams, policy: Policy, reruns: Reruns) -> "GameReferee":
         """Return the referee of a notebook's section `game`; it counts the policy's tokens."""
-        return cls(
-            reruns,
-            lambda code: len(policy.tokenizer(code, add_special_tokens=False)["input_ids"]),
-            params.max_output_chars,
-            params.max_code_tokens,
-        )
+
+        def count_tokens(code: str) -> int:
+            return len(policy.tokenizer(code, add_special_tokens=False)["input_ids"])
+
+        return cls(reruns, count_tokens, params.max_output_chars, params.max_code_tokens)
 
     def play(self, completions: Sequence[str], prefixes: Sequence[str]) -> list[GameRound]:
-        """Return a round for each completion of a prompt that ends in its prefix.
-
-        Distinct programs run once.
-        """
+        """Return a round for each completion of a prompt that ends in its prefix."""
         answers = zip(completions, prefixes, strict=True)
         rounds = [self.read(extract_code(text, prefix=prefix)) for text, prefix in answers]
-        programs = list(dict.fromkeys(played.shown for played in rounds if played.is_valid))
-        reruns = dict(zip(programs, self.reruns.run_many(programs), strict=True))
-        return [self.finish(played, reruns[played.shown]) if played.is_valid else played for played in rounds]
+        reruns = iter(self.reruns.run_many([played.shown for played in rounds if played.is_valid]))
+        return [self.finish(played, next(reruns)) if played.is_valid else played for played in rounds]
 
     def read(self, code: str | None) -> GameRound:
         """Return the round before anything runs; "valid" so far where nothing is wrong."""
@@ -182,11 +156,9 @@ class ProgramPool:
 
     def add(self, programs: Sequence[PooledProgram]) -> None:
         known = {program.code for program in self.programs}
-        new = {program.code: program for program in programs if program.code not in known}
-        self.programs = [*self.programs, *new.values()]
-        # POOL_SIZE does not count those of the last step: the prompts of the next one were drawn before they
-        # came, or, in a run that resumes, are drawn after, and must be the same; and programs that were drawn
-        # are still to be judged.
+        self.programs += {p.code: p for p in programs if p.code not in known}.values()
+        # POOL_SIZE does not count those of the last step: the prompts of the next one are drawn before they
+        # come, or after it in a run that resumes, and must be the same; those drawn are still to be judged.
         last = max((program.step for program in self.programs), default=0)
         num_before = sum(program.step < last for program in self.programs)
         self.programs = self.programs[max(0, num_before - POOL_SIZE) :]
@@ -195,16 +167,11 @@ class ProgramPool:
         """Return the newest POOL_SIZE of those that were written at `step` or before."""
         return [program for program in self.programs if program.step <= step][-POOL_SIZE:]
 
-    def output_of(self, code: str) -> str | None:
-        """Return what a program prints, None for one that was dropped."""
-        return next((program.output for program in self.programs if program.code == code), None)
-
     def save(self, path: str | Path) -> None:
         write_text(Path(path), json.dumps([asdict(program) for program in self.programs]) + "\n")
 
     def load(self, path: str | Path) -> None:
-        records = json.loads(Path(path).read_text(encoding="utf-8"))
-        self.programs = [PooledProgram(**record) for record in records]
+        self.programs = [PooledProgram(**record) for record in json.loads(Path(path).read_text("utf-8"))]
 
 
 @dataclass(eq=False)
@@ -246,27 +213,26 @@ class CodeGameReward:
         rounds = judge_rounds(rounds, self.opponent)
         opponent_seconds = time.perf_counter() - judging_started
         self.failures.add(len(rounds), [game.message for game in rounds if game.kind == "sandbox_error"])
-        by_row = dict(zip(authors, rounds, strict=True))
-        rows = range(len(texts))
+        games = dict(zip(authors, rounds, strict=True))
         is_right: dict[int, bool] = {}
         if self.pool is not None:
-            for row in rows:
-                if row not in by_row:
-                    is_right[row] = parse_prediction(texts[row]) == self.pool.output_of(prefix[row])
+            outputs = {program.code: program.output for program in self.pool.programs}
+            predictors = [row for row in range(len(texts)) if row not in games]
+            is_right = {row: parse_prediction(texts[row]) == outputs.get(prefix[row]) for row in predictors}
             step = trainer_state.global_step if trainer_state else 0
             self.pool.add([PooledProgram(game.shown, game.output, step) for game in rounds if game.is_valid])
         if log_metric:
-            values = {f"game/{name}": value for name, value in game_metrics(rounds).items()}
+            for name, value in game_metrics(rounds).items():
+                log_metric(f"game/{name}", value)
             if is_right:
-                values["game/predictor_right"] = mean_or_nan(list(is_right.values()))
-            values["time/reward_seconds"] = time.perf_counter() - started
-            values["time/opponent_seconds"] = opponent_seconds
-            for name, value in values.items():
-                log_metric(name, value)
+                log_metric("game/predictor_right", mean_or_nan(list(is_right.values())))
+            log_metric("time/reward_seconds", time.perf_counter() - started)
+            log_metric("time/opponent_seconds", opponent_seconds)
+        by_row = [games.get(row) for row in range(len(texts))]
         if log_extra:
-            log_extra("outcome", [by_row[row].kind if row in by_row else PREDICTOR for row in rows])
-            log_extra("output", [by_row[row].output if row in by_row else "" for row in rows])
-        return [self.pay(by_row[row]) if row in by_row else 2.0 * is_right[row] - 1.0 for row in rows]
+            log_extra("outcome", [game.kind if game else PREDICTOR for game in by_row])
+            log_extra("output", [game.output if game else "" for game in by_row])
+        return [self.pay(game) if game else 2.0 * is_right[row] - 1.0 for row, game in enumerate(by_row)]
 
     def pay(self, played: GameRound) -> float | None:
         """Return the reward of a judged round, None where the sandbox failed."""
@@ -289,9 +255,9 @@ def game_metrics(rounds: Sequence[GameRound]) -> dict[str, float]:
         "valid_share": mean_or_nan([played.is_valid for played in counted]),
         "opponent_right": mean_or_nan([played.is_predicted for played in judged]),
         "token_probability": mean_or_nan([value for value in probabilities if not math.isnan(value)]),
-        "trivial_share": mean_or_nan([played.features.is_trivial for played in valid]),
-        "echo_share": mean_or_nan([played.features.is_echo for played in valid]),
-        "distinct_shapes": len({played.features.shape for played in valid}) / (len(valid) or math.nan),
+        "trivial_share": mean_or_nan([is_trivial(played.shown) for played in valid]),
+        "echo_share": mean_or_nan([is_echo(played.shown, played.output) for played in valid]),
+        "distinct_shapes": len({program_shape(played.shown) for played in valid}) / (len(valid) or math.nan),
         "output_characters": mean_or_nan([len(played.output) for played in valid]),
         **{f"{kind}_share": counts[kind] / (len(counted) or math.nan) for kind in INVALID_KINDS},
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import pandas
 from datasets import Dataset
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
@@ -98,22 +99,20 @@ class GameState(TrainerCallback):
             self.forget_weights()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **_: object) -> None:
-        if not state.is_world_process_zero:
-            return
         checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        if self.snapshot is not None:
+        if self.snapshot is not None and state.is_world_process_zero:
             self.snapshot.save(checkpoint / SNAPSHOT_FILE)
-        if self.pool is not None:
+        if self.pool is not None and state.is_world_process_zero:
             self.pool.save(checkpoint / POOL_FILE)
 
     def resume(self, checkpoint: str | None) -> None:
         """Continue with what a checkpoint holds of this."""
-        directory = Path(checkpoint) if checkpoint else None
-        if directory and self.snapshot is not None and (directory / SNAPSHOT_FILE).exists():
-            self.snapshot.load(directory / SNAPSHOT_FILE)
+        files = {path.name: path for path in Path(checkpoint).iterdir()} if checkpoint else {}
+        if self.snapshot is not None and SNAPSHOT_FILE in files:
+            self.snapshot.load(files[SNAPSHOT_FILE])
             self.forget_weights()
-        if directory and self.pool is not None and (directory / POOL_FILE).exists():
-            self.pool.load(directory / POOL_FILE)
+        if self.pool is not None and POOL_FILE in files:
+            self.pool.load(files[POOL_FILE])
 
     def forget_weights(self) -> None:
         if isinstance(self.reader, ModelOpponent):
@@ -122,17 +121,15 @@ class GameState(TrainerCallback):
 
 def largest_mean(values: Sequence[float | None], window: int) -> float:
     """Return the largest mean of `window` consecutive measured values, nan where there are fewer."""
-    measured = [value for value in values if value is not None]
-    starts = range(len(measured) - window + 1)
-    return max((sum(measured[start : start + window]) / window for start in starts), default=math.nan)
+    measured = pandas.Series(values, dtype=float).dropna()
+    return float(measured.rolling(window).mean().max())
 
 
 def opponent_time_share(rows: Sequence[Mapping[str, float | None]]) -> float:
     """Return the share of the steps' time that the opponent's passes took; nan without such steps."""
-    seconds = [(row.get("time/opponent_seconds"), row.get("step_time")) for row in rows]
-    measured = [(opponent, step) for opponent, step in seconds if opponent is not None and step]
-    total = sum(step for _, step in measured)
-    return sum(opponent for opponent, _ in measured) / total if total else math.nan
+    steps = pandas.DataFrame(rows, columns=["time/opponent_seconds", "step_time"], dtype=float).dropna()
+    opponent_seconds, step_seconds = steps.sum()
+    return float(opponent_seconds / step_seconds) if step_seconds else math.nan
 
 
 def train_control(

@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
@@ -50,9 +49,9 @@ def grpo_config(
     replaces TRL's reporting.
     """
     options: dict[str, object] = {}
-    if vllm is not None and vllm.enabled and vllm.mode == "server":  # its owner has set its memory
+    if vllm and vllm.enabled and vllm.mode == "server":  # its owner has set its memory
         options = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": vllm.server_base_url}
-    elif vllm is not None and vllm.enabled:
+    elif vllm and vllm.enabled:
         options = {
             "use_vllm": True,
             "vllm_mode": "colocate",
@@ -115,17 +114,6 @@ def describe_recipe(config: GRPOConfig, *, lora_rank: int) -> dict[str, object]:
     }
 
 
-def prompt_order(num_tasks: int, num_prompts: int, *, seed: int) -> list[int]:
-    """Return the index of the task of each prompt of a run: seeded permutations, cut to `num_prompts`."""
-    if num_tasks < 1:
-        raise ParamsError("tasks: no task is left to train on; allow more levels or longer prompts")
-    generator = random.Random(seed)
-    order: list[int] = []
-    while len(order) < num_prompts:
-        order += generator.sample(range(num_tasks), num_tasks)
-    return order[:num_prompts]
-
-
 def num_prompts(config: GRPOConfig) -> int:
     """Return the number of prompts of a whole run."""
     completions_per_step = (
@@ -135,8 +123,14 @@ def num_prompts(config: GRPOConfig) -> int:
 
 
 def order_prompts(rows: Sequence[Mapping[str, object]], config: GRPOConfig) -> list[Mapping[str, object]]:
-    """Return the rows in the order in which the whole run uses them, each as often as it comes up."""
-    return [rows[index] for index in prompt_order(len(rows), num_prompts(config), seed=config.seed)]
+    """Return the rows in the order in which the whole run uses them: permutations seeded by `config.seed`."""
+    if not rows:
+        raise ParamsError("tasks: no task is left to train on; allow more levels or longer prompts")
+    generator = random.Random(config.seed)
+    ordered: list[Mapping[str, object]] = []
+    while len(ordered) < num_prompts(config):
+        ordered += generator.sample(rows, len(rows))
+    return ordered[: num_prompts(config)]
 
 
 def prepare_adapters(trainer: GRPOTrainer) -> None:
@@ -174,7 +168,9 @@ def train(
         trainer.add_callback(callback)
     beginning = f"resuming from {checkpoint}" if checkpoint else "from the start"
     print(f"{trainer.args.max_steps} steps, {beginning}")
-    with reporter.tracker as tracker, StopOnSignal(trainer), memory_advice(params):
+    with reporter.tracker as tracker, StopSignal() as stop, memory_advice(params):
+        # Before the other callbacks, so that no evaluation starts in the seconds that are left.
+        trainer.callback_handler.callbacks.insert(0, StopOnSignal(stop))
         if metrics_before and not checkpoint:
             tracker.report(0, metrics_before)
         trainer.train(resume_from_checkpoint=checkpoint)
@@ -196,35 +192,16 @@ def check_trained(state: TrainerState) -> None:
 class StopOnSignal(TrainerCallback):
     """Saves and stops at the end of the step in which SIGTERM or SIGUSR1 came.
 
-    Not transformers' `enable_jit_checkpoint`, which saves within a step and so loses it. Use as a context
-    manager around `train()`: it restores the handlers, and raises Preempted when a signal has stopped
-    training early.
+    Not transformers' `enable_jit_checkpoint`, which saves within a step and so loses it.
     """
 
-    def __init__(self, trainer: GRPOTrainer) -> None:
-        # Before the other callbacks, so that no evaluation starts in the seconds that are left.
-        trainer.callback_handler.callbacks.insert(0, self)
-        self.stop = StopSignal()
+    def __init__(self, stop: StopSignal) -> None:
+        self.stop = stop
 
-    def __enter__(self) -> "StopOnSignal":
-        self.stop.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop.__exit__(error_type, error, traceback)
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> TrainerControl:
+    def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if self.stop.after_step(is_last=state.global_step >= state.max_steps):
             control.should_save = True
             control.should_training_stop = True
-        return control
 
 
 class MetricsReporter(TrainerCallback):
@@ -247,31 +224,20 @@ class MetricsReporter(TrainerCallback):
         self.log_seconds = 0.0
         self._step_started = 0.0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_train_begin(self, args: object, state: TrainerState, control: object, **_: object) -> None:
         if state.global_step >= state.max_steps:  # TRL's closing log would empty the last step's completions
             self.trainer.log_completions = False
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_step_begin(self, *_: object, **__: object) -> None:
         self._step_started = time.perf_counter()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_step_end(self, *_: object, **__: object) -> None:
         self.step_seconds += time.perf_counter() - self._step_started
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, float] | None = None,
-        **_: object,
+        self, args: object, state: TrainerState, control: object, *, logs: Mapping[str, float], **_: object
     ) -> None:
-        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+        if not state.is_world_process_zero or "train_runtime" in logs:
             return
         started = time.perf_counter()
         step, max_steps = state.global_step, state.max_steps
@@ -314,15 +280,12 @@ class IntervalEvaluation(TrainerCallback):
         self.interval = interval
         self.trainer = trainer
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> TrainerControl:
+    def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         due = self.interval and state.global_step % self.interval == 0 and state.global_step < state.max_steps
         if due and not control.should_training_stop:
             for name, value in self.evaluate().items():
                 self.trainer._metrics["train"][name].append(value)
             control.should_log = True
-        return control
 
 
 class SaveRecipe(TrainerCallback):
@@ -331,8 +294,6 @@ class SaveRecipe(TrainerCallback):
     def __init__(self, params: NotebookParams) -> None:
         self.text = recipe_text(params)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **_: object) -> None:
         if state.is_world_process_zero:
             write_text(Path(str(args.output_dir), f"checkpoint-{state.global_step}", RECIPE_FILE), self.text)

@@ -23,7 +23,8 @@ WITHHELD = {
     "string": {"Formatter"},
     "typing": {"ForwardRef", "evaluate_forward_ref", "get_type_hints"},
 }
-READERS = frozenset(("attrgetter", "getattr", "methodcaller"))  # of attributes, by name
+# What reads attributes by name, and which of its arguments are names.
+READERS = {"attrgetter": slice(0, None), "getattr": slice(1, 2), "methodcaller": slice(0, 1)}
 FORMATS = frozenset(("format", "format_map"))
 FIELD_ATTRIBUTE = re.compile(r"\.([^\W\d]\w*)")
 
@@ -47,23 +48,23 @@ def made_up_reads(tree: ast.AST, is_refused: Callable[[str], object]) -> Iterato
     """
     nodes = list(ast.walk(tree))
     texts = names_of_texts(nodes)
-    written_out = set()
-    for call in (node for node in nodes if isinstance(node, ast.Call)):
-        is_template = isinstance(call.func, ast.Attribute) and call.func.attr in FORMATS
-        named = named_in(call)
-        if is_template:
-            named = [texts.get(n.id, n) if isinstance(n, ast.Name) else n for n in named]
-        if named and all(is_harmless_text(n, is_refused, is_template=is_template) for n in named):
-            written_out.add(id(call.func))
+    calls = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
-        if isinstance(node, ast.Attribute) and node.attr in FORMATS:
-            is_harmless = is_harmless_text(node.value, is_refused, is_template=True)  # also where not called
-            if not is_harmless and id(node) not in written_out:
-                yield node, node.attr
-        elif isinstance(node, ast.Name | ast.Attribute) and id(node) not in written_out:
-            name = node.attr if isinstance(node, ast.Attribute) else node.id
-            if name in READERS:
-                yield node, name
+        if not isinstance(node, ast.Name | ast.Attribute):
+            continue
+        name = node.attr if isinstance(node, ast.Attribute) else node.id
+        arguments = calls[id(node)].args if id(node) in calls else []
+        is_template = name in FORMATS and isinstance(node, ast.Attribute)
+        if isinstance(node, ast.Attribute) and is_template:
+            is_function = isinstance(node.value, ast.Name) and node.value.id == "str"
+            named = arguments[:1] if is_function else [node.value]
+            named = [texts.get(n.id, n) if isinstance(n, ast.Name) else n for n in named]
+        elif name in READERS:
+            named = arguments[READERS[name]]
+        else:
+            continue
+        if not named or not all(is_harmless_text(n, is_refused, is_template=is_template) for n in named):
+            yield node, name
 
 
 def is_harmless_text(node: ast.expr, is_refused: Callable[[str], object], *, is_template: bool) -> bool:
@@ -78,30 +79,15 @@ def is_harmless_text(node: ast.expr, is_refused: Callable[[str], object], *, is_
     return not any(map(is_refused, names if is_template else node.value.split(".")))
 
 
-def named_in(call: ast.Call) -> list[ast.expr]:
-    """Return the arguments of a call that name attributes, or its template; [] for other calls."""
-    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    if name in FORMATS and isinstance(call.func, ast.Attribute):
-        is_function = isinstance(call.func.value, ast.Name) and call.func.value.id == "str"
-        return call.args[:1] if is_function else [call.func.value]
-    places = {"getattr": slice(1, 2), "methodcaller": slice(0, 1), "attrgetter": slice(0, None)}
-    return call.args[places[name]] if name in places else []
-
-
 def names_of_texts(nodes: list[ast.AST]) -> dict[str, ast.expr]:
     """Return {name: constant} of the names that are bound once, to a constant."""
     bound = Counter(n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load))
-    bound.update(value for n in nodes for value in names_given(n))
-    texts: dict[str, ast.expr] = {}
-    for node in nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            texts |= {t.id: node.value for t in node.targets if isinstance(t, ast.Name) and bound[t.id] == 1}
-    return texts
-
-
-def names_given(node: ast.AST) -> Iterator[str]:
-    """Yield names that a node binds other than by a `Name`: arguments, functions, imports, patterns."""
-    for field in ("arg", "name", "asname", "rest"):
-        value = getattr(node, field, None)
-        if isinstance(value, str):
-            yield value
+    for field in ("arg", "name", "asname", "rest"):  # arguments, functions, imports, patterns
+        bound.update(name for node in nodes if isinstance(name := getattr(node, field, None), str))
+    return {
+        target.id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name) and bound[target.id] == 1
+    }

@@ -85,13 +85,12 @@ def test_preset_execution_pays_what_a_program_did(sandbox):
 
 
 def test_a_text_without_code_is_paid_like_broken_syntax(sandbox):
-    for completion in ("I cannot.", "```python\n# To do: write f.\n```"):
-        (judgement,) = judge([completion], [DOUBLE], [""], sandbox)
+    judgements = judge(["I cannot.", "```python\n# To do: write f.\n```"], [DOUBLE] * 2, [""] * 2, sandbox)
+    for judgement in judgements:
         assert (judgement.outcome, pay_execution(judgement), pay_tests(judgement)) == ("no_code", -0.5, ERROR)
 
 
 HONEST = {
-    "is plain": RIGHT,
     "prints without a newline at the end": RIGHT + "print('done', end='')",
     "prints in the function": "def f(n):\n    print('n is', n, end=' ')\n    return 2 * n",
     "has its own print, repr and Exception": RIGHT + "print = repr = Exception = dict = isinstance = None",
@@ -119,7 +118,6 @@ def test_a_counter_passes_for_the_dict_that_it_equals(sandbox):
 
 EVIL = "class Evil:\n    def __repr__(self): {}\ndef f(n): return Evil()"
 WRONG = {
-    "returns None": "def f(n): pass",
     "returns a constant": "def f(n): return 4",
     "returns booleans": "def f(n): return True",
     "returns a generator": "def f(n): yield 2 * n",
@@ -148,12 +146,10 @@ def test_a_function_that_returns_something_else_is_wrong(sandbox):
 BROKEN = {
     "is missing": "def g(n): return 2 * n",
     "raises": "def f(n): raise KeyError(n)",
-    "leaves the program": "import sys\ndef f(n): sys.exit(0)",
     "leaves it at once": "import os\ndef f(n): os._exit(0)",
     "prints the marks and leaves": (
         f"import os, sys\ndef f(n):\n    print('\\n{MARK}5' * 3)\n    sys.stdout.flush()\n    os._exit(1)"
     ),
-    "takes no argument": "def f(): return 4",
     "recurses for ever": "def f(n): return f(n)",
     "returns an integer too long to show": "def f(n): return 10 ** 5000",
     "returns what cannot be shown": EVIL.format("raise KeyError"),
@@ -217,11 +213,6 @@ def test_no_program_is_paid_for_a_run_in_which_the_sandbox_failed(monkeypatch):
         judgement = judge_program(RIGHT, sandbox)
     assert (judgement.outcome, judgement.execution.error) == ("sandbox_error", "no process left")
     assert compute_reward(judgement, pay_tests) is None
-
-
-@given(st.text(), st.lists(st.text(), max_size=9))
-def test_any_printed_text_is_read_without_an_error(text, lines):
-    check_results(finished(f"\n{MARK}".join([text, *lines])), DOUBLE)
 
 
 @given(st.lists(st.sampled_from(["4", "10", "-2", "x"]), max_size=9), st.sampled_from(["7", "''", "None"]))
@@ -291,15 +282,13 @@ def make_answer(name: str, right: bool | None, *, split: str = "known", greedy: 
 
 def test_sampled_and_greedy_answers_are_measured_separately():
     answers = [make_answer("a", True), make_answer("a", False), make_answer("b", True)]
+    greedy = make_answer("a", True, greedy=True)
+    assert measure([greedy], pay_execution)["reward"] == {"known": {"a": 1.0}}  # where none was sampled
     assert measure([*answers, make_answer("a", False, greedy=True)], pay_tests) == {
         "reward": {"known": {"a": 0.5, "b": 1.0}},
         "pass_rate_sampled": {"known": {"a": 0.5, "b": 1.0}},
         "pass_rate_greedy": {"known": {"a": 0.0}},
     }
-
-
-def test_the_reward_is_of_greedy_answers_where_none_was_sampled():
-    assert measure([make_answer("a", True, greedy=True)], pay_execution)["reward"] == {"known": {"a": 1.0}}
 
 
 def test_metrics_are_means_over_tasks_by_split_without_answers_that_could_not_be_run():

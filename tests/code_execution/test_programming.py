@@ -65,10 +65,12 @@ def test_a_question_holds_the_statement_and_the_example_and_no_test(printed_exam
         assert "double(5)" not in build_prompt(task("t"), form, Templates([7])).text
 
 
-def test_a_chat_leaves_the_answer_to_the_model():
+def test_a_chat_leaves_the_answer_to_the_model_unless_it_is_prefilled_without_a_newline_at_the_end():
     prompt = build_prompt(task("t"), "chat", Templates([7]))
-    assert prompt.text == f"<system><user>{question(task('t'))}<assistant>"
-    assert prompt.prefix == ""
+    assert (prompt.text, prompt.prefix) == (f"<system><user>{question(task('t'))}<assistant>", "")
+    prompt = build_prompt(task("t"), "prefilled", Templates([7]))
+    assert prompt.prefix == "```python\ndef double(n):"
+    assert prompt.text.endswith("<assistant>" + prompt.prefix)
 
 
 def test_a_chat_needs_a_template():
@@ -78,12 +80,6 @@ def test_a_chat_needs_a_template():
         "tasks.prompt = 'chat' needs a chat template, which this model's tokenizer does not have; "
         "write tasks.prompt = 'completion', or take a model made for chat"
     )
-
-
-def test_a_prefilled_answer_has_begun_and_does_not_end_in_a_newline():
-    prompt = build_prompt(task("t"), "prefilled", Templates([7]))
-    assert prompt.prefix == "```python\ndef double(n):"
-    assert prompt.text.endswith("<assistant>" + prompt.prefix)
 
 
 def test_a_completion_prompt_is_all_program():

@@ -65,13 +65,6 @@ def test_records_without_a_split_family_or_id_are_split_by_the_seed(write):
     assert {name: len(tasks) for name, tasks in splits.items()} == {"train": 7, "known": 3, "new": 0}
 
 
-def test_blank_lines_count_as_lines_but_not_as_tasks(write):
-    path = write(RECORD, "", "{")
-    assert message_of(path) == (
-        f"{path}:3: not JSON (Expecting property name enclosed in double quotes); write one task a line"
-    )
-
-
 def message_of(path, source="jsonl"):
     with pytest.raises(ParamsError) as raised:
         load_tasks(source, jsonl_path=path, mbpp_path=path)
@@ -114,6 +107,10 @@ def test_the_error_names_file_and_line_of_an_invalid_record(write):
         assert message_of(path) == f"{path}:1: split = {split!r} is unknown; write 'train', 'known' or 'new'"
     path = write(json.dumps(RECORD).replace("10", "1" * 5000))
     assert message_of(path) == f"{path}:1: not JSON (a number is too long); write one task a line"
+    path = write(RECORD, "", "{")
+    assert message_of(path) == (
+        f"{path}:3: not JSON (Expecting property name enclosed in double quotes); write one task a line"
+    )
 
 
 INJECTED = {
@@ -175,13 +172,6 @@ def test_a_file_without_a_task_to_train_on_is_refused(write):
     )
 
 
-@pytest.mark.parametrize("brackets", ["", "[]"])
-def test_a_file_may_begin_with_a_byte_order_mark(brackets, tmp_path):
-    path = tmp_path / "tasks.jsonl"
-    path.write_text(brackets[:1] + json.dumps(RECORD) + brackets[1:], encoding="utf-8-sig")
-    assert [task.id for task in load(str(path))["train"]] == ["double-1"]
-
-
 def test_two_tasks_of_one_id_are_refused(write):
     path = write(RECORD, RECORD)
     assert message_of(path) == (
@@ -190,17 +180,23 @@ def test_two_tasks_of_one_id_are_refused(write):
 
 
 def test_a_file_that_cannot_be_read_is_named(write, tmp_path):
-    missing, binary = tmp_path / "no.jsonl", tmp_path / "binary.jsonl"
+    missing, binary, broken = tmp_path / "no.jsonl", tmp_path / "binary.jsonl", write("[1, 2")
     binary.write_bytes(b"{\xff}")
-    assert message_of(str(missing)) == (
-        f"{missing}: cannot be read: No such file or directory; name a file of tasks"
-    )
-    assert message_of(str(binary)) == f"{binary}: not UTF-8 text (byte 1); name a file of tasks"
-    broken = write("[1, 2")
-    assert message_of(broken) == f"{broken}: not JSON (Expecting ',' delimiter); write one task a line"
-    assert message_of(str(tmp_path), "mbpp") == (
-        f"{tmp_path / 'mbpp.jsonl'}: cannot be read: No such file or directory; name a file of tasks"
-    )
+    said = {
+        missing: ": cannot be read: No such file or directory; name a file of tasks",
+        binary: ": not UTF-8 text (byte 1); name a file of tasks",
+        broken: ": not JSON (Expecting ',' delimiter); write one task a line",
+    }
+    assert {path: message_of(str(path)) for path in said} == {
+        path: f"{path}{text}" for path, text in said.items()
+    }
+    assert message_of(str(tmp_path), "mbpp").startswith(f"{tmp_path / 'mbpp.jsonl'}: cannot be read: No such")
+
+
+def test_a_file_may_be_a_list_and_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps([RECORD]), encoding="utf-8-sig")
+    assert [task.id for task in load(str(path))["train"]] == ["double-1"]
 
 
 def test_an_unknown_source_is_refused():

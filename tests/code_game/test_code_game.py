@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scripted_opponent import ScriptedOpponent
 
-from rlnb.code_game.opponents import ChoosingOpponent, PredictionVerdict, ScriptedOpponent
+from rlnb.code_game.opponents import ChoosingOpponent, PredictionVerdict
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.programs import strip_comments
 from rlnb.code_game.reward import (
@@ -17,7 +18,6 @@ from rlnb.code_game.reward import (
     GameRound,
     PooledProgram,
     ProgramPool,
-    game_metrics,
     judge_rounds,
 )
 from rlnb.errors import SandboxUnavailable
@@ -53,9 +53,6 @@ class Recording:
     def judge(self, programs: Sequence[str], outputs: Sequence[str]) -> list[PredictionVerdict]:
         self.calls.append((list(programs), list(outputs)))
         return [PredictionVerdict(output == "42", self.logprob, self.num_tokens) for output in outputs]
-
-    def predict(self, programs: Sequence[str]) -> list[str]:
-        return ["42"] * len(programs)
 
 
 def fenced(code: str) -> str:
@@ -103,13 +100,8 @@ def test_a_program_without_a_round_earns_minus_one_and_says_why(referee, kind):
     assert {preset: reward(game) for preset, reward in PRESETS.items()} == dict.fromkeys(PRESETS, -1.0)
 
 
-def test_a_killed_program_the_only_kind_not_tried_above_earns_minus_one():
-    assert set(INVALID_KINDS) - set(INVALID) == {"killed"}
-    game = GameRound("import os", "killed", "killed by SIGABRT")
-    assert {reward(game) for reward in PRESETS.values()} == {-1.0}
-
-
 def test_what_reads_as_python_but_cannot_be_compiled_is_a_syntax_error(referee):
+    assert set(INVALID_KINDS) - set(INVALID) == {"killed"}
     (game,) = played(referee, "return 3")
     assert (game.kind, PRESETS["validity"](game)) == ("syntax_error", -1.0)
 
@@ -140,11 +132,6 @@ def test_graded_is_one_minus_twice_the_mean_probability_of_a_token():
     assert graded(-1000.0, 2) == pytest.approx(1.0)
 
 
-def test_a_valid_program_that_nobody_judged_earns_only_where_validity_counts(referee):
-    (game,) = referee.play([fenced("print(1)")], [""])
-    assert (PRESETS["validity"](game), REQUIRED(game)) == (1.0, -1.0)
-
-
 @dataclass
 class BrokenReruns:
     """Interpreters that the sandbox could not start for the programs of this set."""
@@ -157,16 +144,13 @@ class BrokenReruns:
         return [Rerun(Execution(*end, 0.0, 0.0, ""), "") for end in ends]
 
 
-def test_a_failure_of_the_sandbox_is_nobodys_fault_and_counts_nowhere():
+def test_a_failure_of_the_sandbox_is_nobodys_fault_and_many_stop_the_run():
     referee = GameReferee(BrokenReruns({"print(1)"}), len)
     reward = CodeGameReward(referee, ScriptedOpponent({}), reward=REQUIRED)
     rewards, metrics, extra = play(reward, [fenced("print(1)"), fenced("print(2)"), "none"])
     assert rewards == [None, 1.0, -1.0]
     assert extra["outcome"] == ["sandbox_error", "valid", "no_code"]
     assert (metrics["game/valid_share"], metrics["game/win_share"]) == (0.5, 0.5)
-
-
-def test_a_sandbox_that_fails_often_stops_the_run():
     broken = {f"print({n})" for n in range(3)}
     reward = CodeGameReward(GameReferee(BrokenReruns(broken), len), ScriptedOpponent({}), reward=REQUIRED)
     with pytest.raises(
@@ -175,26 +159,19 @@ def test_a_sandbox_that_fails_often_stops_the_run():
         play(reward, [fenced(f"print({n})") for n in range(4)])
 
 
-COMMENTED = (
-    'def f(n):\n    """Returns 42."""\n    return n * 7  # Output: 42\nprint(f(6) + 1)  # 43\n"""42"""'
-)
-
-
 def test_the_opponent_reads_no_comment_and_the_program_that_it_reads_is_the_one_that_ran(referee):
+    code = 'def f(n):\n    """Returns 42."""\n    return n * 7  # Output: 42\nprint(f(6) + 1)  # 43\n"""42"""'
     opponent = Recording()
-    (game,) = played(referee, COMMENTED, opponent=opponent)
+    (game,) = played(referee, code, opponent=opponent)
     assert opponent.calls == [(["def f(n):\n    return n * 7\nprint(f(6) + 1)"], ["43"])]
-    assert game.shown == opponent.calls[0][0][0] == strip_comments(COMMENTED)
-    assert game.code.strip() == COMMENTED
+    assert game.shown == opponent.calls[0][0][0] == strip_comments(code)
+    assert game.code.strip() == code
 
 
 def test_a_program_that_reads_its_docstring_is_refused_because_the_opponent_is_not_shown_it(referee):
-    opponent = Recording()
-    code = 'def f():\n    """The answer is 42."""\nprint(f.__doc__)'
-    (game,) = played(referee, code, opponent=opponent)
+    (game,) = played(referee, 'def f():\n    """The answer is 42."""\nprint(f.__doc__)')
     assert (game.kind, game.shown) == ("not_deterministic", "def f():\n    pass\nprint(f.__doc__)")
     assert game.message.startswith("Line 3 uses __doc__, which tells of")
-    assert opponent.calls == []
 
 
 def test_the_answer_goes_on_from_the_prefix_of_the_prompt(referee):
@@ -213,31 +190,14 @@ def test_all_valid_rounds_are_judged_in_one_call_and_the_others_not_at_all(refer
     assert opponent.calls == [(["print(1)", "print(1)", "print(3)"], ["1", "1", "3"])]
 
 
-def test_programs_that_are_equal_without_comments_run_once(referee):
-    runs = []
-
-    class Counting:
-        def run_many(self, programs: Sequence[str]) -> list[Rerun]:
-            runs.append(list(programs))
-            return referee.reruns.run_many(programs)
-
-    rounds = played(GameReferee(Counting(), len), "print(1)", "print( 1 ) # one", "print(2)")
-    assert runs == [["print(1)", "print(2)"]]
-    assert [game.output for game in rounds] == ["1", "1", "2"]
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_batch_without_a_valid_program_asks_no_opponent(referee, preset):
+def test_a_batch_without_a_valid_program_asks_no_opponent(referee):
     opponent = Recording()
-    reward = CodeGameReward(referee, opponent, reward=PRESETS[preset])
+    reward = CodeGameReward(referee, opponent, reward=REQUIRED)
     rewards, metrics, _ = play(reward, ["no", fenced("1 / 0")])
-    assert rewards == [-1.0, -1.0]
-    assert opponent.calls == []
+    assert (rewards, opponent.calls) == ([-1.0, -1.0], [])
     of_valid = "opponent_right", "token_probability", "trivial_share", "echo_share", "distinct_shapes"
     assert all(math.isnan(metrics[f"game/{name}"]) for name in (*of_valid, "output_characters"))
     assert (metrics["game/win_share"], metrics["game/valid_share"]) == (0.0, 0.0)
-    assert (metrics["game/no_code_share"], metrics["game/runtime_error_share"]) == (0.5, 0.5)
-    assert math.isnan(game_metrics([])["win_share"])
 
 
 def test_the_whole_table_of_metrics_of_a_batch(referee):
@@ -314,8 +274,7 @@ def test_the_options_hold_the_true_output_once_and_others_of_mutants_in_an_order
 def test_options_are_as_short_and_readable_as_outputs_must_be(sandbox):
     opponent = ChoosingOpponent(FirstChooser(), sandbox, num_choices=8, max_output_chars=3)
     (texts,) = opponent.collect_options(["print(7 * 11)"], ["77"])
-    assert len(texts) > 2
-    assert all(0 < len(text) <= 3 for text in texts)
+    assert len(texts) > 2 and all(0 < len(text) <= 3 for text in texts)
 
 
 def test_a_program_whose_output_no_mutant_changes_is_predicted(sandbox):

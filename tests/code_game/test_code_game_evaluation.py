@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scripted_opponent import ScriptedOpponent
 from tiny_policy import load_tiny
 
 from rlnb.code_game.evaluation import (
@@ -21,7 +22,7 @@ from rlnb.code_game.evaluation import (
     measure_game,
     save_game,
 )
-from rlnb.code_game.opponents import ModelOpponent, PredictionVerdict, ScriptedOpponent
+from rlnb.code_game.opponents import ModelOpponent, PredictionVerdict
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prompts import GameQuestion, game_questions
 from rlnb.code_game.reward import GameReferee, GameRound
@@ -104,8 +105,7 @@ def test_what_the_second_judge_had_no_full_choice_for_counts_not():
             verdicts = (True, 4), (False, 4), (True, 1)
             return [PredictionVerdict(is_right, num_options=count) for is_right, count in verdicts]
 
-    evaluate = GameEvaluation(GrpoCodeGameParams(), None, ScriptedOpponent({}), Chooser())
-    judged_twice = evaluate.judge_again(BEFORE, Chooser())
+    judged_twice = GameEvaluation(GrpoCodeGameParams(), None, None, None).judge_again(BEFORE, Chooser())
     assert [program.counts_for_second for program in judged_twice] == [True, True, False, True]
     assert estimate_share(judged_twice, "second judge right on valid").value == 0.5
     assert estimate_share(judged_twice, "win under the second judge").value == pytest.approx(1 / 3)

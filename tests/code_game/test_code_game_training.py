@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from scripted_opponent import ScriptedOpponent
 from tiny_policy import load_tiny
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from rlnb.code_game.opponents import ModelOpponent, ScriptedOpponent
+from rlnb.code_game.opponents import ModelOpponent
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prediction import prediction_prompt
 from rlnb.code_game.reward import CodeGameReward, GameReferee, GameRound, PooledProgram, ProgramPool
@@ -33,11 +34,6 @@ from rlnb.policy.adapters import WeightSnapshot, adapters_off
 from rlnb.sandbox import Limits, Reruns
 
 NUM_STEPS, STOP_STEP, NUM_MEMBERS = 4, 2, 4
-
-
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
 
 
 @pytest.fixture(scope="module")
@@ -179,18 +175,15 @@ def test_both_roles_are_asked_in_each_step_once_there_is_something_to_predict(ru
     of_step = [Counter(role for at, role, _ in two_sided.watched.asked if at == n) for n in range(NUM_STEPS)]
     assert of_step[:LAG_STEPS] == [Counter(author=2 * half)] * LAG_STEPS
     assert of_step[LAG_STEPS:] == [Counter(author=half, predictor=half)] * (NUM_STEPS - LAG_STEPS)
+    asked = two_sided.watched.asked
+    groups = [asked[start : start + NUM_MEMBERS] for start in range(0, len(asked), NUM_MEMBERS)]
+    assert all(len(set(group)) == 1 for group in groups)  # its members are asked the same
     known = {entry.code: entry for entry in two_sided.pool.programs}
-    for step, role, prompt in two_sided.watched.asked:
+    for step, role, prompt in asked:
         if role == "predictor":
             program = known[re.findall(r"```python\n(.*?)\n```", prompt, re.DOTALL)[-1]]
             assert program.step <= step - LAG_STEPS
             assert prompt == prediction_prompt(program.code, num_shots=1)
-
-
-def test_all_members_of_a_group_are_asked_the_same(runs):
-    asked = runs("scripted", True).watched.asked
-    for start in range(0, len(asked), NUM_MEMBERS):
-        assert len(set(asked[start : start + NUM_MEMBERS])) == 1
 
 
 def test_without_a_pool_every_prompt_asks_for_a_program(cache_dir: Path, tmp_path: Path):
@@ -254,14 +247,6 @@ def test_the_opponents_share_is_that_of_the_steps_which_were_logged():
     assert math.isnan(opponent_time_share(rows[:1]))
 
 
-def test_the_pool_is_saved_and_loaded_whole(tmp_path: Path):
-    pool = ProgramPool([PooledProgram("print('é')", "é", 3)])
-    pool.save(tmp_path / "programs.json")
-    other = ProgramPool()
-    other.load(tmp_path / "programs.json")
-    assert other == pool
-
-
 def test_a_full_pool_answers_the_same_before_and_after_the_next_step_is_added(monkeypatch):
     monkeypatch.setattr("rlnb.code_game.reward.POOL_SIZE", 5)
     pool = ProgramPool()
@@ -270,6 +255,4 @@ def test_a_full_pool_answers_the_same_before_and_after_the_next_step_is_added(mo
         pool.add([PooledProgram(f"print({step}{n})", f"{step}{n}", step) for n in range(3)])
         assert pool.until(step - 1) == before
         assert len(before) == min(5, 3 * step)
-        assert [pool.output_of(entry.code) for entry in before] == [entry.output for entry in before]
-        assert len(pool.programs) <= 5 + 3
-    assert pool.output_of("print(00)") is None
+        assert set(before) <= set(pool.programs) and len(pool.programs) <= 5 + 3

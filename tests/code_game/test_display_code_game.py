@@ -2,6 +2,8 @@
 
 import math
 
+from scripted_opponent import ScriptedOpponent
+
 from rlnb.code_game.display import (
     LiveGame,
     draw_game,
@@ -22,7 +24,7 @@ from rlnb.code_game.evaluation import (
     find_hardest,
     measure_levels,
 )
-from rlnb.code_game.opponents import PredictionVerdict, ScriptedOpponent
+from rlnb.code_game.opponents import PredictionVerdict
 from rlnb.code_game.prediction import load_prediction_set
 from rlnb.code_game.prompts import GameQuestion
 from rlnb.code_game.reward import GameRound, game_metrics

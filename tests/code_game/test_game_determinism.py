@@ -5,15 +5,9 @@ import pytest
 from rlnb.code_game.determinism import (
     ADDRESS,
     ALLOWED_MODULES,
-    CHANCE,
-    CLOCK,
-    HIDDEN_CODE,
-    HIDDEN_IMPORT,
-    HIDDEN_NAME,
+    HIDDEN,
     MACHINE,
-    MODULE_AS_VALUE,
     OUTSIDE,
-    STREAM_AS_VALUE,
     UNLISTED,
     find_forbidden_use,
 )
@@ -27,89 +21,64 @@ FORBIDDEN = {
             *("platform", "resource", "secrets", "subprocess", "threading", "time", "uuid"),
         ]
     },
-    "import datetime as d\nprint(d.date.today())": f"Line 2 uses today, {CLOCK}.",
-    "from datetime import datetime as d\nt = d.now()\nprint(d.now() - t)": f"Line 2 uses now, {CLOCK}.",
-    "import datetime as d\ngetattr(d.date, 'today')()": f"Line 2 uses getattr {HIDDEN_NAME}.",
-    "x = 1\nfrom urllib.request import urlopen": f"Line 2 imports urllib.request, {UNLISTED}.",
     "from json.decoder import JSONDecoder": f"Line 1 imports json.decoder, {UNLISTED}.",
-    "from .math import pi": f"Line 1 imports .math, {UNLISTED}.",
     "print(2)\nimport os\nimport time": f"Line 2 imports os, {UNLISTED}.",
-    "import random\nprint(random.random())": f"Line 1 uses random without a seed, {CHANCE}.",
-    "from random import choice\nprint(choice('ab'))": f"Line 1 uses random without a seed, {CHANCE}.",
-    "import random\nr = random.Random()": f"Line 1 uses random without a seed, {CHANCE}.",
-    "import random\nrandom.seed(None)": f"Line 1 uses random without a seed, {CHANCE}.",
     "import random\nr = random.SystemRandom(7)": f"Line 2 uses random.SystemRandom, {MACHINE}.",
     "import sys\nprint(sys.argv)": f"Line 2 uses sys.argv, {MACHINE}.",
     "from sys import stdout, modules": f"Line 1 imports modules from sys, {MACHINE}.",
     "print(id(7))": f"Line 1 uses id, {ADDRESS}.",
     "xs = 'ab'\nprint(max(xs, key=hash))": f"Line 2 uses hash, {ADDRESS}.",
     "print('a'.__hash__())": f"Line 1 uses __hash__, {ADDRESS}.",
-    "print(__file__)": f"Line 1 uses __file__, {MACHINE}.",
-    "print(len(dir()))": f"Line 1 uses dir, {MACHINE}.",
-    "print(globals())": f"Line 1 uses globals, {MACHINE}.",
-    "n = int(input())": f"Line 1 uses input, {OUTSIDE}.",
     "print(open('/etc/hosts').read())": f"Line 1 uses open, {OUTSIDE}.",
-    "import sys as s; print(s.version)": f"Line 1 uses sys.version, {MACHINE}.",
-    "import sys\nt = sys\nprint(t.version)": f"Line 2 uses the module sys as a value, {MODULE_AS_VALUE}.",
-    "import math as m\nprint(m)": f"Line 2 uses the module math as a value, {MODULE_AS_VALUE}.",
-    "print(__import__('sys').version_info)": f"Line 1 uses __import__, {HIDDEN_IMPORT}.",
+    "import sys\nt = sys\nprint(t.version)": f"Line 2 uses sys as a value, {HIDDEN}.",
+    "print(__import__('sys').version_info)": f"Line 1 uses __import__, {HIDDEN}.",
     "import statistics\nprint(statistics.sys.modules)": f"Line 2 uses statistics.sys, {MACHINE}.",
-    "from statistics import sys": f"Line 1 imports sys from statistics, {MACHINE}.",
-    "import collections.abc\nprint(collections.abc._f)": f"Line 2 uses collections.abc._f, {MACHINE}.",
     "from io import open": f"Line 1 imports open from io, {MACHINE}.",
     "import calendar\nprint(calendar.datetime.date.today())": f"Line 2 uses calendar.datetime, {MACHINE}.",
     "def f(): pass\nprint(f.__globals__)": f"Line 2 uses __globals__, {MACHINE}.",
     "print('{0.__globals__}'.format(f))": f"Line 1 has __globals__ in a text, {MACHINE}.",
     "print(len.__self__)": f"Line 1 uses __self__, {MACHINE}.",
-    "print(len(str.__doc__))": f"Line 1 uses __doc__, {MACHINE}.",
-    "print(sum(map(ord, str.split.__doc__)))": f"Line 1 uses __doc__, {MACHINE}.",
-    "print(len(str.__dict__))": f"Line 1 uses __dict__, {MACHINE}.",
-    "print(len(str.__dir__('a')))": f"Line 1 uses __dir__, {MACHINE}.",
     "print(object.__getattribute__(str, '__do' + 'c__'))": f"Line 1 uses __getattribute__, {MACHINE}.",
     "match 'a':\n    case str(__doc__=d): print(d)": f"Line 2 uses __doc__, {MACHINE}.",
-    "print(getattr(object, '__sub' + 'classes__')())": f"Line 1 uses getattr {HIDDEN_NAME}.",
+    "print(getattr(object, '__sub' + 'classes__')())": f"Line 1 uses getattr on a made-up text, {HIDDEN}.",
     "print(getattr(str, '__doc__'))": f"Line 1 has __doc__ in a text, {MACHINE}.",
-    "print('{0.__glo' + 'bals__}'.format(f))": f"Line 1 uses format {HIDDEN_NAME}.",
-    "print(('{0.__glo' + 'bals__}').format(f))": f"Line 1 uses format {HIDDEN_NAME}.",
-    "t = '{0.__glo'\nt += 'bals__}'\nprint(t.format(f))": f"Line 3 uses format {HIDDEN_NAME}.",
-    "print(*map(str.format, ['{0.__do' + 'c__}'], [f]))": f"Line 1 uses format {HIDDEN_NAME}.",
-    "print('{0.gi_frame}'.format(g))": f"Line 1 uses format {HIDDEN_NAME}.",
-    "import operator as o\no.attrgetter('__do' + 'c__')(str)": f"Line 2 uses attrgetter {HIDDEN_NAME}.",
+    "print('{0.__glo' + 'bals__}'.format(f))": f"Line 1 uses format on a made-up text, {HIDDEN}.",
+    "t = '{0.__glo'\nt += 'bals__}'\nprint(t.format(f))": f"Line 3 uses format on a made-up text, {HIDDEN}.",
+    "print(*map(str.format, ['{0.__do' + 'c__}'], [f]))": f"Line 1 uses format on a made-up text, {HIDDEN}.",
+    "print('{0.gi_frame}'.format(g))": f"Line 1 uses format on a made-up text, {HIDDEN}.",
+    "import operator as o\no.attrgetter('a' + 'b')": f"Line 2 uses attrgetter on a made-up text, {HIDDEN}.",
     "from operator import attrgetter as a\na('b')": f"Line 1 imports attrgetter from operator, {MACHINE}.",
     "import string\nstring.Formatter()": f"Line 2 uses string.Formatter, {MACHINE}.",
     "from typing import get_type_hints": f"Line 1 imports get_type_hints from typing, {MACHINE}.",
-    "import json\nprint(json.__file__)": f"Line 2 uses __file__, {MACHINE}.",
-    "import json\nprint(f'{json}')": f"Line 2 uses the module json as a value, {MODULE_AS_VALUE}.",
     "import sys as m\nprint(m.version)\nimport math as m": f"Line 2 uses sys.version, {MACHINE}.",
-    "import abc as s\ndef f(s): pass\nt = s": f"Line 3 uses the module abc as a value, {MODULE_AS_VALUE}.",
-    "import sys\nold = sys.stdout": f"Line 2 uses sys.stdout as a value, {STREAM_AS_VALUE}.",
-    "class A:\n    if 1:\n        import sys": f"Line 3 imports in the body of a class, {HIDDEN_IMPORT}.",
-    "exec('import time')": f"Line 1 uses exec, {HIDDEN_CODE}.",
-    "print(eval('2' + '2'))": f"Line 1 uses eval, {HIDDEN_CODE}.",
+    "import abc as s\ndef f(s): pass\nt = s": f"Line 3 uses abc as a value, {HIDDEN}.",
+    "import sys\nold = sys.stdout": f"Line 2 uses sys.stdout as a value, {HIDDEN}.",
+    "class A:\n    if 1:\n        import sys": f"Line 3 imports in a class, {HIDDEN}.",
+    "print(eval('2' + '2'))": f"Line 1 uses eval, {HIDDEN}.",
 }
 ALLOWED = [
     "print(7)", "import math\nprint(math.pi)", "import random\nrandom.seed(7)\nprint(random.random())",
-    "from random import Random\nprint(Random(7).random())", "import random\nr = random.Random(x=7)",
     "import datetime\nprint(datetime.date(2024, 2, 28) + datetime.timedelta(2))", "id = 7\nprint(id)",
-    "def hash(s):\n    return len(s)\nprint(hash('a'))",
-    "def f(input, dir=1):\n    return input + dir\nprint(f(2))",
-    "import sys\nsys.setrecursionlimit(99)\nsys.stdout.write('a')",
-    "class A(object):\n    pass\nprint(A.__name__)",
-    "class A:\n    def __hash__(self):\n        return 1\nprint({A(): 1}[A()] if 0 else 2)",
-    "class T:\n    def now(self):\n        return 7\nprint(T().now())",
-    "if __name__ == '__main__':\n    print(7)",
-    "from collections import Counter\nprint(Counter('ab'))", "MISSING = object()\nprint(MISSING is None)",
+    "def hash(n):\n    return n and hash(n - 1)\nprint(hash(3))", "input, *dir = 1, 2\nprint(input, dir)",
+    "def f(id, vars=1):\n    input = id\n    return [id for dir in [input]], lambda: vars\nprint(f(2))",
+    "id: int = 7\nclass A:\n    x = id\n    def open(self):\n        return 1\nprint(f'{id}', A().open())",
+    "def f(id):\n    class A:\n        x = id\n        def g(self): return id\n    return A.x\nprint(f(3))",
+    "def f():\n    vars = 1\n    def g():\n        nonlocal vars\n        vars += 1\n    g()\nf()",
+    "print([id for id in range(3) if id], {dir: 1 for dir in 'a'}, (lambda hash: hash)(1))",
+    "def f(xs):\n    [id := x for x in xs]\n    return id\nprint(f([1]))",
+    "import sys as s\ns.setrecursionlimit(99)\ns.stdout.write('a')\nprint(1, file=s.stderr)",
+    "import io, sys\nsys.stdout = io.StringIO()\nprint(1)\nsys.stdout.getvalue()",
+    "from sys import stdout\nstdout.write('a')\nprint(1, file=stdout)",
+    "class A:\n    def __hash__(self):\n        return 1\nprint({A(): 1}[A()], A.__mro__, A.__bases__)",
+    "class T:\n    def now(self):\n        self.buffer = self.raw = []\nprint(T().now())",
+    "if __name__ == '__main__':\n    print(7)", "MISSING = object()\nprint(MISSING is None)",
     "import collections.abc as c\nprint(c.Sized.__name__)", "from __future__ import annotations\nprint(7)",
-    "import sys as s\ns.stdout.write('a')", "import io\nprint(io.StringIO('a').read())",
-    "class A:\n    pass\nprint([c.__name__ for c in A.__mro__], A.__bases__)",
-    "import re\nprint(re.compile('a').findall('aba'))",
     "print('{} {:>{}}'.format(1, 2, 3))", "t = 'Hi {0.real}'\nprint(t.format(3))",
     "print(*map('{:.2f}'.format, [1, 2]))", "print(str.format('{}', 3), format(3.14, '.1f'))",
     "from operator import attrgetter\nprint(attrgetter('real', 'imag.real')(3))",
     "print(getattr('a', 'upper')(), getattr(3, 'b', 4))", "print((3).__add__(4), (2).__rsub__(1))",
-    "class A:\n    def __repr__(self):\n        return self.__class__.__name__\nprint(A())",
-    "def getattr(a, b):\n    return a + b\nprint(getattr(1, 2))",
-    "time = 3\nprint(time.real)", "for open in range(3):\n    print(open)",
+    "def getattr(a, b):\n    return a + b\nprint(getattr(1, 2))", "time = 3\nprint(time.real)",
+    "for open, (id, *dir) in [(1, (2, 3))]:\n    f = lambda: id\n    print(open, f(), dir)",
 ]  # fmt: skip
 
 READ = "('/usr/lib/python3.11/os.py').read()"
@@ -126,14 +95,13 @@ STILL_OF_PYTHON = {
     "a class's own, in a function":
         f"def f(open):\n    class A:\n        if 0: open = 1\n        print(open{READ})",
     "an exception's": f"try: 1 / 0\nexcept Exception as open: pass\nprint(open{READ})",
-    "a comprehension's": f"[open for open in [1]]\nprint(open{READ})",
     "a comprehension's first iterable": f"print([open for open in [open{READ}]])",
     "under an if": f"if False:\n    open = 1\nprint(open{READ})",
-    "another function's": f"def f():\n    open = 1\nprint(open{READ})",
     "deleted": f"open = 1\ndel open\nprint(open{READ})",
     "deleted by a function": f"open = 1\ndef f():\n    global open\n    del open\nf()\nprint(open{READ})",
-    "a lambda's": f"f = lambda open: 1\nprint(open{READ})",
     "a walrus in a comprehension": f"print([(open := 1) if 0 else open{READ} for _ in 'a'])",
+    "a loop's, before its target": f"for d[open{READ}], open in [(1, 2)]: pass",
+    "a loop's, in its else": f"for open in []: pass\nelse: open{READ}",
     "a loop that is never entered": f"for open in []: pass\nprint(open{READ})",
     "an annotation": f"open: int\nprint(open{READ})",
     "an augmented one": "class A:\n    def __radd__(self, o): print(o('/etc/passwd'))\nopen += A()",
@@ -150,41 +118,17 @@ STILL_OF_PYTHON = {
     "a keyword": f"def f():\n    dict(open=1)\n    print(open{READ})",
     "one that is imported":
         "def f(attrgetter):\n    from operator import attrgetter\n    attrgetter('__a' + 'b__')",
-    "one imported as itself": "from operator import attrgetter as attrgetter\nattrgetter('__a' + 'b__')",
     "globals that are destroyed": (
         f"open = 1\nclass A:\n    __slots__ = ()\n    def __del__(self): print(open{READ})\na = A()"
     ),
 }  # fmt: skip
 STREAMS_AS_VALUES = [
-    "print(type(sys.stdout.buffer.raw)('/etc/passwd').read(12))",
-    "print(sys.stdout.buffer.raw.__class__('/etc/passwd'))",
-    "print(sys.stdout.errors)", "print(sys.stderr.encoding)", "sys.stdout.reconfigure(errors='strict')",
-    "sys.stdout.detach()", "print(sys.stderr.fileno())", "old = sys.stdout\nprint(old.buffer)",
-    "old = sys.stdout\nold2 = old\nprint(old2.buffer)", "def f(o=sys.stdout): print(o.buffer)",
+    "print(type(sys.stdout.buffer.raw)('/etc/passwd').read(12))", "print(sys.stdout.errors)",
+    "sys.stdout.detach()", "old = sys.stdout\nprint(old.buffer)", "def f(o=sys.stdout): print(o.buffer)",
     "from sys import stdout as s\nprint(s.buffer)", "class A:\n    o = sys.stdout\nprint(A.o.buffer)",
     "def print(file): file.buffer\nprint(file=sys.stdout)", "a = b.c = sys.stdout",
     "from contextlib import redirect_stdout as r\nprint(r(0)._old_targets)",
-    "class A:\n    from sys import stdout\nprint(A.stdout.buffer)",
-    "class A:\n    import sys\nprint(A.sys.version)",
-    "from operator import *",
-]  # fmt: skip
-HONEST = [
-    "def f(id, vars=1):\n    input = id\n    return [id for dir in [input]], lambda: vars\nprint(f(2))",
-    "def hash(n):\n    return n and hash(n - 1)\nprint(hash(3))", "id = 7\nclass A:\n    x = id\nprint(id)",
-    "class A:\n    def open(self):\n        return 1\nprint(A().open())",
-    "input, *dir = 1, 2\nprint(input, dir)",
-    "def f(id):\n    class A:\n        x = id\n        def g(self): return id\n    return A.x\nprint(f(3))",
-    "def f():\n    vars = 1\n    def g():\n        nonlocal vars\n        vars += 1"
-    "\n    g()\n    print(vars)\nf()",
-    "print([id for id in range(3) if id], {dir: 1 for dir in 'a'}, (lambda hash: hash)(1))",
-    "def f(xs):\n    [id := x for x in xs]\n    return id\nprint(f([1]))", "id: int = 7\nprint(f'{id}')",
-    "import sys\nprint(1, file=sys.stderr)\nsys.stdout.flush()\nsys.stderr.writelines(['a'])",
-    "import io, sys\nsys.stdout = io.StringIO()\nprint(1)\nsys.stdout.getvalue()",
-    "class A:\n    def f(self):\n        import math\n        return math.pi\nprint(A().f())",
-    "import io\nfrom contextlib import redirect_stdout"
-    "\nwith redirect_stdout(io.StringIO()) as out:\n    print(1)",
-    "from sys import stdout\nstdout.write('a')\nprint(1, file=stdout)",
-    "class Ring:\n    def __init__(self):\n        self.buffer = self.raw = []\nprint(Ring().buffer)",
+    "class A:\n    from sys import stdout\nprint(A.stdout.buffer)", "from operator import *",
 ]  # fmt: skip
 
 
@@ -193,7 +137,9 @@ TOLD_BY_INTERPRETERS = [
     "import datetime\nprint(datetime.datetime.fromtimestamp(0).hour)",
     "from datetime import datetime\nprint(datetime(2000, 1, 1).timestamp())",
     "from datetime import datetime\nprint(datetime(2000, 1, 1).astimezone())",
-    "print(object())", "print(lambda: 1)", "print({'ab', 'cd', 'ef'})", "print(str(iter([])))",
+    "from datetime import datetime\nprint(datetime.now())", "print({'ab', 'cd', 'ef'})",
+    "import random\nprint(random.random())", "import random\nrandom.seed(None)\nprint(random.random())",
+    "print(object())", "print(lambda: 1)", "print(str(iter([])))",
 ]  # fmt: skip
 
 
@@ -203,7 +149,7 @@ def test_what_depends_on_more_than_the_program_is_named_with_what_to_do_instead(
 
 @pytest.mark.parametrize("name", STILL_OF_PYTHON)
 def test_a_name_that_is_bound_elsewhere_is_still_that_of_python(name):
-    reasons = (MACHINE, OUTSIDE, ADDRESS, HIDDEN_CODE, HIDDEN_IMPORT, HIDDEN_NAME)
+    reasons = (MACHINE, OUTSIDE, ADDRESS, HIDDEN)
     assert any(reason in find_forbidden_use(STILL_OF_PYTHON[name]) for reason in reasons)
 
 
@@ -213,8 +159,7 @@ def test_no_use_of_a_stream_or_a_module_reaches_more_than_writing_needs():
 
 
 def test_what_depends_on_the_program_alone_is_allowed():
-    programs = [f"import {module}\nimport random as r\nr.seed(7)" for module in ALLOWED_MODULES]
-    programs += [*ALLOWED, *HONEST]
+    programs = [*ALLOWED, *(f"import {module}" for module in ALLOWED_MODULES)]
     assert {code: find_forbidden_use(code) for code in programs} == dict.fromkeys(programs, "")
 
 

@@ -23,27 +23,17 @@ NO_PROGRAMS = (
     "x = 1\n" * 10**6, "def f():", "Sure! Here it is:", "print('a)",
 )  # fmt: skip
 STRIPPED = {
-    "print(7)  # Output: 42": "print(7)",
-    "# 42\nprint(7)\n\n\n# 42\n": "print(7)",
-    '"""Prints 42."""\nprint(7)': "print(7)",
-    "'a'\n'b'\nprint(7)": "print(7)",
-    "print(7); 42; ...; None; b'42'": "print(7)",
-    "('Output:', 42)\n['the answer', ('is', 42)]\nprint(7)": "print(7)",
-    "f'42'\nprint(7)": "print(7)",
+    "# 42\nprint(7)  # Output: 42\n\n\n# 42\n": "print(7)",
+    '"""Prints 42."""\n\'b\'\nprint(7); 42; ...; None; b\'42\'': "print(7)",
+    "('Output:', 42)\n['the answer', ('is', 42)]\nf'42'\nprint(7)": "print(7)",
     'def f():\n    """42"""\nprint(f())': "def f():\n    pass\nprint(f())",
     'def f():\n    """42"""\n    return 7\nprint(f())': "def f():\n    return 7\nprint(f())",
     'class A:\n    """42"""\nprint(7)': "class A:\n    pass\nprint(7)",
-    "async def f():\n    'a'\nprint(7)": "async def f():\n    pass\nprint(7)",
     "for k in 'a':\n    '4'\nelse:\n    '2'\nprint(7)": "for k in 'a':\n    pass\nelse:\n    pass\nprint(7)",
     "try:\n    1\nfinally:\n    2\nprint(7)": "try:\n    pass\nfinally:\n    pass\nprint(7)",
     "try:\n    '1'\nexcept:\n    '2'\nprint(7)": "try:\n    pass\nexcept:\n    pass\nprint(7)",
     "match 7:\n    case 7:\n        '42'\nprint(7)": "match 7:\n    case 7:\n        pass\nprint(7)",
-    "x = 7  # type: 'prints 42'\nprint(x)": "x = 7\nprint(x)",
-    "x: 'prints 42' = 7\nprint(x)": "x: None = 7\nprint(x)",
-    "x: 'prints 42'\nprint(7)": "x: None\nprint(7)",
-    "from typing import Literal\nx: Literal['42'] = 7\nprint(x)": (
-        "from typing import Literal\nx: None = 7\nprint(x)"
-    ),
+    "x: 'prints 42' = 7  # type: 'prints 42'\nprint(x)": "x: None = 7\nprint(x)",
     "def f(x: 'prints', *y: '42') -> b'42':\n    return x\nprint(f(7))": (
         "def f(x, *y):\n    return x\nprint(f(7))"
     ),
@@ -51,35 +41,25 @@ STRIPPED = {
         "from dataclasses import dataclass\n\n@dataclass\nclass A:\n    x: None = 7\nprint(A())"
     ),
     "print(  0x2A ,\n\n  'a'\n  'b' )": "print(42, 'ab')",
-    "assert True, 'Output: 99'\nprint(7)": "assert True\nprint(7)",
     "n = 7\nassert n, f'Output: {n}'\nprint(n)": "n = 7\nassert n\nprint(n)",
     # Kept: it does something, or it is code.
-    "x: int = 7\nprint(x)": "x: int = 7\nprint(x)",
-    "f'{42:d}'\nprint(7)": "f'{42:d}'\nprint(7)",
-    "x: print('a') = 7\nprint(x)": "x: print('a') = 7\nprint(x)",
-    "lambda: '42'\nprint(7)": "lambda: '42'\nprint(7)",
+    "x: int = 7\nf'{42:d}'\nprint(x)": "x: int = 7\nf'{42:d}'\nprint(x)",
+    "x: print('a') = 7\nlambda: '42'\nprint('# x')": "x: print('a') = 7\nlambda: '42'\nprint('# x')",
     "n = 7\nf'{print(n)}'": "n = 7\nf'{print(n)}'",
-    "print('# no comment')": "print('# no comment')",
     "x = 1e999\nprint(x, -x, '\\ud800'.encode('utf-8', 'replace'))": (
         "x = 1e309\nprint(x, -x, '\\ud800'.encode('utf-8', 'replace'))"
     ),
 }
 SAME = [
-    "def f(n):\n    '''doc'''\n    return 1 if n < 2 else n * f(n - 1)\nprint(f(9))",
-    "xs = [k ** 2 for k in range(9) if k % 2]  # odd\nprint(*xs, sep='-')",
     "class A:\n    'doc'\n    x: 'int' = 3\n    def g(self) -> 'int':\n        return self.x\nprint(A().g())",
     "def f():\n    x: 'local'\n    x = 3\n    return x\nx = 5\nprint(f(), x)",
     'print(f\'{7!r:>{4}}|{"a" + "b"}|{{}}|{3.5:.3f}|{7=}\')',
     "if 1:\n    '''nothing'''\nelse:\n    print('no')\nprint(not 0, -2 ** 2, (-2) ** 2, 2 ** -1)",
-    "a, *b = 1, 2, 3\nprint(b[::-1], (1,), lambda_ := 4)",
-    "from collections import namedtuple\nP = namedtuple('P', 'x y')\nprint(P(1, y=2))",
     "try:\n    assert 0, 'caught'\nexcept AssertionError as e:\n    print(e)",
     "try:\n    assert 0, print('said')\nexcept AssertionError:\n    pass",
-    "class A:\n    x = 'field'\nprint(A.x)\nx = 'unread'",
     "try:\n    x: nothing = 'a'\nexcept NameError as e:\n    print(e)",
     "class A:\n    def __del__(self):\n        print('gone')\na = A()\na = None\nprint('end')",
     "for k in 'ab':\n    'text'\n    print(k, end=';')\nelse:\n    print('\\n\\t\"quoted\" \\'both\\'')",
-    "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    'why'\n    print(e)\nfinally:\n    'end'",
 ]
 
 
@@ -106,21 +86,16 @@ def test_of_what_is_no_program_nothing_is_said(code):
 
 
 TRIVIAL = [
-    "print(7)", "n = 7\nprint(n)", "print('a', -7, sep='-')", "a, b = 1, 2\nprint(a, b)",
-    "print([1, 'a', (2,)])", "n = 7\nprint(f'n is {n}')", "s = 'a' 'b'\nt = s\nprint(t)",
-    "def f():\n    print('a')\nf()", "", "import math", "def f(x):\n    return x\nprint(f(7))",
-    "def main():\n    print('a')\nif __name__ == '__main__':\n    main()",
-    "n: int = 7\nprint(n)", "print(*[1, 2])",
-    "print({'a': 1}, {1, 2}, None, True)", "n = 7\nprint(n)  # n * 2\n'doc'",
+    "", "import math", "print('a', -7, sep='-')", "a, b = 1, 2\nprint(a, b)", "print([1, 'a', (2,)], *[1])",
+    "n: int = 7\nprint(f'n is {n}')", "def f(x):\n    return x\nprint(f(7))",
+    "def main():\n    print('a')\nif __name__ == '__main__':\n    main()", "print({'a': 1}, {1, 2}, None)",
 ]  # fmt: skip
 COMPUTING = [
     "n = 7\nprint(n * 2)", "s = 'a'\nprint(len(s))", "s = 'a'\nprint(s.upper())", "print(xs[0])",
-    "n = 7\nprint(-n)", "n = 7\nprint(f'{n:08b}')", "for k in range(3):\n    print(k)",
-    "print([k for k in 'ab'])", "print(3 < 5)", "def f(x):\n    return x * 2\nprint(f(7))",
-    "print(7 if n else 8)", "n = 7\nn += 1\nprint(n)", "print(not 0)", "n = 7\nprint(f'{n + 1}')",
-    "if n:\n    print(7)", "xs = [1, 2]\nxs[0] = 3 + 4\nprint(xs)", "x = print(3 * 4)",
-    "if __name__ == '__main__':\n    print(3 * 4)", "def f(x=3 * 4):\n    return x\nprint(f())",
-    "print((lambda: 1)())", "def f(x):\n    return x * 2\nprint(7)", "y = 3 * 4\nprint(7)",
+    "n = 7\nprint(-n)", "n = 7\nprint(f'{n:08b}')", "for k in range(3):\n    print(k)", "print(3 < 5)",
+    "print([k for k in 'ab'])", "print(7 if n else 8)", "n = 7\nn += 1\nprint(n)", "print(not 0)",
+    "n = 7\nprint(f'{n + 1}')", "if n:\n    print(7)", "def f(x=3 * 4):\n    return x\nprint(f())",
+    "if __name__ == '__main__':\n    print(3 * 4)", "print((lambda: 1)())", "y = 3 * 4\nprint(7)",
 ]  # fmt: skip
 
 
@@ -130,18 +105,15 @@ def test_a_program_is_trivial_where_nothing_is_computed():
 
 
 ECHOES = [
-    ("n = 7\nprint(n)", "7\n"), ("s = 'red fox'\nprint(s)", "red fox"),
     ("s = 'red fox'\nprint(s.split()[0])", "red"), ("print([1,2])", "[1, 2]"), ("print(0x2A)", "42"),
-    ("print(1_000)", "1000"), ("print('a\\nb')", "a\nb  \n\n"), ("print(-3)", "-3"), ("print(abs(-3))", "3"),
-    ("print('it\\'s')", "it's"), ("print(3.50)", "3.5"), ("print(max(3, 13))", "13"),
-    ("print(True or 0)", "True"), ("print('a' + '')", "a"), ("print('x=5.')", "5"),
+    ("print('a\\nb')", "a\nb  \n\n"), ("print(-3)", "-3"), ("print(abs(-3))", "3"), ("print(3.50)", "3.5"),
+    ("print('it\\'s')", "it's"), ("print(max(3, 13))", "13"), ("print('x=5.')", "5"),
 ]  # fmt: skip
 NO_ECHOES = [
-    ("print(10 + 3)", "13"), ("print(13 - 10)", "4"), ("x3 = 13\nprint(x3 - 10)", "3"),
-    ("print(7 / 2)", "3.5"), ("print(int(3.5))", "3"), ("print(len('a3b'))", "3"),
-    ("print('garden'[:3])", "gar"), ("print(5 - 8)", "-3"), ("print(7)  # 42", "42"),
-    ('"""42"""\nprint(6 * 7)', "42"), ("print(7)", ""), ("print()", "\n"), ("print('ab'.upper())", "AB"),
-    ("print(1, 2)", "1 2"), ("print(len('2.5'))", "5"), ("print(3 > 5)", "False"), ("print(0.25 * 4)", "1.0"),
+    ("print(10 + 3)", "13"), ("print(13 - 10)", "4"), ("x3 = 13\nprint(x3 - 10)", "3"), ("print()", "\n"),
+    ("print(int(3.5))", "3"), ("print('garden'[:3])", "gar"), ("print(5 - 8)", "-3"), ("print(1, 2)", "1 2"),
+    ("print(7)  # 42", "42"), ('"""42"""\nprint(6 * 7)', "42"), ("print('ab'.upper())", "AB"),
+    ("print(len('2.5'))", "5"), ("print(0.25 * 4)", "1.0"),
 ]  # fmt: skip
 
 
@@ -152,34 +124,24 @@ def test_an_output_is_an_echo_where_it_stands_whole_in_the_code():
 
 TWINS = [
     ("n = 7\nprint(n * 2)", "k = 12\nprint(k * 9)  # 42"), ("print(3 + 4)", "print(-1 + 10)"),
-    ("print('a' * 3)", "print('long text' * 30)"),
-    ("def f(x): return x\nf(1)", "def g(y):\n  return y\ng(2)"),
-    ("print(sum([1, 2]))", "print( sum( [8, 9] ) )"),
-    ("for i in range(3): print(i)", "for j in range(9): print(j)"),
-    ("print([a for a in 'x'])", "print([b for b in 'yz'])"),
-    ("a, b = 1, 2\nprint(b)", "c, d = 3, 4\nprint(d)"), ("x = 1.5\nprint(x)", "y = 2e9\nprint(y)"),
-    ("s = 'b'\nprint(f'a{s}')", "t = 'd'\nprint(f'c{t}')"),
+    ("def f(x, *y): return x\nf(x=1)", "def g(a, *b):\n  return a\ng(a=2)"),
+    ("for i in range(3): print(i)", "for j in range(9): print(j)"), ("print(1.5)", "print(2e9)"),
+    ("s = 'b'\nprint(f'a{s}')", "t = 'd'\nprint(f'c{t}')"), ("a, b = 1, 2\na", "c, d = 3, 4\nc"),
     ("import math as m\nm.pi", "import math as n\nn.pi"),
     ("try: f()\nexcept E as e: e", "try: f()\nexcept E as a: a"),
     ("match 3:\n case [x, *y]: x", "match 4:\n case [a, *b]: a"),
-    ("def f(x, *y): return x\nf(x=3)", "def g(a, *b): return a\ng(a=4)"),
     ("def f():\n global a\n a = 1", "def g():\n global b\n b = 2"),
 ]  # fmt: skip
 STRANGERS = [
     ("print(n * 2)", "print(n + 2)"), ("print(1)", "print(1.0)"), ("print(1)", "print('1')"),
     ("print(1)", "print(1, 2)"), ("print(s.upper())", "print(s.lower())"), ("print(sum(x))", "print(max(x))"),
     ("import math", "import random"), ("f(x=1)", "f(y=1)"), ("print(n)", "n = 1\nprint(n)"),
-    ("print(True)", "print(False)"),
-    ("a, b = 1, 2\nprint(a - b)", "a, b = 1, 2\nprint(b - a)"),
-    ("print(1)", "x = 1\nprint(x)"), ("print(x[1])", "print(x[1:])"),
+    ("print(True)", "print(False)"), ("a, b = 1, 2\nprint(a - b)", "a, b = 1, 2\nprint(b - a)"),
 ]  # fmt: skip
 
 
-def test_programs_that_differ_in_constants_and_own_names_have_one_shape():
+def test_programs_have_one_shape_where_they_differ_in_constants_and_own_names_alone():
     assert [pair for pair in TWINS if len({*map(program_shape, pair), ""}) != 2] == []
-
-
-def test_programs_that_differ_otherwise_have_two_shapes():
     assert [pair for pair in STRANGERS if program_shape(pair[0]) == program_shape(pair[1])] == []
 
 
@@ -272,10 +234,6 @@ def test_another_seed_gives_other_mutants_and_a_smaller_count_the_first_of_them(
     assert len(mutants) == 12
     assert mutants != make_mutants(code, count=12, seed=1)
     assert make_mutants(code, count=5, seed=0) == mutants[:5]
-    lines = [f"print({value}0)" for value in range(10, 30)]
-    firsts = [make_mutants("\n".join(lines), count=1, seed=seed)[0].split("\n") for seed in range(40)]
-    changed = {next(line for line in range(20) if first[line] != lines[line]) for first in firsts}
-    assert len(changed) >= 10 and max(changed) >= 15, "changes are made anywhere"
 
 
 def test_comments_docstrings_and_formats_are_neither_changed_nor_kept():
@@ -303,21 +261,15 @@ def test_programs_that_compute_have_three_mutants_with_other_outputs():
 HOSTILE = {
     "a long sum": "print(" + "1 + " * 4000 + "1)",
     "many statements": "a;" * 2000,
-    "many functions": "def f(): pass\n" * 500,
     "functions in functions": "".join(" " * n + "def f():\n" for n in range(99)) + " " * 99 + "f()",
     "lambdas in lambdas": "f = " + "lambda: " * 1500 + "1",
     "a chain of calls": "f" + "()" * 7000,
-    "a chain of else": "if 1:\n pass\n" + "elif 1:\n pass\n" * 500,
     "comprehensions in comprehensions": "[" * 90 + "x" + " for x in y]" * 90,
     "one text": "print('" + "a" * 16000 + "')",
-    "many fields": "f'" + "{1}" * 1500 + "'",
     "a number without end": "print(0x" + "f" * 15000 + ")",
     "copies of copies": "x0=1\n" + "".join(f"x{n}=x{n - 1}\n" for n in range(1, 1000)),
-    "copies across functions": "".join(f"def f():\n x{n}=1\n x{n + 1}=x{n}\n" for n in range(400)),
-    "list": "x = [" + "1, " * 2500 + "]",
-    "chained dots": "x" + ".a" * 2500,
     "shadowed names": "id = 1; id; " * 1200,
-    "texts in texts": "exec('" * 2000,
+    "classes in classes": "".join(" " * n + "class A:\n" for n in range(99)) + " " * 99 + "import os",
     "megabytes": "x = 1\n" * 10**6,
 }
 

@@ -33,28 +33,21 @@ class NoChat(Chat):
     chat_template = None
 
 
-def test_the_questions_are_split_in_the_promised_numbers_and_share_no_value():
-    questions = game_questions()
-    lines = {split: [one.first_line for one in members] for split, members in questions.items()}
-    assert {split: len(members) for split, members in lines.items()} == {
-        "train": NUM_TRAINED, "held_out": NUM_HELD_OUT,
-    }  # fmt: skip
-    assert len({*lines["train"], *lines["held_out"]}) == NUM_TRAINED + NUM_HELD_OUT
-
-
 def kinds_of(questions) -> set[str]:
     return {question.first_line.partition(" =")[0] for question in questions}
 
 
-def test_every_kind_of_value_occurs_in_both_parts_and_in_the_first_held_out_questions():
+def test_the_questions_are_split_in_the_promised_numbers_and_share_no_value():
     questions = game_questions()
+    lines = [question.first_line for members in questions.values() for question in members]
+    assert {split: len(members) for split, members in questions.items()} == {
+        "train": NUM_TRAINED, "held_out": NUM_HELD_OUT,
+    }  # fmt: skip
+    assert len(set(lines)) == NUM_TRAINED + NUM_HELD_OUT
     for members in (questions["train"], questions["held_out"][:4]):
         assert kinds_of(members) == {"n", "s", "xs", "a, b"}
-
-
-def test_every_first_line_is_python_that_gives_a_value():
-    for one in [*game_questions()["train"], *game_questions()["held_out"]]:
-        (statement,) = ast.parse(one.first_line).body
+    for line in lines:
+        (statement,) = ast.parse(line).body
         assert isinstance(statement, ast.Assign)
         ast.literal_eval(statement.value)
 
@@ -70,12 +63,12 @@ def test_lines_are_the_same_for_a_seed_and_leave_the_random_state_alone():
 def test_topics_take_turns_in_each_part_and_change_no_value():
     plain, topical = game_questions(), game_questions(TOPICS)
     for split, members in topical.items():
-        assert [one.topic for one in members[:12]] == [name for name in TOPICS for _ in range(4)]
-        assert [one.first_line for one in members] == [one.first_line for one in plain[split]]
-        assert [one.id for one in members] == [f"{split}/{number}" for number in range(len(members))]
+        assert [question.topic for question in members[:12]] == [name for name in TOPICS for _ in range(4)]
+        assert [(question.id, question.first_line) for question in members] == [
+            (question.id, question.first_line) for question in plain[split]
+        ]
         for topic in TOPICS:
-            assert len(kinds_of(one for one in members if one.topic == topic)) == 4
-    assert {one.topic for one in plain["train"]} == {""}
+            assert len(kinds_of(question for question in members if question.topic == topic)) == 4
 
 
 def test_the_seeded_form_gives_the_first_line_and_goes_on_at_print():
@@ -85,19 +78,12 @@ def test_the_seeded_form_gives_the_first_line_and_goes_on_at_print():
     assert extract_code("n * 2)\n```", prefix=prompt.prefix) == "n = 7\nprint(n * 2)\n"
 
 
-def test_the_topic_form_names_the_topic_and_opens_the_block():
-    prompt = build_game_prompt(GameQuestion("train/0", "n = 7", "loops"), "topic", Chat())
-    assert "Write a short Python program about loops. It begins with `n = 7` and prints one" in prompt.text
+@pytest.mark.parametrize(("topic", "about"), [("loops", " about loops"), ("", "")])
+def test_the_topic_form_names_the_topic_and_opens_the_block(topic, about):
+    prompt = build_game_prompt(GameQuestion("train/0", "n = 7", topic), "topic", Chat())
+    assert f"Write a short Python program{about}. It begins with `n = 7` and prints one" in prompt.text
     assert prompt.prefix == "```python\n"
     assert prompt.text.endswith("<assistant>```python\n")
-    untitled = build_game_prompt(GameQuestion("train/0", "n = 7"), "topic", Chat())
-    assert "Write a short Python program. It begins" in untitled.text
-
-
-def test_nothing_asks_for_a_program_that_is_hard_to_guess():
-    for form in ("seeded", "topic"):
-        text = build_game_prompt(GameQuestion("train/0", "n = 7", "loops"), form, Chat()).text
-        assert not any(word in text.lower() for word in ("hard", "guess", "difficult", "predict"))
 
 
 def test_a_tokenizer_without_a_chat_is_refused():

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +19,6 @@ from rlnb.code_game.prediction import (
     prediction_question,
 )
 from rlnb.code_game.programs import is_echo, is_trivial, strip_comments
-from rlnb.errors import ParamsError
 from rlnb.sandbox import Sandbox
 
 PROGRAMS = load_prediction_set()
@@ -107,20 +105,3 @@ def test_a_fixed_program_is_short_and_gives_its_output_away_only_in_the_first_le
         assert is_readable(program.output) and program.output == normalise_output(program.output) != ""
         assert len(program.code) <= 120 and len(program.output) <= 40, program
         assert strip_comments(program.code) is not None, program
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ('{"level": "L5", "code": "print(1)", "output": "1"}', "level = 'L5' is not one of L1, L2, L3, L4"),
-        ('{"level": "L1", "code": "print(1)", "output": 1}', "output = 1 is not text"),
-        ('{"level": "L1", "code": "print(1)"}', "the field 'output' is missing"),
-    ],
-)
-def test_a_record_that_is_no_program_is_named_with_its_place(line, said, tmp_path, monkeypatch):
-    path = tmp_path / "programs.jsonl"
-    path.write_text(line + "\n")
-    monkeypatch.setattr("rlnb.code_game.prediction.PREDICTION_FILE", path)
-    with pytest.raises(ParamsError) as error:
-        load_prediction_set.__wrapped__()
-    assert str(error.value) == f"{path}:1: not a program: {said}"

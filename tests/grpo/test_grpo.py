@@ -151,20 +151,25 @@ def test_old_checkpoints_are_cleaned_up(uninterrupted: Path) -> None:
     assert names == ["checkpoint-4", "checkpoint-6"]
 
 
+def config_with(vllm: VllmParams | None = None, *, seed: int = 1) -> GRPOConfig:
+    training = TrainingParams(gradient_checkpointing=False, max_steps=3)
+    return grpo.grpo_config(training, output_dir="out", seed=seed, dtype="float32", use_gpu=False, vllm=vllm)
+
+
 def test_the_prompt_order_uses_every_task_before_any_comes_again_and_no_global_random_state() -> None:
+    rows = [{"prompt": name} for name in "abcde"]
     before = random.getstate()
-    order = grpo.prompt_order(5, 12, seed=3)
-    assert len(order) == 12
-    assert sorted(order[:5]) == sorted(order[5:10]) == [0, 1, 2, 3, 4]
-    assert order == grpo.prompt_order(5, 12, seed=3) != grpo.prompt_order(5, 12, seed=4)
+    ordered = grpo.order_prompts(rows, config_with(seed=3))
+    assert len(ordered) == grpo.num_prompts(config_with()) > 10
+    assert all(row in ordered[:5] and row in ordered[5:10] for row in rows)
+    assert (
+        ordered
+        == grpo.order_prompts(rows, config_with(seed=3))
+        != grpo.order_prompts(rows, config_with(seed=4))
+    )
     assert random.getstate() == before
-
-
-def test_no_task_left_to_train_on_is_refused() -> None:
-    with pytest.raises(
-        ParamsError, match="tasks: no task is left to train on; allow more levels or longer prompts"
-    ):
-        grpo.prompt_order(0, 4, seed=1)
+    with pytest.raises(ParamsError, match="tasks: no task is left to train on; allow more levels or longer"):
+        grpo.order_prompts([], config_with())
 
 
 def read_completions(run_directory: Path) -> dict[str, list[str]]:
@@ -181,11 +186,6 @@ def test_a_run_whose_training_was_through_trains_no_further(uninterrupted: Path,
     assert_same_training(uninterrupted, again)
     assert read_completions(again) == written
     assert [row["step"] for row in read_metrics(again / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
-
-
-def config_with(vllm: VllmParams) -> GRPOConfig:
-    training = TrainingParams(gradient_checkpointing=False)
-    return grpo.grpo_config(training, output_dir="out", seed=1, dtype="float32", use_gpu=False, vllm=vllm)
 
 
 def test_vllm_reaches_trl_only_where_it_is_enabled() -> None:
@@ -207,35 +207,28 @@ def test_fp16_trains_float32_adapters_where_trl_made_them_bfloat16(fp16: bool, d
     assert [parameter.dtype for parameter in model.parameters()] == [torch.bfloat16] * 2 + [dtype] * 2
 
 
-def test_training_without_a_step_is_an_error() -> None:
+def test_training_without_a_step_and_a_loss_that_is_no_number_are_errors() -> None:
     with pytest.raises(TrainingDiverged, match="training made 0 steps"):
         grpo.check_trained(TrainerState(global_step=0))
-
-
-def test_a_loss_that_is_no_number_is_an_error() -> None:
     state = TrainerState(global_step=2)
     state.log_history = [{"loss": 0.1}, {"loss": float("nan")}]
     with pytest.raises(TrainingDiverged, match="the loss became nan; lower training.learning_rate"):
         grpo.check_trained(state)
 
 
-def test_every_step_is_a_line_in_train_log(uninterrupted: Path) -> None:
-    lines = (uninterrupted / "train.log").read_text().splitlines()
-    assert [line.split()[2] for line in lines if "/6  reward" in line] == [
-        f"{step}/6" for step in range(1, 7)
-    ]
+def test_every_step_is_a_line_in_train_log_and_only_the_first_and_warnings_are_printed(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, SCRIPT, str(tmp_path / "run"), "--max-steps", "2"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
+    first, *others = [line for line in printed.splitlines() if "step " in line]
+    assert first.startswith("step 1: mean reward +") and all(line.startswith("warning: ") for line in others)
+    lines = (tmp_path / "run" / "train.log").read_text().splitlines()
+    assert [line.split()[2] for line in lines if "/2  reward" in line] == ["1/2", "2/2"]
     assert any("step 1: mean reward" in line for line in lines)
 
 
-def test_the_first_step_and_warnings_are_printed_and_other_steps_are_not(tmp_path: Path) -> None:
-    command = [sys.executable, SCRIPT, str(tmp_path / "run"), "--max-steps", "2"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
-    lines = [line for line in printed.splitlines() if "step " in line]
-    assert lines[0].startswith("step 1: mean reward +")
-    assert all(line.startswith("warning: ") for line in lines[1:])
-
-
 def test_the_numbers_that_matter_are_shown_in_the_notation_of_a_profile() -> None:
-    numbers = grpo.describe_recipe(config_with(VllmParams()), lora_rank=16)
+    numbers = grpo.describe_recipe(config_with(), lora_rank=16)
     assert numbers["learning rate"] == "2e-05" and numbers["beta (weight of the KL penalty)"] == "0"
     assert len(numbers) == 10

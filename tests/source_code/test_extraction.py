@@ -80,11 +80,8 @@ WHOLE = [
 ]
 
 
-def test_a_bare_program_is_taken_whole():
+def test_a_bare_program_is_taken_whole_and_a_try_statement_in_prose_keeps_its_head():
     assert [extract_code(program) for program in WHOLE] == [program + "\n" for program in WHOLE]
-
-
-def test_a_try_statement_in_prose_keeps_its_head():
     assert extract_code(f"This works:\n{WHOLE[1]}\nIt is so.") == WHOLE[1] + "\n"
 
 
@@ -99,25 +96,18 @@ def test_a_broken_function_is_not_skipped_for_the_print_behind_it():
 
 
 PREFIX = "```python\ndef f(n):"
-CONTINUATIONS = (
-    "\n    return n\n```\nDone.",
-    "\n    return n",
-    "\n    return n```",
-    "\n    return n\n```\nOr:\n```python\ny = 2\n```",
-)
+CONTINUATIONS = {
+    "\n    return n\n```\nDone.": "def f(n):\n    return n\n",
+    "\n    return n": "def f(n):\n    return n\n",
+    "\n    return n```": "def f(n):\n    return n\n",
+    "\n    return n\n```\nOr:\n```python\ny = 2\n```": "def f(n):\n    return n\n",
+    "\n```": "def f(n):\n",
+}
 
 
 def test_a_completion_continues_the_answer_that_the_prompt_begins():
-    for continuation in CONTINUATIONS:
-        assert extract_code(continuation, prefix=PREFIX) == "def f(n):\n    return n\n", continuation
-
-
-def test_a_begun_answer_that_stops_at_once_is_a_program_of_one_line():
-    assert extract_code("\n```", prefix=PREFIX) == "def f(n):\n"
-
-
-def test_a_begun_answer_without_a_fence_ends_where_it_no_longer_parses():
-    prefix = 'def f(n):\n    """Return n."""'
+    assert {text: extract_code(text, prefix=PREFIX) for text in CONTINUATIONS} == CONTINUATIONS
+    prefix = 'def f(n):\n    """Return n."""'  # without a fence it ends where it no longer parses
     assert extract_code("\n    return n\n\nThat is all.", prefix=prefix) == prefix + "\n    return n\n\n"
 
 
