@@ -57,7 +57,7 @@ gallery: $(READY) ## run the notebooks at their cpu profiles and keep the execut
 	    profile=cpu; [ -f params/$$name/cpu.yaml ] || profile=default; \
 	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile $$profile --out outputs/gallery/$$name \
 	        $$(case $$name in \
-	            (export_model) echo "--set model.adapters=outputs/gallery/grpo_code_execution/adapters";; \
+	            (export_model) echo "--set model.adapters=outputs/gallery/grpo_code_game/adapters";; \
 	            (arena_eval) echo "--set contest.compare_with=untrained" \
 	                "--set contest.checkpoint=$$(ls -d outputs/gallery/ppo_openspiel/checkpoints/* | sort -V | tail -n 1)";; \
 	        esac); \
