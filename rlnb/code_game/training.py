@@ -81,9 +81,9 @@ def build_game_dataset(
 
 @dataclass(eq=False)
 class GameState(TrainerCallback):
-    """What changes in training next to the adapters, and is kept in each checkpoint.
+    """A callback that saves in each checkpoint what changes besides the adapters.
 
-    snapshot: the weights that `reader` predicts with; every `refresh_steps` steps they become the policy's.
+    snapshot: the weights that `reader` predicts with, replaced by the policy's every `refresh_steps` steps.
     pool: the programs that the policy will be asked to predict, in the two-sided game.
     """
 

@@ -44,7 +44,7 @@ CHANGES = (
 
 
 class MemoryPart(NamedTuple):
-    """Something that takes memory, its size, and what the size follows from."""
+    """Something that takes memory, its size, and how the size was computed."""
 
     name: str
     gib: float

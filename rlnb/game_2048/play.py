@@ -101,7 +101,7 @@ class StrategyGame:
 
     @property
     def progress(self) -> float:
-        """See `GameBoard.progress`."""
+        """log2 of the largest tile over log2 of the target: 1 when the target is reached, above 1 beyond."""
         return math.log2(self.largest) / math.log2(self.kind.target)
 
 

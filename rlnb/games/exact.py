@@ -111,7 +111,10 @@ class KuhnRow:
 
 @dataclass(frozen=True)
 class KuhnFamily:
-    """A policy of Kuhn poker next to the equilibrium of `alpha`, the share of Jacks that open with a bet."""
+    """Each decision of a policy of Kuhn poker beside the equilibrium with the policy's own `alpha`.
+
+    alpha: how often a Jack opens with a bet, clamped to [0, 1/3].
+    """
 
     alpha: float
     rows: tuple[KuhnRow, ...]

@@ -36,7 +36,7 @@ class Summary(TypedDict):
 
 
 def get_passes(samples: Sequence[Sample]) -> dict[int, list[bool]]:
-    """Return {task_id: whether each sample passed}, without samples that the sandbox failed to run."""
+    """Return {task_id: whether each sample passed}, leaving out samples that the sandbox failed to run."""
     return group_passes((sample.problem.task_id, sample.passed) for sample in samples)
 
 

@@ -13,8 +13,8 @@ from rlnb.ppo.curriculum import Curriculum, load_curriculum
 from rlnb.ppo.params import UNTRAINED, ArenaEvalParams, ContestParams, PpoOpenspielParams
 from rlnb.run.checkpoints import MODEL_FIELDS
 from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
+from rlnb.selfplay.checkpoints import PARAMS_FILE, load_weights
 from rlnb.selfplay.params import ActingParams, ArenaParams, PlayerModelParams, UpdateParams
-from rlnb.selfplay.records import PARAMS_FILE, load_weights
 from rlnb.selfplay.rollouts import GameRules
 
 

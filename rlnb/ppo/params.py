@@ -162,7 +162,7 @@ class PpoTrainingParams(play.UpdateParams):
 class PpoAlarmParams(play.AlarmParams):
     kl_factor: float = described(10.0, "Approximate KL of an update that stops the run, in target_kl", gt=1)
     advice_steps: int = Field(default=500, ge=0)
-    """From this step on a success rate below 30% prints what to change; 0 = never"""
+    """Every so many updates a success rate below 30% prints what to change; 0 = never"""
 
 
 class PpoOpenspielParams(NotebookParams):

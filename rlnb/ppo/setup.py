@@ -18,7 +18,7 @@ from rlnb.run.checkpoints import checkpoint_to_resume
 from rlnb.run.tracking import Tracker, open_tracker, read_metrics
 from rlnb.selfplay.acting import Encoder, make_encoder
 from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
-from rlnb.selfplay.records import prepare_output, restore, save_checkpoint
+from rlnb.selfplay.checkpoints import prepare_output, restore, save_checkpoint
 from rlnb.selfplay.rollouts import GameRules, RewardFunction, ask_again
 from rlnb.selfplay.update import Learner, PpoOptions
 

@@ -38,7 +38,7 @@ from rlnb.run.health import Health, check_alarms, memory_advice, save_games_when
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.advantages import gae_of_turns, normalize_advantages
 from rlnb.selfplay.arena import Arena
-from rlnb.selfplay.records import RunState, StepRecorder, mean_over_ranks, play_metrics
+from rlnb.selfplay.checkpoints import RunState, StepRecorder, mean_over_ranks, play_metrics
 from rlnb.selfplay.rollouts import (
     LEARNER,
     FinishedGame,

@@ -129,7 +129,7 @@ def put(function: Callable[..., object], name: str, *modules: ModuleType) -> Non
 
 
 def shift_clocks(seconds: float) -> None:
-    """Shift every clock of `time`, `os` and `resource`; differences of times stay right."""
+    """Patch `time`, `os` and `resource` so that all clocks of this process are `seconds` ahead."""
     for name in CLOCKS:
         put(plus(getattr(time, name), seconds), name, time)
         put(plus(getattr(time, f"{name}_ns"), round(seconds * 1e9)), f"{name}_ns", time)

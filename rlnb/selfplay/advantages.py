@@ -38,7 +38,8 @@ def compute_advantages(
 
     none = its return. rae = minus the role's running mean, leave_one_out = minus the mean of the role's other
     games, group = minus the mean of the role's games of the same opening: these give every turn of a
-    trajectory the same, times gamma ** (turns left). gae, gae_plies = by the value head.
+    trajectory the same, times gamma ** (turns left). By the value head: gae from one own turn to the next,
+    gae_plies over the plies of both seats.
     """
     trajectories = collect_trajectories(games)
     if params.kind in ("gae", "gae_plies"):
@@ -122,11 +123,11 @@ def role_advantages(
 ) -> tuple[Array, Array]:
     """Role-conditioned advantage estimation (RAE): return advantages over each role's mean, and new means.
 
-    returns: float (num_trajectories,), in the game's reward units. roles: int (num_trajectories,), index into
-    baselines (num_roles,). Baselines are read before this batch moves them; then a role with n trajectories
-    moves to decay**n * b + (1 - decay**n) * mean, an absent one stays. SPIRAL (arXiv:2506.24119):
-    A = R - b[game, role]. The paper's code moves b trajectory by trajectory; this keeps its time scale and is
-    the same for any order and any number of ranks.
+    returns: float (num_trajectories,), in the units that are trained on (`Trajectory.reward`). roles: int
+    (num_trajectories,), index into baselines (num_roles,). Baselines are read before this batch moves them;
+    then a role with n trajectories moves to decay**n * b + (1 - decay**n) * mean, an absent one stays. SPIRAL
+    (arXiv:2506.24119): A = R - b[game, role]. The paper's code moves b trajectory by trajectory; this keeps
+    its time scale and is the same for any order and any number of ranks.
     """
     returns, roles = check_groups(returns, roles)
     baselines = np.asarray(baselines, dtype=float)

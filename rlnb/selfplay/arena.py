@@ -279,7 +279,10 @@ def make_arena(
 def summarise_matches(
     games: Sequence[FinishedGame], game: TextGame, *, way: Way, weights: str = "last"
 ) -> list[Match]:
-    """Return the match of each seat that the learner had in these games, all against one opponent."""
+    """Summarise games against one opponent: a match for each seat that the learner took.
+
+    way, weights: labels of the matches.
+    """
     rows = []
     known = yardstick(game)
     for seat in (0, 1):

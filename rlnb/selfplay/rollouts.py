@@ -179,7 +179,8 @@ class GameRules:
     "opponent_forfeit"; a forfeit has the return of the worst loss.
     invalid: forfeit = the game is lost at once; random = a random legal move is made instead; retry = the
     player is told the reason and asked again, up to `num_retries` times, and then forfeits.
-    max_turns: a game is cut off, as a draw, at the turn of the learner after this many; 0 = never.
+    max_turns: a game is cut off, as a draw, when a seat of the learner would take one more turn than
+    this; 0 = never.
     """
 
     reward: RewardFunction = reward_with_return

@@ -9,7 +9,7 @@ from rlnb.policy.adapters import WeightSnapshot
 from rlnb.run.checkpoints import checkpoint_step
 from rlnb.run.tracking import open_tracker, read_metrics
 from rlnb.selfplay.arena import is_exact
-from rlnb.selfplay.records import kept_checkpoints, load_weights
+from rlnb.selfplay.checkpoints import kept_checkpoints, load_weights
 from rlnb.selfplay.rollouts import RewardFunction
 from rlnb.selfplay.update import Learner
 from rlnb.spiral.params import SpiralSelfPlayParams
@@ -112,7 +112,7 @@ def exact_metrics(game: TextGame) -> tuple[str, ...]:
 
 
 def make_curves(runs: Mapping[str, Mapping[int, Rows]], names: Sequence[str]) -> dict[str, dict[int, Curve]]:
-    """Return {kind: {seed: curve}} of the mean of some metrics, at the steps that have all of them."""
+    """Return {kind: {seed: curve}}: of each run the mean of the metrics `names`, at steps that have them all."""
     curves: dict[str, dict[int, Curve]] = {}
     for kind, by_seed in runs.items():
         curves[kind] = {}

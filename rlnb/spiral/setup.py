@@ -11,7 +11,7 @@ from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import checkpoint_to_resume
 from rlnb.selfplay.arena import EXACT_GAMES, Arena, check_opponents, is_exact, make_arena
-from rlnb.selfplay.records import prepare_output, restore
+from rlnb.selfplay.checkpoints import prepare_output, restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
 from rlnb.selfplay.update import Learner
 from rlnb.spiral.params import SpiralSelfPlayParams

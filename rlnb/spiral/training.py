@@ -21,8 +21,8 @@ from rlnb.run.health import Health, check_alarms, memory_advice, save_games_when
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.advantages import Advantages, compute_advantages
 from rlnb.selfplay.arena import Arena
+from rlnb.selfplay.checkpoints import RunState, StepRecorder, mean_over_ranks, play_metrics, save_checkpoint
 from rlnb.selfplay.params import UpdateParams
-from rlnb.selfplay.records import RunState, StepRecorder, mean_over_ranks, play_metrics, save_checkpoint
 from rlnb.selfplay.rollouts import (
     LEARNER,
     Episode,
@@ -95,7 +95,7 @@ def train(
     )  # fmt: skip
     with recorder.recording(after=state.step), memory_advice(params):
         while state.step < training.max_steps and not recorder.is_stopping:
-            # 1. Play. Games advance in lockstep; the same weights play both seats.
+            # 1. Play. Games advance in lockstep; the learner plays both seats unless `game.opponent` does.
             started = time.perf_counter()
             with evaluating(learner.actor.policy):
                 games = self_play.play(state.step)
@@ -107,7 +107,7 @@ def train(
                 batch = select_turns(games, advantages, training, has_value=learner.value_coef > 0)
                 metrics = update(learner, batch, step=state.step, seed=params.seed)
                 updated = time.perf_counter()
-                # 4. Measure. A run whose alarms do not stop ends here.
+                # 4. Measure. An alarm that lasts `alarms.patience` updates ends the run here.
                 metrics |= play_metrics(games) | {"advantage/std": float(advantages.advantages.std())}
                 metrics |= {"time/rollout_seconds": played - started, "time/update_seconds": updated - played}
                 metrics = mean_over_ranks(metrics)
@@ -115,7 +115,7 @@ def train(
                     state.advance(metrics, training, params.alarms), baselines=advantages.baselines
                 )
                 check_alarms(state.alarms, metrics, params.alarms, first_length=state.first_length)
-            # 5. Evaluate, report and save. Do not checkpoint a policy that is raising an alarm.
+            # 5. Evaluate, report and save.
             save = partial(
                 save_checkpoint, output_dir, learner, state, params, keep=training.save_total_limit
             )

@@ -16,7 +16,7 @@ from tiny_actor import played, small_actor
 
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
 from rlnb.ppo.training import PpoState
-from rlnb.selfplay.records import restore, save_checkpoint
+from rlnb.selfplay.checkpoints import restore, save_checkpoint
 from rlnb.selfplay.rollouts import Choice, Turn, collect_trajectories, collect_turns
 from rlnb.selfplay.update import (
     Batch,

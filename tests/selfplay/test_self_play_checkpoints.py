@@ -22,7 +22,7 @@ from rlnb.errors import ParamsError, Preempted
 from rlnb.policy import load_policy
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
 from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume, latest_checkpoint
-from rlnb.selfplay.records import kept_checkpoints, load_weights, restore, save_checkpoint
+from rlnb.selfplay.checkpoints import kept_checkpoints, load_weights, restore, save_checkpoint
 from rlnb.spiral.ablation import load_kept_snapshots
 from rlnb.spiral.training import SelfPlayState
 

@@ -8,7 +8,7 @@ from self_play_run import make_run, params_of
 
 from rlnb.games.text_games import load_game
 from rlnb.policy.adapters import WeightSnapshot
-from rlnb.selfplay.records import play_metrics
+from rlnb.selfplay.checkpoints import play_metrics
 from rlnb.selfplay.rollouts import (
     LEARNER,
     collect_trajectories,

@@ -117,7 +117,7 @@ class StepRecorder:
             values |= self.evaluate()
         self.tracker.report(step, values)
         self.is_save_due |= step % self.training.save_steps == 0
-        # Do not checkpoint a policy that is raising an alarm.
+        # A policy that raises an alarm is saved at the end and on a signal only.
         if is_last or self.is_stopping or (self.is_save_due and not state.alarms):
             save()
             self.is_save_due = False
