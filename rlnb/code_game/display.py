@@ -151,7 +151,7 @@ def show_hardest(hardest: Sequence[tuple[GameRound, str]]) -> Table:
 
 
 def show_counts(counts: Mapping[str, Mapping[str, tuple[int, int]]]) -> Table:
-    """Return how many valid programs the opponent predicts, by construct, before, after and of the control."""
+    """Return how many valid programs the opponent predicts, by construct: before, after, of the control."""
     rows = [
         (words(name), *(f"{right} of {valid}" if valid else None for right, valid in by_time.values()))
         for name, by_time in counts.items()

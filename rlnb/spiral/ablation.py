@@ -112,7 +112,7 @@ def exact_metrics(game: TextGame) -> tuple[str, ...]:
 
 
 def make_curves(runs: Mapping[str, Mapping[int, Rows]], names: Sequence[str]) -> dict[str, dict[int, Curve]]:
-    """Return {kind: {seed: curve}}: of each run the mean of the metrics `names`, at steps that have them all."""
+    """Return {kind: {seed: curve}}: the mean of the metrics `names` at the steps that have them all."""
     curves: dict[str, dict[int, Curve]] = {}
     for kind, by_seed in runs.items():
         curves[kind] = {}
