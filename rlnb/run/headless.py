@@ -166,14 +166,10 @@ def _settle_params(notebook: Path, directory: Path, params: NotebookParams) -> N
         runs.write_text(path, dump_yaml(params))
         return
     saved = load_params(notebook.stem, profile=str(path))
-    values = {
-        field: (value_of(saved, field), value_of(params, field))
-        for field in map(".".join, list_fields(type(params)))
-    }
     changed = [
-        f"{field} was {before} and is {now} now"
-        for field, (before, now) in values.items()
-        if field != "output_dir" and now != before
+        f"{field} was {value_of(saved, field)} and is {value_of(params, field)} now"
+        for field in map(".".join, list_fields(type(params)))
+        if field != "output_dir" and value_of(saved, field) != value_of(params, field)
     ]
     if changed:
         raise ParamsError(f"{path}: {'; '.join(changed)}. Give another --out, or the parameters of this run.")

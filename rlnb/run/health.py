@@ -248,6 +248,7 @@ def find_memory_remedies(params: NotebookParams) -> list[tuple[str, str]]:
         return f"write {max(least, values.get(field, 0) // 2)}"
 
     colocates = values.get("vllm.enabled") and values["vllm.mode"] == "colocate"
+    recomputes = values.get("training.gradient_checkpointing") is True
     can_quantize = values.get("model.load_in_4bit") is not True and values.get("model.lora_rank")
     batch, num_passes = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
     more_passes = f", and {num_passes} = {2 * values.get(num_passes, 0)}"
@@ -255,8 +256,7 @@ def find_memory_remedies(params: NotebookParams) -> list[tuple[str, str]]:
         "vllm.gpu_memory_utilization": colocates and "write less, to leave more to training",
         "training.tokens_per_pass": half("training.tokens_per_pass", 16),
         batch: values.get(batch, 1) > 1 and half(batch) + more_passes,
-        "training.gradient_checkpointing": values.get("training.gradient_checkpointing") is not True
-        and "write true",
+        "training.gradient_checkpointing": not recomputes and "write true",
         "model.load_in_4bit": can_quantize and "write true",
         "game.batch_size": half("game.batch_size") + ", for free answers",
         "game.max_prompt_tokens": "write less, or game.style = compact",
