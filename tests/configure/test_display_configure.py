@@ -44,7 +44,7 @@ def test_every_field_has_a_widget_of_its_kind_with_its_value_and_its_help(form):
 def test_a_form_that_nobody_touched_changes_nothing(form):
     assert (form.problems, form.draft.answers) == ({}, {})
     assert form.profile_text == profile_text(start_draft("ppo_openspiel", CPU, profile="tiny", environ={}))
-    assert repr(form) == repr(form.widget) == "A form of all parameters: it needs a running notebook."
+    assert repr(form) == "A form of all parameters: it needs a running notebook."
     assert form._repr_mimebundle_()["text/plain"] == repr(form)
 
 
