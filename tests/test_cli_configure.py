@@ -68,18 +68,48 @@ def test_a_dialogue_ends_in_a_profile_and_the_command_that_runs_it(configure):
     )
 
 
-def test_a_wrong_answer_is_explained_and_asked_again(configure):
-    answers = "model.load_in_4bit training.max_steps\nperhaps\ntrue\n\nmany\n5\n\n"
-    finished = configure(*TINY_PPO, answers=answers)
-    assert finished.code == 0
-    for said in (
-        "model.load_in_4bit = 'perhaps' is not one of auto, true, false",
-        "model.load_in_4bit [false]: true model.lora_rank = 0 trains weights that model.load_in_4bit has "
-        "quantized; write 16, or false there model.load_in_4bit [false]:",
-        "training.max_steps = 'many' is not a whole number; write one such as 5000",
-        "profile tiny, changed: training.max_steps = 5 (was 3) memory:",
-    ):
-        assert said in finished.words
+@pytest.mark.parametrize(
+    ("arguments", "answers", "explanations", "written"),
+    [
+        (
+            TINY_PPO,
+            "model.load_in_4bit training.max_steps\nperhaps\ntrue\n\nmany\n5\n\n",
+            (
+                "model.load_in_4bit = 'perhaps' is not one of auto, true, false",
+                "model.load_in_4bit [false]: true model.lora_rank = 0 trains weights that model.load_in_4bit "
+                "has quantized; write 16, or false there model.load_in_4bit [false]:",
+                "training.max_steps = 'many' is not a whole number; write one such as 5000",
+                "profile tiny, changed: training.max_steps = 5 (was 3) memory:",
+            ),
+            "max_steps: 5",
+        ),
+        (
+            (),
+            "spiral\nspiral_self_play\nhuge\ntiny\nmax_steps\nnone\nnone\nx.txt\nmine.yaml\n",
+            (
+                "notebook 'spiral' is not in params/; known: arena_eval, ",
+                "profile 'huge' is not in params/spiral_self_play/; known: ",
+                "max_steps is neither a field nor a section of spiral_self_play; did you mean "
+                "training.max_steps",
+                "x.txt: does not end in .yaml, by which profiles are known; add it",
+            ),
+            "from profile tiny",
+        ),
+        (
+            (*TINY_PPO, "--set", STAGE.format("kuhn_poker", 0.9)),
+            f"none\nnone\n{STAGE.format('nim', 0.5)}\nnone\n",
+            ("threshold = 0.9 is above 0.6875, ",),
+            "nim",
+        ),
+    ],
+    ids=["values", "names", "games"],
+)
+def test_a_wrong_answer_is_explained_and_asked_again(configure, arguments, answers, explanations, written):
+    finished = configure(*arguments, answers=answers)
+    assert finished.code == 0, finished.err
+    for explanation in explanations:
+        assert explanation in finished.words
+    assert written in Path("mine.yaml").read_text()
 
 
 def test_a_question_explains_itself_and_takes_several_fields_at_once(configure):
@@ -91,19 +121,6 @@ def test_a_question_explains_itself_and_takes_several_fields_at_once(configure):
     assert (written["model"]["lora_rank"], written["model"]["load_in_4bit"]) == (8, "auto")
     assert "model.id is 'tiny' in profile tiny, 'Qwen/Qwen3-4B' in default.yaml." in finished.words
     assert "-- training: 1 field\n" in finished.out
-
-
-def test_unknown_names_are_asked_again(configure):
-    answers = "spiral\nspiral_self_play\nhuge\ntiny\nmax_steps\nnone\nnone\nx.txt\nmine.yaml\n"
-    finished = configure(answers=answers)
-    assert finished.code == 0
-    for said in (
-        "notebook 'spiral' is not in params/; known: arena_eval, ",
-        "profile 'huge' is not in params/spiral_self_play/; known: ",
-        "max_steps is neither a field nor a section of spiral_self_play; did you mean training.max_steps",
-        "x.txt: does not end in .yaml, by which profiles are known; add it",
-    ):
-        assert said in finished.words
 
 
 @pytest.mark.parametrize(
@@ -157,14 +174,6 @@ def test_what_a_run_would_refuse_and_errors_in_the_command_line_are_refused(conf
     assert finished.code == 2 and finished.err.startswith(f"rlnb: {said}")
     assert "Fields [" not in finished.out
     assert not Path("mine.yaml").exists()
-
-
-def test_a_game_that_a_run_would_refuse_is_explained_and_can_be_changed(configure):
-    answers = f"none\nnone\n{STAGE.format('nim', 0.5)}\nnone\n"
-    finished = configure(*TINY_PPO, "--set", STAGE.format("kuhn_poker", 0.9), answers=answers)
-    assert finished.code == 0, finished.err
-    assert "threshold = 0.9 is above 0.6875, " in finished.words
-    assert "nim" in Path("mine.yaml").read_text()
 
 
 def test_ctrl_c_writes_nothing(tmp_path):

@@ -97,12 +97,10 @@ class Draft:
 
         Raises ParamsError as `load_params` does: every problem, conflicts between fields included.
         """
-        answers = dict(self.answers)
-        for name, text in texts.items():
-            field, value = read_answer(self.params, name, text)
-            answers.pop(field, None)
-            answers[field] = value  # the last one given, so that a conflict names this answer
-        return self.with_values(answers, place)
+        new = dict(read_answer(self.params, name, text) for name, text in texts.items())
+        # The new ones are the last, so that a conflict names them.
+        old = {field: value for field, value in self.answers.items() if field not in new}
+        return self.with_values(old | new, place)
 
     def refusal(self, texts: Mapping[str, str]) -> str:
         """Return the error that `answer` would raise for these answers; empty where there is none."""
@@ -118,9 +116,8 @@ class Draft:
         params = load_params(
             self.notebook, profile=self.profile, overrides=overrides, place=place, environ={}, root=self.root
         )
-        changed = {name for name in answers if value_of(params, name) != value_of(self.base, name)}
-        answers = {name: value for name, value in answers.items() if name in changed}
-        return dataclasses.replace(self, params=params, answers=answers)
+        changed = [name for name in answers if value_of(params, name) != value_of(self.base, name)]
+        return dataclasses.replace(self, params=params, answers={name: answers[name] for name in changed})
 
     def questions(self) -> list[Question]:
         """Return every field in the order of the model; the items of a list of sections follow the list."""
@@ -163,9 +160,9 @@ class Draft:
         return [(field, value_of(self.base, field), value_of(self.params, field)) for field in fields]
 
 
-def notebooks(root: Path = ROOT) -> list[str]:
+def notebooks() -> list[str]:
     """Return the names of the notebooks that can be configured: all but the form itself."""
-    return sorted({path.parent.name for path in root.glob("params/*/default.yaml")} - {"configure"})
+    return sorted({path.parent.name for path in ROOT.glob("params/*/default.yaml")} - {"configure"})
 
 
 def start_draft(

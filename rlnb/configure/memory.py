@@ -127,10 +127,12 @@ def estimate_memory(
     return estimate._replace(changes=tuple(_propose_changes(resolved, sizes, constant, machine)))
 
 
-def describe_memory(params: NotebookParams, machine: Machine) -> list[str]:
+def describe_memory(
+    params: NotebookParams, machine: Machine, *, environ: Mapping[str, str] = os.environ
+) -> list[str]:
     """Return the lines of an estimate, or one that says why there is none."""
     try:
-        estimate = estimate_memory(params, machine)
+        estimate = estimate_memory(params, machine, environ=environ)
     except ParamsError as error:
         return [f"memory: not known: {error}"]
     return [UNKNOWN_SIZE] if estimate is None else estimate.lines()

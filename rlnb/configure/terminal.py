@@ -104,7 +104,6 @@ def _start(
 
 
 def _ask_until_playable(draft: Draft, machine: Machine) -> Draft:
-    """Ask for fields, and what else to change until that is nothing and the games can be played."""
     sections = _sections(draft)
     print(
         f"\n{KEYS}\nFields to ask for: {MAIN}, the {len(draft.main_fields())} that profiles of "
@@ -133,7 +132,6 @@ def _ask_until_playable(draft: Draft, machine: Machine) -> Draft:
 
 
 def _ask_fields(draft: Draft, questions: Sequence[Question], machine: Machine) -> Draft:
-    """Ask for these fields, section by section, and return the draft with the answers."""
     memory = describe_memory(draft.params, machine)[0] if questions else ""
     for section, group in itertools.groupby(questions, key=lambda question: question.section):
         fields = list(group)
@@ -148,7 +146,6 @@ def _ask_fields(draft: Draft, questions: Sequence[Question], machine: Machine) -
 
 
 def _ask_field(draft: Draft, question: Question) -> Draft:
-    """Ask for one field until the answer is valid, and return the draft with it."""
     field, name, typed = question.field, question.field.partition("[")[0], _short(draft.typed(question.field))
     allowed = f" {question.bounds.capitalize()}." if question.bounds else ""
     if question.choices:

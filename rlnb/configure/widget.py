@@ -20,16 +20,15 @@ from rlnb.configure.draft import (
     shown_path,
     start_draft,
 )
-from rlnb.configure.memory import UNKNOWN_SIZE, MemoryEstimate, estimate_memory
+from rlnb.configure.memory import UNKNOWN_SIZE, MemoryEstimate, describe_memory, estimate_memory
 from rlnb.display.tables import Table
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe
-from rlnb.params.loading import ROOT
 
 # JupyterLab's own, which are legible in its dark theme too; elsewhere the second.
 RED, GREY = "var(--jp-error-color1, #b3261e)", "var(--jp-ui-font-color2, #6b6b6b)"
 ORANGE, GREEN = "var(--jp-warn-color1, #9a5b00)", "var(--jp-success-color1, #1b6e3c)"
-COLOURS = {"fits": GREEN, "tight": ORANGE, "does not fit": RED, "unknown": GREY}
+COLOURS = {"fits": GREEN, "tight": ORANGE, "does not fit": RED}
 # Tabs as wide as their titles; ipywidgets would cut them off.
 STYLE = "<style>.rlnb-configure .lm-TabBar .lm-TabBar-tab {flex: 1 0 auto; padding: 0 6px}</style>"
 NAME = widgets.Layout(width="13rem", flex="0 0 auto")
@@ -37,13 +36,6 @@ ENTRY = widgets.Layout(width="22rem", flex="0 0 auto")
 HIDDEN = widgets.Layout(height="0", margin="0")
 WIDE = widgets.Layout(width="34rem")
 TALL = widgets.Layout(width="40rem", height="9rem")
-
-
-class Panel(widgets.VBox):
-    """A box that a saved notebook shows as a sentence."""
-
-    def __repr__(self) -> str:
-        return "A form of all parameters: it needs a running notebook."
 
 
 class FieldRow:
@@ -77,7 +69,7 @@ def _make_entry(question: Question, typed: str) -> widgets.ValueWidget:
     return widgets.Text(value=typed, layout=ENTRY)
 
 
-class ConfigureForm:
+class ConfigureForm(widgets.VBox):
     """All parameters of a notebook as a form; display it, change fields, press Save.
 
     The notebook's own model checks every change, conflicts between fields included; what is wrong appears
@@ -95,12 +87,12 @@ class ConfigureForm:
         assignments: Sequence[str] = (),
         machine: Machine | None = None,
         environ: Mapping[str, str] = os.environ,
-        root: Path = ROOT,
     ) -> None:
+        super().__init__()
         self.machine = probe(ask_hub=False, environ=environ) if machine is None else machine
         self.environ = environ
         self.draft = start_draft(
-            notebook, self.machine, profile=profile, assignments=assignments, environ=environ, root=root
+            notebook, self.machine, profile=profile, assignments=assignments, environ=environ
         )
         self.problems: dict[str, str] = {}
         # The items of a list of sections are filled in together, as YAML.
@@ -109,20 +101,20 @@ class ConfigureForm:
             question.field: FieldRow(question, self.draft.typed(question.field), changed=self.check)
             for question in questions
         }
-        path = default_output(self.draft) if output is None else Path(output)
-        self.output = widgets.Text(value=shown_path(path), description="File", layout=WIDE)
+        path = shown_path(default_output(self.draft) if output is None else Path(output))
+        self.output = widgets.Text(value=path, description="File", layout=WIDE)
         self.overwrite = widgets.Checkbox(description="overwrite an existing file", indent=False)
         self.save_button = widgets.Button(description="Save", button_style="primary")
         self.save_button.on_click(lambda _: self._pressed())
         self.summary, self.memory, self.saved = widgets.HTML(), widgets.HTML(), widgets.HTML()
         saving = widgets.HBox([self.output, self.overwrite, self.save_button])
         style = widgets.HTML(STYLE, layout=HIDDEN)
-        self.widget = Panel([style, self._sections(), self.summary, self.memory, saving, self.saved])
-        self.widget.add_class("rlnb-configure")
+        self.children = [style, self._sections(), self.summary, self.memory, saving, self.saved]
+        self.add_class("rlnb-configure")
         self.check()
 
     def _sections(self) -> widgets.Tab:
-        """Return a page for each section, main fields first and the others folded below them."""
+        # A page for each section: main fields first, and the others folded below them.
         main_fields = self.draft.main_fields()
         pages = {}
         for name, group in itertools.groupby(self.rows.values(), key=lambda row: row.question.section):
@@ -164,10 +156,12 @@ class ConfigureForm:
             notes = remarks(self.draft, self.machine, environ=self.environ)
             lines += [_small(note, ORANGE) for note in notes]
         self.summary.value = "".join(lines)
-        try:
-            self.memory.value = _memory_html(self.estimate())
-        except ParamsError as error:
-            self.memory.value = _small(str(error), RED)
+        first, *others = describe_memory(self.draft.params, self.machine, environ=self.environ)
+        colour = next((colour for verdict, colour in COLOURS.items() if f": {verdict} (" in first), GREY)
+        bold = f"<b style='color:{colour}'>{escape(first)}</b>"
+        self.memory.value = (
+            f"{bold}<pre style='margin:0;line-height:1.3'>{escape(chr(10).join(others))}</pre>"
+        )
 
     def estimate(self) -> MemoryEstimate | None:
         """Return the memory that the draft needs on this machine."""
@@ -196,33 +190,24 @@ class ConfigureForm:
         except ParamsError as error:
             self.saved.value = _small(str(error), RED)
 
-    def _repr_mimebundle_(self, **options: object) -> object:
-        return self.widget._repr_mimebundle_(**options)
-
     def __repr__(self) -> str:
-        return repr(self.widget)
+        return "A form of all parameters: it needs a running notebook."  # what a saved notebook shows
 
 
 def show_memory(estimate: MemoryEstimate | None) -> Table:
     """Return the parts of an estimate, and what to change if it does not fit."""
     if estimate is None:
         return Table(["part", "GiB", "from"], [], caption=UNKNOWN_SIZE)
-    rows = [(part.name, part.gib, part.reason) for part in estimate.parts]
+    rows = [(part.name, f"{part.gib:.2f}", part.reason) for part in estimate.parts]
     rows += [
-        (f"{change.field} = {change.value}", change.total_gib, f"in all, after this; now {change.now}")
+        (
+            f"{change.field} = {change.value}",
+            f"{change.total_gib:.2f}",
+            f"in all, after this; now {change.now}",
+        )
         for change in estimate.changes
     ]
-    texts = [(name, f"{gib:.2f}", reason) for name, gib, reason in rows]
-    return Table(["part", "GiB", "from"], texts, caption=estimate.lines()[0])
-
-
-def _memory_html(estimate: MemoryEstimate | None) -> str:
-    if estimate is None:
-        return _small(UNKNOWN_SIZE, GREY)
-    first, *others = estimate.lines()
-    rest = escape("\n".join(others))
-    bold = f"<b style='color:{COLOURS[estimate.verdict]}'>{escape(first)}</b>"
-    return f"{bold}<pre style='margin:0;line-height:1.3'>{rest}</pre>"
+    return Table(["part", "GiB", "from"], rows, caption=estimate.lines()[0])
 
 
 def _small(text: str, colour: str) -> str:

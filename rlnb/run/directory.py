@@ -21,7 +21,7 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -159,9 +159,12 @@ def stopping_early() -> Iterator[None]:
 
 
 @contextmanager
-def handling_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle STOPPING_SIGNALS by `handler`; the former handlers return at the end."""
-    former = {each: signal.signal(each, handler) for each in signals_to_handle()}
+def handling_signals(
+    handler: Callable[[int, FrameType | None], None],
+    signals: Sequence[signal.Signals] = STOPPING_SIGNALS,
+) -> Iterator[None]:
+    """Handle these signals by `handler`; the former handlers return at the end."""
+    former = {each: signal.signal(each, handler) for each in signals_to_handle() if each in signals}
     try:
         yield
     finally:
@@ -289,15 +292,10 @@ def _try_lock(descriptor: int) -> bool:
 
 def _git_revision(project: Path) -> dict[str, object] | None:
     """{"revision": ..., "dirty": whether tracked files differ from it}; None without git or a repository."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(project), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
-
+    command = ["git", "-C", str(project), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     try:
-        return {
-            "revision": git("rev-parse", "HEAD"),
-            "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
-        }
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
         return None
+    revision, _, dirty = done.stdout.strip().partition("-")
+    return {"revision": revision, "dirty": bool(dirty)}

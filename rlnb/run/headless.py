@@ -15,7 +15,7 @@ from pathlib import Path
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, rank, recommend
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
-from rlnb.params.loading import choose_profile
+from rlnb.params.loading import choose_profile, list_fields
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
 from rlnb.run import directory as runs
 from rlnb.sandbox import Sandbox
@@ -127,10 +127,11 @@ def _parameter_names(notebook: Path) -> list[str]:
         raise ParamsError(
             f"{notebook}: line {error.lineno} of the cell tagged 'parameters' is not Python: {error.msg}"
         ) from None
-    defined = ast.Module([line for line in statements if isinstance(line, ast.Assign | ast.AnnAssign)], [])
     names = [
         node.id
-        for node in ast.walk(defined)
+        for line in statements
+        if isinstance(line, ast.Assign | ast.AnnAssign)
+        for node in ast.walk(line)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     ]
     for name in ("profile", "output_dir"):
@@ -164,22 +165,11 @@ def _settle_params(notebook: Path, directory: Path, params: NotebookParams) -> N
         # By every rank: the text is the same, and the rename is whole.
         runs.write_text(path, dump_yaml(params))
         return
-    before, now = (_flat(p.model_dump()) for p in (load_params(notebook.stem, profile=str(path)), params))
+    saved = load_params(notebook.stem, profile=str(path))
     changed = [
-        f"{name} was {before[name]} and is {now[name]} now"
-        for name in now
-        if name != "output_dir" and now[name] != before[name]
+        f"{field} was {value_of(saved, field)} and is {value_of(params, field)} now"
+        for field in map(".".join, list_fields(type(params)))
+        if field != "output_dir" and value_of(saved, field) != value_of(params, field)
     ]
     if changed:
         raise ParamsError(f"{path}: {'; '.join(changed)}. Give another --out, or the parameters of this run.")
-
-
-def _flat(values: Mapping[str, object]) -> dict[str, object]:
-    """Return {"training.learning_rate": 1e-5} for {"training": {"learning_rate": 1e-5}}."""
-    flat: dict[str, object] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update({f"{name}.{inner}": deeper for inner, deeper in _flat(value).items()})
-        else:
-            flat[name] = value
-    return flat

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from rlnb.errors import OutOfMemory, ParamsError, TrainingDiverged
 from rlnb.machine import rank
+from rlnb.params.loading import list_fields
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.run.checkpoints import latest_checkpoint
 from rlnb.run.directory import write_text
@@ -241,34 +242,29 @@ def memory_advice(params: NotebookParams) -> Iterator[None]:
 
 def find_memory_remedies(params: NotebookParams) -> list[tuple[str, str]]:
     """Return [(field, what to write)] of this notebook, cheapest first, without what is already set."""
-    values = params.model_dump()
-    model, training, game = (values.get(name, {}) for name in ("model", "training", "game"))
-    vllm, mbpp = values.get("vllm", {}), values.get("mbpp", {})
-    remedies = []
-    if vllm.get("enabled") and vllm["mode"] == "colocate":
-        remedies.append(("vllm.gpu_memory_utilization", "write less, to leave more to training"))
-    if "tokens_per_pass" in training:
-        remedies.append(("training.tokens_per_pass", f"write {max(16, training['tokens_per_pass'] // 2)}"))
-    batch_size = training.get("per_device_train_batch_size", 1)
-    if batch_size > 1:
-        num_passes = 2 * training["gradient_accumulation_steps"]
-        remedy = f"write {batch_size // 2}, and training.gradient_accumulation_steps = {num_passes}"
-        remedies.append(("training.per_device_train_batch_size", remedy))
-    if training.get("gradient_checkpointing", True) is not True:
-        remedies.append(("training.gradient_checkpointing", "write true"))
-    if model.get("load_in_4bit", True) is not True and model.get("lora_rank"):
-        remedies.append(("model.load_in_4bit", "write true"))
-    if "batch_size" in game:
-        remedies.append(("game.batch_size", f"write {max(1, game['batch_size'] // 2)}, for free answers"))
-    if "max_prompt_tokens" in game:
-        remedies.append(("game.max_prompt_tokens", "write less, or game.style = compact"))
-    for name, section in (("training", training), ("mbpp", mbpp)):
-        if "max_completion_length" in section:
-            shorter = max(1, section["max_completion_length"] // 2)
-            remedies.append((f"{name}.max_completion_length", f"write {shorter}"))
-    if "batch_size" in mbpp:
-        remedies.append(("mbpp.batch_size", f"write {max(1, mbpp['batch_size'] // 2)}"))
-    return remedies
+    values = {".".join(path): value_of(params, ".".join(path)) for path in list_fields(type(params))}
+
+    def half(field: str, least: int = 1) -> str:
+        return f"write {max(least, values.get(field, 0) // 2)}"
+
+    colocates = values.get("vllm.enabled") and values["vllm.mode"] == "colocate"
+    recomputes = values.get("training.gradient_checkpointing") is True
+    can_quantize = values.get("model.load_in_4bit") is not True and values.get("model.lora_rank")
+    batch, num_passes = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
+    more_passes = f", and {num_passes} = {2 * values.get(num_passes, 0)}"
+    remedies = {
+        "vllm.gpu_memory_utilization": colocates and "write less, to leave more to training",
+        "training.tokens_per_pass": half("training.tokens_per_pass", 16),
+        batch: values.get(batch, 1) > 1 and half(batch) + more_passes,
+        "training.gradient_checkpointing": not recomputes and "write true",
+        "model.load_in_4bit": can_quantize and "write true",
+        "game.batch_size": half("game.batch_size") + ", for free answers",
+        "game.max_prompt_tokens": "write less, or game.style = compact",
+        "training.max_completion_length": half("training.max_completion_length"),
+        "mbpp.max_completion_length": half("mbpp.max_completion_length"),
+        "mbpp.batch_size": half("mbpp.batch_size"),
+    }
+    return [(field, remedy) for field, remedy in remedies.items() if remedy and field in values]
 
 
 def check_disk(output_dir: str | Path, num_bytes: int, *, keep: int) -> None:

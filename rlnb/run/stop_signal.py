@@ -1,13 +1,13 @@
 """Stop a training loop after SIGTERM or SIGUSR1, once its checkpoint is saved."""
 
 import signal
-import threading
-from collections.abc import Callable
+from contextlib import ExitStack
 from types import FrameType
 
 import torch
 
 from rlnb.errors import Preempted
+from rlnb.run.directory import handling_signals
 
 
 class StopSignal:
@@ -20,17 +20,14 @@ class StopSignal:
     def __init__(self) -> None:
         self.received = ""
         self._finished = False
-        self._previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+        self._handlers = ExitStack()
 
     def __enter__(self) -> "StopSignal":
-        if threading.current_thread() is threading.main_thread():
-            for each in (signal.SIGTERM, signal.SIGUSR1):
-                self._previous[each] = signal.signal(each, self._receive)
+        self._handlers.enter_context(handling_signals(self._receive, (signal.SIGTERM, signal.SIGUSR1)))
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        for each, handler in self._previous.items():
-            signal.signal(each, handler)
+        self._handlers.close()
         if error_type is None and self.received and not self._finished:
             raise Preempted(
                 f"{self.received}: the checkpoint of this step is saved; run again to go on from it"

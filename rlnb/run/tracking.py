@@ -127,8 +127,10 @@ def open_tracker(
         return Tracker(Path(os.devnull))
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "metrics.jsonl"
-    _drop_rows_after(path, resume_step)
+    path, kept = directory / "metrics.jsonl", directory / "metrics.jsonl.tmp"
+    rows = [json.dumps(row) + "\n" for row in _whole_rows(path) if row["step"] <= resume_step > 0]
+    kept.write_text("".join(rows))
+    kept.replace(path)
     writer = wandb_run = None
     if tensorboard:
         from torch.utils.tensorboard import SummaryWriter  # slow, and readers of metrics do not need it
@@ -146,22 +148,9 @@ def _finite_or_none(value: Any) -> float | None:
     return plain if plain is not None and math.isfinite(plain) else None
 
 
-def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    for line in path.read_bytes().splitlines(keepends=True):
-        if line.endswith(b"\n"):
-            yield json.loads(line)
-
-
-def _drop_rows_after(path: Path, step: int) -> None:
-    """Rewrite the file without rows after `step` (without any if that is 0) and without a torn last line."""
-    if not path.exists():
-        return
-    kept = path.with_suffix(".jsonl.tmp")
-    with kept.open("w") as file:
-        file.writelines(json.dumps(row) + "\n" for row in _whole_rows(path) if row["step"] <= step > 0)
-    kept.replace(path)
+def _whole_rows(path: Path) -> list[dict[str, Any]]:
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
 def _open_wandb(

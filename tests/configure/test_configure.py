@@ -32,7 +32,7 @@ A100 = Machine("a100", "A100", (8, 0), 40.0, 8, "workstation", "unasked")
 
 
 def draft_of(notebook="ppo_openspiel", profile="tiny", machine=CPU, **options):
-    return start_draft(notebook, machine, profile=profile, environ={}, **options)
+    return start_draft(notebook, machine, profile=profile, **{"environ": {}, **options})
 
 
 def loaded(draft, path):
@@ -118,19 +118,16 @@ def test_a_wrong_answer_is_refused_in_the_words_of_the_model(answer, said):
     assert draft.params == draft.base
 
 
-def test_the_base_s_own_value_is_no_change():
-    draft = draft_of().answer({"training.max_steps": "7"})
-    assert draft.changes() == [("training.max_steps", 3, 7)]
-    assert draft.answer({"training.max_steps": "3"}).changes() == []
-
-
-def test_fields_that_only_fit_together_are_answered_together_and_one_of_a_stage_alone():
+def test_answers_are_given_together_or_for_a_stage_alone_and_the_base_s_own_value_is_no_change():
     draft = draft_of().answer({"model.load_in_4bit": "true", "model.lora_rank": "8"})
     assert (draft.params.model.load_in_4bit, draft.params.model.lora_rank) == (True, 8)
     stages = draft.answer({"curriculum.stages[1].opponents": "random"}).params.curriculum.stages
     assert stages[1].opponents == ("random",)
     assert stages[1].games == draft.params.curriculum.stages[1].games
     assert stages[0] == draft.params.curriculum.stages[0]
+    draft = draft_of().answer({"training.max_steps": "7"})
+    assert draft.changes() == [("training.max_steps", 3, 7)]
+    assert draft.answer({"training.max_steps": "3"}).changes() == []
 
 
 @pytest.mark.parametrize("notebook", notebooks())
@@ -154,29 +151,24 @@ def test_whatever_text_is_in_a_profile_comes_back(name, opponents, tmp_path_fact
     assert loaded(draft, tmp_path_factory.mktemp("texts") / "mine.yaml") == draft.params
 
 
-def test_a_profile_that_is_there_already_stays(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("seed: 1\n")
-    said = f"{path}: exists already; choose another name, or allow it to be overwritten"
-    assert refused(save_profile, draft_of(), path) == said
-    assert path.read_text() == "seed: 1\n"
-    save_profile(draft_of(), path, overwrite=True)
-    assert path.read_text() == profile_text(draft_of())
-    assert os.listdir(tmp_path) == ["mine.yaml"]
-
-
 @pytest.mark.parametrize(
-    "name, reason",
-    table("""
-mine => does not end in .yaml, by which profiles are known; add it
-default.yaml => is what all profiles are read over; choose another name
-folder.yaml => is a directory; name a file in it
-"""),
+    "name, overwrite, reason",
+    [
+        ("there.yaml", False, "exists already; choose another name, or allow it to be overwritten"),
+        ("mine", True, "does not end in .yaml, by which profiles are known; add it"),
+        ("default.yaml", True, "is what all profiles are read over; choose another name"),
+        ("folder.yaml", True, "is a directory; name a file in it"),
+    ],
 )
-def test_a_profile_is_written_where_a_run_will_find_it(name, reason, tmp_path):
+def test_a_profile_is_written_where_a_run_will_find_it(name, overwrite, reason, tmp_path):
     (tmp_path / "folder.yaml").mkdir()
-    said = refused(save_profile, draft_of(), tmp_path / name, overwrite=True)
+    (tmp_path / "there.yaml").write_text("seed: 1\n")
+    said = refused(save_profile, draft_of(), tmp_path / name, overwrite=overwrite)
     assert said == f"{tmp_path / name}: {reason}"
+    assert (tmp_path / "there.yaml").read_text() == "seed: 1\n"
+    save_profile(draft_of(), tmp_path / "there.yaml", overwrite=True)
+    assert (tmp_path / "there.yaml").read_text() == profile_text(draft_of())
+    assert sorted(os.listdir(tmp_path)) == ["folder.yaml", "there.yaml"]
 
 
 def test_the_command_names_notebook_and_profile_from_here(monkeypatch):
@@ -190,7 +182,7 @@ def test_the_command_names_notebook_and_profile_from_here(monkeypatch):
 
 def test_the_environment_is_not_written_into_a_profile_but_mentioned():
     environ = {"RLNB_TRAINING__MAX_STEPS": "9", "RLNB_OFFLINE": "1"}
-    draft = start_draft("ppo_openspiel", CPU, profile="tiny", environ=environ)
+    draft = draft_of(environ=environ)
     assert draft.params.training.max_steps == 3
     assert remarks(draft, CPU, environ=environ) == [
         "environment variable RLNB_TRAINING__MAX_STEPS wins over the profile here"

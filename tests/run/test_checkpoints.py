@@ -63,16 +63,16 @@ def test_a_checkpoint_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
     )
 
 
-def test_a_checkpoint_may_be_anywhere_and_have_any_name(tmp_path: Path) -> None:
-    (tmp_path / "trainer_state.json").write_text('{"global_step": 7}')
-    assert checkpoints.checkpoint_step(to_resume(f"{tmp_path}/", "elsewhere")) == 7
-
-
-def test_a_run_goes_on_from_its_own_checkpoint_wherever_it_began(tmp_path: Path) -> None:
+def test_a_run_goes_on_from_its_own_newest_checkpoint_wherever_it_began(tmp_path: Path) -> None:
     begun = save_checkpoint(tmp_path / "other", step=9, params=params_with())
-    assert to_resume(str(begun), tmp_path / "own") == str(begun)
-    own = save_checkpoint(tmp_path / "own", step=12, params=params_with())
-    assert to_resume(str(begun), tmp_path / "own") == str(own)
+    renamed = begun.rename(tmp_path / "of any name")
+    assert to_resume(f"{renamed}/", tmp_path / "run") == f"{renamed}/"
+    old, new = (save_checkpoint(tmp_path / "run", step=step, params=params_with()) for step in (12, 16))
+    assert to_resume(f"{renamed}/", tmp_path / "run") == to_resume(str(new), tmp_path / "run") == str(new)
+    assert refused(tmp_path / "run", training={"resume": str(old)}) == (
+        f"training.resume = '{old}' is of this run, which has gone on to {new}; give another output_dir to "
+        "begin with its weights, or delete the later ones to go back"
+    )
 
 
 def test_a_checkpoint_of_another_experiment_is_refused_with_what_differs(tmp_path: Path) -> None:
@@ -81,10 +81,7 @@ def test_a_checkpoint_of_another_experiment_is_refused_with_what_differs(tmp_pat
         f"{folder}: belongs to another run: reward.preset was 'execution' and is 'tests' now; "
         "training.max_steps was 90 and is 7 now. Give another output_dir, or write training.resume = never"
     )
-
-
-def test_what_is_not_learned_from_may_change_between_attempts(tmp_path: Path) -> None:
-    folder = save_checkpoint(tmp_path, step=3, params=params_with())
+    # What is not learned from may change between attempts.
     asked = params_with(training={"save_steps": 5, "num_threads": 2}, evaluation={"num_questions": 9})
     assert checkpoints.checkpoint_to_resume(asked, tmp_path) == str(folder)
 
@@ -109,12 +106,3 @@ def test_what_is_begun_anew_leaves_the_former_attempt_beside_it(tmp_path: Path) 
         assert (tmp_path / f"metrics-{number}.jsonl").read_text() == f"{step}"
     assert to_resume("never", tmp_path) is None
     assert not (tmp_path / "checkpoints-3").exists()
-
-
-def test_an_older_checkpoint_of_the_run_itself_is_not_passed_over_in_silence(tmp_path: Path) -> None:
-    old, new = (save_checkpoint(tmp_path, step=step, params=params_with()) for step in (2, 6))
-    assert to_resume(str(new), tmp_path) == str(new)
-    assert refused(tmp_path, training={"resume": str(old)}) == (
-        f"training.resume = '{old}' is of this run, which has gone on to {new}; give another output_dir to "
-        "begin with its weights, or delete the later ones to go back"
-    )

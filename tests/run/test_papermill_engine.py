@@ -113,27 +113,36 @@ def temporary_files(tmp_path, monkeypatch):
         yield Path(directory)
 
 
-def test_sigterm_reaches_the_training_cell_which_saves_and_stops(tmp_path, temporary_files, start_papermill):
-    process = start_papermill("x = 1", TRAINS_UNTIL_SIGTERM, "print('never')")
-    assert status_of(tmp_path)["state"] == "running"
-    process.terminate()
-    process.terminate()
-    assert process.wait(timeout=60) == 1, "papermill's own exit code; `rlnb run` has 85"
-    reason = "stopped by SIGTERM in cell 2 of 3: stopped at step 1 of 90"
-    assert outcome_of(tmp_path) == ("preempted", 85, "SIGTERM", reason)
-    assert text_of(tmp_path / "out.ipynb") == "step 1\ncheckpoint saved\n"
-    assert list(temporary_files.glob("rlnb-*")) == []
-
-
-def test_a_kernel_that_does_not_handle_the_signal_dies_of_it_and_counts_as_preempted(
-    tmp_path, start_papermill
+@pytest.mark.parametrize(
+    ("sources", "sent", "where", "printed"),
+    [
+        (
+            ("x = 1", TRAINS_UNTIL_SIGTERM, "print('never')"),
+            signal.SIGTERM,
+            "in cell 2 of 3: stopped at step 1 of 90",
+            "step 1\ncheckpoint saved\n",
+        ),
+        ((SLEEPS,), signal.SIGUSR1, "in cell 1 of 1: the kernel did not handle it", "step 1\n"),
+        (
+            (TRAINS_UNTIL_SIGTERM.partition("raise")[0], "# Afterwards", "print('never')"),
+            signal.SIGTERM,
+            "before cell 3 of 3",
+            "step 1\ncheckpoint saved\n",
+        ),
+    ],
+    ids=["saves and stops", "dies of it", "survives it"],
+)
+def test_a_signal_reaches_the_training_cell_and_no_cell_starts_after_it(
+    tmp_path, temporary_files, start_papermill, sources, sent, where, printed
 ):
-    process = start_papermill(SLEEPS)
-    process.send_signal(signal.SIGUSR1)
-    process.wait(timeout=60)
-    reason = "stopped by SIGUSR1 in cell 1 of 1: the kernel did not handle it"
-    assert outcome_of(tmp_path) == ("preempted", 85, "SIGUSR1", reason)
-    assert text_of(tmp_path / "out.ipynb") == "step 1\n"
+    process = start_papermill(*sources)
+    assert status_of(tmp_path)["state"] == "running"
+    process.send_signal(sent)
+    process.send_signal(sent)
+    assert process.wait(timeout=60) == 1, "papermill's own exit code; `rlnb run` has 85"
+    assert outcome_of(tmp_path) == ("preempted", 85, sent.name, f"stopped by {sent.name} {where}")
+    assert text_of(tmp_path / "out.ipynb") == printed
+    assert list(temporary_files.glob("rlnb-*")) == []
 
 
 def test_nohup_is_respected():
@@ -169,23 +178,20 @@ def test_a_second_ctrl_c_kills_a_kernel_that_does_not_listen(tmp_path, start_pap
     assert status_of(tmp_path)["state"] == "preempted"
 
 
-def test_no_cell_starts_after_a_signal_that_a_cell_survived(tmp_path, start_papermill):
-    survives = TRAINS_UNTIL_SIGTERM.replace('raise Preempted("stopped at step 1 of 90")', "")
-    process = start_papermill(survives, "# Afterwards", "print('never')")
-    process.terminate()
-    process.wait(timeout=60)
-    assert status_of(tmp_path)["reason"] == "stopped by SIGTERM before cell 3 of 3"
-    assert text_of(tmp_path / "out.ipynb") == "step 1\ncheckpoint saved\n"
-
-
-def test_a_kernel_killed_from_elsewhere_is_noticed_within_seconds(tmp_path):
-    kills_itself = "print('step 1', flush=True)\nimport os, time\ntime.sleep(.2)\nos.kill(os.getpid(), 9)"
-    started = time.monotonic()
-    with pytest.raises(KernelDied):
-        run_here(tmp_path, kills_itself)
-    assert time.monotonic() - started < 60
-    reason = "the kernel was killed by SIGKILL in cell 1 of 1, most often because memory ran out"
-    assert outcome_of(tmp_path) == ("killed", 138, "SIGKILL", reason)
+@pytest.mark.parametrize(
+    ("source", "error", "outcome"),
+    [
+        ("1 / 0", papermill.PapermillExecutionError,
+         ("failed", 1, "", "cell 2 of 2: ZeroDivisionError: division by zero")),
+        ("import os\nos.kill(os.getpid(), 9)", KernelDied,
+         ("killed", 138, "SIGKILL",
+          "the kernel was killed by SIGKILL in cell 2 of 2, most often because memory ran out")),
+    ],
+)  # fmt: skip
+def test_a_cell_that_raises_or_kills_its_kernel_is_told_apart(tmp_path, source, error, outcome):
+    with pytest.raises(error):
+        run_here(tmp_path, "print('step 1', flush=True)", source)
+    assert outcome_of(tmp_path) == outcome
     assert text_of(tmp_path / "out.ipynb") == "step 1\n"
 
 
@@ -250,13 +256,6 @@ def test_the_notebook_is_saved_while_a_cell_runs(tmp_path, start_papermill):
     start_papermill("import time\nfor step in range(100):\n    print(step)\n    time.sleep(.1)")
     out = tmp_path / "out.ipynb"
     wait_for(lambda: out.exists() and '"1\\n"' in out.read_text())
-
-
-def test_a_raising_cell_is_a_failure(tmp_path):
-    with pytest.raises(papermill.PapermillExecutionError):
-        run_here(tmp_path, "x = 1", "1 / 0")
-    reason = "cell 2 of 2: ZeroDivisionError: division by zero"
-    assert outcome_of(tmp_path) == ("failed", 1, "", reason)
 
 
 def test_a_parameter_that_the_notebook_does_not_have_is_refused(tmp_path):
