@@ -36,7 +36,7 @@ def test_the_record_of_a_run_has_what_made_the_model_and_no_places(tmp_path):
     assert record.params == {
         "notebook": "grpo_code_execution", "seed": 42, "model.id": "embedded", "training.learning_rate": 2e-5,
     }  # fmt: skip
-    whole, first_steps = (("reward", MEANING, 0, 0.0, step, 0.1 * step) for step in (2, 1))
+    whole, first_steps = (("reward", MEANING, "0 (0)", last) for last in ("0.2 (2)", "0.1 (1)"))
     assert record.metrics == [whole]
     assert load_run_record(run / "checkpoints" / "checkpoint-1").metrics == [first_steps]
     assert load_run_record("") == load_run_record(tmp_path) == RunRecord()
