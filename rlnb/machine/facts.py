@@ -12,8 +12,6 @@ from pathlib import Path
 
 from rlnb.machine.table import BF16_FLAGS, MACHINES
 
-HUB = "https://huggingface.co"
-HUB_SECONDS = 3.0
 OFFLINE_SWITCHES = ("RLNB_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 ON = ("1", "on", "yes", "true")  # what huggingface_hub takes for yes, in any case
 SUPERCLOUD_PATHS = ("/state/partition1", "/home/gridsan")
@@ -57,8 +55,8 @@ def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> 
     if any(environ.get(name, "").lower() in ON for name in OFFLINE_SWITCHES):
         hub = "offline"
     elif ask_hub:
-        address = environ.get("HF_ENDPOINT") or HUB
-        hub = "reachable" if answers(address, seconds=HUB_SECONDS) else "unreachable"
+        address = environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        hub = "reachable" if answers(address, seconds=3.0) else "unreachable"
     return identify(
         environ,
         gpus=list_gpus(),
@@ -91,8 +89,8 @@ def identify(
         environment = "supercloud"
     gpu = _first_visible(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
     if gpu is None:
-        cpu = "cpu_bf16" if cpu_flags & BF16_FLAGS else "cpu"
-        return Machine(cpu, "", None, system_memory_gib, cpu_count, environment, hub)
+        name = "cpu_bf16" if cpu_flags & BF16_FLAGS else "cpu"
+        return Machine(name, "", None, system_memory_gib, cpu_count, environment, hub)
     names = {capability: row.name for row in MACHINES for capability in row.capabilities}
     name = names.get(gpu.capability, "older" if gpu.capability < (7, 0) else "newer")
     memory_gib = gpu.memory_gib or (system_memory_gib if name == "gb10" else 0.0)
@@ -108,12 +106,10 @@ def usable_cores(environ: Mapping[str, str]) -> int:
     """Return the least of this process's affinity, its container's quota and its SLURM task's share."""
     cores = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
     quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.strip().isdigit():
+    if quota.isdigit():
         cores.append(int(quota) // int(period))
     share = environ.get("SLURM_CPUS_PER_TASK", "")
-    if share.isdigit():
-        cores.append(int(share))
-    return max(1, min(cores))
+    return max(1, min([*cores, int(share)] if share.isdigit() else cores))
 
 
 def _cpu_flags() -> frozenset[str]:
@@ -175,11 +171,9 @@ def _first_visible(gpus: Sequence[Gpu], visible: str | None) -> Gpu | None:
 
 
 def _system_memory_gib() -> float:
-    amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    limit = _read("/sys/fs/cgroup/memory.max").strip()
-    if limit.isdigit():
-        amounts.append(int(limit))
-    return round(min(amounts) / 2**30, 1)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _read("/sys/fs/cgroup/memory.max")
+    return round(min(total, int(limit) if limit.strip().isdigit() else total) / 2**30, 1)
 
 
 def _read(path: str) -> str:

@@ -28,7 +28,6 @@ from rlnb.policy.generation import generate, generating
 from rlnb.policy.loading import Policy, attach_adapters, explain_load_errors, load_policy, save_adapters
 
 Form = Literal["lora", "merged_16bit", "mxfp4"]
-FAILURES = (RlnbError, OSError, RuntimeError, ValueError)
 EMBEDDED_ON_HUB = f"HuggingFaceTB/{EMBEDDED_NAME}"
 
 
@@ -258,10 +257,10 @@ def compute_lora_deltas(policy: Policy) -> dict[str, torch.Tensor]:
 
 def reload(directory: str | Path, form: Form, params: ModelParams) -> Policy:
     """Load what was written: a whole model by transformers, or adapters onto their base."""
+    changes = {"id": str(directory), "adapters": "", "load_in_4bit": False, "engine": "transformers"}
     if form == "lora":
-        return load_policy(params.model_copy(update={"adapters": str(directory)}), is_trained=False)
-    whole = {"id": str(directory), "adapters": "", "load_in_4bit": False, "engine": "transformers"}
-    return load_policy(params.model_copy(update=whole), is_trained=False)
+        changes = {"adapters": str(directory)}
+    return load_policy(params.model_copy(update=changes), is_trained=False)
 
 
 def save_and_reload(
@@ -271,12 +270,11 @@ def save_and_reload(
 
     Failures are returned, not raised: at the end of a run of hours they must not stop the rest.
     """
+    progress = "not saved"
     try:
         save_in_format(policy, directory, form, params)
-    except FAILURES as error:
-        return f"not saved: {error}"
-    try:
+        progress = f"{directory}: saved, and not reloaded here"
         answer = generate(reload(directory, form, params), [prompt], max_new_tokens=24, temperature=0)[0]
-    except FAILURES as error:
-        return f"{directory}: saved, and not reloaded here: {error}"
+    except (RlnbError, OSError, RuntimeError, ValueError) as error:
+        return f"{progress}: {error}"
     return f"{directory}: reloaded, and continues with {answer!r}"

@@ -21,7 +21,6 @@ SHOWN_SECTIONS = (
     "notebook", "seed", "model", "tasks", "reward", "sandbox", "training", "evaluation", "game", "opponent",
     "policy",
 )  # fmt: skip
-LOADERS = {"peft": "AutoPeftModelForCausalLM", "transformers": "AutoModelForCausalLM"}
 DESCRIPTIONS: Mapping[Form, str] = {
     "lora": "LoRA adapters for {}",
     "merged_16bit": "{} with LoRA adapters merged into its weights, in 16 bits",
@@ -77,7 +76,7 @@ Greedy, cut at the export's maximum length.
 {{ answer }}
 {{ fence }}
 {% endfor %}
-Written by rlnb {{ rlnb }} with transformers {{ transformers }} and peft {{ peft }}.
+Written by rlnb {{ rlnb }} with transformers {{ version("transformers") }} and peft {{ version("peft") }}.
 """
 
 
@@ -161,13 +160,12 @@ def write_model_card(
         description=DESCRIPTIONS[form].format(on_hub or f"`{Path(base).name}`, which is not on the hub"),
         is_embedded=on_hub == EMBEDDED_ON_HUB,
         library=library,
-        loader=LOADERS[library],
+        loader="AutoPeftModelForCausalLM" if form == "lora" else "AutoModelForCausalLM",
         record=record,
         difference=difference,
         answers=answers,
         rlnb=rlnb.__version__,
-        transformers=version("transformers"),
-        peft=version("peft"),
+        version=version,
     )
     path = Path(directory) / "README.md"
     card.save(path)

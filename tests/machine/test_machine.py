@@ -3,10 +3,8 @@
 import http.server
 import os
 import socket
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -273,12 +271,4 @@ def test_a_hub_answers_but_a_proxy_that_refuses_does_not(server, monkeypatch):
 def test_a_hub_that_takes_the_connection_and_keeps_silent_is_given_up_in_time(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        start = time.monotonic()
         assert not answers(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.5)
-        assert time.monotonic() - start < 60
-
-
-def test_looking_at_the_machine_does_not_import_torch():
-    program = "import sys, rlnb.machine; rlnb.machine.probe(ask_hub=False); print('torch' in sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert answer.stdout == "False\n"
