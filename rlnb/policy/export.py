@@ -15,9 +15,8 @@ from typing import Literal
 
 import torch
 from huggingface_hub import snapshot_download
-from peft import PeftModel, get_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
 from peft.tuners.lora import LoraLayer
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Mxfp4Config, PreTrainedConfig
 
@@ -66,8 +65,8 @@ def load_for_export(
     if any_base:
         bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
         adapted = attach_adapters(bare.model, params, is_trained=False)
-        with safe_open(Path(params.adapters) / "adapter_model.safetensors", framework="pt") as file:
-            saved, placed = set(file.keys()), set(get_peft_model_state_dict(adapted))
+        saved = set(load_peft_weights(params.adapters, device="cpu"))
+        placed = set(get_peft_model_state_dict(adapted))
         if saved != placed:
             raise ParamsError(
                 f"model.adapters = {params.adapters!r} do not fit model.id = {params.id!r}: "
