@@ -9,7 +9,7 @@ import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,7 @@ from huggingface_hub import snapshot_download
 from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Mxfp4Config, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.params.sections import ModelParams
@@ -154,8 +154,11 @@ def check_form(policy: Policy, form: Form, params: ModelParams) -> None:
 def read_quantization(source: str, params: ModelParams) -> str:
     """Return how a model's files are quantized (mxfp4, bitsandbytes, gptq), or ""."""
     with explain_load_errors(params):
-        config = PreTrainedConfig.get_config_dict(source, cache_dir=params.cache_dir)[0]
-    return str((config.get("quantization_config") or {}).get("quant_method", ""))
+        config = AutoConfig.from_pretrained(source, cache_dir=params.cache_dir)
+    quantization = getattr(config, "quantization_config", None) or {}
+    settings = quantization if isinstance(quantization, Mapping) else vars(quantization)
+    method = settings.get("quant_method", "")
+    return str(getattr(method, "value", method))
 
 
 def save_lora(policy: Policy, directory: Path) -> None:
