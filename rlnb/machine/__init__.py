@@ -6,32 +6,14 @@ set variables before torch is imported.
 """
 
 from rlnb.machine.choices import Recommendation, apply_environment, installed_version, recommend
-from rlnb.machine.facts import (
-    Gpu,
-    Machine,
-    Probe,
-    answers,
-    identify,
-    list_gpus,
-    probe,
-    rank,
-    usable_cores,
-)
-from rlnb.machine.table import MACHINES
+from rlnb.machine.facts import Machine, probe, rank
 
 __all__ = [
-    "MACHINES",
-    "Gpu",
     "Machine",
-    "Probe",
     "Recommendation",
-    "answers",
     "apply_environment",
-    "identify",
     "installed_version",
-    "list_gpus",
     "probe",
     "rank",
     "recommend",
-    "usable_cores",
 ]

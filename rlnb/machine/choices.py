@@ -2,12 +2,13 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import dropwhile
 
 from rlnb.machine.facts import ON, Machine
-from rlnb.machine.table import CPU_ROWS, find_row, recommend_profile
+from rlnb.machine.table import MACHINES, PROFILE_MEMORY_GIB
 
 PTXAS = "/usr/local/cuda/bin/ptxas"
 LARGER_MODEL_GIB = 24.0  # above this, 3 billion weights with their adapters and batches fit
@@ -50,17 +51,19 @@ def recommend(
     version: Callable[[str], str | None] = installed_version,
 ) -> Recommendation:
     """Return the settings that suit a machine, a pure function of the arguments."""
-    row = find_row(machine.name)
-    on_gpu = row.name not in CPU_ROWS
+    row = next(row for row in MACHINES if row.name == machine.name)
+    on_gpu, memory_gib = row.profile != "cpu", machine.memory_gib
+    smaller = dropwhile(lambda step: step[0] != row.profile, PROFILE_MEMORY_GIB)
     unsloth = row.unsloth and version("unsloth") is not None
-    offline = _is_offline(machine, environ)
-    model_id = "embedded"
-    if on_gpu:
-        model_id = "Qwen/Qwen2.5-3B" if machine.memory_gib > LARGER_MODEL_GIB else "Qwen/Qwen2.5-1.5B"
-    is_small = on_gpu and 0 < machine.memory_gib < SMALL_GPU_GIB
+    # Compute nodes of Supercloud have no network; RLNB_OFFLINE=0 is for its login nodes.
+    switch = environ.get("RLNB_OFFLINE", "").lower() or "1"
+    is_cut_off = machine.environment == "supercloud" and switch in ON
+    offline = is_cut_off or machine.hub in ("offline", "unreachable")
+    model_id = "Qwen/Qwen2.5-3B" if memory_gib > LARGER_MODEL_GIB else "Qwen/Qwen2.5-1.5B"
+    is_small = on_gpu and 0 < memory_gib < SMALL_GPU_GIB
     return Recommendation(
-        profile=recommend_profile(row, machine.memory_gib),
-        model_id=model_id,
+        profile=next((name for name, least_gib in smaller if memory_gib >= least_gib), row.profile),
+        model_id=model_id if on_gpu else "embedded",
         dtype=row.dtype,
         attention="sdpa",
         engine="unsloth" if unsloth else "transformers",
@@ -82,13 +85,6 @@ def apply_environment(
     return missing
 
 
-def _is_offline(machine: Machine, environ: Mapping[str, str]) -> bool:
-    if machine.hub in ("offline", "unreachable"):
-        return True
-    # Compute nodes of Supercloud have no network; RLNB_OFFLINE=0 is for its login nodes.
-    return machine.environment == "supercloud" and environ.get("RLNB_OFFLINE", "").lower() in ("", *ON)
-
-
 def _environment(name: str, *, offline: bool, files_exist: Callable[[str], bool]) -> dict[str, str]:
     variables = {"HF_HUB_DISABLE_TELEMETRY": "1"}
     if offline:
@@ -105,27 +101,21 @@ def _environment(name: str, *, offline: bool, files_exist: Callable[[str], bool]
     return variables
 
 
-def _warnings(machine: Machine, version: Callable[[str], str | None]) -> list[str]:
-    gpu, warnings = machine.accelerator, []
-    torch = version("torch") or ""
-    if machine.name == "older":
-        warnings.append(f"{gpu} is older than Volta and not served by torch any more: the CPU computes.")
-    if machine.name == "newer" and machine.capability:
-        major, minor = machine.capability
-        warnings.append(
-            f"{gpu} (capability {major}.{minor}) is not in rlnb/machine/table.py: "
-            "small batches, no unsloth and no vLLM are chosen; the parameters may say otherwise."
+def _warnings(machine: Machine, version: Callable[[str], str | None]) -> Iterator[str]:
+    name, gpu, torch = machine.name, machine.accelerator, version("torch") or ""
+    if name == "older":
+        yield f"{gpu} is older than Volta and not served by torch any more: the CPU computes."
+    if name == "newer" and machine.capability:
+        yield (
+            f"{gpu} (capability {machine.capability[0]}.{machine.capability[1]}) is not in "
+            "rlnb/machine/table.py: small batches, no unsloth and no vLLM are chosen; the parameters may say "
+            "otherwise."
         )
     # Wheels of the cu126 index keep kernels for 7.0 until torch 2.14.
-    last = (2, 14) if "+cu126" in torch else (2, 10)
-    if machine.name == "v100" and torch and _release(torch) > last:
-        warnings.append(f"torch {torch} has no kernels for {gpu}: ./setup.sh volta installs torch 2.10.")
-    if machine.name in ("v100", "gb10") and version("flash-attn") is not None:
-        warnings.append(f"flash-attn does not work on {gpu}: uninstall it.")
-    if machine.accelerator and machine.memory_gib == 0:
-        warnings.append(f"The memory of {gpu} is not known: choices are those for a small GPU.")
-    return warnings
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    last = [2, 14] if "+cu126" in torch else [2, 10]
+    if name == "v100" and list(map(int, re.findall(r"\d+", torch)[:2])) > last:
+        yield f"torch {torch} has no kernels for {gpu}: ./setup.sh volta installs torch 2.10."
+    if name in ("v100", "gb10") and version("flash-attn") is not None:
+        yield f"flash-attn does not work on {gpu}: uninstall it."
+    if gpu and machine.memory_gib == 0:
+        yield f"The memory of {gpu} is not known: choices are those for a small GPU."

@@ -2,18 +2,16 @@
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from rlnb.machine.table import BF16_FLAGS, name_machine
+from rlnb.machine.table import BF16_FLAGS, MACHINES
 
-HUB = "https://huggingface.co"
-HUB_SECONDS = 3.0
 OFFLINE_SWITCHES = ("RLNB_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 ON = ("1", "on", "yes", "true")  # what huggingface_hub takes for yes, in any case
 SUPERCLOUD_PATHS = ("/state/partition1", "/home/gridsan")
@@ -50,24 +48,6 @@ class Gpu:
     memory_gib: float
 
 
-@dataclass(frozen=True)
-class Probe:
-    """Observations, from which `identify` makes a machine.
-
-    paths: those of SUPERCLOUD_PATHS that exist. cpu_flags: the kernel's names of the CPU's instruction sets.
-    """
-
-    gpus: tuple[Gpu, ...] = ()
-    system_memory_gib: float = 0.0
-    cpu_count: int = 1
-    cpu_flags: frozenset[str] = frozenset()
-    hostname: str = ""
-    paths: tuple[str, ...] = ()
-    has_sbatch: bool = False
-    hub: str = "unasked"
-    environ: Mapping[str, str] = field(default_factory=dict)
-
-
 def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> Machine:
     """Return the facts of this machine; missing parts are no errors. Asking the hub takes up to 3 s."""
     environ = os.environ if environ is None else environ
@@ -75,36 +55,46 @@ def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> 
     if any(environ.get(name, "").lower() in ON for name in OFFLINE_SWITCHES):
         hub = "offline"
     elif ask_hub:
-        address = environ.get("HF_ENDPOINT") or HUB
-        hub = "reachable" if answers(address, seconds=HUB_SECONDS) else "unreachable"
-    seen = Probe(
+        address = environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        hub = "reachable" if answers(address, seconds=3.0) else "unreachable"
+    return identify(
+        environ,
         gpus=list_gpus(),
         system_memory_gib=_system_memory_gib(),
         cpu_count=usable_cores(environ),
         cpu_flags=_cpu_flags(),
         hostname=socket.gethostname(),
-        paths=tuple(path for path in SUPERCLOUD_PATHS if os.path.exists(path)),
+        has_supercloud_path=any(map(os.path.exists, SUPERCLOUD_PATHS)),
         has_sbatch=shutil.which("sbatch") is not None,
         hub=hub,
-        environ=dict(environ),
     )
-    return identify(seen)
 
 
-def identify(seen: Probe) -> Machine:
-    """Return the machine that the observations describe."""
-    environment = "slurm" if seen.has_sbatch or "SLURM_JOB_ID" in seen.environ else "workstation"
-    cluster = seen.environ.get("SLURM_CLUSTER_NAME", "").lower()
-    if seen.paths or cluster in SUPERCLOUD_CLUSTERS or "supercloud" in seen.hostname.lower():
+def identify(
+    environ: Mapping[str, str],
+    *,
+    gpus: Sequence[Gpu] = (),
+    system_memory_gib: float = 0.0,
+    cpu_count: int = 1,
+    cpu_flags: frozenset[str] = frozenset(),
+    hostname: str = "",
+    has_supercloud_path: bool = False,
+    has_sbatch: bool = False,
+    hub: str = "unasked",
+) -> Machine:
+    """Return the machine of these observations. cpu_flags: the kernel's names of instruction sets."""
+    environment = "slurm" if has_sbatch or "SLURM_JOB_ID" in environ else "workstation"
+    cluster = environ.get("SLURM_CLUSTER_NAME", "").lower()
+    if has_supercloud_path or cluster in SUPERCLOUD_CLUSTERS or "supercloud" in hostname.lower():
         environment = "supercloud"
-    gpu = _first_visible(seen.gpus, seen.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpu = _first_visible(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
     if gpu is None:
-        cpu = "cpu_bf16" if seen.cpu_flags & BF16_FLAGS else "cpu"
-        return Machine(cpu, "", None, seen.system_memory_gib, seen.cpu_count, environment, seen.hub)
-    name = name_machine(gpu.capability)
-    shares_memory = name == "gb10" and gpu.memory_gib == 0
-    memory_gib = seen.system_memory_gib if shares_memory else gpu.memory_gib
-    return Machine(name, gpu.name, gpu.capability, memory_gib, seen.cpu_count, environment, seen.hub)
+        name = "cpu_bf16" if cpu_flags & BF16_FLAGS else "cpu"
+        return Machine(name, "", None, system_memory_gib, cpu_count, environment, hub)
+    names = {capability: row.name for row in MACHINES for capability in row.capabilities}
+    name = names.get(gpu.capability, "older" if gpu.capability < (7, 0) else "newer")
+    memory_gib = gpu.memory_gib or (system_memory_gib if name == "gb10" else 0.0)
+    return Machine(name, gpu.name, gpu.capability, memory_gib, cpu_count, environment, hub)
 
 
 def rank(environ: Mapping[str, str] = os.environ) -> int:
@@ -116,37 +106,28 @@ def usable_cores(environ: Mapping[str, str]) -> int:
     """Return the least of this process's affinity, its container's quota and its SLURM task's share."""
     cores = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
     quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.strip().isdigit():
+    if quota.isdigit():
         cores.append(int(quota) // int(period))
     share = environ.get("SLURM_CPUS_PER_TASK", "")
-    if share.isdigit():
-        cores.append(int(share))
-    return max(1, min(cores))
+    return max(1, min([*cores, int(share)] if share.isdigit() else cores))
 
 
 def _cpu_flags() -> frozenset[str]:
-    """Return the flags of the first core; the line is called flags on x86-64 and Features on aarch64."""
-    for line in _read("/proc/cpuinfo").splitlines():
-        name, _, values = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return frozenset(values.split())
-    return frozenset()
+    line = re.search(r"^(?:flags|Features)\s*:(.*)", _read("/proc/cpuinfo"), re.MULTILINE)  # x86-64, aarch64
+    return frozenset(line[1].split()) if line else frozenset()
 
 
 def answers(address: str, *, seconds: float) -> bool:
     """Return whether a web address answers in time, including the look-up of its name and any proxy."""
+    import requests
+
     replies: list[bool] = []
 
     def ask() -> None:
-        try:
-            request = urllib.request.Request(address, method="HEAD", headers={"User-Agent": "rlnb"})
-            with urllib.request.urlopen(request, timeout=seconds):
-                replies.append(True)
-        except urllib.error.HTTPError as error:
+        with contextlib.suppress(OSError, ValueError):
+            status = requests.head(address, timeout=seconds, allow_redirects=True).status_code
             # A mirror may not know its own front page; 403 and 407 are how a proxy refuses.
-            replies.append(error.code not in (403, 407) and error.code < 500)
-        except (OSError, ValueError):
-            replies.append(False)
+            replies.append(status not in (403, 407) and status < 500)
 
     # In a thread: a name server that keeps silent holds up getaddrinfo whatever timeout the request has.
     asker = threading.Thread(target=ask, daemon=True)
@@ -177,7 +158,7 @@ def list_gpus() -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
-def _first_visible(gpus: tuple[Gpu, ...], visible: str | None) -> Gpu | None:
+def _first_visible(gpus: Sequence[Gpu], visible: str | None) -> Gpu | None:
     """Return the GPU that CUDA numbers 0: torch heeds CUDA_VISIBLE_DEVICES, the driver's list does not."""
     if visible is None or not gpus:
         return gpus[0] if gpus else None
@@ -190,16 +171,12 @@ def _first_visible(gpus: tuple[Gpu, ...], visible: str | None) -> Gpu | None:
 
 
 def _system_memory_gib() -> float:
-    amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    limit = _read("/sys/fs/cgroup/memory.max").strip()
-    if limit.isdigit():
-        amounts.append(int(limit))
-    return round(min(amounts) / 2**30, 1)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _read("/sys/fs/cgroup/memory.max")
+    return round(min(total, int(limit) if limit.strip().isdigit() else total) / 2**30, 1)
 
 
 def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError):
+        return Path(path).read_text(encoding="utf-8")
+    return ""

@@ -5,7 +5,7 @@ of two sets of adapters from a checkpoint.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +18,9 @@ WHOLE, ADAPTERS = "weights.safetensors", "adapter_model.safetensors"
 PEFT_NAME = ".default."  # in the names of parameters, not in the names that peft saves
 
 
-@contextmanager
-def adapters_off(policy: Policy) -> Iterator[None]:
+def adapters_off(policy: Policy) -> AbstractContextManager[None]:
     """Use the model without its adapters; a model without adapters stays as it is."""
-    has_adapters = hasattr(policy.model, "disable_adapter")
-    with policy.model.disable_adapter() if has_adapters else nullcontext():
-        yield
+    return policy.model.disable_adapter() if hasattr(policy.model, "disable_adapter") else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -67,17 +64,15 @@ class WeightSnapshot:
         save_file(self.values, path)
 
     def load(self, path: str | Path) -> None:
-        """Replace this snapshot by a saved one, on the device of the current one."""
-        device = next(iter(self.values.values())).device
-        self.values.update(load_file(path, device=str(device)))
+        """Replace this snapshot by a saved one, on its device. Raises KeyError for that of another model."""
+        saved = load_file(path, device=str(next(iter(self.values.values())).device))
+        short = {name: name if name in saved else name.replace(PEFT_NAME, ".") for name in self.values}
+        self.values.update({name: saved[short[name]] for name in self.values})
 
     def load_trained(self, directory: str | Path) -> None:
-        """Replace this snapshot by what `save_trained` wrote. Raises KeyError for another model's weights."""
-        device = next(iter(self.values.values())).device
+        """Replace this snapshot by what `save_trained` wrote. Raises KeyError for that of another model."""
         whole, adapters = Path(directory) / WHOLE, Path(directory) / ADAPTERS
-        saved = load_file(whole if whole.is_file() else adapters, device=str(device))
-        short = {name: name if whole.is_file() else name.replace(PEFT_NAME, ".") for name in self.values}
-        self.values.update({name: saved[short[name]] for name in self.values})
+        self.load(whole if whole.is_file() else adapters)
 
 
 def save_trained(policy: Policy, directory: str | Path) -> None:

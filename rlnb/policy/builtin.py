@@ -3,10 +3,12 @@
 import importlib.util
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -23,29 +25,32 @@ EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 
 def model_directory(model_id: str, cache_dir: str | Path) -> str:
     """Return a directory for "embedded" and "tiny", built if missing, else the id itself."""
-    if model_id == "embedded":
-        return str(built_once(Path(cache_dir) / EMBEDDED_NAME, convert_embedded))
-    if model_id == "tiny":
-        return str(built_once(Path(cache_dir) / "tiny-2x128", build_tiny))
-    return model_id
+    built_here = {"embedded": (EMBEDDED_NAME, convert_embedded), "tiny": ("tiny-2x128", build_tiny)}
+    if model_id not in built_here:
+        return model_id
+    name, build = built_here[model_id]
+    directory = Path(cache_dir) / name
+    if not (directory / "config.json").exists():
+        try:
+            with written_whole(directory) as unfinished:
+                build(unfinished)
+        except OSError:  # another process may have been faster
+            if not (directory / "config.json").exists():
+                raise
+    return str(directory)
 
 
-def built_once(directory: Path, build: Callable[[Path], None]) -> Path:
-    """Build a model directory if it is missing; it appears whole or not at all."""
-    if (directory / "config.json").exists():
-        return directory
+@contextmanager
+def written_whole(directory: Path) -> Iterator[Path]:
+    """Yield an empty directory that is given its name at the end, or removed after an error."""
     # Not the process id: several hosts of a cluster share one file system.
     unfinished = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:12]}")
     unfinished.mkdir(parents=True)
     try:
-        build(unfinished)
+        yield unfinished
         unfinished.rename(directory)
-    except OSError:
-        if not (directory / "config.json").exists():
-            raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return directory
 
 
 def convert_embedded(directory: Path) -> None:
@@ -76,8 +81,6 @@ def convert_embedded(directory: Path) -> None:
 
 def build_tiny(directory: Path) -> None:
     """Build a Llama of two layers with random weights and a tokenizer of bytes; it learns small games."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([*special, *letters])}

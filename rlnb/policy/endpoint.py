@@ -18,7 +18,6 @@ from urllib3.util import Retry
 
 from rlnb.errors import PolicyUnavailable
 
-API_KEY = "OPENAI_API_KEY"
 MAX_SERVER_STOPS = 4  # of OpenAI's protocol
 CHAT: Final = "/chat/completions"
 TEXT: Final = "/completions"
@@ -66,7 +65,7 @@ class Endpoint:
 
     def request(self, session: requests.Session, body: Mapping[str, JsonValue], path: EndpointPath) -> str:
         """Return the text of one answer. Raises PolicyUnavailable."""
-        key = os.environ.get(API_KEY)
+        key = os.environ.get("OPENAI_API_KEY")
         url = self.base_url.rstrip("/") + path
         try:
             response = session.post(

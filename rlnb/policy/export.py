@@ -9,27 +9,24 @@ import dataclasses
 import json
 import shutil
 import tempfile
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import torch
 from huggingface_hub import snapshot_download
-from peft import PeftModel, get_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
 from peft.tuners.lora import LoraLayer
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.params.sections import ModelParams
-from rlnb.policy.builtin import EMBEDDED_NAME, model_directory
+from rlnb.policy.builtin import EMBEDDED_NAME, written_whole
 from rlnb.policy.generation import generate, generating
-from rlnb.policy.loading import Policy, check_base, explain_load_errors, hub_cache, load_policy, save_adapters
+from rlnb.policy.loading import Policy, attach_adapters, explain_load_errors, load_policy, save_adapters
 
 Form = Literal["lora", "merged_16bit", "mxfp4"]
-FAILURES = (RlnbError, OSError, RuntimeError, ValueError)
 EMBEDDED_ON_HUB = f"HuggingFaceTB/{EMBEDDED_NAME}"
 
 
@@ -67,32 +64,20 @@ def load_for_export(
         return load_policy(params, seed=seed)
     if any_base:
         bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
-        return dataclasses.replace(bare, model=attach_adapters(bare.model, params))
+        adapted = attach_adapters(bare.model, params, is_trained=False)
+        saved = set(load_peft_weights(params.adapters, device="cpu"))
+        placed = set(get_peft_model_state_dict(adapted))
+        if saved != placed:
+            raise ParamsError(
+                f"model.adapters = {params.adapters!r} do not fit model.id = {params.id!r}: "
+                f"{len(saved - placed)} of their {len(saved)} tensors have no layer there, "
+                f"{len(placed - saved)} of its layers' tensors are not in the file"
+            )
+        return dataclasses.replace(bare, model=adapted)
     try:
-        check_base(params.adapters, model_directory(params.id, params.cache_dir))
-    except ParamsError as error:
+        return load_policy(params, is_trained=False)
+    except ParamsError as error:  # of another base
         raise ParamsError(f"{error}; export.any_base = true puts them on it all the same") from None
-    return load_policy(params, is_trained=False)
-
-
-def attach_adapters(model: PreTrainedModel, params: ModelParams) -> PeftModel:
-    """Return the model with adapters that were trained on another. Raises ParamsError if they do not fit."""
-    refusal = f"model.adapters = {params.adapters!r} do not fit model.id = {params.id!r}: "
-    try:
-        with safe_open(Path(params.adapters) / "adapter_model.safetensors", framework="pt") as file:
-            saved = set(file.keys())
-        adapted = PeftModel.from_pretrained(model, params.adapters)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = next((line for line in lines if "size mismatch" in line), lines[0] if lines else "")
-        raise ParamsError(refusal + (reason or type(error).__name__)) from error
-    placed = set(get_peft_model_state_dict(adapted))
-    if saved != placed:
-        raise ParamsError(
-            f"{refusal}{len(saved - placed)} of their {len(saved)} tensors have no layer there, "
-            f"{len(placed - saved)} of its layers' tensors are not in the file"
-        )
-    return adapted
 
 
 def compute_logits(policy: Policy, prompts: Sequence[str], *, reference: bool = False) -> list[torch.Tensor]:
@@ -123,9 +108,7 @@ def save_in_format(policy: Policy, directory: str | Path, form: Form, params: Mo
     """
     directory = Path(directory)
     check_form(policy, form, params)
-    unfinished = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:12]}")
-    unfinished.mkdir(parents=True)
-    try:
+    with written_whole(directory) as unfinished:
         if form == "lora":
             save_lora(policy, unfinished)
         elif form == "mxfp4":
@@ -138,9 +121,6 @@ def save_in_format(policy: Policy, directory: str | Path, form: Form, params: Mo
         else:
             save_merged(policy, unfinished, params)
         shutil.rmtree(directory, ignore_errors=True)
-        unfinished.rename(directory)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return directory
 
 
@@ -148,35 +128,33 @@ def check_form(policy: Policy, form: Form, params: ModelParams) -> None:
     """Raise ExportFailed if the policy cannot be written in this form, naming one that is possible."""
     if form == "lora":
         return
+    refusal, base = f"export.format = {form!r} ", f"model.id = {params.id!r}"
     if not hasattr(policy.model, "peft_config"):
+        raise ExportFailed(f"{refusal}needs a model with LoRA adapters, which this one does not have")
+    method, kind = read_quantization(policy.source, params), policy.model.config.model_type
+    if form == "mxfp4" and kind != "gpt_oss":
         raise ExportFailed(
-            f"export.format = {form!r} needs a model with LoRA adapters, which this one does not have"
+            f"{refusal}is for gpt-oss models, and {base} is of type {kind}; write merged_16bit"
         )
-    method = read_quantization(policy.source, params)
+    if form == "mxfp4" and method != "mxfp4":
+        raise ExportFailed(
+            f"{refusal}keeps the experts of a base that is stored in MXFP4, and {base} is stored in "
+            f"{method or '16 bits'}; write merged_16bit, or model.id = openai/gpt-oss-20b with "
+            "export.any_base = true"
+        )
     if form == "mxfp4":
-        if policy.model.config.model_type != "gpt_oss":
-            raise ExportFailed(
-                f"export.format = 'mxfp4' is for gpt-oss models, and model.id = {params.id!r} is of type "
-                f"{policy.model.config.model_type}; write merged_16bit"
-            )
-        if method != "mxfp4":
-            raise ExportFailed(
-                f"export.format = 'mxfp4' keeps the experts of a base that is stored in MXFP4, and "
-                f"model.id = {params.id!r} is stored in {method or '16 bits'}; write merged_16bit, or "
-                "model.id = openai/gpt-oss-20b with export.any_base = true"
-            )
         compute_lora_deltas(policy)
     elif method not in ("", "mxfp4") and policy.engine == "transformers":
         raise ExportFailed(
-            f"export.format = 'merged_16bit' needs the base in 16 bits, and model.id = {params.id!r} is "
-            f"stored in {method}; write the id of the 16-bit model and export.any_base = true"
+            f"{refusal}needs the base in 16 bits, and {base} is stored in {method}; write the id of the "
+            "16-bit model and export.any_base = true"
         )
 
 
 def read_quantization(source: str, params: ModelParams) -> str:
     """Return how a model's files are quantized (mxfp4, bitsandbytes, gptq), or ""."""
     with explain_load_errors(params):
-        config = AutoConfig.from_pretrained(source, cache_dir=hub_cache(source, params))
+        config = AutoConfig.from_pretrained(source, cache_dir=params.cache_dir)
     quantization = getattr(config, "quantization_config", None) or {}
     settings = quantization if isinstance(quantization, Mapping) else vars(quantization)
     method = settings.get("quant_method", "")
@@ -206,17 +184,17 @@ def save_merged(policy: Policy, directory: Path, params: ModelParams) -> None:
     merged into weights of 4 bits, and the GPU may be full of the policy.
     """
     dtype = torch.float16 if params.dtype == "float16" else torch.bfloat16
-    options: dict[str, object] = {
-        "dtype": torch.float32 if params.dtype == "float32" else dtype,
-        "cache_dir": hub_cache(policy.source, params),
-    }
+    options: dict[str, object] = {}
     is_mxfp4 = read_quantization(policy.source, params) == "mxfp4"
     if is_mxfp4:
         options["quantization_config"] = Mxfp4Config(dequantize=True)
     with tempfile.TemporaryDirectory() as adapters:
         policy.model.save_pretrained(adapters)
         with explain_load_errors(params):
-            base = AutoModelForCausalLM.from_pretrained(policy.source, **options)
+            base_dtype = torch.float32 if params.dtype == "float32" else dtype
+            base = AutoModelForCausalLM.from_pretrained(
+                policy.source, dtype=base_dtype, cache_dir=params.cache_dir, **options
+            )
         merged = PeftModel.from_pretrained(base, adapters).merge_and_unload().to(dtype)
     overflowed = [name for name, weight in merged.named_parameters() if not weight.isfinite().all()]
     if overflowed:
@@ -241,15 +219,12 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
     """
     folder = Path(policy.source)
     if not folder.is_dir():
+        kept, others = ["*.json", "*.safetensors"], ["original/*", "metal/*"]
         with explain_load_errors(params):
-            folder = Path(
-                snapshot_download(
-                    policy.source,
-                    cache_dir=params.cache_dir,
-                    allow_patterns=["*.json", "*.safetensors"],
-                    ignore_patterns=["original/*", "metal/*"],
-                )
+            downloaded = snapshot_download(
+                policy.source, cache_dir=params.cache_dir, allow_patterns=kept, ignore_patterns=others
             )
+        folder = Path(downloaded)
     deltas, shards = compute_lora_deltas(policy), sorted(folder.glob("*.safetensors"))
     for shard in shards:
         tensors = load_file(shard)
@@ -284,10 +259,10 @@ def compute_lora_deltas(policy: Policy) -> dict[str, torch.Tensor]:
 
 def reload(directory: str | Path, form: Form, params: ModelParams) -> Policy:
     """Load what was written: a whole model by transformers, or adapters onto their base."""
+    changes = {"id": str(directory), "adapters": "", "load_in_4bit": False, "engine": "transformers"}
     if form == "lora":
-        return load_policy(params.model_copy(update={"adapters": str(directory)}), is_trained=False)
-    whole = {"id": str(directory), "adapters": "", "load_in_4bit": False, "engine": "transformers"}
-    return load_policy(params.model_copy(update=whole), is_trained=False)
+        changes = {"adapters": str(directory)}
+    return load_policy(params.model_copy(update=changes), is_trained=False)
 
 
 def save_and_reload(
@@ -297,12 +272,11 @@ def save_and_reload(
 
     Failures are returned, not raised: at the end of a run of hours they must not stop the rest.
     """
+    progress = "not saved"
     try:
         save_in_format(policy, directory, form, params)
-    except FAILURES as error:
-        return f"not saved: {error}"
-    try:
+        progress = f"{directory}: saved, and not reloaded here"
         answer = generate(reload(directory, form, params), [prompt], max_new_tokens=24, temperature=0)[0]
-    except FAILURES as error:
-        return f"{directory}: saved, and not reloaded here: {error}"
+    except (RlnbError, OSError, RuntimeError, ValueError) as error:
+        return f"{progress}: {error}"
     return f"{directory}: reloaded, and continues with {answer!r}"

@@ -90,51 +90,44 @@ def load_policy(
     return Policy(model, tokenizer, source, params.engine, tuple(model.generation_config.eos_token_id))
 
 
-def hub_cache(source: str, params: ModelParams) -> str | None:
-    """Return the directory for the hub's files, or None for a local model."""
-    return None if Path(source).is_dir() else params.cache_dir
-
-
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
     """Load the tokenizer alone, in a second, to measure prompts before the model is loaded."""
     source = model_directory(params.id, params.cache_dir)
     with explain_load_errors(params):
-        return AutoTokenizer.from_pretrained(source, cache_dir=hub_cache(source, params))
+        return AutoTokenizer.from_pretrained(source, cache_dir=params.cache_dir)
 
 
 def load_with_transformers(
     source: str, params: ModelParams, *, is_trained: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load model and tokenizer by transformers, saved adapters by peft, 4 bits by bitsandbytes."""
-    cache = hub_cache(source, params)
-    options: dict[str, object] = {
-        "dtype": DTYPES[params.dtype],
-        "attn_implementation": params.attention,
-        "cache_dir": cache,
-    }
+    dtype = DTYPES[params.dtype]
+    options: dict[str, object] = {"dtype": dtype, "attn_implementation": params.attention}
     if params.load_in_4bit:
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
-            bnb_4bit_compute_dtype=DTYPES[params.dtype],
+            bnb_4bit_compute_dtype=dtype,
             bnb_4bit_use_double_quant=True,
         )
     if torch.cuda.is_available():
         options["device_map"] = {"": int(os.environ.get("LOCAL_RANK", "0"))}
+    tokenizer = load_tokenizer(params)
     with explain_load_errors(params):
-        tokenizer = AutoTokenizer.from_pretrained(source, cache_dir=cache)
-        model = AutoModelForCausalLM.from_pretrained(source, **options)
+        model = AutoModelForCausalLM.from_pretrained(source, cache_dir=params.cache_dir, **options)
         if params.load_in_4bit and is_trained:
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    if params.adapters:
-        try:
-            model = PeftModel.from_pretrained(model, params.adapters, is_trainable=is_trained)
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise PolicyUnavailable(
-                f"model.adapters = {params.adapters!r} cannot be loaded: {reason}"
-            ) from error
-    return model, tokenizer
+    return attach_adapters(model, params, is_trained=is_trained) if params.adapters else model, tokenizer
+
+
+def attach_adapters(model: PreTrainedModel, params: ModelParams, *, is_trained: bool) -> PeftModel:
+    """Return the model with the adapters of `params.adapters`."""
+    try:
+        return PeftModel.from_pretrained(model, params.adapters, is_trainable=is_trained)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        reason = next((line for line in lines if "size mismatch" in line), lines[0]).strip()
+        raise PolicyUnavailable(f"model.adapters = {params.adapters!r} cannot be loaded: {reason}") from error
 
 
 def load_with_unsloth(
@@ -144,34 +137,33 @@ def load_with_unsloth(
     from unsloth import FastLanguageModel
 
     with explain_load_errors(params):
-        model, tokenizer = FastLanguageModel.from_pretrained(
+        return FastLanguageModel.from_pretrained(
             params.adapters or source,
             dtype=DTYPES[params.dtype],
             load_in_4bit=bool(params.load_in_4bit),
             max_seq_length=max_seq_length,
             use_gradient_checkpointing=checkpointing,
-            cache_dir=hub_cache(source, params),
+            cache_dir=params.cache_dir,
             offload_embedding=params.offload_embedding,
         )
-    return model, tokenizer
 
 
 def add_fresh_adapters(
     model: PreTrainedModel, params: ModelParams, *, checkpointing: str | bool, seed: int
 ) -> PreTrainedModel:
     """Return the model with untrained LoRA adapters, which do not change its outputs."""
-    targets = list(params.lora_target_modules)
+    targets: object = list(params.lora_target_modules)
+    if targets == ["all-linear"]:
+        targets = LINEAR_LAYERS if params.engine == "unsloth" else "all-linear"
     lora: dict[str, object] = {
         "r": params.lora_rank,
         "lora_alpha": params.lora_alpha,
         "lora_dropout": params.lora_dropout,
-        "target_modules": targets[0] if targets == ["all-linear"] else targets,
+        "target_modules": targets,
     }
     if params.engine == "unsloth":
         from unsloth import FastLanguageModel
 
-        if lora["target_modules"] == "all-linear":
-            lora = {**lora, "target_modules": LINEAR_LAYERS}
         return FastLanguageModel.get_peft_model(
             model, use_gradient_checkpointing=checkpointing, random_state=seed, **lora
         )
@@ -204,12 +196,11 @@ def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     ends = model.generation_config.eos_token_id
-    ends = [ends] if isinstance(ends, int) else list(ends or [])
-    chat_end = tokenizer.convert_tokens_to_ids("<|im_end|>")  # base models of the Qwen family never list it
-    known = [tokenizer.eos_token_id, *ends]
-    if isinstance(chat_end, int) and chat_end != tokenizer.unk_token_id:
-        known.append(chat_end)
-    model.generation_config.eos_token_id = sorted({token for token in known if token is not None})
+    # Base models of the Qwen family never list the end of a chat.
+    chat_end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    known = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
+    known |= {chat_end} - {tokenizer.unk_token_id}
+    model.generation_config.eos_token_id = sorted(known - {None})
     model.generation_config.pad_token_id = tokenizer.pad_token_id
 
 
@@ -235,27 +226,22 @@ def explain_load_errors(params: ModelParams) -> Iterator[None]:
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        smaller = "take a smaller model"
-        remedy = smaller if params.load_in_4bit else f"set model.load_in_4bit to true or {smaller}"
-        raise PolicyUnavailable(f"model.id = {name!r} does not fit this GPU; {remedy}") from error
+        four_bits = "" if params.load_in_4bit else "set model.load_in_4bit to true or "
+        raise PolicyUnavailable(
+            f"model.id = {name!r} does not fit this GPU; {four_bits}take a smaller model"
+        ) from error
     except (OSError, ValueError, SafetensorError) as error:
-        if is_missing_offline(error):
-            raise PolicyUnavailable(
-                f"model.id = {name!r} is not in {cache} and this machine is offline. On a machine with "
-                f"internet run `hf download {name} --cache-dir {cache}` and copy that directory here, "
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled):
+            cause = cause.__cause__ or cause.__context__
+        reason = "cannot be loaded: " + (str(error).strip() or type(error).__name__).splitlines()[0]
+        if cause is not None:
+            reason = (
+                f"is not in {cache} and this machine is offline. On a machine with internet run "
+                f"`hf download {name} --cache-dir {cache}` and copy that directory here, "
                 "or set model.id to 'embedded'"
-            ) from error
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise PolicyUnavailable(f"model.id = {name!r} cannot be loaded: {reason}") from error
-
-
-def is_missing_offline(error: BaseException | None) -> bool:
-    """Return whether a file was in neither the hub's cache nor the network."""
-    while error is not None:
-        if isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+            )
+        raise PolicyUnavailable(f"model.id = {name!r} {reason}") from error
 
 
 def save_adapters(policy: Policy, directory: str | Path) -> Path:

@@ -1,31 +1,26 @@
 """The model card of an exported model (README.md, in the hub's form), and the upload to the hub."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from huggingface_hub import HfApi, ModelCard, ModelCardData, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError
 
 import rlnb
 from rlnb.errors import ParamsError
-from rlnb.params.reading import GivenValue, read_yaml
+from rlnb.params.reading import read_yaml
 from rlnb.policy.export import EMBEDDED_ON_HUB, ExportFailed, Form, LogitDifference, hub_name
 from rlnb.run.metrics import describe
 from rlnb.run.tracking import read_metrics
 
 # Fields that name places on the training machine, which a card must not show.
-PRIVATE = (
-    "cache_dir", "output_dir", "adapters", "resume",
-    "server_base_url", "base_url", "served_model", "model_name",
-)  # fmt: skip
+PRIVATE = ("cache_dir", "adapters", "resume", "base_url", "model_name")
 SHOWN_SECTIONS = (
     "notebook", "seed", "model", "tasks", "reward", "sandbox", "training", "evaluation", "game", "opponent",
     "policy",
 )  # fmt: skip
-LOADERS = {"peft": "AutoPeftModelForCausalLM", "transformers": "AutoModelForCausalLM"}
 DESCRIPTIONS: Mapping[Form, str] = {
     "lora": "LoRA adapters for {}",
     "merged_16bit": "{} with LoRA adapters merged into its weights, in 16 bits",
@@ -61,8 +56,7 @@ most likely next token is the same at {{ "%.1f" | format(100 * difference.same_a
 | metric | what it is | first (step) | last (step) |
 |---|---|---|---|
 {% for metric in record.metrics -%}
-| `{{ metric.name }}` | {{ metric.meaning }} | {{ "%.4g" | format(metric.first) }} ({{ metric.first_step }}) \
-| {{ "%.4g" | format(metric.last) }} ({{ metric.last_step }}) |
+| `{{ metric[0] }}` | {{ metric[1:] | join(" | ") }} |
 {% endfor %}{% endif %}{% if record.params %}
 ## Parameters
 
@@ -82,30 +76,20 @@ Greedy, cut at the export's maximum length.
 {{ answer }}
 {{ fence }}
 {% endfor %}
-Written by rlnb {{ rlnb }} with transformers {{ transformers }} and peft {{ peft }}.
+Written by rlnb {{ rlnb }} with transformers {{ version("transformers") }} and peft {{ version("peft") }}.
 """
-
-
-class MetricRange(NamedTuple):
-    """The first and the last value of a metric, each with its step, and what it means."""
-
-    name: str
-    meaning: str
-    first_step: int
-    first: float
-    last_step: int
-    last: float
 
 
 @dataclass(frozen=True)
 class RunRecord:
     """What is known of the run that adapters come from.
 
-    params: {"training.learning_rate": 1e-5}, without places on that machine.
+    params: {"training.learning_rate": 1e-5}, without places on that machine. metrics: (name, meaning, first
+    value with its step, last value with its step).
     """
 
     params: Mapping[str, object] = field(default_factory=dict)
-    metrics: Sequence[MetricRange] = ()
+    metrics: Sequence[tuple[str, str, str, str]] = ()
 
 
 def load_run_record(adapters: str | Path) -> RunRecord:
@@ -122,34 +106,24 @@ def load_run_record(adapters: str | Path) -> RunRecord:
     given, problems = read_yaml(params_dir / "params.yaml", str(params_dir / "params.yaml"))
     if problems:
         raise ParamsError("\n".join(problems))
-    step = place.name.removeprefix("checkpoint-")
-    last_step = int(step) if step.isdigit() else None
-    rows = read_metrics(run_dir / "metrics.jsonl")
-    rows = [row for row in rows if last_step is None or row["step"] <= last_step]
-    return RunRecord(select_public_params(given), select_metrics(rows))
-
-
-def select_public_params(given: Iterable[GivenValue]) -> dict[str, object]:
-    """Return the parameters that made the model, without those of PRIVATE and without paths."""
     params = {}
     for (section, *inner), value, _ in given:
         name = "".join(inner)
         is_place = name in PRIVATE or name.endswith("_path") or str(value).startswith(("/", "~"))
         if section in SHOWN_SECTIONS and not is_place:
             params[".".join((section, *inner))] = value
-    return params
-
-
-def select_metrics(rows: Sequence[Mapping[str, Any]]) -> list[MetricRange]:
-    """Return the known metrics of the model, without those of the machine's time."""
+    step = place.name.removeprefix("checkpoint-")
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    rows = [row for row in rows if not step.isdigit() or row["step"] <= int(step)]
     metrics = []
     for name in dict.fromkeys(name for row in rows for name in row):
+        logged = [row for row in rows if isinstance(row.get(name), int | float)]
+        points = [f"{row[name]:.4g} ({row['step']})" for row in logged]
         is_timing = name in ("step", "time", "epoch", "step_time") or name.startswith(("time/", "train_"))
-        points = [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
-        known = describe(name)
-        if points and not is_timing and known is not None:
-            metrics.append(MetricRange(name, f"{known.what} ({known.unit})", *points[0], *points[-1]))
-    return metrics
+        known = None if is_timing else describe(name)
+        if points and known is not None:
+            metrics.append((name, f"{known.what} ({known.unit})", points[0], points[-1]))
+    return RunRecord(params, metrics)
 
 
 def write_model_card(
@@ -169,8 +143,7 @@ def write_model_card(
     against trained. answers: {question: the exported model's answer}.
     """
     on_hub = hub_name(base)
-    library = "peft" if form == "lora" else "transformers"
-    relation = "adapter" if form == "lora" else "finetune"
+    library, relation = ("peft", "adapter") if form == "lora" else ("transformers", "finetune")
     data = ModelCardData(
         library_name=library,
         pipeline_tag="text-generation",
@@ -180,21 +153,19 @@ def write_model_card(
         license=license or ("apache-2.0" if on_hub == EMBEDDED_ON_HUB else None),
         tags=["rlnb", "reinforcement-learning", *(["lora"] if form == "lora" else []), "trl"],
     )
-    base_name = on_hub or f"`{Path(base).name}`, which is not on the hub"
     card = ModelCard.from_template(
         data,
         template_str=CARD,
         name=name,
-        description=DESCRIPTIONS[form].format(base_name),
+        description=DESCRIPTIONS[form].format(on_hub or f"`{Path(base).name}`, which is not on the hub"),
         is_embedded=on_hub == EMBEDDED_ON_HUB,
         library=library,
-        loader=LOADERS[library],
+        loader="AutoPeftModelForCausalLM" if form == "lora" else "AutoModelForCausalLM",
         record=record,
         difference=difference,
         answers=answers,
         rlnb=rlnb.__version__,
-        transformers=version("transformers"),
-        peft=version("peft"),
+        version=version,
     )
     path = Path(directory) / "README.md"
     card.save(path)
@@ -221,10 +192,9 @@ def upload(directory: str | Path, repo_id: str, *, private: bool = True) -> str:
     private: for a new repository; an existing one keeps its visibility. Raises ExportFailed.
     """
     check_upload(repo_id)
-    api = HfApi()
+    api, message = HfApi(), f"Exported by rlnb {rlnb.__version__}"
     try:
         address = api.create_repo(repo_id, private=private, exist_ok=True)
-        message = f"Exported by rlnb {rlnb.__version__}"
         api.upload_folder(repo_id=repo_id, folder_path=str(directory), commit_message=message)
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -4,9 +4,11 @@ import copy
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from rlnb.policy.generation import batches, generating
@@ -74,7 +76,7 @@ def score(
     heads = [policy.tokenizer(prompt)["input_ids"] for prompt in prompts]
     tails = [policy.tokenizer(text, add_special_tokens=False)["input_ids"] for text in continuations]
     known = [] if front is None else list(front.token_ids)
-    is_cached = [bool(known) and len(head) > len(known) and head[: len(known)] == known for head in heads]
+    is_cached = [bool(known) and head != known and head[: len(known)] == known for head in heads]
     heads = [head[len(known) :] if cached else head for head, cached in zip(heads, is_cached, strict=True)]
     lengths = [len(head) + len(tail) for head, tail in zip(heads, tails, strict=True)]
     scores: dict[int, TokenScores] = {}
@@ -92,27 +94,24 @@ def score_batch(
     policy: Policy, heads: Sequence[Sequence[int]], tails: Sequence[Sequence[int]], front: CachedPrefix | None
 ) -> list[TokenScores]:
     """Return scores from one pass over rows padded on the left, so that all continuations end together."""
-    width = max(len(head) + len(tail) for head, tail in zip(heads, tails, strict=True))
+    rows = [torch.tensor([*head, *tail], dtype=torch.long) for head, tail in zip(heads, tails, strict=True)]
+    pad = partial(pad_sequence, batch_first=True, padding_side="left")
+    ids = pad(rows, padding_value=policy.tokenizer.pad_token_id).to(policy.device)
+    mask = pad([torch.ones_like(row) for row in rows]).to(policy.device)
     num_logits = max(map(len, tails)) + 1  # a token's logits are at the position before it
-    pad = policy.tokenizer.pad_token_id
-    rows = [[pad] * (width - len(h) - len(t)) + [*h, *t] for h, t in zip(heads, tails, strict=True)]
-    ids = torch.tensor(rows, device=policy.device)
-    lengths = torch.tensor([[len(h) + len(t)] for h, t in zip(heads, tails, strict=True)])
-    mask = (torch.arange(width) >= width - lengths).long().to(policy.device)
-    num_cached = 0 if front is None else len(front.token_ids)
-    options: dict[str, object] = {"use_cache": False}
+    num_cached, cache = 0, None
     if front is not None:
-        cache = copy.deepcopy(front.cache)  # a pass appends to it
+        num_cached, cache = len(front.token_ids), copy.deepcopy(front.cache)  # a pass appends to it
         cache.batch_repeat_interleave(len(rows))
-        options = {"use_cache": True, "past_key_values": cache}
     logits = policy.model(
         input_ids=ids,
         attention_mask=torch.cat([mask.new_ones(len(rows), num_cached), mask], dim=1),
         position_ids=num_cached + (mask.cumsum(1) - 1).clamp(min=0),
         logits_to_keep=num_logits,
-        **options,
+        past_key_values=cache,
+        use_cache=cache is not None,
     ).logits[:, :-1]
-    targets = ids[:, width - num_logits + 1 :]
+    targets = ids[:, ids.shape[1] - num_logits + 1 :]
     top = logits.argmax(-1)
     logprobs = torch.log_softmax(logits.float(), dim=-1).gather(-1, targets[..., None])[..., 0]
     scores = []

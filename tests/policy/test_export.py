@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_policy import save_tiny_gpt_oss, tiny_params, train_by_hand
 
-from rlnb.errors import ParamsError
+from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.params.sections import ModelParams
 from rlnb.policy import Policy, generate, load_policy, model_directory, save_adapters
 from rlnb.policy.export import (
@@ -28,20 +28,6 @@ PROMPTS = ["def double(n):", "What is a prime number?", "a"]
 ROUNDING = 0.1
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tensors this small only lose by more, most of all beside other tests."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 def model_params(cache_dir: Path, **options: object) -> ModelParams:
     return tiny_params(cache_dir, **{"attention": "eager", **options})
 
@@ -55,6 +41,12 @@ def trained(params: ModelParams) -> Policy:
 @pytest.fixture
 def policy(cache_dir: Path) -> Policy:
     return trained(model_params(cache_dir))
+
+
+def refusal(policy: Policy, directory: Path, form: str, params: ModelParams) -> str:
+    with pytest.raises(ExportFailed) as refused:
+        save_in_format(policy, directory, form, params)
+    return str(refused.value)
 
 
 def greedy(policy: Policy) -> list[str]:
@@ -135,9 +127,7 @@ def test_what_fails_leaves_nothing_and_the_older_export(policy, cache_dir, tmp_p
     params = model_params(cache_dir, dtype="float16")
     with torch.no_grad():
         next(p for n, p in policy.model.named_parameters() if "lora_B" in n).fill_(1e6)
-    with pytest.raises(ExportFailed) as refusal:
-        save_in_format(policy, tmp_path / "out", "merged_16bit", params)
-    assert str(refusal.value) == (
+    assert refusal(policy, tmp_path / "out", "merged_16bit", params) == (
         "model.layers.0.self_attn.q_proj.weight holds values beyond float16; write model.dtype = 'bfloat16'"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -145,6 +135,12 @@ def test_what_fails_leaves_nothing_and_the_older_export(policy, cache_dir, tmp_p
 
 
 # What is put on which base.
+
+
+def load_refusal(params: ModelParams, **options: bool) -> str:
+    with pytest.raises(ParamsError) as refused:
+        load_for_export(params, **options)
+    return str(refused.value)
 
 
 @pytest.fixture
@@ -164,9 +160,7 @@ def other_base(cache_dir: Path, tmp_path: Path) -> Path:
 def test_adapters_of_another_base_are_merged_where_that_is_asked_for(policy, other_base, cache_dir, tmp_path):
     adapters = str(save_adapters(policy, tmp_path / "adapters"))
     params = model_params(cache_dir, id=str(other_base), adapters=adapters)
-    with pytest.raises(ParamsError) as refusal:
-        load_for_export(params)
-    assert str(refusal.value) == (
+    assert load_refusal(params) == (
         f"model.adapters = {adapters!r} belong to {policy.source}, not to model.id, {other_base}; "
         "export.any_base = true puts them on it all the same"
     )
@@ -184,22 +178,18 @@ def test_adapters_that_do_not_fit_the_base_are_refused(policy, cache_dir, tmp_pa
     tensors = load_file(adapters / "adapter_model.safetensors")
     fewer = {name: value for name, value in tensors.items() if "layers.1" not in name}
     save_file(fewer, adapters / "adapter_model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ParamsError) as refusal:
-        load_for_export(params, any_base=True)
-    assert str(refusal.value) == (
+    assert load_refusal(params, any_base=True) == (
         f"model.adapters = {str(adapters)!r} do not fit model.id = 'tiny': 0 of their 14 tensors have no "
         "layer there, 14 of its layers' tensors are not in the file"
     )
     wide = {name: torch.cat([value, value], dim=-1) for name, value in tensors.items()}
     save_file(wide, adapters / "adapter_model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ParamsError, match="do not fit model.id = 'tiny': size mismatch for "):
+    with pytest.raises(PolicyUnavailable, match="cannot be loaded: size mismatch for "):
         load_for_export(params, any_base=True)
 
 
 def test_an_export_without_adapters_is_refused_but_for_a_trial(cache_dir):
-    with pytest.raises(ParamsError) as refusal:
-        load_for_export(model_params(cache_dir))
-    assert str(refusal.value) == (
+    assert load_refusal(model_params(cache_dir)) == (
         "model.adapters = '' is needed by an export: write a run's adapters/ or a checkpoint of it. "
         "export.fresh_adapters = true tries the notebook with untrained ones"
     )
@@ -242,9 +232,7 @@ def test_gpt_oss_is_written_in_mxfp4_without_a_gpu(gpt_oss, cache_dir, tmp_path)
 
 
 def test_mxfp4_is_refused_for_other_models_before_anything_is_written(policy, cache_dir, tmp_path):
-    with pytest.raises(ExportFailed) as refusal:
-        save_in_format(policy, tmp_path / "out", "mxfp4", model_params(cache_dir))
-    assert str(refusal.value) == (
+    assert refusal(policy, tmp_path / "out", "mxfp4", model_params(cache_dir)) == (
         "export.format = 'mxfp4' is for gpt-oss models, and model.id = 'tiny' is of type llama; "
         "write merged_16bit"
     )
@@ -259,15 +247,12 @@ def test_gpt_oss_merged_in_16_bits_is_not_written_in_mxfp4(gpt_oss, cache_dir, t
     plain = reload(saved, "merged_16bit", params)
     assert difference(plain, policy).largest < ROUNDING < effect(policy) / 5
     params = model_params(cache_dir, id=plain.source)
-    with pytest.raises(ExportFailed) as refusal:
-        save_in_format(trained(params), tmp_path / "out", "mxfp4", params)
-    assert str(refusal.value) == (
+    assert refusal(trained(params), tmp_path / "out", "mxfp4", params) == (
         "export.format = 'mxfp4' keeps the experts of a base that is stored in MXFP4, and "
         f"model.id = {plain.source!r} is stored in 16 bits; write merged_16bit, or "
         "model.id = openai/gpt-oss-20b with export.any_base = true"
     )
-    with pytest.raises(ExportFailed, match="^export.format = 'merged_16bit' needs a model with LoRA adap"):
-        save_in_format(plain, tmp_path / "out", "merged_16bit", params)
+    assert "needs a model with LoRA adapters" in refusal(plain, tmp_path / "out", "merged_16bit", params)
 
 
 def test_a_base_in_4_bits_is_not_merged_into(cache_dir, other_base, tmp_path):
@@ -276,9 +261,7 @@ def test_a_base_in_4_bits_is_not_merged_into(cache_dir, other_base, tmp_path):
     config = json.loads((other_base / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     (other_base / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ExportFailed) as refusal:
-        save_in_format(policy, tmp_path / "out", "merged_16bit", params)
-    assert str(refusal.value) == (
+    assert refusal(policy, tmp_path / "out", "merged_16bit", params) == (
         f"export.format = 'merged_16bit' needs the base in 16 bits, and model.id = {str(other_base)!r} is "
         "stored in bitsandbytes; write the id of the 16-bit model and export.any_base = true"
     )

@@ -9,8 +9,8 @@ from rlnb.params import load_params
 from rlnb.policy.export_params import find_base
 
 
-def load(**sections):
-    return load_params("export_model", profile="default", overrides=sections, environ={})
+def load(profile="default", **sections):
+    return load_params("export_model", profile=profile, overrides=sections, environ={})
 
 
 def write_adapters(base, directory):
@@ -21,7 +21,7 @@ def write_adapters(base, directory):
 
 def test_only_the_trial_exports_untrained_adapters():
     assert not load().export.fresh_adapters
-    assert load_params("export_model", profile="tiny", environ={}).export.fresh_adapters
+    assert load("tiny").export.fresh_adapters
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,10 @@ def test_only_the_trial_exports_untrained_adapters():
     ],
 )
 def test_the_base_is_the_one_that_the_adapters_name(saved_with, base, tmp_path):
-    assert find_base(write_adapters(saved_with, tmp_path / "adapters")) == base
-
-
-def test_the_note_of_the_training_comes_before_the_name_for_the_hub(tmp_path):
-    adapters = write_adapters("HuggingFaceTB/SmolLM2-135M-Instruct", tmp_path / "a")
-    (tmp_path / "a" / "base_model.json").write_text('{"base": "cache/SmolLM2-135M-Instruct"}')
+    adapters = write_adapters(saved_with, tmp_path / "adapters")
+    assert find_base(adapters) == base
+    # The note of the training comes before the name for the hub.
+    (tmp_path / "adapters" / "base_model.json").write_text('{"base": "cache/SmolLM2-135M-Instruct"}')
     assert find_base(adapters) == "embedded"
 
 

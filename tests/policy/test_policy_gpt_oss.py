@@ -32,9 +32,9 @@ def test_the_published_adapters_have_as_many_weights_as_was_published():
 
 
 @pytest.fixture(scope="module")
-def tiny_gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "gpt-oss"
-    save_tiny_gpt_oss(directory, cache_dir=directory.parent)
+def tiny_gpt_oss(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Path:
+    directory = tmp_path_factory.mktemp("gpt-oss")
+    save_tiny_gpt_oss(directory, cache_dir=cache_dir)
     return directory
 
 

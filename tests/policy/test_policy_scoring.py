@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +24,7 @@ JOINING = Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Policy:
-    cache_dir = tmp_path_factory.mktemp("models")
+def tiny(cache_dir: Path) -> Policy:
     policy = load_tiny(cache_dir, lora_dropout=0.1)
     train_by_hand(policy)
     return policy
@@ -72,8 +72,8 @@ def test_what_greedy_decoding_writes_consists_of_top_tokens_and_a_change_does_no
 
 def test_nothing_to_score_gives_nothing_and_an_empty_text_no_token(tiny: Policy) -> None:
     assert score(tiny, [], []) == []
-    assert [len(one.logprobs) for one in score(tiny, ["ab", "abc"], ["", ""])] == [0, 0]
-    assert [len(one.logprobs) for one in score(tiny, ["ab", "abc"], ["", "d"])] == [0, 1]
+    for texts, counts in ((["", ""], [0, 0]), (["", "d"], [0, 1])):
+        assert [len(one.logprobs) for one in score(tiny, ["ab", "abc"], texts)] == counts
 
 
 def test_a_front_is_read_once_and_used_and_changes_no_score(tiny: Policy) -> None:
@@ -104,12 +104,9 @@ def test_a_prompt_that_does_not_begin_with_the_front_is_read_whole(tiny: Policy)
 def joining(tiny: Policy) -> Policy:
     """The tiny model with a tokenizer that makes one token of a fence and the blank line behind it."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(JOINING, "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(JOINING, "isolated")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, as_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     trainer = trainers.BpeTrainer(vocab_size=259, special_tokens=special, show_progress=False)
@@ -133,9 +130,7 @@ def test_a_front_whose_end_joins_with_what_follows_changes_no_score(joining: Pol
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-def test_scoring_leaves_the_random_state_the_mode_and_the_gradients_alone(
-    tiny: Policy, is_training: bool
-) -> None:
+def test_scoring_leaves_random_state_mode_and_gradients_alone(tiny: Policy, is_training: bool) -> None:
     tiny.model.train(is_training)
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
