@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 from rlnb.code_execution.sources import MBPP_SPLITS, load_tasks
-from rlnb.errors import ParamsError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 RECORD = {
@@ -66,9 +66,7 @@ def test_records_without_a_split_family_or_id_are_split_by_the_seed(write):
 
 
 def message_of(path, source="jsonl"):
-    with pytest.raises(ParamsError) as raised:
-        load_tasks(source, jsonl_path=path, mbpp_path=path)
-    return str(raised.value)
+    return refused(load_tasks, source, jsonl_path=path, mbpp_path=path)
 
 
 BROKEN = {

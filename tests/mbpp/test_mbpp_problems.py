@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
-from rlnb.errors import ParamsError
 from rlnb.mbpp.problems import BUILTIN, SPLITS, Problem, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question, extract_program, is_complete
 from rlnb.sandbox import Limits, Sandbox
@@ -63,9 +63,7 @@ def test_a_record_becomes_a_problem_and_a_folder_holds_the_file_of_each_subset(w
 )
 def test_a_record_that_is_not_a_problem_is_named_with_its_line(change, said, write):
     path = write(RECORD, {**RECORD, "task_id": 12, **change})
-    with pytest.raises(ParamsError) as raised:
-        load_mbpp(path=path)
-    assert str(raised.value) == f"{path}:2: {said}"
+    assert refused(load_mbpp, path=path) == f"{path}:2: {said}"
 
 
 def test_the_builtin_problems_are_50_of_which_40_are_for_testing():
@@ -140,9 +138,7 @@ def test_the_papers_question_has_three_solved_examples_or_is_refused():
     )
     assert text.endswith("assert double(2) == 4\nassert double(3) == 6\nassert double(0) == 0\n[BEGIN]\n")
     assert text.count("[DONE]") == 3
-    with pytest.raises(ParamsError) as raised:
-        build_question(DOUBLE, TEMPLATES["paper"], {2: SHOTS[2]})
-    assert str(raised.value) == (
+    assert refused(build_question, DOUBLE, TEMPLATES["paper"], {2: SHOTS[2]}) == (
         "mbpp.template = 'paper': its solved examples, task_id 3, 4, are not in the data; "
         "add them, or write docstring or chat"
     )
