@@ -55,7 +55,10 @@ def test_a_record_becomes_a_problem_and_a_folder_holds_the_file_of_each_subset(w
     ("change", "said"),
     [
         ({"task_id": "11"}, "not a task: task_id = '11' is not a whole number"),
+        ({"task_id": None}, "not a task: task_id = None is not a whole number"),
         ({"test_list": []}, "not a task: test_list is empty; write at least one assert"),
+        ({"test_list": [1]}, "not a task: test_list.0 = 1 is not text"),
+        ({"test_list": "assert f(1)"}, "not a task: test_list = 'assert f(1)' is not a list"),
         ({"test_list": ["assert f("]}, "not a task: its code does not parse"),
         ({"code": "def f(:"}, "not a task: its code does not parse"),
         ({"task_id": 11}, "task_id 11 is repeated; give each problem its own"),
