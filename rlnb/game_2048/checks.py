@@ -4,6 +4,8 @@ The sandbox keeps a program from doing harm. This check reads the syntax tree al
 names at run time pass it.
 """
 
+import importlib
+
 from rlnb.source_code.checks import iterate_scopes
 from rlnb.source_code.extraction import UNREADABLE, parse
 from rlnb.source_code.reflection import WITHHELD, ProgramRules
@@ -13,13 +15,22 @@ ALLOWED_MODULES = (
     "math", "operator", "random", "statistics", "typing",
 )  # fmt: skip
 NOT_NEEDED = "which no strategy needs"
+
+
+def find_withheld(module: str) -> set[str]:
+    """Return the names of a module that are not its own, and its own that are not for strategies."""
+    members = vars(importlib.import_module(module))
+    return {"*"} | members.keys() - set(members.get("__all__", members)) | WITHHELD.get(module, set())
+
+
 RULES = ProgramRules(
     modules=ALLOWED_MODULES,
     given=("random",),
-    withheld={module: {"*"} | WITHHELD.get(module, set()) for module in ALLOWED_MODULES},
+    withheld={module: find_withheld(module) for module in ALLOWED_MODULES},
     builtins=dict.fromkeys((
-        "__builtins__", "__import__", "__loader__", "__spec__", "breakpoint", "compile", "delattr", "eval",
-        "exec", "exit", "globals", "help", "input", "locals", "open", "quit", "setattr", "vars",
+        "__build_class__", "__builtins__", "__cached__", "__doc__", "__file__", "__import__", "__loader__",
+        "__package__", "__spec__", "breakpoint", "compile", "delattr", "eval", "exec", "exit", "globals",
+        "help", "input", "locals", "open", "quit", "setattr", "vars",
     ), NOT_NEEDED),
     attributes=dict.fromkeys((
         "_os", "_sys", "_urandom", "builtins", "importlib", "inspect", "modules", "os", "subprocess", "sys",
