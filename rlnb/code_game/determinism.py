@@ -17,49 +17,41 @@ ALLOWED_MODULES = (
     "io", "itertools", "json", "math", "numbers", "operator", "pprint", "random", "re", "statistics",
     "string", "sys", "textwrap", "typing",
 )  # fmt: skip
-STREAMS = ("sys.stderr", "sys.stdout")
-# The only names of these modules and streams that a program may use.
-NARROW = {
-    "io": ("BytesIO", "StringIO"),
-    "sys": (
-        "exit", "intern", "maxsize", "set_int_max_str_digits", "setrecursionlimit", "stderr", "stdout",
-    ),
-    **dict.fromkeys(STREAMS, ("flush", "getvalue", "write", "writelines")),
-}  # fmt: skip
-
 MACHINE = "which tells of this machine or of its Python; compute from what the program holds"
 ADDRESS = "which differs from run to run; compute from the value itself"
-
-FORBIDDEN_BUILTINS = {
-    **dict.fromkeys(
-        ("__builtins__", "__file__", "__loader__", "__spec__", "copyright", "credits", "dir", "globals",
-         "license", "locals", "vars"), MACHINE),
-    **dict.fromkeys(("breakpoint", "help", "input", "open"), OUTSIDE),
-    **dict.fromkeys(("hash", "id"), ADDRESS),
-    **dict.fromkeys(("__import__", "compile", "eval", "exec"), HIDDEN),
-}  # fmt: skip
-FORBIDDEN_ATTRIBUTES = {"__hash__": ADDRESS, "__import__": HIDDEN, "_old_targets": MACHINE}
 OPERATORS = (f"__{side}{name.rstrip('_')}__" for name in operator.__all__ for side in ("", "r"))
-# Dunders that lead to nothing but what a program holds, or can name.
-ALLOWED_DUNDERS = HARMLESS_DUNDERS.union(OPERATORS, (
-    "__aenter__", "__aexit__", "__aiter__", "__anext__", "__args__", "__await__", "__bases__", "__bool__",
-    "__bytes__", "__call__", "__cause__", "__ceil__", "__class__", "__class_getitem__", "__closure__",
-    "__complex__", "__context__", "__copy__", "__debug__", "__deepcopy__", "__defaults__", "__del__",
-    "__delattr__", "__delete__", "__divmod__", "__enter__", "__exit__", "__float__", "__floor__",
-    "__format__", "__func__", "__get__", "__init_subclass__", "__int__", "__iter__", "__len__", "__members__",
-    "__missing__", "__module__", "__mro__", "__new__", "__next__", "__origin__", "__qualname__",
-    "__rdivmod__", "__repr__", "__reversed__", "__round__", "__set__", "__set_name__", "__setattr__",
-    "__str__", "__suppress_context__", "__trunc__", "__wrapped__",
-))  # fmt: skip
 RULES = ProgramRules(
     modules=ALLOWED_MODULES,
-    narrow=NARROW,
+    narrow={
+        "io": ("BytesIO", "StringIO"),
+        "sys": (
+            "exit", "intern", "maxsize", "set_int_max_str_digits", "setrecursionlimit", "stderr", "stdout",
+        ),
+        **dict.fromkeys(("sys.stderr", "sys.stdout"), ("flush", "getvalue", "write", "writelines")),
+    },
     withheld={**WITHHELD, "operator": set()},  # they may read attributes whose names are written out
-    builtins=FORBIDDEN_BUILTINS,
-    attributes=FORBIDDEN_ATTRIBUTES,
-    dunders=ALLOWED_DUNDERS,
+    builtins={
+        **dict.fromkeys(
+            ("__builtins__", "__file__", "__loader__", "__spec__", "copyright", "credits", "dir", "globals",
+             "license", "locals", "vars"), MACHINE),
+        **dict.fromkeys(("breakpoint", "help", "input", "open"), OUTSIDE),
+        **dict.fromkeys(("hash", "id"), ADDRESS),
+        **dict.fromkeys(("__import__", "compile", "eval", "exec"), HIDDEN),
+    },
+    attributes={"__hash__": ADDRESS, "__import__": HIDDEN, "_old_targets": MACHINE},
+    # They lead to nothing but what a program holds, or can name.
+    dunders=HARMLESS_DUNDERS.union(OPERATORS, (
+        "__aenter__", "__aexit__", "__aiter__", "__anext__", "__args__", "__await__", "__bases__", "__bool__",
+        "__bytes__", "__call__", "__cause__", "__ceil__", "__class__", "__class_getitem__", "__closure__",
+        "__complex__", "__context__", "__copy__", "__debug__", "__deepcopy__", "__defaults__", "__del__",
+        "__delattr__", "__delete__", "__divmod__", "__enter__", "__exit__", "__float__", "__floor__",
+        "__format__", "__func__", "__get__", "__init_subclass__", "__int__", "__iter__", "__len__",
+        "__members__", "__missing__", "__module__", "__mro__", "__new__", "__next__", "__origin__",
+        "__qualname__", "__rdivmod__", "__repr__", "__reversed__", "__round__", "__set__", "__set_name__",
+        "__setattr__", "__str__", "__suppress_context__", "__trunc__", "__wrapped__",
+    )),
     reason=MACHINE,
-)
+)  # fmt: skip
 
 
 def find_forbidden_use(code: str) -> str:
