@@ -78,7 +78,9 @@ class Predictor:
         prompts = [prediction_prompt(program, num_shots=self.num_shots) for program in programs]
         repeated = [prompt for prompt in prompts for _ in range(count)]
         texts = self.write(repeated, temperature=self.temperature if count > 1 else 0.0)
-        return majorities(list(map(parse_prediction, texts)), count)
+        outputs = list(map(parse_prediction, texts))
+        groups = (outputs[start : start + count] for start in range(0, len(outputs), count))
+        return [Counter(group).most_common(1)[0][0] for group in groups]  # the first of equally common ones
 
     def judge(self, programs: Sequence[str], outputs: Sequence[str]) -> list[PredictionVerdict]:
         predictions = self.predict(programs)
@@ -236,12 +238,6 @@ def count_output_tokens(policy: Policy, scores: TokenScores) -> int:
         if text.startswith("\n") or "\n`" in text:
             return len(scores.token_ids) - count + 1
     return len(scores.token_ids)
-
-
-def majorities(predictions: Sequence[str], count: int) -> list[str]:
-    """Return the commonest of every `count` predictions in a row, the first one where several are."""
-    groups = [predictions[start : start + count] for start in range(0, len(predictions), count)]
-    return [Counter(group).most_common(1)[0][0] for group in groups]
 
 
 def load_reader(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from rlnb.code_game.prediction import normalise_output
-from rlnb.source_code.checks import FUNCTIONS, LONGEST_PROGRAM, names_in
+from rlnb.source_code.checks import FUNCTIONS, LONGEST_PROGRAM, bound_names, names_in
 from rlnb.source_code.extraction import UNREADABLE, parse
 
 
@@ -69,19 +69,6 @@ def holds_text(annotation: ast.expr | None) -> bool:
     nodes = list(ast.walk(annotation)) if annotation else []
     has_text = any(isinstance(n, ast.Constant) and isinstance(n.value, str | bytes) for n in nodes)
     return has_text and not any(isinstance(n, ast.Call | ast.NamedExpr | ast.Await) for n in nodes)
-
-
-def bound_names(tree: ast.AST) -> set[str]:
-    """Return the names that a program gives to something, except modules imported under their own names."""
-    names: set[str | None] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            names.add(node.id)
-        elif not isinstance(node, ast.alias | ast.keyword | ast.Name):
-            names |= {getattr(node, field, None) for field in ("arg", "name", "rest")}
-        elif isinstance(node, ast.alias):
-            names.add(node.asname)
-    return {name for name in names if isinstance(name, str)}
 
 
 # Nodes of a program that computes nothing: literals and names, printed, under names, in functions of its own.

@@ -1,7 +1,7 @@
 """Prompts for 2048 strategies: with the board alone, or with functions that answer questions about it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from itertools import cycle
 from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
@@ -21,50 +21,36 @@ WORDINGS = (
 )
 HELD_OUT_WORDING = len(WORDINGS) - 1
 FOLLOW_UP = "Another one."
-ROLES = ("user", "assistant", "user", "assistant", "user")
-BOARD_EXAMPLE = '    return "{up}"  # an example: this key at every board'
-# Shown as earlier answers. The last is legal and deliberately bad: a better strategy is one edit away.
-API_EXAMPLES = (
+EXAMPLES = (
+    '    return "{up}"  # an example: this key at every board',
+    # Shown as earlier answers. The last is legal and deliberately bad: a better strategy is one edit away.
     "    return legal_moves(board)[0]",
     "    return min(legal_moves(board), key=lambda key: merged(board, key))",
 )
 
 
-@dataclass(frozen=True)
-class StrategyQuestion:
-    """One question. keys: the names of the directions. wording: an index into WORDINGS."""
+def build_messages(
+    preset: StrategyPreset, kind: BoardKind, keys: Mapping[Direction, str], wording: int
+) -> list[dict[str, str]]:
+    """Return the chat; "api" has its examples as earlier answers, which a small model imitates best.
 
-    preset: StrategyPreset
-    kind: BoardKind
-    keys: Mapping[Direction, str]
-    wording: int
-
-    def text(self) -> str:
-        """Return the task in words, including the mapping of keys, without its last sentence."""
-        keys = ", ".join(f'"{name}" {direction}' for direction, name in self.keys.items())
-        size = self.kind.size
-        text = (
-            f"Write a Python function `strategy(board)` for 2048 on a {size}x{size} board, a list of rows, "
-            f"0 where empty. The tile {self.kind.target} wins. It returns a key: {keys}."
-        )
-        if self.preset == "api":
-            return f"{text} There are {', '.join(QUERIES)} and random."
-        return (
-            f"{text} A key that changes nothing, again and again, loses the game. Use plain Python only, all "
-            f"in one function, in one block:\n{self.example(BOARD_EXAMPLE)}"
-        )
-
-    def example(self, body: str) -> str:
-        return fence_strategy(body.format(**{str(direction): name for direction, name in self.keys.items()}))
-
-    def messages(self) -> list[dict[str, str]]:
-        """Return the chat; "api" has its examples as earlier answers, which a small model imitates best."""
-        last = WORDINGS[self.wording]
-        texts = [f"{self.text()}\n{last}"]
-        if self.preset == "api":
-            first, second = map(self.example, API_EXAMPLES)
-            texts = [self.text(), first, FOLLOW_UP, second, last]
-        return [{"role": role, "content": text} for role, text in zip(ROLES, texts, strict=False)]
+    keys: the names of the directions. wording: an index into WORDINGS.
+    """
+    names = {str(direction): name for direction, name in keys.items()}
+    named = ", ".join(f'"{name}" {direction}' for direction, name in names.items())
+    task = (
+        f"Write a Python function `strategy(board)` for 2048 on a {kind.size}x{kind.size} board, a list of "
+        f"rows, 0 where empty. The tile {kind.target} wins. It returns a key: {named}."
+    )
+    example, first, second = (fence_strategy(body.format(**names)) for body in EXAMPLES)
+    if preset == "api":
+        task += f" There are {', '.join(QUERIES)} and random."
+        texts = [task, first, FOLLOW_UP, second, WORDINGS[wording]]
+    else:
+        task += " A key that changes nothing, again and again, loses the game. Use plain Python only, all "
+        texts = [f"{task}in one function, in one block:\n{example}\n{WORDINGS[wording]}"]
+    roles = cycle(("user", "assistant"))
+    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
 
 
 def fence_strategy(body: str) -> str:
@@ -79,7 +65,7 @@ def build_strategy_prompt(
 
     Where `prompt.reasoning_effort` is set, the chat template (of GPT-OSS) writes the system message itself.
     """
-    messages = StrategyQuestion(params.prompt.preset, kind, KEYS[params.board.keys], wording).messages()
+    messages = build_messages(params.prompt.preset, kind, KEYS[params.board.keys], wording)
     effort = params.prompt.reasoning_effort
     options = {"reasoning_effort": effort} if effort else {}
     if not effort:

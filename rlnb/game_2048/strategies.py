@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 
-from rlnb.game_2048.checks import check_strategy, explain_unreadable, iterate_scopes
-from rlnb.source_code.checks import FUNCTIONS, LONGEST_PROGRAM, names_in, root_name
+from rlnb.game_2048.checks import check_strategy, explain_unreadable
+from rlnb.source_code.checks import FUNCTIONS, LONGEST_PROGRAM, iterate_scopes, names_in, root_name
 from rlnb.source_code.extraction import UNREADABLE, compile_mentions, iterate_programs, parse
 
 FUNCTION = "strategy"

@@ -1,6 +1,9 @@
 """Helpers for reading programs without running them."""
 
 import ast
+import symtable
+import warnings
+from collections.abc import Iterator
 
 LONGEST_PROGRAM = 2**14  # characters: the time to parse may grow with the square
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -20,3 +23,27 @@ def root_name(node: ast.AST) -> str:
 
 def names_in(node: ast.AST) -> set[str]:
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def bound_names(tree: ast.AST) -> set[str]:
+    """Return the names that a program gives to something, except modules imported under their own names."""
+    names: set[str | None] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+        elif not isinstance(node, ast.alias | ast.keyword | ast.Name):
+            names |= {getattr(node, field, None) for field in ("arg", "name", "rest")}
+        elif isinstance(node, ast.alias):
+            names.add(node.asname)
+    return {name for name in names if isinstance(name, str)}
+
+
+def iterate_scopes(code: str) -> Iterator[symtable.SymbolTable]:
+    """Yield the scopes of a program. Raises the errors of parsing, and those that only the compiler finds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        waiting = [symtable.symtable(code, "<program>", "exec")]
+    while waiting:
+        scope = waiting.pop()
+        yield scope
+        waiting += scope.get_children()

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from rlnb.code_execution.prompts import build_prompt, question
 from rlnb.code_execution.tasks import Task, split_tasks
 from rlnb.code_execution.tasks import Test as Call
-from rlnb.errors import ParamsError
 from rlnb.policy.prompts import stop_tokens
 
 
@@ -74,9 +74,7 @@ def test_a_chat_leaves_the_answer_to_the_model_unless_it_is_prefilled_without_a_
 
 
 def test_a_chat_needs_a_template():
-    with pytest.raises(ParamsError) as raised:
-        build_prompt(task("t"), "chat", Templates([7], chat_template=None))
-    assert str(raised.value) == (
+    assert refused(build_prompt, task("t"), "chat", Templates([7], chat_template=None)) == (
         "tasks.prompt = 'chat' needs a chat template, which this model's tokenizer does not have; "
         "write tasks.prompt = 'completion', or take a model made for chat"
     )

@@ -2,16 +2,11 @@
 
 import pytest
 
-from rlnb.code_game.determinism import (
-    ADDRESS,
-    ALLOWED_MODULES,
-    HIDDEN,
-    MACHINE,
-    OUTSIDE,
-    UNLISTED,
-    find_forbidden_use,
-)
+from rlnb.code_game.determinism import ADDRESS, ALLOWED_MODULES, MACHINE, find_forbidden_use
 from rlnb.sandbox import Limits, Reruns
+from rlnb.source_code.reflection import HIDDEN, OUTSIDE
+
+UNLISTED = f"which is none of {', '.join(ALLOWED_MODULES)}; use one of these or none"
 
 FORBIDDEN = {
     **{

@@ -1,25 +1,17 @@
 """Opponents: judging in one pass agrees with writing the prediction out, and what verdicts say."""
 
-import json
 import math
 import re
-import threading
 from contextlib import nullcontext
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 import torch
 from tiny_policy import load_tiny, train_by_hand
 
-from rlnb.code_game.opponents import (
-    EndpointOpponent,
-    ModelOpponent,
-    PredictionVerdict,
-    load_reader,
-    majorities,
-)
+from rlnb.code_game.opponents import EndpointOpponent, ModelOpponent, load_reader
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prediction import (
     SHOTS,
@@ -28,7 +20,6 @@ from rlnb.code_game.prediction import (
     prediction_prompt,
     prediction_question,
 )
-from rlnb.errors import PolicyUnavailable
 from rlnb.policy import Policy, generate, model_directory
 from rlnb.policy.adapters import WeightSnapshot
 from rlnb.policy.endpoint import Endpoint
@@ -91,12 +82,6 @@ def predictions(reader) -> list[str]:
 
 def is_right(opponent: ModelOpponent, programs: list[str], outputs: list[str]) -> list[bool]:
     return [verdict.is_right for verdict in opponent.judge(programs, outputs)]
-
-
-def test_the_reader_has_learned_to_write_outputs(predictions: list[str]):
-    right = [left == output for left, (_, output) in zip(predictions, solved(), strict=False)]
-    assert sum(right) >= 7, right
-    assert sum("\n" in text for text in predictions) >= 8
 
 
 def test_the_judge_is_right_about_what_the_reader_itself_would_write(reader, predictions):
@@ -173,15 +158,6 @@ def test_a_majority_of_samples_is_the_same_for_a_seed_and_knows_no_probability(r
     assert voting.predict(unknown) == voting.predict(unknown)
 
 
-def test_the_commonest_prediction_counts_and_of_equals_the_first():
-    assert majorities(["a", "b", "b", "b", "a", "c"], 3) == ["b", "b"]
-
-
-def test_a_verdict_without_tokens_has_no_probability():
-    assert math.isnan(PredictionVerdict(True).token_probability)
-    assert PredictionVerdict(False, math.log(0.25), 2).token_probability == pytest.approx(0.5)
-
-
 def logprobs(opponent: ModelOpponent) -> list[float]:
     return [verdict.logprob for verdict in opponent.judge(["print(1)", "print(2)"], ["1", "a\nb"])]
 
@@ -228,107 +204,58 @@ def test_judging_agrees_with_writing_out_on_the_embedded_model(cache_dir: Path):
     assert agreeing_with_itself >= 0.95 * len(own)
 
 
-# An opponent on a server that really listens.
+# An opponent on a server; tests/mbpp/test_writers.py has the protocol itself.
 
-ADDS = "print(2 + 2)"
-LINES = "print('a')\nprint('b')"
-NOTHING = "print(0.1 + 0.2)"
+ADDS, LINES, NOTHING = "print(2 + 2)", "print('a')\nprint('b')", "print(0.1 + 0.2)"
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answers the program at the end of a prompt with the next of the texts that the test has set for it."""
+class Served:
+    """In place of an Endpoint: gives each program the next of its texts, and keeps what it was asked."""
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        server = self.server
-        program = re.findall(r"```python\n(.*?)\n```", body["prompt"], re.DOTALL)[-1]
-        with server.lock:
-            server.requests.append((self.path, body))
-            texts = server.texts[program]
-            text = texts.pop(0) if len(texts) > 1 else texts[0]
-        data = json.dumps({"choices": [{"text": text}]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+    def __init__(self, texts: dict[str, list[str]]) -> None:
+        self.texts = {program: cycle(of_program) for program, of_program in texts.items()}
+        self.asked: list[tuple[str, dict]] = []
 
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+    def answers(self, bodies, *, path):
+        self.asked += [(path, body) for body in bodies]
+        programs = [re.findall(r"```python\n(.*?)\n```", body["prompt"], re.DOTALL)[-1] for body in bodies]
+        texts = [next(self.texts[program]) for program in programs]
+        yield from reversed(list(enumerate(texts)))
 
 
-@pytest.fixture
-def server():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.lock, server.requests, server.texts = threading.Lock(), [], {}
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+def test_a_server_is_given_the_text_that_other_opponents_read_and_answers_greedily():
+    served = Served({ADDS: ["4\n```\n\nProgram:"]})
+    assert EndpointOpponent(served, num_shots=2, max_prediction_tokens=9, seed=7).predict([ADDS]) == ["4"]
+    prompt = prediction_prompt(ADDS, num_shots=2)
+    settings = {"stop": ["\n```"], "temperature": 0.0, "max_tokens": 9, "seed": 7}
+    assert served.asked == [("/completions", {"prompt": prompt, **settings})]
+    assert SHOTS[1][0] in prompt and SHOTS[2][0] not in prompt
 
 
-def address(server) -> str:
-    return f"http://127.0.0.1:{server.server_address[1]}/v1"
-
-
-def opponent_on(server, **options) -> EndpointOpponent:
-    return EndpointOpponent(Endpoint(address(server), "m"), **options)
-
-
-def test_it_is_given_the_text_that_other_opponents_read_and_answers_greedily(server):
-    server.texts = {ADDS: ["4\n```\n\nProgram:"]}
-    assert opponent_on(server, num_shots=2, max_prediction_tokens=9, seed=7).predict([ADDS]) == ["4"]
-    ((path, body),) = server.requests
-    assert path == "/v1/completions"
-    assert body == {
-        "model": "m",
-        "prompt": prediction_prompt(ADDS, num_shots=2),
-        "stop": ["\n```"],
-        "temperature": 0.0,
-        "max_tokens": 9,
-        "seed": 7,
-    }
-    assert SHOTS[1][0] in body["prompt"] and SHOTS[2][0] not in body["prompt"]
-
-
-def test_predictions_come_in_the_order_of_the_programs_and_equal_ones_are_asked_once(server):
-    server.texts = {ADDS: ["4"], LINES: ["a \r\nb\n"], NOTHING: [""]}
+def test_predictions_come_in_the_order_of_the_programs_and_equal_ones_are_asked_once():
+    served = Served({ADDS: ["4"], LINES: ["a \r\nb\n"], NOTHING: [""]})
     programs = [LINES, ADDS, LINES, NOTHING, ADDS]
-    assert opponent_on(server).predict(programs) == ["a\nb", "4", "a\nb", "", "4"]
-    assert sorted(body["seed"] for _, body in server.requests) == [0, 1, 2]
+    assert EndpointOpponent(served).predict(programs) == ["a\nb", "4", "a\nb", "", "4"]
+    assert [body["seed"] for _, body in served.asked] == [0, 1, 2]
 
 
-def test_the_commonest_of_several_samples_counts(server):
-    server.texts = {ADDS: ["5", "4", "4"], LINES: ["a", "b", "b"]}
-    opponent = opponent_on(server, num_predictions=3, temperature=0.9, seed=10)
-    assert opponent.predict([ADDS, LINES]) == ["4", "b"]
-    assert sorted(body["seed"] for _, body in server.requests) == [10, 11, 12, 13, 14, 15]
-    assert {body["temperature"] for _, body in server.requests} == {0.9}
+def test_the_commonest_of_several_samples_counts_and_of_equals_the_first():
+    served = Served({ADDS: ["5", "4", "4"], LINES: ["b", "a", "c"]})
+    opponent = EndpointOpponent(served, num_predictions=3, temperature=0.9, seed=10)
+    right, wrong = opponent.judge([ADDS, LINES], ["4", "a"])
+    assert (right.is_right, wrong.is_right) == (True, False)
+    assert math.isnan(right.token_probability)
+    assert [body["seed"] for _, body in served.asked] == [10, 11, 12, 13, 14, 15]
+    assert {body["temperature"] for _, body in served.asked} == {0.9}
 
 
-def test_a_verdict_says_right_or_wrong_and_knows_no_probability(server):
-    server.texts = {ADDS: ["4"], LINES: ["a\nc"]}
-    assert opponent_on(server).judge([ADDS, LINES], ["4", "a\nb"]) == [
-        PredictionVerdict(True, pytest.approx(math.nan, nan_ok=True)),
-        PredictionVerdict(False, pytest.approx(math.nan, nan_ok=True)),
-    ]
-
-
-def test_it_is_made_from_the_parameters(server):
-    section = {"kind": "endpoint", "base_url": address(server), "model_name": "served", "num_shots": 0,
+def test_an_opponent_on_a_server_is_made_from_the_parameters():
+    section = {"kind": "endpoint", "base_url": "http://h/v1", "model_name": "served", "num_shots": 0,
                "batch_size": 3}  # fmt: skip
     params = GrpoCodeGameParams(opponent=section, evaluation={"second_judge": "none"}, seed=4)
-    endpoint = Endpoint(address(server), "served", num_parallel=3)
-    longest = params.opponent.max_prediction_tokens
-    assert load_reader(params, policy=None) == EndpointOpponent(
-        endpoint, num_shots=0, max_prediction_tokens=longest, seed=4
+    endpoint, longest = (
+        Endpoint("http://h/v1", "served", num_parallel=3),
+        params.opponent.max_prediction_tokens,
     )
-
-
-def test_a_server_without_completions_is_told_with_its_address(server):
-    opponent = EndpointOpponent(Endpoint(address(server), "m", num_retries=0))
-    server.shutdown()
-    server.server_close()
-    with pytest.raises(PolicyUnavailable) as raised:
-        opponent.predict([ADDS])
-    assert re.fullmatch(
-        rf"{address(server)}/completions: cannot be asked: .*; is the server running\?", str(raised.value)
-    )
+    opponent = EndpointOpponent(endpoint, num_shots=0, max_prediction_tokens=longest, seed=4)
+    assert load_reader(params, policy=None) == opponent

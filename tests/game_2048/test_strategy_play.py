@@ -1,10 +1,8 @@
 """Games that strategies play in the sandbox: how they end, and that nothing but keys comes back."""
 
 import time
-from pathlib import Path
 
 import pytest
-from strategy_table import CHEATS
 
 from rlnb.game_2048.board import KEYS, BoardKind, replay
 from rlnb.game_2048.play import BoardRules, play_many, random_progress
@@ -42,11 +40,6 @@ def test_a_game_ends_by_the_first_answer_that_the_rules_do_not_know(body, ending
     game = play(body, sandbox)
     assert game.ending == ending and error in game.error
     assert game.largest < SMALL.target
-
-
-def test_a_stalling_strategy_ends_within_few_moves(sandbox):
-    games = [play("return 'a'", sandbox, kind=LARGE, seed=seed) for seed in range(5)]
-    assert all(game.ending == "stuck" and len(game.moves) < 100 for game in games)
 
 
 def test_a_move_and_a_game_may_take_their_cpu_time_and_no_more(sandbox):
@@ -98,24 +91,3 @@ def test_beyond_the_target_a_game_is_won_and_its_end_is_told_as_it_was(sandbox):
     assert (game.ending, game.largest, game.is_won) == ("illegal", 16, True) and game.progress == 4 / 3
     (game,) = play_many([(code, BoardKind(4, 8), 1)], sandbox, rules=RULES)
     assert (game.ending, game.largest) == ("success", 8)
-
-
-def children() -> set[str]:
-    tasks = Path("/proc/self/task").glob("*/children")
-    return {child for task in tasks for child in task.read_text().split()}
-
-
-@pytest.mark.slow
-def test_a_thousand_hostile_or_broken_strategies_leave_no_process_and_no_changed_board():
-    rules = BoardRules(queries=QUERIES, move_cpu_seconds=0.05, board_cpu_seconds=0.5, wall_seconds=1.0)
-    codes = [cheat.code for cheat in CHEATS.values()] + ["def strategy(board):\n    retrun 'a'\n", RANDOM]
-    jobs = [(codes[index % len(codes)], SMALL, index) for index in range(1000)]
-    others = children()
-    with Sandbox(num_workers=2) as sandbox:
-        games = play_many(jobs, sandbox, rules=rules)
-        for game in games:
-            board = replay(SMALL, game.seed, game.moves)
-            assert (board.largest, board.score) == (game.largest, game.score)
-        assert len(children() - others) <= sandbox.num_workers
-    assert children() <= others
-    assert {game.ending for game in games} >= {"illegal", "stuck", "exception"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rlnb.game_2048 import queries
 from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, slide_board
-from rlnb.game_2048.prompts import HELD_OUT_WORDING, WORDINGS, StrategyQuestion, build_strategy_prompt
+from rlnb.game_2048.prompts import HELD_OUT_WORDING, WORDINGS, build_messages, build_strategy_prompt
 from rlnb.game_2048.queries import QUERIES, make_queries_source
 from rlnb.params import load_params
 from rlnb.policy.builtin import model_directory
@@ -25,8 +25,8 @@ BOARDS = st.integers(2, 8).flatmap(
 )
 
 
-def question(preset="api", *, keys="bepo", wording=0) -> StrategyQuestion:
-    return StrategyQuestion(preset, KIND, KEYS[keys], wording)
+def ask(preset="api", *, keys="bepo", wording=0) -> list[dict[str, str]]:
+    return build_messages(preset, KIND, KEYS[keys], wording)
 
 
 def build(tokenizer, **prompt):
@@ -44,19 +44,19 @@ def tokenizer(tmp_path_factory):
 @pytest.mark.parametrize("preset", ["board", "api"])
 @pytest.mark.parametrize("keys", KEYS)
 def test_the_question_states_board_target_and_what_each_key_does(preset, keys):
-    text = question(preset, keys=keys).text()
+    text = ask(preset, keys=keys)[0]["content"]
     assert "5x5" in text and "8192" in text
     assert all(f'"{key}" {direction}' in text for direction, key in KEYS[keys].items())
     assert all((query in text) == (preset == "api") for query in QUERIES)
 
 
 def test_examples_are_earlier_answers_with_the_chosen_keys_and_the_held_out_wording_is_not_trained():
-    roles = [message["role"] for message in question("api").messages()]
+    roles = [message["role"] for message in ask("api")]
     assert roles == ["user", "assistant", "user", "assistant", "user"]
-    (message,) = question("board", keys="wasd").messages()
+    (message,) = ask("board", keys="wasd")
     assert 'return "w"' in message["content"]
     assert HELD_OUT_WORDING == 2  # prompt.num_wordings is 1 or 2
-    last = [question(wording=index).messages()[-1]["content"] for index in range(3)]
+    last = [ask(wording=index)[-1]["content"] for index in range(3)]
     assert last == list(WORDINGS) and len(set(last)) == 3
 
 

@@ -5,6 +5,7 @@ import math
 from hashlib import sha256
 
 import pytest
+from refusals import refused
 
 from rlnb.errors import ParamsError
 from rlnb.mbpp import evalplus
@@ -102,9 +103,7 @@ BROKEN = {
 def test_a_record_that_is_not_a_problem_or_repeats_one_is_refused_with_file_and_line(write):
     for name, (line, message) in BROKEN.items():
         path = write({**DOUBLE, "task_id": "Mbpp/1"}, "", line)
-        with pytest.raises(ParamsError) as raised:
-            load_plus(path)
-        assert str(raised.value) == f"{path}:3: not a problem: {message}", name
+        assert refused(load_plus, path) == f"{path}:3: not a problem: {message}", name
     path = write(DOUBLE, DOUBLE)
     with pytest.raises(ParamsError, match=f"^{path}:2: task_id 900 is repeated; give each problem its own$"):
         load_plus(path)
@@ -322,10 +321,9 @@ REFERENCES = {
 def test_a_broken_reference_is_refused_with_its_input(expect, tmp_path, monkeypatch):
     monkeypatch.setattr(evalplus, "RUN_SECONDS", 0.3)
     for solution, inputs, call, reason in REFERENCES.values():
-        with pytest.raises(ParamsError) as raised:
-            expect(record(901, "def f(x): return x", [[1]]), record(900, solution, [[1]], inputs))
+        said = refused(expect, record(901, "def f(x): return x", [[1]]), record(900, solution, [[1]], inputs))
         where = f"{tmp_path / 'plus.jsonl'}: Mbpp/900: {call}"
-        assert str(raised.value) == f"{where}: the canonical solution fails: {reason}; correct that line"
+        assert said == f"{where}: the canonical solution fails: {reason}; correct that line"
         assert not (tmp_path / "cache").exists()  # written whole or not at all
 
 
@@ -342,6 +340,5 @@ def test_a_memorized_answer_passes_base_and_not_plus(write, sandbox, tmp_path):
     rates = [report.summary[name]["value"] for name in ("base", "plus")]
     assert rates == pytest.approx([2 / 3, 1 / 3])
     path = write({**DOUBLE, "task_id": "Mbpp/902"})
-    with pytest.raises(ParamsError) as raised:
-        check_samples(samples, path, sandbox, cache_dir=str(tmp_path))
-    assert str(raised.value) == f"{path}: has none of the evaluated problems; write mbpp.split = all"
+    said = refused(check_samples, samples, path, sandbox, cache_dir=str(tmp_path))
+    assert said == f"{path}: has none of the evaluated problems; write mbpp.split = all"

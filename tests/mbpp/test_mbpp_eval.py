@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
+from refusals import refused
 
-from rlnb.errors import ParamsError
 from rlnb.machine import Machine, recommend
 from rlnb.params import asks_network, check_machine, load_params, resolve
 
@@ -18,12 +17,6 @@ def load(notebook="mbpp_eval", environ=None, **sections):
 def resolved(params):
     advice = recommend(CPU, files_exist=lambda path: False, environ={}, version={}.get)
     return resolve(params, advice, environ={})
-
-
-def refused(**sections) -> str:
-    with pytest.raises(ParamsError) as raised:
-        load(**sections)
-    return str(raised.value)
 
 
 def test_the_defaults_are_the_published_setting():
@@ -66,9 +59,7 @@ def test_the_network_is_asked_for_what_has_to_be_downloaded():
 def test_mbpp_that_cannot_be_had_is_refused_with_both_remedies(tmp_path):
     params = resolved(load(model={"id": "embedded"}, tracking={"wandb": "disabled"}))
     offline, environ = replace(CPU, hub="unreachable"), {"HF_HOME": str(tmp_path)}
-    with pytest.raises(ParamsError) as raised:
-        check_machine(params, offline, environ=environ)
-    assert str(raised.value) == (
+    assert refused(check_machine, params, offline, environ=environ) == (
         "auto: mbpp.source = 'hub' is not available: the hub cannot be reached; "
         "set mbpp.path to a copy, or write builtin"
     )
@@ -91,9 +82,10 @@ def test_what_does_not_go_together_is_refused(tmp_path, monkeypatch):
          "evaluation.num_samples = 2 asks for equal samples, since evaluation.temperature = 0; write 1, or a "
          "temperature above 0"),
     ):  # fmt: skip
-        assert refused(**sections) == f"parameters cell: {said}"
+        assert refused(load, **sections) == f"parameters cell: {said}"
     monkeypatch.chdir(tmp_path)
     said = refused(
+        load,
         mbpp={"path": "no"}, evaluation={"plus_path": "no"}, model={"adapters": "no"},
         writer={"kind": "file", "samples_path": "no"},
     )  # fmt: skip

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 
-from rlnb.errors import ParamsError
 from rlnb.mbpp.comparison import compare_results
 from rlnb.mbpp.evaluation import Sample
 from rlnb.mbpp.problems import Problem
@@ -66,9 +66,7 @@ def test_two_results_are_compared_by_gains_and_losses(tmp_path):
     assert (row.before, row.after, row.difference.value) == (0.25, 0.65, pytest.approx(0.4))
 
     save_evaluation(second, new, params={}, settings={"sha256": "def"})
-    with pytest.raises(ParamsError) as raised:
-        compare_results(first, second)
-    assert str(raised.value) == (
+    assert refused(compare_results, first, second) == (
         f"{first} and {second}: use different data (sha256); compare runs on the same file"
     )
 
@@ -77,9 +75,7 @@ def test_two_results_are_compared_by_gains_and_losses(tmp_path):
 def test_a_file_without_results_is_refused_by_a_comparison(text, tmp_path):
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(ParamsError) as raised:
-        compare_results(path, path)
-    assert str(raised.value) == (
+    assert refused(compare_results, path, path) == (
         f"{path}: is not a result of an evaluation on MBPP; name the results.json of two runs of mbpp_eval, "
         "or of gpt_oss_2048"
     )
@@ -90,6 +86,5 @@ def test_a_problem_with_too_few_samples_is_left_out_of_pass_at_k():
     pass_at = summarize(samples, (1, 2))["pass_at"]
     assert (pass_at["1"]["value"], pass_at["1"]["num_problems"]) == (0.25, 2)
     assert (pass_at["2"]["value"], pass_at["2"]["num_problems"]) == (1.0, 1)
-    with pytest.raises(ParamsError) as raised:
-        summarize(samples, (3,))
-    assert str(raised.value) == "evaluation.k = 3: no problem has as many samples; write a smaller k"
+    said = refused(summarize, samples, (3,))
+    assert said == "evaluation.k = 3: no problem has as many samples; write a smaller k"

@@ -5,9 +5,10 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from refusals import refused
 from tiny_policy import load_tiny
 
-from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.errors import PolicyUnavailable
 from rlnb.mbpp.evaluation import evaluate
 from rlnb.mbpp.problems import Problem, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
@@ -187,6 +188,4 @@ def test_samples_are_read_in_the_forms_of_evalplus_and_bigcode(tmp_path):
 def test_a_file_without_samples_is_refused(text, said, tmp_path):
     path = tmp_path / "samples"
     path.write_text(text)
-    with pytest.raises(ParamsError) as raised:
-        read_samples(str(path), [1, 2])
-    assert str(raised.value) == f"{path}{said}"
+    assert refused(read_samples, str(path), [1, 2]) == f"{path}{said}"
