@@ -1,7 +1,7 @@
 """The function `strategy(board)` in a completion: found, and checked before it is run."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -117,13 +117,14 @@ def bound_value(statement: ast.stmt) -> ast.AST | None:
 
 def drop_demonstration(code: str, tree: ast.Module) -> str:
     """Return a program without the top-level statements that change nothing its functions read."""
-    inner_scopes = (scope for scope in iterate_scopes(code) if scope.get_type() != "module")
+    inner_scopes = [scope for scope in iterate_scopes(code) if scope.get_type() != "module"]
     symbols = chain.from_iterable(scope.get_symbols() for scope in inner_scopes)
     needed = {FUNCTION, *(symbol.get_name() for symbol in symbols if symbol.is_global())}
+    effects = changed_globals(tree, needed)
     used: list[ast.stmt] = []
     for statement in reversed(tree.body):
         is_main = isinstance(statement, ast.If) and "__name__" in names_in(statement.test)
-        if is_used(statement, needed) and not is_main:
+        if is_used(statement, needed, effects) and not is_main:
             used.append(statement)
             parts: list[ast.AST] = [statement]
             if isinstance(statement, DEFINITIONS):  # the names that its body reads are in `needed`
@@ -143,25 +144,45 @@ def drop_demonstration(code: str, tree: ast.Module) -> str:
     return "\n".join(line for index, line in enumerate(lines, 1) if index not in dropped).strip("\n") + "\n"
 
 
-def is_used(statement: ast.stmt, needed: set[str]) -> bool:
+def is_used(statement: ast.stmt, needed: set[str], effects: Mapping[str, set[str]]) -> bool:
     if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
         return False  # it would have to be the first statement, and `BoardRules` puts lines before it
     if isinstance(statement, (*DEFINITIONS, ast.Import, ast.ImportFrom)):
         return True
     is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return is_docstring or not changed_names(statement).isdisjoint(needed)
+    return is_docstring or not changed_names(statement, effects).isdisjoint(needed)
 
 
-def changed_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement binds, or whose value it may change."""
+def changed_names(statement: ast.stmt, effects: Mapping[str, set[str]]) -> set[str]:
+    """Return the names that a statement binds, or whose value it may change.
+
+    effects: the globals that calling each function of the program changes.
+    """
     names = set()
     for node in ast.walk(statement):
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
             names.add(root_name(node))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            names.add(root_name(node.func))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # random.shuffle(ORDER)
+            names |= {root_name(part) for part in (node.func, *node.args)}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            names |= effects.get(node.func.id, set())
         elif isinstance(node, DEFINITIONS):
             names.add(node.name)
         elif isinstance(node, ast.alias):
             names.add((node.asname or node.name).partition(".")[0])
     return names - {""}
+
+
+def changed_globals(tree: ast.Module, needed: set[str]) -> dict[str, set[str]]:
+    """Return which of the needed globals a call of each top-level function changes, by name.
+
+    A call of the strategy itself is a demonstration, whatever it keeps between moves.
+    """
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name != FUNCTION]
+    effects: dict[str, set[str]] = {function.name: set() for function in functions}
+    for _ in functions:  # what the functions that it calls change, it changes
+        for function in functions:
+            local = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
+            changed = chain.from_iterable(changed_names(statement, effects) for statement in function.body)
+            effects[function.name] |= (set(changed) & needed) - local
+    return effects

@@ -158,6 +158,26 @@ def test_a_demonstration_of_the_strategy_is_left_out(form):
     assert before.removeprefix("# Example").strip() == CODE.strip()
 
 
+FILLED = """\
+import random
+ORDER = list("éuai")
+def fill():
+    ORDER.append("é")
+def prepare(times):
+    for _ in range(times):
+        fill()
+def show(board):
+    print(strategy(board))
+def strategy(board):
+    return random.choice(ORDER)
+"""
+
+
+@pytest.mark.parametrize("call", ["fill()", "prepare(3)", "random.shuffle(ORDER)", "ORDER.reverse()"])
+def test_what_prepares_a_table_that_the_strategy_reads_stays(call):
+    assert extract_strategy(f"{FILLED}{call}\nshow([[2, 0]])\nprint(ORDER)\n").code == f"{FILLED}{call}\n"
+
+
 def test_statements_of_a_line_stay_or_go_together():
     code = "n = 1; print(\n  n)\ndef strategy(board): return 'éu'[n]\nprint(n); m = 2\n"
     assert extract_strategy(code).code == "n = 1; print(\n  n)\ndef strategy(board): return 'éu'[n]\n"
