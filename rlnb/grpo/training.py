@@ -22,13 +22,6 @@ from rlnb.run.stop_signal import StopSignal
 from rlnb.run.tracking import Tracker
 
 NUM_PICTURES = 50  # redrawings of the live plot over a run
-# Fields of TrainingParams that TRL has by the same name.
-TRL_FIELDS = {
-    "beta", "entropy_coef", "gradient_accumulation_steps", "learning_rate", "loss_type",
-    "max_completion_length", "max_grad_norm", "max_steps", "num_generations", "optim",
-    "per_device_train_batch_size", "save_steps", "save_total_limit", "scale_rewards", "temperature", "top_p",
-    "weight_decay",
-}  # fmt: skip
 SHARES_IN_LOG = {
     "reward/pass_rate": "passes",
     "status/ok_with_output_share": "prints",
@@ -66,8 +59,24 @@ def grpo_config(
             "vllm_max_model_length": vllm.max_model_len,
         }
     return GRPOConfig(
-        **training.model_dump(include=TRL_FIELDS),
         output_dir=str(Path(output_dir) / "checkpoints"),
+        learning_rate=training.learning_rate,
+        max_steps=training.max_steps,
+        per_device_train_batch_size=training.per_device_train_batch_size,
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        num_generations=training.num_generations,
+        max_completion_length=training.max_completion_length,
+        temperature=training.temperature,
+        top_p=training.top_p,
+        beta=training.beta,
+        loss_type=training.loss_type,
+        scale_rewards=training.scale_rewards,
+        optim=training.optim,
+        entropy_coef=training.entropy_coef,
+        max_grad_norm=training.max_grad_norm,
+        weight_decay=training.weight_decay,
+        save_steps=training.save_steps,
+        save_total_limit=training.save_total_limit,
         warmup_steps=training.warmup_steps or round(training.warmup_ratio * training.max_steps),
         lr_scheduler_type=training.lr_scheduler,
         gradient_checkpointing=bool(training.gradient_checkpointing),
