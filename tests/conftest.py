@@ -4,9 +4,9 @@ import os
 import signal
 from pathlib import Path
 
-# Under pytest-xdist every core has a worker: more threads would only wait for each other.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A fixed number, so that runs repeat bit for bit. Under pytest-xdist every core has a worker: more threads
+# would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else str(os.cpu_count()))
 
 import pytest
 

@@ -13,6 +13,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 from trl import GRPOConfig, GRPOTrainer
 
 from rlnb.errors import ParamsError, TrainingDiverged
+from rlnb.machine.threads import adapt_threads
 from rlnb.params.sections import NotebookParams
 from rlnb.params.training import TrainingParams, VllmParams
 from rlnb.run.checkpoints import RECIPE_FILE, recipe_text
@@ -229,6 +230,7 @@ class MetricsReporter(TrainerCallback):
             self.trainer.log_completions = False
 
     def on_step_begin(self, *_: object, **__: object) -> None:
+        adapt_threads()
         self._step_started = time.perf_counter()
 
     def on_step_end(self, *_: object, **__: object) -> None:

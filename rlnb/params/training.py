@@ -20,7 +20,9 @@ class ResumableParams(Section):
     resume: str = Field(default="auto", min_length=1)
     """auto = go on from the newest complete checkpoint, latest = the same, and there must be one, never =
     start again, or a directory"""
-    num_threads: int = described(0, "CPU threads of torch; 0 = torch's own choice", ge=0)
+    num_threads: int = described(
+        0, "CPU threads of torch; 0 = as many as other processes leave cores free", ge=0
+    )
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.resume not in ("auto", "latest", "never") and not os.path.isdir(self.resume):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from transformers import (
@@ -12,9 +13,9 @@ from transformers import (
     StoppingCriteriaList,
 )
 
+from rlnb.machine.threads import adapt_threads
+from rlnb.policy.decoding import LOOK_TOKENS, can_decode, decode, draw_uniform
 from rlnb.policy.loading import Policy
-
-LOOK_TOKENS = 8
 
 
 @contextmanager
@@ -115,31 +116,77 @@ def generated_batches(
     ends: Sequence[int] | None = None,
     is_complete: Callable[[str], bool] | None = None,
     row_seeds: Sequence[int] | None = None,
-) -> Iterator[tuple[list[int], list[Sequence[int]]]]:
-    """Yield for each batch the indices of its prompts and their new tokens, up to and including an end."""
+) -> Iterator[tuple[list[int], Sequence[Sequence[int]]]]:
+    """Yield for each batch the indices of its prompts and their new tokens, up to and including an end.
+
+    On a CPU `decode` writes them, elsewhere transformers' `generate`.
+    """
+    ends = list(policy.model.generation_config.eos_token_id if ends is None else ends)
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "ends": ends}
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+    for rows in batches(order, [len(prompts[row]) for row in order], batch_size):
+        seeds = None if row_seeds is None else [row_seeds[row] for row in rows]
+        on_cpu = can_decode(policy.model, ignores_penalties=seeds is not None)
+        write = _write_on_cpu if on_cpu else _write_by_transformers
+        texts = [prompts[row] for row in rows]
+        yield rows, write(policy, texts, seeds=seeds, is_complete=is_complete, **options)
+
+
+def _write_on_cpu(
+    policy: Policy,
+    prompts: Sequence[str],
+    *,
+    seeds: Sequence[int] | None,
+    is_complete: Callable[[str], bool] | None,
+    **options: Any,
+) -> Sequence[Sequence[int]]:
+    tokenizer = policy.tokenizer
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds or ()]
+
+    def draw_by_row(rows: Sequence[int]) -> torch.Tensor:
+        return torch.cat([torch.rand(1, generator=generators[row]) for row in rows])
+
+    def is_text_complete(tokens: Sequence[int]) -> bool:
+        return bool(is_complete and is_complete(tokenizer.decode(tokens, skip_special_tokens=True)))
+
+    adapt_threads()
+    return decode(
+        policy.model,
+        tokenizer(list(prompts))["input_ids"],
+        pad=tokenizer.pad_token_id,
+        draw=draw_by_row if generators else draw_uniform,
+        is_complete=is_text_complete if is_complete else None,
+        **options,
+    )
+
+
+def _write_by_transformers(
+    policy: Policy,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    ends: Sequence[int],
+    is_complete: Callable[[str], bool] | None,
+    seeds: Sequence[int] | None,
+) -> Sequence[Sequence[int]]:
     tokenizer, model = policy.tokenizer, policy.model
-    ends = list(model.generation_config.eos_token_id if ends is None else ends)
     sampling: dict[str, object] = {"do_sample": False}
-    if row_seeds is not None:  # training needs the plain distribution; some models come with a penalty
+    if seeds is not None:  # training needs the plain distribution; some models come with a penalty
         sampling["repetition_penalty"] = 1.0
     elif temperature:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-    for rows in batches(order, [len(prompts[row]) for row in order], batch_size):
-        texts = [prompts[row] for row in rows]
-        batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
-        batch = {name: batch[name].to(policy.device) for name in ("input_ids", "attention_mask")}
-        prompt_length = batch["input_ids"].shape[1]
-        stopping = [StopWhenComplete(tokenizer, prompt_length, is_complete)] if is_complete else []
-        noise = [] if row_seeds is None or not temperature else [
-            RowNoise([row_seeds[row] for row in rows], temperature, policy.device)
-        ]  # fmt: skip
-        output = model.generate(
-            **batch, **sampling, max_new_tokens=max_new_tokens, use_cache=True,
-            eos_token_id=ends, pad_token_id=tokenizer.pad_token_id,
-            stopping_criteria=StoppingCriteriaList(stopping), logits_processor=LogitsProcessorList(noise),
-        )  # fmt: skip
-        yield rows, [cut_at_end(tokens, ends) for tokens in output[:, prompt_length:].tolist()]
+    batch = tokenizer(list(prompts), return_tensors="pt", padding=True, padding_side="left")
+    batch = {name: batch[name].to(policy.device) for name in ("input_ids", "attention_mask")}
+    prompt_length = batch["input_ids"].shape[1]
+    stopping = [StopWhenComplete(tokenizer, prompt_length, is_complete)] if is_complete else []
+    noise = [RowNoise(seeds, temperature, policy.device)] if seeds is not None and temperature else []
+    output = model.generate(
+        **batch, **sampling, max_new_tokens=max_new_tokens, use_cache=True,
+        eos_token_id=list(ends), pad_token_id=tokenizer.pad_token_id,
+        stopping_criteria=StoppingCriteriaList(stopping), logits_processor=LogitsProcessorList(noise),
+    )  # fmt: skip
+    return [cut_at_end(tokens, ends) for tokens in output[:, prompt_length:].tolist()]
 
 
 class RowNoise(LogitsProcessor):

@@ -23,6 +23,7 @@ from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.machine import rank
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
+from rlnb.policy.cpu_attention import use_cpu_attention
 
 LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -87,6 +88,7 @@ def load_policy(
     elif params.id == "tiny" and not params.lora_rank:
         model = make_fresh_weights(model, seed=seed)
     complete_tokenizer(model, tokenizer)
+    use_cpu_attention(model)
     return Policy(model, tokenizer, source, params.engine, tuple(model.generation_config.eos_token_id))
 
 

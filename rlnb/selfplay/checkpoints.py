@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file
 
 from rlnb.machine import rank
+from rlnb.machine.threads import adapt_threads
 from rlnb.params import dump_yaml
 from rlnb.params.sections import NotebookParams
 from rlnb.policy.adapters import WeightSnapshot, save_trained
@@ -90,6 +91,7 @@ class StepRecorder:
     @contextmanager
     def recording(self, *, after: int) -> Iterator[None]:
         """Record a run that goes on after this step. Raises Preempted if a signal has stopped it."""
+        adapt_threads()
         gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
         with StopSignal() as self.stop, open_games_file(self.output_dir, after=after) as self.games_file:
             yield
@@ -127,6 +129,7 @@ class StepRecorder:
             self.say(line)
         if self.show and (is_last or step % max(1, max_steps // 50) == 0):
             self.show(step, max_steps)
+        adapt_threads()
 
 
 @contextmanager

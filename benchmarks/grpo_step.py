@@ -1,0 +1,162 @@
+"""How fast a GRPO step of the embedded model is on a CPU, beside a bare step of TRL's.
+
+32 completions of 64 tokens each, 4 prompts of the profile cpu, no ties; all contestants take turns.
+
+- `vs_trl`: seconds of a step of GRPOTrainer over those of CpuGRPOTrainer; `.._8x4`: over GRPOTrainer with
+  passes of 8 completions, as its memory may require.
+- `generation_vs_transformers`: seconds of `generate` over those of `decode`, 32 rows sampled.
+- `contention`: our step beside one busy process over a quiet one.
+- `step_over_products`: our step over the matrix products alone that it cannot do without.
+
+    python benchmarks/grpo_step.py --json
+"""
+
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import torch
+from timing import interleave, report
+from trl import GRPOTrainer
+
+from rlnb.code_execution.prompts import build_prompt
+from rlnb.code_execution.sources import load_tasks
+from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
+from rlnb.grpo.training import grpo_config
+from rlnb.machine import probe, recommend
+from rlnb.machine.threads import adapt_threads
+from rlnb.params import load_params, resolve
+from rlnb.policy import Policy, load_policy
+from rlnb.policy.cpu_attention import NAME
+from rlnb.policy.decoding import decode
+from rlnb.policy.generation import evaluating
+
+ROUNDS, ROWS, GROUP, TOKENS = 3, 32, 8, 64
+BUSY = "while True: pass"
+
+
+def timed(run: Callable[[], object]) -> list[float]:
+    started = time.perf_counter()
+    run()
+    return [time.perf_counter() - started]
+
+
+def make_step(kind: type[GRPOTrainer], policy: Policy, prompts: list[str], attention: str, batch: int):
+    """Return a function that does one step of a trainer, but for the optimizer's."""
+    params = load_params("grpo_code_execution", profile="cpu")
+    training = params.training.model_copy(
+        update={
+            "per_device_train_batch_size": batch,
+            "gradient_accumulation_steps": ROWS // batch,
+            "num_generations": GROUP,
+            "max_completion_length": TOKENS,
+            "temperature": 0.7,
+        }
+    )
+    directory = tempfile.mkdtemp()
+    config = grpo_config(training, output_dir=directory, seed=1, dtype="bfloat16", use_gpu=False)
+    numbers = random.Random(0)
+    trainer = kind(
+        policy.model,
+        lambda completions, **_: [numbers.random() for _ in completions],
+        args=config,
+        train_dataset=datasets.Dataset.from_list([{"prompt": prompt} for prompt in prompts * 8]),
+        processing_class=policy.tokenizer,
+    )
+    trainer.generation_config.eos_token_id = None  # all completions have the same length
+    trainer.eos_token_ids = [-1]
+    trainer.current_gradient_accumulation_steps = ROWS // batch
+    inputs = next(iter(trainer.get_train_dataloader()))
+
+    def step() -> list[float]:
+        policy.model.get_base_model().set_attn_implementation(attention)
+        policy.model.train()
+        trainer._step, trainer._buffered_inputs = 0, None
+        adapt_threads()
+
+        def passes() -> None:
+            for _ in range(ROWS // batch):
+                trainer.training_step(trainer.model, inputs, ROWS)
+            policy.model.zero_grad()
+
+        return timed(passes)
+
+    return step
+
+
+def products(policy: Policy, prompt_tokens: int) -> Callable[[], list[float]]:
+    """Return a function that does a step's matrix products alone: writing, and a pass forth and back."""
+    layers = [layer for layer in policy.model.modules() if type(layer) is torch.nn.Linear]
+    weights = [layer.weight.detach() for layer in layers if layer.weight.dtype == torch.bfloat16]
+
+    def multiply(rows: int, times: int) -> None:
+        inputs = {size: torch.randn(rows, size).bfloat16() for size in {w.shape[1] for w in weights}}
+        for _ in range(times):
+            for weight in weights:
+                inputs[weight.shape[1]] @ weight.t()
+
+    def run() -> None:
+        adapt_threads()
+        multiply(ROWS, TOKENS)
+        multiply(prompt_tokens, 2)  # written and trained on, back only to the adapters
+        multiply(ROWS * TOKENS, 2)
+
+    return lambda: timed(run)
+
+
+def main() -> None:
+    params = load_params("grpo_code_execution", profile="cpu")
+    params = resolve(params, recommend(probe(ask_hub=False)))
+    policy = load_policy(params.model, seed=1)
+    tasks = load_tasks("builtin", levels=params.tasks.levels, seed=1)["train"][: ROWS // GROUP]
+    prompts = [build_prompt(task, params.tasks.prompt, policy.tokenizer).text for task in tasks]
+    ids = [tokens for tokens in policy.tokenizer(prompts)["input_ids"] for _ in range(GROUP)]
+    padded = policy.tokenizer(prompts, return_tensors="pt", padding=True)
+    padded = {name: value.repeat_interleave(GROUP, 0) for name, value in padded.items()}
+
+    def generate() -> None:
+        policy.model.get_base_model().set_attn_implementation("sdpa")
+        with evaluating(policy):
+            policy.model.generate(
+                **padded, do_sample=True, temperature=0.7, top_k=0, top_p=1.0, max_new_tokens=TOKENS,
+                min_new_tokens=TOKENS, repetition_penalty=1.0,
+            )  # fmt: skip
+
+    def write() -> None:
+        policy.model.get_base_model().set_attn_implementation(NAME)
+        with evaluating(policy):
+            decode(policy.model, ids, max_new_tokens=TOKENS, temperature=0.7, ends=[], pad=0)
+
+    ours = make_step(CpuGRPOTrainer, policy, prompts, NAME, ROWS)
+    contestants = {
+        "trl": make_step(GRPOTrainer, policy, prompts, "sdpa", ROWS),
+        "trl_8x4": make_step(GRPOTrainer, policy, prompts, "sdpa", ROWS // 4),
+        "ours": ours,
+        "generate": lambda: timed(generate),
+        "decode": lambda: timed(write),
+        "products": products(policy, padded["input_ids"][::GROUP].numel()),
+    }
+    seconds = {name: row["p50_ms"] / 1000 for name, row in interleave(contestants, rounds=ROUNDS).items()}
+    with subprocess.Popen([sys.executable, "-c", BUSY]) as busy:
+        time.sleep(1)
+        adapt_threads()
+        beside = min(ours()[0] for _ in range(ROUNDS))
+        busy.kill()
+    figures = {
+        "vs_trl": seconds["trl"] / seconds["ours"],
+        "vs_trl_8x4": seconds["trl_8x4"] / seconds["ours"],
+        "generation_vs_transformers": seconds["generate"] / seconds["decode"],
+        "contention": beside / seconds["ours"],
+        "step_over_products": seconds["ours"] / seconds["products"],
+        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+    }
+    report(figures, description=str(Path(__file__).name))
+
+
+if __name__ == "__main__":
+    main()

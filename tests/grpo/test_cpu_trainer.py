@@ -1,0 +1,165 @@
+"""The short step of CPUs against TRL's own: the same log-probabilities, gradients and loss."""
+
+import copy
+from contextlib import nullcontext
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from tiny_policy import load_tiny, train_by_hand
+from trl import GRPOConfig, GRPOTrainer
+
+from rlnb.grpo.cpu_trainer import (
+    CpuGRPOTrainer,
+    adapters_in_weights_dtype,
+    completion_logprobs,
+    drop_tied_rows,
+)
+from rlnb.policy import Policy
+from rlnb.policy.cpu_attention import use_cpu_attention
+
+
+@pytest.fixture
+def policy(cache_dir: Path) -> Policy:
+    policy = load_tiny(cache_dir)
+    train_by_hand(policy, std=0.1)
+    return policy
+
+
+def make_trainer(kind: type[GRPOTrainer], policy: Policy, directory: Path, **options: object) -> GRPOTrainer:
+    config = GRPOConfig(
+        output_dir=str(directory), num_generations=4, per_device_train_batch_size=8, max_completion_length=12,
+        max_steps=2, learning_rate=1e-3, logging_steps=1, save_strategy="no", report_to="none", use_cpu=True,
+        bf16=False, gradient_checkpointing=False, seed=5, disable_tqdm=True, **options,
+    )  # fmt: skip
+    rows = datasets.Dataset.from_list([{"prompt": "print(" + "x" * count} for count in range(1, 9)])
+
+    def reward(completions: list[str], **_: object) -> list[float]:
+        return [float(sum(map(ord, text)) % 7) for text in completions]
+
+    trainer = kind(policy.model, reward, args=config, train_dataset=rows, processing_class=policy.tokenizer)
+    trainer.create_optimizer_and_scheduler(num_training_steps=2)
+    return trainer
+
+
+def gradient(policy: Policy) -> torch.Tensor:
+    parts = [parameter.grad.flatten() for parameter in policy.model.parameters() if parameter.requires_grad]
+    policy.model.zero_grad()
+    return torch.cat(parts)
+
+
+def ragged(count: int, longest: int, seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest, (count,), generator=generator).tolist()
+    return [torch.randint(5, 200, (length,), generator=generator).tolist() for length in lengths]
+
+
+def batch_of(policy: Policy, advantages: list[float]) -> dict[str, torch.Tensor]:
+    """Return what TRL hands to its loss: prompts padded on the left, completions on the right."""
+    prompts = [prompt for prompt in ragged(2, 20, 1) for _ in range(4)]
+    completions = ragged(8, 12, 2)
+    pad = policy.tokenizer.pad_token_id
+    width, longest = max(map(len, prompts)), max(map(len, completions))
+    return {
+        "prompt_ids": torch.tensor([[pad] * (width - len(row)) + row for row in prompts]),
+        "prompt_mask": torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts]),
+        "completion_ids": torch.tensor([row + [pad] * (longest - len(row)) for row in completions]),
+        "completion_mask": torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in completions]),
+        "advantages": torch.tensor(advantages),
+        "num_items_in_batch": torch.tensor(sum(map(len, completions))),
+    }
+
+
+ADVANTAGES = [1.2, -0.3, 0.5, -1.4, 0.0, 0.0, 0.0, 0.0]  # the second group is tied
+
+
+@pytest.mark.parametrize(
+    "options", [{"loss_type": "dapo"}, {"loss_type": "grpo"}, {"temperature": 0.7}], ids=str
+)
+def test_the_gradient_is_that_of_trl(policy, tmp_path, options):
+    """In float32; 1e-5 is asked, 1e-6 measured."""
+    gradients, losses = [], []
+    for kind in (GRPOTrainer, CpuGRPOTrainer):
+        trainer = make_trainer(kind, policy, tmp_path, **options)
+        trainer.current_gradient_accumulation_steps = 1
+        trainer.model.train()
+        loss = trainer._compute_loss(trainer.model, batch_of(policy, ADVANTAGES))
+        loss.backward()
+        gradients.append(gradient(policy))
+        losses.append(loss.item())
+    assert isinstance(trainer, CpuGRPOTrainer) and trainer.is_lean
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+    assert (gradients[1] - gradients[0]).norm() < 1e-5 * gradients[0].norm()
+
+
+def test_log_probabilities_entropies_and_the_reference_are_those_of_trl(policy, tmp_path):
+    batch = batch_of(policy, ADVANTAGES)
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    kept = batch["completion_mask"].bool()
+    trainers = [make_trainer(kind, policy, tmp_path) for kind in (GRPOTrainer, CpuGRPOTrainer)]
+    for adapters in (nullcontext, policy.model.disable_adapter):
+        with torch.no_grad(), adapters():
+            (logps, entropies, _), (ours, our_entropies, _) = (
+                trainer._get_per_token_logps_and_entropies(
+                    trainer.model, ids, mask, kept.shape[1], compute_entropy=True
+                )
+                for trainer in trainers
+            )
+        assert (ours - logps)[kept].abs().max() < 1e-5
+        assert (our_entropies - entropies)[kept].abs().max() < 1e-5
+
+
+def test_bfloat16_gradients_point_the_same_way(cache_dir, tmp_path):
+    policy = load_tiny(cache_dir, dtype="bfloat16")
+    train_by_hand(policy, std=0.1)
+    gradients = []
+    for kind in (GRPOTrainer, CpuGRPOTrainer):
+        if kind is CpuGRPOTrainer:
+            use_cpu_attention(policy.model)
+        trainer = make_trainer(kind, policy, tmp_path)
+        trainer.current_gradient_accumulation_steps = 1
+        trainer.model.train()
+        trainer._compute_loss(trainer.model, batch_of(policy, ADVANTAGES)).backward()
+        gradients.append(gradient(policy).float())
+    assert torch.cosine_similarity(*gradients, dim=0) > 0.99
+
+
+def test_tied_rows_are_left_out_but_for_the_last_one(policy):
+    batch = batch_of(policy, ADVANTAGES)
+    assert drop_tied_rows(batch)["advantages"].tolist() == pytest.approx(ADVANTAGES[:4])
+    assert len(drop_tied_rows(batch)["prompt_ids"]) == 4
+    assert drop_tied_rows(batch_of(policy, [0.0] * 8))["advantages"].tolist() == [0.0]
+
+
+def test_a_completion_without_a_token_has_no_log_probability(policy):
+    logprobs, _ = completion_logprobs(policy.model, [[5, 6], [5, 6]], [[], [7]], pad=0, width=3)
+    assert logprobs[0].tolist() == [0, 0, 0] and logprobs[1, 0] < 0 == logprobs[1, 1]
+
+
+def test_adapters_are_as_before_after_the_cast(policy):
+    ids = torch.tensor([[5, 6, 7]])
+    before = policy.model(ids).logits
+    with adapters_in_weights_dtype(policy.model):
+        assert (policy.model(ids).logits - before).abs().max() < 1e-4
+    assert torch.equal(policy.model(ids).logits, before)
+
+
+def test_a_run_trains_and_its_metrics_have_the_names_of_trl(policy, tmp_path):
+    histories = []
+    for kind in (GRPOTrainer, CpuGRPOTrainer):
+        trainer = make_trainer(kind, policy, tmp_path / kind.__name__)
+        start = copy.deepcopy([p.data for p in policy.model.parameters() if p.requires_grad])
+        trainer.train()
+        moved = [p for p in policy.model.parameters() if p.requires_grad]
+        assert any(not torch.equal(old, new.data) for old, new in zip(start, moved, strict=True))
+        histories.append({name for row in trainer.state.log_history for name in row})
+    assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize(
+    "options", [{"top_p": 0.9}, {"entropy_coef": 0.01}, {"repetition_penalty": 1.1}], ids=str
+)
+def test_settings_that_the_short_step_does_not_know_are_left_to_trl(policy, tmp_path, options):
+    assert not make_trainer(CpuGRPOTrainer, policy, tmp_path, **options).is_lean

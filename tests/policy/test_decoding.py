@@ -1,0 +1,143 @@
+"""The decode loop of CPUs against `generate`, and its randomness against the softmax."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_policy import load_tiny, save_tiny_gpt_oss, train_by_hand
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rlnb.policy.cpu_attention import NAME, use_cpu_attention
+from rlnb.policy.decoding import can_decode, decode, sample_tokens
+
+VOCABULARY, PAD = 200, 0
+SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8,
+}  # fmt: skip
+FAMILIES = {
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config),
+    "gemma": (GemmaForCausalLM, GemmaConfig),
+}
+
+
+@pytest.fixture(params=["llama", "qwen2", "qwen3", "gemma", "gpt-oss"])
+def model(request: pytest.FixtureRequest, cache_dir: Path, tmp_path: Path) -> PreTrainedModel:
+    torch.manual_seed(0)
+    if request.param == "llama":
+        policy = load_tiny(cache_dir)
+        train_by_hand(policy)
+        return policy.model.eval()
+    if request.param == "gpt-oss":
+        save_tiny_gpt_oss(tmp_path, cache_dir=cache_dir)
+        return AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    build, config = FAMILIES[request.param]
+    return build(config(**SIZES, initializer_range=0.2)).eval()
+
+
+def ragged_prompts(*lengths: int, copies: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(5, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+    return [prompt for prompt in prompts for _ in range(copies)]
+
+
+def generate(
+    model: PreTrainedModel, prompts: list[list[int]], count: int, ends: list[int]
+) -> list[list[int]]:
+    width = max(map(len, prompts))
+    ids = torch.tensor([[PAD] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    written = model.generate(
+        input_ids=ids, attention_mask=mask, max_new_tokens=count, do_sample=False,
+        eos_token_id=ends or [-1], pad_token_id=PAD,
+    )[:, width:].tolist()  # fmt: skip
+    stops = [next((k for k, token in enumerate(row, 1) if token in ends), count) for row in written]
+    return [row[:stop] for row, stop in zip(written, stops, strict=True)]
+
+
+def test_greedy_tokens_are_those_of_generate(model):
+    prompts = ragged_prompts(3, 17, 9, 40, copies=2)
+    free = generate(model, prompts, 24, [])
+    ends = sorted({free[0][5], free[2][11], free[4][0]})  # rows end at different tokens, some at their first
+    expected = generate(model, prompts, 24, ends)
+    assert len(set(map(len, expected))) >= 2
+    options = {"temperature": 0.0, "ends": ends, "pad": PAD}
+    assert decode(model, prompts, max_new_tokens=24, **options) == expected
+    use_cpu_attention(model)
+    assert decode(model, prompts, max_new_tokens=24, **options) == expected
+    assert decode(model, prompts, max_new_tokens=1, **options) == [row[:1] for row in expected]
+
+
+def test_grouped_heads_are_used_on_a_cpu_where_sdpa_would_be(cache_dir):
+    model = load_tiny(cache_dir).model
+    use_cpu_attention(model)
+    assert model.config._attn_implementation == NAME
+    eager = load_tiny(cache_dir, attention="eager").model
+    use_cpu_attention(eager)
+    assert eager.config._attn_implementation == "eager"
+
+
+def test_a_group_reads_its_prompt_once_and_rows_that_ended_leave(cache_dir):
+    model = load_tiny(cache_dir).model.eval()
+    prompts = ragged_prompts(5, 8, copies=3)
+    shapes = []
+    hook = model.get_base_model().register_forward_pre_hook(
+        lambda _, args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    free = decode(model, prompts, max_new_tokens=4, temperature=0.0, ends=[], pad=PAD)
+    assert shapes == [(2, 8), (6, 1), (6, 1), (6, 1)]
+    shapes.clear()
+    decode(model, prompts, max_new_tokens=4, temperature=0.0, ends=[free[0][1]], pad=PAD)
+    assert shapes == [(2, 8), (6, 1), (3, 1), (3, 1)]
+    hook.remove()
+
+
+def test_what_is_complete_stops_at_the_next_look(cache_dir):
+    model = load_tiny(cache_dir).model.eval()
+    asked: list[int] = []
+
+    def is_complete(tokens: list[int]) -> bool:
+        asked.append(len(tokens))
+        return len(tokens) > 8
+
+    (written,) = decode(
+        model, ragged_prompts(5, copies=1), max_new_tokens=40, temperature=0.0, ends=[], pad=PAD,
+        is_complete=is_complete,
+    )  # fmt: skip
+    assert (len(written), asked) == (16, [8, 16])
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+def test_samples_are_distributed_as_the_softmax(temperature):
+    generator = torch.Generator().manual_seed(3)
+    logits = 2 * torch.randn(1, 40, generator=generator)
+    count = 200_000
+    tokens = sample_tokens(logits.expand(count, 40), temperature, torch.rand(count, generator=generator))
+    expected = count * (logits[0] / temperature).softmax(0)
+    chi_squared = ((torch.bincount(tokens, minlength=40) - expected) ** 2 / expected).sum() / 39
+    assert chi_squared < 2.0  # 1 on average, 0.23 its deviation
+
+
+def test_no_token_without_probability_is_sampled():
+    logits = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]])
+    almost_one = torch.tensor(1.0).nextafter(torch.tensor(0.0))
+    for uniform, token in ((0.0, 1), (0.4999, 1), (0.5001, 3), (float(almost_one), 3)):
+        assert sample_tokens(logits, 1.0, torch.tensor([uniform])).tolist() == [token]
+
+
+def test_a_model_with_penalties_is_left_to_generate(cache_dir):
+    model = load_tiny(cache_dir).model
+    assert can_decode(model)
+    model.generation_config.repetition_penalty = 1.05
+    assert not can_decode(model) and can_decode(model, ignores_penalties=True)
+    model.generation_config.repetition_penalty = 1.0
