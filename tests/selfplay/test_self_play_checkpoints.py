@@ -1,6 +1,7 @@
 """A self-play run that was stopped goes on as if it had not been, to the bit, and never from another's."""
 
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -152,6 +153,15 @@ def test_a_checkpoint_of_other_parameters_is_refused_by_name(cache_dir, uninterr
         )
     # How long, where and how fast may change.
     assert checkpoint_to_resume(make_params(cache_dir, LORA, save_steps=1, num_threads=2), whole) == latest
+
+
+def test_a_half_written_checkpoint_is_passed_over(uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted["rae with LoRA"] / "checkpoints", tmp_path / "checkpoints")
+    whole, half = (tmp_path / "checkpoints" / f"checkpoint-{step}" for step in (2, 4))
+    (half / "trainer_state.json").unlink()
+    shutil.copytree(whole, tmp_path / "checkpoints" / ".checkpoint-6")  # not renamed yet
+    assert latest_checkpoint(tmp_path) == str(whole)
+    assert kept_checkpoints(tmp_path) == [str(whole)]
 
 
 @pytest.mark.parametrize(
