@@ -1,4 +1,8 @@
-"""How a game's states and actions become text; the automatic form, which any OpenSpiel game can take."""
+"""How a game's states and actions become text; the automatic form, which any OpenSpiel game can take.
+
+A game in words of its own is a class in rendering_boards.py or rendering_cards.py, entered in `WORDED` of
+text_games.py.
+"""
 
 import re
 from collections import Counter
