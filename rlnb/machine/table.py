@@ -8,8 +8,8 @@ class MachineRow:
     """The settings that suit one kind of machine.
 
     capabilities: CUDA compute capabilities, (8, 0). profile: for the memory that such a machine usually has.
-    unsloth: whether it works there, and so is
-    the engine where it is installed; else transformers. vllm: whether it works there.
+    unsloth: whether it works there, and so is the engine where it is installed; elsewhere transformers is.
+    vllm: whether it works there.
     """
 
     name: str

@@ -4,8 +4,8 @@
 answers as token sequences. `ConstrainedPlayer` samples among legal answers only, token by token;
 `FreePlayer` generates text that the game parses.
 
-Sequences are padded on the right and passed without an attention mask: with causal attention later tokens do not
-affect earlier ones, so a result does not depend on the padding or on the rest of the batch.
+Sequences are padded on the right and passed without an attention mask: with causal attention later tokens
+do not affect earlier ones, so a result does not depend on the padding or on the rest of the batch.
 """
 
 import itertools
