@@ -7,7 +7,7 @@ NOTEBOOK ?= notebooks/grpo_code_execution.ipynb
 BIN := .venv/bin
 READY := .venv/rlnb-set
 
-NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py ppo_seeds.py baselines_2048.py batch_2048.py)
+NO_BENCH := $(addprefix benchmarks/,grpo_step.py timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py ppo_seeds.py baselines_2048.py batch_2048.py)
 
 # Arithmetic of other CPUs and numbers of threads; a setting that asks for more than this CPU has changes nothing.
 CPUS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX512_CORE \

@@ -1,7 +1,7 @@
 """Decoding on a CPU, token after token, for any decoder of transformers.
 
 `generate` computes each prompt once per completion, keeps finished rows, and draws by `torch.multinomial`,
-which takes a millisecond a row. This loop is two to three times faster (benchmarks/grpo_step.py).
+which takes a millisecond a row. benchmarks/grpo_step.py compares the two.
 """
 
 import inspect
