@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -31,6 +32,7 @@ from rlnb.grpo.training import grpo_config
 from rlnb.machine import probe, recommend
 from rlnb.machine.threads import adapt_threads
 from rlnb.params import load_params, resolve
+from rlnb.params.training import TrainingParams
 from rlnb.policy import Policy, load_policy
 from rlnb.policy.cpu_attention import NAME
 from rlnb.policy.decoding import decode
@@ -46,10 +48,12 @@ def timed(run: Callable[[], object]) -> list[float]:
     return [time.perf_counter() - started]
 
 
-def make_step(kind: type[GRPOTrainer], policy: Policy, prompts: list[str], attention: str, batch: int):
+def make_step(
+    kind: type[GRPOTrainer], policy: Policy, settings: TrainingParams, prompts: list[str], *,
+    attention: str, batch: int,
+) -> Callable[[], list[float]]:  # fmt: skip
     """Return a function that does one step of a trainer, but for the optimizer's."""
-    params = load_params("grpo_code_execution", profile="cpu")
-    training = params.training.model_copy(
+    training = settings.model_copy(
         update={
             "per_device_train_batch_size": batch,
             "gradient_accumulation_steps": ROWS // batch,
@@ -68,6 +72,8 @@ def make_step(kind: type[GRPOTrainer], policy: Policy, prompts: list[str], atten
         train_dataset=datasets.Dataset.from_list([{"prompt": prompt} for prompt in prompts * 8]),
         processing_class=policy.tokenizer,
     )
+    if isinstance(trainer, CpuGRPOTrainer) and not trainer.is_lean:
+        raise RuntimeError("CpuGRPOTrainer leaves these settings to TRL: there is nothing to compare")
     trainer.generation_config.eos_token_id = None  # all completions have the same length
     trainer.eos_token_ids = [-1]
     trainer.current_gradient_accumulation_steps = ROWS // batch
@@ -132,10 +138,11 @@ def main() -> None:
         with evaluating(policy):
             decode(policy.model, ids, max_new_tokens=TOKENS, temperature=0.7, ends=[], pad=0)
 
-    ours = make_step(CpuGRPOTrainer, policy, prompts, NAME, ROWS)
+    made = partial(make_step, policy=policy, settings=params.training, prompts=prompts)
+    ours = made(CpuGRPOTrainer, attention=NAME, batch=ROWS)
     contestants = {
-        "trl": make_step(GRPOTrainer, policy, prompts, "sdpa", ROWS),
-        "trl_8x4": make_step(GRPOTrainer, policy, prompts, "sdpa", ROWS // 4),
+        "trl": made(GRPOTrainer, attention="sdpa", batch=ROWS),
+        "trl_8x4": made(GRPOTrainer, attention="sdpa", batch=ROWS // 4),
         "ours": ours,
         "generate": lambda: timed(generate),
         "decode": lambda: timed(write),
