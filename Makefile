@@ -7,7 +7,7 @@ NOTEBOOK ?= notebooks/grpo_code_execution.ipynb
 BIN := .venv/bin
 READY := .venv/rlnb-set
 
-NO_BENCH := $(addprefix benchmarks/,grpo_step.py timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py ppo_seeds.py baselines_2048.py batch_2048.py)
+NO_BENCH := $(addprefix benchmarks/,notebook_seeds.py code_seeds.py timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py ppo_seeds.py baselines_2048.py batch_2048.py)
 
 # Arithmetic of other CPUs and numbers of threads; a setting that asks for more than this CPU has changes nothing.
 CPUS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX512_CORE \
@@ -15,7 +15,7 @@ CPUS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_C
 TESTS ?=
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test cpus lint lab gallery slow seeds selfplay ppo bench baselines
+.PHONY: help setup run test cpus lint lab gallery slow code seeds selfplay ppo bench baselines
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 18
@@ -63,6 +63,10 @@ gallery: $(READY) ## run the notebooks at their cpu profiles and keep the execut
 	        esac); \
 	    cp "$$(ls outputs/gallery/$$name/attempt-*.ipynb | sort -V | tail -n 1)" docs/gallery/$$name.ipynb; \
 	done
+
+code: $(READY) ## what the embedded model learns about programs, ten seeds at both rewards: hours on two cores
+	$(BIN)/python benchmarks/code_seeds.py --json
+	$(BIN)/python benchmarks/code_seeds.py --profile cpu_tests --out outputs/tests_seeds --json
 
 seeds: $(READY) ## what the embedded model learns of 2048, five seeds of 40 steps: an hour and a half on two cores
 	$(BIN)/python benchmarks/strategy_seeds.py --json

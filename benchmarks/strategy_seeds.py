@@ -9,26 +9,11 @@ held-out wording. Each run draws boards of its own, so figures differ when this 
 boards of an earlier run, pass --set board.same_as=DIR of that run.
 """
 
-import argparse
 import json
 import statistics
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOK = ROOT / "notebooks" / "gpt_oss_2048.ipynb"
-
-
-def run_seed(seed: int, directory: Path, assignments: list[str]) -> dict[str, Any]:
-    """Return the results of one seed, after running it if needed. Raises CalledProcessError if it fails."""
-    if not (directory / "results.json").exists():
-        options = [part for assignment in [f"seed={seed}", *assignments] for part in ("--set", assignment)]
-        command = [sys.executable, "-m", "rlnb.cli", "run", str(NOTEBOOK), "--profile", "cpu", "--out"]
-        subprocess.run([*command, str(directory), *options], cwd=ROOT, check=True, stdout=sys.stderr)
-    results: dict[str, Any] = json.loads((directory / "results.json").read_text(encoding="utf-8"))
-    return results
+from notebook_seeds import run_seeds, seeds_parser
 
 
 def read_figures(results: dict[str, Any]) -> dict[str, Any]:
@@ -51,19 +36,10 @@ def format_figure(figure: Any) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "strategy_seeds")
-    parser.add_argument(
-        "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE"
-    )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
-    options = parser.parse_args()
+    options = seeds_parser(str(__doc__), seeds=[0, 1, 2, 3, 4], out="strategy_seeds").parse_args()
     rows = {}
-    for seed in options.seeds:
-        rows[seed] = read_figures(run_seed(seed, options.out.resolve() / f"seed-{seed}", options.assignments))
+    for seed, results in run_seeds("gpt_oss_2048", options):
+        rows[seed] = read_figures(results)
         print(f"seed {seed}:", *(f"{name} {format_figure(value)};" for name, value in rows[seed].items()))
     valid = [row["score_gain"]["value"] >= 0.5 and row["score_gain"]["low"] > 0 for row in rows.values()]
     skilled = [row["skill"] is not None and row["skill"]["low"] > 0 for row in rows.values()]

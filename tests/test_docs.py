@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
-from rlnb.code_execution.reward import Judgement
+from rlnb.code_execution.reward import Judgement, compute_reward
 from rlnb.code_execution.sources import load_tasks
 from rlnb.notebook import load_cell
 from rlnb.params import load_params
@@ -103,11 +103,12 @@ def test_the_page_of_the_first_notebook_has_its_rewards_and_tasks_as_they_are():
     presets = load_cell("grpo_code_execution", "reward", {"params": GrpoCodeExecutionParams()})["presets"]
     outcomes = ("ok_with_output", "ok_without_output", "syntax_error", "runtime_error")
     broken = [Judgement("", outcome, None, (None,)) for outcome in outcomes]
-    assert list(execution.values()) == [presets["execution"](judgement) for judgement in broken]
+    assert list(execution.values()) == [
+        compute_reward(judgement, presets["execution"]) for judgement in broken
+    ]
     right, wrong = (Judgement("", "ok_with_output", None, (passed,)) for passed in (True, False))
-    pays = presets["tests"]
-    error = pays(broken[0])
-    assert f"{pays(right):+} all tests pass, {pays(wrong)} a wrong result, {error} a call raised" in page
+    pass_, wrong_, error = (compute_reward(each, presets["tests"]) for each in (right, wrong, broken[0]))
+    assert f"{pass_:+} all tests pass, {wrong_} a wrong result, {error} a call raised" in page
     assert [tests for *_, tests in rows][2:] == [str(error)] * 2
     splits = load_tasks("builtin")
     tasks = [task for members in splits.values() for task in members]

@@ -55,6 +55,12 @@ def library_calls(source: str, place: str) -> Iterator[LibraryCall]:
             target, made_by = ast.unparse(node.targets[0]), ast.unparse(node.value.func)
             if target.isidentifier() and made_by in imported:
                 imported.setdefault(target, imported[made_by])
+    # trainer_class = CpuGRPOTrainer if ... else GRPOTrainer: called like the last one.
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp):
+            target, other = ast.unparse(node.targets[0]), ast.unparse(node.value.orelse)
+            if other in imported:
+                imported.setdefault(target, imported[other])
     given = dict_keys(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):

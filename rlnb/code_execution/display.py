@@ -6,7 +6,7 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from rlnb.code_execution.evaluation import JudgedAnswer
-from rlnb.code_execution.reward import Judgement, RewardFunction
+from rlnb.code_execution.reward import Judgement, RewardFunction, compute_reward
 from rlnb.display.plots import OUTCOME_COLOURS, LiveFigure, Row, draw_training
 from rlnb.display.tables import Table, as_code
 
@@ -32,17 +32,17 @@ def draw_rewards(rows: Sequence[Row], *, max_steps: int) -> Figure:
 LiveRewards = partial(LiveFigure, draw=draw_rewards)
 
 
-def show_rewards(judgements: Sequence[Judgement], rewards: Mapping[str, RewardFunction]) -> Table:
-    """Return what each completion did, and what it earns under each of `rewards`, {preset: function}."""
+def show_rewards(judgements: Sequence[Judgement], presets: Mapping[str, Sequence[RewardFunction]]) -> Table:
+    """Return what each completion did, and what it earns under each preset, the sum of its functions."""
     return Table(
-        ["program", "outcome", "printed", "tests passed", *rewards],
+        ["program", "outcome", "printed", "tests passed", *presets],
         [
             (
                 as_code(judgement.code),
                 judgement.outcome,
                 judgement.execution.stdout[:80] if judgement.execution else "",
                 f"{sum(map(bool, judgement.results)) if judgement.ran else 0} of {len(judgement.results)}",
-                *(reward(judgement) for reward in rewards.values()),
+                *(compute_reward(judgement, rewards) for rewards in presets.values()),
             )
             for judgement in judgements
         ],

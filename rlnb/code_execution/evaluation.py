@@ -12,7 +12,12 @@ from rlnb.code_execution.tasks import Task
 from rlnb.policy import Policy, generate
 from rlnb.sandbox import Sandbox
 
-MEASURES = ("reward", "pass_rate_sampled", "pass_rate_greedy")
+MEASURES = (
+    "reward", "output_rate_sampled", "output_rate_greedy", "pass_rate_sampled", "pass_rate_greedy",
+)  # fmt: skip
+
+
+PRINTED = "ok_with_output"
 
 
 @dataclass(frozen=True)
@@ -81,21 +86,23 @@ class ProgramEvaluation:
 
 
 def measure(
-    answers: Sequence[JudgedAnswer], reward: RewardFunction
+    answers: Sequence[JudgedAnswer], rewards: Sequence[RewardFunction]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return {measure: {split: {task id: mean}}} of MEASURES, for `rlnb.results.compare`.
 
-    The reward is that of sampled completions, of greedy ones where none was sampled. Completions that the
-    sandbox failed to run are left out, and so is a task without any other.
+    The reward, the sum of `rewards`, is that of sampled completions, of greedy ones where none was sampled;
+    the output rate is the share that ran and printed. Completions that the sandbox failed to run are left
+    out, and so is a task without any other.
     """
     sampled_any = any(not answer.greedy for answer in answers)
     values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for answer in answers:
-        earned = compute_reward(answer.judgement, reward)
+        earned = compute_reward(answer.judgement, rewards)
         if earned is None:
             continue
-        pass_rate = "pass_rate_greedy" if answer.greedy else "pass_rate_sampled"
-        values[pass_rate, answer.split, answer.task.id].append(float(answer.judgement.passed))
+        mode, has_printed = "greedy" if answer.greedy else "sampled", answer.judgement.outcome == PRINTED
+        values[f"output_rate_{mode}", answer.split, answer.task.id].append(float(has_printed))
+        values[f"pass_rate_{mode}", answer.split, answer.task.id].append(float(answer.judgement.passed))
         if not (answer.greedy and sampled_any):
             values["reward", answer.split, answer.task.id].append(earned)
     means: dict[str, dict[str, dict[str, float]]] = {name: {} for name in MEASURES}
@@ -104,11 +111,11 @@ def measure(
     return means
 
 
-def heldout_metrics(answers: Sequence[JudgedAnswer], reward: RewardFunction) -> dict[str, float]:
+def heldout_metrics(answers: Sequence[JudgedAnswer], rewards: Sequence[RewardFunction]) -> dict[str, float]:
     """Return the means over tasks under their metric names, `heldout/<split>/<measure>`."""
     return {
         f"heldout/{split}/{name}": sum(tasks.values()) / len(tasks)
-        for name, splits in measure(answers, reward).items()
+        for name, splits in measure(answers, rewards).items()
         for split, tasks in splits.items()
     }
 

@@ -38,6 +38,7 @@ class Family(BaseModel):
     inputs: the kind of its one argument, see `draw`. statement, reference: the task in words and its solution
     as source, `{}` for the constants. constants: one list a task. Tasks of a family are numbered in the order
     of the file, and the number is part of the name that seeds their calls: append new tasks after old ones.
+    development: these tasks are held out to choose parameters by, and appear in no report.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Family(BaseModel):
     statement: str
     reference: str
     constants: list[list[int | str]]
+    development: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,10 @@ class Member:
         return [reference(argument) for argument in arguments]
 
 
-def builtin_tasks(levels: tuple[int, ...] = (1, 2, 3)) -> list[Task]:
+def builtin_tasks(levels: tuple[int, ...] = (1, 2, 3), *, development: bool = False) -> list[Task]:
     """Return the built-in tasks of some levels, the same on every machine: a task's name seeds its calls.
+
+    development: only the tasks of that split, otherwise all others.
 
     A task's tests reject every constant, its unchanged argument, and every other task's reference.
     """
@@ -75,7 +79,7 @@ def builtin_tasks(levels: tuple[int, ...] = (1, 2, 3)) -> list[Task]:
     tasks = []
     for member in members:
         family = member.family
-        if family.level not in levels:
+        if family.level not in levels or family.development != development:
             continue
         alike = [other for other in members if other.family.inputs == family.inputs and other is not member]
         wrong = [*(printed[other.id] for other in alike), list(map(repr, calls[family.inputs]))]

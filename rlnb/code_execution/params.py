@@ -11,8 +11,8 @@ from rlnb.params.training import TrainingParams, VllmParams
 
 
 class RewardParams(Section):
-    preset: Literal["execution", "tests"] = "execution"
-    """execution = code that runs and prints earns, tests = correct code earns"""
+    preset: Literal["execution", "tests", "both"] = "execution"
+    """execution = code that runs and prints earns, tests = correct code earns, both = the sum of the two"""
 
 
 class GrpoCodeExecutionParams(NotebookParams):

@@ -14,11 +14,11 @@ from rlnb.policy.prompts import SYSTEM, Prompt, PromptForm, chat_text
 
 def question(task: Task, *, printed_example: bool = True) -> str:
     """Return the task in words with one example; `printed_example` asks to print that example."""
-    example = f"`{task.example_call}` gives `{task.example.expected!r}`."
+    call, expected = task.example_call, task.example.expected
+    example = f"For example, `{call}` gives `{expected!r}`."
     if printed_example:
-        example = f"At the end, `print({task.example_call})` gives `{task.example.expected!r}`."
-        return f"Write a Python function. {task.statement} {example}"
-    return f"Write a Python function. {task.statement} For example, {example}"
+        example = f"Then call `print({call})`, which prints `{expected}`."
+    return f"Write a Python function. {task.statement} {example}"
 
 
 def build_prompt(

@@ -10,7 +10,7 @@ tasks); from "standard" on it cannot.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlnb.code_execution.tasks import Task
@@ -125,61 +125,89 @@ def judge(
     return judgements
 
 
+TrlReward = Callable[..., list[float | None]]
+
+
 @dataclass(eq=False)
-class CodeReward:
-    """A reward function for TRL that judges completions in a sandbox and pays them by `reward`.
+class CodeRewards:
+    """Judges the completions of a batch once, for all reward functions that TRL calls with it.
 
-    The dataset has the columns `prompt`, `task_id` and `prefix`. Completions that the sandbox failed to run
-    get None, so TRL leaves them out of their group. `seconds` counts the time spent here. Raises
-    SandboxUnavailable when more than 1% of the programs failed because of the sandbox.
+    `seconds` counts the time spent here.
     """
-
-    __name__ = "code"
 
     tasks: Sequence[Task]
     sandbox: Sandbox
-    reward: RewardFunction = field(kw_only=True)
+    rewards: Sequence[RewardFunction]
     seconds: float = 0.0
     failures: FailureCount = field(default_factory=FailureCount)
+    _batch: tuple[object, ...] = ()
+    _judgements: list[Judgement] = field(default_factory=list)
 
-    def __call__(
-        self,
-        *,
-        completions: Sequence[str],
-        task_id: Sequence[str],
-        prefix: Sequence[str],
-        log_metric: Callable[[str, float], None] | None = None,
-        log_extra: Callable[[str, list[object]], None] | None = None,
-        **_: object,
-    ) -> list[float | None]:
-        """Return one reward per completion. TRL's other columns are accepted and not used."""
-        started = time.perf_counter()
-        by_id = {task.id: task for task in self.tasks}
-        texts = [completion_text(completion) for completion in completions]
-        judgements = judge(texts, [by_id[name] for name in task_id], prefix, self.sandbox)
-        rewards = [compute_reward(judgement, self.reward) for judgement in judgements]
-        failed = [judgement.execution for judgement in judgements if judgement.outcome == "sandbox_error"]
-        self.failures.add(len(judgements), [execution.error for execution in failed if execution])
-        seconds = time.perf_counter() - started
-        self.seconds += seconds
-        if log_metric:
-            for name, value in batch_metrics(judgements, rewards).items():
-                log_metric(name, value)
-            log_metric("time/reward_seconds", seconds)
-        if log_extra:
-            log_extra("outcome", [judgement.outcome for judgement in judgements])
-            log_extra("passed", [judgement.passed for judgement in judgements])
-        return rewards
+    def for_trl(self) -> list[TrlReward]:
+        """Return the functions for TRL, which adds up what they pay; the first logs the batch's metrics.
+
+        The dataset has the columns `prompt`, `task_id` and `prefix`. Completions that the sandbox failed to
+        run get None from each, so TRL leaves them out of their group.
+        """
+        return [self._make(reward, logs_metrics=reward is self.rewards[0]) for reward in self.rewards]
+
+    def _make(self, reward: RewardFunction, *, logs_metrics: bool) -> TrlReward:
+        def pay_code(
+            *,
+            completions: Sequence[str | Sequence[Mapping[str, str]]],
+            task_id: Sequence[str],
+            prefix: Sequence[str],
+            log_metric: Callable[[str, float], None] | None = None,
+            log_extra: Callable[[str, list[object]], None] | None = None,
+            **_: object,  # TRL's other columns
+        ) -> list[float | None]:
+            started = time.perf_counter()
+            judgements = self.judge_batch(list(map(completion_text, completions)), task_id, prefix)
+            if logs_metrics and log_metric:
+                for name, value in batch_metrics(judgements, self.rewards).items():
+                    log_metric(name, value)
+                log_metric("time/reward_seconds", time.perf_counter() - started)
+            if logs_metrics and log_extra:
+                log_extra("outcome", [judgement.outcome for judgement in judgements])
+                log_extra("passed", [judgement.passed for judgement in judgements])
+            return [compute_reward(judgement, [reward]) for judgement in judgements]
+
+        pay_code.__name__ = getattr(reward, "__name__", "code")  # names TRL's metrics
+        return pay_code
+
+    def judge_batch(
+        self, completions: Sequence[str], task_ids: Sequence[str], prefixes: Sequence[str]
+    ) -> list[Judgement]:
+        """Return the judgements of a batch; those of the last one are kept.
+
+        Raises SandboxUnavailable when more than 1% of the programs failed because of the sandbox.
+        """
+        batch = tuple(completions), tuple(task_ids), tuple(prefixes)
+        if batch != self._batch:
+            started = time.perf_counter()
+            by_id = {task.id: task for task in self.tasks}
+            self._judgements = judge(completions, [by_id[name] for name in task_ids], prefixes, self.sandbox)
+            failed = [each.execution for each in self._judgements if each.outcome == "sandbox_error"]
+            self.failures.add(len(completions), [execution.error for execution in failed if execution])
+            self._batch = batch
+            self.seconds += time.perf_counter() - started
+        return self._judgements
 
 
-def compute_reward(judgement: Judgement, reward: RewardFunction) -> float | None:
-    """Return the reward of a judgement, None where the sandbox failed: that is not the program's fault."""
-    return None if judgement.outcome == "sandbox_error" else reward(judgement)
+def compute_reward(judgement: Judgement, rewards: Sequence[RewardFunction]) -> float | None:
+    """Return the sum of what functions pay for a judgement.
+
+    None where the sandbox failed: that is not the program's fault.
+    """
+    if judgement.outcome == "sandbox_error":
+        return None
+    return sum(reward(judgement) for reward in rewards)
 
 
-def batch_metrics(judgements: Sequence[Judgement], rewards: Sequence[float | None]) -> dict[str, float]:
+def batch_metrics(judgements: Sequence[Judgement], rewards: Sequence[RewardFunction]) -> dict[str, float]:
     """Return a batch's mean reward, programs that ran, pass rate, and the share of each outcome."""
-    paid = [reward for reward in rewards if reward is not None]
+    earned = [compute_reward(judgement, rewards) for judgement in judgements]
+    paid = [reward for reward in earned if reward is not None]
     counts = Counter(judgement.outcome for judgement in judgements)
     shares = {f"status/{outcome}_share": counts[outcome] / len(judgements) for outcome in STATUSES}
     return {

@@ -22,6 +22,7 @@ def load_tasks(
     source: str,
     *,
     levels: tuple[int, ...] = (1, 2, 3),
+    held_out: str = "report",
     mbpp_path: str = "",
     jsonl_path: str = "",
     seed: int = 42,
@@ -29,12 +30,21 @@ def load_tasks(
     """Return the splits "train", "known" and "new" of a source; the arguments are those of `TasksParams`.
 
     builtin: "known" holds out tasks of trained families, "new" whole families; the same for every seed, so
-    that runs can be compared. mbpp: the published ranges of task ids. jsonl: each record's "split" where it
-    has one, else "known" holds out tasks by the seed. Levels select built-in tasks and those of a file.
+    that runs can be compared. With held_out = "development" both come from a fourth split, which no report
+    uses: choose parameters by it. mbpp: the published ranges of task ids. jsonl: each record's "split" where
+    it has one, else "known" holds out tasks by the seed. Levels select built-in tasks and those of a file.
     Raises ParamsError for a file that cannot be read, an invalid record, and a source without training tasks.
     """
     if source == "builtin":
-        return split_tasks(builtin_tasks(levels), new_families=NEW_FAMILIES, known_share=KNOWN_SHARE, seed=0)
+        splits = split_tasks(
+            builtin_tasks(levels), new_families=NEW_FAMILIES, known_share=KNOWN_SHARE, seed=0
+        )
+        if held_out == "development":
+            trained = {task.family for task in splits["train"]}
+            others = builtin_tasks(levels, development=True)
+            splits["known"] = [task for task in others if task.family in trained]
+            splits["new"] = [task for task in others if task.family not in trained]
+        return splits
     if source == "mbpp":
         problems = load_mbpp("hub", path=mbpp_path)
         tasks = mbpp_tasks(problems.problems.values())

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pandas
 from datasets import Dataset
 from transformers import TrainerCallback, TrainerState, TrainingArguments
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
 from rlnb.code_game.opponents import EndpointOpponent, ModelOpponent
 from rlnb.code_game.params import GrpoCodeGameParams
@@ -18,7 +18,14 @@ from rlnb.code_game.prediction import prediction_prompt
 from rlnb.code_game.prompts import build_game_prompt, game_questions
 from rlnb.code_game.reward import AUTHOR, PREDICTOR, CodeGameReward, ProgramPool
 from rlnb.errors import ParamsError
-from rlnb.grpo.training import MetricsReporter, grpo_config, num_prompts, order_prompts, train
+from rlnb.grpo.training import (
+    MetricsReporter,
+    grpo_config,
+    make_trainer,
+    num_prompts,
+    order_prompts,
+    train,
+)
 from rlnb.policy import Policy, save_adapters
 from rlnb.policy.adapters import WeightSnapshot
 from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume
@@ -154,9 +161,9 @@ def train_control(
             params.training, output_dir=output_dir, seed=params.seed, dtype=params.model.dtype,
             use_gpu=policy.device.type == "cuda", vllm=params.vllm,
         )  # fmt: skip
-        trainer = GRPOTrainer(
-            policy.model, reward_funcs=[reward], args=config, processing_class=policy.tokenizer,
-            train_dataset=build_game_dataset(params, policy, config),
+        trainer = make_trainer(
+            policy, config, rewards=[reward], prompts=build_game_dataset(params, policy, config),
+            short_step=params.training.short_step,
         )  # fmt: skip
         checkpoint = checkpoint_to_resume(params, output_dir)
         step = checkpoint_step(checkpoint)

@@ -40,7 +40,6 @@ class CpuGRPOTrainer(GRPOTrainer):
             and not head.weight.requires_grad
             and not (args.use_vllm or args.use_transformers_continuous_batching or self.tools)
             and not args.gradient_checkpointing  # which forbids a cache
-            and not self._entropy_bonus_enabled  # whose gradient needs the logits
             and args.top_p == 1.0
             and not args.top_k
             and not args.min_p
@@ -102,11 +101,13 @@ class CpuGRPOTrainer(GRPOTrainer):
             logprobs, entropies = completion_logprobs(
                 model, prompts, completions,
                 pad=self._tokenizer.pad_token_id, width=logits_to_keep, temperature=self.temperature,
+                trains_entropy=self._entropy_bonus_enabled,
             )  # fmt: skip
         return logprobs, entropies, None
 
     def _compute_loss(self, model: PreTrainedModel, inputs: Batch) -> torch.Tensor:
-        if self.is_lean and self.loss_type in TOKEN_LOSSES and self.beta == 0:
+        adds_nothing = self.loss_type in TOKEN_LOSSES and not (self.beta or self._entropy_bonus_enabled)
+        if self.is_lean and adds_nothing:
             inputs = drop_tied_rows(inputs)
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         return loss
@@ -135,11 +136,12 @@ def completion_logprobs(
     pad: int,
     width: int,
     temperature: float = 1.0,
+    trains_entropy: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return log-probabilities and entropies of completion tokens, both float32 (rows, width), in nats.
 
-    They are 0 where a completion has no token. Each distinct prompt is read once, with gradients; the
-    entropies have none.
+    They are 0 where a completion has no token. Each distinct prompt is read once, with gradients. The
+    entropies have gradients where `trains_entropy`.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     body, head = base.base_model, base.get_output_embeddings()
@@ -161,7 +163,7 @@ def completion_logprobs(
         )
         hidden = torch.cat([hidden, following.last_hidden_state], 1)
     is_token = mask.bool()
-    values = _HeadLogprobs.apply(hidden[is_token], head.weight, tokens[is_token], temperature)
+    values = _HeadLogprobs.apply(hidden[is_token], head.weight, tokens[is_token], temperature, trains_entropy)
     filled = [torch.zeros(tokens.shape).masked_scatter(is_token, value) for value in values]
     logprobs, entropies = (F.pad(value, (0, width - longest)) for value in filled)
     return logprobs, entropies
@@ -170,8 +172,9 @@ def completion_logprobs(
 class _HeadLogprobs(torch.autograd.Function):
     """Log-probability and entropy of targets under a language model's head, HEAD_ROWS tokens at a time.
 
-    No tensor of tokens times vocabulary is kept: the gradient, d log p(t) / d h = (W_t - p W) / T for hidden
-    state h, head W and probabilities p, is computed on the way.
+    No tensor of tokens times vocabulary is kept: the gradients are computed on the way. For a hidden state h,
+    head W, probabilities p and temperature T they are d log p(t) / dh = (W_t - p W) / T, and, with the
+    entropy H, dH / dh = -(p (log p + H)) W / T.
     """
 
     @staticmethod
@@ -181,9 +184,10 @@ class _HeadLogprobs(torch.autograd.Function):
         weight: torch.Tensor,
         targets: torch.Tensor,
         temperature: float,
+        trains_entropy: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs, entropies = hidden.new_empty(2, len(hidden), dtype=torch.float32).unbind()
-        gradients = torch.empty_like(hidden)
+        gradients = hidden.new_empty(1 + trains_entropy, *hidden.shape)
         for start in range(0, len(hidden), HEAD_ROWS):
             part = slice(start, start + HEAD_ROWS)
             target = targets[part, None]
@@ -191,21 +195,26 @@ class _HeadLogprobs(torch.autograd.Function):
             probability = logprob.exp()
             logprobs[part] = logprob.gather(1, target)[:, 0]
             entropies[part] = -(probability * logprob).sum(1)
-            if ctx.needs_input_grad[0]:
-                residual = probability.neg_().scatter_add_(
-                    1, target, torch.ones_like(target, dtype=torch.float32)
-                )
-                gradients[part] = residual.to(weight.dtype) @ weight / temperature
+            if not ctx.needs_input_grad[0]:
+                continue
+            if trains_entropy:
+                slope = -probability * (logprob + entropies[part, None])
+                gradients[1, part] = slope.to(weight.dtype) @ weight / temperature
+            ones = torch.ones_like(target, dtype=torch.float32)
+            slope = probability.neg_().scatter_add_(1, target, ones)
+            gradients[0, part] = slope.to(weight.dtype) @ weight / temperature
         ctx.save_for_backward(gradients)
-        ctx.mark_non_differentiable(entropies)
+        if not trains_entropy:
+            ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
     def backward(
-        ctx: torch.autograd.function.FunctionCtx, gradient: torch.Tensor, _: torch.Tensor
-    ) -> tuple[torch.Tensor, None, None, None]:
+        ctx: torch.autograd.function.FunctionCtx, *outputs: torch.Tensor
+    ) -> tuple[torch.Tensor, None, None, None, None]:
         (gradients,) = ctx.saved_tensors
-        return (gradient[:, None] * gradients).to(gradients.dtype), None, None, None
+        parts = [output[:, None] * part for output, part in zip(outputs, gradients, strict=False)]
+        return sum(parts[1:], parts[0]).to(gradients.dtype), None, None, None, None
 
 
 @contextmanager

@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
 
 from rlnb.errors import ParamsError, TrainingDiverged
+from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
 from rlnb.machine.threads import adapt_threads
 from rlnb.params.sections import NotebookParams
 from rlnb.params.training import TrainingParams, VllmParams
+from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import RECIPE_FILE, recipe_text
 from rlnb.run.directory import log_line, write_text
 from rlnb.run.health import Health, memory_advice
@@ -96,6 +99,25 @@ def grpo_config(
         dataloader_pin_memory=use_gpu,
         ddp_find_unused_parameters=False,  # each adapter is used in each pass
         **options,
+    )
+
+
+def make_trainer(
+    policy: Policy,
+    config: GRPOConfig,
+    *,
+    rewards: Sequence[Callable[..., list[float | None]]],
+    prompts: Dataset,
+    short_step: bool = True,
+) -> GRPOTrainer:
+    """Return TRL's trainer; on a CPU it is a `CpuGRPOTrainer`, unless `short_step` is false."""
+    trainer_class = CpuGRPOTrainer if short_step and policy.device.type == "cpu" else GRPOTrainer
+    return trainer_class(
+        policy.model,
+        reward_funcs=list(rewards),
+        args=config,
+        train_dataset=prompts,
+        processing_class=policy.tokenizer,
     )
 
 
@@ -220,7 +242,7 @@ class MetricsReporter(TrainerCallback):
         self.tracker = tracker
         self.trainer = trainer
         self.show = show
-        self.health = Health(window=trainer.args.max_steps // 10)
+        self.health = Health(max_steps=trainer.args.max_steps)
         self.step_seconds = 0.0
         self.log_seconds = 0.0
         self._step_started = 0.0
@@ -246,12 +268,17 @@ class MetricsReporter(TrainerCallback):
         self.tracker.report(step, dict(logs))
         output_dir = self.tracker.path.parent
         log_line(output_dir, progress_line(step, max_steps, logs))
-        for line in self.health.after_step(step, logs):
+        for line in self.health.after_step(step, logs, rewards=self._step_rewards()):
             print(line, flush=True)
             log_line(output_dir, line)
         if self.show and (step == max_steps or step % max(1, max_steps // NUM_PICTURES) == 0):
             self.show(step, max_steps)
         self.log_seconds += time.perf_counter() - started
+
+    def _step_rewards(self) -> list[float]:
+        """Return the reward of each completion of the last step, without those of failed programs."""
+        paid = zip(*self.trainer._logs["rewards"].values(), strict=True)
+        return [math.fsum(parts) for parts in paid if not any(map(math.isnan, parts))]
 
 
 def progress_line(step: int, max_steps: int, logs: Mapping[str, float]) -> str:

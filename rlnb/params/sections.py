@@ -247,6 +247,8 @@ class TasksParams(Section):
     """Ask for a printed example after the function, so that output is earned by running it"""
     levels: Annotated[Integers, each_once("level")] = Field(default=(1, 2, 3), min_length=1)
     """Levels of the built-in tasks, 1 (easy) to 3"""
+    held_out: Literal["report", "development"] = "report"
+    """Built-in tasks to measure on: those of reports, or others, for choosing parameters"""
     max_prompt_tokens: int = described(512, "Tasks with a longer prompt are left out (tokens)", ge=16)
 
     @field_validator("levels")
@@ -263,6 +265,10 @@ class TasksParams(Section):
             yield Conflict("tasks.jsonl_path", f"is not a file in {os.getcwd()}")
         if self.mbpp_path and not os.path.exists(self.mbpp_path):
             yield Conflict("tasks.mbpp_path", f"is neither file nor directory in {os.getcwd()}")
+        if self.held_out == "development" and self.source != "builtin":
+            yield Conflict(
+                "tasks.held_out", "can be development for the built-in tasks only", ("tasks.source",)
+            )
 
 
 class MbppParams(Section):

@@ -27,7 +27,8 @@ def sample_tokens(logits: torch.Tensor, temperature: float, uniforms: torch.Tens
     """
     if uniforms is None or not temperature:
         return logits.argmax(-1)
-    cumulative = (logits.float() / temperature).softmax(-1).cumsum(-1)
+    scaled = logits.to(torch.float32, copy=True).div_(temperature)  # in place: the vocabulary is large
+    cumulative = scaled.sub_(scaled.amax(-1, keepdim=True)).exp_().cumsum_(-1)
     thresholds = uniforms[:, None].to(cumulative) * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, thresholds, right=True)[:, 0]
     return tokens.clamp(max=cumulative.shape[1] - 1)
@@ -107,13 +108,17 @@ def _forward_of(model: PreTrainedModel) -> Callable[..., torch.Tensor]:
     """Return a pass that gives the logits of the last position, (rows, vocabulary), and extends the cache."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     accepted = inspect.signature(base.forward).parameters
+    options: dict[str, object] = {"use_cache": True}
 
     def forward(
         ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: DynamicCache
     ) -> torch.Tensor:
-        options = {"position_ids": positions, "logits_to_keep": 1}
-        options = {name: value for name, value in options.items() if name in accepted}
-        output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **options)
+        if "position_ids" in accepted:
+            options["position_ids"] = positions
+        if "logits_to_keep" in accepted:
+            # As an index: a slice of several prompts would make torch copy the head once a prompt.
+            options["logits_to_keep"] = torch.tensor([ids.shape[1] - 1])
+        output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, **options)
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 

@@ -22,9 +22,11 @@ from rlnb.run.directory import write_text
 
 MAX_KL = 0.01
 MAX_TIED_SHARE = 0.5  # of the groups of a window
-MAX_CUT_SHARE = 0.2  # of the first step's completions
+MAX_CUT_SHARE = 0.2  # of the completions of the first step, or of a window
+MIN_BEST_SHARE = 0.05  # of a step's completions: rarer rewards are not missed when they stay away
 MAX_INVALID_SHARE = 0.5
-MIN_WINDOW_STEPS = 10  # five steps without a change happen by chance in most runs
+MIN_WINDOW_STEPS = 5
+MIN_TREND_STEPS = 10  # five steps without a change of the reward happen by chance in most runs
 GIB = 2**30
 # Metrics that count completions without valid code, and what to try when there are many of them.
 INVALID_CODE = {
@@ -39,28 +41,39 @@ INVALID_CODE = {
 class Health:
     """Warnings about a run that learns nothing, or something else than intended.
 
-    window: steps over which tied groups are counted, at least MIN_WINDOW_STEPS. The reward counts as flat
-    when its means over two consecutive windows differ by no more than the standard error of the difference.
-    has_reward_trend: False where the mean reward is constant by definition, as in self-play of a zero-sum
-    game.
+    max_steps: of the run. Tied groups, cut completions and a lost best reward are counted over windows of a
+    twentieth of it, at least MIN_WINDOW_STEPS. The reward counts as flat when its means over two consecutive
+    windows, each twice as long but at most half of the run, differ by no more than the standard error of the
+    difference. has_reward_trend: False where the mean reward is constant by definition, as in self-play of a
+    zero-sum game.
     """
 
-    def __init__(self, *, window: int = 20, has_reward_trend: bool = True) -> None:
-        window = max(MIN_WINDOW_STEPS, window)
+    def __init__(self, *, max_steps: int = 200, has_reward_trend: bool = True) -> None:
+        window = max(MIN_WINDOW_STEPS, max_steps // 20)
+        trend = max(MIN_WINDOW_STEPS, min(max_steps // 2, max(MIN_TREND_STEPS, max_steps // 10)))
         self.has_reward_trend = has_reward_trend
         self.given: set[str] = set()
         self._is_first = True
         self._tied_shares: deque[float] = deque(maxlen=window)
-        self._rewards: deque[float] = deque(maxlen=2 * window)
+        self._cut_shares: deque[float] = deque(maxlen=window)
+        self._mean_rewards: deque[float] = deque(maxlen=2 * trend)
+        self._best: tuple[float, float, int] | None = None  # reward, its share of a step, steps since then
 
-    def after_step(self, step: int, metrics: Mapping[str, float | None]) -> list[str]:
-        """Return the lines to print: a summary of the first step with a reward, and each warning once."""
+    def after_step(
+        self, step: int, metrics: Mapping[str, float | None], *, rewards: Sequence[float] = ()
+    ) -> list[str]:
+        """Return the lines to print: a summary of the first step with a reward, and each warning once.
+
+        rewards: of the step's completions, where there are some.
+        """
         reward = metrics.get("reward")
         if reward is None:
             return []
-        self._rewards.append(reward)
+        self._mean_rewards.append(reward)
         if "frac_reward_zero_std" in metrics:
             self._tied_shares.append(_value(metrics, "frac_reward_zero_std"))
+            self._cut_shares.append(_value(metrics, "completions/clipped_ratio"))
+        self._note_best(rewards)
         lines = []
         warnings = self._find_warnings(metrics)
         if self._is_first:
@@ -73,6 +86,18 @@ class Health:
         self.given |= set(warnings)
         return lines
 
+    def _note_best(self, rewards: Sequence[float]) -> None:
+        if not rewards:
+            return
+        highest = max(rewards)
+        share = sum(math.isclose(reward, highest) for reward in rewards) / len(rewards)
+        best, best_share, num_steps = self._best or (-math.inf, 0.0, 0)
+        if highest > best and share >= MIN_BEST_SHARE and not math.isclose(highest, best):
+            self._best = highest, share, 0
+        elif self._best:
+            is_earned = highest > best or math.isclose(highest, best)
+            self._best = best, best_share, 0 if is_earned else num_steps + 1
+
     def _find_warnings(self, metrics: Mapping[str, float | None]) -> dict[str, str]:
         warnings = {}
         if _value(metrics, "completions/clipped_ratio") >= 1.0:
@@ -84,14 +109,26 @@ class Health:
                 f"kl is {kl:.3f}, above {MAX_KL}: the policy moves far from the untrained model; "
                 f"lower training.learning_rate or raise training.{penalty}"
             )
-        tied_shares = self._tied_shares
+        tied_shares, cut_shares = self._tied_shares, self._cut_shares
+        if len(cut_shares) == cut_shares.maxlen and MAX_CUT_SHARE < fmean(cut_shares) < 1.0:
+            warnings["cut"] = (
+                f"{fmean(cut_shares):.0%} of the completions of the last {len(cut_shares)} steps were cut; "
+                "raise training.max_completion_length"
+            )
+        if self._best and self._best[2] >= (tied_shares.maxlen or 0):
+            best, share, num_steps = self._best
+            warnings["lost best"] = (
+                f"no completion has earned {best:+.2f} for {num_steps} steps, the most there was, once "
+                f"earned by {share:.0%}: the policy settles for less; lower training.temperature, or raise "
+                "training.num_generations"
+            )
         if len(tied_shares) == tied_shares.maxlen and fmean(tied_shares) > MAX_TIED_SHARE:
             warnings["tied"] = (
                 f"{fmean(tied_shares):.0%} of the groups of the last {len(tied_shares)} steps were tied and "
                 "taught nothing; raise training.num_generations or training.temperature, or change the reward"
             )
-        if self.has_reward_trend and len(self._rewards) == self._rewards.maxlen:
-            rewards, half = list(self._rewards), len(self._rewards) // 2
+        if self.has_reward_trend and len(self._mean_rewards) == self._mean_rewards.maxlen:
+            rewards, half = list(self._mean_rewards), len(self._mean_rewards) // 2
             earlier, later = rewards[:half], rewards[half:]
             standard_error = math.sqrt((pvariance(earlier) + pvariance(later)) / half)
             if abs(fmean(later) - fmean(earlier)) <= standard_error:

@@ -10,7 +10,7 @@ from rlnb.code_execution.evaluation import JudgedAnswer, heldout_metrics, measur
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.reward import (
     MARK,
-    CodeReward,
+    CodeRewards,
     Judgement,
     batch_metrics,
     check_results,
@@ -180,7 +180,7 @@ def test_right_results_are_no_pass_where_the_script_fails(program, outcome, sand
     judgement = judge_program(program, sandbox)
     assert (judgement.outcome, judgement.results) == (outcome, (True, True, True))
     assert not judgement.passed and pay_tests(judgement) == ERROR
-    assert batch_metrics([judgement], [ERROR])["reward/pass_rate"] == 0
+    assert batch_metrics([judgement], [pay_tests])["reward/pass_rate"] == 0
 
 
 def test_expected_results_never_enter_the_program(sandbox):
@@ -212,7 +212,7 @@ def test_no_program_is_paid_for_a_run_in_which_the_sandbox_failed(monkeypatch):
     with Sandbox(num_workers=1) as sandbox:
         judgement = judge_program(RIGHT, sandbox)
     assert (judgement.outcome, judgement.execution.error) == ("sandbox_error", "no process left")
-    assert compute_reward(judgement, pay_tests) is None
+    assert compute_reward(judgement, [pay_tests]) is None
 
 
 @given(st.lists(st.sampled_from(["4", "10", "-2", "x"]), max_size=9), st.sampled_from(["7", "''", "None"]))
@@ -242,32 +242,52 @@ def test_alike_completions_are_run_once(monkeypatch):
     assert len(ran) == 2  # as a script, and with calls
 
 
-def test_trl_is_given_a_reward_a_completion_and_the_batchs_metrics(sandbox):
-    reward = CodeReward([DOUBLE], sandbox, reward=pay_execution)
-    metrics, columns = {}, {}
-    rewards = reward(
-        completions=[RIGHT + "print(f(2))", [{"role": "assistant", "content": "1 /"}], "No.", "x = 1 / 0"],
-        task_id=["t"] * 4,
-        prefix=[""] * 4,
-        log_metric=metrics.__setitem__,
-        log_extra=columns.__setitem__,
-        prompts=["ignored"] * 4,
+def test_trl_is_given_a_reward_a_completion_from_each_function_and_the_batchs_metrics(sandbox):
+    rewards = CodeRewards([DOUBLE], sandbox, [pay_execution, pay_tests])
+    metrics, columns = [], {}
+    batch = {
+        "completions": [
+            RIGHT + "print(f(2))", [{"role": "assistant", "content": "1 /"}], "No.", "x = 1 / 0"
+        ],
+        "task_id": ["t"] * 4,
+        "prefix": [""] * 4,
+        "prompts": ["ignored"] * 4,
+    }  # fmt: skip
+    execution, tests = (
+        function(**batch, log_metric=lambda *pair: metrics.append(pair), log_extra=columns.__setitem__)
+        for function in rewards.for_trl()
     )
-    assert rewards == [1.0, -0.5, -0.5, -1.0]
+    assert execution == [1.0, -0.5, -0.5, -1.0]
+    assert tests == [1.0, -0.25, -0.25, -0.25]
     assert columns["outcome"] == ["ok_with_output", "no_code", "no_code", "runtime_error"]
     assert columns["passed"] == [True, False, False, False]
-    assert metrics["reward/avg_batch_reward"] == -0.25
-    assert metrics["reward/successful_predictions_count"] == 1
-    assert metrics["reward/pass_rate"] == 0.25
-    assert sum(value for name, value in metrics.items() if name.startswith("status/")) == 1
-    assert 0 < reward.seconds <= metrics["time/reward_seconds"]
+    assert len(metrics) == len(dict(metrics)), "logged once"
+    values = dict(metrics)
+    assert values["reward/avg_batch_reward"] == pytest.approx(-0.25 + 0.0625)
+    assert values["reward/successful_predictions_count"] == 1
+    assert values["reward/pass_rate"] == 0.25
+    assert sum(value for name, value in metrics if name.startswith("status/")) == 1
+    assert 0 < rewards.seconds <= values["time/reward_seconds"]
+
+
+def test_a_batch_runs_once_for_all_functions(sandbox, monkeypatch):
+    ran = []
+    rewards = CodeRewards([DOUBLE], sandbox, [pay_execution, pay_tests])
+    real = sandbox.run_many
+    monkeypatch.setattr(
+        sandbox, "run_many", lambda programs, **options: ran.append(1) or real(programs, **options)
+    )
+    for texts in ([RIGHT, "x = 1"], [RIGHT, "x = 2"]):
+        for function in rewards.for_trl():
+            function(completions=texts, task_id=["t"] * 2, prefix=[""] * 2)
+    assert len(ran) == 2
 
 
 def test_too_many_failures_of_the_sandbox_end_the_run(monkeypatch):
     with Sandbox(num_workers=1) as sandbox:
         sandbox._idle.pop().close()
         monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
-        reward = CodeReward([DOUBLE], sandbox, reward=pay_tests)
+        (reward,) = CodeRewards([DOUBLE], sandbox, [pay_tests]).for_trl()
         with pytest.raises(SandboxUnavailable) as raised:
             reward(completions=[RIGHT, "x = 2"], task_id=["t"] * 2, prefix=[""] * 2)
     assert str(raised.value).startswith("sandbox: 2 of 2 programs could not be run ([Errno 2] No such file")
@@ -283,9 +303,11 @@ def make_answer(name: str, right: bool | None, *, split: str = "known", greedy: 
 def test_sampled_and_greedy_answers_are_measured_separately():
     answers = [make_answer("a", True), make_answer("a", False), make_answer("b", True)]
     greedy = make_answer("a", True, greedy=True)
-    assert measure([greedy], pay_execution)["reward"] == {"known": {"a": 1.0}}  # where none was sampled
-    assert measure([*answers, make_answer("a", False, greedy=True)], pay_tests) == {
+    assert measure([greedy], [pay_execution])["reward"] == {"known": {"a": 1.0}}  # where none was sampled
+    assert measure([*answers, make_answer("a", False, greedy=True)], [pay_tests]) == {
         "reward": {"known": {"a": 0.5, "b": 1.0}},
+        "output_rate_sampled": {"known": {"a": 1.0, "b": 1.0}},
+        "output_rate_greedy": {"known": {"a": 1.0}},
         "pass_rate_sampled": {"known": {"a": 0.5, "b": 1.0}},
         "pass_rate_greedy": {"known": {"a": 0.0}},
     }
@@ -293,9 +315,11 @@ def test_sampled_and_greedy_answers_are_measured_separately():
 
 def test_metrics_are_means_over_tasks_by_split_without_answers_that_could_not_be_run():
     answers = [make_answer("a", True), make_answer("a", None), make_answer("b", False)]
-    assert heldout_metrics([*answers, make_answer("c", True, split="new")], pay_tests) == {
+    assert heldout_metrics([*answers, make_answer("c", True, split="new")], [pay_tests]) == {
         "heldout/known/reward": 0.5,
         "heldout/new/reward": 1.0,
+        "heldout/known/output_rate_sampled": 1.0,
+        "heldout/new/output_rate_sampled": 1.0,
         "heldout/known/pass_rate_sampled": 0.5,
         "heldout/new/pass_rate_sampled": 1.0,
     }

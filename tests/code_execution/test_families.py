@@ -14,7 +14,7 @@ from rlnb.code_execution.families import (
 )
 from rlnb.code_execution.sources import load_tasks
 
-TASKS = builtin_tasks()
+TASKS = builtin_tasks() + builtin_tasks(development=True)
 
 
 def test_there_are_enough_families_and_tasks_of_every_level():
@@ -62,7 +62,7 @@ def test_a_rare_difference_becomes_a_test():
 
 
 def test_the_tasks_of_a_level_do_not_depend_on_the_others():
-    assert builtin_tasks((2,)) == [task for task in TASKS if task.level == 2]
+    assert builtin_tasks((2,)) == [task for task in builtin_tasks() if task.level == 2]
 
 
 def test_new_families_are_never_trained_and_trained_ones_have_tasks_held_out():
@@ -72,3 +72,16 @@ def test_new_families_are_never_trained_and_trained_ones_have_tasks_held_out():
     assert families["train"] == families["known"]
     assert not families["train"] & families["new"]
     assert splits == load_tasks("builtin", seed=2)
+
+
+def test_the_development_split_is_held_out_from_training_and_from_reports():
+    report, development = (load_tasks("builtin", held_out=split) for split in ("report", "development"))
+    assert development["train"] == report["train"]
+    families = {name: {task.family for task in tasks} for name, tasks in development.items()}
+    assert families["known"] <= families["train"]
+    assert not families["new"] & (families["train"] | set(NEW_FAMILIES))
+    held_out = [
+        {task.statement for task in splits["known"] + splits["new"]} for splits in (report, development)
+    ]
+    assert not held_out[0] & held_out[1]
+    assert not held_out[1] & {task.statement for task in report["train"]}

@@ -75,7 +75,9 @@ ADVANTAGES = [1.2, -0.3, 0.5, -1.4, 0.0, 0.0, 0.0, 0.0]  # the second group is t
 
 
 @pytest.mark.parametrize(
-    "options", [{"loss_type": "dapo"}, {"loss_type": "grpo"}, {"temperature": 0.7}], ids=str
+    "options",
+    [{"loss_type": "dapo"}, {"loss_type": "grpo"}, {"temperature": 0.7}, {"entropy_coef": 0.5}],
+    ids=str,
 )
 def test_the_gradient_is_that_of_trl(policy, tmp_path, options):
     """In float32; 1e-5 is asked, 1e-6 measured."""
@@ -158,8 +160,6 @@ def test_a_run_trains_and_its_metrics_have_the_names_of_trl(policy, tmp_path):
     assert histories[0] == histories[1]
 
 
-@pytest.mark.parametrize(
-    "options", [{"top_p": 0.9}, {"entropy_coef": 0.01}, {"repetition_penalty": 1.1}], ids=str
-)
+@pytest.mark.parametrize("options", [{"top_p": 0.9}, {"repetition_penalty": 1.1}], ids=str)
 def test_settings_that_the_short_step_does_not_know_are_left_to_trl(policy, tmp_path, options):
     assert not make_trainer(CpuGRPOTrainer, policy, tmp_path, **options).is_lean

@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 import torch
-from trl import GRPOTrainer
 
 from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.params import GrpoCodeExecutionParams
@@ -48,10 +47,7 @@ def main() -> None:
     prompts = prompt_dataset(
         builtin_tasks()[:3], policy, config, form="chat", printed_example=False, max_prompt_tokens=500
     )
-    trainer = GRPOTrainer(
-        policy.model, reward_funcs=[lower_case], args=config, train_dataset=prompts,
-        processing_class=policy.tokenizer,
-    )  # fmt: skip
+    trainer = grpo.make_trainer(policy, config, rewards=[lower_case], prompts=prompts)
     params = GrpoCodeExecutionParams(model=model, training=training)
     checkpoint = checkpoint_to_resume(params, arguments.output_dir)
     step = checkpoint_step(checkpoint)

@@ -35,7 +35,7 @@ MESSAGES = {
 
 def warnings_of(rows: list[dict[str, float]], **options: object) -> list[str]:
     """The lines of a run after that of its first step."""
-    health = Health(window=10, **options)
+    health = Health(**{"max_steps": 40, **options})
     return [line for step, row in enumerate(rows, 1) for line in health.after_step(step, row)][1:]
 
 
@@ -88,17 +88,45 @@ def test_all_cut_completions_and_a_large_divergence_are_reported_once():
     assert line.endswith("raise training.kl_coef")
 
 
-def test_tied_groups_are_reported_with_their_share_over_a_whole_window():
-    assert warnings_of([row(step, tied=0.75) for step in range(9)]) == []
-    (line,) = warnings_of([row(step, tied=0.75) for step in range(10)])
-    assert "75% of the groups of the last 10 steps were tied" in line
+def test_tied_groups_and_cut_completions_are_reported_with_their_share_over_a_window():
+    for name, kwargs, text in (
+        ("tied", {"tied": 0.75}, "75% of the groups of the last 5 steps were tied"),
+        ("cut", {"cut": 0.3}, "30% of the completions of the last 5 steps were cut"),
+    ):
+        start = row(-1)
+        assert warnings_of([start, *(row(step, **kwargs) for step in range(3))]) == [], name
+        (line,) = warnings_of([start, *(row(step, **kwargs) for step in range(9))], max_steps=20)
+        assert text.replace("75%", "60%").replace("30%", "24%") in line
 
 
 def test_a_flat_reward_is_reported_after_two_windows_unless_it_is_flat_by_definition():
     assert warnings_of([row(0.3) for _ in range(19)]) == []
     (line,) = warnings_of([row(0.3) for _ in range(20)])
     assert "the reward has stayed at +0.300 for 20 steps" in line
+    (line,) = warnings_of([row(0.3) for _ in range(16)], max_steps=16)
+    assert "for 16 steps" in line
     assert warnings_of([row(0.3) for _ in range(20)], has_reward_trend=False) == []
+
+
+def lost_best(rewards: list[list[float]]) -> list[str]:
+    health, lines = Health(max_steps=40), []
+    for step, earned in enumerate(rewards, 1):
+        lines += health.after_step(step, row(step), rewards=earned)
+    return [line for line in lines if "earned" in line]
+
+
+def test_a_best_reward_that_nothing_earns_any_more_is_reported():
+    """It happened on a CPU other than the profile was chosen on: silent programs only, from step 8 on."""
+    silent, printed = [0.5] * 31, [1.0] * 5 + [0.5] * 27
+    (line,) = lost_best([printed, *[silent] * 9])
+    assert line == (
+        "warning: step 6: no completion has earned +1.00 for 5 steps, the most there was, once earned by "
+        "16%: the policy settles for less; lower training.temperature, or raise training.num_generations"
+    )
+    assert lost_best([printed, *[silent] * 4, printed, *[silent] * 4]) == []
+    assert lost_best([[1.0] + silent, *[silent] * 9]) == [], "one in 32 may have been luck"
+    graded = [[index / 31 + step / 100 for index in range(32)] for step in range(9, -1, -1)]
+    assert lost_best(graded) == [], "each reward of a score is the only one of its kind"
 
 
 def alarms_of(**changes: float) -> set[str]:
