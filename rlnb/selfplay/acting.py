@@ -310,9 +310,10 @@ class TrieWalk:
         return bool(following)
 
     def take(self, distribution: Distribution, column: int) -> None:
-        sequence, allowed = self.position
+        allowed = self.trie.children[self.prefix]
         self.first = self.first or distribution
-        self.choices.append(Choice(len(sequence), allowed[column], allowed))
+        place = len(self.prompt_ids) + len(self.prefix)
+        self.choices.append(Choice(place, allowed[column], allowed))
         self.logprobs.append(distribution.logprobs[column])
         self.prefix = (*self.prefix, allowed[column])
 

@@ -6,7 +6,7 @@ All games that wait for the same player are answered in one batch. Records are p
 import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyspiel
@@ -33,8 +33,7 @@ class Choice(NamedTuple):
     allowed: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """One answer of the policy.
 
     logprobs: float (num_choices,), nats, at the time of play; empty in free play. action: OpenSpiel's id of
@@ -281,7 +280,7 @@ class GameInProgress:
             self.turns[seat].append(turn)
             self.move(turn.action)
             return
-        self.turns[seat].append(replace(turn, reward=rules.reward("invalid", 0.0)))
+        self.turns[seat].append(turn._replace(reward=rules.reward("invalid", 0.0)))
         self.num_invalid += 1
         if rules.invalid == "random":
             self.move(self.rng.choice(self.state.legal_actions()))
@@ -320,7 +319,7 @@ class GameInProgress:
     def trajectory(self, seat: int, final_reward: float) -> Trajectory:
         turns, episode, bootstrap = self.turns[seat], self.episode, 0.0
         if final_reward:
-            turns = [*turns[:-1], replace(turns[-1], reward=turns[-1].reward + final_reward)]
+            turns = [*turns[:-1], turns[-1]._replace(reward=turns[-1].reward + final_reward)]
         if self.cut_off is not None:  # the game is zero-sum
             mover, value = self.cut_off
             bootstrap = value if seat == mover else -value

@@ -10,12 +10,14 @@ import torch
 from tiny_policy import load_tiny, train_by_hand
 from trl import GRPOConfig, GRPOTrainer
 
+from rlnb.grpo import training as grpo
 from rlnb.grpo.cpu_trainer import (
     CpuGRPOTrainer,
     adapters_in_weights_dtype,
     completion_logprobs,
     drop_tied_rows,
 )
+from rlnb.params.training import TrainingParams
 from rlnb.policy import Policy
 from rlnb.policy.cpu_attention import use_cpu_attention
 
@@ -163,3 +165,12 @@ def test_a_run_trains_and_its_metrics_have_the_names_of_trl(policy, tmp_path):
 @pytest.mark.parametrize("options", [{"top_p": 0.9}, {"repetition_penalty": 1.1}], ids=str)
 def test_settings_that_the_short_step_does_not_know_are_left_to_trl(policy, tmp_path, options):
     assert not make_trainer(CpuGRPOTrainer, policy, tmp_path, **options).is_lean
+
+
+def test_a_cpu_takes_the_short_step_unless_it_is_switched_off(policy, tmp_path):
+    training = TrainingParams(gradient_checkpointing=False)
+    config = grpo.grpo_config(training, output_dir=tmp_path, seed=1, dtype="float32", use_gpu=False)
+    prompts = datasets.Dataset.from_list([{"prompt": "print("}] * 8)
+    options = {"rewards": [lambda completions, **_: [0.0] * len(completions)], "prompts": prompts}
+    assert type(grpo.make_trainer(policy, config, **options)) is CpuGRPOTrainer
+    assert type(grpo.make_trainer(policy, config, **options, short_step=False)) is GRPOTrainer
