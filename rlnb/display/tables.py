@@ -91,7 +91,7 @@ def show_comparison(comparison: Iterable[Comparison]) -> Table:
     )
 
 
-def show_samples(output_dir: str | Path, *, rewards: Sequence[str] = ("code",), limit: int = 8) -> Table:
+def show_samples(output_dir: str | Path, *, rewards: Sequence[str], limit: int = 8) -> Table:
     """Return completions of the last training step that TRL logged, best rewards first.
 
     rewards: names of the reward functions, whose sum is shown.

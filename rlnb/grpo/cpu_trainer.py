@@ -1,14 +1,13 @@
 """GRPOTrainer with a step that suits a CPU: the same loss and gradients, each prompt read once a group."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from peft.tuners.lora import Linear as LoraLinear
 from transformers import DynamicCache, PreTrainedModel
 from trl import GRPOTrainer
 
+from rlnb.policy.adapters import adapters_in_weights_dtype
 from rlnb.policy.decoding import decode, distinct_prompts
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")  # a head without soft caps, scaling or bias
@@ -215,40 +214,3 @@ class _HeadLogprobs(torch.autograd.Function):
         (gradients,) = ctx.saved_tensors
         parts = [output[:, None] * part for output, part in zip(outputs, gradients, strict=False)]
         return sum(parts[1:], parts[0]).to(gradients.dtype), None, None, None, None
-
-
-@contextmanager
-def adapters_in_weights_dtype(model: PreTrainedModel) -> Iterator[None]:
-    """Compute LoRA layers with adapters cast to their weights' dtype once: three kernels instead of eight.
-
-    Gradients reach the float32 adapters through the cast. Layers with dropout, several adapters or a bias
-    stay as they are.
-    """
-    layers = [layer for layer in model.modules() if _is_plain_lora(layer)]
-    for layer in layers:
-        name, weight = layer.active_adapters[0], layer.base_layer.weight
-        down = layer.lora_A[name].weight.to(weight.dtype)
-        up = (layer.lora_B[name].weight * layer.scaling[name]).to(weight.dtype)
-        layer.forward = _lora_forward(layer.base_layer, down, up)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward
-
-
-def _is_plain_lora(layer: torch.nn.Module) -> bool:
-    if not isinstance(layer, LoraLinear) or layer.disable_adapters or len(layer.active_adapters) != 1:
-        return False
-    (name,) = layer.active_adapters
-    has_dropout = not isinstance(layer.lora_dropout[name], torch.nn.Identity)
-    return not (has_dropout or layer.merged or layer.lora_bias[name] or name in layer.lora_variant)
-
-
-def _lora_forward(base: torch.nn.Module, down: torch.Tensor, up: torch.Tensor) -> object:
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = base(x)
-        inner = F.linear(x, down).flatten(0, -2)
-        return torch.addmm(output.flatten(0, -2), inner, up.t()).view(output.shape)
-
-    return forward

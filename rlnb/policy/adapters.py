@@ -1,4 +1,4 @@
-"""Trained weights: snapshots of them, and the model without them.
+"""Trained weights: snapshots of them, the model without them, and adapters computed in its dtype.
 
 Snapshots are kept outside the model, not in it as further adapters of peft: transformers 5.17 loads only one
 of two sets of adapters from a checkpoint.
@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
+from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from rlnb.policy.loading import Policy, save_adapters
 
@@ -94,3 +97,42 @@ def has_trained(directory: str | Path) -> bool:
 def trained_parameters(policy: Policy) -> list[tuple[str, torch.nn.Parameter]]:
     """Return the names and parameters that training changes."""
     return [pair for pair in policy.model.named_parameters() if pair[1].requires_grad]
+
+
+@contextmanager
+def adapters_in_weights_dtype(model: PreTrainedModel) -> Iterator[None]:
+    """Compute LoRA layers with adapters cast to their weights' dtype once: three kernels instead of eight.
+
+    Gradients reach the float32 adapters through the cast. Layers with dropout, several adapters or a bias
+    stay as they are, and so do those that a surrounding call has taken.
+    """
+    layers = [layer for layer in model.modules() if _is_plain_lora(layer)]
+    for layer in layers:
+        name, weight = layer.active_adapters[0], layer.base_layer.weight
+        down = layer.lora_A[name].weight.to(weight.dtype)
+        up = (layer.lora_B[name].weight * layer.scaling[name]).to(weight.dtype)
+        layer.forward = _lora_forward(layer.base_layer, down, up)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _is_plain_lora(layer: torch.nn.Module) -> bool:
+    if not isinstance(layer, LoraLinear) or "forward" in vars(layer):
+        return False
+    if layer.disable_adapters or len(layer.active_adapters) != 1:
+        return False
+    (name,) = layer.active_adapters
+    has_dropout = not isinstance(layer.lora_dropout[name], torch.nn.Identity)
+    return not (has_dropout or layer.merged or layer.lora_bias[name] or name in layer.lora_variant)
+
+
+def _lora_forward(base: torch.nn.Module, down: torch.Tensor, up: torch.Tensor) -> object:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = base(x)
+        inner = F.linear(x, down).flatten(0, -2)
+        return torch.addmm(output.flatten(0, -2), inner, up.t()).view(output.shape)
+
+    return forward

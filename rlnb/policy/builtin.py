@@ -11,7 +11,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
-    AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -67,7 +66,8 @@ def convert_embedded(directory: Path) -> None:
         )
     folder = Path(spec.origin).parent
     gguf = next(folder.glob("*.gguf")).name
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
+    # Not AutoTokenizer, which reads the file, in 3 s, once more for the configuration.
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, gguf_file=gguf)
     tokenizer.eos_token, tokenizer.pad_token, tokenizer.padding_side = "<|im_end|>", "<|endoftext|>", "left"
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
     # Loading dequantized it, but it is still marked as quantized, which forbids saving it.

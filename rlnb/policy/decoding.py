@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from rlnb.policy.adapters import adapters_in_weights_dtype
+
 LOOK_TOKENS = 8  # is_complete is asked after so many tokens
 Draw = Callable[[Sequence[int]], torch.Tensor]  # rows of the batch -> a number in [0, 1) for each
 
@@ -64,35 +66,37 @@ def decode(
     """Return the new tokens of each prompt, up to and including one of `ends`.
 
     Each distinct prompt is read once, and its cache repeated for its group; finished rows leave the batch.
-    The model should be in evaluation mode. temperature: 0 is greedy; the plain distribution is sampled,
-    without penalties or cuts. draw: the randomness, asked at every token for the rows that are left.
+    The model should be in evaluation mode; its adapters compute in the weights' dtype. temperature: 0 is
+    greedy; the plain distribution is sampled, without penalties or cuts. draw: the randomness, asked at
+    every token for the rows that are left.
     is_complete: asked every LOOK_TOKENS tokens whether a row's tokens are enough.
     """
     forward = _forward_of(model)
     ids, mask, group = distinct_prompts(prompts, pad)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     cache = DynamicCache(config=model.config)
-    logits = forward(ids, mask, positions, cache)[group]
-    cache.batch_select_indices(group)
-    mask, position = mask[group], positions[group, -1:]
     end_tokens, rows = torch.tensor(sorted(ends)), list(range(len(prompts)))
     completions: list[list[int]] = [[] for _ in prompts]
-    for count in range(1, max_new_tokens + 1):
-        tokens = sample_tokens(logits, temperature, draw(rows) if temperature else None)
-        for row, token in zip(rows, tokens.tolist(), strict=True):
-            completions[row].append(token)
-        is_left = ~torch.isin(tokens, end_tokens)
-        if is_complete and count % LOOK_TOKENS == 0:
-            is_left &= ~torch.tensor([is_complete(completions[row]) for row in rows])
-        left = is_left.nonzero()[:, 0]
-        if not len(left) or count == max_new_tokens:
-            break
-        if len(left) < len(rows):
-            cache.batch_select_indices(left)
-            tokens, mask, position = tokens[left], mask[left], position[left]
-            rows = [rows[index] for index in left.tolist()]
-        mask, position = torch.cat([mask, mask.new_ones(len(rows), 1)], 1), position + 1
-        logits = forward(tokens[:, None], mask, position, cache)
+    with adapters_in_weights_dtype(model):
+        logits = forward(ids, mask, positions, cache)[group]
+        cache.batch_select_indices(group)
+        mask, position = mask[group], positions[group, -1:]
+        for count in range(1, max_new_tokens + 1):
+            tokens = sample_tokens(logits, temperature, draw(rows) if temperature else None)
+            for row, token in zip(rows, tokens.tolist(), strict=True):
+                completions[row].append(token)
+            is_left = ~torch.isin(tokens, end_tokens)
+            if is_complete and count % LOOK_TOKENS == 0:
+                is_left &= ~torch.tensor([is_complete(completions[row]) for row in rows])
+            left = is_left.nonzero()[:, 0]
+            if not len(left) or count == max_new_tokens:
+                break
+            if len(left) < len(rows):
+                cache.batch_select_indices(left)
+                tokens, mask, position = tokens[left], mask[left], position[left]
+                rows = [rows[index] for index in left.tolist()]
+            mask, position = torch.cat([mask, mask.new_ones(len(rows), 1)], 1), position + 1
+            logits = forward(tokens[:, None], mask, position, cache)
     return completions
 
 

@@ -90,7 +90,7 @@ def test_a_comparison_is_a_table_with_intervals_and_a_picture_without_the_sums()
 
 
 def test_samples_of_the_last_logged_step_are_shown_best_first(tmp_path):
-    assert show_samples(tmp_path).caption == "No completions were logged."
+    assert show_samples(tmp_path, rewards=["code"]).caption == "No completions were logged."
     folder = tmp_path / "checkpoints" / "completions"
     folder.mkdir(parents=True)
     rows = {"step": 3, "prompt": ["p" * 200] * 4, "completion": ["a", "b", "c", "d"], "outcome": "ok"}

@@ -13,12 +13,12 @@ from trl import GRPOConfig, GRPOTrainer
 from rlnb.grpo import training as grpo
 from rlnb.grpo.cpu_trainer import (
     CpuGRPOTrainer,
-    adapters_in_weights_dtype,
     completion_logprobs,
     drop_tied_rows,
 )
 from rlnb.params.training import TrainingParams
 from rlnb.policy import Policy
+from rlnb.policy.adapters import adapters_in_weights_dtype
 from rlnb.policy.cpu_attention import use_cpu_attention
 
 

@@ -75,8 +75,7 @@ def turns_of_kind(kind: str) -> list[Turn]:
         return turns
     letters = np.random.default_rng(0).integers(32, 128, size=(len(turns), 3)).tolist()
     return [
-        replace(
-            turn,
+        turn._replace(
             completion_ids=tuple(ids),
             choices=tuple(Choice(len(turn.prompt_ids) + k, token) for k, token in enumerate(ids)),
         )

@@ -2,7 +2,6 @@
 
 import importlib.util
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -202,7 +201,7 @@ def test_the_training_pass_reads_the_logprobs_and_values_that_were_played(actor,
 def test_a_value_knows_nothing_of_the_answer(actor, turns):
     long = [turn for turn in turns["nim"] if len(turn.choices) >= 2]
     other = [
-        replace(turn, completion_ids=(turn.completion_ids[0] + 1, *turn.completion_ids[1:])) for turn in long
+        turn._replace(completion_ids=(turn.completion_ids[0] + 1, *turn.completion_ids[1:])) for turn in long
     ]
     first, second = read(actor, long), read(actor, other)
     assert first.values.numpy() == approx(second.values.numpy(), abs=1e-6)

@@ -251,7 +251,7 @@ def valued(played: FinishedGame, values: dict[int, float]) -> FinishedGame:
     """Return the game with the values that a critic gave, by ply."""
 
     def with_values(turns):
-        return tuple(replace(turn, value=values.get(turn.ply, 0.0)) for turn in turns)
+        return tuple(turn._replace(value=values.get(turn.ply, 0.0)) for turn in turns)
 
     trajectories = (
         replace(trajectory, turns=with_values(trajectory.turns)) for trajectory in played.trajectories

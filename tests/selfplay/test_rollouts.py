@@ -1,7 +1,6 @@
 """Games are played to their end by the rules, in lockstep, and what is recorded of them is what happened."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from pytest import approx
@@ -51,7 +50,7 @@ def test_a_game_is_played_to_its_end_and_its_result_comes_with_the_last_turns():
 def test_a_game_that_takes_too_long_is_cut_off_as_a_draw_worth_what_was_still_to_come():
     class Valued(Scripted):
         def turn(self, request):
-            return replace(super().turn(request), value=request.ply / 10)
+            return super().turn(request)._replace(value=request.ply / 10)
 
     player = Valued(lambda request: str(X_WINS[request.ply]))
     played = one_game(player, max_turns=2)
