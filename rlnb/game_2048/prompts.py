@@ -13,11 +13,14 @@ from rlnb.policy.prompts import SYSTEM, Prompt, chat_text
 
 StrategyPreset = Literal["board", "api"]
 PREFIX = "```python\ndef strategy(board):"  # the beginning of an answer, and of a prefilled reply
-# The last sentence of the question; the last wording is never used in training.
+# The last sentence of the question; the last wording is never used in training. None asks for a short one:
+# a small model then settles on the shortest, whatever it earns.
 WORDINGS = (
-    "Write a new, short strategy.",
     "Now write a strategy that reaches larger tiles.",
-    "Your turn: write the best short strategy that you can.",
+    "Write a strategy with a higher score.",
+    "Write the strategy of a strong player.",
+    "Improve on this: write a strategy that wins.",
+    "Your turn: write the best strategy that you can.",
 )
 HELD_OUT_WORDING = len(WORDINGS) - 1
 FOLLOW_UP = "Another one."

@@ -6,6 +6,7 @@ times as long; one takes no longer than alone.
 
 import os
 import time
+from contextlib import suppress
 from functools import cache
 
 import psutil
@@ -16,15 +17,17 @@ MIN_SECONDS = 0.2  # shorter measurements say nothing
 class FreeCores:
     """Counts the cores that other processes left free since it was last asked.
 
-    Processor time of running children, such as a sandbox's workers, counts as others'.
+    Processor time of our children counts as ours: a sandbox's workers rest while torch computes.
     """
 
     is_fixed = False
 
     def __init__(self) -> None:
-        process = psutil.Process()
-        has_affinity = hasattr(process, "cpu_affinity")  # not on macOS
-        self.cores: list[int] = process.cpu_affinity() if has_affinity else list(range(os.cpu_count() or 1))
+        self.process = psutil.Process()
+        has_affinity = hasattr(self.process, "cpu_affinity")  # not on macOS
+        self.cores: list[int] = (
+            self.process.cpu_affinity() if has_affinity else list(range(os.cpu_count() or 1))
+        )
         self.count = len(self.cores)
         self._last = self._read()
 
@@ -43,7 +46,15 @@ class FreeCores:
         times = psutil.cpu_times(percpu=True)
         idle = [times[core].idle + getattr(times[core], "iowait", 0.0) for core in self.cores]
         busy = sum(sum(times[core][:8]) for core in self.cores) - sum(idle)  # guests are counted in user
-        return time.monotonic(), busy, sum(os.times()[:4])
+        family = [self.process, *self.process.children(recursive=True)]
+        return time.monotonic(), busy, sum(map(_processor_seconds, family))
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    """Return the seconds of a process and of its children that have ended; 0 if it has ended itself."""
+    with suppress(psutil.Error):
+        return float(sum(process.cpu_times()[:4]))
+    return 0.0
 
 
 @cache

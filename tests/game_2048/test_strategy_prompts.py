@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlnb.errors import ParamsError
 from rlnb.game_2048 import queries
 from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, slide_board
 from rlnb.game_2048.prompts import HELD_OUT_WORDING, WORDINGS, build_messages, build_strategy_prompt
@@ -55,9 +56,12 @@ def test_examples_are_earlier_answers_with_the_chosen_keys_and_the_held_out_word
     assert roles == ["user", "assistant", "user", "assistant", "user"]
     (message,) = ask("board", keys="wasd")
     assert 'return "w"' in message["content"]
-    assert HELD_OUT_WORDING == 2  # prompt.num_wordings is 1 or 2
-    last = [ask(wording=index)[-1]["content"] for index in range(3)]
-    assert last == list(WORDINGS) and len(set(last)) == 3
+    last = [ask(wording=index)[-1]["content"] for index in range(len(WORDINGS))]
+    assert last == list(WORDINGS) and len(set(last)) == HELD_OUT_WORDING + 1
+    with pytest.raises(ParamsError, match=r"prompt.num_wordings = 5 .*at most 4"):
+        load_params(
+            "gpt_oss_2048", profile="tiny", overrides={"prompt": {"num_wordings": HELD_OUT_WORDING + 1}}
+        )
 
 
 def test_a_prefilled_answer_begins_with_the_function_and_is_read_with_its_prefix(tokenizer):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 import torch
 
@@ -35,14 +36,32 @@ def test_a_moment_is_too_short_to_measure():
     assert [cores.measure() for _ in range(3)] == [1, 1, 4]
 
 
+ENDLESS = [sys.executable, "-c", "while True: pass"]
+ORPHAN = [sys.executable, "-c", f"from subprocess import *; print(Popen({ENDLESS!r}, stdout=DEVNULL).pid)"]
+
+
 def test_a_busy_process_takes_a_core():
     cores = FreeCores()
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+    busy = psutil.Process(int(subprocess.check_output(ORPHAN)))
+    try:
         time.sleep(0.5)
         cores.measure()
         time.sleep(1.0)
         assert 1 <= cores.measure() <= max(1, len(cores.cores) - 1)
+    finally:
         busy.kill()
+
+
+def test_the_time_of_a_child_is_ours():
+    cores = FreeCores()
+    with subprocess.Popen(ENDLESS) as child:
+        before = cores._read()
+        time.sleep(1.0)
+        after = cores._read()
+        child.kill()
+    assert after[2] - before[2] > 0.2
+    child.wait()
+    assert cores._read()[2] >= after[2]  # and stays ours when it has ended
 
 
 def test_threads_follow_the_free_cores_unless_their_number_is_given(monkeypatch):
