@@ -13,29 +13,25 @@ from rlnb.policy.prompts import SYSTEM, Prompt, chat_text
 
 StrategyPreset = Literal["board", "api"]
 PREFIX = "```python\ndef strategy(board):"  # the beginning of an answer, and of a prefilled reply
-# The last sentence of the question; the last wording is never used in training. None asks for a short one:
-# a small model then settles on the shortest, whatever it earns.
+# The last sentence of the question; the last wording is never used in training. Each names what to increase:
+# asked only for a good strategy, or for a short one, a small model settles on the example or on the shortest.
 WORDINGS = (
     "Now write a strategy that reaches larger tiles.",
-    "Write a strategy with a higher score.",
-    "Write the strategy of a strong player.",
-    "Improve on this: write a strategy that wins.",
-    "Your turn: write the best strategy that you can.",
+    "Now write a strategy that merges more tiles.",
+    "Now write a strategy with the highest score.",
+    "Now write a strategy that makes the largest tile.",
+    "Now write a strategy that scores more points.",
 )
 HELD_OUT_WORDING = len(WORDINGS) - 1
-FOLLOW_UP = "Another one."
-EXAMPLES = (
-    '    return "{up}"  # an example: this key at every board',
-    # Shown as earlier answers. The last is legal and deliberately bad: a better strategy is one edit away.
-    "    return legal_moves(board)[0]",
-    "    return min(legal_moves(board), key=lambda key: merged(board, key))",
-)
+EXAMPLE = '    return "{up}"  # an example: this key at every board'
+# Shown as an earlier answer: legal and deliberately bad; a better strategy is one edit away.
+EARLIER_ANSWER = "    return min(legal_moves(board), key=lambda key: merged(board, key))"
 
 
 def build_messages(
     preset: StrategyPreset, kind: BoardKind, keys: Mapping[Direction, str], wording: int
 ) -> list[dict[str, str]]:
-    """Return the chat; "api" has its examples as earlier answers, which a small model imitates best.
+    """Return the chat; "api" shows its example as an earlier answer, which a small model imitates best.
 
     keys: the names of the directions. wording: an index into WORDINGS.
     """
@@ -45,12 +41,12 @@ def build_messages(
         f"Write a Python function `strategy(board)` for 2048 on a {kind.size}x{kind.size} board, a list of "
         f"rows, 0 where empty. The tile {kind.target} wins. It returns a key: {named}."
     )
-    example, first, second = (fence_strategy(body.format(**names)) for body in EXAMPLES)
     if preset == "api":
         task += f" There are {', '.join(QUERIES)} and random."
-        texts = [task, first, FOLLOW_UP, second, WORDINGS[wording]]
+        texts = [task, fence_strategy(EARLIER_ANSWER), WORDINGS[wording]]
     else:
         task += " A key that changes nothing, again and again, loses the game. Use plain Python only, all "
+        example = fence_strategy(EXAMPLE.format(**names))
         texts = [f"{task}in one function, in one block:\n{example}\n{WORDINGS[wording]}"]
     roles = cycle(("user", "assistant"))
     return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]

@@ -51,9 +51,9 @@ def test_the_question_states_board_target_and_what_each_key_does(preset, keys):
     assert all((query in text) == (preset == "api") for query in QUERIES)
 
 
-def test_examples_are_earlier_answers_with_the_chosen_keys_and_the_held_out_wording_is_not_trained():
+def test_the_example_has_the_chosen_keys_or_is_an_earlier_answer_and_the_held_out_wording_is_not_trained():
     roles = [message["role"] for message in ask("api")]
-    assert roles == ["user", "assistant", "user", "assistant", "user"]
+    assert roles == ["user", "assistant", "user"]
     (message,) = ask("board", keys="wasd")
     assert 'return "w"' in message["content"]
     last = [ask(wording=index)[-1]["content"] for index in range(len(WORDINGS))]
