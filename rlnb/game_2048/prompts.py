@@ -16,15 +16,15 @@ PREFIX = "```python\ndef strategy(board):"  # the beginning of an answer, and of
 # The last sentence of the question; the last wording is never used in training. Each names what to increase:
 # asked only for a good strategy, or for a short one, a small model settles on the example or on the shortest.
 WORDINGS = (
-    "Now write a strategy that reaches larger tiles.",
-    "Now write a strategy that merges more tiles.",
-    "Now write a strategy with the highest score.",
-    "Now write a strategy that makes the largest tile.",
-    "Now write a strategy that scores more points.",
+    "Now a good one: it reaches larger tiles.",
+    "Now a good one: it merges as much as it can.",
+    "Now a good one: it has the highest score.",
+    "Now a good one: it makes the largest tile.",
+    "Now a good one: it scores more points.",
 )
 HELD_OUT_WORDING = len(WORDINGS) - 1
 EXAMPLE = '    return "{up}"  # an example: this key at every board'
-# Shown as an earlier answer: legal and deliberately bad; a better strategy is one edit away.
+# Shown as an earlier answer to the request for a bad one; a better strategy is one edit away.
 EARLIER_ANSWER = "    return min(legal_moves(board), key=lambda key: merged(board, key))"
 
 
@@ -42,7 +42,8 @@ def build_messages(
         f"rows, 0 where empty. The tile {kind.target} wins. It returns a key: {named}."
     )
     if preset == "api":
-        task += f" There are {', '.join(QUERIES)} and random."
+        task += f" There are {', '.join(QUERIES)} and random. First write a bad strategy, "
+        task += "which merges as little as it can."
         texts = [task, fence_strategy(EARLIER_ANSWER), WORDINGS[wording]]
     else:
         task += " A key that changes nothing, again and again, loses the game. Use plain Python only, all "
