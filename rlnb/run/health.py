@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, pvariance
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rlnb.errors import OutOfMemory, ParamsError, TrainingDiverged
 from rlnb.machine import rank
@@ -38,6 +38,18 @@ INVALID_CODE = {
 }
 
 
+class BestReward(NamedTuple):
+    """The highest reward so far. share: of the completions that earned it in the step in which it first came.
+
+    Only a reward that came in several steps is an outcome that can be lost; a score hardly comes twice.
+    """
+
+    reward: float
+    share: float
+    num_times: int = 1
+    steps_since: int = 0
+
+
 class Health:
     """Warnings about a run that learns nothing, or something else than intended.
 
@@ -57,7 +69,7 @@ class Health:
         self._tied_shares: deque[float] = deque(maxlen=window)
         self._cut_shares: deque[float] = deque(maxlen=window)
         self._mean_rewards: deque[float] = deque(maxlen=2 * trend)
-        self._best: tuple[float, float, int] | None = None  # reward, its share of a step, steps since then
+        self._best: BestReward | None = None
 
     def after_step(
         self, step: int, metrics: Mapping[str, float | None], *, rewards: Sequence[float] = ()
@@ -89,14 +101,14 @@ class Health:
     def _note_best(self, rewards: Sequence[float]) -> None:
         if not rewards:
             return
-        highest = max(rewards)
+        highest, best = max(rewards), self._best
         share = sum(math.isclose(reward, highest) for reward in rewards) / len(rewards)
-        best, best_share, num_steps = self._best or (-math.inf, 0.0, 0)
-        if highest > best and share >= MIN_BEST_SHARE and not math.isclose(highest, best):
-            self._best = highest, share, 0
-        elif self._best:
-            is_earned = highest > best or math.isclose(highest, best)
-            self._best = best, best_share, 0 if is_earned else num_steps + 1
+        if best and math.isclose(highest, best.reward):
+            self._best = best._replace(num_times=best.num_times + 1, steps_since=0)
+        elif share >= MIN_BEST_SHARE and (best is None or highest > best.reward):
+            self._best = BestReward(highest, share)
+        elif best:
+            self._best = best._replace(steps_since=0 if highest > best.reward else best.steps_since + 1)
 
     def _find_warnings(self, metrics: Mapping[str, float | None]) -> dict[str, str]:
         warnings = {}
@@ -115,12 +127,12 @@ class Health:
                 f"{fmean(cut_shares):.0%} of the completions of the last {len(cut_shares)} steps were cut; "
                 "raise training.max_completion_length"
             )
-        if self._best and self._best[2] >= (tied_shares.maxlen or 0):
-            best, share, num_steps = self._best
+        best = self._best
+        if best and best.num_times > 1 and best.steps_since >= (tied_shares.maxlen or 0):
             warnings["lost best"] = (
-                f"no completion has earned {best:+.2f} for {num_steps} steps, the most there was, once "
-                f"earned by {share:.0%}: the policy settles for less; lower training.temperature, or raise "
-                "training.num_generations"
+                f"no completion has earned {best.reward:+.2f} for {best.steps_since} steps, the most there was, "
+                f"once earned by {best.share:.0%}: the policy settles for less; lower training.temperature, or "
+                "raise training.num_generations"
             )
         if len(tied_shares) == tied_shares.maxlen and fmean(tied_shares) > MAX_TIED_SHARE:
             warnings["tied"] = (

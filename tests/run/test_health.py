@@ -118,15 +118,15 @@ def lost_best(rewards: list[list[float]]) -> list[str]:
 def test_a_best_reward_that_nothing_earns_any_more_is_reported():
     """It happened on a CPU other than the profile was chosen on: silent programs only, from step 8 on."""
     silent, printed = [0.5] * 31, [1.0] * 5 + [0.5] * 27
-    (line,) = lost_best([printed, *[silent] * 9])
+    (line,) = lost_best([printed, silent, printed, *[silent] * 9])
     assert line == (
-        "warning: step 6: no completion has earned +1.00 for 5 steps, the most there was, once earned by "
+        "warning: step 8: no completion has earned +1.00 for 5 steps, the most there was, once earned by "
         "16%: the policy settles for less; lower training.temperature, or raise training.num_generations"
     )
     assert lost_best([printed, *[silent] * 4, printed, *[silent] * 4]) == []
     assert lost_best([[1.0] + silent, *[silent] * 9]) == [], "one in 32 may have been luck"
-    graded = [[index / 31 + step / 100 for index in range(32)] for step in range(9, -1, -1)]
-    assert lost_best(graded) == [], "each reward of a score is the only one of its kind"
+    scores = [[step / 100] * 20 + [0.0] * 12 for step in range(9, -1, -1)]
+    assert lost_best(scores) == [], "a score, which depends on the boards of its step, is no outcome"
 
 
 def alarms_of(**changes: float) -> set[str]:
