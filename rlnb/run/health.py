@@ -130,9 +130,9 @@ class Health:
         best = self._best
         if best and best.num_times > 1 and best.steps_since >= (tied_shares.maxlen or 0):
             warnings["lost best"] = (
-                f"no completion has earned {best.reward:+.2f} for {best.steps_since} steps, the most there was, "
-                f"once earned by {best.share:.0%}: the policy settles for less; lower training.temperature, or "
-                "raise training.num_generations"
+                f"no completion has earned {best.reward:+.2f} for {best.steps_since} steps, the most there "
+                f"was, once earned by {best.share:.0%}: the policy settles for less; lower "
+                "training.temperature, or raise training.num_generations"
             )
         if len(tied_shares) == tied_shares.maxlen and fmean(tied_shares) > MAX_TIED_SHARE:
             warnings["tied"] = (
