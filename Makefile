@@ -68,7 +68,7 @@ code: $(READY) ## what the embedded model learns about programs, ten seeds at bo
 	$(BIN)/python benchmarks/code_seeds.py --json
 	$(BIN)/python benchmarks/code_seeds.py --profile cpu_tests --out outputs/tests_seeds --json
 
-seeds: $(READY) ## what the embedded model learns of 2048, five seeds of 40 steps: an hour and a half on two cores
+seeds: $(READY) ## what the embedded model learns of 2048, five seeds: an hour on two cores
 	$(BIN)/python benchmarks/strategy_seeds.py --json
 
 ppo: $(READY) ## what PPO learns: a ladder of games from nothing, and SmolLM2 at tic-tac-toe; hours on two cores

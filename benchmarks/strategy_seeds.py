@@ -1,6 +1,6 @@
-"""Measure what the embedded model learns about 2048 in 40 steps, for several seeds: validity and skill.
+"""Measure what the embedded model learns about 2048 at its cpu profile, for several seeds: validity and skill.
 
-    .venv/bin/python benchmarks/strategy_seeds.py --json               # five seeds, an hour and a half
+    .venv/bin/python benchmarks/strategy_seeds.py --json               # five seeds, an hour
     .venv/bin/python benchmarks/strategy_seeds.py --out outputs/bonus --set training.entropy_coef=0.02
 
 Each seed is a run of notebooks/gpt_oss_2048.ipynb at the cpu profile, in a directory of its own; finished

@@ -26,6 +26,7 @@ from rlnb.games.text_games import TextGame, load_game
 # Kuhn poker, 9e-4 for Leduc, 0.013 for liar's dice.
 CFR_ITERATIONS: Mapping[str, int] = {"kuhn_poker": 2000, "leduc_poker": 500, "liars_dice": 60}
 FEWEST_SIMULATIONS, MOST_SIMULATIONS = 2, 1_000_000  # MCTS with one plays at random
+USUAL_SIMULATIONS = 25  # of "mcts" without a number
 UCT_C, MCTS_MEMORY_MIB = 2.0, 1000
 # What MCTS would see of the other player; elsewhere "what the other player hides"
 HIDDEN: Mapping[str, str] = {
@@ -143,8 +144,13 @@ def refusals(game: TextGame) -> dict[str, str]:
     return reasons
 
 
+def opponent_kind(name: str) -> str:
+    """Return "mcts:N" for "mcts" and "mcts:10", and other names as they are."""
+    return "mcts:N" if re.match(r"mcts(:|$)", name) else name
+
+
 def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Opponent:
-    """Return an opponent: "random", "mcts:N" with N simulations a move, "perfect" or "nash".
+    """Return an opponent: "random", "mcts:N" with N simulations a move ("mcts": 25), "perfect" or "nash".
 
     Raises ParamsError, which begins with `field`, for unknown names and for opponents that cannot play the
     game or would cheat in it.
@@ -152,7 +158,7 @@ def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Oppo
     reasons = refusals(game)
     *others, last = [f"'{kind}'" for kind, reason in reasons.items() if not reason]
     use = f"Use {', '.join(others)} or {last}." if others else f"Use {last}."
-    kind = "mcts:N" if re.match(r"mcts(:|$)", name) else name
+    kind = opponent_kind(name)
     if kind not in reasons:
         raise ParamsError(f"{field} = {name!r} is not an opponent. {use}")
     if reasons[kind]:
@@ -164,7 +170,9 @@ def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Oppo
 
 
 def parse_simulations(name: str, *, field: str) -> int:
-    """Return N of "mcts:N"."""
+    """Return N of "mcts:N", USUAL_SIMULATIONS for "mcts"."""
+    if name == "mcts":
+        return USUAL_SIMULATIONS
     digits = name.partition(":")[2]
     is_number = re.fullmatch(r"[0-9]{1,7}", digits) is not None
     if not is_number or not FEWEST_SIMULATIONS <= int(digits) <= MOST_SIMULATIONS:

@@ -1,4 +1,4 @@
-"""Keys that are in .env instead of the environment."""
+"""Keys and parameters that are in .env instead of the environment."""
 
 import io
 import os
@@ -8,17 +8,20 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 import rlnb
+from rlnb.params.reading import ENVIRONMENT_NAMES, PREFIX
 
 PROJECT = Path(rlnb.__file__).resolve().parents[1]
 SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "OPENAI_API_KEY")
+OLDER_NAMES = {name for name, _ in ENVIRONMENT_NAMES}
 
 
 def load_dotenv(
     root: Path, *, environ: MutableMapping[str, str] = os.environ, project: Path = PROJECT
 ) -> list[str]:
-    """Set the keys that are unset from root/.env, else from project/.env; return their names, no values.
+    """Set what is unset from root/.env, else from project/.env; return the names, no values.
 
-    Ignores a file that cannot be read, and values that cannot be keys.
+    Takes keys, MBPP_EVAL_NUM_QUESTIONS, MBPP_DATASET_PATH and RLNB_SECTION__FIELD, and nothing else. Ignores
+    a file that cannot be read, and values that cannot be keys.
     """
     names = []
     for folder in (root, project):
@@ -28,9 +31,10 @@ def load_dotenv(
             continue
         values = dotenv_values(stream=io.StringIO(text), interpolate=False)
         for name, value in values.items():
-            if name not in SECRETS or not value or environ.get(name):
+            is_parameter = name in OLDER_NAMES or name.startswith(PREFIX)
+            if not value or environ.get(name) or not (is_parameter or name in SECRETS):
                 continue
-            if value.isascii() and value.isprintable() and not value.startswith("#"):
+            if value.isprintable() and (is_parameter or value.isascii()) and not value.startswith("#"):
                 environ[name] = value
                 names.append(name)
     return names

@@ -158,9 +158,10 @@ def read_environment(
 ) -> tuple[list[GivenValue], list[str]]:
     """Return the values and problems of environment variables: older names, then RLNB_<SECTION>__<FIELD>.
 
-    Other names that begin with RLNB_ are problems, since most often an underscore is missing.
+    An older name without a value counts as unset. Other names that begin with RLNB_ are problems, since most
+    often an underscore is missing.
     """
-    named = [(name, field) for name, field in ENVIRONMENT_NAMES if name in environ and field in fields]
+    named = [(name, field) for name, field in ENVIRONMENT_NAMES if environ.get(name) and field in fields]
     problems = []
     for name in sorted(environ):
         field = tuple(name.removeprefix(PREFIX).lower().split("__", 1))

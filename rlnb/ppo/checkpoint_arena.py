@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from rlnb.errors import ParamsError
+from rlnb.games.opponents import opponent_kind, refusals
 from rlnb.games.text_games import load_game
 from rlnb.machine import Recommendation
 from rlnb.params import load_params, resolve
@@ -66,7 +67,8 @@ def load_saved_params(checkpoint: str) -> GameRunParams:
 def load_arena(params: ArenaEvalParams, run: GameRunParams) -> Arena:
     """Return the run's untrained model in an arena with the games and opponents of `contest`.
 
-    Raises ParamsError for a game that none of the opponents can play.
+    A game that none of the opponents can play is played against an equilibrium where it has one, else against
+    random play; a line says so. Raises ParamsError for opponents and games that are none.
     """
     contest = params.contest
     if isinstance(run, PpoOpenspielParams):
@@ -78,10 +80,10 @@ def load_arena(params: ArenaEvalParams, run: GameRunParams) -> Arena:
         game = load_game(name, style=run.game.style, field="contest.games")
         opponents = playable_opponents(game, contest.opponents)
         if not opponents:
-            raise ParamsError(
-                f"contest.opponents = {list(contest.opponents)} holds no opponent that can play {game.name}; "
-                "add random"
-            )
+            reasons = refusals(game)
+            opponents = ("random",) if reasons["nash"] else ("nash",)
+            why = " ".join(dict.fromkeys(reasons[opponent_kind(other)] for other in contest.opponents))
+            print(f"{game.name} is played against {opponents[0]}, not {', '.join(contest.opponents)}: {why}")
         check_opponents(game, opponents, field="contest.opponents")
         pairings.append((game, opponents))
     policy = load_policy(run.model, seed=run.seed)

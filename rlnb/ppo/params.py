@@ -10,7 +10,7 @@ from rlnb.params import sections
 from rlnb.params.problems import show_number
 from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described
 from rlnb.selfplay import params as play
-from rlnb.selfplay.params import Modes, unmeasured_acting
+from rlnb.selfplay.params import Modes, Opponents, unmeasured_acting
 
 UNTRAINED = "untrained"
 CHECKPOINT_FILES = ("params.yaml", "trainer_state.json")  # of a checkpoint; its run has the first one alone
@@ -202,7 +202,7 @@ class ContestParams(Section):
     run_profile: str = described("auto", "Profile of an untrained model's parameters", min_length=1)
     weights: Literal["average", "last"] = described("average", "Which weights of a checkpoint play")
     games: Names = described((), "Games that are played; empty = those of the run")
-    opponents: Names = Field(default=("random",), min_length=1)
+    opponents: Opponents = Field(default=("random",), min_length=1)
     """Opponents: random, mcts:N, perfect, nash; a game is played against those that can"""
     num_games: int = described(100, "Games against each opponent, half from each seat", ge=2, multiple_of=2)
     modes: Modes = Field(default=("constrained", "free"), min_length=1)

@@ -16,7 +16,7 @@ import numpy as np
 import pyspiel
 
 from rlnb.games.exact import TicTacToeResult, measure_rows, nash_conv, probabilities_by_state
-from rlnb.games.opponents import Opponent, best_scores, load_opponent, refusals, yardstick
+from rlnb.games.opponents import Opponent, best_scores, load_opponent, opponent_kind, refusals, yardstick
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy.adapters import WeightSnapshot, has_trained
 from rlnb.policy.loading import Policy
@@ -377,7 +377,7 @@ def exact_measures(
 def playable_opponents(game: TextGame, names: Sequence[str]) -> tuple[str, ...]:
     """Return the opponents that can play the game, in their order; a checkpoint's directory always can."""
     reasons = refusals(game)
-    return tuple(name for name in names if not reasons.get("mcts:N" if name.startswith("mcts:") else name))
+    return tuple(name for name in names if not reasons.get(opponent_kind(name)))
 
 
 def check_opponents(game: TextGame, names: Sequence[str], *, field: str = "evaluation.opponents") -> None:

@@ -1,5 +1,7 @@
 """Sections of notebooks whose policy plays games: its model, how it acts, updates and alarms, the arena."""
 
+import os
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -22,7 +24,16 @@ def some_of(*names: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def check_opponents(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names; whether they can play a game is found out later, where the game is loaded."""
+    for name in names:
+        if not re.fullmatch(r"random|perfect|nash|mcts(:.*)?", name) and not os.path.isdir(name):
+            raise ValueError(f"holds {name!r}; write random, mcts:25, perfect, nash or a checkpoint's folder")
+    return names
+
+
 Modes = Annotated[Names, some_of("constrained", "free")]
+Opponents = Annotated[Names, AfterValidator(check_opponents)]
 
 
 class PlayerModelParams(ModelParams):
@@ -134,8 +145,8 @@ class AlarmParams(Section):
 class ArenaParams(SamplingParams):
     enabled: bool = described(True, "Measure play and MBPP before, during and after training")
     eval_interval_steps: int = described(20, "Updates between evaluations; 0 = only before and after", ge=0)
-    opponents: Names = Field(default=("random",), min_length=1)
-    """Opponents in the arena: random, mcts:N, perfect, nash, a checkpoint"""
+    opponents: Opponents = Field(default=("random",), min_length=1)
+    """Opponents in the arena: random, mcts:N, perfect, nash, a checkpoint's folder"""
     num_games: int = described(200, "Games against each opponent, before, after", ge=2, multiple_of=2)
     interval_games: int = described(40, "The same, at the evaluations in between", ge=2, multiple_of=2)
     cross_games: int = Field(default=100, ge=0, multiple_of=2)

@@ -117,7 +117,7 @@ REFUSALS = {
     ("perfect", "leduc_poker"): "cannot play {}: only tic_tac_toe is solved. Use 'random' or 'nash'.",
     ("minimax", "tic_tac_toe"): "is not an opponent. Use 'random', 'mcts:N' or 'perfect'.",
 }  # fmt: skip
-for malformed in ("mcts", "mcts:", "mcts:1", "mcts:-5", "mcts:1e3", "mcts:1000001", "mcts:N"):
+for malformed in ("mcts:", "mcts:1", "mcts:-5", "mcts:1e3", "mcts:1000001", "mcts:N"):
     REFUSALS[malformed, "tic_tac_toe"] = (
         "names no number of simulations from 2 to 1,000,000; "
         "write 'mcts:10' (a beginner), 'mcts:50' or 'mcts:200'."
@@ -129,6 +129,10 @@ def test_an_opponent_that_cannot_play_is_refused_with_those_that_can(name, game)
     with pytest.raises(ParamsError) as error:
         load_opponent(name, load_game(game), field="params/x.yaml: opponent")
     assert str(error.value) == f"params/x.yaml: opponent = {name!r} {REFUSALS[name, game].format(game)}"
+
+
+def test_mcts_without_a_number_makes_25_simulations_a_move():
+    assert load_opponent("mcts", load_game("tic_tac_toe")).name == "mcts:25"
 
 
 def score(value):

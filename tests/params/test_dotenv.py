@@ -1,4 +1,4 @@
-"""Keys come from .env of the folder at hand and of the project, where the environment has none."""
+"""Keys and parameters come from .env of the folder at hand or the project, unless they are set."""
 
 import pytest
 
@@ -18,9 +18,15 @@ def keys_of(tmp_path):
     return keys_of
 
 
-def test_a_dotenv_file_gives_keys_and_nothing_else(keys_of):
-    text = "# keys\nexport WANDB_API_KEY='a1'\nHF_TOKEN = \"b2\"\nPATH=/nowhere\nRLNB_SEED=3\nnonsense\n"
+def test_a_dotenv_file_gives_keys_and_parameters_and_nothing_else(keys_of):
+    text = "# keys\nexport WANDB_API_KEY='a1'\nHF_TOKEN = \"b2\"\nPATH=/nowhere\nLD_PRELOAD=x.so\nnonsense\n"
     assert keys_of(text, PATH="/bin") == {"PATH": "/bin", "WANDB_API_KEY": "a1", "HF_TOKEN": "b2"}
+    text = "MBPP_EVAL_NUM_QUESTIONS=7\nMBPP_DATASET_PATH=/data/Bücher\nRLNB_SEED=3\n"
+    assert keys_of(text, RLNB_SEED="4") == {
+        "RLNB_SEED": "4",
+        "MBPP_EVAL_NUM_QUESTIONS": "7",
+        "MBPP_DATASET_PATH": "/data/Bücher",
+    }
 
 
 def test_a_key_that_is_set_already_stays(keys_of):

@@ -57,6 +57,7 @@ def test_the_older_environment_names_still_work_and_the_newer_ones_overrule_them
     assert (params.evaluation.num_questions, params.tasks.mbpp_path) == (10, str(dataset))
     both = with_environment(MBPP_EVAL_NUM_QUESTIONS="10", RLNB_EVALUATION__NUM_QUESTIONS="11")
     assert both.evaluation.num_questions == 11
+    assert with_environment(MBPP_EVAL_NUM_QUESTIONS="", MBPP_DATASET_PATH="") == with_environment()
 
 
 def test_environment_values_have_the_type_of_their_field():

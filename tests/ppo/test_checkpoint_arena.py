@@ -87,17 +87,19 @@ def test_games_of_ones_own_choice_are_played(checkpoint):
     assert arena.seed == params.seed
 
 
-@pytest.mark.parametrize(
-    "opponent, message",
-    [
-        ("mcts:5", "contest.opponents = ['mcts:5'] holds no opponent that can play kuhn_poker; add random"),
-        ("stockfish", "contest.opponents = 'stockfish' is not an opponent"),
-    ],
-)
-def test_an_opponent_that_cannot_play_is_refused(checkpoint, opponent, message):
-    params = make_params(checkpoint=checkpoint, games=["kuhn_poker"], opponents=[opponent])
-    with pytest.raises(ParamsError, match="^" + re.escape(message)):
-        load_arena(params, load_run_params(params.contest, ADVICE))
+def test_a_game_that_no_asked_opponent_can_play_is_played_against_its_equilibrium(checkpoint, capsys):
+    params = make_params(checkpoint=checkpoint, games=["kuhn_poker"], opponents=["mcts:5"])
+    arena = load_arena(params, load_run_params(params.contest, ADVICE))
+    assert [(game.name, names) for game, names in arena.opponents] == [("kuhn_poker", ("nash",))]
+    assert "kuhn_poker is played against nash, not mcts:5: MCTS sees the other player's card" in (
+        capsys.readouterr().out
+    )
+
+
+def test_an_unknown_opponent_is_refused(checkpoint):
+    message = "contest.opponents = ['stockfish'] holds 'stockfish'; write random, mcts:25, perfect, nash"
+    with pytest.raises(ParamsError, match=re.escape(message)):
+        make_params(checkpoint=checkpoint, opponents=["stockfish"])
 
 
 def test_a_checkpoint_of_self_play_plays_too(cache_dir, tmp_path):

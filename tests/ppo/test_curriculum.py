@@ -223,8 +223,8 @@ def test_the_defaults_load():
             "curriculum.stages: stage 'easy': opponent = 'nsah' is not an opponent. Use 'random' or 'nash'.",
         ),
         (
-            {"games": ["kuhn_poker"], "opponents": ["mcts", "random"]},
-            "curriculum.stages: stage 'easy': opponent = 'mcts' names no number of simulations from 2 to "
+            {"games": ["kuhn_poker"], "opponents": ["mcts:", "random"]},
+            "curriculum.stages: stage 'easy': opponent = 'mcts:' names no number of simulations from 2 to "
             "1,000,000; write 'mcts:10' (a beginner), 'mcts:50' or 'mcts:200'.",
         ),
         (
