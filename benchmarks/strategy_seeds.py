@@ -1,4 +1,4 @@
-"""Measure what the embedded model learns about 2048 at its cpu profile, for several seeds: validity and skill.
+"""Measure what the embedded model learns about 2048 at its cpu profile, for several seeds: validity, skill.
 
     .venv/bin/python benchmarks/strategy_seeds.py --json               # five seeds, an hour
     .venv/bin/python benchmarks/strategy_seeds.py --out outputs/bonus --set training.entropy_coef=0.02

@@ -13,7 +13,7 @@ import rlnb
 from rlnb.display.tables import Table, fold, show_facts
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, Recommendation, apply_environment, installed_version, probe, recommend
-from rlnb.machine.threads import fix_threads
+from rlnb.machine.threads import set_threads
 from rlnb.params import asks_network, check_machine, describe_params, load_dotenv, load_params, resolve
 from rlnb.params.loading import load_model_class
 from rlnb.params.sections import NotebookParams, Section, value_of
@@ -95,8 +95,7 @@ def _read_parameters_cell(notebook: str, cell: Mapping[str, object]) -> tuple[st
 def _set_threads(params: NotebookParams) -> int:
     """Limit torch to the threads that a section asks for; return their number, 0 for as many as are free."""
     num_threads = max(getattr(section, "num_threads", 0) for _, section in params)
-    if num_threads:
-        fix_threads(num_threads)
+    set_threads(num_threads)
     return num_threads
 
 

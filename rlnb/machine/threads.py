@@ -5,11 +5,17 @@ times as long; one takes no longer than alone.
 """
 
 import os
+import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import psutil
+
+from rlnb.machine.facts import usable_cores
 
 MIN_SECONDS = 0.2  # shorter measurements say nothing
 
@@ -18,17 +24,20 @@ class FreeCores:
     """Counts the cores that other processes left free since it was last asked.
 
     Processor time of our children counts as ours: a sandbox's workers rest while torch computes.
+    limit: the most there may be, by a container's quota or a job's allocation. threads: what torch was last
+    set to by this count; None before, 0 if a parameter gave another number.
     """
 
-    is_fixed = False
+    threads: int | None = None
 
     def __init__(self) -> None:
         self.process = psutil.Process()
         has_affinity = hasattr(self.process, "cpu_affinity")  # not on macOS
-        self.cores: list[int] = (
-            self.process.cpu_affinity() if has_affinity else list(range(os.cpu_count() or 1))
-        )
-        self.count = len(self.cores)
+        known = _times_by_core()
+        wanted = self.process.cpu_affinity() if has_affinity else []
+        self.cores = [core for core in wanted if core in known] or list(known)
+        self.limit = min(len(self.cores), usable_cores(os.environ))
+        self.count = self.limit
         self._last = self._read()
 
     def measure(self) -> int:
@@ -38,16 +47,27 @@ class FreeCores:
         if seconds >= MIN_SECONDS:
             self._last = now
             others = max(0.0, busy - ours) / seconds
-            self.count = max(1, min(len(self.cores), round(len(self.cores) - others)))
+            self.count = max(1, min(self.limit, round(len(self.cores) - others)))
         return self.count
 
     def _read(self) -> tuple[float, float, float]:
         """Return the time, the busy seconds of all our cores, and our own processor seconds."""
-        times = psutil.cpu_times(percpu=True)
-        idle = [times[core].idle + getattr(times[core], "iowait", 0.0) for core in self.cores]
-        busy = sum(sum(times[core][:8]) for core in self.cores) - sum(idle)  # guests are counted in user
+        times = _times_by_core()
+        ticks = [times[core] for core in self.cores if core in times]
+        idle = sum(each.idle + getattr(each, "iowait", 0.0) for each in ticks)
+        busy = sum(sum(each[:8]) for each in ticks) - idle  # guests are counted in user
         family = [self.process, *self.process.children(recursive=True)]
         return time.monotonic(), busy, sum(map(_processor_seconds, family))
+
+
+def _times_by_core() -> Mapping[int, Any]:
+    """Return psutil's processor times by the number of the core; numbers may have gaps."""
+    times = psutil.cpu_times(percpu=True)
+    numbers: list[int] = []
+    with suppress(OSError):  # only Linux has the file
+        lines = Path("/proc/stat").read_text(encoding="ascii")
+        numbers = [int(number) for number in re.findall(r"^cpu([0-9]+) ", lines, re.MULTILINE)]
+    return dict(zip(numbers if len(numbers) == len(times) else range(len(times)), times, strict=True))
 
 
 def _processor_seconds(process: psutil.Process) -> float:
@@ -65,21 +85,28 @@ def _free_cores() -> FreeCores:
 def adapt_threads() -> int:
     """Set torch's threads to the free cores and return their number.
 
-    Nothing changes after `fix_threads`, nor where OMP_NUM_THREADS is set, as for a job's allocation. Sums in
-    another order differ in their last bits: a run is repeated bit for bit with a fixed number only.
+    Nothing changes where somebody else has set it: `set_threads`, torch.set_num_threads, or OMP_NUM_THREADS
+    as for a job's allocation. Sums in another order differ in their last bits: a run is repeated bit for bit
+    with a fixed number only.
     """
     import torch
 
-    if "OMP_NUM_THREADS" not in os.environ and not _free_cores().is_fixed:
-        count = _free_cores().measure()
-        if count != torch.get_num_threads():
-            torch.set_num_threads(count)
+    cores, present = _free_cores(), torch.get_num_threads()
+    if cores.threads is None:  # torch begins with one for each core
+        is_ours = present >= min(cores.limit, psutil.cpu_count(logical=False) or 1)
+    else:
+        is_ours = present == cores.threads
+    if is_ours and "OMP_NUM_THREADS" not in os.environ:
+        cores.threads = cores.measure()
+        if cores.threads != present:
+            torch.set_num_threads(cores.threads)
     return torch.get_num_threads()
 
 
-def fix_threads(count: int) -> None:
-    """Set torch's threads for the rest of the process."""
+def set_threads(count: int) -> None:
+    """Set torch's threads until the next call; 0 = as many as are free, before each step and batch."""
     import torch
 
-    _free_cores().is_fixed = True
-    torch.set_num_threads(count)
+    if count:
+        torch.set_num_threads(count)
+    _free_cores().threads = 0 if count else torch.get_num_threads()

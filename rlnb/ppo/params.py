@@ -207,7 +207,7 @@ class ContestParams(Section):
     num_games: int = described(100, "Games against each opponent, half from each seat", ge=2, multiple_of=2)
     modes: Modes = Field(default=("constrained", "free"), min_length=1)
     """How the policy answers: constrained (sampled and greedy), free, or both"""
-    num_threads: int = described(0, "CPU threads of torch; 0 = torch's own choice", ge=0)
+    num_threads: int = described(0, "CPU threads of torch; 0 = as many as are free", ge=0)
 
     def conflicts(self) -> Iterator[Conflict]:
         for field in ("checkpoint", "compare_with"):

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from rlnb.machine import threads
-from rlnb.machine.threads import FreeCores, adapt_threads
+from rlnb.machine.threads import FreeCores, adapt_threads, set_threads
 
 
 class Scripted(FreeCores):
     """Reads (time, busy seconds, our own seconds) from a list."""
 
     def __init__(self, *readings: tuple[float, float, float], cores: int) -> None:
-        self.cores, self.count, self._last = list(range(cores)), cores, (0.0, 0.0, 0.0)
+        self.cores, self.limit, self.count = list(range(cores)), cores, cores
+        self._last = (0.0, 0.0, 0.0)
         self._readings = iter(readings)
 
     def _read(self) -> tuple[float, float, float]:
@@ -64,13 +65,51 @@ def test_the_time_of_a_child_is_ours():
     assert cores._read()[2] >= after[2]  # and stays ours when it has ended
 
 
-def test_threads_follow_the_free_cores_unless_their_number_is_given(monkeypatch):
+@pytest.fixture
+def torch_threads(monkeypatch):
+    """Scripted cores: three, one of which others use, from the second reading on all three."""
     before = torch.get_num_threads()
-    monkeypatch.setattr(threads, "_free_cores", lambda: Scripted((10.0, 10.0, 0.0), cores=3))
-    try:
-        monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        assert adapt_threads() == before
-        monkeypatch.delenv("OMP_NUM_THREADS")
-        assert adapt_threads() == torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    cores = Scripted((10.0, 10.0, 0.0), (20.0, 40.0, 0.0), cores=3)
+    monkeypatch.setattr(threads, "_free_cores", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_follow_the_free_cores(torch_threads):
+    assert adapt_threads() == torch.get_num_threads() == 2
+    assert adapt_threads() == torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_threads_that_a_script_has_set_stay(torch_threads, is_first):
+    if not is_first:
+        adapt_threads()
+    torch.set_num_threads(4 if not is_first else 1)
+    assert [adapt_threads(), adapt_threads()] == [4 if not is_first else 1] * 2
+
+
+def test_a_job_s_number_stays(torch_threads, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert adapt_threads() == 3
+
+
+def test_a_parameter_s_number_stays_until_there_is_none(torch_threads):
+    set_threads(3)
+    assert [adapt_threads(), adapt_threads()] == [3, 3]
+    set_threads(0)
+    assert adapt_threads() == 2
+
+
+def test_a_quota_limits_the_cores(monkeypatch):
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    assert FreeCores().measure() == FreeCores().limit == 1
+
+
+def test_cores_are_found_by_their_numbers(monkeypatch):
+    times = psutil.cpu_times(percpu=True)
+    text = "".join(f"cpu{2 * core + 7} 1 2\n" for core in range(len(times)))
+    monkeypatch.setattr(threads.Path, "read_text", lambda *_, **__: "cpu  1 2\n" + text)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [7, 8])
+    assert FreeCores().cores == [7]  # no core 8
