@@ -15,9 +15,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 
 from rlnb.machine import probe, recommend
+from rlnb.machine.threads import set_threads
 from rlnb.notebook import load_cell
 from rlnb.params import load_params, parse_set, resolve
 from rlnb.ppo.checkpoint_arena import load_arena, load_snapshots
@@ -110,7 +110,7 @@ def main() -> None:
         )
         params = resolve(params, recommend(probe(ask_hub=False)))
         if params.training.num_threads:
-            torch.set_num_threads(params.training.num_threads)
+            set_threads(params.training.num_threads)
         run = Path(options.out) / f"ppo-{options.profile}-{params.training.max_steps}" / str(seed)
         results[str(seed)] = judge(params, run, opponents=options.opponents, num_games=options.games)
         print(seed, results[str(seed)], flush=True)

@@ -12,9 +12,9 @@ import argparse
 import json
 from pathlib import Path
 
-import torch
 
 from rlnb.machine import probe, recommend
+from rlnb.machine.threads import set_threads
 from rlnb.notebook import load_cell
 from rlnb.params import load_params, parse_set, resolve
 from rlnb.spiral.ablation import make_variant, run_training
@@ -51,7 +51,7 @@ def main() -> None:
     params = load_params("spiral_self_play", profile=options.profile, overrides=parse_set(*options.set))
     params = resolve(params, recommend(probe(ask_hub=False)))
     if params.training.num_threads:
-        torch.set_num_threads(params.training.num_threads)
+        set_threads(params.training.num_threads)
     reward = load_cell("spiral_self_play", "reward", {"params": params})["reward"]
     kinds = options.kinds or [params.advantage.kind]
     max_steps = options.max_steps or params.training.max_steps

@@ -30,6 +30,7 @@ from timing import interleave, report
 
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.machine import probe, recommend
+from rlnb.machine.threads import set_threads
 from rlnb.notebook import load_cell
 from rlnb.params import load_params, resolve
 from rlnb.policy import Policy, load_policy
@@ -278,7 +279,7 @@ def memory_mib(field: str) -> float:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
+    set_threads(1)
     gc.freeze()  # as training does
     figures = {"rollout_over_model": rollout_over_model()}
     report(figures | against_generate() | memo_gain_kuhn() | ppo_step(), description=__doc__ or "")

@@ -8,9 +8,10 @@ from transformers import DynamicCache, PreTrainedModel
 from trl import GRPOTrainer
 
 from rlnb.policy.adapters import adapters_in_weights_dtype
-from rlnb.policy.decoding import decode, distinct_prompts
+from rlnb.policy.decoding import can_decode, decode, distinct_prompts
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")  # a head without soft caps, scaling or bias
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # rotations that do not follow the length at hand
 TOKEN_LOSSES = ("dapo", "cispo")  # sums over tokens: rows with advantage 0 add nothing
 HEAD_ROWS = 64  # tokens whose logits are computed together
 Batch = dict[str, object]
@@ -32,13 +33,16 @@ class CpuGRPOTrainer(GRPOTrainer):
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         head = base.get_output_embeddings()
         return (
-            self.accelerator.device.type == "cpu"
+            can_decode(model)
+            and self.accelerator.num_processes == 1  # else gradients are averaged in DDP's forward pass
             and base.config.model_type in MODEL_TYPES
+            and base.config.rope_parameters["rope_type"] in ROPE_TYPES
             and type(head) is torch.nn.Linear
             and head.bias is None
             and not head.weight.requires_grad
             and not (args.use_vllm or args.use_transformers_continuous_batching or self.tools)
             and not args.gradient_checkpointing  # which forbids a cache
+            and not (args.generation_kwargs or args.cast_lm_head_to_fp32)
             and args.top_p == 1.0
             and not args.top_k
             and not args.min_p
@@ -105,7 +109,9 @@ class CpuGRPOTrainer(GRPOTrainer):
         return logprobs, entropies, None
 
     def _compute_loss(self, model: PreTrainedModel, inputs: Batch) -> torch.Tensor:
-        adds_nothing = self.loss_type in TOKEN_LOSSES and not (self.beta or self._entropy_bonus_enabled)
+        # With a quantile of entropies every row's tokens take part in finding it.
+        others = self.beta or self._entropy_bonus_enabled or self.top_entropy_quantile < 1
+        adds_nothing = self.loss_type in TOKEN_LOSSES and not others
         if self.is_lean and adds_nothing:
             inputs = drop_tied_rows(inputs)
         loss: torch.Tensor = super()._compute_loss(model, inputs)

@@ -7,7 +7,9 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import mul
 from pathlib import Path
+from statistics import fmean
 
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -212,6 +214,19 @@ def check_trained(state: TrainerState) -> None:
         raise TrainingDiverged(f"the loss became {losses[-1]}; lower training.learning_rate")
 
 
+def check_gradient(step: int, logs: Mapping[str, float], *, fp16: bool) -> None:
+    """Raise TrainingDiverged when a step's gradient is not finite, before a checkpoint of it is written.
+
+    Under fp16 the scaler leaves such a step out and goes on.
+    """
+    norm = logs.get("grad_norm", 0.0)
+    if not math.isfinite(norm) and not fp16:
+        raise TrainingDiverged(
+            f"step {step}: the norm of the gradient became {norm}; lower training.learning_rate and run "
+            "again: training goes on from the last checkpoint"
+        )
+
+
 class StopOnSignal(TrainerCallback):
     """Saves and stops at the end of the step in which SIGTERM or SIGUSR1 came.
 
@@ -261,14 +276,20 @@ class MetricsReporter(TrainerCallback):
     def on_log(
         self, args: object, state: TrainerState, control: object, *, logs: Mapping[str, float], **_: object
     ) -> None:
+        check_gradient(state.global_step, logs, fp16=self.trainer.args.fp16)
         if not state.is_world_process_zero or "train_runtime" in logs:
             return
         started = time.perf_counter()
-        step, max_steps = state.global_step, state.max_steps
+        step, max_steps, rewards = state.global_step, state.max_steps, self._step_rewards()
+        if self.trainer.scale_rewards == "batch":  # TRL's share says whether the whole batch is tied
+            share = tied_share(rewards, num_generations=self.trainer.num_generations)
+            logs = {**logs, "frac_reward_zero_std": share}
         self.tracker.report(step, dict(logs))
         output_dir = self.tracker.path.parent
         log_line(output_dir, progress_line(step, max_steps, logs))
-        for line in self.health.after_step(step, logs, rewards=self._step_rewards()):
+        for line in self.health.after_step(
+            step, logs, rewards=[reward for reward in rewards if reward == reward]
+        ):
             print(line, flush=True)
             log_line(output_dir, line)
         if self.show and (step == max_steps or step % max(1, max_steps // NUM_PICTURES) == 0):
@@ -276,9 +297,16 @@ class MetricsReporter(TrainerCallback):
         self.log_seconds += time.perf_counter() - started
 
     def _step_rewards(self) -> list[float]:
-        """Return the reward of each completion of the last step, without those of failed programs."""
-        paid = zip(*self.trainer._logs["rewards"].values(), strict=True)
-        return [math.fsum(parts) for parts in paid if not any(map(math.isnan, parts))]
+        """Return the last step's rewards, group after group; NaN for failed programs."""
+        paid, weights = self.trainer._logs["rewards"].values(), self.trainer.reward_weights.tolist()
+        return [sum(map(mul, weights, parts)) for parts in zip(*paid, strict=True)]
+
+
+def tied_share(rewards: Sequence[float], *, num_generations: int) -> float:
+    """Return the share of the groups whose rewards are all equal; NaN rewards do not count."""
+    groups = [rewards[start : start + num_generations] for start in range(0, len(rewards), num_generations)]
+    known = [[reward for reward in group if not math.isnan(reward)] for group in groups]
+    return fmean(not group or math.isclose(min(group), max(group), abs_tol=1e-8) for group in known)
 
 
 def progress_line(step: int, max_steps: int, logs: Mapping[str, float]) -> str:

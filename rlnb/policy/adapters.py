@@ -107,16 +107,16 @@ def adapters_in_weights_dtype(model: PreTrainedModel) -> Iterator[None]:
     stay as they are, and so do those that a surrounding call has taken.
     """
     layers = [layer for layer in model.modules() if _is_plain_lora(layer)]
-    for layer in layers:
-        name, weight = layer.active_adapters[0], layer.base_layer.weight
-        down = layer.lora_A[name].weight.to(weight.dtype)
-        up = (layer.lora_B[name].weight * layer.scaling[name]).to(weight.dtype)
-        layer.forward = _lora_forward(layer.base_layer, down, up)
     try:
+        for layer in layers:
+            name, weight = layer.active_adapters[0], layer.base_layer.weight
+            down = layer.lora_A[name].weight.to(weight.dtype)
+            up = (layer.lora_B[name].weight * layer.scaling[name]).to(weight.dtype)
+            layer.forward = _lora_forward(layer.base_layer, down, up)
         yield
     finally:
         for layer in layers:
-            del layer.forward
+            vars(layer).pop("forward", None)
 
 
 def _is_plain_lora(layer: torch.nn.Module) -> bool:

@@ -25,10 +25,11 @@ def cpu_attention(
     the attention. For one new token those heads are passed as positions of one head, so that each key is read
     once, an eighth of the time. Where gradients are wanted it computes in float32: bfloat16's backward pass
     is about four times slower. query: (batch, heads, length, head size); key, value: the same with fewer
-    heads.
+    heads, value's with a head size of its own.
     """
     dtype, shape = query.dtype, query.shape
-    if shape[2] == 1 and shape[1] != key.shape[1]:
+    masks_heads = attention_mask is not None and attention_mask.shape[1] > 1
+    if shape[2] == 1 and shape[1] != key.shape[1] and not masks_heads:
         query = query.reshape(shape[0], key.shape[1], -1, shape[3])
     if torch.is_grad_enabled() and dtype != torch.float32:
         query, key, value = query.float(), key.float(), value.float()
@@ -46,7 +47,7 @@ def cpu_attention(
         is_causal=is_causal and attention_mask is None and shape[2] > 1,
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    return output.reshape(shape).to(dtype).transpose(1, 2).contiguous(), None
+    return output.reshape(*shape[:3], value.shape[3]).to(dtype).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, cpu_attention)

@@ -5,14 +5,24 @@ which takes a millisecond a row. benchmarks/grpo_step.py compares the two.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
+from rlnb.errors import TrainingDiverged
 from rlnb.policy.adapters import adapters_in_weights_dtype
 
 LOOK_TOKENS = 8  # is_complete is asked after so many tokens
+# Settings of `generate` that change what is written, with the values that change nothing
+NEUTRAL: Mapping[str, float | None] = {
+    "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0, "typical_p": 1.0,
+    "no_repeat_ngram_size": 0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "min_length": 0, "min_new_tokens": 0,
+    "bad_words_ids": None, "sequence_bias": None, "suppress_tokens": None, "begin_suppress_tokens": None,
+    "forced_bos_token_id": None, "forced_eos_token_id": None, "exponential_decay_length_penalty": None,
+    "top_h": None, "stop_strings": None, "watermarking_config": None,
+}  # fmt: skip
 Draw = Callable[[Sequence[int]], torch.Tensor]  # rows of the batch -> a number in [0, 1) for each
 
 
@@ -25,15 +35,26 @@ def sample_tokens(logits: torch.Tensor, temperature: float, uniforms: torch.Tens
     """Return a token for each row of logits, (rows, vocabulary): the likeliest at temperature 0.
 
     Otherwise the token at which the distribution function of softmax(logits / temperature) passes the row's
-    uniform number (inverse transform sampling), int64 (rows,).
+    uniform number (inverse transform sampling), int64 (rows,). Raises TrainingDiverged for NaN.
     """
     if uniforms is None or not temperature:
-        return logits.argmax(-1)
-    scaled = logits.to(torch.float32, copy=True).div_(temperature)  # in place: the vocabulary is large
-    cumulative = scaled.sub_(scaled.amax(-1, keepdim=True)).exp_().cumsum_(-1)
+        highest, tokens = logits.max(-1)
+        _check_finite(highest)
+        return tokens
+    scaled = logits.to(torch.float32, copy=True)  # in place: the vocabulary is large
+    cumulative = scaled.sub_(scaled.amax(-1, keepdim=True)).div_(temperature).exp_().cumsum_(-1)
+    _check_finite(cumulative[:, -1])
     thresholds = uniforms[:, None].to(cumulative) * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, thresholds, right=True)[:, 0]
     return tokens.clamp(max=cumulative.shape[1] - 1)
+
+
+def _check_finite(values: torch.Tensor) -> None:
+    if not values.isfinite().all():
+        raise TrainingDiverged(
+            "the model's logits are NaN or infinite: lower training.learning_rate and go on from an earlier "
+            "checkpoint, or write another model.dtype"
+        )
 
 
 def distinct_prompts(
@@ -100,12 +121,33 @@ def decode(
     return completions
 
 
-def can_decode(model: PreTrainedModel, *, ignores_penalties: bool = False) -> bool:
-    """Return whether `decode` writes what `generate` would: on a CPU, and without penalties."""
-    config = model.generation_config
-    is_plain = config.repetition_penalty in (None, 1.0) and not config.no_repeat_ngram_size
-    is_decoder = model.device.type == "cpu" and not model.config.is_encoder_decoder
-    return is_decoder and (is_plain or ignores_penalties)
+def can_decode(model: PreTrainedModel, *, ignores_repetition: bool = False) -> bool:
+    """Return whether `decode` writes what `generate` would.
+
+    It does on a CPU, for decoders whose whole memory is the keys and values of earlier tokens (Mamba's and
+    other recurrent states cannot be repeated for a group), and without penalties or forbidden tokens.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if model.device.type != "cpu" or base.config.is_encoder_decoder or base._is_stateful:
+        return False
+    if "past_key_values" not in inspect.signature(base.forward).parameters:
+        return False
+    layers = DynamicCache(config=base.config).layers
+    if not all(
+        isinstance(layer, DynamicLayer) and not isinstance(layer, LinearAttentionCacheLayerMixin)
+        for layer in layers
+    ):
+        return False
+    return is_plain_sampling(base.generation_config, ignores_repetition=ignores_repetition)
+
+
+def is_plain_sampling(config: GenerationConfig, *, ignores_repetition: bool = False) -> bool:
+    """Return whether a model's settings forbid, force and favour no tokens; temperature aside."""
+    return all(
+        getattr(config, name, None) in (None, neutral)
+        for name, neutral in NEUTRAL.items()
+        if name != "repetition_penalty" or not ignores_repetition
+    )
 
 
 def _forward_of(model: PreTrainedModel) -> Callable[..., torch.Tensor]:

@@ -126,7 +126,7 @@ def generated_batches(
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     for rows in batches(order, [len(prompts[row]) for row in order], batch_size):
         seeds = None if row_seeds is None else [row_seeds[row] for row in rows]
-        on_cpu = can_decode(policy.model, ignores_penalties=seeds is not None)
+        on_cpu = can_decode(policy.model, ignores_repetition=seeds is not None)
         write = _write_on_cpu if on_cpu else _write_by_transformers
         texts = [prompts[row] for row in rows]
         yield rows, write(policy, texts, seeds=seeds, is_complete=is_complete, **options)

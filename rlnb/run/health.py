@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean, pvariance
+from statistics import fmean, linear_regression
 from typing import NamedTuple, Protocol
 
 from rlnb.errors import OutOfMemory, ParamsError, TrainingDiverged
@@ -26,7 +26,8 @@ MAX_CUT_SHARE = 0.2  # of the completions of the first step, or of a window
 MIN_BEST_SHARE = 0.05  # of a step's completions: rarer rewards are not missed when they stay away
 MAX_INVALID_SHARE = 0.5
 MIN_WINDOW_STEPS = 5
-MIN_TREND_STEPS = 10  # five steps without a change of the reward happen by chance in most runs
+MIN_TREND_STEPS = 10
+MIN_RISE = 0.15  # of the range of rewards, over the whole run: a reward that rises less is flat
 GIB = 2**30
 # Metrics that count completions without valid code, and what to try when there are many of them.
 INVALID_CODE = {
@@ -54,21 +55,22 @@ class Health:
     """Warnings about a run that learns nothing, or something else than intended.
 
     max_steps: of the run. Tied groups, cut completions and a lost best reward are counted over windows of a
-    twentieth of it, at least MIN_WINDOW_STEPS. The reward counts as flat when its means over two consecutive
-    windows, each twice as long but at most half of the run, differ by no more than the standard error of the
-    difference. has_reward_trend: False where the mean reward is constant by definition, as in self-play of a
-    zero-sum game.
+    twentieth of it, at least MIN_WINDOW_STEPS. The reward counts as flat when a line through all its steps,
+    continued to the end of the run, rises by less than MIN_RISE even at two standard errors above its slope,
+    and at two below not at all. has_reward_trend: False where the mean reward is constant by definition, as
+    in self-play of a zero-sum game.
     """
 
     def __init__(self, *, max_steps: int = 200, has_reward_trend: bool = True) -> None:
         window = max(MIN_WINDOW_STEPS, max_steps // 20)
-        trend = max(MIN_WINDOW_STEPS, min(max_steps // 2, max(MIN_TREND_STEPS, max_steps // 10)))
+        self.max_steps = max_steps
         self.has_reward_trend = has_reward_trend
         self.given: set[str] = set()
         self._is_first = True
         self._tied_shares: deque[float] = deque(maxlen=window)
         self._cut_shares: deque[float] = deque(maxlen=window)
-        self._mean_rewards: deque[float] = deque(maxlen=2 * trend)
+        self._mean_rewards: list[float] = []
+        self._lowest, self._highest = math.inf, -math.inf  # rewards
         self._best: BestReward | None = None
 
     def after_step(
@@ -82,6 +84,10 @@ class Health:
         if reward is None:
             return []
         self._mean_rewards.append(reward)
+        self._lowest, self._highest = (
+            min(self._lowest, reward, *rewards),
+            max(self._highest, reward, *rewards),
+        )
         if "frac_reward_zero_std" in metrics:
             self._tied_shares.append(_value(metrics, "frac_reward_zero_std"))
             self._cut_shares.append(_value(metrics, "completions/clipped_ratio"))
@@ -139,17 +145,30 @@ class Health:
                 f"{fmean(tied_shares):.0%} of the groups of the last {len(tied_shares)} steps were tied and "
                 "taught nothing; raise training.num_generations or training.temperature, or change the reward"
             )
-        if self.has_reward_trend and len(self._mean_rewards) == self._mean_rewards.maxlen:
-            rewards, half = list(self._mean_rewards), len(self._mean_rewards) // 2
-            earlier, later = rewards[:half], rewards[half:]
-            standard_error = math.sqrt((pvariance(earlier) + pvariance(later)) / half)
-            if abs(fmean(later) - fmean(earlier)) <= standard_error:
-                samples = "games" if "play/completion_tokens" in metrics else "samples"
-                warnings["flat"] = (
-                    f"the reward has stayed at {fmean(rewards):+.3f} for {len(rewards)} steps; look at the "
-                    f"{samples}, then at training.learning_rate and the reward"
-                )
+        if self._is_flat():
+            samples = "games" if "play/completion_tokens" in metrics else "samples"
+            warnings["flat"] = (
+                f"the reward has stayed at {fmean(self._mean_rewards):+.3f} for {len(self._mean_rewards)} "
+                f"steps; look at the {samples}, then at training.learning_rate and the reward"
+            )
         return warnings
+
+    def _is_flat(self) -> bool:
+        count = len(self._mean_rewards)
+        if not self.has_reward_trend or count < max(MIN_TREND_STEPS, self.max_steps // 6):
+            return False
+        steps = range(count)
+        line = linear_regression(steps, self._mean_rewards)
+        residuals = (
+            reward - line.slope * step - line.intercept
+            for step, reward in zip(steps, self._mean_rewards, strict=True)
+        )
+        variance = math.fsum(residual**2 for residual in residuals) / (count - 2)
+        margin = 2 * math.sqrt(
+            variance * 12 / (count**3 - count)
+        )  # sum of squares of the steps: n(n^2 - 1)/12
+        largest = (line.slope + margin) * self.max_steps
+        return line.slope <= margin and largest <= MIN_RISE * (self._highest - self._lowest)
 
 
 def summarise_step(metrics: Mapping[str, float | None]) -> str:

@@ -78,7 +78,13 @@ ADVANTAGES = [1.2, -0.3, 0.5, -1.4, 0.0, 0.0, 0.0, 0.0]  # the second group is t
 
 @pytest.mark.parametrize(
     "options",
-    [{"loss_type": "dapo"}, {"loss_type": "grpo"}, {"temperature": 0.7}, {"entropy_coef": 0.5}],
+    [
+        {"loss_type": "dapo"},
+        {"loss_type": "dapo", "top_entropy_quantile": 0.3},  # of all rows, tied ones too
+        {"loss_type": "grpo"},
+        {"temperature": 0.7},
+        {"entropy_coef": 0.5},
+    ],
     ids=str,
 )
 def test_the_gradient_is_that_of_trl(policy, tmp_path, options):
@@ -150,6 +156,16 @@ def test_adapters_are_as_before_after_the_cast(policy):
     assert torch.equal(policy.model(ids).logits, before)
 
 
+def test_layers_are_as_before_when_the_cast_fails(policy):
+    layers = [layer for layer in policy.model.modules() if hasattr(layer, "lora_A")]
+    weight = layers[-1].base_layer.weight
+    del layers[-1].base_layer.weight
+    with pytest.raises(AttributeError), adapters_in_weights_dtype(policy.model):
+        pass
+    layers[-1].base_layer.weight = weight
+    assert not any("forward" in vars(layer) for layer in layers)
+
+
 def test_a_run_trains_and_its_metrics_have_the_names_of_trl(policy, tmp_path):
     histories = []
     for kind in (GRPOTrainer, CpuGRPOTrainer):
@@ -162,9 +178,33 @@ def test_a_run_trains_and_its_metrics_have_the_names_of_trl(policy, tmp_path):
     assert histories[0] == histories[1]
 
 
-@pytest.mark.parametrize("options", [{"top_p": 0.9}, {"repetition_penalty": 1.1}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_p": 0.9},
+        {"repetition_penalty": 1.1},
+        {"generation_kwargs": {"suppress_tokens": [7]}},
+        {"cast_lm_head_to_fp32": True},
+    ],
+    ids=str,
+)
 def test_settings_that_the_short_step_does_not_know_are_left_to_trl(policy, tmp_path, options):
     assert not make_trainer(CpuGRPOTrainer, policy, tmp_path, **options).is_lean
+
+
+def test_other_models_and_several_ranks_are_left_to_trl(policy, tmp_path, monkeypatch):
+    trainer = make_trainer(CpuGRPOTrainer, policy, tmp_path)
+    assert trainer.is_lean
+    with monkeypatch.context() as patch:
+        patch.setattr(type(trainer.accelerator), "num_processes", 2)
+        assert not trainer.is_lean
+    with monkeypatch.context() as patch:
+        patch.setattr(policy.model.config, "rope_parameters", {"rope_type": "dynamic"})
+        assert not trainer.is_lean
+    with monkeypatch.context() as patch:
+        patch.setattr(policy.model.generation_config, "suppress_tokens", [7])
+        assert not trainer.is_lean
+    assert trainer.is_lean
 
 
 def test_a_cpu_takes_the_short_step_unless_it_is_switched_off(policy, tmp_path):

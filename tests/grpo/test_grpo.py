@@ -216,6 +216,19 @@ def test_training_without_a_step_and_a_loss_that_is_no_number_are_errors() -> No
         grpo.check_trained(state)
 
 
+def test_a_gradient_that_is_no_number_ends_a_run_unless_fp16_s_scaler_leaves_it_out() -> None:
+    for norm in (float("nan"), float("inf")):
+        with pytest.raises(TrainingDiverged, match="step 7: the norm of the gradient became .*learning_rate"):
+            grpo.check_gradient(7, {"grad_norm": norm}, fp16=False)
+        grpo.check_gradient(7, {"grad_norm": norm}, fp16=True)
+    grpo.check_gradient(7, {"grad_norm": 3.0}, fp16=False)
+
+
+def test_groups_of_equal_rewards_are_tied_whatever_the_others_earn() -> None:
+    nan = float("nan")
+    assert grpo.tied_share([1, 1, 0, 1, nan, 2.0, nan, nan], num_generations=2) == 0.75
+
+
 def test_every_step_is_a_line_in_train_log_and_only_the_first_and_warnings_are_printed(
     tmp_path: Path,
 ) -> None:

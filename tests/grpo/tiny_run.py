@@ -8,12 +8,11 @@ import argparse
 import json
 from pathlib import Path
 
-import torch
-
 from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.prompts import prompt_dataset
 from rlnb.grpo import training as grpo
+from rlnb.machine.threads import set_threads
 from rlnb.params.sections import ModelParams
 from rlnb.params.training import TrainingParams
 from rlnb.policy import generate, load_policy, save_adapters
@@ -33,7 +32,7 @@ def main() -> None:
     parser.add_argument("--beta", type=float, default=0.0)
     parser.add_argument("--announce", action="store_true", help="print a line a step")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    set_threads(1)
     model = tiny_model(arguments.output_dir.parent)
     policy = load_policy(model)
     training = TrainingParams(

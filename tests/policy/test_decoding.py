@@ -7,15 +7,26 @@ import torch
 from tiny_policy import load_tiny, save_tiny_gpt_oss, tiny_params, train_by_hand
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    DogeConfig,
+    DogeForCausalLM,
     GemmaConfig,
     GemmaForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
+from rlnb.errors import TrainingDiverged
 from rlnb.policy import load_policy
 from rlnb.policy.cpu_attention import NAME, use_cpu_attention
 from rlnb.policy.decoding import can_decode, decode, sample_tokens
@@ -25,14 +36,21 @@ SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3,
     "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8,
 }  # fmt: skip
+LOW_RANK = {  # attention whose values are narrower than its keys
+    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+    "moe_intermediate_size": 32, "num_key_value_heads": 6, "head_dim": None,
+}  # fmt: skip
 FAMILIES = {
+    "deepseek": (DeepseekV3ForCausalLM, lambda **sizes: DeepseekV3Config(**sizes | LOW_RANK)),
+    "doge": (DogeForCausalLM, DogeConfig),  # a mask for each head
     "qwen2": (Qwen2ForCausalLM, Qwen2Config),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config),
     "gemma": (GemmaForCausalLM, GemmaConfig),
 }
 
 
-@pytest.fixture(params=["llama", "qwen2", "qwen3", "gemma", "gpt-oss", "embedded"])
+@pytest.fixture(params=["llama", "qwen2", "qwen3", "gemma", "deepseek", "doge", "gpt-oss", "embedded"])
 def model(request: pytest.FixtureRequest, cache_dir: Path, tmp_path: Path) -> PreTrainedModel:
     torch.manual_seed(0)
     if request.param == "llama":
@@ -138,9 +156,44 @@ def test_no_token_without_probability_is_sampled():
         assert sample_tokens(logits, 1.0, torch.tensor([uniform])).tolist() == [token]
 
 
-def test_a_model_with_penalties_is_left_to_generate(cache_dir):
+@pytest.mark.parametrize("temperature", [0.0, 1e-40, 0.7])
+def test_a_policy_that_is_nan_writes_nothing(temperature):
+    logits = torch.tensor([[0.0, 1.0, 3.0], [2.0, torch.nan, 1.0]])
+    with pytest.raises(TrainingDiverged, match="logits are NaN or infinite: lower training.learning_rate"):
+        sample_tokens(logits, temperature, torch.tensor([0.5, 0.5]))
+    assert sample_tokens(logits[:1], min(temperature, 1e-40), torch.tensor([0.9])).tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("repetition_penalty", 1.05),
+        ("no_repeat_ngram_size", 3),
+        ("suppress_tokens", [7]),
+        ("bad_words_ids", [[7]]),
+        ("min_new_tokens", 4),
+        ("forced_eos_token_id", 2),
+    ],
+)
+def test_a_model_with_settings_of_its_own_is_left_to_generate(cache_dir, field, value):
     model = load_tiny(cache_dir).model
     assert can_decode(model)
-    model.generation_config.repetition_penalty = 1.05
-    assert not can_decode(model) and can_decode(model, ignores_penalties=True)
-    model.generation_config.repetition_penalty = 1.0
+    setattr(model.generation_config, field, value)
+    try:
+        assert not can_decode(model)
+        assert can_decode(model, ignores_repetition=True) == (field == "repetition_penalty")
+    finally:
+        setattr(model.generation_config, field, None)
+
+
+SMALL = {key: SIZES[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")}
+RECURRENT = {
+    "lfm2": lambda: Lfm2ForCausalLM(Lfm2Config(**SIZES, layer_types=["conv", "conv", "full_attention"])),
+    "mamba": lambda: MambaForCausalLM(MambaConfig(**SMALL)),
+    "qwen3_next": lambda: Qwen3NextForCausalLM(Qwen3NextConfig(**SIZES, num_experts=4)),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_model_with_recurrent_states_is_left_to_generate(name):
+    assert not can_decode(RECURRENT[name]())

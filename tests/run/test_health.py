@@ -1,7 +1,10 @@
 """Health checks: each warns at its limit, once, with the parameter to change; alarms end a run."""
 
+import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -99,12 +102,29 @@ def test_tied_groups_and_cut_completions_are_reported_with_their_share_over_a_wi
         assert text.replace("75%", "60%").replace("30%", "24%") in line
 
 
-def test_a_flat_reward_is_reported_after_two_windows_unless_it_is_flat_by_definition():
-    assert warnings_of([row(0.3) for _ in range(19)]) == []
+def flat_share(curve: Callable[[float], float], *, max_steps: int, num_completions: int) -> float:
+    """Return the share of 40 runs that are called flat; a reward is 1 with probability curve(progress)."""
+    num_flat = 0
+    for seed in range(40):
+        rng, health = random.Random(seed), Health(max_steps=max_steps)
+        for step in range(max_steps):
+            rewards = [float(rng.random() < curve(step / max_steps)) for _ in range(num_completions)]
+            health.after_step(step, {"reward": fmean(rewards)}, rewards=rewards)
+        num_flat += "flat" in health.given
+    return num_flat / 40
+
+
+@pytest.mark.parametrize(("max_steps", "num_completions"), [(16, 32), (90, 8), (300, 32)])
+def test_a_flat_reward_is_told_from_one_that_rises_steadily(max_steps, num_completions):
+    options = {"max_steps": max_steps, "num_completions": num_completions}
+    assert flat_share(lambda _: 0.4, **options) >= 0.6
+    assert flat_share(lambda progress: 0.2 + 0.6 * progress, **options) <= 0.05
+
+
+def test_a_flat_reward_is_reported_unless_it_is_flat_by_definition():
+    assert warnings_of([row(0.3) for _ in range(9)]) == []
     (line,) = warnings_of([row(0.3) for _ in range(20)])
-    assert "the reward has stayed at +0.300 for 20 steps" in line
-    (line,) = warnings_of([row(0.3) for _ in range(16)], max_steps=16)
-    assert "for 16 steps" in line
+    assert "the reward has stayed at +0.300 for 10 steps" in line
     assert warnings_of([row(0.3) for _ in range(20)], has_reward_trend=False) == []
 
 
