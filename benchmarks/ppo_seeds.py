@@ -15,7 +15,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-
 from rlnb.machine import probe, recommend
 from rlnb.machine.threads import set_threads
 from rlnb.notebook import load_cell

@@ -12,7 +12,6 @@ import argparse
 import json
 from pathlib import Path
 
-
 from rlnb.machine import probe, recommend
 from rlnb.machine.threads import set_threads
 from rlnb.notebook import load_cell
