@@ -92,7 +92,9 @@ def test_unsloth_is_imported_only_where_it_is_the_engine(shown, monkeypatch, tmp
 
 def test_torch_is_limited_to_the_threads_asked_for(shown, monkeypatch):
     threads = []
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(set_num_threads=threads.append))
+    monkeypatch.setitem(
+        sys.modules, "torch", types.SimpleNamespace(set_num_threads=threads.append, get_num_threads=lambda: 4)
+    )
     start(NOTEBOOK, {"profile": "tiny", "training": {"num_threads": 3}})
     start("arena_eval", {"profile": "tiny", "contest": {"num_threads": 2}})
     start("configure", {"profile": "tiny"})

@@ -18,7 +18,11 @@ def draw_rewards(rows: Sequence[Row], *, max_steps: int) -> Figure:
         "reward/pass_rate": ("share that passes its tests", "#2a7f3f"),
     }
     heldout = {
-        f"heldout/{split}/pass_rate_greedy": (f"held out, {split} families, greedy", "#444444", marker)
+        f"heldout/{split}/pass_rate_greedy": (
+            f"held out, {split} families: passes, greedy",
+            "#444444",
+            marker,
+        )
         for split, marker in (("known", "o"), ("new", "s"))
     }
     shares = {

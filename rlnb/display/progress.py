@@ -13,24 +13,25 @@ SHORTEST_PAUSE_SECONDS = 0.2  # between two redrawings
 def progress_bar(label: str) -> Callable[[int, int], None]:
     """Return a function to call with (done, total), which redraws a bar with the time left.
 
-    The saved notebook keeps the bar as it was drawn last. Time is extrapolated from the calls of this
-    process, so a resumed run starts its estimate over.
+    Nothing is drawn before the first call. The saved notebook keeps the bar as it was drawn last. Time is
+    extrapolated from the calls of this process, so a resumed run starts its estimate over.
     """
-    handle: DisplayHandle | None = display(format_bar(label, 0, 1), display_id=True, raw=True)
-    started, first_done, drawn = time.monotonic(), 0, 0.0
+    handle: DisplayHandle | None = None
+    started, first_done, drawn = -1.0, 0, 0.0
 
     def show(done: int, total: int) -> None:
-        nonlocal started, first_done, drawn
+        nonlocal handle, started, first_done, drawn
         now = time.monotonic()
-        if not drawn and done:
-            started, first_done = now, done
-        if handle is not None and (done >= total or now - drawn > SHORTEST_PAUSE_SECONDS):
+        metadata = {PROGRESS: {"label": label, "done": done, "total": total}}
+        if started < 0:
+            started, first_done, drawn = now, done, now
+            handle = display(format_bar(label, done, total), display_id=True, raw=True, metadata=metadata)
+        elif handle is not None and (done >= total or now - drawn > SHORTEST_PAUSE_SECONDS):
             speed = (done - first_done) / max(now - started, 1e-9)
             drawn = now
+            seconds_left = (total - done) / speed if speed > 0 else None
             handle.update(
-                format_bar(label, done, total, seconds_left=(total - done) / speed if speed > 0 else None),
-                raw=True,
-                metadata={PROGRESS: {"label": label, "done": done, "total": total}},
+                format_bar(label, done, total, seconds_left=seconds_left), raw=True, metadata=metadata
             )
 
     return show

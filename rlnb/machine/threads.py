@@ -65,8 +65,8 @@ def _times_by_core() -> Mapping[int, Any]:
     times = psutil.cpu_times(percpu=True)
     numbers: list[int] = []
     with suppress(OSError):  # only Linux has the file
-        lines = Path("/proc/stat").read_text(encoding="ascii")
-        numbers = [int(number) for number in re.findall(r"^cpu([0-9]+) ", lines, re.MULTILINE)]
+        stat = Path("/proc/stat").read_text(encoding="ascii")
+        numbers = [int(core) for core in re.findall(r"^cpu([0-9]+) ", stat, re.MULTILINE)]
     return dict(zip(numbers if len(numbers) == len(times) else range(len(times)), times, strict=True))
 
 
@@ -105,8 +105,10 @@ def adapt_threads() -> int:
 
 def set_threads(count: int) -> None:
     """Set torch's threads until the next call; 0 = as many as are free, before each step and batch."""
-    import torch
+    cores = _free_cores()
+    if count or cores.threads == 0:
+        import torch
 
-    if count:
-        torch.set_num_threads(count)
-    _free_cores().threads = 0 if count else torch.get_num_threads()
+        if count:
+            torch.set_num_threads(count)
+        cores.threads = 0 if count else torch.get_num_threads()

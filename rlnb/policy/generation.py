@@ -65,11 +65,13 @@ def generate(
     after `is_complete(completion)` becomes true. temperature 0 is greedy. Sampling depends only on `seed`,
     `batch_size` and the prompts; the global random state stays as it was. reference: with the adapters
     disabled. received: called with (index of the prompt, completion) when a batch is written, shortest
-    prompts first. progress: called with (done, total) after each batch.
+    prompts first. progress: called with (done, total) at the start and after each batch.
     """
     tokenizer = policy.tokenizer
     completions = [""] * len(prompts)
     num_done = 0
+    if progress:
+        progress(0, len(prompts))
     with generating(policy), policy.model.disable_adapter() if reference else nullcontext():
         torch.manual_seed(seed)
         for rows, new_tokens in generated_batches(

@@ -71,7 +71,7 @@ def test_a_completion_ends_soon_after_it_is_complete_and_is_handed_over_at_once(
     assert all(long.startswith(short) for long, short in zip(whole[:2], cut[:2], strict=True))
     assert max(len(tiny.tokenizer(text)["input_ids"]) for text in cut) <= 24
     assert received == dict(enumerate(cut))
-    assert counts == [(2, 3), (3, 3)]
+    assert counts == [(0, 3), (2, 3), (3, 3)]
 
 
 def test_generation_ends_at_a_token_that_the_policy_was_told_to_stop_at(tiny: Policy) -> None:
