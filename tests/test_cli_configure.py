@@ -164,7 +164,7 @@ def test_yes_asks_nothing(configure):
             ("--yes", "--set", STAGE.format("kuhn_poker", 0.9)),
             "curriculum.stages: stage 'a': threshold = 0.9 is above 0.6875, ",
         ),
-        (("--yes", "--set", "evaluation.opponents=[bogus]"), "evaluation.opponents = 'bogus'"),
+        (("--yes", "--set", "evaluation.opponents=[bogus]"), "--set: evaluation.opponents = ['bogus'] holds"),
         (("--yes", "--set", "seed=x"), "--set: seed = 'x' is not a whole number; write one"),
         (("--output", "x.txt"), "x.txt: does not end in .yaml, by which profiles are known"),
     ],
