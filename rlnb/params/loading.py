@@ -87,7 +87,7 @@ def load_params(
         given = [entry for entry in given if entry.field != SAVED_FOR]
     else:
         defaults, default_problems = _read_profile(notebook, "default", root)
-        from_environment, environment_problems = read_environment(environ, readable)
+        from_environment, environment_problems = read_environment(environ, fields, renamed)
         given = defaults + given + _rename(from_environment, renamed, environment_problems)
         problems = default_problems + problems + environment_problems
     given += _rename(read_mapping(overrides or {}, place, readable), renamed, problems)

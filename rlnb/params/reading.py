@@ -181,12 +181,14 @@ def _leaves(
 
 
 def read_environment(
-    environ: Mapping[str, str], fields: Mapping[FieldPath, FieldInfo]
+    environ: Mapping[str, str],
+    fields: Mapping[FieldPath, FieldInfo],
+    renamed: Mapping[FieldPath, FieldPath],
 ) -> tuple[list[GivenValue], list[str]]:
     """Return the values and problems of environment variables: older names, then RLNB_<SECTION>__<FIELD>.
 
     An older name without a value counts as unset. Other names that begin with RLNB_ are problems, since most
-    often an underscore is missing.
+    often an underscore is missing. renamed: what accepted keys of the older scripts are now.
     """
     named = [(name, field) for name, field in ENVIRONMENT_NAMES if environ.get(name) and field in fields]
     problems = []
@@ -194,12 +196,16 @@ def read_environment(
         field = tuple(name.removeprefix(PREFIX).lower().split("__", 1))
         if not name.startswith(PREFIX) or name in NO_FIELDS:
             continue
-        if len(field) == 2 or field in fields:
+        if len(field) == 2 or field in fields or field in renamed:
             named.append((name, field))
         else:
             problems.append(f"environment variable {name}: sets nothing{_variables_meant(name, fields)}")
     given = [
-        GivenValue(field, read_typed(fields.get(field), environ[name]), f"environment variable {name}")
+        GivenValue(
+            field,
+            read_typed(fields.get(renamed.get(field, field)), environ[name]),
+            f"environment variable {name}",
+        )
         for name, field in named
     ]
     return given, problems
