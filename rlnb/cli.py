@@ -58,6 +58,8 @@ EXPORT_OPTIONS = {
     "--format": ("export.format", "FORM to write: lora, merged_16bit (default) or mxfp4"),
     "--repo-id": ("export.repo_id", "OWNER/NAME on the hub to upload to"),
 }
+PROFILE_OPTIONS = ("--profile", "--config")  # the second as in the older scripts
+OLDER_OPTIONS = {"--episodes": ("--num_episodes",)}
 
 
 class LastingStream(io.TextIOBase):
@@ -93,12 +95,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors of the user are one message, no traceback."""
     out, err = LastingStream(sys.stdout, descriptor=1), LastingStream(sys.stderr, descriptor=2)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        options = _parser().parse_args(arguments)
+        parser = _parser()
+        options, unknown = parser.parse_known_args(arguments)
         try:
+            if unknown:
+                _refuse_older_options(options, unknown)
+                parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             return int(options.command(options))
         except RlnbError as error:
             print(f"rlnb: {error}", file=sys.stderr)
             return EXIT_REFUSED
+
+
+def _refuse_older_options(options: argparse.Namespace, unknown: Sequence[str]) -> None:
+    """Raise ParamsError where an unknown option is one of the older scripts, or one of their keys."""
+    from rlnb.params.older_names import explain_option
+
+    notebook = Path(getattr(options, "notebook", None) or "").stem
+    names = [argument.partition("=")[0] for argument in unknown if argument.startswith("--")]
+    told = {name: answer for name in names if (answer := explain_option(name, notebook))}
+    if told:
+        raise ParamsError("\n".join(f"{name}: {answer}" for name, answer in told.items()))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,8 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     run.add_argument(
-        "--profile",
-        help="a file of params/<notebook>/ by its name, or a path ending in .yaml "
+        *PROFILE_OPTIONS,
+        metavar="PROFILE",
+        help="a file of params/<notebook>/ by its name, or a path ending in .yaml or .json "
         "(default: what suits this machine, or what the run in --out was started with)",
     )
     _add_set(run, help="one parameter, over the profile and the environment; may be repeated")
@@ -157,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
         "they will need, and write what differs from default.yaml as a profile.",
     )
     configure.add_argument("notebook", nargs="?", metavar="NOTEBOOK", help="its name (default: a question)")
-    configure.add_argument("--profile", metavar="BASE", help="what to start from (default: a question)")
+    configure.add_argument(*PROFILE_OPTIONS, metavar="BASE", help="what to start from (default: a question)")
     configure.add_argument("--output", metavar="FILE.yaml", help="default: params/<notebook>/mine.yaml")
     _add_set(configure)
     configure.add_argument(
@@ -178,9 +196,10 @@ def _add_set(parser: argparse.ArgumentParser, *, help: str | None = None) -> Non
 
 def _add_short_options(parser: argparse.ArgumentParser, short: Mapping[str, tuple[str, str]]) -> None:
     """Add the options of a command for one notebook. short: {option: (field, NAME and meaning)}."""
-    parser.add_argument("--profile", help="as in `rlnb run`")
+    parser.add_argument(*PROFILE_OPTIONS, metavar="PROFILE", help="as in `rlnb run`")
     for option, (field, meaning) in short.items():
-        parser.add_argument(option, dest=field, metavar=meaning.split()[0].rstrip(":"), help=meaning)
+        older = OLDER_OPTIONS.get(option, ())
+        parser.add_argument(option, *older, dest=field, metavar=meaning.split()[0].rstrip(":"), help=meaning)
     _add_set(parser)
     parser.add_argument("--out", metavar="DIR", help="directory of the run, as in `rlnb run`")
 

@@ -20,6 +20,7 @@ from rlnb.errors import ParamsError
 from rlnb.machine import Machine, recommend
 from rlnb.params import check_machine, load_params, parse_set, resolve
 from rlnb.params.loading import ROOT, choose_profile, list_fields
+from rlnb.params.older_names import accepted_fields
 from rlnb.params.problems import show
 from rlnb.params.reading import ENVIRONMENT_NAMES, NO_FIELDS, PREFIX, nest, parse_yaml, read_typed, read_yaml
 from rlnb.params.sections import NotebookParams, Section, value_of
@@ -97,7 +98,8 @@ class Draft:
 
         Raises ParamsError as `load_params` does: every problem, conflicts between fields included.
         """
-        new = dict(read_answer(self.params, name, text) for name, text in texts.items())
+        fields = {".".join(old): ".".join(new) for old, new in accepted_fields(self.notebook).items()}
+        new = dict(read_answer(self.params, fields.get(name, name), text) for name, text in texts.items())
         # The new ones are the last, so that a conflict names them.
         old = {field: value for field, value in self.answers.items() if field not in new}
         return self.with_values(old | new, place)

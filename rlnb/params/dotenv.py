@@ -12,7 +12,7 @@ from rlnb.params.reading import ENVIRONMENT_NAMES, PREFIX
 
 PROJECT = Path(rlnb.__file__).resolve().parents[1]
 SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "OPENAI_API_KEY")
-OLDER_NAMES = {name for name, _ in ENVIRONMENT_NAMES}
+OLDER_VARIABLES = {name for name, _ in ENVIRONMENT_NAMES}
 
 
 def load_dotenv(
@@ -31,7 +31,7 @@ def load_dotenv(
             continue
         values = dotenv_values(stream=io.StringIO(text), interpolate=False)
         for name, value in values.items():
-            is_parameter = name in OLDER_NAMES or name.startswith(PREFIX)
+            is_parameter = name in OLDER_VARIABLES or name.startswith(PREFIX)
             if not value or environ.get(name) or not (is_parameter or name in SECRETS):
                 continue
             if value.isprintable() and (is_parameter or value.isascii()) and not value.startswith("#"):

@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 import rlnb
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
+from rlnb.params.older_names import accepted_fields, explain_key, explain_path, find_key, moved_fields
 from rlnb.params.problems import all_and_nearest, did_you_mean, explain, show, show_address, show_name
 from rlnb.params.reading import FieldPath, GivenValue, nest, read_environment, read_mapping, read_yaml
 from rlnb.params.sections import Conflict, NotebookParams, Section, value_of
@@ -36,6 +37,7 @@ MODELS = {
     "ppo_openspiel": "rlnb.ppo.params:PpoOpenspielParams",
     "spiral_self_play": "rlnb.spiral.params:SpiralSelfPlayParams",
 }
+PROFILE_ENDINGS = (".yaml", ".json")  # of a profile that is given by its path
 SAVED_FOR = ("notebook",)  # the key that marks a file as written by dump_yaml
 
 
@@ -59,14 +61,16 @@ def load_params(
 ) -> NotebookParams:
     """Return the validated parameters of a notebook, an instance of its class in MODELS.
 
-    profile: a file of params/<notebook>/ by its name, a path ending in .yaml, or auto, which is the file for
-    this machine, or default.yaml where there is none. overrides: a nested mapping, for instance from
+    profile: a file of params/<notebook>/ by its name, a path ending in .yaml or .json, or auto, which is the
+    file for this machine, or default.yaml where there is none. overrides: a nested mapping, for instance from
     `parse_set`; place: its name in messages. root: the folder that holds params/. Raises ParamsError with
     every problem found.
     """
     environ = os.environ if environ is None else environ
     model = load_model_class(notebook, root)
     fields = list_fields(model)
+    renamed = accepted_fields(notebook)
+    readable = fields | {older: fields[field] for older, field in renamed.items()}
     note = profile
     if profile == "auto":
         recommended = recommend(probe(ask_hub=False, environ=environ), environ=environ).profile
@@ -74,6 +78,7 @@ def load_params(
         if profile != recommended:
             note = f"{profile}, since params/{notebook} has no {recommended}.yaml"
     given, problems = _read_profile(notebook, profile, root)
+    given = _rename(given, renamed, problems)
     saved_for = [entry.value for entry in given if entry.field == SAVED_FOR]
     if saved_for and saved_for != [notebook]:
         other = saved_for[0] if isinstance(saved_for[0], str) else show(saved_for[0])
@@ -82,11 +87,11 @@ def load_params(
         given = [entry for entry in given if entry.field != SAVED_FOR]
     else:
         defaults, default_problems = _read_profile(notebook, "default", root)
-        from_environment, environment_problems = read_environment(environ, fields)
-        given = defaults + given + from_environment
+        from_environment, environment_problems = read_environment(environ, fields, renamed)
+        given = defaults + given + _rename(from_environment, renamed, environment_problems)
         problems = default_problems + problems + environment_problems
-    given += read_mapping(overrides or {}, place, fields)
-    params = _validate(model, fields, given, problems)
+    given += _rename(read_mapping(overrides or {}, place, readable), renamed, problems)
+    params = _validate(model, fields, given, problems, notebook=notebook)
     params._profile = note
     return params
 
@@ -136,10 +141,10 @@ def dump_yaml(params: NotebookParams) -> str:
 
 
 def _read_profile(notebook: str, profile: str, root: Path) -> tuple[list[GivenValue], list[str]]:
-    if profile.endswith(".yaml"):
+    if profile.endswith(PROFILE_ENDINGS):
         path = Path(profile)
         if not path.is_file():
-            raise ParamsError(f"profile {profile!r} is not a file in {os.getcwd()}")
+            raise ParamsError(f"profile {profile!r} is not a file in {os.getcwd()}{explain_path(profile)}")
         return read_yaml(path, profile)
     folder = root / "params" / notebook
     known = ["auto", *(path.stem for path in folder.glob("*.yaml"))]
@@ -151,15 +156,32 @@ def _read_profile(notebook: str, profile: str, root: Path) -> tuple[list[GivenVa
     return read_yaml(path, path.relative_to(root).as_posix())
 
 
+def _rename(
+    given: list[GivenValue], renamed: Mapping[FieldPath, FieldPath], problems: list[str]
+) -> list[GivenValue]:
+    """Return the values of one place under their new names; add a problem for a field set under both."""
+    fields = [entry.field for entry in given]
+    entries = []
+    for entry in given:
+        field = renamed.get(entry.field, entry.field)
+        if field != entry.field and field in fields:
+            older, new = ".".join(entry.field), ".".join(field)
+            problems.append(f"{entry.place}: {older} is {new} here, which is set as well; keep one")
+        entries.append(entry._replace(field=field))
+    return entries
+
+
 def _validate(
     model: type[NotebookParams],
     fields: Mapping[FieldPath, FieldInfo],
     given: list[GivenValue],
     problems: list[str],
+    *,
+    notebook: str,
 ) -> NotebookParams:
     last: dict[FieldPath, GivenValue] = {}  # in the order given, so that a conflict names the latest
     for entry in given:
-        if problem := _misplaced(entry, fields):
+        if problem := _misplaced(entry, fields, notebook):
             problems.append(f"{entry.place}: {problem}")
         elif entry.field in fields:
             last.pop(entry.field, None)
@@ -177,7 +199,7 @@ def _validate(
     return params
 
 
-def _misplaced(entry: GivenValue, fields: Mapping[FieldPath, FieldInfo]) -> str:
+def _misplaced(entry: GivenValue, fields: Mapping[FieldPath, FieldInfo], notebook: str) -> str:
     """Return why no field takes this value; empty where one does, and for an empty section."""
     section, name = entry.field[0], entry.field[-1]
     sections = {field[0] for field in fields if len(field) == 2}
@@ -185,12 +207,16 @@ def _misplaced(entry: GivenValue, fields: Mapping[FieldPath, FieldInfo]) -> str:
         return ""
     if entry.field == (section,) and section in sections:
         return f"{section} = {show(entry.value)} is not a section; write its fields below it"
+    if older := explain_key(entry.field, notebook, fields):
+        return older
     if (section,) in fields:
         return f"{section} is a single value, not a section"
     if len(entry.field) == 2 and section not in sections:
-        return f"{show_name(section)} is not a section{did_you_mean(section, sections)}"
-    # A right name in a wrong section is likelier than a misspelt one.
-    homes = [".".join(field) for field in fields if field[-1] == name]
+        older_section = find_key((section,), notebook)
+        hint = f"; did you mean {older_section.here}?" if older_section else did_you_mean(section, sections)
+        return f"{show_name(section)} is not a section{hint}"
+    # An older name, or a right one in a wrong section, is likelier than a misspelt one.
+    homes = moved_fields(name, fields) or [".".join(field) for field in fields if field[-1] == name]
     siblings = [field[-1] for field in fields if field[:-1] == entry.field[:-1]]
     hint = f"; did you mean {' or '.join(homes)}?" if homes else did_you_mean(name, siblings)
     return f"{show_name('.'.join(entry.field))} is not a field{hint}"
@@ -220,4 +246,6 @@ def _describe_conflict(
     """Return one line; its place is that of the field involved that was given last."""
     involved = conflict.involved
     places = ["default", *(entry.place for field, entry in last.items() if ".".join(field) in involved)]
-    return f"{places[-1]}: {conflict.field} = {show(value_of(params, conflict.field))} {conflict.reason}"
+    value = value_of(params, conflict.field)
+    older = explain_path(value) if isinstance(value, str) else ""
+    return f"{places[-1]}: {conflict.field} = {show(value)} {conflict.reason}{older}"

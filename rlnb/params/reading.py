@@ -12,13 +12,15 @@ from pydantic.fields import FieldInfo
 from yaml.reader import ReaderError
 
 from rlnb.errors import ParamsError
+from rlnb.params.older_names import OLDER_NAMES, moved_fields
 from rlnb.params.problems import show, show_name
 
-# The variables of the earlier scripts, and the fields that each of them sets.
-ENVIRONMENT_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("MBPP_EVAL_NUM_QUESTIONS", ("evaluation", "num_questions")),
-    ("MBPP_DATASET_PATH", ("tasks", "mbpp_path")),
-    ("MBPP_DATASET_PATH", ("mbpp", "path")),
+# The variables of the older scripts, and the fields that each of them sets.
+ENVIRONMENT_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = tuple(
+    (row.older, tuple(field.split(".")))
+    for row in OLDER_NAMES
+    if row.kind == "variable" and row.answer == "accepted"
+    for field in row.here.split("; ")
 )
 PREFIX = "RLNB_"
 NO_FIELDS = ("RLNB_OFFLINE",)  # read by rlnb/machine
@@ -27,6 +29,9 @@ MAX_NUMBER_LENGTH = 100  # characters
 NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 # YAML 1.1 takes these for text, since they have no dot: 1e-5, 2E3.
 NUMBER_WITHOUT_DOT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
+# Of a JSON file: texts, comments, tabs between values; of a text: surrogate pairs, other escapes.
+JSON_PARTS = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|\t')
+ESCAPE = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})|\\.", re.IGNORECASE)
 
 FieldPath = tuple[str, ...]  # ("seed",) or ("training", "max_steps")
 
@@ -95,19 +100,41 @@ def parse_yaml(text: str) -> object:
     return yaml.load(text, _Loader)
 
 
+def json_as_yaml(text: str) -> str:
+    """Return a text in JSON as YAML, line by line: no tabs, no // comments, no halves of characters.
+
+    PyYAML refuses tabs between values, and takes each \\u of a surrogate pair for a character.
+    """
+
+    def join_halves(escape: re.Match[str]) -> str:
+        if escape[1] is None:
+            return escape[0]
+        return f"\\U{0x10000 + ((int(escape[1], 16) - 0xD800) << 10) + int(escape[2], 16) - 0xDC00:08x}"
+
+    def convert(part: re.Match[str]) -> str:
+        return ESCAPE.sub(join_halves, part[0]) if part[0].startswith('"') else " "
+
+    return JSON_PARTS.sub(convert, text)
+
+
 def read_yaml(path: Path, shown: str) -> tuple[list[GivenValue], list[str]]:
-    """Return the values of a YAML file in order, and its problems; shown: the file's name in messages."""
+    """Return the values of a YAML or JSON file in order, and its problems; shown: its name in messages."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ParamsError(f"{shown}: cannot be read: {error}") from error
+    is_json = path.suffix == ".json"
+    form = "JSON" if is_json else "YAML"
+    sections = '{"training": {...}}' if is_json else "'training:' with indented fields below"
+    if is_json:
+        text = json_as_yaml(text)
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
             return [], []
         if not isinstance(root, yaml.MappingNode):
-            return [], [f"{shown}:1: holds no sections; write them as 'training:' with indented fields below"]
+            return [], [f"{shown}:1: holds no sections; write them as {sections}"]
         given: list[GivenValue] = []
         problems: list[str] = []
         for field, node, line in _leaves(root, shown, problems):
@@ -116,11 +143,11 @@ def read_yaml(path: Path, shown: str) -> tuple[list[GivenValue], list[str]]:
             except _Refused as error:
                 problems.append(f"{shown}:{_line(error)}: {'.'.join(field)} {error.problem}")
     except yaml.MarkedYAMLError as error:
-        raise ParamsError(f"{shown}:{_line(error)}: is not YAML: {error.problem}") from error
+        raise ParamsError(f"{shown}:{_line(error)}: is not {form}: {error.problem}") from error
     except ReaderError as error:
         line, name = text.count("\n", 0, error.position) + 1, f"U+{int(error.character):04X}"
         raise ParamsError(
-            f"{shown}:{line}: holds the character {name}, which YAML forbids; remove it"
+            f"{shown}:{line}: holds the character {name}, which {form} forbids; remove it"
         ) from error
     except RecursionError:
         raise ParamsError(f"{shown}: is nested too deeply; parameters are sections of fields") from None
@@ -154,12 +181,14 @@ def _leaves(
 
 
 def read_environment(
-    environ: Mapping[str, str], fields: Mapping[FieldPath, FieldInfo]
+    environ: Mapping[str, str],
+    fields: Mapping[FieldPath, FieldInfo],
+    renamed: Mapping[FieldPath, FieldPath],
 ) -> tuple[list[GivenValue], list[str]]:
     """Return the values and problems of environment variables: older names, then RLNB_<SECTION>__<FIELD>.
 
     An older name without a value counts as unset. Other names that begin with RLNB_ are problems, since most
-    often an underscore is missing.
+    often an underscore is missing. renamed: what accepted keys of the older scripts are now.
     """
     named = [(name, field) for name, field in ENVIRONMENT_NAMES if environ.get(name) and field in fields]
     problems = []
@@ -167,12 +196,16 @@ def read_environment(
         field = tuple(name.removeprefix(PREFIX).lower().split("__", 1))
         if not name.startswith(PREFIX) or name in NO_FIELDS:
             continue
-        if len(field) == 2 or field in fields:
+        if len(field) == 2 or field in fields or field in renamed:
             named.append((name, field))
         else:
             problems.append(f"environment variable {name}: sets nothing{_variables_meant(name, fields)}")
     given = [
-        GivenValue(field, read_typed(fields.get(field), environ[name]), f"environment variable {name}")
+        GivenValue(
+            field,
+            read_typed(fields.get(renamed.get(field, field)), environ[name]),
+            f"environment variable {name}",
+        )
         for name, field in named
     ]
     return given, problems
@@ -182,8 +215,11 @@ def _variables_meant(name: str, fields: Iterable[FieldPath]) -> str:
     """Return the hint for RLNB_TRAINING_MAX_STEPS, RLNB_MAX_STEPS and other names that set nothing."""
     words = name.removeprefix(PREFIX).lower()
     variables = {PREFIX + "__".join(field).upper(): field for field in fields}
+    moved = moved_fields(words, variables.values())
     matching = [
-        variable for variable, field in variables.items() if words in ("_".join(field), field[-1])
+        variable
+        for variable, field in variables.items()
+        if ".".join(field) in moved or (not moved and words in ("_".join(field), field[-1]))
     ] or difflib.get_close_matches(name, [*variables, *NO_FIELDS], n=1)
     return f"; did you mean {' or '.join(matching)}?" if matching else f"; write {PREFIX}<SECTION>__<FIELD>"
 

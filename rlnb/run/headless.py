@@ -16,6 +16,7 @@ from rlnb.errors import ParamsError
 from rlnb.machine import probe, rank, recommend
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile, list_fields
+from rlnb.params.older_names import explain_path
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
 from rlnb.run import directory as runs
 from rlnb.sandbox import Sandbox
@@ -109,13 +110,14 @@ def _parameter_names(notebook: Path) -> list[str]:
     """
     if not notebook.is_file():
         meant = Path("notebooks", f"{notebook.stem}.ipynb")
-        hint = f"; did you mean {meant}?" if meant.is_file() else ""
+        hint = f"; did you mean {meant}?" if meant.is_file() else explain_path(str(notebook))
         raise ParamsError(f"{notebook}: no such notebook in {os.getcwd()}{hint}")
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise ParamsError(f"{notebook}: is not a notebook in the format that Jupyter writes") from None
+        hint = explain_path(str(notebook))
+        raise ParamsError(f"{notebook}: is not a notebook in the format that Jupyter writes{hint}") from None
     if not tagged:
         raise ParamsError(
             f"{notebook}: no cell is tagged 'parameters'. Tag the one that defines profile and output_dir, "
