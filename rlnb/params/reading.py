@@ -14,11 +14,11 @@ from yaml.reader import ReaderError
 from rlnb.errors import ParamsError
 from rlnb.params.problems import show, show_name
 
-# The variables of the earlier scripts, and the fields that each of them sets.
-ENVIRONMENT_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("MBPP_EVAL_NUM_QUESTIONS", ("evaluation", "num_questions")),
-    ("MBPP_DATASET_PATH", ("tasks", "mbpp_path")),
-    ("MBPP_DATASET_PATH", ("mbpp", "path")),
+# The variables of the earlier scripts. Each sets the first of its fields that a notebook has.
+ENVIRONMENT_NAMES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
+    ("MBPP_EVAL_NUM_QUESTIONS", (("mbpp", "num_questions"), ("evaluation", "num_questions"))),
+    ("MBPP_DATASET_PATH", (("tasks", "mbpp_path"),)),
+    ("MBPP_DATASET_PATH", (("mbpp", "path"),)),
 )
 PREFIX = "RLNB_"
 NO_FIELDS = ("RLNB_OFFLINE",)  # read by rlnb/machine
@@ -161,7 +161,11 @@ def read_environment(
     An older name without a value counts as unset. Other names that begin with RLNB_ are problems, since most
     often an underscore is missing.
     """
-    named = [(name, field) for name, field in ENVIRONMENT_NAMES if environ.get(name) and field in fields]
+    named = [
+        (name, next(field for field in candidates if field in fields))
+        for name, candidates in ENVIRONMENT_NAMES
+        if environ.get(name) and any(field in fields for field in candidates)
+    ]
     problems = []
     for name in sorted(environ):
         field = tuple(name.removeprefix(PREFIX).lower().split("__", 1))
