@@ -38,7 +38,7 @@ exit codes:
 # Options of `rlnb eval`: the field that each one sets, the name of its value and its meaning.
 EVAL_OPTIONS = {
     "--adapters": ("model.adapters", "DIR of trained adapters: a run's adapters/ or a checkpoint"),
-    "--plus": ("evaluation.plus_path", "PATH of EvalPlus's MbppPlus.jsonl, to be checked as well"),
+    "--plus": ("evaluation.plus_path", "PATH of EvalPlus's MbppPlus.jsonl: its problems and inputs"),
     "--samples": ("writer.samples_path", "FILE of completions to check, instead of writing them"),
     "--endpoint": ("writer.base_url", "URL of a server with OpenAI's protocol: http://host:port/v1"),
     "--served-model": ("writer.served_model", "NAME of the model on that server"),

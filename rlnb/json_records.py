@@ -1,8 +1,10 @@
 """Records of JSON files: read with their place, and checked with one clear error."""
 
+import contextlib
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,3 +89,33 @@ def first_reason(error: ValidationError) -> str:
         return str(first["ctx"]["error"])
     value = ascii(first["input"])[:80]
     return f"{field} = {value} {NOT_OF_TYPE.get(first['type'], 'is wrong: ' + first['msg'])}"
+
+
+@dataclass(frozen=True)
+class LineStore:
+    """A JSONL file of values by key, written as they are made; a line torn by a kill is left out."""
+
+    path: Path
+
+    def read(self) -> dict[str, Any]:
+        """Return {key: value}, the last value of each key."""
+        values = {}
+        for line in self.path.read_bytes().splitlines() if self.path.exists() else []:
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                row = json.loads(line)
+                values[str(row["key"])] = row["value"]
+        return values
+
+    @contextlib.contextmanager
+    def appending(self) -> Iterator[Callable[[str, object], None]]:
+        """Return a function of a key and its value that appends them; threads may share it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Each line is one write, so a kill leaves whole lines; an empty one follows what was torn.
+        with self.path.open("ab", buffering=0) as file:
+            if file.tell():
+                file.write(b"\n")
+
+            def append(key: str, value: object) -> None:
+                file.write(json.dumps({"key": key, "value": value}).encode() + b"\n")
+
+            yield append

@@ -39,6 +39,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     apply_environment(recommendation)
     params = resolve(params, recommendation)
     check_machine(params, machine)
+    params.check_files()
     if getattr(getattr(params, "model", None), "engine", "") == "unsloth":
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
     num_threads = _set_threads(params)

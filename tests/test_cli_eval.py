@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from plus_file import SANITIZED, make_records
 from refusals import table
 
 from rlnb import cli
@@ -54,6 +55,123 @@ def test_a_file_of_completions_is_evaluated_and_compared(capsys):
     assert said[0] == "40 problems in both"
     assert said[2] == "gained 20: " + ", ".join(str(p.task_id) for p in problems[20:])
     assert said[3] == "lost 0: none"
+
+
+def write_lines(path: str, records: list[dict]) -> list[dict]:
+    Path(path).write_text("".join(json.dumps(record) + "\n" for record in records))
+    return records
+
+
+def solve(records: list[dict]) -> list[dict]:
+    return [{"task_id": record["task_id"], "solution": record["canonical_solution"]} for record in records]
+
+
+needs_mbpp = pytest.mark.skipif(
+    not SANITIZED.exists(), reason="MBPP is not at hand: ../shared/data is missing"
+)
+
+
+def evaluate_plus(num_problems: int) -> tuple[dict, list[dict]]:
+    """The results of the references of a file of EvalPlus's shape, by a real kernel."""
+    records = write_lines("MbppPlus.jsonl", make_records(num_problems))
+    write_lines("samples.jsonl", solve(records))
+    options = ["--profile", "cpu", "--samples", "samples.jsonl", "--plus", "MbppPlus.jsonl", "--out", "out"]
+    assert cli.main(["eval", *options]) == 0
+    return json.loads(Path("out/results.json").read_text()), records
+
+
+def check_plus_results(results: dict, records: list[dict]) -> None:
+    """Only what was made wrong on purpose fails: the module of 801 is missing, two inputs are too large."""
+    settings, plus = results["settings"], results["summary"]["plus"]
+    assert (settings["data"], settings["split"]) == ("MbppPlus.jsonl", "plus")
+    assert results["summary"]["num_problems"] == settings["num_questions"] == len(records)
+    assert [sample["task_id"] for sample in results["samples"] if not sample["passed"]] == [801]
+    assert (plus["num_problems"], plus["base"]["value"], plus["plus"]["value"]) == (
+        len(records) - 1,
+        1.0,
+        1.0,
+    )
+    assert plus["num_inputs_skipped"] == 4
+    assert plus["Mbpp/255"].startswith("2 of 5 inputs skipped: combinations_colors(['a', 'b', 'c', ")
+    assert plus["Mbpp/800"] == "1 of 3 inputs skipped: divide(1, 0): ZeroDivisionError: division by zero"
+    assert plus["Mbpp/801"].startswith("1 of 1 inputs skipped, so the problem is not counted: wait(1): ")
+
+
+@needs_mbpp
+def test_a_file_of_evalplus_is_evaluated_without_any_other_data():
+    check_plus_results(*evaluate_plus(24))
+
+
+@pytest.mark.slow
+@needs_mbpp
+@pytest.mark.parametrize("num_problems", [378, 399])
+def test_files_as_large_as_the_official_ones_are_evaluated(num_problems):
+    check_plus_results(*evaluate_plus(num_problems))
+
+
+ADD = {
+    "task_id": "Mbpp/900",
+    "prompt": '"""\nWrite a function to add.\nassert add(1, 2) == 3\n"""\n',
+    "entry_point": "add",
+    "canonical_solution": "\ndef add(a, b):\n    return a + b\n",
+    "base_input": [[1, 2]],
+    "plus_input": {},
+    "atol": 0,
+}
+WRONG_SAMPLES = {
+    "": ": holds no sample; write one a line, with 'task_id' and 'solution'",
+    "print(1)": ":1: not JSON (Expecting value); write one sample a line",
+    "[1, 2": ": not JSON (Expecting ',' delimiter); write one sample a line",
+    "5": ":1: not a sample: a record is an object with named fields",
+    '{"solution": ""}': ":1: not a sample: the field 'task_id' is missing",
+    '{"task_id": "Mbpp/900"}': ":1: not a sample: the fields 'solution' and 'completion' are missing; "
+    "write one of them",
+    '{"task_id": "Mbpp/900", "solution": 5}': ":1: not a sample: solution = 5 is not text",
+    '{"task_id": "Mbpp/901", "solution": ""}': ":1: task_id 901 is none of the 1 problems that are "
+    "evaluated; remove its samples, or ask more: mbpp.split, evaluation.num_questions",
+}
+
+
+def refuse(capsys, options: list[str]) -> str:
+    assert cli.main(["eval", "--profile", "tiny", "--out", "out", *options]) == 2
+    assert not Path("out").exists()
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", WRONG_SAMPLES)
+def test_a_wrong_file_of_samples_is_refused_before_anything_runs(text, capsys):
+    write_lines("plus.jsonl", [ADD])
+    Path("samples.jsonl").write_text(text)
+    said = refuse(capsys, ["--samples", "samples.jsonl", "--plus", "plus.jsonl"])
+    assert said == f"rlnb: samples.jsonl{WRONG_SAMPLES[text]}\n"
+
+
+def test_samples_of_other_problems_than_the_built_in_ones_are_refused(capsys):
+    Path("samples.jsonl").write_text('{"task_id": 974, "solution": ""}')
+    said = refuse(capsys, ["--samples", "samples.jsonl"])
+    assert said.startswith(
+        "rlnb: samples.jsonl:1: task_id 974 is none of the 6 problems that are evaluated; "
+    )
+
+
+def test_a_wrong_file_of_evalplus_is_refused_before_anything_runs(capsys):
+    write_lines("plus.jsonl", [{**ADD, "plus_input": {"a": 1}}])
+    said = refuse(capsys, ["--plus", "plus.jsonl"])
+    assert said == "rlnb: plus.jsonl:1: not a problem: plus_input = {'a': 1} is not a list\n"
+    write_lines("plus.jsonl", [{**ADD, "prompt": ""}])
+    said = refuse(capsys, ["--plus", "plus.jsonl"])
+    assert said == "rlnb: plus.jsonl: Mbpp/900: not a task: test_list is empty; write at least one assert\n"
+    write_lines("plus.jsonl", [ADD])
+    write_lines("mbpp.jsonl", [{"task_id": 1, "text": "", "code": "f = abs", "test_list": ["assert f(1)"]}])
+    said = refuse(capsys, ["--plus", "plus.jsonl", "--set", "mbpp.path=mbpp.jsonl"])
+    assert said == (
+        "rlnb: mbpp.jsonl: lacks 1 of the 1 problems of plus.jsonl, task_id 900 for one; leave mbpp.path "
+        "empty, or write mbpp.split = all\n"
+    )
+    said = refuse(
+        capsys, ["--plus", "plus.jsonl", "--set", "mbpp.path=mbpp.jsonl", "--set", "mbpp.split=all"]
+    )
+    assert said == "rlnb: plus.jsonl: has none of the evaluated problems; write mbpp.split = auto\n"
 
 
 def test_a_file_that_is_no_result_is_refused(capsys):

@@ -4,7 +4,6 @@ Checking overlaps writing: each completion goes to the sandbox as soon as it is 
 """
 
 import hashlib
-import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 from rlnb.errors import ParamsError, SandboxUnavailable
+from rlnb.mbpp.data import choose_problems, load_data
 from rlnb.mbpp.params import MbppEvaluationParams, WriterParams
-from rlnb.mbpp.problems import Problem, ProblemSet, Source, interface, load_mbpp
+from rlnb.mbpp.problems import Problem, ProblemSet, interface
 from rlnb.mbpp.prompts import TEMPLATES, Template, build_question, extract_program
-from rlnb.mbpp.writers import PolicyWriter, Writer, WrittenSample
+from rlnb.mbpp.samples import WrittenSample
+from rlnb.mbpp.writers import PolicyWriter, Writer
+from rlnb.params.resolving import resolve_mbpp
 from rlnb.params.sections import EvaluationParams, MbppParams, ModelParams, SamplingParams
 from rlnb.policy import Policy
 from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_tests
@@ -67,12 +69,6 @@ class Sample:
         """Return the first assertion that does not hold, or ""."""
         pairs = zip(self.problem.tests, self.verdict.results, strict=True)
         return next((test for test, result in pairs if not result), "")
-
-
-def draw_problems(problems: Sequence[Problem], num_questions: int, *, seed: int) -> list[Problem]:
-    """Return problems drawn by the seed, or all; a smaller draw is part of a larger one."""
-    drawn = random.Random(seed).sample(list(problems), len(problems))[: num_questions or None]
-    return sorted(drawn, key=lambda problem: problem.task_id)
 
 
 def check_program(problem: Problem, program: str, sandbox: Sandbox, *, limits: Limits) -> Verdict:
@@ -218,13 +214,10 @@ class MbppEvaluation:
 
         Raises ParamsError for data that cannot be read or that have no problem in the split.
         """
-        mbpp, evaluation = params.mbpp, params.evaluation
+        mbpp, evaluation = resolve_mbpp(params) or params.mbpp, params.evaluation
         data = ProblemSet({}, "", "")
         if getattr(mbpp, "enabled", True) and getattr(evaluation, "enabled", True):
-            source: Source = "builtin" if mbpp.source == "builtin" else "hub"
-            data = load_mbpp(source, path=mbpp.path, subset=mbpp.subset)
-            if not data.split(mbpp.split):
-                raise ParamsError(f"{data.source}: has no problem of mbpp.split = {mbpp.split!r}; write all")
+            data = load_data(mbpp, plus_path=getattr(evaluation, "plus_path", ""))
         return cls(data, sandbox, mbpp, evaluation, params.seed)
 
     @property
@@ -232,10 +225,8 @@ class MbppEvaluation:
         return TEMPLATES[self.mbpp.template]
 
     def problems(self, num_questions: int) -> list[Problem]:
-        """Return `num_questions` problems of the split, or all if that is 0, without the template's shots."""
-        split = self.data.split(self.mbpp.split)
-        candidates = [problem for problem in split if problem.task_id not in self.template.shots]
-        return draw_problems(candidates, num_questions, seed=self.seed)
+        """Return the problems that are asked; see `choose_problems`."""
+        return choose_problems(self.data, self.mbpp, num_questions, seed=self.seed)
 
     def writer(self, policy: Policy) -> PolicyWriter:
         length, batch_size = self.mbpp.max_completion_length, self.mbpp.batch_size

@@ -78,8 +78,8 @@ class ProblemSet(NamedTuple):
     sha256: str
 
     def split(self, name: str) -> list[Problem]:
-        """Return the problems of a published split, or of "all", in the order of task_ids."""
-        ids = range(2**31) if name == "all" else SPLITS[name]
+        """Return the problems of a published split, or all for "all" and "plus", by task_id."""
+        ids = range(2**31) if name in ("all", "plus") else SPLITS[name]
         return [problem for task_id, problem in sorted(self.problems.items()) if task_id in ids]
 
 
@@ -150,7 +150,7 @@ class Interface(NamedTuple):
 
 
 def interface(problem: Problem) -> Interface:
-    """Return the names that the reference defines and the tests use, and the reference's imports.
+    """Return the names that the reference defines or imports and the tests use.
 
     Only the data set's code is executed on the trusted side, and of that only imports and asserts.
     """
@@ -164,7 +164,9 @@ def interface(problem: Problem) -> Interface:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             functions.append(statement.name)
         elif isinstance(statement, ast.Import | ast.ImportFrom):
-            imports.append(ast.unparse(statement))
+            bound = {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
+            if bound & (used | {"*"}):
+                imports.append(ast.unparse(statement))
         else:  # `f = lambda x: x`, and what is inside of an if
             nodes = list(ast.walk(statement))
             functions += [n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)]

@@ -15,12 +15,12 @@ from rlnb.errors import ParamsError
 from rlnb.params.older_names import OLDER_NAMES, moved_fields
 from rlnb.params.problems import show, show_name
 
-# The variables of the older scripts, and the fields that each of them sets.
-ENVIRONMENT_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = tuple(
-    (row.older, tuple(field.split(".")))
+# The variables of the older scripts. Each sets the first of its fields that a notebook has.
+ENVIRONMENT_NAMES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = tuple(
+    (row.older, tuple(tuple(field.split(".")) for field in fields.split(" or ")))
     for row in OLDER_NAMES
     if row.kind == "variable" and row.answer == "accepted"
-    for field in row.here.split("; ")
+    for fields in row.here.split("; ")
 )
 PREFIX = "RLNB_"
 NO_FIELDS = ("RLNB_OFFLINE",)  # read by rlnb/machine
@@ -190,7 +190,11 @@ def read_environment(
     An older name without a value counts as unset. Other names that begin with RLNB_ are problems, since most
     often an underscore is missing. renamed: what accepted keys of the older scripts are now.
     """
-    named = [(name, field) for name, field in ENVIRONMENT_NAMES if environ.get(name) and field in fields]
+    named = [
+        (name, next(field for field in candidates if field in fields))
+        for name, candidates in ENVIRONMENT_NAMES
+        if environ.get(name) and any(field in fields for field in candidates)
+    ]
     problems = []
     for name in sorted(environ):
         field = tuple(name.removeprefix(PREFIX).lower().split("__", 1))

@@ -36,7 +36,7 @@ def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.envi
     return reports or loads or bool(_mbpp_downloads(params)) or params.uses_network()
 
 
-def _section(params: NotebookParams, name: str, kind: type[SomeSection]) -> SomeSection | None:
+def _section(params: object, name: str, kind: type[SomeSection]) -> SomeSection | None:
     section = getattr(params, name, None)
     return section if isinstance(section, kind) else None
 
@@ -56,18 +56,21 @@ def _model_names(params: NotebookParams) -> dict[str, str]:
 
 def _mbpp_downloads(params: NotebookParams) -> list[str]:
     """Return the field that asks for MBPP from the hub: that of the tasks, else that of the evaluation."""
-    tasks, mbpp = _section(params, "tasks", TasksParams), _resolve_mbpp(params)
+    tasks, mbpp = _section(params, "tasks", TasksParams), resolve_mbpp(params)
     if tasks is not None and tasks.source == "mbpp" and not tasks.mbpp_path:
         return ["tasks.source"]
     sections = (mbpp, getattr(params, "evaluation", None))
     is_measured = all(getattr(section, "enabled", True) for section in sections)
-    is_download = mbpp is not None and mbpp.source == "hub" and not mbpp.path
+    is_download = mbpp is not None and mbpp.source == "hub" and not mbpp.path and mbpp.split != "plus"
     return ["mbpp.source"] if is_measured and is_download else []
 
 
-def _resolve_mbpp(params: NotebookParams) -> MbppParams | None:
+def resolve_mbpp(params: object) -> MbppParams | None:
     """Return the section mbpp without "auto": the same problems as the tasks, the hub's without tasks."""
     mbpp, tasks = _section(params, "mbpp", MbppParams), _section(params, "tasks", TasksParams)
+    if mbpp is not None and mbpp.split == "auto":
+        has_plus = bool(getattr(getattr(params, "evaluation", None), "plus_path", ""))
+        mbpp = mbpp.model_copy(update={"split": "plus" if has_plus else "test"})
     if mbpp is None or mbpp.source != "auto":
         return mbpp
     if tasks is None:
@@ -99,10 +102,11 @@ def resolve(
         if section is not None and getattr(section, field, None) == "auto":
             resolved = resolved.model_copy(update={name: section.model_copy(update={field: choice})})
             sources[f"{name}.{field}"] = "auto"
-    mbpp = _resolve_mbpp(resolved)
-    if mbpp is not None and mbpp != getattr(params, "mbpp", None):
+    mbpp, given = resolve_mbpp(resolved), _section(params, "mbpp", MbppParams)
+    if mbpp is not None and given is not None:
         resolved = resolved.model_copy(update={"mbpp": mbpp})
-        sources["mbpp.source"] = "auto"
+        changed = [name for name in ("source", "split") if getattr(mbpp, name) != getattr(given, name)]
+        sources |= {f"mbpp.{name}": "auto" for name in changed}
     resolved = resolved.model_copy()  # private attributes are set in place
     resolved._sources = sources
     return resolved

@@ -188,6 +188,9 @@ class NotebookParams(Section):
         """Return the parameters with the values that files named in them determine."""
         return self
 
+    def check_files(self) -> None:
+        """Raise ParamsError for files that are only read late in a run; called on resolved parameters."""
+
     def uses_network(self) -> bool:
         """Return whether a run needs the network for more than its models, MBPP and tracking."""
         return False
@@ -279,8 +282,9 @@ class MbppParams(Section):
     """File in MBPP's format, or a directory with the published one; wins over source"""
     subset: Literal["full", "sanitized"] = "full"
     """All 974 problems, or the 427 that people have checked"""
-    split: Literal["test", "validation", "train", "prompt", "all"] = "test"
-    """Which problems, by task_id as published"""
+    split: Literal["auto", "test", "validation", "train", "prompt", "all", "plus"] = "auto"
+    """Which problems, by task_id as published; plus = those of evaluation.plus_path, with the asserts of path
+    or else of that file; auto = plus where there is a plus_path, else test"""
     template: Literal["paper", "docstring", "chat"] = "chat"
     """Form of the question: paper = 3 solved examples and all asserts, docstring = a program to be continued,
     one assert, chat = a user's message, one assert"""
@@ -294,6 +298,12 @@ class MbppParams(Section):
 
 class MbppInTrainingParams(MbppParams):
     enabled: bool = described(True, "Measure pass rates on MBPP too, whenever evaluation measures")
+    num_questions: int = described(0, "Problems, at every evaluation; 0 = as many as evaluation says", ge=0)
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        if self.split == "plus":
+            yield Conflict("mbpp.split", "is for notebooks/mbpp_eval.ipynb; write test or all")
 
 
 class SandboxParams(Section):

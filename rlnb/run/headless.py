@@ -65,7 +65,9 @@ def run_notebook(
     params = load(profile, directory)
     if asks_network(params):
         machine = probe()
-    check_machine(resolve(params, recommend(machine)), machine)
+    resolved = resolve(params, recommend(machine))
+    check_machine(resolved, machine)
+    resolved.check_files()
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         Sandbox.from_params(sandbox).close()  # refuse before anything has run
     _make_directory(directory)

@@ -7,22 +7,21 @@ from hashlib import sha256
 import pytest
 from refusals import refused
 
-from rlnb.errors import ParamsError
+from rlnb.errors import ParamsError, SandboxUnavailable
 from rlnb.mbpp import evalplus
 from rlnb.mbpp.evalplus import (
     FLOAT_ATOL,
-    PlusProblem,
     PlusVerdict,
     check_plus,
     check_samples,
     compute_expected,
     is_right,
-    load_plus,
 )
 from rlnb.mbpp.evaluation import evaluate_samples
+from rlnb.mbpp.plus_problems import PlusProblem, load_plus
 from rlnb.mbpp.problems import Problem
 from rlnb.mbpp.prompts import TEMPLATES
-from rlnb.mbpp.writers import WrittenSample
+from rlnb.mbpp.samples import WrittenSample
 from rlnb.sandbox import Sandbox
 
 PASSED = PlusVerdict(True, True, "ok", "", "")
@@ -276,17 +275,19 @@ def cache_file(tmp_path):
 def test_the_cache_is_named_by_the_data_and_decides(expect, tmp_path):
     expect(DOUBLE)
     digest = sha256((tmp_path / "plus.jsonl").read_bytes()).hexdigest()
-    assert cache_file(tmp_path).name == f"mbpp_plus_{digest[:16]}.json"
-    answers = [["4", 0.5], ["11", 0.5], ["0", 0.5], ['{"tuple":[6]}', 0.5]]
-    cache_file(tmp_path).write_text(json.dumps({"900": answers}))
-    assert expect(DOUBLE)[900] == [(4, 0.5), (11, 0.5), (0, 0.5), ((6,), 0.5)]
+    assert cache_file(tmp_path).name == f"mbpp_plus_{digest[:16]}_512mib.jsonl"
+    answers = [["4", 0.5], ["11", 0.5], "time limit", ['{"tuple":[6]}', 0.5]]
+    cache_file(tmp_path).write_text(json.dumps({"key": "900", "value": answers}))
+    assert expect(DOUBLE)[900] == [(4, 0.5), (11, 0.5), "time limit", ((6,), 0.5)]
 
 
 DAMAGES = (
-    '{"900": [["4", 0.',
+    '{"key": "900", "value": [["4", 0.',
     "[]",
-    '{"900": [["4", 0.5]]}',
-    '{"900": [["4", 0.5], ["10", null], ["0", 0.5], ["6", 0.5]]}',
+    '{"key": "900", "value": 4}',
+    '{"key": "900", "value": [["4", 0.5]]}',
+    '{"key": "900", "value": [["4", 0.5], ["10", null], ["0", 0.5], ["6", 0.5]]}',
+    '{"key": "900", "value": [["4", 0.5], [], ["0", 0.5], ["6", 0.5]]}',
     "[" * 100_000,
 )
 
@@ -296,35 +297,128 @@ def test_a_damaged_cache_is_computed_again(expect, tmp_path):
     for damage in DAMAGES:
         cache_file(tmp_path).write_text(damage)
         assert [value for value, _ in expect(DOUBLE)[900]] == [4, 10, 0, -6], damage[:60]
-        assert len(json.loads(cache_file(tmp_path).read_text())["900"]) == 4
+        assert json.loads(cache_file(tmp_path).read_text().splitlines()[-1])["key"] == "900"
 
 
 def test_a_part_of_the_problems_is_served_by_the_cache_of_all(expect, tmp_path):
     seen, lines = [], [record(number, f"def f(x): return {number} + x", [[1]]) for number in (901, 902)]
     first, second = (expect(*lines, progress=lambda *counts: seen.append(counts)) for _ in range(2))
     assert first == second
-    assert seen == [(1, 2), (2, 2)]  # the second time nothing is run
+    assert seen == [(1, 2), (2, 2)] * 2
     assert {number: kept[0][0] for number, kept in expect(*lines, of=[902]).items()} == {902: 903}
-    assert {*json.loads(cache_file(tmp_path).read_text())} == {"901", "902"}
+    rows = [json.loads(line) for line in cache_file(tmp_path).read_text().splitlines() if line]
+    assert [row["key"] for row in rows] == ["901", "902"]  # nothing is run twice
 
 
-ZERO, LARGE = "ZeroDivisionError: integer division or modulo by zero", [["a" * 2**20]]
+ZERO, LARGE = "ZeroDivisionError: integer division or modulo by zero", [["a" * 2**20], [1]]
+IMPORT = "ModuleNotFoundError: No module named 'no_such'"
+COMBINE = "from itertools import *\ndef f(n): return list(combinations_with_replacement('abcdefghij', n))"
+# What each input of a reference gives: a value or the reason why there is none.
 REFERENCES = {
-    "raises": ("def f(x): return 1 // (x - 2)", [[1], [2]], "f(2)", ZERO),
-    "is not there": ("def g(x): return x", [[1]], "f(1)", "NameError: name 'f' is not defined"),
-    "returns an object": ("f = lambda x: [object()]", [[1]], "f(1)", "[<object object>] is not plain data"),
-    "never ends": ("def f(x):\n    while 1: pass", [[1]], "f(1)", "time limit"),
-    "takes too much": ("f = str", LARGE, f"f('{'a' * 197}", "its arguments are larger than 524288 bytes"),
-}
+    "raises": ("def f(x): return 1 // (x - 2)", [[2], [1]], [ZERO, -1]),
+    "is not there": ("def g(x): return x", [[1]], ["NameError: name 'f' is not defined"]),
+    "returns an object": ("f = lambda x: [object()]", [[1]], ["[<object object>] is not plain data"]),
+    "lacks a package": ("import no_such\ndef f(x): return x", [[1], [2]], [IMPORT, IMPORT]),
+    "never ends": ("def f(x):\n    while x: pass\n    return 5", [[1], [0]], ["time limit", 5]),
+    "crashes": ("import os\ndef f(x): return os._exit(3) if x else 5", [[1], [0]], ["exit code 3", 5]),
+    "takes too much": ("f = str", LARGE, ["its arguments are larger than 524288 bytes", "1"]),
+    "returns too much": (COMBINE, [[7], [0]], ["ValueError: too many values", [()]]),
+    "needs too much memory": ("def f(n): return [0] * n", [[10**9], [0]], ["MemoryError:", []]),
+    "recurses for ever": ("def f(x): return f(x) if x else 5", [[1], [0]],
+                          ["RecursionError: maximum recursion depth exceeded", 5]),
+}  # fmt: skip
 
 
-def test_a_broken_reference_is_refused_with_its_input(expect, tmp_path, monkeypatch):
-    monkeypatch.setattr(evalplus, "RUN_SECONDS", 0.3)
-    for solution, inputs, call, reason in REFERENCES.values():
-        said = refused(expect, record(901, "def f(x): return x", [[1]]), record(900, solution, [[1]], inputs))
-        where = f"{tmp_path / 'plus.jsonl'}: Mbpp/900: {call}"
-        assert said == f"{where}: the canonical solution fails: {reason}; correct that line"
-        assert not (tmp_path / "cache").exists()  # written whole or not at all
+def test_an_input_on_which_the_reference_fails_has_the_reason_and_others_a_value(expect, monkeypatch):
+    monkeypatch.setattr(evalplus, "RUN_SECONDS", 40.0)  # so that a call has 10 s
+    for name, (solution, inputs, answers) in REFERENCES.items():
+        if name == "never ends":
+            monkeypatch.setattr(evalplus, "RUN_SECONDS", 1.2)
+        expected = expect(record(900, solution, inputs))[900]
+        assert [answer if isinstance(answer, str) else answer[0] for answer in expected] == answers, name
+        monkeypatch.setattr(evalplus, "RUN_SECONDS", 40.0)
+
+
+def test_a_reference_has_the_time_of_a_program_for_all_its_calls(expect, monkeypatch):
+    monkeypatch.setattr(evalplus, "RUN_SECONDS", 0.25)
+    solution = "import time\ndef f(x):\n    time.sleep(0.3)\n    return x"
+    answers = expect(record(900, solution, [[1], [2], [3]], [[4]]))[900]
+    assert [answer if isinstance(answer, str) else answer[0] for answer in answers] == [
+        1, 2, "time limit of all calls together", 4,
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def judge(write, sandbox, tmp_path):
+    """The report on programs for the records of a file, each by one assert that any program passes."""
+
+    def judge_programs(lines, programs):
+        written, problems = [], []
+        for task_id, program in programs:
+            problems.append(Problem(task_id, "", "def f(x): pass", ("assert f",)))
+            written.append(WrittenSample(task_id, program, is_program=True))
+        samples = evaluate_samples(problems, TEMPLATES["chat"], written, sandbox)
+        return check_samples(samples, write(*lines), sandbox, cache_dir=str(tmp_path / "cache"))
+
+    return judge_programs
+
+
+SKIPPING = (
+    record(901, "def f(x): return 6 // x", [[0], [3]], [[0], [2]]),
+    record(902, "import no_such\ndef f(x): return x", [[1]], [[2]]),
+    {**record(903, "def f(x): return x", [[1]]), "plus_input": {}},
+    record(904, "def f(x): return [0] * x", [[1]], [[10**9]]),
+)
+
+
+def test_inputs_without_an_answer_are_counted_named_and_skipped(judge):
+    programs = [(901, "def f(x): return 6 // x"), (901, "def f(x): return 2"), (901, "def ("),
+                (902, "f = abs"), (903, "f = abs"), (904, "def f(x): return [0]")]  # fmt: skip
+    report = judge(SKIPPING, programs)
+    judged = [verdict and (verdict.base, verdict.plus) for verdict in report.verdicts]
+    assert judged == [(True, True), (True, False), (False, False), None, (True, True), (True, True)]
+    summary = report.summary
+    assert (summary["num_problems"], summary["num_samples"]) == (3, 5)
+    assert (summary["num_inputs"], summary["num_inputs_skipped"]) == (9, 5)
+    assert summary["Mbpp/901"] == f"2 of 4 inputs skipped: f(0): {ZERO}"
+    assert summary["Mbpp/902"] == (f"2 of 2 inputs skipped, so the problem is not counted: f(1): {IMPORT}")
+    assert "Mbpp/903" not in summary
+    assert summary["Mbpp/904"] == "1 of 2 inputs skipped: f(1000000000): MemoryError:"
+
+
+def test_a_file_of_which_no_answer_is_known_is_reported_too(judge):
+    summary = judge(SKIPPING[1:2], [(902, "def f(x): return x")]).summary
+    assert (summary["num_problems"], summary["num_samples"]) == (0, 0)
+
+
+def test_verdicts_are_kept_until_all_are_made(judge, tmp_path, monkeypatch):
+    lines = [record(number, "def f(x): return x", [[1]]) for number in (901, 902, 903)]
+    programs = [(901, "def f(x): return x"), (902, "def f(x): return 0"), (903, "def f(x): return 1")]
+    check, checked = evalplus.check_plus, []
+
+    def stops_at(last):
+        def check_and_stop(problem, *others):
+            if problem.task_id == last:
+                raise SandboxUnavailable("sandbox: is gone")
+            checked.append(problem.task_id)
+            return check(problem, *others)
+
+        return check_and_stop
+
+    monkeypatch.setattr(evalplus, "check_plus", stops_at(903))
+    with pytest.raises(SandboxUnavailable, match="is gone"):
+        judge(lines, programs)
+    assert sorted(checked) == [901, 902]
+    assert len(list((tmp_path / "cache").iterdir())) == 2  # the references' answers and the verdicts
+    checked.clear()
+    monkeypatch.setattr(evalplus, "check_plus", stops_at(None))
+    verdicts = judge(lines, programs).verdicts
+    assert checked == [903]
+    assert [verdict.base for verdict in verdicts] == [True, False, True]
+    assert verdicts[1].error == "returned 0, not 1"
+    cache_file(tmp_path)  # of the references alone
+    judge(lines, programs)
+    assert sorted(checked[1:]) == [901, 902, 903]  # a new evaluation measures again
 
 
 def test_a_memorized_answer_passes_base_and_not_plus(write, sandbox, tmp_path):
@@ -341,4 +435,4 @@ def test_a_memorized_answer_passes_base_and_not_plus(write, sandbox, tmp_path):
     assert rates == pytest.approx([2 / 3, 1 / 3])
     path = write({**DOUBLE, "task_id": "Mbpp/902"})
     said = refused(check_samples, samples, path, sandbox, cache_dir=str(tmp_path))
-    assert said == f"{path}: has none of the evaluated problems; write mbpp.split = all"
+    assert said == f"{path}: has none of the evaluated problems; write mbpp.split = auto"

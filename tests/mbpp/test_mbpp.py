@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rlnb.errors import SandboxUnavailable
+from rlnb.mbpp.data import draw_problems
 from rlnb.mbpp.evaluation import (
     MbppEvaluation,
     Sample,
     check_program,
-    draw_problems,
     evaluate,
     evaluate_samples,
 )

@@ -5,7 +5,9 @@ from dataclasses import replace
 from refusals import refused
 
 from rlnb.machine import Machine, recommend
+from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.params import asks_network, check_machine, load_params, resolve
+from rlnb.sandbox import Sandbox
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
 
@@ -31,6 +33,7 @@ def test_the_older_variables_set_both_uses_of_the_data(tmp_path):
     environ = {"MBPP_DATASET_PATH": str(tmp_path), "MBPP_EVAL_NUM_QUESTIONS": "7"}
     params = load("grpo_code_execution", environ)
     assert (params.tasks.mbpp_path, params.mbpp.path) == (str(tmp_path), str(tmp_path))
+    assert (params.mbpp.num_questions, params.evaluation.num_questions) == (7, 5)  # tasks stay as they are
     params = load(environ=environ)
     assert (params.mbpp.path, params.evaluation.num_questions) == (str(tmp_path), 7)
 
@@ -47,11 +50,39 @@ def test_a_training_is_measured_on_what_it_can_have(tmp_path):
     assert (params.mbpp.source, params.mbpp.path) == ("hub", str(tmp_path))
 
 
+def test_the_number_of_mbpp_problems_wins_over_what_a_notebook_asks_for():
+    """A training's cells pass evaluation.num_questions and interval_questions."""
+    for num_questions, expected in ((0, [3, 2]), (7, [7, 7])):
+        mbpp = {"source": "builtin", "num_questions": num_questions}
+        params = load("grpo_code_execution", mbpp=mbpp)
+        with Sandbox(num_workers=1) as sandbox:
+            measure = MbppEvaluation.from_params(params, sandbox)
+            assert [len(measure.problems(asked_for)) for asked_for in (3, 2)] == expected
+
+
+def test_with_evalplus_file_and_no_split_its_problems_are_evaluated(tmp_path):
+    for sections, split, source in (
+        ({}, "test", "hub"),
+        ({"evaluation": {"plus_path": __file__}}, "plus", "hub"),
+        ({"evaluation": {"plus_path": __file__}, "mbpp": {"split": "all"}}, "all", "hub"),
+    ):
+        mbpp = resolved(load(**sections)).mbpp
+        assert (mbpp.split, mbpp.source) == (split, source)
+    assert resolved(load("grpo_code_execution")).mbpp.split == "test"
+    said = refused(load, "grpo_code_execution", mbpp={"split": "plus"})
+    assert said == "parameters cell: mbpp.split = 'plus' is for notebooks/mbpp_eval.ipynb; write test or all"
+
+
 def test_the_network_is_asked_for_what_has_to_be_downloaded():
     for sections, asks in (
         ({"model": {"id": "embedded"}}, True),
         ({"model": {"id": "embedded"}, "mbpp": {"source": "builtin"}}, False),
         ({"mbpp": {"source": "builtin"}, "writer": {"kind": "file", "samples_path": __file__}}, False),
+        ({"writer": {"kind": "file", "samples_path": __file__}}, True),
+        (
+            {"evaluation": {"plus_path": __file__}, "writer": {"kind": "file", "samples_path": __file__}},
+            False,
+        ),
     ):
         assert asks_network(load(**sections), environ={"NETRC": "/none"}) == asks
 
@@ -75,6 +106,11 @@ def test_what_does_not_go_together_is_refused(tmp_path, monkeypatch):
          "writer.served_model = '' is needed by writer.kind = 'endpoint'; write it"),
         ({"writer": {"kind": "endpoint", "base_url": "h:1", "served_model": "m"}},
          "writer.base_url = 'h:1' is not an address; write http://host:port/v1"),
+        ({"mbpp": {"split": "plus"}},
+         "mbpp.split = 'plus' needs EvalPlus's file; set evaluation.plus_path, or write test"),
+        ({"mbpp": {"source": "builtin", "split": "test"}, "evaluation": {"plus_path": __file__}},
+         "mbpp.source = 'builtin' has none of EvalPlus's problems; write mbpp.split = auto, or set "
+         "mbpp.path"),
         ({"evaluation": {"k": [1, 5]}},
          "evaluation.k = [1, 5] holds a number that is not in 1 to evaluation.num_samples = 1; write more "
          "samples, or a smaller k"),

@@ -120,11 +120,11 @@ def test_mbpp_has_the_published_splits():
 
 def test_the_interface_is_what_tests_use_of_the_reference():
     problem = Problem(
-        1, "", "import sys\nLIMIT = 3\nOTHER = 4\ndef helper(): pass\ndef f(n): return n",
+        1, "", "import sys, re\nimport gc\nLIMIT = 3\nOTHER = 4\ndef helper(): pass\ndef f(n): return n",
         ("assert f(LIMIT) == 3",), setup="tree = [1]", imports=("import math",),
-        challenge_tests=("assert tree",),
+        challenge_tests=("assert re.search(str(tree), str(f(1)))",),
     )  # fmt: skip
-    assert interface(problem) == (("f",), ("LIMIT", "tree"), "import math\nimport sys")
+    assert interface(problem) == (("f",), ("LIMIT", "tree"), "import math\nimport sys, re")
 
 
 SHOTS = {

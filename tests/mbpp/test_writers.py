@@ -165,8 +165,16 @@ def test_samples_are_read_in_the_forms_of_evalplus_and_bigcode(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"task_id": 1}', ":1: not a sample: the field 'completion' is missing"),
-        ('{"task_id": 9, "solution": ""}', ":1: task_id 9 is none of the problems that are evaluated"),
+        (
+            '{"task_id": 1}',
+            ":1: not a sample: the fields 'solution' and 'completion' are missing; write one of them",
+        ),
+        ('{"solution": "x = 1"}', ":1: not a sample: the field 'task_id' is missing"),
+        (
+            '{"task_id": 9, "solution": ""}',
+            ":1: task_id 9 is none of the 2 problems that are evaluated; remove its samples, or ask more: "
+            "mbpp.split, evaluation.num_questions",
+        ),
         (
             '{"task_id": "Mbpp/x", "solution": ""}',
             ":1: not a sample: task_id = 'Mbpp/x' is not 'Mbpp/' and a number",
@@ -177,7 +185,7 @@ def test_samples_are_read_in_the_forms_of_evalplus_and_bigcode(tmp_path):
         ),
         ('[["a"], [1]]', ": record 2: not a sample: solution = 1 is not text"),
         ("{", ":1: not JSON (Expecting property name enclosed in double quotes); write one sample a line"),
-        ("", ": holds no sample"),
+        ("", ": holds no sample; write one a line, with 'task_id' and 'solution'"),
         (
             '{"task_id": 1, "solution": ""}',
             ": holds no sample for 1 of 2 problems, task_id 2 for one; add them (an empty solution is a "

@@ -75,7 +75,7 @@ def test_every_file_class_metric_and_setting_that_a_row_names_is_there():
     missing = []
     fields = {".".join(f) for notebook in MODELS for f in list_fields(load_model_class(notebook))}
     for row in OLDER_NAMES:
-        for target in filter(None, row.here.split("; ")):
+        for target in filter(None, re.split(r"; | or ", row.here)):
             file, _, name = target.partition(": ")
             if row.kind in ("file", "name") or file.startswith(("params/", "rlnb/")):
                 is_there = (ROOT / file).exists()

@@ -29,7 +29,8 @@ max_steps: 3.0 => training.max_steps = 3.0 is not a whole number; write 3
 max_steps: '90' => training.max_steps = '90' is not a whole number; write 90 without quotes
 max_steps: => training.max_steps = null is not a whole number; write one such as 90
 max_step: 4 => training.max_step is not a field; did you mean max_steps?
-num_questions: 4 => training.num_questions is not a field; did you mean evaluation.num_questions?
+num_questions: 4 => training.num_questions is not a field; did you mean evaluation.num_questions or
+  mbpp.num_questions?
 top_p: 1.5 => training.top_p = 1.5 must be at most 1
 loss_type: dpo => training.loss_type = 'dpo' is not one of dapo, grpo, dr_grpo, bnpo; did you mean dapo?
 gradient_checkpointing: 'true' => training.gradient_checkpointing = 'true' is not one of auto, true, false;
@@ -104,7 +105,7 @@ RLNB_TRAINING__MAX_STEPS=-3 => training.max_steps = -3 must be at least 1
 RLNB_TRAINING__MAX_STEP=3 => training.max_step is not a field; did you mean max_steps?
 RLNB_TRAININ__MAX_STEPS=3 => trainin is not a section; did you mean training?
 RLNB_TRAINING__MAX_STEPS= => training.max_steps = '' is not a whole number; write one such as 90
-MBPP_EVAL_NUM_QUESTIONS=ten => evaluation.num_questions = 'ten' is not a whole number; write one such as 5
+MBPP_EVAL_NUM_QUESTIONS=ten => mbpp.num_questions = 'ten' is not a whole number; write one such as 0
 RLNB_TRAINING_MAX_STEPS=5 => sets nothing; did you mean RLNB_TRAINING__MAX_STEPS?
 RLNB_MAX_STEPS=5 => sets nothing; did you mean RLNB_TRAINING__MAX_STEPS?
 RLNB_TEMPERATURE=5 => sets nothing; did you mean RLNB_TRAINING__TEMPERATURE or RLNB_EVALUATION__TEMPERATURE?
