@@ -254,10 +254,11 @@ class UsePresentSettings(TrainerCallback):
         **_: object,
     ) -> None:
         state.compute_steps(args, state.max_steps)
-        lr_scheduler.base_lrs = [args.learning_rate] * len(lr_scheduler.base_lrs)
-        for group, factor in zip(optimizer.param_groups, lr_scheduler.lr_lambdas, strict=True):
-            group["initial_lr"] = args.learning_rate
-            group["lr"] = args.learning_rate * factor(lr_scheduler.last_epoch)
+        peaks = [args.learning_rate] * len(lr_scheduler.lr_lambdas)
+        rates = [args.learning_rate * factor(lr_scheduler.last_epoch) for factor in lr_scheduler.lr_lambdas]
+        lr_scheduler.load_state_dict(lr_scheduler.state_dict() | {"base_lrs": peaks, "_last_lr": rates})
+        for group, peak, rate in zip(optimizer.param_groups, peaks, rates, strict=True):
+            group |= {"initial_lr": peak, "lr": rate}
 
 
 class StopOnSignal(TrainerCallback):

@@ -54,7 +54,7 @@ FREE_FIELDS = (
     "game.temperature", "game.batch_size", "game.num_parallel", "opponent.base_url", "opponent.batch_size",
 )  # fmt: skip
 SWITCHES = ("training.magnet_coef", "training.kl_coef")  # may change, but neither from 0 nor to 0
-NOT_COMPARED = ("output_dir", "training.resume", "training.resume_state")
+NOT_COMPARED = ("output_dir", "model.cache_dir", "training.resume", "training.resume_state")
 
 
 class Change(NamedTuple):
