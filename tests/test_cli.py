@@ -241,11 +241,32 @@ def test_a_finished_run_is_not_run_again_and_an_unfinished_one_not_with_other_pa
     write_notebook("1 / 0")
     assert run("--out", "there", "--set", "training.max_steps=2") == 1
     capsys.readouterr()
-    assert run("--out", "there", "--set", "training.max_steps=3") == 2
+    assert run("--out", "there", "--set", "reward.preset=tests") == 2
     assert capsys.readouterr().err == (
-        "rlnb: there/params.yaml: training.max_steps was 2 and is 3 now. "
-        "Give another --out, or the parameters of this run.\n"
+        "rlnb: there/params.yaml: reward.preset was 'execution' and is 'tests' now (it defines the task and "
+        "its measures). Give another --out, or the parameters of this run.\n"
     )
+    assert run("--out", "there", "--set", "training.resume=never") == 2
+    assert capsys.readouterr().err == (
+        "rlnb: there/params.yaml: training.resume is 'never' now (this directory holds the attempts "
+        "that went before). Give another --out, or the parameters of this run.\n"
+    )
+
+
+def test_a_run_goes_on_with_other_settings_also_beyond_its_last_step(capsys):
+    write_notebook("print('ran')")
+    go_on = ["run", "grpo_code_execution.ipynb", "--out", "here", "--set"]
+    assert run("--out", "here", "--set", "training.max_steps=2") == 0
+    checkpoint = Path("here/checkpoints/checkpoint-2")
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "trainer_state.json").write_text('{"global_step": 2}')
+    before = Path("here/params.yaml").read_text()
+    assert cli.main([*go_on, "training.learning_rate=1e-4"]) == 0
+    assert "here: finished by attempt 1." in capsys.readouterr().out
+    assert Path("here/params.yaml").read_text() == before
+    assert cli.main([*go_on, "training.max_steps=3"]) == 0
+    assert "here/attempt-02.ipynb" in capsys.readouterr().out
+    assert "max_steps: 3" in Path("here/params.yaml").read_text()
 
 
 def test_every_rank_runs_and_only_rank_0_writes_the_status(start_run):

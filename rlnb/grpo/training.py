@@ -11,7 +11,10 @@ from operator import mul
 from pathlib import Path
 from statistics import fmean
 
+import torch
 from datasets import Dataset
+from peft import load_peft_weights, set_peft_model_state_dict
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
 
@@ -21,7 +24,7 @@ from rlnb.machine.threads import adapt_threads
 from rlnb.params.sections import NotebookParams
 from rlnb.params.training import TrainingParams, VllmParams
 from rlnb.policy.loading import Policy
-from rlnb.run.checkpoints import RECIPE_FILE, recipe_text
+from rlnb.run.checkpoints import RECIPE_FILE, recipe_text, weights_to_begin_with
 from rlnb.run.directory import log_line, write_text
 from rlnb.run.health import Health, memory_advice
 from rlnb.run.stop_signal import StopSignal
@@ -185,13 +188,18 @@ def train(
 ) -> None:
     """Train to the last step, from `checkpoint` where there is one, and close the reporter's tracker.
 
+    Without a checkpoint the adapters may be those of another run, see `weights_to_begin_with`.
     metrics_before: reported as step 0 of a run that starts from the beginning. Raises Preempted after a
     signal, OutOfMemory, and TrainingDiverged.
     """
     prepare_adapters(trainer)
-    for callback in (reporter, *callbacks, SaveRecipe(params)):
+    for callback in (UsePresentSettings(), reporter, *callbacks, SaveRecipe(params)):
         trainer.add_callback(callback)
+    weights_of = weights_to_begin_with(params, Path(str(trainer.args.output_dir)).parent)
     beginning = f"resuming from {checkpoint}" if checkpoint else "from the start"
+    if weights_of and not checkpoint:
+        set_peft_model_state_dict(trainer.model, load_peft_weights(weights_of, device="cpu"))
+        beginning = f"from the weights of {weights_of}"
     print(f"{trainer.args.max_steps} steps, {beginning}")
     with reporter.tracker as tracker, StopSignal() as stop, memory_advice(params):
         # Before the other callbacks, so that no evaluation starts in the seconds that are left.
@@ -225,6 +233,32 @@ def check_gradient(step: int, logs: Mapping[str, float], *, fp16: bool) -> None:
             f"step {step}: the norm of the gradient became {norm}; lower training.learning_rate and run "
             "again: training goes on from the last checkpoint"
         )
+
+
+class UsePresentSettings(TrainerCallback):
+    """Lets a resumed run use the present learning rate and interval of checkpoints.
+
+    transformers 5 takes both from the checkpoint: the scheduler's state holds the peak learning rate, the
+    trainer's state `save_steps`. The rate's course follows the present `max_steps`, warm-up and schedule
+    anyway. Equal settings give an equal rate, to the bit.
+    """
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: object,
+        *,
+        optimizer: torch.optim.Optimizer,
+        lr_scheduler: LambdaLR,
+        **_: object,
+    ) -> None:
+        state.compute_steps(args, state.max_steps)
+        peaks = [args.learning_rate] * len(lr_scheduler.lr_lambdas)
+        rates = [args.learning_rate * factor(lr_scheduler.last_epoch) for factor in lr_scheduler.lr_lambdas]
+        lr_scheduler.load_state_dict(lr_scheduler.state_dict() | {"base_lrs": peaks, "_last_lr": rates})
+        for group, peak, rate in zip(optimizer.param_groups, peaks, rates, strict=True):
+            group |= {"initial_lr": peak, "lr": rate}
 
 
 class StopOnSignal(TrainerCallback):
@@ -346,11 +380,15 @@ class IntervalEvaluation(TrainerCallback):
 
 
 class SaveRecipe(TrainerCallback):
-    """Writes the run's recipe into each checkpoint, so that no other run resumes from it."""
+    """Writes the run's recipe into each checkpoint, so that no other run resumes from it.
+
+    To be the last callback: it also writes the sizes of the checkpoint's files.
+    """
 
     def __init__(self, params: NotebookParams) -> None:
-        self.text = recipe_text(params)
+        self.params = params
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **_: object) -> None:
         if state.is_world_process_zero:
-            write_text(Path(str(args.output_dir), f"checkpoint-{state.global_step}", RECIPE_FILE), self.text)
+            checkpoint = Path(str(args.output_dir), f"checkpoint-{state.global_step}")
+            write_text(checkpoint / RECIPE_FILE, recipe_text(self.params, checkpoint))

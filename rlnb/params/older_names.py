@@ -19,7 +19,8 @@ class OlderName(NamedTuple):
 
     document: the one that names it. kind: key, variable, option, file, command, path, metric, name (of a
     class or function) or setting (in words). here: what it is now, several with "; ", empty where there is
-    nothing; of fields with " or " the first that a notebook has. notebooks: whose parameters a key is of. answer: accepted or refused, where a run answers.
+    nothing; of fields with " or " the first that a notebook has. notebooks: whose parameters a key is of.
+    answer: accepted or refused, where a run answers.
     """
 
     document: str

@@ -20,6 +20,9 @@ class ResumableParams(Section):
     resume: str = Field(default="auto", min_length=1)
     """auto = go on from the newest complete checkpoint, latest = the same, and there must be one, never =
     start again, or a directory"""
+    resume_state: Literal["full", "weights"] = "full"
+    """What resume takes from a directory of another run: full = steps, optimizer, random state, weights = the
+    weights alone, to start at step 0"""
     num_threads: int = described(
         0, "CPU threads of torch; 0 = as many as other processes leave cores free", ge=0
     )

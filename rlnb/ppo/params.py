@@ -72,9 +72,14 @@ class CurriculumParams(Section):
     """A game counts as a success from this score on; 0.5 = a draw"""
     fall_back_below: float = Field(default=0.0, ge=0, lt=1)
     """Go back a stage when its mean score falls below this; 0 = never"""
+    start: str = ""
+    """Name of the stage that a new run starts in, and a resumed one moves to, once, when this has changed;
+    empty = the first, or where it was"""
 
     def conflicts(self) -> Iterator[Conflict]:
         names = [stage.name for stage in self.stages]
+        if self.start and self.start not in names:
+            yield Conflict("curriculum.start", f"is not the name of a stage; write {' or '.join(names)}")
         if len(set(names)) < len(names):
             yield Conflict("curriculum.stages", "names two stages alike; give each a name of its own")
         for stage in self.stages:

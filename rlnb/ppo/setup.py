@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accelerate import PartialState
@@ -11,10 +11,10 @@ from rlnb.errors import ParamsError
 from rlnb.games.text_games import TextGame, states_in_play
 from rlnb.policy import Policy, load_policy
 from rlnb.policy.loading import load_tokenizer
-from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents
+from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents, move_to_stage
 from rlnb.ppo.params import PpoActingParams, PpoOpenspielParams
 from rlnb.ppo.training import GamePlan, PpoState, train_ppo
-from rlnb.run.checkpoints import checkpoint_to_resume
+from rlnb.run.checkpoints import checkpoint_to_resume, saved_recipe, say, weights_to_begin_with
 from rlnb.run.tracking import Tracker, open_tracker, read_metrics
 from rlnb.selfplay.acting import Encoder, make_encoder
 from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
@@ -79,8 +79,20 @@ class PpoRun:
     plan: GamePlan
 
     def restore(self, checkpoint: str | None, output_dir: str | Path) -> PpoState:
-        """Load a checkpoint's weights and return its state; the start of a run without one."""
-        return restore(PpoState, checkpoint, self.learner, output_dir=output_dir)
+        """Load a checkpoint and return its state; the start of a run without one.
+
+        The stage is that of `curriculum.start` in a new run, and where this field has changed since the
+        checkpoint was saved; a line says so.
+        """
+        weights_of, start = weights_to_begin_with(self.params, output_dir), self.params.curriculum.start
+        state = restore(PpoState, checkpoint, self.learner, weights_of=weights_of)
+        before = saved_recipe(checkpoint).get("curriculum.start") if checkpoint else None
+        if not start or start == before:
+            return state
+        curriculum = move_to_stage(state.curriculum, start, self.params.curriculum)
+        first, now = state.curriculum.stage + 1, curriculum.stage + 1
+        say(output_dir, f"curriculum.start = {start!r}: moved from stage {first} to {now}")
+        return replace(state, curriculum=curriculum)
 
     def measure(self) -> Mapping[str, float]:
         num_games = self.params.evaluation.interval_games

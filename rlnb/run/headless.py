@@ -19,6 +19,16 @@ from rlnb.params.loading import choose_profile, list_fields
 from rlnb.params.older_names import explain_path
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
 from rlnb.run import directory as runs
+from rlnb.run.checkpoints import (
+    OF_STATE,
+    OF_TASK,
+    OF_WEIGHTS,
+    checkpoint_step,
+    compare,
+    describe_refused,
+    latest_checkpoint,
+    run_recipe,
+)
 from rlnb.sandbox import Sandbox
 
 
@@ -73,10 +83,12 @@ def run_notebook(
     _make_directory(directory)
     with contextlib.nullcontext() if rank() else runs.locked(directory):
         last = runs.read_status(directory)
-        _settle_params(notebook, directory, params)
-        if last is not None and last.state == "done":
+        _check_params(notebook, directory, params)
+        if last is not None and last.state == "done" and not _has_more_steps(directory, params):
             print(f"{directory}: finished by attempt {last.attempt}. To run it again, give another --out.")
             return runs.EXIT_DONE
+        # By every rank: the text is the same, and the rename is whole.
+        runs.write_text(directory / "params.yaml", dump_yaml(params))
         output = runs.attempt_notebook(directory, rank=rank())
         if rank() == 0:
             runs.write_versions(directory, machine=dataclasses.asdict(machine))
@@ -159,21 +171,26 @@ def _make_directory(directory: Path) -> None:
         ) from None
 
 
-def _settle_params(notebook: Path, directory: Path, params: NotebookParams) -> None:
-    """Write params.yaml, or raise ParamsError where the run was started with other parameters.
+def _check_params(notebook: Path, directory: Path, params: NotebookParams) -> None:
+    """Raise ParamsError where the run was started with parameters that differ in what may not change.
 
-    output_dir may differ: it is this directory, which may have been moved, or named differently.
+    A training may change what `checkpoints.compare` allows; anything else nothing but output_dir, which is
+    this directory. A training that was started is not started over: its directory holds the first attempts.
     """
     path = directory / "params.yaml"
     if not path.exists():
-        # By every rank: the text is the same, and the rename is whole.
-        runs.write_text(path, dump_yaml(params))
         return
     saved = load_params(notebook.stem, profile=str(path))
-    changed = [
-        f"{field} was {value_of(saved, field)} and is {value_of(params, field)} now"
-        for field in map(".".join, list_fields(type(params)))
-        if field != "output_dir" and value_of(saved, field) != value_of(params, field)
-    ]
-    if changed:
-        raise ParamsError(f"{path}: {'; '.join(changed)}. Give another --out, or the parameters of this run.")
+    is_training = "training" in type(params).model_fields
+    fixed = {**OF_WEIGHTS, **OF_STATE, **OF_TASK} if is_training else {"*": "it is not a training"}
+    refused = describe_refused(compare(run_recipe(saved), run_recipe(params), fixed))
+    if is_training and value_of(params, "training.resume") == "never" != value_of(saved, "training.resume"):
+        refused = "training.resume is 'never' now (this directory holds the attempts that went before)"
+    if refused:
+        raise ParamsError(f"{path}: {refused}. Give another --out, or the parameters of this run.")
+
+
+def _has_more_steps(directory: Path, params: NotebookParams) -> bool:
+    """Return whether a run's `training.max_steps` is now above the step of its last checkpoint."""
+    checkpoint = latest_checkpoint(directory) if "training" in type(params).model_fields else None
+    return checkpoint is not None and checkpoint_step(checkpoint) < value_of(params, "training.max_steps")

@@ -287,9 +287,7 @@ def save_games_when_diverged(games: Sequence[HasRecord], output_dir: str | Path)
         path = Path(output_dir) / ("diverged.jsonl" if rank() == 0 else f"diverged-{rank()}.jsonl")
         write_text(path, "".join(json.dumps(game.as_record()) + "\n" for game in games))
         checkpoint = latest_checkpoint(output_dir)
-        remedy = (
-            f"; then go on in another output_dir, by training.resume = {checkpoint}" if checkpoint else ""
-        )
+        remedy = f"; then run again, which goes on from {checkpoint}" if checkpoint else ""
         raise TrainingDiverged(f"{error}{remedy}. The games of this update are in {path}") from error
 
 

@@ -220,8 +220,8 @@ def save_checkpoint(
     if learner.ppo.kl_target:  # otherwise it never moves from the value in the parameters
         tensors["kl_coef"] = learner.kl_coef
     torch.save(tensors, unfinished / "optimizer.pt")
-    write_text(unfinished / RECIPE_FILE, recipe_text(params))
     write_text(unfinished / PARAMS_FILE, dump_yaml(params))  # read by `rlnb eval`
+    write_text(unfinished / RECIPE_FILE, recipe_text(params, unfinished))
     fields = {"global_step": state.step, **asdict(state)}
     write_text(unfinished / "trainer_state.json", json.dumps(fields, indent=1) + "\n")
     if directory.exists():  # of an earlier attempt; this one started over
@@ -242,31 +242,34 @@ def kept_checkpoints(output_dir: str | Path) -> list[str]:
 
 
 def restore(
-    kind: type[AnyState], checkpoint: str | None, learner: Learner, *, output_dir: str | Path
+    kind: type[AnyState], checkpoint: str | None, learner: Learner, *, weights_of: str | None = None
 ) -> AnyState:
     """Put a checkpoint into a fresh learner and return its state; without one, the start of a run.
 
-    From a checkpoint of another run, named by `training.resume`, only the weights are taken, and the value
-    head if both have one; schedules, averages, baselines and optimizer start afresh.
+    weights_of: the checkpoint of which such a start takes the weights alone, and the value head if both have
+    one; schedules, averages, baselines and optimizer start afresh.
     """
-    if checkpoint is None:
-        return kind()
-    directory, policy = Path(checkpoint), learner.actor.policy
-    load_weights(checkpoint, WeightSnapshot.take(policy)).restore(policy)
-    head = learner.actor.value_head
-    if head is not None and (directory / HEAD_FILE).exists():
-        head.load_state_dict(load_file(directory / HEAD_FILE))
-    if directory.resolve().parent != (Path(output_dir) / "checkpoints").resolve():
+    policy, head = learner.actor.policy, learner.actor.value_head
+    if checkpoint is None and weights_of is not None:
+        load_weights(weights_of, WeightSnapshot.take(policy)).restore(policy)
+        if head is not None and Path(weights_of, HEAD_FILE).exists():
+            head.load_state_dict(load_file(Path(weights_of, HEAD_FILE)))
         for snapshot in learner.snapshots.values():
             snapshot.copy_from(policy)
+    if checkpoint is None:
         return kind()
+    directory = Path(checkpoint)
+    load_weights(checkpoint, WeightSnapshot.take(policy)).restore(policy)
+    if head is not None:
+        head.load_state_dict(load_file(directory / HEAD_FILE))
     if (directory / "reference.safetensors").exists() and not learner.reference:  # a warm-up left it
         learner.reference = WeightSnapshot.take(policy)
     for name, snapshot in learner.snapshots.items():
         snapshot.load(directory / f"{name}.safetensors")
     tensors = torch.load(directory / "optimizer.pt", weights_only=True, map_location="cpu")
     learner.optimizer.load_state_dict(tensors["optimizer"])
-    learner.scaler.load_state_dict(tensors["scaler"])
+    if tensors["scaler"]:  # empty if saved under another model.dtype than float16
+        learner.scaler.load_state_dict(tensors["scaler"])
     torch.random.set_rng_state(tensors["random"])
     if learner.ppo.kl_target and "kl_coef" in tensors:
         learner.kl_coef = tensors["kl_coef"]

@@ -77,6 +77,9 @@ class ActingParams(Section):
 class UpdateParams(ResumableParams):
     """A policy update by the clipped surrogate, whatever the games."""
 
+    resume_state: Literal["full", "weights"] = "weights"
+    """What resume takes from a directory of another run: full = steps, optimizer, curriculum, baselines,
+    averages, weights = the weights alone, to start at step 0"""
     learning_rate: float = described(2e-5, "Learning rate of AdamW at the start", gt=0, le=1)
     final_learning_rate: float = Field(default=2e-6, ge=0, le=1)
     """The same after the last update; linear in between"""

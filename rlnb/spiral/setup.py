@@ -9,7 +9,7 @@ from rlnb.errors import ParamsError
 from rlnb.games.opponents import load_opponent
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy.loading import Policy
-from rlnb.run.checkpoints import checkpoint_to_resume
+from rlnb.run.checkpoints import checkpoint_to_resume, weights_to_begin_with
 from rlnb.selfplay.arena import EXACT_GAMES, Arena, check_opponents, is_exact, make_arena
 from rlnb.selfplay.checkpoints import prepare_output, restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
@@ -81,8 +81,9 @@ def resume_run(run: SelfPlayRun, output_dir: str | Path) -> SelfPlayState:
     params, learner = run.params, run.learner
     prepare_output(output_dir, run.arena, learner, keep=params.training.save_total_limit)
     checkpoint = checkpoint_to_resume(params, output_dir)
-    if params.game.warm_up_steps and not checkpoint:
+    weights_of = weights_to_begin_with(params, output_dir)
+    if params.game.warm_up_steps and not (checkpoint or weights_of):
         warm_up(
             learner, run.games.game, run.arena.encoder, num_steps=params.game.warm_up_steps, seed=params.seed
         )
-    return restore(SelfPlayState, checkpoint, learner, output_dir=output_dir)
+    return restore(SelfPlayState, checkpoint, learner, weights_of=weights_of)

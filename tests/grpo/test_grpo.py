@@ -103,6 +103,51 @@ def test_a_run_killed_outright_resumes_to_the_bit_from_its_last_checkpoint(
     assert [row["step"] for row in read_metrics(killed / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_run_goes_on_with_another_learning_rate_batch_and_number_of_steps(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    """The run had finished: six steps, the rate falling linearly from 0.01 to 0."""
+    longer = tmp_path / "longer"
+    shutil.copytree(uninterrupted, longer)
+    changed = ("--learning-rate", "0.004", "--max-steps", "8", "--batch-size", "8", "--save-steps", "1")
+    run(longer, *changed, "--beta", "0.5")
+    line = (
+        "changed since checkpoint-6: training.save_steps 2 -> 1, training.learning_rate 0.01 -> 0.004, "
+        "training.max_steps 6 -> 8, training.per_device_train_batch_size 4 -> 8, training.beta 0.0 -> 0.5"
+    )
+    assert line in (longer / "train.log").read_text()
+    rows = read_metrics(longer / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [row["learning_rate"] for row in rows[6:]] == pytest.approx([0.004 * 2 / 8, 0.004 * 1 / 8])
+    assert all(row["kl"] > 0 for row in rows[6:]) and "kl" not in rows[5]
+    saved = longer / "checkpoints" / "checkpoint-7"
+    groups = torch.load(saved / "optimizer.pt", weights_only=True)["param_groups"]
+    assert [group["initial_lr"] for group in groups] == [0.004] * len(groups)
+    before, after = (
+        load_file(path / "adapter_model.safetensors")
+        for path in (uninterrupted / "checkpoints" / "checkpoint-6", saved)
+    )
+    assert max(abs(before[name] - after[name]).max() for name in before) > 1e-4  # a step of AdamW at 0.001
+    assert json.loads((saved / "trainer_state.json").read_text())["max_steps"] == 8
+    completions = pandas.read_parquet(longer / "checkpoints" / "completions" / "completions_00008.parquet")
+    assert len(completions) == 16
+
+
+def test_a_run_takes_the_weights_alone_of_another(uninterrupted: Path, tmp_path: Path) -> None:
+    source = uninterrupted / "checkpoints" / "checkpoint-6"
+    taken = tmp_path / "taken"
+    run(taken, "--weights-of", str(source), "--max-steps", "1", "--learning-rate", "1e-12")
+    assert (
+        f"taking the weights alone of {source}: step 0, a new optimizer" in (taken / "train.log").read_text()
+    )
+    assert [row["step"] for row in read_metrics(taken / "metrics.jsonl")] == [1]
+    before, after = (
+        load_file(path / "adapter_model.safetensors") for path in (source, taken / "checkpoints/checkpoint-1")
+    )
+    assert before.keys() == after.keys() and any(abs(weight).max() > 1e-3 for weight in before.values())
+    assert all(abs(before[name] - after[name]).max() < 1e-9 for name in before)
+
+
 @pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_rank_0_alone_writes(tmp_path: Path) -> None:
     with socket.socket() as free:

@@ -30,16 +30,23 @@ def main() -> None:
     parser.add_argument("--max-steps", type=int, default=6)
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--beta", type=float, default=0.0)
+    parser.add_argument("--learning-rate", type=float, default=1e-2)
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--save-steps", type=int, default=2)
+    parser.add_argument("--weights-of", default="", help="take the weights alone of this checkpoint")
     parser.add_argument("--announce", action="store_true", help="print a line a step")
     arguments = parser.parse_args()
     set_threads(1)
     model = tiny_model(arguments.output_dir.parent)
     policy = load_policy(model)
     training = TrainingParams(
-        learning_rate=1e-2, max_steps=arguments.max_steps, per_device_train_batch_size=4, num_generations=4,
-        gradient_accumulation_steps=2, max_completion_length=12, save_steps=2, gradient_checkpointing=False,
-        beta=arguments.beta,
+        learning_rate=arguments.learning_rate, max_steps=arguments.max_steps,
+        per_device_train_batch_size=arguments.batch_size, num_generations=4,
+        gradient_accumulation_steps=2, max_completion_length=12, save_steps=arguments.save_steps,
+        gradient_checkpointing=False, beta=arguments.beta,
     )  # fmt: skip
+    if arguments.weights_of:
+        training = training.model_copy(update={"resume": arguments.weights_of, "resume_state": "weights"})
     config = grpo.grpo_config(
         training, output_dir=arguments.output_dir, seed=1, dtype="float32", use_gpu=False
     )

@@ -29,7 +29,7 @@ from rlnb.ppo.training import (
     train_ppo,
     weigh_turns,
 )
-from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
+from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume, latest_checkpoint
 from rlnb.run.tracking import open_tracker
 from rlnb.selfplay.advantages import gae_of_turns
 from rlnb.selfplay.rollouts import GameRules, play_games, self_play_episodes
@@ -89,6 +89,54 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_stopped(cache_dir, whole_run
         train_run(params_of(cache_dir, curriculum={"stages": stages}), tmp_path)
     assert (tmp_path / "games.jsonl").read_bytes() == (directory / "games.jsonl").read_bytes()
     assert differing(checkpoint_of(tmp_path, 4), checkpoint_of(directory, 4)) == []
+
+
+def test_a_run_starts_in_the_stage_that_is_named(cache_dir, tmp_path, capsys):
+    start = {"curriculum": {"start": "second"}, "training": {"max_steps": 2, "save_steps": 1}}
+    train_run(params_of(cache_dir, **start), tmp_path / "second")
+    assert "curriculum.start = 'second': moved from stage 1 to 2\n" in capsys.readouterr().out
+    assert [row["curriculum/stage"] for row in rows_of(tmp_path / "second")[1:]] == [2, 2]
+    # Back to the first stage, once: the run soon reaches the second, and a later attempt leaves it there.
+    start = {"curriculum": {"start": "first"}, "training": {"max_steps": 5, "save_steps": 1}}
+    train_run(params_of(cache_dir, **start), tmp_path / "second")
+    said = capsys.readouterr().out
+    assert (
+        "changed since checkpoint-2: curriculum.start 'second' -> 'first', training.max_steps 2 -> 5\n"
+        in said
+    )
+    assert "curriculum.start = 'first': moved from stage 2 to 1\n" in said
+    assert "moved" in (tmp_path / "second" / "train.log").read_text()
+    games = [json.loads(line) for line in (tmp_path / "second" / "games.jsonl").read_text().splitlines()]
+    assert {name for game in games if game["step"] == 3 for name in game["players"]} >= {"random"}
+    start["training"]["max_steps"] = 6
+    train_run(params_of(cache_dir, **start), tmp_path / "second")
+    assert "moved" not in capsys.readouterr().out
+    assert [row["curriculum/stage"] for row in rows_of(tmp_path / "second")[5:]] == [2, 2]
+
+
+@pytest.mark.parametrize("state", ["full", "weights"])
+def test_another_runs_state_or_weights_start_in_the_stage_that_is_named(
+    cache_dir, whole_run, tmp_path, state
+):
+    source = latest_checkpoint(whole_run[0])
+    training = {"max_steps": 5 if state == "full" else 1, "resume": source, "resume_state": state}
+    stage = {"start": "first" if state == "full" else "second"}  # the run is in the second
+    params = params_of(cache_dir, training=training, curriculum=stage)
+    run = make_run(params)
+    restored = run.restore(checkpoint_to_resume(params, tmp_path), tmp_path)
+    assert (restored.step, restored.curriculum.stage) == ((4, 0) if state == "full" else (0, 1))
+    assert bool(restored.replay.failures) == (state == "full")
+    assert bool(run.learner.optimizer.state_dict()["state"]) == (state == "full")
+    assert run.learner.actor.value_head.weight.abs().sum() > 0  # zero at first
+    train_run(params, tmp_path)
+    assert [row["step"] for row in rows_of(tmp_path)] == ([5] if state == "full" else [0, 1])
+
+
+def test_a_stage_that_is_not_there_is_refused(cache_dir):
+    with pytest.raises(
+        ParamsError, match="curriculum.start = 'third' is not the name of a stage; write first"
+    ):
+        params_of(cache_dir, curriculum={"start": "third"})
 
 
 def test_a_checkpoint_holds_curriculum_and_failures(whole_run):

@@ -262,11 +262,10 @@ def test_a_checkpoint_holds_the_weight_of_the_divergence_where_it_moves(tmp_path
         update(learner, toy(), step=0, seed=0)
         save_checkpoint(tmp_path, learner, PpoState(step=1), params, keep=1)
         again = Pair.of(kl_target=kl_target).learner
-        restore(PpoState, str(tmp_path / "checkpoints" / "checkpoint-1"), again, output_dir=tmp_path)
+        checkpoint = str(tmp_path / "checkpoints" / "checkpoint-1")
+        restore(PpoState, checkpoint, again)
         assert again.kl_coef == learner.kl_coef == approx(expected)
         assert update(learner, toy(), step=1, seed=0) == update(again, toy(), step=1, seed=0)
     other_run = Pair.of().learner  # of another run only the weights are taken
-    restore(
-        PpoState, str(tmp_path / "checkpoints" / "checkpoint-1"), other_run, output_dir=tmp_path / "other"
-    )
+    restore(PpoState, None, other_run, weights_of=checkpoint)
     assert other_run.kl_coef == 0.3

@@ -1,6 +1,7 @@
 """Which checkpoint a run goes on from: the newest whole one, and never one of another experiment."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,10 @@ from transformers import TrainerState
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.errors import ParamsError
 from rlnb.grpo.training import SaveRecipe
+from rlnb.params.sections import NotebookParams
+from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.run import checkpoints
+from rlnb.spiral.params import SpiralSelfPlayParams
 
 
 def params_with(**sections: dict[str, Any]) -> GrpoCodeExecutionParams:
@@ -28,7 +32,7 @@ def refused(output_dir: Path, **sections: dict[str, Any]) -> str:
     return str(refusal.value)
 
 
-def save_checkpoint(run: Path, *, step: int, params: GrpoCodeExecutionParams) -> Path:
+def save_checkpoint(run: Path, *, step: int, params: NotebookParams) -> Path:
     """A checkpoint as far as resuming looks at it."""
     folder = run / "checkpoints" / f"checkpoint-{step}"
     folder.mkdir(parents=True)
@@ -77,22 +81,116 @@ def test_a_run_goes_on_from_its_own_newest_checkpoint_wherever_it_began(tmp_path
 
 def test_a_checkpoint_of_another_experiment_is_refused_with_what_differs(tmp_path: Path) -> None:
     folder = save_checkpoint(tmp_path, step=3, params=params_with())
-    assert refused(tmp_path, reward={"preset": "tests"}, training={"max_steps": 7}) == (
-        f"{folder}: belongs to another run: reward.preset was 'execution' and is 'tests' now; "
-        "training.max_steps was 90 and is 7 now. Give another output_dir, or write training.resume = never"
+    assert refused(tmp_path, reward={"preset": "tests"}, training={"optim": "adamw_torch", "beta": 0.1}) == (
+        f"{folder}: belongs to another run: reward.preset was 'execution' and is 'tests' now (it defines the "
+        "task and its measures); training.optim was 'adamw_torch_fused' and is 'adamw_torch' now (the saved "
+        "optimizer continues with its own). Give another output_dir, or write training.resume = never"
     )
-    # What is not learned from may change between attempts.
-    asked = params_with(training={"save_steps": 5, "num_threads": 2}, evaluation={"num_questions": 9})
+    assert "model.lora_alpha was 32 and is 8 now" in refused(tmp_path, model={"lora_alpha": 8})
+
+
+def test_what_has_changed_in_a_run_is_said_in_a_line_and_in_its_log(tmp_path: Path, capsys) -> None:
+    folder = save_checkpoint(tmp_path, step=3, params=params_with())
+    assert to_resume("auto", tmp_path) == str(folder)
+    assert capsys.readouterr().out == "" and not (tmp_path / "train.log").exists()
+    asked = params_with(
+        training={"save_steps": 5, "learning_rate": 1e-4, "max_steps": 120, "short_step": False},
+        evaluation={"num_questions": 9}, sandbox={"timeout_seconds": 2.0},
+    )  # fmt: skip
     assert checkpoints.checkpoint_to_resume(asked, tmp_path) == str(folder)
+    line = (
+        "changed since checkpoint-3: sandbox.timeout_seconds 5.0 -> 2.0, training.save_steps 20 -> 5, "
+        "training.learning_rate 2.0e-5 -> 0.0001, training.max_steps 90 -> 120, training.short_step true -> "
+        "false, evaluation.num_questions 5 -> 9\n"
+    )
+    assert capsys.readouterr().out == line
+    assert (tmp_path / "train.log").read_text().endswith(f" {line}")
+    assert refused(tmp_path, training={"max_steps": 2}) == (
+        f"training.max_steps = 2 leaves nothing to train after the 3 steps of {folder}; write more, or give "
+        "another output_dir"
+    )
 
 
-def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", ["a shorter file", "a missing file", "an empty recipe", "a recipe of a list"]
+)
+def test_a_damaged_checkpoint_is_passed_over_with_a_sentence(tmp_path: Path, capsys, damage: str) -> None:
+    old, new = (save_checkpoint(tmp_path, step=step, params=params_with()) for step in (9, 10))
+    for folder in (old, new):
+        (folder / "optimizer.pt").write_bytes(b"moments")
+        text = checkpoints.recipe_text(params_with(), folder)
+        (folder / checkpoints.RECIPE_FILE).write_text(text)
+    assert to_resume("auto", tmp_path) == str(new)
+    match damage:
+        case "a shorter file":
+            (new / "optimizer.pt").write_bytes(b"mom")
+        case "a missing file":
+            (new / "optimizer.pt").unlink()
+        case _:
+            (new / checkpoints.RECIPE_FILE).write_text("[]" if "list" in damage else "")
+    assert to_resume("auto", tmp_path) == str(old)
+    assert capsys.readouterr().out == f"{new}: damaged or incomplete; resuming from {old}\n"
+
+
+@pytest.mark.parametrize("folder", ["own", "other"])
+def test_thresholds_of_stages_may_change_but_not_their_games(tmp_path: Path, folder: str) -> None:
+    def asked(**changed: Any) -> PpoOpenspielParams:
+        stage = {"name": "easy", "games": ["nim"], "threshold": 0.5} | changed
+        resume = {} if folder == "own" else {"resume": str(saved), "resume_state": "full"}
+        return PpoOpenspielParams.model_validate({"curriculum": {"stages": [stage]}, "training": resume})
+
+    saved = save_checkpoint(tmp_path / "own", step=3, params=PpoOpenspielParams())
+    recipe = checkpoints.recipe_text(asked(), saved)
+    (saved / checkpoints.RECIPE_FILE).write_text(recipe)
+    assert checkpoints.checkpoint_to_resume(asked(threshold=0.4, window=300), tmp_path / folder) == str(saved)
+    for changed, name in (({"games": ["hex"]}, ".easy.games"), ({"name": "hard"}, "")):
+        with pytest.raises(ParamsError, match=f"curriculum.stages{name} was") as refusal:
+            checkpoints.checkpoint_to_resume(asked(**changed), tmp_path / folder)
+        assert "(the saved stage and failures are of these)" in str(refusal.value)
+
+
+def test_the_coefficient_of_a_magnet_may_change_but_not_be_switched(tmp_path: Path) -> None:
+    saved = save_checkpoint(
+        tmp_path, step=3, params=SpiralSelfPlayParams.model_validate({"training": {"magnet_coef": 0.1}})
+    )
+    for coefficient, is_refused in ((0.2, False), (0.0, True)):
+        params = SpiralSelfPlayParams.model_validate({"training": {"magnet_coef": coefficient}})
+        with pytest.raises(ParamsError, match="magnet_coef was 0.1") if is_refused else nullcontext():
+            assert checkpoints.checkpoint_to_resume(params, tmp_path) == str(saved)
+
+
+def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_path: Path, capsys) -> None:
     begun = save_checkpoint(tmp_path, step=3, params=params_with())
-    resume = {"resume": str(begun)}
+    own, resume = tmp_path / "own", {"resume": str(begun)}
     asked = params_with(reward={"preset": "tests"}, training=resume)
-    assert checkpoints.checkpoint_to_resume(asked, tmp_path / "own") == str(begun)
-    said = refused(tmp_path / "own", model={"lora_rank": 3}, training=resume)
+    assert checkpoints.checkpoint_to_resume(asked, own) == str(begun)
+    assert checkpoints.weights_to_begin_with(asked, own) is None
+    assert capsys.readouterr().out == (
+        f"taking the whole state of {begun}: step 3, optimizer; changed since: reward.preset 'execution' -> "
+        "'tests'\n"
+    )
+    said = refused(own, model={"lora_rank": 3}, training=resume)
     assert "model.lora_rank was 16 and is 3 now" in said
+    assert "training.optim was" in refused(own, training={"optim": "adamw_torch", **resume})
+    assert refused(own, training={"max_steps": 3, **resume}) == (
+        f"training.max_steps = 3 leaves nothing to train after the 3 steps of {begun}; write more, or "
+        "training.resume_state = weights to start at step 0"
+    )
+
+
+def test_the_weights_alone_of_another_run_fit_any_optimizer_and_number_of_steps(
+    tmp_path: Path, capsys
+) -> None:
+    begun = save_checkpoint(tmp_path, step=3, params=params_with())
+    own, resume = tmp_path / "own", {"resume": str(begun), "resume_state": "weights"}
+    asked = params_with(training={"max_steps": 2, "optim": "adamw_torch", **resume})
+    assert checkpoints.checkpoint_to_resume(asked, own) is None
+    assert checkpoints.weights_to_begin_with(asked, own) == str(begun)
+    assert capsys.readouterr().out == f"taking the weights alone of {begun}: step 0, a new optimizer\n"
+    assert "model.lora_rank was" in refused(own, model={"lora_rank": 3}, training=resume)
+    newest = save_checkpoint(own, step=1, params=asked)
+    assert checkpoints.checkpoint_to_resume(asked, own) == str(newest)
+    assert checkpoints.weights_to_begin_with(asked, own) is None
 
 
 def test_what_is_begun_anew_leaves_the_former_attempt_beside_it(tmp_path: Path) -> None:

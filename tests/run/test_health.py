@@ -195,8 +195,8 @@ def test_a_diverged_update_leaves_its_games_and_names_the_last_checkpoint(tmp_pa
         raise TrainingDiverged("the loss became nan; lower training.learning_rate")
     path = tmp_path / "diverged.jsonl"
     assert str(stopped.value) == (
-        "the loss became nan; lower training.learning_rate; then go on in another output_dir, by "
-        f"training.resume = {checkpoint}. The games of this update are in {path}"
+        "the loss became nan; lower training.learning_rate; then run again, which goes on from "
+        f"{checkpoint}. The games of this update are in {path}"
     )
     assert path.read_text() == '{"game": "kuhn_poker"}\n' * 2
     path.unlink()

@@ -138,18 +138,18 @@ def test_sigterm_saves_the_step_and_the_run_goes_on_from_it(cache_dir, uninterru
 def test_a_checkpoint_of_other_parameters_is_refused_by_name(cache_dir, uninterrupted):
     whole = uninterrupted["rae with LoRA"]
     latest = latest_checkpoint(whole)
-    for section, field, other, was in [
-        ("advantage", "kind", "leave_one_out", "rae"),
-        ("game", "name", "tic_tac_toe", "kuhn_poker"),
-        ("model", "lora_rank", 8, 4),
+    for section, field, other, was, reason in [
+        ("advantage", "kind", "leave_one_out", "rae", "the saved baselines and value head are of that kind"),
+        ("game", "name", "tic_tac_toe", "kuhn_poker", "it defines the task and its measures"),
+        ("model", "lora_rank", 8, 4, "the saved weights are of that model"),
     ]:
         recipe = {name: dict(fields) for name, fields in LORA.items()}
         recipe.setdefault(section, {})[field] = other
         with pytest.raises(ParamsError) as refusal:
             checkpoint_to_resume(make_params(cache_dir, recipe), whole)
         assert str(refusal.value) == (
-            f"{latest}: belongs to another run: {section}.{field} was {was!r} and is {other!r} now. "
-            "Give another output_dir, or write training.resume = never"
+            f"{latest}: belongs to another run: {section}.{field} was {was!r} and is {other!r} now "
+            f"({reason}). Give another output_dir, or write training.resume = never"
         )
     # How long, where and how fast may change.
     assert checkpoint_to_resume(make_params(cache_dir, LORA, save_steps=1, num_threads=2), whole) == latest
@@ -185,10 +185,10 @@ def test_a_run_can_begin_with_the_weights_of_another(cache_dir, uninterrupted, t
     source = str(Path(kept_checkpoints(uninterrupted["free"])[0]).resolve())
     recipe = {"advantage": {"kind": "gae"}, "training": {"kl_coef": 0.1}}
     params = make_params(cache_dir, recipe, resume=source, magnet_coef=0.1)
-    assert checkpoint_to_resume(params, tmp_path) == source
+    assert checkpoint_to_resume(params, tmp_path) is None
     learner = make_run(params).learner
     untrained = WeightSnapshot.take(learner.actor.policy)
-    assert restore(SelfPlayState, source, learner, output_dir=tmp_path) == SelfPlayState()
+    assert restore(SelfPlayState, None, learner, weights_of=source) == SelfPlayState()
     weights = load_weights(source, untrained).values
     assert any(not torch.equal(value, untrained.values[name]) for name, value in weights.items())
     for values in (WeightSnapshot.take(learner.actor.policy), learner.average, learner.magnet):
@@ -200,12 +200,49 @@ def test_a_run_can_begin_with_the_weights_of_another(cache_dir, uninterrupted, t
     assert checkpoint_step(checkpoint_to_resume(params, tmp_path)) == 4  # its own by now
 
 
+def test_a_run_can_continue_the_whole_state_of_another_in_its_own_directory(
+    cache_dir, uninterrupted, tmp_path, capsys
+):
+    for name in ("gae with a magnet", "rae with LoRA"):
+        whole, recipe = uninterrupted[name], RECIPES[name]
+        source = kept_checkpoints(whole)[0]
+        params = make_params(cache_dir, recipe, resume=source, resume_state="full")
+        attempt(params, tmp_path / name, seed=999)
+        assert f"taking the whole state of {source}: step 2, optimizer\n" in capsys.readouterr().out
+        assert rows_of(tmp_path / name) == rows_of(whole)[3:]
+        assert differing(checkpoint_of(tmp_path / name, 4), checkpoint_of(whole, 4)) == []
+
+
+def test_a_run_goes_on_with_another_learning_rate_size_and_number_of_updates(
+    cache_dir, uninterrupted, tmp_path, capsys
+):
+    """The run had finished: four updates of eight games."""
+    whole = tmp_path / "run"
+    shutil.copytree(uninterrupted["rae with LoRA"], whole)
+    changed = {"learning_rate": 1e-4, "final_learning_rate": 0.0, "games_per_step": 4, "max_steps": 6}
+    attempt(make_params(cache_dir, LORA, save_steps=1, **changed), whole)
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith("changed since checkpoint-4: ")
+    assert all(f"training.{name} " in line for name in (*changed, "save_steps"))
+    assert f" {line}\n" in (whole / "train.log").read_text()
+    former, rows = rows_of(uninterrupted["rae with LoRA"]), rows_of(whole)
+    assert rows[:4] == former[:4] and [row["step"] for row in rows] == [0, 1, 2, 3, 4, 5, 6]
+    rates = [row["learning_rate"] for row in rows[5:]]  # linear: updates 5 and 6 of 6, the warm-up is over
+    assert rates == pytest.approx([1e-4 * 5 / 6 * (1 - 4 / 5), 0.0])
+    assert [row["play/num_games"] for row in rows[4:]] == [32, 36, 40]
+    assert [checkpoint_step(path) for path in kept_checkpoints(whole)] == [5, 6]
+    groups = checkpoint_of(whole, 5)["optimizer"]["optimizer"]["param_groups"]
+    assert [group["lr"] for group in groups] == [rates[0]]
+    steps = {state["step"] for state in checkpoint_of(whole, 6)["optimizer"]["optimizer"]["state"].values()}
+    assert steps == {12.0}  # two mini-batches an update, those of the first four included
+
+
 def test_kept_weights_are_those_of_their_time(cache_dir, uninterrupted):
     params = make_params(cache_dir, LORA)
     learner = make_run(params).learner
     untrained = WeightSnapshot.take(learner.actor.policy)
     whole = uninterrupted["rae with LoRA"]
-    restore(SelfPlayState, latest_checkpoint(whole), learner, output_dir=whole)
+    restore(SelfPlayState, latest_checkpoint(whole), learner)
     snapshots = load_kept_snapshots(learner, untrained, whole)
     assert list(snapshots) == ["untrained", "step 2", "last", "average"]
     for name, step, file in [
