@@ -15,7 +15,7 @@ from pathlib import Path
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, rank, recommend
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
-from rlnb.params.loading import choose_profile, list_fields
+from rlnb.params.loading import choose_profile
 from rlnb.params.older_names import explain_path
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
 from rlnb.run import directory as runs
