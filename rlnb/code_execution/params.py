@@ -6,13 +6,18 @@ from typing import Literal
 from pydantic import Field
 
 from rlnb.params import sections
-from rlnb.params.sections import Conflict, NotebookParams, Section
+from rlnb.params.sections import Conflict, NotebookParams, Section, described
 from rlnb.params.training import TrainingParams, VllmParams
 
 
 class RewardParams(Section):
     preset: Literal["execution", "tests", "both"] = "execution"
     """execution = code that runs and prints earns, tests = correct code earns, both = the sum of the two"""
+
+
+class ProgramEvaluationParams(sections.EvaluationParams):
+    num_questions: int = described(5, "Tasks measured of each held-out split, and problems of MBPP", ge=1)
+    interval_questions: int = described(0, "Tasks of each split in between; 0 = num_questions", ge=0)
 
 
 class GrpoCodeExecutionParams(NotebookParams):
@@ -25,7 +30,7 @@ class GrpoCodeExecutionParams(NotebookParams):
     reward: RewardParams = RewardParams()
     sandbox: sections.SandboxParams = sections.SandboxParams()
     training: TrainingParams = TrainingParams()
-    evaluation: sections.EvaluationParams = sections.EvaluationParams()
+    evaluation: ProgramEvaluationParams = ProgramEvaluationParams()
     mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
     vllm: VllmParams = VllmParams()
     tracking: sections.TrackingParams = sections.TrackingParams()

@@ -80,10 +80,14 @@ class GameEvaluation:
     second: Judge | None
 
     def __call__(
-        self, policy: Policy, *, num_prompts: int, progress: Callable[[int, int], None] | None = None
+        self, policy: Policy, *, is_interval: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> list[EvaluatedProgram]:
-        """Play `num_programs` rounds with each of the first held-out questions; keeps the random state."""
+        """Play `num_programs` rounds with each of the first held-out questions; keeps the random state.
+
+        is_interval: during training, with `interval_prompts` questions instead of `num_prompts`.
+        """
         evaluation, game = self.params.evaluation, self.params.game
+        num_prompts = evaluation.interval_prompts if is_interval else evaluation.num_prompts
         held_out = game_questions(game.topics if game.form == "topic" else ())["held_out"][:num_prompts]
         questions = [question for question in held_out for _ in range(evaluation.num_programs)]
         prompts = [build_game_prompt(question, game.form, policy.tokenizer) for question in questions]

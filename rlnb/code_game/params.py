@@ -85,7 +85,6 @@ class GameRewardParams(Section):
 
 class GameEvaluationParams(sections.EvaluationParams):
     enabled: bool = described(True, "Measure held-out programs and MBPP before, during and after training")
-    num_questions: int = described(5, "Problems of MBPP, before and after training", ge=1)
     num_prompts: int = described(50, "Held-out prompts, before and after training", ge=1, le=NUM_HELD_OUT)
     interval_prompts: int = described(5, "The same, at the evaluations in between", ge=1, le=NUM_HELD_OUT)
     num_programs: int = described(4, "Programs sampled for each of these prompts", ge=1)

@@ -221,18 +221,23 @@ class CodeGameReward:
             is_right = {row: parse_prediction(texts[row]) == outputs.get(prefix[row]) for row in predictors}
             step = trainer_state.global_step if trainer_state else 0
             self.pool.add([PooledProgram(game.shown, game.output, step) for game in rounds if game.is_valid])
+        by_row = [games.get(row) for row in range(len(texts))]
+        rewards = [self.pay(game) if game else 2.0 * is_right[row] - 1.0 for row, game in enumerate(by_row)]
         if log_metric:
+            log_metric("reward/avg_batch_reward", mean_or_nan([r for r in rewards if r is not None]))
+            log_metric(
+                "reward/successful_predictions_count", float(sum(game.is_predicted for game in rounds))
+            )
             for name, value in game_metrics(rounds).items():
                 log_metric(f"game/{name}", value)
             if is_right:
                 log_metric("game/predictor_right", mean_or_nan(list(is_right.values())))
             log_metric("time/reward_seconds", time.perf_counter() - started)
             log_metric("time/opponent_seconds", opponent_seconds)
-        by_row = [games.get(row) for row in range(len(texts))]
         if log_extra:
             log_extra("outcome", [game.kind if game else PREDICTOR for game in by_row])
             log_extra("output", [game.output if game else "" for game in by_row])
-        return [self.pay(game) if game else 2.0 * is_right[row] - 1.0 for row, game in enumerate(by_row)]
+        return rewards
 
     def pay(self, played: GameRound) -> float | None:
         """Return the reward of a judged round, None where the sandbox failed."""

@@ -358,14 +358,14 @@ def progress_line(step: int, max_steps: int, logs: Mapping[str, float]) -> str:
 
 
 class IntervalEvaluation(TrainerCallback):
-    """Calls `evaluate() -> metrics` every `interval` steps and adds the metrics to that step's log.
+    """Calls `evaluate(step) -> metrics` every `interval` steps and adds the metrics to that step's log.
 
     `evaluate` must leave the random state and the model's mode as they were; `policy.generate` does. The
     metrics go through the trainer's own store: `trainer.log` inside a callback would drop the step's log.
     """
 
     def __init__(
-        self, evaluate: Callable[[], Mapping[str, float]], *, interval: int, trainer: GRPOTrainer
+        self, evaluate: Callable[[int], Mapping[str, float]], *, interval: int, trainer: GRPOTrainer
     ) -> None:
         self.evaluate = evaluate
         self.interval = interval
@@ -374,7 +374,7 @@ class IntervalEvaluation(TrainerCallback):
     def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         due = self.interval and state.global_step % self.interval == 0 and state.global_step < state.max_steps
         if due and not control.should_training_stop:
-            for name, value in self.evaluate().items():
+            for name, value in self.evaluate(state.global_step).items():
                 self.trainer._metrics["train"][name].append(value)
             control.should_log = True
 

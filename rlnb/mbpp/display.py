@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rlnb.display.plots import spread
 from rlnb.display.tables import Table, as_code
-from rlnb.mbpp.evaluation import Sample
+from rlnb.mbpp.checking import Sample
 from rlnb.mbpp.results import Summary
 from rlnb.statistics import Estimate
 

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlnb.errors import ParamsError, SandboxUnavailable
 from rlnb.json_records import LineStore
-from rlnb.mbpp.evaluation import Progress, Sample
+from rlnb.mbpp.checking import Progress, Sample
 from rlnb.mbpp.plus_problems import Arguments, PlusProblem, Value, format_call, load_plus
 from rlnb.sandbox import FailureCount, Sandbox, _codec
 from rlnb.sandbox.calls import Call, LoadedProgram

@@ -8,15 +8,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import TypedDict
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 import rlnb
 from rlnb.errors import ParamsError
 from rlnb.machine import installed_version
-from rlnb.mbpp.comparison import group_passes
+from rlnb.mbpp.checking import Sample
+from rlnb.mbpp.comparison import SavedSample, group_passes
 from rlnb.mbpp.evalplus import PlusReport
-from rlnb.mbpp.evaluation import Sample
-from rlnb.results import Comparison, compare, save_results
+from rlnb.mbpp.problems import Problem
+from rlnb.mbpp.prompts import Template
+from rlnb.results import Comparison, compare, load_results, save_results
+from rlnb.sandbox import Verdict
+from rlnb.sandbox.executions import Status
 from rlnb.statistics import bootstrap_mean, pass_at_k, wilson_interval
 
 MAX_ERROR_LENGTH = 300  # characters kept of what a program printed as its error
@@ -41,13 +46,14 @@ def get_passes(samples: Sequence[Sample]) -> dict[int, list[bool]]:
 
 
 def mbpp_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return `mbpp_eval/pass_rate`, pass@1, and `mbpp_eval/problems_passed`, solved by any sample."""
+    """Return `mbpp_eval/pass_rate`, pass@1, `problems_passed`, solved by any sample, and `num_problems`."""
     passes = get_passes(samples)
     if not passes:
         return {}
     return {
         "mbpp_eval/pass_rate": fmean(map(fmean, passes.values())),
         "mbpp_eval/problems_passed": float(sum(map(any, passes.values()))),
+        "mbpp_eval/num_problems": float(len(passes)),
     }
 
 
@@ -124,3 +130,40 @@ def save_evaluation(
         summary={**summarize(samples, ks), **({} if plus is None else {"plus": plus.summary})},
         samples=records,
     )
+
+
+class SavedAnswer(SavedSample):
+    """A record of `save_evaluation`, as far as a Sample needs it."""
+
+    sample: int
+    outcome: str
+    results: tuple[bool | None, ...]
+    error: str
+    completion: str
+    program: str | None
+
+    def to_sample(self, problem: Problem, *, num_shown: int) -> Sample:
+        status = "ok" if self.outcome in ("passed", "wrong", "no_code") else self.outcome
+        verdict = Verdict(self.results, TypeAdapter(Status).validate_python(status), self.error)
+        return Sample(problem, self.sample, self.completion, self.program, verdict, num_shown)
+
+
+def read_evaluation(
+    path: Path, problems: Sequence[Problem], template: Template, *, settings: Mapping[str, object]
+) -> list[Sample] | None:
+    """Return the samples that `save_evaluation` wrote with these settings.
+
+    Returns None where there is no such file, for other settings, and for a damaged file.
+    """
+    by_id = {problem.task_id: problem for problem in problems}
+    try:
+        saved = load_results(path)
+        if saved.get("settings") != to_jsonable_python(settings):
+            return None
+        answers = TypeAdapter(list[SavedAnswer]).validate_python(saved.get("samples"))
+        return [
+            answer.to_sample(by_id[answer.task_id], num_shown=len(template.shown(by_id[answer.task_id])))
+            for answer in answers
+        ]
+    except (ParamsError, ValidationError, KeyError):
+        return None

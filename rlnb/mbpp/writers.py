@@ -14,8 +14,6 @@ from pydantic import JsonValue
 
 from rlnb.json_records import LineStore
 from rlnb.mbpp.prompts import Template, is_complete
-from rlnb.mbpp.samples import WrittenSample as WrittenSample  # the notebook imports both from here
-from rlnb.mbpp.samples import read_samples as read_samples
 from rlnb.policy import Policy, generate
 from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint, EndpointPath
 from rlnb.policy.prompts import chat_text

@@ -298,7 +298,7 @@ class MbppParams(Section):
 
 class MbppInTrainingParams(MbppParams):
     enabled: bool = described(True, "Measure pass rates on MBPP too, whenever evaluation measures")
-    num_questions: int = described(0, "Problems, at every evaluation; 0 = as many as evaluation says", ge=0)
+    num_questions: int = described(0, "Problems, at every evaluation; 0 = evaluation.num_questions", ge=0)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -335,9 +335,8 @@ class SamplingParams(Section):
 
 class EvaluationParams(SamplingParams):
     enabled: bool = described(True, "Measure pass rates before, during and after training")
-    num_questions: int = described(5, "Tasks measured of each held-out split, and problems of MBPP", ge=1)
+    num_questions: int = described(5, "Problems of MBPP, the same ones at every evaluation", ge=1)
     eval_interval_steps: int = described(20, "Steps between evaluations; 0 = only before and after", ge=0)
-    interval_questions: int = described(5, "The same as num_questions, at the evaluations in between", ge=1)
 
 
 class TrackingParams(Section):

@@ -4,6 +4,7 @@ Snapshots are kept outside the model, not in it as further adapters of peft: tra
 of two sets of adapters from a checkpoint.
 """
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -97,6 +98,15 @@ def has_trained(directory: str | Path) -> bool:
 def trained_parameters(policy: Policy) -> list[tuple[str, torch.nn.Parameter]]:
     """Return the names and parameters that training changes."""
     return [pair for pair in policy.model.named_parameters() if pair[1].requires_grad]
+
+
+def hash_trained(policy: Policy) -> str:
+    """Return the SHA-256 of the trained weights with their names."""
+    digest = hashlib.sha256()
+    for name, parameter in trained_parameters(policy):
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 @contextmanager

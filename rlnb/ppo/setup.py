@@ -107,7 +107,7 @@ class PpoRun:
         state: PpoState,
         output_dir: str | Path,
         *,
-        evaluate: Callable[[], Mapping[str, float]],
+        evaluate: Callable[[int], Mapping[str, float]],
         before: Mapping[str, float] | None = None,
         show: Callable[[int, int], None] | None = None,
         say: Callable[[str], None] = print,
@@ -173,7 +173,7 @@ def run_ppo(
     run = make_ppo_run(params, curriculum, load_policy(params.model, seed=params.seed), reward=reward)
     state = run.restore(checkpoint_to_resume(params, output_dir), output_dir)
     before = run.measure() if state.step == 0 else None
-    state = run.train(state, output_dir, evaluate=run.measure, before=before, show=show, say=say)
+    state = run.train(state, output_dir, evaluate=lambda _: run.measure(), before=before, show=show, say=say)
     with run.open_tracker(output_dir, state) as tracker:
         tracker.report(state.step, run.measure())  # an earlier attempt may have been killed just before this
     return read_metrics(Path(output_dir) / "metrics.jsonl")

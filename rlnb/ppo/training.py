@@ -104,7 +104,7 @@ def train_ppo(
     *,
     output_dir: str | Path,
     tracker: Tracker,
-    evaluate: Callable[[], Mapping[str, float]],
+    evaluate: Callable[[int], Mapping[str, float]],
     save: Callable[[PpoState], object],
     show: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] = print,

@@ -164,7 +164,7 @@ def _open_wandb(
         id_file.write_text(uuid.uuid4().hex[:12])
     run = wandb.init(
         project=project,
-        name=run_name or None,
+        name=run_name or directory.name,
         id=id_file.read_text().strip(),
         resume="allow" if mode == "online" else None,  # offline there is nothing to look up: W&B would warn
         mode=mode,  # type: ignore[arg-type]

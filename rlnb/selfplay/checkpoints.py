@@ -70,9 +70,10 @@ AnyState = TypeVar("AnyState", bound=RunState)
 class StepRecorder:
     """The end of a step: games.jsonl, evaluation, metrics, checkpoint, log and warnings.
 
-    evaluate: called every `evaluation.eval_interval_steps`. describe: returns the step's line of train.log.
-    show: called with (step, max_steps) some fifty times. say: called with warnings. watches_kl: whether these
-    may be of KL(policy || reference). is_stopping: a signal has come, and its checkpoint is saved.
+    evaluate: called with the step every `evaluation.eval_interval_steps`. describe: returns the step's line
+    of train.log. show: called with (step, max_steps) some fifty times. say: called with warnings. watches_kl:
+    whether these may be of KL(policy || reference). is_stopping: a signal has come, and its checkpoint is
+    saved.
     """
 
     output_dir: str | Path
@@ -80,7 +81,7 @@ class StepRecorder:
     evaluation: ArenaParams
     tracker: Tracker
     health: Health
-    evaluate: Callable[[], Mapping[str, float]]
+    evaluate: Callable[[int], Mapping[str, float]]
     describe: Callable[[int, Mapping[str, float]], str]
     show: Callable[[int, int], None] | None = None
     say: Callable[[str], None] = print
@@ -116,7 +117,7 @@ class StepRecorder:
         is_last = step == max_steps
         self.is_stopping = self.stop.after_step(is_last=is_last)
         if self.evaluation.is_due(step) and not is_last and not self.is_stopping:
-            values |= self.evaluate()
+            values |= self.evaluate(step)
         self.tracker.report(step, values)
         self.is_save_due |= step % self.training.save_steps == 0
         # A policy that raises an alarm is saved at the end and on a signal only.

@@ -158,8 +158,7 @@ class ArenaParams(SamplingParams):
     """How the policy answers in the arena, before and after: constrained, free, or both"""
     exact: bool = True
     """Measure without sampling where it can be: Kuhn, Leduc, tic-tac-toe; constrained answers"""
-    num_questions: int = described(5, "Problems of MBPP, before and after training", ge=1)
-    interval_questions: int = described(5, "The same, at the evaluations in between", ge=1)
+    num_questions: int = described(5, "Problems of MBPP, the same ones at every evaluation", ge=1)
 
     def is_due(self, step: int) -> bool:
         """Return whether an evaluation during training follows this update."""

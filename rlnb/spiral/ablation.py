@@ -46,8 +46,8 @@ def run_training(
             tracker.report(0, evaluate())
         if state.step < params.training.max_steps:
             state = train(
-                run.learner, run.games, state, tracker=tracker, output_dir=output_dir, evaluate=evaluate,
-                show=show,
+                run.learner, run.games, state, tracker=tracker, output_dir=output_dir,
+                evaluate=lambda _: evaluate(), show=show,
             )  # fmt: skip
         tracker.report(state.step, evaluate())
     return read_metrics(Path(output_dir) / "metrics.jsonl")

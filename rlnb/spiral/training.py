@@ -80,7 +80,7 @@ def train(
     *,
     tracker: Tracker,
     output_dir: str | Path,
-    evaluate: Callable[[], Mapping[str, float]],
+    evaluate: Callable[[int], Mapping[str, float]],
     show: Callable[[int, int], None] | None = None,
 ) -> SelfPlayState:
     """Train from `state` to `training.max_steps` updates and return the final state.

@@ -221,6 +221,8 @@ def test_the_whole_table_of_metrics_of_a_batch(referee):
         ("no_code", "runtime_error", "silent", "syntax_error"), 1 / 8
     )
     assert metrics == pytest.approx({
+        "reward/avg_batch_reward": -4 / 8,
+        "reward/successful_predictions_count": 2,
         "game/win_share": 2 / 8,
         "game/valid_share": 4 / 8,
         "game/opponent_right": 2 / 4,

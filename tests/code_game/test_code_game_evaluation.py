@@ -214,7 +214,7 @@ def test_what_is_saved_is_strict_json_with_every_round(tmp_path: Path):
 
 def test_an_evaluation_asks_the_same_each_time_and_keeps_the_random_state(tmp_path: Path):
     sections = {"game": {"form": "seeded"}, "training": {"max_completion_length": 6}}
-    params = GrpoCodeGameParams(**sections, evaluation={"num_programs": 2})
+    params = GrpoCodeGameParams(**sections, evaluation={"num_programs": 2, "num_prompts": 3})
     policy = load_tiny(tmp_path)
     with Reruns(Limits(cpu_seconds=1), num_interpreters=2, num_workers=1) as reruns:
         evaluate = GameEvaluation(
@@ -222,8 +222,8 @@ def test_an_evaluation_asks_the_same_each_time_and_keeps_the_random_state(tmp_pa
         )
         torch.manual_seed(3)
         state = torch.random.get_rng_state()
-        first, second = (evaluate(policy, num_prompts=3) for _ in range(2))
-        without = replace(evaluate, second=None)(policy, num_prompts=3)
+        first, second = (evaluate(policy) for _ in range(2))
+        without = replace(evaluate, second=None)(policy)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert first == second
     assert [program.question for program in first] == [

@@ -9,6 +9,7 @@ from refusals import refused
 
 from rlnb.errors import ParamsError, SandboxUnavailable
 from rlnb.mbpp import evalplus
+from rlnb.mbpp.checking import evaluate_samples
 from rlnb.mbpp.evalplus import (
     FLOAT_ATOL,
     PlusVerdict,
@@ -17,7 +18,6 @@ from rlnb.mbpp.evalplus import (
     compute_expected,
     is_right,
 )
-from rlnb.mbpp.evaluation import evaluate_samples
 from rlnb.mbpp.plus_problems import PlusProblem, load_plus
 from rlnb.mbpp.problems import Problem
 from rlnb.mbpp.prompts import TEMPLATES

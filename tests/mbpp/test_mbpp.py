@@ -6,19 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny_policy import load_tiny, train_by_hand
 
 from rlnb.errors import SandboxUnavailable
+from rlnb.mbpp.checking import Sample, check_program, evaluate, evaluate_samples
 from rlnb.mbpp.data import draw_problems
-from rlnb.mbpp.evaluation import (
-    MbppEvaluation,
-    Sample,
-    check_program,
-    evaluate,
-    evaluate_samples,
-)
+from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.problems import Problem, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
-from rlnb.mbpp.writers import CachedWriter, WrittenSample
+from rlnb.mbpp.results import read_evaluation, save_evaluation
+from rlnb.mbpp.samples import WrittenSample
+from rlnb.mbpp.writers import CachedWriter
 from rlnb.params import load_params
 from rlnb.sandbox import Limits, Sandbox, zygotes
 
@@ -102,7 +100,7 @@ def test_programs_are_checked_while_others_are_written(sandbox, monkeypatch):
         checked.set()
         return verdict
 
-    monkeypatch.setattr("rlnb.mbpp.evaluation.check_program", check)
+    monkeypatch.setattr("rlnb.mbpp.checking.check_program", check)
     assert all(sample.passed for sample in ask(sandbox, write, num_samples=2))
 
 
@@ -255,4 +253,48 @@ def test_mbpp_in_training_may_be_switched_off(sandbox):
     overrides = {"mbpp": {"enabled": False}}
     params = load_params("grpo_code_execution", profile="default", overrides=overrides, environ={})
     measure = MbppEvaluation.from_params(params, sandbox)
-    assert measure(Scripted("never"), num_questions=5) == []
+    assert measure(Scripted("never")) == []
+
+
+def measurement(tmp_path, sandbox, **evaluation):
+    sections = {"source": "builtin", "num_questions": 3, "max_completion_length": 4}
+    overrides = {"mbpp": sections, "evaluation": evaluation, "output_dir": str(tmp_path / "run")}
+    params = load_params("grpo_code_execution", profile="tiny", overrides=overrides, environ={})
+    return MbppEvaluation.from_params(params, sandbox)
+
+
+def test_an_evaluation_is_written_at_once_and_read_back_for_the_same_weights(tmp_path, sandbox, capsys):
+    measure, policy = measurement(tmp_path, sandbox, num_samples=2), load_tiny(tmp_path / "cache")
+    calls = []
+
+    def ask(label, evaluation=measure):
+        samples = evaluation.measure(policy, label, progress=lambda *done: calls.append(done))
+        num_asked = len(calls)
+        calls.clear()
+        return samples, num_asked
+
+    saved = tmp_path / "run" / "mbpp_before.json"
+    first, num_asked = ask("before")
+    assert (len(first), num_asked) == (6, 6) and saved.is_file()
+    assert ask("before") == (first, 0)
+    said = f"MBPP: {saved} has the answers of these weights; they are not asked again\n"
+    assert capsys.readouterr().out == said
+    assert ask("step-20")[1] == 6, "a file of its own"
+    assert ask("before", measurement(tmp_path, sandbox, num_samples=1))[1] == 3, "other settings"
+    ask("before")
+    saved.write_text(saved.read_text()[:-20])
+    assert ask("before") == (first, 6), "a damaged file"
+    train_by_hand(policy)
+    assert ask("before")[1] == 6, "other weights"
+
+
+def test_outcomes_of_every_kind_survive_being_saved(tmp_path, sandbox):
+    bodies = ("return n", "1 / 0", "while True: pass", "return 2 * n")
+    texts = ["no code", *(f"```python\ndef double(n): {body}\n```" for body in bodies)]
+    written = [WrittenSample(1, text, is_program=False) for text in texts]
+    samples = evaluate_samples([DOUBLE], CHAT, written, sandbox, timeout_seconds=1)
+    assert [s.outcome for s in samples] == ["no_code", "wrong", "runtime_error", "timeout", "passed"]
+    save_evaluation(tmp_path / "m.json", samples, params={}, settings={"seed": 1})
+    again = read_evaluation(tmp_path / "m.json", [DOUBLE], CHAT, settings={"seed": 1})
+    assert again == samples
+    assert read_evaluation(tmp_path / "m.json", [DOUBLE], CHAT, settings={"seed": 2}) is None

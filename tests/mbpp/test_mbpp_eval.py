@@ -50,14 +50,12 @@ def test_a_training_is_measured_on_what_it_can_have(tmp_path):
     assert (params.mbpp.source, params.mbpp.path) == ("hub", str(tmp_path))
 
 
-def test_the_number_of_mbpp_problems_wins_over_what_a_notebook_asks_for():
-    """A training's cells pass evaluation.num_questions and interval_questions."""
-    for num_questions, expected in ((0, [3, 2]), (7, [7, 7])):
-        mbpp = {"source": "builtin", "num_questions": num_questions}
-        params = load("grpo_code_execution", mbpp=mbpp)
+def test_a_training_asks_as_many_problems_as_mbpp_says_or_else_its_evaluation():
+    for num_questions, expected in ((0, 3), (7, 7)):
+        mbpp, evaluation = {"source": "builtin", "num_questions": num_questions}, {"num_questions": 3}
+        params = load("grpo_code_execution", mbpp=mbpp, evaluation=evaluation)
         with Sandbox(num_workers=1) as sandbox:
-            measure = MbppEvaluation.from_params(params, sandbox)
-            assert [len(measure.problems(asked_for)) for asked_for in (3, 2)] == expected
+            assert len(MbppEvaluation.from_params(params, sandbox).problems) == expected
 
 
 def test_with_evalplus_file_and_no_split_its_problems_are_evaluated(tmp_path):

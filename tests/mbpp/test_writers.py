@@ -9,10 +9,11 @@ from refusals import refused
 from tiny_policy import load_tiny
 
 from rlnb.errors import PolicyUnavailable
-from rlnb.mbpp.evaluation import evaluate
+from rlnb.mbpp.checking import evaluate
 from rlnb.mbpp.problems import Problem, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
-from rlnb.mbpp.writers import EndpointWriter, PolicyWriter, WrittenSample, read_samples
+from rlnb.mbpp.samples import WrittenSample, read_samples
+from rlnb.mbpp.writers import EndpointWriter, PolicyWriter
 from rlnb.policy.endpoint import Endpoint
 from rlnb.sandbox import Sandbox
 

@@ -89,28 +89,29 @@ def test_wandb_offline_holds_exact_names_on_their_own_step_axis(tmp_path):
         tracker.report(7, {"reward/avg_batch_reward": 0.5, "kl": None})
     with open_tracker(tmp_path, **offline, resume_step=7) as tracker:
         tracker.report(8, {"reward/avg_batch_reward": 0.75})
-    history, run_ids = [], set()
+    history, runs = [], []
     for path in sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb")):
-        rows, run_id = read_wandb_file(path)
+        rows, run = read_wandb_file(path)
         history += rows
-        run_ids.add(run_id)
+        runs.append(run)
     seen = [{k: v for k, v in row.items() if not k.startswith(("_", "time/"))} for row in history]
     assert {frozenset(row.items()) for row in seen} == {
         frozenset({"reward/avg_batch_reward": 0.5, "train/global_step": 7}.items()),
         frozenset({"reward/avg_batch_reward": 0.75, "train/global_step": 8}.items()),
     }
-    assert len(run_ids) == 1, "a resumed run goes on in the same curve"
+    assert len({run_id for run_id, _ in runs}) == 1, "a resumed run goes on in the same curve"
+    assert {name for _, name in runs} == {"short", tmp_path.name}, "without a name, that of the directory"
 
 
 def read_wandb_file(path):
-    """The history rows and the run id of an offline W&B run.
+    """The history rows, the run id and its name of an offline W&B run.
 
     The file is a LevelDB log: 7 bytes of head, then records of checksum, length, type and a protobuf.
     (W&B 0.31 has no reader in Python any more.) One block of 32 KiB is enough for these runs.
     """
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, rows, run_id = path.read_bytes(), [], None
+    data, rows, run = path.read_bytes(), [], None
     assert data[:4] == b":W&B" and len(data) < 32768
     position = 7
     while position < len(data):
@@ -122,8 +123,8 @@ def read_wandb_file(path):
             items = record.history.item
             rows.append({v.key or "/".join(v.nested_key): json.loads(v.value_json) for v in items})
         elif record.HasField("run"):
-            run_id = record.run.run_id
-    return rows, run_id
+            run = (record.run.run_id, record.run.display_name)
+    return rows, run
 
 
 def test_metrics_and_health_import_nothing_heavy():

@@ -1,0 +1,177 @@
+"""MBPP: a model writes programs, and their asserts are checked outside of the programs' process.
+
+Checking overlaps writing: each completion goes to the sandbox as soon as it is written.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import count
+
+from rlnb.errors import ParamsError, SandboxUnavailable
+from rlnb.mbpp.problems import Problem, interface
+from rlnb.mbpp.prompts import Template, build_question, extract_program
+from rlnb.mbpp.samples import WrittenSample
+from rlnb.mbpp.writers import Writer
+from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_tests
+
+Progress = Callable[[int, int], None]  # called with (done, total)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One checked completion. index: among the problem's samples. num_shown: asserts in the question."""
+
+    problem: Problem
+    index: int
+    completion: str
+    program: str | None
+    verdict: Verdict
+    num_shown: int
+
+    @property
+    def outcome(self) -> str:
+        """ "passed", "wrong" (an assertion failed), "no_code", or how the program ended."""
+        if self.verdict.passed:
+            return "passed"
+        if self.program is None:
+            return "no_code"
+        return "wrong" if self.verdict.status == "ok" else self.verdict.status
+
+    @property
+    def passed(self) -> bool | None:
+        """Return whether all asserts hold, or None if the sandbox failed."""
+        return None if self.outcome == "sandbox_error" else self.verdict.passed
+
+    @property
+    def passed_shown(self) -> bool:
+        """Return whether the asserts that the question shows hold."""
+        return all(self.verdict.results[: self.num_shown])
+
+    @property
+    def passed_held_out(self) -> bool | None:
+        """Return whether the asserts that the question does not show hold, or None if it shows all."""
+        results = self.verdict.results[self.num_shown :]
+        return all(results) if results else None
+
+    @property
+    def failing_assertion(self) -> str:
+        """Return the first assertion that does not hold, or ""."""
+        pairs = zip(self.problem.tests, self.verdict.results, strict=True)
+        return next((test for test, result in pairs if not result), "")
+
+
+def check_program(problem: Problem, program: str, sandbox: Sandbox, *, limits: Limits) -> Verdict:
+    """Run a problem's asserts against a program's functions; the program never sees an assert.
+
+    Raises ParamsError if the imports of the problem's own code fail in this process.
+    """
+    names = interface(problem)
+    try:
+        exec(names.imports, {})
+    except Exception as error:
+        message = f"the imports of its code fail here: {error!r}; leave the problem out"
+        raise ParamsError(f"task_id {problem.task_id}: {message}") from error
+    return check_tests(
+        sandbox,
+        f"{program}\n{problem.setup}",
+        problem.tests,
+        functions=names.functions,
+        values=names.values,
+        imports=names.imports,
+        limits=limits,
+    )
+
+
+def evaluate(
+    problems: Sequence[Problem],
+    template: Template,
+    writer: Writer,
+    sandbox: Sandbox,
+    *,
+    shots: Mapping[int, Problem],
+    num_samples: int = 1,
+    timeout_seconds: float = 10.0,
+    progress: Progress | None = None,
+) -> list[Sample]:
+    """Let the writer write `num_samples` completions of each problem, and check them meanwhile.
+
+    shots: the problems among which the template finds its solved examples. progress: counts written
+    completions. Raises SandboxUnavailable if the sandbox fails for more than 1% of them.
+    """
+    rows = [(problem, index) for problem in problems for index in range(num_samples)]
+    questions = [build_question(problem, template, shots) for problem, _ in rows]
+    with CheckPool(sandbox, template, timeout_seconds) as pool:
+
+        def check(row: int, completion: str) -> None:
+            pool.start(row, *rows[row], completion, extract_program(completion, template))
+            if progress:
+                progress(len(pool.checks), len(rows))
+
+        writer(questions, template, check)
+        return pool.wait()
+
+
+def evaluate_samples(
+    problems: Sequence[Problem],
+    template: Template,
+    written: Sequence[WrittenSample],
+    sandbox: Sandbox,
+    *,
+    timeout_seconds: float = 10.0,
+    progress: Progress | None = None,
+) -> list[Sample]:
+    """Check completions that exist already, for example from `read_samples`."""
+    by_id = {problem.task_id: problem for problem in problems}
+    counts: defaultdict[int, count[int]] = defaultdict(count)
+    with CheckPool(sandbox, template, timeout_seconds) as pool:
+        for row, sample in enumerate(sorted(written, key=lambda sample: sample.task_id)):
+            program = sample.text if sample.is_program else extract_program(sample.text, template)
+            pool.start(row, by_id[sample.task_id], next(counts[sample.task_id]), sample.text, program)
+        return pool.wait(progress)
+
+
+class CheckPool(ThreadPoolExecutor):
+    """Threads that check completions while others are written; leaving the context cancels the rest."""
+
+    def __init__(self, sandbox: Sandbox, template: Template, timeout_seconds: float) -> None:
+        super().__init__(sandbox.num_workers, thread_name_prefix="mbpp")
+        self.sandbox, self.template = sandbox, template
+        self.limits = replace(sandbox.limits, cpu_seconds=timeout_seconds)
+        self.checks: dict[int, Future[Sample]] = {}  # by row
+        self.failures, self.lock = FailureCount(), threading.Lock()
+        self.error: SandboxUnavailable | None = None
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown(cancel_futures=True)
+
+    def start(self, row: int, problem: Problem, index: int, completion: str, program: str | None) -> None:
+        """Check a completion as soon as a worker is free. Raises the error that stopped an earlier check."""
+        if self.error:
+            raise self.error
+        self.checks[row] = self.submit(self.check, problem, index, completion, program)
+
+    def wait(self, progress: Progress | None = None) -> list[Sample]:
+        """Return all samples by row, once they are checked."""
+        samples = []
+        for row in sorted(self.checks):
+            samples.append(self.checks[row].result())
+            if progress:
+                progress(len(samples), len(self.checks))
+        return samples
+
+    def check(self, problem: Problem, index: int, completion: str, program: str | None) -> Sample:
+        verdict = Verdict((None,) * len(problem.tests), "ok", "no code in the completion")
+        try:
+            if program is not None:
+                verdict = check_program(problem, program, self.sandbox, limits=self.limits)
+            num_shown = len(self.template.shown(problem))
+            sample = Sample(problem, index, completion, program, verdict, num_shown)
+            with self.lock:
+                self.failures.add(1, [verdict.error] if sample.passed is None else [])
+        except SandboxUnavailable as error:
+            self.error = error
+            raise
+        return sample
