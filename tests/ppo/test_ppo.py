@@ -234,7 +234,8 @@ def test_the_line_of_a_step_and_the_advice_where_little_is_won(cache_dir):
     assert advice(40, 0.0, 0.0, 0.0, 0.5) == [
         "Success in the stage's last 4 games is 25%, below 30%. What helps, in this order: a higher "
         "game.temperature (0.7), a higher replay.share (0.3), easier games or a lower threshold in "
-        "curriculum.stages; see that play/invalid_share is near 0 (0.25) (docs/troubleshooting.md#reward-flat)"
+        "curriculum.stages; see that play/invalid_share is near 0 (0.25) "
+        "(docs/troubleshooting.md#reward-flat)"
     ]
 
 
