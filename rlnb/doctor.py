@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import rlnb
-from rlnb.errors import RlnbError
+from rlnb.errors import RlnbError, see
 from rlnb.machine import Machine, Recommendation, installed_version, probe, recommend
 
 ROOT = Path(rlnb.__file__).parents[1]
@@ -48,6 +48,7 @@ def report(
         _engine(choices),
         _quantization(machine, choices),
         _sandbox(),
+        _games(),
         _slurm(machine, environ),
         _hub(machine, choices),
         _embedded_model(),
@@ -183,6 +184,12 @@ def _sandbox() -> Finding:
         "train a model that you distrust."
     )
     return Finding("sandbox", state, "" if level in ("standard", "strict") else remedy)
+
+
+def _games() -> Finding:
+    version = installed_version("open-spiel")
+    remedy = "" if version else f"spiral_self_play, ppo_openspiel need it: ./setup.sh{see('pyspiel-missing')}"
+    return Finding("games", f"OpenSpiel {version or 'missing'}", remedy)
 
 
 def _slurm(machine: Machine, environ: Mapping[str, str]) -> Finding:

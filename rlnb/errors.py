@@ -1,5 +1,12 @@
 """One error class per boundary. A bad program or an illegal move is data, never an error."""
 
+TROUBLESHOOTING = "docs/troubleshooting.md"
+
+
+def see(topic: str) -> str:
+    """Return what a message ends with: the address of a heading on the page of troubleshooting."""
+    return f" ({TROUBLESHOOTING}#{topic})"
+
 
 class RlnbError(Exception):
     """Base of the errors below; its message names the place, the value and the remedy.

@@ -7,16 +7,19 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+from IPython import get_ipython
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
 import rlnb
 from rlnb.display.tables import Table, fold, show_facts
-from rlnb.errors import ParamsError
+from rlnb.errors import OutOfMemory, ParamsError
 from rlnb.machine import Machine, Recommendation, apply_environment, installed_version, probe, recommend
 from rlnb.machine.threads import set_threads
 from rlnb.params import asks_network, check_machine, describe_params, load_dotenv, load_params, resolve
 from rlnb.params.loading import load_model_class
 from rlnb.params.sections import NotebookParams, Section, value_of
+from rlnb.run.health import memory_advice
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "trl", "peft", "open_spiel")
@@ -43,11 +46,28 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     if getattr(getattr(params, "model", None), "engine", "") == "unsloth":
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
     num_threads = _set_threads(params)
+    shell = get_ipython()
+    if shell is not None and machine.capability:
+        advise_on_memory(shell, params)
     for warning in recommendation.warnings:
         print(warning)
     display(*_show_parameters(notebook, params))
     display(show_facts(_facts(params, machine, recommendation, num_threads)))
     return params, machine
+
+
+def advise_on_memory(shell: InteractiveShell, params: NotebookParams) -> None:
+    """Let an out-of-memory error of CUDA, in any cell, say which settings to change."""
+    import torch
+
+    def explain(shell: InteractiveShell, kind: type, error: BaseException, *_: object, **__: object) -> None:
+        try:
+            with memory_advice(params):
+                raise error
+        except OutOfMemory:
+            shell.showtraceback()
+
+    shell.set_custom_exc((torch.cuda.OutOfMemoryError,), explain)
 
 
 def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = None) -> dict[str, object]:

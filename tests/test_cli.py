@@ -205,7 +205,7 @@ def test_a_kernel_that_dies_is_138(capsys):
     assert run("--out", "here") == 138
     assert capsys.readouterr().err.splitlines()[-1] == (
         "killed: the kernel was killed by SIGKILL in cell 4 of 4, most often because memory ran out; "
-        "so far: here/attempt-01.ipynb"
+        "so far: here/attempt-01.ipynb (docs/troubleshooting.md#out-of-memory)"
     )
     assert status_of("here") == ("killed", 138, 1)
 

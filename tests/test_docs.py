@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.reward import Judgement, compute_reward
@@ -125,3 +127,28 @@ def test_the_commands_that_the_readme_shows_exist(command):
         [sys.executable, "-m", "rlnb.cli", command, "--help"], cwd=ROOT, capture_output=True
     )
     assert done.returncode == 0
+
+
+def test_the_sweep_of_the_page_is_a_profile_of_the_notebook_it_names(tmp_path):
+    """As W&B's agent hands it over: nested parameters in a file of JSON."""
+    page = (ROOT / "docs" / "configure.md").read_text(encoding="utf-8")
+    sweep = yaml.safe_load(re.search(r"^    program: rlnb\n(?:    .+\n)+", page, re.MULTILINE)[0])
+
+    def chosen(parameters: dict) -> dict:
+        return {
+            name: chosen(entry["parameters"])
+            if "parameters" in entry
+            else entry.get("values", [entry.get("value")])[0]
+            for name, entry in parameters.items()
+        }
+
+    arguments = {name: {"value": value} for name, value in chosen(sweep["parameters"]).items()}
+    given = create_sweep_command_args({"args": arguments})
+    profile = tmp_path / "config-abc.json"
+    profile.write_text(given["args_json"][0])
+    (notebook,) = [Path(word).stem for word in sweep["command"] if word.endswith(".ipynb")]
+    assert sweep["command"][-2:] == ["--profile", "${args_json_file}"]
+    params = load_params(notebook, profile=str(profile), environ={})
+    assert (params.model.id, params.training.learning_rate, params.training.num_generations) == (
+        "embedded", 1e-5, 2
+    )  # fmt: skip

@@ -6,12 +6,14 @@ import types
 from pathlib import Path
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from refusals import refused
 
 from rlnb import notebook
 from rlnb.display.tables import Table
 from rlnb.machine import Machine
-from rlnb.notebook import load_cell, start
+from rlnb.notebook import advise_on_memory, load_cell, start
+from rlnb.params import load_params
 
 NOTEBOOK = "grpo_code_execution"
 CPU = Machine("cpu", "", None, 16.0, 2, "workstation", "offline")
@@ -121,3 +123,13 @@ def test_a_cell_is_executed_by_its_tag(monkeypatch, tmp_path):
     assert load_cell("one", "reward", {"y": 1})["double"](3) == 7
     with pytest.raises(LookupError, match="0 code cells are tagged 'rewards'; tag exactly one"):
         load_cell("one", "rewards")
+
+
+def test_an_out_of_memory_error_of_any_cell_says_what_to_lower(capsys):
+    shell = InteractiveShell(colors="nocolor")
+    params = load_params("mbpp_eval", profile="default", environ={})
+    advise_on_memory(shell, params)
+    shell.run_cell("import torch\nraise torch.cuda.OutOfMemoryError('Tried to allocate 2 GiB')")
+    told = capsys.readouterr().out
+    assert "OutOfMemory: the GPU's memory is used up. Change, in this order: 1. mbpp.batch_size = 32" in told
+    assert told.strip().endswith("(docs/troubleshooting.md#out-of-memory)")

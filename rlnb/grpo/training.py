@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
 
-from rlnb.errors import ParamsError, TrainingDiverged
+from rlnb.errors import ParamsError, TrainingDiverged, see
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
 from rlnb.machine.threads import adapt_threads
 from rlnb.params.sections import NotebookParams
@@ -201,7 +201,11 @@ def train(
         set_peft_model_state_dict(trainer.model, load_peft_weights(weights_of, device="cpu"))
         beginning = f"from the weights of {weights_of}"
     print(f"{trainer.args.max_steps} steps, {beginning}")
-    with reporter.tracker as tracker, StopSignal() as stop, memory_advice(params):
+    reporter.health.params = params
+    for callback in callbacks:
+        if isinstance(callback, IntervalEvaluation):
+            callback.evaluate = memory_advice(params)(callback.evaluate)
+    with reporter.tracker as tracker, StopSignal() as stop, memory_advice(params, doing="training"):
         # Before the other callbacks, so that no evaluation starts in the seconds that are left.
         trainer.callback_handler.callbacks.insert(0, StopOnSignal(stop))
         if metrics_before and not checkpoint:
@@ -219,7 +223,7 @@ def check_trained(state: TrainerState) -> None:
         raise TrainingDiverged("training made 0 steps: the data holds fewer prompts than one step takes")
     losses = [row["loss"] for row in state.log_history if "loss" in row]
     if losses and not math.isfinite(losses[-1]):
-        raise TrainingDiverged(f"the loss became {losses[-1]}; lower training.learning_rate")
+        raise TrainingDiverged(f"the loss became {losses[-1]}; lower training.learning_rate{see('nan')}")
 
 
 def check_gradient(step: int, logs: Mapping[str, float], *, fp16: bool) -> None:
@@ -231,7 +235,7 @@ def check_gradient(step: int, logs: Mapping[str, float], *, fp16: bool) -> None:
     if not math.isfinite(norm) and not fp16:
         raise TrainingDiverged(
             f"step {step}: the norm of the gradient became {norm}; lower training.learning_rate and run "
-            "again: training goes on from the last checkpoint"
+            f"again: training goes on from the last checkpoint{see('nan')}"
         )
 
 

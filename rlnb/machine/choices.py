@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import dropwhile
 
+from rlnb.errors import see
 from rlnb.machine.facts import ON, Machine
 from rlnb.machine.table import MACHINES, PROFILE_MEMORY_GIB
 
@@ -116,6 +117,6 @@ def _warnings(machine: Machine, version: Callable[[str], str | None]) -> Iterato
     if name == "v100" and list(map(int, re.findall(r"\d+", torch)[:2])) > last:
         yield f"torch {torch} has no kernels for {gpu}: ./setup.sh volta installs torch 2.10."
     if name in ("v100", "gb10") and version("flash-attn") is not None:
-        yield f"flash-attn does not work on {gpu}: uninstall it."
+        yield f"flash-attn does not work on {gpu}: uninstall it{see('ptxas-and-sm_121a')}."
     if gpu and machine.memory_gib == 0:
         yield f"The memory of {gpu} is not known: choices are those for a small GPU."

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from rlnb.errors import ParamsError
+from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, Recommendation, installed_version
 from rlnb.params.problems import show
 from rlnb.params.sections import (
@@ -122,7 +122,9 @@ def check_machine(
     tracking = _section(params, "tracking", TrackingParams)
     if tracking is not None and tracking.wandb == "online" and not _has_wandb_key(environ):
         # wandb would ask for the key at a prompt, which a batch job cannot answer.
-        reason = "needs a key; set WANDB_API_KEY, in .env for instance, or write offline"
+        reason = (
+            f"needs a key; set WANDB_API_KEY, in .env for instance, or write offline{see('wb-logs-nothing')}"
+        )
         conflicts.append(Conflict("tracking.wandb", reason))
     if conflicts:
         lines = [
@@ -170,14 +172,14 @@ def _offline_conflicts(params: NotebookParams, environ: Mapping[str, str]) -> It
             cached = os.path.join(model.cache_dir, "models--" + name.replace("/", "--"))
             if name not in WITHOUT_HUB and not os.path.isdir(name) and not os.path.isdir(cached):
                 reason = f"is not in {model.cache_dir} and the hub cannot be reached"
-                yield Conflict(field, f"{reason}; copy it there or write embedded")
+                yield Conflict(field, f"{reason}; copy it there or write embedded{see('no-network')}")
     home = environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     cache = environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")
     if not os.path.isdir(os.path.join(cache, "google-research-datasets___mbpp")):
         for field in _mbpp_downloads(params):
             path = "tasks.mbpp_path" if field == "tasks.source" else "mbpp.path"
             reason = "is not available: the hub cannot be reached"
-            yield Conflict(field, f"{reason}; set {path} to a copy, or write builtin")
+            yield Conflict(field, f"{reason}; set {path} to a copy, or write builtin{see('no-network')}")
 
 
 def _wandb_mode(recommendation: Recommendation, environ: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ import torch
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
-from rlnb.errors import TrainingDiverged
+from rlnb.errors import TrainingDiverged, see
 from rlnb.policy.adapters import adapters_in_weights_dtype
 
 LOOK_TOKENS = 8  # is_complete is asked after so many tokens
@@ -53,7 +53,7 @@ def _check_finite(values: torch.Tensor) -> None:
     if not values.isfinite().all():
         raise TrainingDiverged(
             "the model's logits are NaN or infinite: lower training.learning_rate and go on from an earlier "
-            "checkpoint, or write another model.dtype"
+            f"checkpoint, or write another model.dtype{see('nan')}"
         )
 
 

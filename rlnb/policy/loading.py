@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.errors import ParamsError, PolicyUnavailable, see
 from rlnb.machine import rank
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
@@ -231,6 +231,7 @@ def explain_load_errors(params: ModelParams) -> Iterator[None]:
         four_bits = "" if params.load_in_4bit else "set model.load_in_4bit to true or "
         raise PolicyUnavailable(
             f"model.id = {name!r} does not fit this GPU; {four_bits}take a smaller model"
+            f"{see('out-of-memory')}"
         ) from error
     except (OSError, ValueError, SafetensorError) as error:
         cause: BaseException | None = error
@@ -241,7 +242,7 @@ def explain_load_errors(params: ModelParams) -> Iterator[None]:
             reason = (
                 f"is not in {cache} and this machine is offline. On a machine with internet run "
                 f"`hf download {name} --cache-dir {cache}` and copy that directory here, "
-                "or set model.id to 'embedded'"
+                f"or set model.id to 'embedded'{see('no-network')}"
             )
         raise PolicyUnavailable(f"model.id = {name!r} {reason}") from error
 

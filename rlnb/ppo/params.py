@@ -215,6 +215,7 @@ class ContestParams(Section):
     num_threads: int = described(0, "CPU threads of torch; 0 = as many as are free", ge=0)
 
     def conflicts(self) -> Iterator[Conflict]:
+        yield from play.missing_pyspiel("contest.notebook")
         for field in ("checkpoint", "compare_with"):
             path = getattr(self, field)
             if path in ("", UNTRAINED):

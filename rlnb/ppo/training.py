@@ -16,7 +16,7 @@ import numpy as np
 from accelerate import PartialState
 from accelerate.utils import gather_object
 
-from rlnb.errors import TrainingDiverged
+from rlnb.errors import TrainingDiverged, see
 from rlnb.games.opponents import Opponent
 from rlnb.games.text_games import TextGame
 from rlnb.policy.generation import evaluating
@@ -122,11 +122,11 @@ def train_ppo(
         say(line)
 
     recorder = StepRecorder(
-        output_dir, params.training, params.evaluation, tracker, Health(), evaluate=evaluate,
-        describe=describe_step, show=show, say=log_and_say,
+        output_dir, params.training, params.evaluation, tracker, Health(params=params),
+        evaluate=memory_advice(params)(evaluate), describe=describe_step, show=show, say=log_and_say,
         watches_kl=False,  # that warning is GRPO's; PPO holds its KL at training.kl_target
     )  # fmt: skip
-    with recorder.recording(after=state.step), memory_advice(params):
+    with recorder.recording(after=state.step), memory_advice(params, doing="training"):
         while state.step < max_steps and not recorder.is_stopping:
             # 1. Play: fresh games of the stage, each from both seats, and games that were lost before.
             started = time.perf_counter()
@@ -152,7 +152,9 @@ def train_ppo(
 
                 # 5. Move on: curriculum, replay buffer and alarms. Stop a run that has diverged.
                 state, notes = next_state(state, results, metrics, params)
-                check_alarms(state.alarms, metrics, params.alarms, first_length=state.first_length)
+                check_alarms(
+                    state.alarms, metrics, params.alarms, first_length=state.first_length, params=params
+                )
                 check_kl(metrics, params)
             metrics["play/success_share"] = success_share(results, params.curriculum.success_score)
             metrics |= state.curriculum.metrics() | state.replay.metrics(results, step=state.step)
@@ -231,7 +233,7 @@ def check_kl(metrics: Mapping[str, float], params: PpoOpenspielParams) -> None:
             f"in one update the policy moved by {metrics['update/approx_kl']:.3g} nats a token, more than "
             f"alarms.kl_factor = {factor} times training.target_kl = {target}; lower "
             f"training.learning_rate = {params.training.learning_rate}, or training.num_epochs = "
-            f"{params.training.num_epochs}"
+            f"{params.training.num_epochs}{see('nan')}"
         )
 
 
@@ -253,5 +255,5 @@ def give_advice(state: PpoState, metrics: Mapping[str, float], params: PpoOpensp
         f"{LOW_SUCCESS:.0%}. What helps, in this order: a higher game.temperature "
         f"({params.game.temperature}), a higher replay.share ({params.replay.share}), easier games or a "
         "lower threshold in curriculum.stages; see that play/invalid_share is near 0 "
-        f"({metrics['play/invalid_share']:.2f})"
+        f"({metrics['play/invalid_share']:.2f}){see('reward-flat')}"
     ]

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, linear_regression
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from rlnb.errors import OutOfMemory, ParamsError, TrainingDiverged
+from rlnb.errors import OutOfMemory, ParamsError, TrainingDiverged, see
 from rlnb.machine import rank
 from rlnb.params.loading import list_fields
+from rlnb.params.problems import show
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.run.checkpoints import latest_checkpoint
 from rlnb.run.directory import write_text
@@ -29,13 +30,13 @@ MIN_WINDOW_STEPS = 5
 MIN_TREND_STEPS = 10
 MIN_RISE = 0.15  # of the range of rewards, over the whole run: a reward that rises less is flat
 GIB = 2**30
-# Metrics that count completions without valid code, and what to try when there are many of them.
-INVALID_CODE = {
-    "strategy/no_code_share": "another prompt.preset, or prompt.prefilled = true",
-    "game/no_code_share": "game.form = seeded, or a model made for chat",
-    "game/syntax_error_share": "game.form = seeded, or a model made for chat",
-    "status/no_code_share": "tasks.prompt = prefilled",
-    "status/syntax_error_share": "tasks.prompt = prefilled",
+# Metrics that count completions without valid code, and the settings to try when there are many of them.
+INVALID_CODE: dict[str, dict[str, object]] = {
+    "strategy/no_code_share": {"prompt.preset": "api", "prompt.prefilled": True},
+    "game/no_code_share": {"game.form": "seeded"},
+    "game/syntax_error_share": {"game.form": "seeded"},
+    "status/no_code_share": {"tasks.prompt": "prefilled"},
+    "status/syntax_error_share": {"tasks.prompt": "prefilled"},
 }
 
 
@@ -58,11 +59,14 @@ class Health:
     twentieth of it, at least MIN_WINDOW_STEPS. The reward counts as flat when a line through all its steps,
     continued to the end of the run, rises by less than MIN_RISE even at two standard errors above its slope,
     and at two below not at all. has_reward_trend: False where the mean reward is constant by definition, as
-    in self-play of a zero-sum game.
+    in self-play of a zero-sum game. params: of the run, so that no advice names a setting that is made.
     """
 
-    def __init__(self, *, max_steps: int = 200, has_reward_trend: bool = True) -> None:
+    def __init__(
+        self, *, max_steps: int = 200, has_reward_trend: bool = True, params: NotebookParams | None = None
+    ) -> None:
         window = max(MIN_WINDOW_STEPS, max_steps // 20)
+        self.params = params
         self.max_steps = max_steps
         self.has_reward_trend = has_reward_trend
         self.given: set[str] = set()
@@ -96,7 +100,7 @@ class Health:
         warnings = self._find_warnings(metrics)
         if self._is_first:
             lines = [f"step {step}: {summarise_step(metrics)}"]
-            warnings = find_first_step_warnings(metrics) | warnings
+            warnings = find_first_step_warnings(metrics, self.params) | warnings
             self._is_first = False
         lines += [
             f"warning: step {step}: {text}" for name, text in warnings.items() if name not in self.given
@@ -119,7 +123,9 @@ class Health:
     def _find_warnings(self, metrics: Mapping[str, float | None]) -> dict[str, str]:
         warnings = {}
         if _value(metrics, "completions/clipped_ratio") >= 1.0:
-            warnings["all cut"] = "all completions were cut; raise training.max_completion_length"
+            warnings["all cut"] = (
+                f"all completions were cut; raise training.max_completion_length{see('completions-cut')}"
+            )
         kl = _value(metrics, "kl")
         if kl > MAX_KL:
             penalty = "kl_coef" if "play/completion_tokens" in metrics else "beta"
@@ -131,25 +137,27 @@ class Health:
         if len(cut_shares) == cut_shares.maxlen and MAX_CUT_SHARE < fmean(cut_shares) < 1.0:
             warnings["cut"] = (
                 f"{fmean(cut_shares):.0%} of the completions of the last {len(cut_shares)} steps were cut; "
-                "raise training.max_completion_length"
+                f"raise training.max_completion_length{see('completions-cut')}"
             )
         best = self._best
         if best and best.num_times > 1 and best.steps_since >= (tied_shares.maxlen or 0):
             warnings["lost best"] = (
                 f"no completion has earned {best.reward:+.2f} for {best.steps_since} steps, the most there "
                 f"was, once earned by {best.share:.0%}: the policy settles for less; lower "
-                "training.temperature, or raise training.num_generations"
+                f"training.temperature, or raise training.num_generations{see('reward-flat')}"
             )
         if len(tied_shares) == tied_shares.maxlen and fmean(tied_shares) > MAX_TIED_SHARE:
             warnings["tied"] = (
                 f"{fmean(tied_shares):.0%} of the groups of the last {len(tied_shares)} steps were tied and "
-                "taught nothing; raise training.num_generations or training.temperature, or change the reward"
+                "taught nothing; raise training.num_generations or training.temperature, or change the "
+                f"reward{see('groups-tied')}"
             )
         if self._is_flat():
             samples = "games" if "play/completion_tokens" in metrics else "samples"
             warnings["flat"] = (
                 f"the reward has stayed at {fmean(self._mean_rewards):+.3f} for {len(self._mean_rewards)} "
                 f"steps; look at the {samples}, then at training.learning_rate and the reward"
+                f"{see('reward-flat')}"
             )
         return warnings
 
@@ -186,30 +194,50 @@ def summarise_step(metrics: Mapping[str, float | None]) -> str:
     )
 
 
-def find_first_step_warnings(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def find_first_step_warnings(
+    metrics: Mapping[str, float | None], params: NotebookParams | None = None
+) -> dict[str, str]:
     """Return {check: what is wrong and what to change} where the first step learned from next to nothing."""
     warnings = {}
     cut, tied = _value(metrics, "completions/clipped_ratio"), _value(metrics, "frac_reward_zero_std")
     invalid_code, invalid_moves = _invalid_code_share(metrics), _value(metrics, "play/invalid_share")
     if MAX_CUT_SHARE < cut < 1:
-        warnings["cut"] = f"{cut:.0%} of the completions were cut; raise training.max_completion_length"
+        warnings["cut"] = (
+            f"{cut:.0%} of the completions were cut; raise training.max_completion_length"
+            f"{see('completions-cut')}"
+        )
     if tied >= 1:
         warnings["all tied"] = (
             "all groups tied, so nothing was learned; raise training.num_generations or change the reward"
+            f"{see('groups-tied')}"
         )
     if metrics.get("advantage/std") == 0:
         warnings["all tied"] = (
             "all advantages are 0, so nothing was learned; raise training.games_per_step or game.temperature"
+            f"{see('groups-tied')}"
         )
     if invalid_code > MAX_INVALID_SHARE:
-        remedy = next(remedy for name, remedy in INVALID_CODE.items() if name in metrics)
-        warnings["invalid"] = f"{invalid_code:.0%} of the completions hold no valid code; try {remedy}"
+        settings = next(settings for name, settings in INVALID_CODE.items() if name in metrics)
+        remedies = [*unmade_settings(settings, params), "a model made for chat"]
+        warnings["invalid"] = (
+            f"{invalid_code:.0%} of the completions hold no valid code; try {', or '.join(remedies)}"
+            f"{see('answers-invalid')}"
+        )
     if invalid_moves > MAX_INVALID_SHARE:
         warnings["invalid"] = (
             f"{invalid_moves:.0%} of the answers hold no legal move; write game.acting = constrained, "
-            "or take a model made for chat"
+            f"or take a model made for chat{see('answers-invalid')}"
         )
     return warnings
+
+
+def unmade_settings(settings: Mapping[str, object], params: NotebookParams | None) -> list[str]:
+    """Return "field = value" of those settings that the parameters do not have already."""
+    return [
+        f"{field} = {value if isinstance(value, str) else show(value)}"
+        for field, value in settings.items()
+        if params is None or value_of(params, field) != value
+    ]
 
 
 def _value(metrics: Mapping[str, float | None], name: str) -> float:
@@ -229,10 +257,17 @@ class AlarmLimits(Protocol):
     length_share: float
 
 
-def find_alarms(metrics: Mapping[str, float], limits: AlarmLimits, *, first_length: float) -> dict[str, str]:
+def find_alarms(
+    metrics: Mapping[str, float],
+    limits: AlarmLimits,
+    *,
+    first_length: float,
+    params: NotebookParams | None = None,
+) -> dict[str, str]:
     """Return {alarm: what is wrong and what to change} after an update of a policy that plays games.
 
-    first_length: mean tokens of an answer at the first update, with which later ones are compared.
+    first_length: mean tokens of an answer at the first update, with which later ones are compared. params: of
+    the run, as in `Health`.
     """
     alarms = {}
     invalid_share, entropy = metrics["play/invalid_share"], metrics["entropy"]
@@ -241,16 +276,20 @@ def find_alarms(metrics: Mapping[str, float], limits: AlarmLimits, *, first_leng
         alarms["invalid"] = (
             f"{invalid_share:.0%} of the answers hold no legal move (alarms.invalid_share = "
             f"{limits.invalid_share}); write game.acting = constrained, or take a model made for chat"
+            f"{see('answers-invalid')}"
         )
     if entropy < limits.entropy:
         alarms["entropy"] = (
             f"the entropy is {entropy:.2g} nats (alarms.entropy = {limits.entropy}): the policy no longer "
-            "tries anything; raise training.entropy_coef"
+            f"tries anything; raise training.entropy_coef{see('reward-flat')}"
         )
     if length < limits.length_share * first_length:
+        has_kinds = params is None or hasattr(params, "advantage")  # PPO's are always by GAE
+        remedies = unmade_settings({"advantage.kind": "rae"} if has_kinds else {}, params)
         alarms["length"] = (
             f"answers have shrunk from {first_length:.0f} to {length:.0f} tokens (alarms.length_share = "
-            f"{limits.length_share}); lower training.learning_rate; in self-play write advantage.kind = rae"
+            f"{limits.length_share}); {', or '.join(['lower training.learning_rate', *remedies])}"
+            f"{see('reward-flat')}"
         )
     return alarms
 
@@ -264,10 +303,15 @@ def count_alarms(
 
 
 def check_alarms(
-    counts: Mapping[str, int], metrics: Mapping[str, float], limits: AlarmLimits, *, first_length: float
+    counts: Mapping[str, int],
+    metrics: Mapping[str, float],
+    limits: AlarmLimits,
+    *,
+    first_length: float,
+    params: NotebookParams | None = None,
 ) -> None:
     """Raise TrainingDiverged where an alarm has been raised in `limits.patience` consecutive updates."""
-    for name, reason in find_alarms(metrics, limits, first_length=first_length).items():
+    for name, reason in find_alarms(metrics, limits, first_length=first_length, params=params).items():
         if counts.get(name, 0) >= limits.patience:
             raise TrainingDiverged(f"for {counts[name]} updates in a row {reason}")
 
@@ -292,7 +336,9 @@ def save_games_when_diverged(games: Sequence[HasRecord], output_dir: str | Path)
 
 
 @contextmanager
-def memory_advice(params: NotebookParams) -> Iterator[None]:
+def memory_advice(
+    params: NotebookParams, *, doing: Literal["training", "evaluation"] = "evaluation"
+) -> Iterator[None]:
     """Turn CUDA's out-of-memory error into OutOfMemory: the settings to change, with their present values."""
     import torch
 
@@ -300,37 +346,68 @@ def memory_advice(params: NotebookParams) -> Iterator[None]:
         yield
     except torch.cuda.OutOfMemoryError as error:
         remedies = "; ".join(
-            f"{place}. {field} = {value_of(params, field)}: {remedy}"
-            for place, (field, remedy) in enumerate(find_memory_remedies(params)[:3], 1)
+            f"{place}. {field} = {show(value_of(params, field))}: {remedy}"
+            for place, (field, remedy) in enumerate(find_memory_remedies(params, doing=doing)[:3], 1)
         )
-        raise OutOfMemory(f"the GPU's memory is used up. Change, in this order: {remedies}") from error
+        advice = f"Change, in this order: {remedies}" if remedies else "Take a smaller model, or another GPU"
+        raise OutOfMemory(f"the GPU's memory is used up. {advice}{see('out-of-memory')}") from error
 
 
-def find_memory_remedies(params: NotebookParams) -> list[tuple[str, str]]:
-    """Return [(field, what to write)] of this notebook, cheapest first, without what is already set."""
-    values = {".".join(path): value_of(params, ".".join(path)) for path in list_fields(type(params))}
+def find_memory_remedies(
+    params: NotebookParams, *, doing: Literal["training", "evaluation"]
+) -> list[tuple[str, str]]:
+    """Return [(field, what to write)], cheapest first: what this notebook reads in what it was doing.
 
-    def half(field: str, least: int = 1) -> str:
-        return f"write {max(least, values.get(field, 0) // 2)}"
-
-    colocates = values.get("vllm.enabled") and values["vllm.mode"] == "colocate"
-    recomputes = values.get("training.gradient_checkpointing") is True
-    can_quantize = values.get("model.load_in_4bit") is not True and values.get("model.lora_rank")
-    batch, num_passes = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
-    more_passes = f", and {num_passes} = {2 * values.get(num_passes, 0)}"
-    remedies = {
-        "vllm.gpu_memory_utilization": colocates and "write less, to leave more to training",
-        "training.tokens_per_pass": half("training.tokens_per_pass", 16),
-        batch: values.get(batch, 1) > 1 and half(batch) + more_passes,
-        "training.gradient_checkpointing": not recomputes and "write true",
-        "model.load_in_4bit": can_quantize and "write true",
-        "game.batch_size": half("game.batch_size") + ", for free answers",
-        "game.max_prompt_tokens": "write less, or game.style = compact",
-        "training.max_completion_length": half("training.max_completion_length"),
-        "mbpp.max_completion_length": half("mbpp.max_completion_length"),
-        "mbpp.batch_size": half("mbpp.batch_size"),
+    What is already set, or as small as it should be, is left out.
+    """
+    values: dict[str, Any] = {
+        ".".join(path): value_of(params, ".".join(path)) for path in list_fields(type(params))
     }
-    return [(field, remedy) for field, remedy in remedies.items() if remedy and field in values]
+
+    def halve(field: str, least: int = 1) -> dict[str, str]:
+        half = (values.get(field) or 0) // 2
+        return {field: f"write {half}"} if half >= least else {}
+
+    def switch(field: str, value: object, *, only_if: bool = True) -> dict[str, str]:
+        is_open = only_if and field in values and values[field] != value
+        return {field: f"write {value if isinstance(value, str) else show(value)}"} if is_open else {}
+
+    has_adapters, is_free = bool(values.get("model.lora_rank")), values.get("game.acting") == "free"
+    plays_games = "game.acting" in values
+    remedies: dict[str, str] = {}
+    if values.get("vllm.enabled") and values["vllm.mode"] == "colocate":
+        share = values["vllm.gpu_memory_utilization"] / 2
+        remedies["vllm.gpu_memory_utilization"] = f"write {share:.2g}, which leaves more to the rest"
+    if doing == "training":
+        remedies |= halve("training.tokens_per_pass", least=128) | _smaller_batch(values)
+        remedies |= switch("training.gradient_checkpointing", True)
+    else:
+        is_free = is_free or "free" in values.get("evaluation.modes", ())
+        remedies |= halve("evaluation.batch_size") | halve("game.batch_size" if is_free else "")
+        remedies |= halve("mbpp.batch_size" if values.get("mbpp.enabled", True) else "")
+        remedies |= halve("training.tokens_per_pass", least=128)
+    remedies |= halve("opponent.batch_size" if values.get("opponent.kind") != "endpoint" else "")
+    remedies |= switch("model.load_in_4bit", True, only_if=has_adapters)
+    remedies |= switch("model.offload_embedding", True, only_if=values.get("model.engine") == "unsloth")
+    remedies |= switch("model.lora_rank", 16, only_if=not has_adapters)
+    if doing == "training":
+        remedies |= halve("game.batch_size" if is_free else "")
+        remedies |= switch("game.style", "compact", only_if=plays_games and not is_free)
+    remedies |= halve("game.max_new_tokens" if is_free else "", least=32)
+    remedies |= halve("training.max_completion_length", least=32)
+    if doing == "evaluation" and values.get("mbpp.enabled", True):
+        remedies |= halve("mbpp.max_completion_length", least=32)
+    return list(remedies.items())
+
+
+def _smaller_batch(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return a smaller batch with as many more passes, so that the completions of a step stay the same."""
+    batch, passes = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
+    now = values.get(batch, 1)
+    smaller = next((size for size in range(now // 2, 0, -1) if now % size == 0), now)
+    if smaller == now:
+        return {}
+    return {batch: f"write {smaller}, and {passes} = {values[passes] * now // smaller}"}
 
 
 def check_disk(output_dir: str | Path, num_bytes: int, *, keep: int) -> None:

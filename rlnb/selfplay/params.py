@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from rlnb.errors import see
+from rlnb.machine import installed_version
 from rlnb.params.problems import show_number
 from rlnb.params.sections import Conflict, ModelParams, Names, SamplingParams, Section, described
 from rlnb.params.training import ResumableParams
@@ -34,6 +36,13 @@ def check_opponents(names: tuple[str, ...]) -> tuple[str, ...]:
 
 Modes = Annotated[Names, some_of("constrained", "free")]
 Opponents = Annotated[Names, AfterValidator(check_opponents)]
+
+
+def missing_pyspiel(field: str) -> Iterator[Conflict]:
+    """Yield a conflict of a field of the games where OpenSpiel is not installed."""
+    if installed_version("open-spiel") is None:
+        reason = f"needs pyspiel, which is not installed; run ./setup.sh{see('pyspiel-missing')}"
+        yield Conflict(field, reason)
 
 
 class PlayerModelParams(ModelParams):
@@ -72,6 +81,10 @@ class ActingParams(Section):
     max_prompt_tokens: int = described(1024, "A longer prompt ends the run with its length (tokens)", ge=8)
     num_parallel: int = described(512, "Games played in parallel", ge=1)
     batch_size: int = described(64, "Free answers generated in one batch", ge=1)
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        yield from missing_pyspiel("game.style")
 
 
 class UpdateParams(ResumableParams):

@@ -18,7 +18,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import reduce
 
-from rlnb.errors import TrainingDiverged
+from rlnb.errors import TrainingDiverged, see
 from rlnb.policy.adapters import WeightSnapshot, adapters_off
 from rlnb.selfplay.acting import (
     ActorCritic,
@@ -492,8 +492,8 @@ def optimizer_step(
     if is_first and not deviation <= MAX_FIRST_DEVIATION[next(actor.policy.model.parameters()).dtype]:
         raise TrainingDiverged(
             f"before the first step of an update a ratio is {deviation:.3g} away from 1: two passes over the "
-            "same turns gave different log-probabilities; set model.lora_dropout = 0, or another "
-            "model.attention"
+            "same turns gave different log-probabilities; write another model.attention, or model.dtype = "
+            "float32"
         )
     parameters = actor.parameters_to_train()
     for parameter in parameters:
@@ -507,7 +507,7 @@ def optimizer_step(
     if not math.isfinite(sums["loss"]) or not (math.isfinite(norm) or has_overflowed):
         raise TrainingDiverged(
             f"the loss is {sums['loss']:.3g} and its gradient's norm {norm:.3g}; "
-            "lower training.learning_rate, or the coefficient that grew"
+            f"lower training.learning_rate, or the coefficient that grew{see('nan')}"
         )
     learner.scaler.step(learner.optimizer)
     learner.scaler.update()

@@ -28,6 +28,7 @@ class PlayParams(play.ActingParams):
     """Supervised steps on random legal play before free play, for a model that knows no games"""
 
     def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.warm_up_steps and self.acting == "constrained":
             yield Conflict(
                 "game.warm_up_steps",

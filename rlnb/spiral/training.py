@@ -90,10 +90,11 @@ def train(
     """
     params, training = self_play.params, self_play.params.training
     recorder = StepRecorder(
-        output_dir, training, params.evaluation, tracker, Health(has_reward_trend=False), evaluate=evaluate,
+        output_dir, training, params.evaluation, tracker,
+        Health(has_reward_trend=False, params=params), evaluate=memory_advice(params)(evaluate),
         describe=partial(describe_step, max_steps=training.max_steps), show=show,
     )  # fmt: skip
-    with recorder.recording(after=state.step), memory_advice(params):
+    with recorder.recording(after=state.step), memory_advice(params, doing="training"):
         while state.step < training.max_steps and not recorder.is_stopping:
             # 1. Play. Games advance in lockstep; the learner plays both seats unless `game.opponent` does.
             started = time.perf_counter()
@@ -114,7 +115,9 @@ def train(
                 state = replace(
                     state.advance(metrics, training, params.alarms), baselines=advantages.baselines
                 )
-                check_alarms(state.alarms, metrics, params.alarms, first_length=state.first_length)
+                check_alarms(
+                    state.alarms, metrics, params.alarms, first_length=state.first_length, params=params
+                )
             # 5. Evaluate, report and save.
             save = partial(
                 save_checkpoint, output_dir, learner, state, params, keep=training.save_total_limit

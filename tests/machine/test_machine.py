@@ -19,6 +19,7 @@ V100 = Gpu("GPU-1a", "Tesla V100-PCIE-32GB", (7, 0), 32.0)
 A100 = Gpu("GPU-2b", "NVIDIA A100-SXM4-80GB", (8, 0), 80.0)
 GB10 = Gpu("GPU-3c", "NVIDIA GB10", (12, 1), 0.0)
 PTXAS = "/usr/local/cuda/bin/ptxas"
+FLASH = "flash-attn does not work on a {}: uninstall it (docs/troubleshooting.md#ptxas-and-sm_121a)."
 
 
 CAPABILITIES = {row.name: row.capabilities[0] for row in MACHINES if row.capabilities}
@@ -194,8 +195,8 @@ def test_a_gb10_alone_is_told_its_ptxas_and_what_the_user_has_set_stays():
             "torch 2.13.0 has no kernels for a v100: ./setup.sh volta installs torch 2.10.",
         ),
         ("v100", {"torch": "2.14.1+cu126"}, ""),
-        ("v100", {"flash-attn": "2.8"}, "flash-attn does not work on a v100: uninstall it."),
-        ("gb10", {"flash-attn": "2.8"}, "flash-attn does not work on a gb10: uninstall it."),
+        ("v100", {"flash-attn": "2.8"}, FLASH.format("v100")),
+        ("gb10", {"flash-attn": "2.8"}, FLASH.format("gb10")),
         ("a100", {"flash-attn": "2.8", "torch": "2.13.0"}, ""),
         ("older", {}, "a older is older than Volta and not served by torch any more: the CPU computes."),
         (

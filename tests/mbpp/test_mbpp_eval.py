@@ -90,7 +90,7 @@ def test_mbpp_that_cannot_be_had_is_refused_with_both_remedies(tmp_path):
     offline, environ = replace(CPU, hub="unreachable"), {"HF_HOME": str(tmp_path)}
     assert refused(check_machine, params, offline, environ=environ) == (
         "auto: mbpp.source = 'hub' is not available: the hub cannot be reached; "
-        "set mbpp.path to a copy, or write builtin"
+        "set mbpp.path to a copy, or write builtin (docs/troubleshooting.md#no-network)"
     )
     mbpp = {"enabled": False, "source": "hub"}
     sections = {"model": {"id": "embedded"}, "tasks": {"source": "builtin"}, "mbpp": mbpp}

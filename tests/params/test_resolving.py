@@ -84,7 +84,7 @@ cpu vllm: {enabled: true} => vllm.enabled = true does not work on a CPU; write f
 gb10 {vllm: {enabled: true}, model: {engine: unsloth}} => vllm.enabled = true is switched off by unsloth on
   NVIDIA GB10; write false, or model.engine = transformers
 a100 tracking: {wandb: online} => tracking.wandb = 'online' needs a key; set WANDB_API_KEY, in .env for
-  instance, or write offline
+  instance, or write offline (docs/troubleshooting.md#wb-logs-nothing)
 a100 model: {load_in_4bit: true} => model.load_in_4bit = true needs bitsandbytes, which is not installed;
   run ./setup.sh cuda
 """),
@@ -126,9 +126,9 @@ def test_the_network_is_asked_for_only_where_a_run_may_need_it(no_login, given, 
     "given, said",
     table("""
 {model: {id: me/mine, cache_dir: cache}, tasks: {source: builtin}} => model.id = 'me/mine' is not in cache
-  and the hub cannot be reached; copy it there or write embedded
+  and the hub cannot be reached; copy it there or write embedded (docs/troubleshooting.md#no-network)
 {model: {id: tiny}, tasks: {source: mbpp}} => tasks.source = 'mbpp' is not available: the hub cannot be
-  reached; set tasks.mbpp_path to a copy, or write builtin
+  reached; set tasks.mbpp_path to a copy, or write builtin (docs/troubleshooting.md#no-network)
 """),
 )
 def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypatch, given, said):

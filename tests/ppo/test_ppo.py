@@ -198,7 +198,8 @@ def test_a_policy_that_moves_too_far_stops_the_run(cache_dir):
         check_kl(METRICS | {"update/approx_kl": 0.21}, params)
     assert str(caught.value) == (
         "in one update the policy moved by 0.21 nats a token, more than alarms.kl_factor = 10.0 times "
-        "training.target_kl = 0.02; lower training.learning_rate = 0.001, or training.num_epochs = 4"
+        "training.target_kl = 0.02; lower training.learning_rate = 0.001, or training.num_epochs = 4 "
+        "(docs/troubleshooting.md#nan)"
     )
     check_kl(METRICS | {"update/approx_kl": 9.0}, params_of(cache_dir, training={"target_kl": 0.0}))
 
@@ -233,7 +234,8 @@ def test_the_line_of_a_step_and_the_advice_where_little_is_won(cache_dir):
     assert advice(40, 0.0, 0.0, 0.0, 0.5) == [
         "Success in the stage's last 4 games is 25%, below 30%. What helps, in this order: a higher "
         "game.temperature (0.7), a higher replay.share (0.3), easier games or a lower threshold in "
-        "curriculum.stages; see that play/invalid_share is near 0 (0.25)"
+        "curriculum.stages; see that play/invalid_share is near 0 (0.25) "
+        "(docs/troubleshooting.md#reward-flat)"
     ]
 
 

@@ -63,7 +63,8 @@ def unfinished_run(directory: Path, overrides: Mapping[str, Any] | None = None) 
         (
             "tracking.wandb=online",
             "tracking.wandb = 'online' needs a key; "
-            "set WANDB_API_KEY, in .env for instance, or write offline",
+            "set WANDB_API_KEY, in .env for instance, or write offline "
+            "(docs/troubleshooting.md#wb-logs-nothing)",
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """Health checks: each warns at its limit, once, with the parameter to change; alarms end a run."""
 
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,13 @@ import pytest
 import torch
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
-from rlnb.errors import OutOfMemory, ParamsError, TrainingDiverged
+from rlnb.errors import OutOfMemory, ParamsError, TrainingDiverged, see
+from rlnb.game_2048.params import GptOss2048Params
+from rlnb.machine import Machine, recommend
 from rlnb.mbpp.params import MbppEvalParams
+from rlnb.params import load_params, resolve
+from rlnb.params.training import VllmParams
+from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.run.health import (
     Health,
     check_alarms,
@@ -28,11 +34,11 @@ QUIET = {"play/invalid_share": 0.1, "entropy": 0.5, "play/completion_tokens": 10
 INVALID, FLAT, SHORT = {"play/invalid_share": 0.75}, {"entropy": 5e-5}, {"play/completion_tokens": 6.0}
 MESSAGES = {
     "invalid": "75% of the answers hold no legal move (alarms.invalid_share = 0.5); write game.acting = "
-    "constrained, or take a model made for chat",
+    f"constrained, or take a model made for chat{see('answers-invalid')}",
     "entropy": "the entropy is 5e-05 nats (alarms.entropy = 0.0001): the policy no longer tries anything; "
-    "raise training.entropy_coef",
+    f"raise training.entropy_coef{see('reward-flat')}",
     "length": "answers have shrunk from 100 to 6 tokens (alarms.length_share = 0.1); lower "
-    "training.learning_rate; in self-play write advantage.kind = rae",
+    f"training.learning_rate, or advantage.kind = rae{see('reward-flat')}",
 }
 
 
@@ -62,10 +68,12 @@ def test_the_first_step_is_summarised_in_one_line():
 def test_the_first_step_warns_of_cut_tied_and_invalid_completions():
     logs = row(cut=0.5, tied=1.0) | {"status/no_code_share": 0.4, "status/syntax_error_share": 0.2}
     assert Health().after_step(1, logs)[1:] == [
-        "warning: step 1: 50% of the completions were cut; raise training.max_completion_length",
+        "warning: step 1: 50% of the completions were cut; raise training.max_completion_length"
+        " (docs/troubleshooting.md#completions-cut)",
         "warning: step 1: all groups tied, so nothing was learned; "
-        "raise training.num_generations or change the reward",
-        "warning: step 1: 60% of the completions hold no valid code; try tasks.prompt = prefilled",
+        "raise training.num_generations or change the reward (docs/troubleshooting.md#groups-tied)",
+        "warning: step 1: 60% of the completions hold no valid code; try tasks.prompt = prefilled, or a "
+        "model made for chat (docs/troubleshooting.md#answers-invalid)",
     ]
     assert "game.form = seeded" in Health().after_step(1, row() | {"game/no_code_share": 0.6})[-1]
 
@@ -83,6 +91,7 @@ def test_a_run_that_learns_gets_no_warning():
 def test_all_cut_completions_and_a_large_divergence_are_reported_once():
     assert warnings_of([row(step, cut=1.0) for step in range(3)] + [{"train_runtime": 1.0}, {}] * 20) == [
         "warning: step 1: all completions were cut; raise training.max_completion_length"
+        " (docs/troubleshooting.md#completions-cut)"
     ]
     (line,) = warnings_of([row(0, kl=0.01), row(1, kl=0.25), row(2, kl=3.0)])
     assert line.startswith("warning: step 2: kl is 0.250, above 0.01")
@@ -142,6 +151,7 @@ def test_a_best_reward_that_nothing_earns_any_more_is_reported():
     assert line == (
         "warning: step 8: no completion has earned +1.00 for 5 steps, the most there was, once earned by "
         "16%: the policy settles for less; lower training.temperature, or raise training.num_generations"
+        " (docs/troubleshooting.md#reward-flat)"
     )
     assert lost_best([printed, *[silent] * 4, printed, *[silent] * 4]) == []
     assert lost_best([[1.0] + silent, *[silent] * 9]) == [], "one in 32 may have been luck"
@@ -205,38 +215,136 @@ def test_a_diverged_update_leaves_its_games_and_names_the_last_checkpoint(tmp_pa
     assert not path.exists()
 
 
-def out_of_memory(params) -> str:
-    with pytest.raises(OutOfMemory) as stopped, memory_advice(params):
+def out_of_memory(params, **options) -> str:
+    with pytest.raises(OutOfMemory) as stopped, memory_advice(params, **options):
         raise torch.cuda.OutOfMemoryError("Tried to allocate 2 GiB")
-    return str(stopped.value)
+    text = str(stopped.value)
+    assert text.startswith("the GPU's memory is used up. ") and text.endswith(see("out-of-memory"))
+    return text.removesuffix(see("out-of-memory")).removeprefix("the GPU's memory is used up. ")
+
+
+def on_a_gpu(notebook: str, profile: str = "default", **sections):
+    """The parameters as they are on an A100."""
+    params = load_params(notebook, profile=profile, overrides=sections, environ={})
+    machine = Machine("a100", "A100", (8, 0), 40.0, 8, "workstation", "unasked")
+    return resolve(params, recommend(machine, environ={}), environ={})
 
 
 def test_lack_of_memory_names_three_settings_in_order_with_their_values():
     training = {"gradient_checkpointing": False, "tokens_per_pass": 4096}
-    assert out_of_memory(SpiralSelfPlayParams(training=training, model={"load_in_4bit": False})) == (
-        "the GPU's memory is used up. Change, in this order: "
-        "1. training.tokens_per_pass = 4096: write 2048; "
-        "2. training.gradient_checkpointing = False: write true; "
-        "3. model.load_in_4bit = False: write true"
+    params = SpiralSelfPlayParams(training=training, model={"load_in_4bit": False})
+    assert out_of_memory(params, doing="training") == (
+        "Change, in this order: 1. training.tokens_per_pass = 4096: write 2048; "
+        "2. training.gradient_checkpointing = false: write true; 3. model.load_in_4bit = false: write true"
     )
     training = {"gradient_checkpointing": True, "gradient_accumulation_steps": 2}
-    assert out_of_memory(GrpoCodeExecutionParams(training=training, model={"load_in_4bit": True})) == (
-        "the GPU's memory is used up. Change, in this order: "
+    params = GrpoCodeExecutionParams(training=training, model={"load_in_4bit": True})
+    assert out_of_memory(params, doing="training") == (
+        "Change, in this order: "
         "1. training.per_device_train_batch_size = 8: write 4, and training.gradient_accumulation_steps = 4; "
-        "2. training.max_completion_length = 256: write 128; 3. mbpp.max_completion_length = 512: write 256"
+        "2. training.max_completion_length = 256: write 128"
     )
-    assert "mbpp.batch_size = 32: write 16" in out_of_memory(MbppEvalParams(model={"load_in_4bit": True}))
 
 
-def test_settings_that_are_already_made_are_not_named():
-    params = SpiralSelfPlayParams(
-        training={"gradient_checkpointing": True}, model={"load_in_4bit": True}, game={"batch_size": 64}
+@pytest.mark.parametrize(
+    ("notebook", "training", "evaluation"),
+    [
+        (
+            "grpo_code_execution",
+            ["training.per_device_train_batch_size", "model.load_in_4bit", "training.max_completion_length"],
+            ["mbpp.batch_size", "model.load_in_4bit", "training.max_completion_length"],
+        ),
+        (
+            "grpo_code_game",
+            ["training.per_device_train_batch_size", "opponent.batch_size", "model.load_in_4bit"],
+            ["evaluation.batch_size", "mbpp.batch_size", "opponent.batch_size"],
+        ),
+        (
+            "gpt_oss_2048",
+            ["training.per_device_train_batch_size", "training.max_completion_length"],
+            ["evaluation.batch_size", "training.max_completion_length"],
+        ),
+        (
+            "spiral_self_play",
+            ["training.tokens_per_pass", "model.load_in_4bit", "game.batch_size"],
+            ["game.batch_size", "mbpp.batch_size", "training.tokens_per_pass"],
+        ),
+        (
+            "ppo_openspiel",
+            ["training.tokens_per_pass", "game.style"],
+            ["game.batch_size", "mbpp.batch_size", "training.tokens_per_pass"],
+        ),
+        ("mbpp_eval", [], ["mbpp.batch_size", "model.load_in_4bit", "mbpp.max_completion_length"]),
+    ],
+)
+def test_every_pipeline_is_offered_what_it_reads_in_training_and_in_evaluation(
+    notebook, training, evaluation
+):
+    params = on_a_gpu(notebook)
+    for doing, fields in (("training", training), ("evaluation", evaluation)):
+        if fields:
+            remedies = re.findall(r"\d\. (\S+) = .+?: write ", out_of_memory(params, doing=doing))
+            assert remedies == fields, doing
+
+
+def test_what_has_no_effect_in_this_mode_is_not_offered():
+    constrained = out_of_memory(on_a_gpu("ppo_openspiel"), doing="training")
+    assert "game.batch_size" not in constrained and "gradient_checkpointing" not in constrained
+    assert "game.style = 'full': write compact" in constrained
+    free = out_of_memory(on_a_gpu("ppo_openspiel", game={"acting": "free"}), doing="training")
+    assert "game.batch_size = 64: write 32" in free and "game.style" not in free
+    without_mbpp = on_a_gpu("grpo_code_execution", mbpp={"enabled": False})
+    assert "mbpp" not in out_of_memory(without_mbpp)
+    server = {"kind": "endpoint", "base_url": "http://host:1/v1", "model_name": "m", "batch_size": 8}
+    game = on_a_gpu("grpo_code_game", opponent=server, evaluation={"second_judge": "none"})
+    assert "opponent.batch_size" not in out_of_memory(game)
+    all_weights = on_a_gpu("spiral_self_play", model={"lora_rank": 0, "load_in_4bit": False})
+    told = out_of_memory(all_weights, doing="training")  # weights that are all trained cannot be quantized
+    assert "load_in_4bit" not in told and "model.lora_rank = 0: write 16" in told
+
+
+def test_a_smaller_batch_keeps_the_completions_of_a_step():
+    training = {"per_device_train_batch_size": 9, "gradient_accumulation_steps": 2, "num_generations": 6}
+    told = out_of_memory(on_a_gpu("grpo_code_execution", training=training), doing="training")
+    assert "per_device_train_batch_size = 9: write 3, and training.gradient_accumulation_steps = 6" in told
+
+
+def test_vllm_beside_the_training_is_the_first_to_give_way():
+    vllm = VllmParams(enabled=True, mode="colocate")
+    params = GrpoCodeExecutionParams(vllm=vllm)
+    for doing in ("training", "evaluation"):
+        told = out_of_memory(params, doing=doing)
+        assert "1. vllm.gpu_memory_utilization = 0.85: write 0.42, which leaves more to the rest" in told
+    server = GrpoCodeExecutionParams(vllm=vllm.model_copy(update={"mode": "server"}))
+    assert "vllm" not in out_of_memory(server)
+
+
+def test_without_anything_to_lower_a_smaller_model_is_the_remedy():
+    smallest = MbppEvalParams(
+        mbpp={"batch_size": 1, "max_completion_length": 32}, model={"load_in_4bit": True}
     )
-    message = out_of_memory(params)
-    assert "gradient_checkpointing" not in message and "load_in_4bit" not in message
-    assert "2. game.batch_size = 64: write 32, for free answers; 3. game.max_prompt_tokens = 1024" in message
-    full = SpiralSelfPlayParams(model={"lora_rank": 0, "load_in_4bit": False})
-    assert "load_in_4bit" not in out_of_memory(full)  # weights that are all trained cannot be quantized
+    assert out_of_memory(smallest) == "Take a smaller model, or another GPU"
+
+
+def test_advice_names_no_setting_that_is_made_already():
+    invalid = {"reward": 0.0, "status/no_code_share": 0.8}
+    prefilled = GrpoCodeExecutionParams(tasks={"prompt": "prefilled"})
+    for params, remedy in (
+        (GrpoCodeExecutionParams(), "try tasks.prompt = prefilled, or a model made for chat"),
+        (prefilled, "try a model made for chat"),
+    ):
+        (line,) = Health(params=params).after_step(1, invalid)[1:]
+        assert remedy in line and ("prefilled" in line) == (params is not prefilled)
+    strategies = {"reward": 0.0, "strategy/no_code_share": 0.8}
+    params = GptOss2048Params(prompt={"prefilled": True})
+    assert "try prompt.preset = api, or a model" in Health(params=params).after_step(1, strategies)[1]
+    for params, remedy in (
+        (SpiralSelfPlayParams(advantage={"kind": "gae"}), ", or advantage.kind = rae ("),
+        (SpiralSelfPlayParams(), "; lower training.learning_rate ("),
+        (PpoOpenspielParams(), "; lower training.learning_rate ("),
+    ):
+        alarms = find_alarms(QUIET | SHORT, params.alarms, first_length=100.0, params=params)
+        assert remedy in alarms["length"]
 
 
 def test_checkpoints_that_would_fill_the_disk_are_refused_beyond_those_that_are_there(tmp_path: Path):

@@ -150,7 +150,7 @@ def test_a_loss_that_is_no_number_stops_the_run_with_the_weights_as_they_were(ca
         update(learner, toy.batch(), step=0, seed=0)
     assert str(error.value) == (
         "the loss is nan and its gradient's norm nan; "
-        "lower training.learning_rate, or the coefficient that grew"
+        "lower training.learning_rate, or the coefficient that grew (docs/troubleshooting.md#nan)"
     )
     assert is_unmoved(actor, weights)
     assert not learner.optimizer.state
@@ -168,7 +168,7 @@ def test_a_model_that_reads_otherwise_in_training_is_found_before_the_first_step
     assert float(front.rpartition(" ")[2]) > 1e-3
     assert behind == (
         "two passes over the same turns gave different log-probabilities; "
-        "set model.lora_dropout = 0, or another model.attention"
+        "write another model.attention, or model.dtype = float32"
     )
     assert is_unmoved(actor, weights)
 

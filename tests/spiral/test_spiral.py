@@ -146,7 +146,8 @@ def test_a_run_whose_answers_stay_invalid_ends_with_its_games_and_without_a_chec
     games = output_dir / "diverged.jsonl"
     assert str(stopped.value) == (
         "for 3 updates in a row 100% of the answers hold no legal move (alarms.invalid_share = 0.5); write "
-        "game.acting = constrained, or take a model made for chat. The games of this update are in "
+        "game.acting = constrained, or take a model made for chat "
+        "(docs/troubleshooting.md#answers-invalid). The games of this update are in "
         f"{games}"
     )
     records = [json.loads(line) for line in games.read_text().splitlines()]

@@ -8,6 +8,7 @@ from nbclient.exceptions import DeadKernelError
 from papermill.engines import papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
+from rlnb.errors import see
 from rlnb.machine import rank
 from rlnb.run import directory as runs
 from rlnb.run.papermill_engine.engine import RlnbEngine, Stopped
@@ -38,7 +39,8 @@ def execute(notebook: Path, output: Path, *, parameters: dict[str, object]) -> i
         text = f"{error}\npreempted: run the same command again to go on; so far: {output}"
         code = runs.EXIT_PREEMPTED
     except DeadKernelError as error:
-        text, code = f"killed: {error}; so far: {output}", runs.EXIT_KILLED
+        text = f"killed: {error}; so far: {output}{see('out-of-memory')}"
+        code = runs.EXIT_KILLED
     else:
         if rank() == 0:
             print(f"done: {output}")
