@@ -4,9 +4,11 @@ The sandbox keeps a program from doing harm. This check reads the syntax tree al
 names at run time pass it.
 """
 
+import ast
 import importlib
+import sys
 
-from rlnb.source_code.checks import iterate_scopes
+from rlnb.source_code.checks import iterate_scopes, shown
 from rlnb.source_code.extraction import UNREADABLE, parse
 from rlnb.source_code.reflection import WITHHELD, ProgramRules
 
@@ -40,16 +42,32 @@ RULES = ProgramRules(
 )  # fmt: skip
 
 
-def check_strategy(code: str) -> str:
+def check_strategy(code: str, *, standard_library: bool = False) -> str:
     """Return why a strategy is refused, a sentence about its first fault; "" for a fine one.
 
-    Changing the board is fine: a strategy has a copy, and honest ones try moves on it.
+    Changing the board is fine: a strategy has a copy, and honest ones try moves on it. standard_library:
+    refuse nothing but imports of other packages, as the published rewards do.
     """
     try:
         tree, _ = parse(code), list(iterate_scopes(code))
     except UNREADABLE as error:
         return explain_unreadable(error)
-    return RULES.find_fault(tree, code)
+    return find_package(tree) if standard_library else RULES.find_fault(tree, code)
+
+
+def find_package(tree: ast.Module) -> str:
+    """Return a sentence on the first import from outside the standard library; "" without one."""
+    imports: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            imports.append((node.lineno, "." * node.level + (node.module or "")))
+    packages = [pair for pair in imports if pair[1].partition(".")[0] not in sys.stdlib_module_names]
+    if not packages:
+        return ""
+    line, name = min(packages)
+    return f"Line {line} imports {shown(name)}, which is not in the standard library; do without it."
 
 
 def explain_unreadable(error: BaseException) -> str:

@@ -65,8 +65,8 @@ class PromptParams(Section):
 
 class StrategyRewardParams(Section):
     preset: Literal["requirements", "graded"] = "requirements"
-    """requirements = function works, no cheating, strategy succeeds; graded = how large the tiles became,
-    against random play"""
+    """requirements = function works, no cheating, strategy succeeds, and strategies may import the standard
+    library; graded = how large the tiles became, against random play"""
     num_boards: int = described(1, "Games of one strategy, the same for a group", ge=1, le=1000)
     random_games: int = Field(default=8, ge=1, le=1000)
     """Games of random play from each of these boards, for graded"""
@@ -74,9 +74,10 @@ class StrategyRewardParams(Section):
 
 class StrategySandboxParams(sections.SandboxParams):
     timeout_seconds: float = Field(default=5.0, gt=0, le=600)
-    """Wall time of one game in all, without waiting for a processor (seconds)"""
-    move_cpu_seconds: float = described(0.5, "CPU time of one move (seconds)", gt=0, le=600)
-    board_cpu_seconds: float = described(4.0, "CPU time of one game (seconds)", gt=0, le=600)
+    """Time of one game in all, without waiting for a processor (seconds); with the rewards requirements the
+    only limit of time"""
+    move_cpu_seconds: float = described(0.5, "CPU time of one move (seconds), for graded", gt=0, le=600)
+    board_cpu_seconds: float = described(4.0, "CPU time of one game (seconds), for graded", gt=0, le=600)
 
 
 class StrategyEvaluationParams(Section):

@@ -37,6 +37,7 @@ class BoardRules:
     keys: names of the directions. four_probability, patience, play_on: see `GameBoard`. move_cpu_seconds,
     board_cpu_seconds: CPU time of one move, and of one game including the loading of the program.
     wall_seconds: wall time of one game. memory_mib: of the program. queries: source put in front of it.
+    standard_library: whether all of it may be imported, see `check_strategy`.
     """
 
     keys: Mapping[Direction, str] = field(default_factory=lambda: KEYS["bepo"])
@@ -48,16 +49,22 @@ class BoardRules:
     wall_seconds: float = 5.0
     memory_mib: int = 256
     queries: str = ""
+    standard_library: bool = False
 
     @classmethod
     def from_params(cls, params: GptOss2048Params) -> "BoardRules":
+        """Return the rules of a run; the published rewards have one limit of time, and more modules."""
         board, sandbox, keys = params.board, params.sandbox, KEYS[params.board.keys]
+        is_published = params.reward.preset == "requirements"
         return cls(
             keys=keys,
             **board.model_dump(include={"four_probability", "patience", "play_on"}),
-            **sandbox.model_dump(include={"move_cpu_seconds", "board_cpu_seconds", "memory_mib"}),
+            move_cpu_seconds=sandbox.timeout_seconds if is_published else sandbox.move_cpu_seconds,
+            board_cpu_seconds=sandbox.timeout_seconds if is_published else sandbox.board_cpu_seconds,
             wall_seconds=sandbox.timeout_seconds,
+            memory_mib=sandbox.memory_mib,
             queries=make_queries_source(keys) if params.prompt.preset == "api" else "",
+            standard_library=is_published,
         )
 
     @property

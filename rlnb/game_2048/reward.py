@@ -153,7 +153,7 @@ class StrategyReferee:
             self._results = {key: self._results[key] for key in set(keys) & self._results.keys()}
         jobs, waiting = [], {}  # {key: (its extraction, its jobs)}
         for key in new:
-            extraction = extract_strategy(key[1], prefix=key[0])
+            extraction = extract_strategy(key[1], prefix=key[0], standard_library=self.rules.standard_library)
             own_jobs = [(extraction.code or "", key[2], seed) for seed in key[3]]
             waiting[key] = extraction, own_jobs
             jobs += [] if extraction.problem else own_jobs

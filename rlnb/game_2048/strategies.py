@@ -30,9 +30,10 @@ class Extraction:
     reason: str
 
 
-def extract_strategy(completion: str, *, prefix: str = "") -> Extraction:
+def extract_strategy(completion: str, *, prefix: str = "", standard_library: bool = False) -> Extraction:
     """Return the first program of `iterate_programs` that parses and has the function, or why there is none.
 
+    standard_library: as in `check_strategy`.
     What the function does not need, such as an example board, a print or `if __name__ == "__main__":`, is
     left out. A text that breaks the parser is not a program, and ends no training.
     """
@@ -40,7 +41,7 @@ def extract_strategy(completion: str, *, prefix: str = "") -> Extraction:
     try:
         for code in iterate_programs(completion, function=FUNCTION, prefix=prefix):
             if code not in refused:
-                refused[code] = examine(code)
+                refused[code] = examine(code, standard_library=standard_library)
                 if refused[code].problem in ("", "forbidden"):
                     return refused[code]
     except (RecursionError, ValueError, MemoryError) as error:
@@ -51,7 +52,7 @@ def extract_strategy(completion: str, *, prefix: str = "") -> Extraction:
     return next(iter([*with_function, *refused.values()]), Extraction(None, "no_code", reason))
 
 
-def examine(code: str) -> Extraction:
+def examine(code: str, *, standard_library: bool) -> Extraction:
     """Return what is wrong with a program that should have a function of one argument."""
     if len(code) > LONGEST_PROGRAM:
         return Extraction(code, "syntax_error", f"It is longer than {LONGEST_PROGRAM} characters.")
@@ -66,7 +67,7 @@ def examine(code: str) -> Extraction:
             return Extraction(code, "syntax_error", reason)
     if reason := explain_missing(tree):
         return Extraction(code, "no_function", reason)
-    reason = check_strategy(program)
+    reason = check_strategy(program, standard_library=standard_library)
     return Extraction(program, "forbidden" if reason else "", reason)
 
 

@@ -7,6 +7,7 @@ import pytest
 from refusals import refused
 
 from rlnb.errors import ParamsError
+from rlnb.game_2048.play import BoardRules
 from rlnb.machine import Machine
 from rlnb.params import check_machine, load_params
 
@@ -30,6 +31,18 @@ def test_the_defaults_are_the_requirement():
     assert (params.board.kinds, params.board.keys, params.board.play_on) == (("6x6/2048",), "bepo", False)
     assert (params.reward.preset, params.reward.num_boards) == ("requirements", 1)
     assert params.prompt.preset == "board" and params.sandbox.timeout_seconds == 5.0
+
+
+def test_the_published_rewards_have_one_limit_of_time_whatever_the_profile():
+    for profile in ("default", "cpu", "h100"):
+        rules = {
+            preset: BoardRules.from_params(load(profile, reward={"preset": preset}))
+            for preset in ("requirements", "graded")
+        }
+        published, graded = rules["requirements"], rules["graded"]
+        assert published.move_cpu_seconds == published.board_cpu_seconds == published.wall_seconds == 5.0
+        assert graded.move_cpu_seconds < graded.board_cpu_seconds < graded.wall_seconds == 5.0
+        assert published.standard_library and not graded.standard_library
 
 
 def test_every_other_profile_is_graded():

@@ -206,6 +206,22 @@ def test_a_forbidden_program_is_refused_with_the_line_and_the_reason_and_an_hone
     assert {code: check_strategy(code) for code in FINE} == dict.fromkeys(FINE, "")
 
 
+def test_for_the_published_rewards_the_standard_library_is_fine_and_other_packages_are_not():
+    for code in ("import re, os.path", "from enum import Enum", "import ctypes", "open('x')", "().__class__"):
+        assert check_strategy(code, standard_library=True) == ""
+    for code, name in (
+        ("import re, numpy.linalg as la", "numpy.linalg"),
+        ("x = 1; from torch import nn", "torch"),
+        ("from . import re", "."),
+        ("def f():\n    try: import pandas\n    except ImportError: pass", "pandas"),
+    ):
+        fault = f"imports {name}, which is not in the standard library; do without it."
+        line = 1 + code[: code.index(name)].count("\n")
+        assert check_strategy(code, standard_library=True) == f"Line {line} {fault}"
+        extraction = extract_strategy(fenced(f"{code}\n{CODE}"), standard_library=True)
+        assert (extraction.problem, extraction.reason) == ("forbidden", f"Line {line} {fault}")
+
+
 def test_the_monitor_sees_suspicious_traits():
     for code, suspicions in KINDS.items():
         assert find_suspicions(code) == suspicions, code

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlnb.game_2048.board import KEYS, BoardKind
+from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.play import BoardRules, StrategyGame, make_public_seeds
 from rlnb.game_2048.queries import make_queries_source
 from rlnb.game_2048.reward import (
@@ -18,6 +19,7 @@ from rlnb.game_2048.reward import (
     compute_strategy_metrics,
     make_strategy_rewards,
 )
+from rlnb.params import load_params
 from rlnb.run.metrics import METRICS
 
 KIND = BoardKind(4, 256)
@@ -104,6 +106,73 @@ def test_better_strategies_score_more_and_dishonest_ones_less_than_any_honest_on
     assert not judge("while True: pass", referee).is_valid
     many = judge(RANDOM, referee, make_public_seeds("many", num_boards=60)).score
     assert abs(many) < 0.05  # 60 boards with a spread of 0.09 each: 4 standard errors
+
+
+def tiny_with(preset: str, *, seconds: float = 1.5) -> GptOss2048Params:
+    overrides = {"reward": {"preset": preset}, "sandbox": {"timeout_seconds": seconds}}
+    return load_params("gpt_oss_2048", profile="tiny", overrides=overrides, environ={})
+
+
+def earn(code: str, preset: str, sandbox, presets) -> list[float | None]:
+    """Return what a completion earns by each function of the published rewards, in a run of this preset."""
+    referee = StrategyReferee.from_params(tiny_with(preset), sandbox)
+    (judged,) = referee.judge([f"```python\n{code}```"], [""], [KIND], [SEEDS[:1]])
+    return [function(judged) for function in presets["requirements"]]
+
+
+MODULES = "re string enum abc time json numbers array decimal fractions contextlib hashlib os socket ctypes"
+WITH_MODULES = f"import {', '.join(MODULES.split())}\ndef strategy(board):\n    {RANDOM}\n"
+
+
+def test_the_published_rewards_allow_the_standard_library_and_no_other_package(sandbox, presets):
+    assert earn(WITH_MODULES, "requirements", sandbox, presets)[:2] == [1.0, 1.0]
+    assert earn(WITH_MODULES, "graded", sandbox, presets) == [-0.5, -20.0, 0.0]
+    for preset in ("requirements", "graded"):
+        with_numpy = WITH_MODULES.replace("import re", "import numpy")
+        assert earn(with_numpy, preset, sandbox, presets) == [-0.5, -20.0, 0.0]
+
+
+TABLE = """import time
+table = []
+def strategy(board):
+    while time.process_time() < 0.7:
+        table.append(len(table))
+    return random.choice('éuai')
+"""
+
+
+def test_by_the_published_rewards_a_strategy_has_its_time_in_one_piece(sandbox, presets):
+    """Its first move takes 0.7 s: more than a move of the tiny profile, less than its game."""
+    assert tiny_with("graded").sandbox.move_cpu_seconds == 0.1
+    assert earn(TABLE, "requirements", sandbox, presets) in ([1.0, 1.0, 2.0], [1.0, 1.0, 20.0])
+    no_clock = TABLE.replace("import time\n", "").replace("time.process_time() < 0.7", "len(table) < 1e7")
+    assert earn(no_clock, "graded", sandbox, presets) == [1.0, 1.0, -1.0]
+    too_long = TABLE.replace("0.7", "60")
+    assert earn(too_long, "requirements", sandbox, presets) == [1.0, 1.0, -1.0]
+
+
+REACHING_OUT = [
+    "import subprocess; subprocess.run(['true'])",
+    "import os; os.kill(os.getppid(), 9)",
+    "import os; open(f'/proc/{os.getppid()}/mem', 'r+b')",
+    "import socket; socket.create_connection(('127.0.0.1', 9))",
+    "import multiprocessing; multiprocessing.Process(target=print).start()",
+    "import pathlib; pathlib.Path('/etc/passwd').read_text()",
+]
+EDIT_ALL = """import gc
+def strategy(board):
+    for each in gc.get_objects():
+        if type(each) is list and each and all(type(tile) is int for tile in each):
+            each[:] = [2048] * len(each)
+    return 'a'
+"""
+
+
+def test_a_module_that_reaches_out_is_held_by_the_sandbox_and_earns_what_an_exception_does(sandbox, presets):
+    for body in REACHING_OUT:
+        code = f"def strategy(board):\n    {body}\n    return 'a'\n"
+        assert earn(code, "requirements", sandbox, presets) == [1.0, 1.0, -3.0], body
+    assert earn(EDIT_ALL, "requirements", sandbox, presets) == [1.0, 1.0, -1.0]  # stuck: it edited copies
 
 
 def test_a_program_is_played_once_for_all_its_copies_and_all_reward_functions(referee, presets):

@@ -131,6 +131,20 @@ def test_a_notebook_runs_under_nbval_at_its_tiny_profile(path: Path, tmp_path: P
     assert finished.returncode == 0, finished.stdout[-4000:]
 
 
+@pytest.mark.slow
+def test_the_2048_notebook_trains_a_step_on_the_published_rewards(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = ["reward.preset=requirements", "training.max_steps=1", "sandbox.timeout_seconds=0.5",
+                "evaluation.enabled=false", "save.formats=[lora]"]  # fmt: skip
+    command = [sys.executable, "-m", "rlnb.cli", "run", str(ROOT / "notebooks/gpt_oss_2048.ipynb")]
+    command += ["--profile", "tiny", "--out", str(out), *(f"--set={setting}" for setting in settings)]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
+    (row,) = read_metrics(out / "metrics.jsonl")
+    means = [row[f"rewards/{name}/mean"] for name in ("function_works", "no_cheating", "strategy_succeeds")]
+    assert row["reward"] == pytest.approx(sum(means)) and means[0] >= -2.0
+
+
 def start_run(out: Path, *, steps: int) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "rlnb.cli", "run", str(ROOT / "notebooks/grpo_code_execution.ipynb")]
     options = ["--profile", "tiny", "--set", f"training.max_steps={steps}", "--out", str(out)]
