@@ -43,17 +43,18 @@ class ProgramEvaluation:
     sandbox: Sandbox
 
     def __call__(
-        self, policy: Policy, *, is_interval: bool = False, progress: Callable[[int, int], None] | None = None
+        self, policy: Policy, *, progress: Callable[[int, int], None] | None = None
     ) -> list[JudgedAnswer]:
         """Judge the policy on the first tasks of each split, as many as `evaluation` says.
 
-        Keeps the random state. is_interval: during training, when there may be fewer. progress: called with
-        the number of completions written and their total.
+        Keeps the random state. progress: called with the number of completions written and their total.
         """
-        evaluation = self.params.evaluation
-        num_questions = (is_interval and evaluation.interval_questions) or evaluation.num_questions
-        tasks = [(split, task) for split, members in self.splits.items() for task in members[:num_questions]]
-        wording, sampling = self.params.tasks, evaluation
+        wording, sampling = self.params.tasks, self.params.evaluation
+        tasks = [
+            (split, task)
+            for split, members in self.splits.items()
+            for task in members[: sampling.num_questions]
+        ]
         prompts = [
             build_prompt(task, wording.prompt, policy.tokenizer, printed_example=wording.printed_example)
             for _, task in tasks

@@ -17,7 +17,6 @@ class RewardParams(Section):
 
 class ProgramEvaluationParams(sections.EvaluationParams):
     num_questions: int = described(5, "Tasks measured of each held-out split, and problems of MBPP", ge=1)
-    interval_questions: int = described(0, "Tasks of each split in between; 0 = num_questions", ge=0)
 
 
 class GrpoCodeExecutionParams(NotebookParams):

@@ -291,7 +291,7 @@ def test_an_evaluation_is_written_at_once_and_read_back_for_the_same_weights(tmp
 
 def test_outcomes_of_every_kind_survive_being_saved(tmp_path, sandbox):
     bodies = ("return n", "1 / 0", "while True: pass", "return 2 * n")
-    texts = ["no code", *(f"```python\ndef double(n): {body}\n```" for body in bodies)]
+    texts = ["no code", *(f"```python\ndef double(n):\n    {body}\n```" for body in bodies)]
     written = [WrittenSample(1, text, is_program=False) for text in texts]
     samples = evaluate_samples([DOUBLE], CHAT, written, sandbox, timeout_seconds=1)
     assert [s.outcome for s in samples] == ["no_code", "wrong", "runtime_error", "timeout", "passed"]

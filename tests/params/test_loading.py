@@ -27,7 +27,7 @@ def test_the_default_file_holds_the_published_settings_which_are_the_models_defa
     assert (training.learning_rate, training.max_steps) == (2e-5, 90)
     assert (training.per_device_train_batch_size, training.num_generations) == (8, 2)
     assert (evaluation.enabled, evaluation.num_questions, evaluation.num_samples) == (True, 5, 1)
-    assert (evaluation.eval_interval_steps, evaluation.interval_questions) == (20, 0)
+    assert evaluation.eval_interval_steps == 20
     assert (evaluation.temperature, evaluation.timeout_seconds) == (0.2, 10.0)
     assert (vllm.enabled, vllm.gpu_memory_utilization, vllm.max_model_len) == (False, 0.85, 2048)
 
