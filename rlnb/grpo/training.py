@@ -20,8 +20,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
+from rlnb.grpo.kl import MeasureKl
 from rlnb.machine.threads import adapt_threads
-from rlnb.params.sections import NotebookParams
+from rlnb.params.sections import NotebookParams, value_of
 from rlnb.params.training import TrainingParams, VllmParams
 from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import RECIPE_FILE, recipe_text, weights_to_begin_with
@@ -193,7 +194,9 @@ def train(
     signal, OutOfMemory, and TrainingDiverged.
     """
     prepare_adapters(trainer)
-    for callback in (UsePresentSettings(), reporter, *callbacks, SaveRecipe(params)):
+    interval = 0 if trainer.args.beta else value_of(params, "training.kl_interval_steps")
+    kl = MeasureKl(trainer, interval=interval)
+    for callback in (UsePresentSettings(), kl, reporter, *callbacks, SaveRecipe(params)):
         trainer.add_callback(callback)
     weights_of = weights_to_begin_with(params, Path(str(trainer.args.output_dir)).parent)
     beginning = f"resuming from {checkpoint}" if checkpoint else "from the start"

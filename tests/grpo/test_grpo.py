@@ -184,6 +184,20 @@ def test_evaluating_at_intervals_changes_nothing_in_the_training(uninterrupted: 
     assert "loss" in rows[2] and "reward" in rows[2]  # the step's own log is not swallowed
 
 
+def test_measuring_the_kl_changes_nothing_in_the_training(uninterrupted: Path, tmp_path: Path) -> None:
+    never, often = tmp_path / "never", tmp_path / "often"
+    run(never, "--kl-interval", "0")
+    run(often, "--kl-interval", "2")
+    for measured in (never, often):
+        assert_same_training(uninterrupted, measured)
+    kl = {
+        path: {row["step"]: row["kl"] for row in read_metrics(path / "metrics.jsonl") if "kl" in row}
+        for path in (never, often, uninterrupted)
+    }
+    assert kl[never] == {} and list(kl[often]) == [2, 4, 6] and list(kl[uninterrupted]) == [6]
+    assert kl[often][2] > 0 and kl[often][6] == kl[uninterrupted][6]
+
+
 def test_every_metric_of_a_run_stands_in_the_table(uninterrupted: Path) -> None:
     written = {name for row in read_metrics(uninterrupted / "metrics.jsonl") for name in row}
     unknown = {name for name in written - {"step", "time"} if describe(name) is None}
