@@ -17,6 +17,9 @@ class ResumableParams(Section):
     """Recompute activations: less memory, about a third more time; auto = on GPUs"""
     save_steps: int = described(20, "Steps between checkpoints", ge=1)
     save_total_limit: int = described(2, "Checkpoints kept; older ones are deleted", ge=1)
+    save_optimizer: bool = True
+    """Keep the optimizer's state in checkpoints; false = smaller ones, from which a run goes on with a new
+    optimizer, so not bit for bit"""
     resume: str = Field(default="auto", min_length=1)
     """auto = go on from the newest complete checkpoint, latest = the same, and there must be one, never =
     start again, or a directory"""

@@ -133,6 +133,27 @@ def test_a_run_goes_on_with_another_learning_rate_batch_and_number_of_steps(
     assert len(completions) == 16
 
 
+def test_a_run_without_the_optimizers_state_in_checkpoints_goes_on_with_a_new_optimizer(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    run(tmp_path / "small", "--without-optimizer", "--max-steps", "2")
+    saved = tmp_path / "small" / "checkpoints" / "checkpoint-2"
+    names = {path.name for path in saved.iterdir()}
+    assert "adapter_model.safetensors" in names and not any("optimizer" in name for name in names)
+    before = load_file(saved / "adapter_model.safetensors")
+    run(tmp_path / "small", "--without-optimizer")
+    log = (tmp_path / "small" / "train.log").read_text()
+    assert "checkpoint-2 holds no optimizer's state: going on with a new optimizer\n" in log
+    rows, usual = (read_metrics(path / "metrics.jsonl") for path in (tmp_path / "small", uninterrupted))
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["learning_rate"] for row in rows[2:]] == [row["learning_rate"] for row in usual[2:]]
+    # A new AdamW moves each weight by the rate of the step, 0.01 * 4 / 6, as at the first step of a run.
+    third = tmp_path / "third"
+    shutil.copytree(tmp_path / "small" / "checkpoints" / "checkpoint-4", third)
+    after = load_file(third / "adapter_model.safetensors")
+    assert 0 < max(abs(before[name] - after[name]).max() for name in before) < 0.01 * (4 + 3) / 6 * 1.01
+
+
 def test_a_run_takes_the_weights_alone_of_another(uninterrupted: Path, tmp_path: Path) -> None:
     source = uninterrupted / "checkpoints" / "checkpoint-6"
     taken = tmp_path / "taken"
