@@ -20,8 +20,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rlnb.errors import ParamsError, TrainingDiverged, see
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
+from rlnb.grpo.kl import MeasureKl
 from rlnb.machine.threads import adapt_threads
-from rlnb.params.sections import NotebookParams
+from rlnb.params.sections import NotebookParams, value_of
 from rlnb.params.training import TrainingParams, VllmParams
 from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import RECIPE_FILE, recipe_text, weights_to_begin_with
@@ -86,6 +87,7 @@ def grpo_config(
         weight_decay=training.weight_decay,
         save_steps=training.save_steps,
         save_total_limit=training.save_total_limit,
+        save_only_model=not training.save_optimizer,
         warmup_steps=training.warmup_steps or round(training.warmup_ratio * training.max_steps),
         lr_scheduler_type=training.lr_scheduler,
         gradient_checkpointing=bool(training.gradient_checkpointing),
@@ -193,7 +195,9 @@ def train(
     signal, OutOfMemory, and TrainingDiverged.
     """
     prepare_adapters(trainer)
-    for callback in (UsePresentSettings(), reporter, *callbacks, SaveRecipe(params)):
+    interval = 0 if trainer.args.beta else value_of(params, "training.kl_interval_steps")
+    kl = MeasureKl(trainer, interval=interval)
+    for callback in (UsePresentSettings(), kl, reporter, *callbacks, SaveRecipe(params)):
         trainer.add_callback(callback)
     weights_of = weights_to_begin_with(params, Path(str(trainer.args.output_dir)).parent)
     beginning = f"resuming from {checkpoint}" if checkpoint else "from the start"
@@ -244,7 +248,8 @@ class UsePresentSettings(TrainerCallback):
 
     transformers 5 takes both from the checkpoint: the scheduler's state holds the peak learning rate, the
     trainer's state `save_steps`. The rate's course follows the present `max_steps`, warm-up and schedule
-    anyway. Equal settings give an equal rate, to the bit.
+    anyway, from the checkpoint's step on, also where it holds no scheduler (`training.save_optimizer`). Equal
+    settings give an equal rate, to the bit.
     """
 
     def on_train_begin(
@@ -258,9 +263,12 @@ class UsePresentSettings(TrainerCallback):
         **_: object,
     ) -> None:
         state.compute_steps(args, state.max_steps)
+        step = lr_scheduler.last_epoch or state.global_step
         peaks = [args.learning_rate] * len(lr_scheduler.lr_lambdas)
-        rates = [args.learning_rate * factor(lr_scheduler.last_epoch) for factor in lr_scheduler.lr_lambdas]
-        lr_scheduler.load_state_dict(lr_scheduler.state_dict() | {"base_lrs": peaks, "_last_lr": rates})
+        rates = [args.learning_rate * factor(step) for factor in lr_scheduler.lr_lambdas]
+        lr_scheduler.load_state_dict(
+            lr_scheduler.state_dict() | {"last_epoch": step, "base_lrs": peaks, "_last_lr": rates}
+        )
         for group, peak, rate in zip(optimizer.param_groups, peaks, rates, strict=True):
             group |= {"initial_lr": peak, "lr": rate}
 

@@ -221,6 +221,10 @@ class ModelParams(Section):
     """Names of the layers with adapters; all-linear alone = every linear layer"""
 
     def conflicts(self) -> Iterator[Conflict]:
+        if "all-linear" in self.lora_target_modules and len(self.lora_target_modules) > 1:
+            yield Conflict(
+                "model.lora_target_modules", "holds all-linear, which is every linear layer; write it alone"
+            )
         if self.engine == "unsloth" and installed_version("unsloth") is None:
             yield Conflict(
                 "model.engine",

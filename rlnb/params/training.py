@@ -17,6 +17,9 @@ class ResumableParams(Section):
     """Recompute activations: less memory, about a third more time; auto = on GPUs"""
     save_steps: int = described(20, "Steps between checkpoints", ge=1)
     save_total_limit: int = described(2, "Checkpoints kept; older ones are deleted", ge=1)
+    save_optimizer: bool = True
+    """Keep the optimizer's state in checkpoints; false = smaller ones, from which a run goes on with a new
+    optimizer, so not bit for bit"""
     resume: str = Field(default="auto", min_length=1)
     """auto = go on from the newest complete checkpoint, latest = the same, and there must be one, never =
     start again, or a directory"""
@@ -45,6 +48,9 @@ class TrainingParams(ResumableParams):
     temperature: float = described(1.0, "Sampling temperature of the completions trained on", gt=0, le=10)
     top_p: float = described(1.0, "Share of probability sampled from; 1 = all", gt=0, le=1)
     beta: float = described(0.0, "Weight of the KL penalty; 0 = no reference model, less memory", ge=0)
+    kl_interval_steps: int = described(
+        10, "With beta = 0: steps between measurements of the KL to the untrained model; 0 = none", ge=0
+    )
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of an entropy bonus, against the collapse to one completion"""
     loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = "dapo"

@@ -12,6 +12,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from safetensors import SafetensorError
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
@@ -73,8 +74,12 @@ def load_policy(
     remedy, if the weights or a package are missing.
     """
     source = model_directory(params.id, params.cache_dir)
+    is_fresh = bool(is_trained and not params.adapters and params.lora_rank)
     if params.adapters:
         check_base(params.adapters, source)
+    names_layers = is_fresh and params.lora_target_modules != ("all-linear",)
+    if names_layers and params.engine == "transformers":
+        check_targets(make_skeleton(source, params), params)
     checkpointing: str | bool = "unsloth" if gradient_checkpointing else False
     if params.engine == "unsloth":
         model, tokenizer = load_with_unsloth(
@@ -82,8 +87,9 @@ def load_policy(
         )
     else:
         model, tokenizer = load_with_transformers(source, params, is_trained=is_trained)
-    if is_trained and not params.adapters and params.lora_rank:
-        check_targets(model, params)
+    if is_fresh:
+        if names_layers and params.engine == "unsloth":  # which rewrites the classes of a skeleton
+            check_targets(model, params)
         model = add_fresh_adapters(model, params, checkpointing=checkpointing, seed=seed)
     elif params.id == "tiny" and not params.lora_rank:
         model = make_fresh_weights(model, seed=seed)
@@ -206,11 +212,18 @@ def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
     model.generation_config.pad_token_id = tokenizer.pad_token_id
 
 
+def make_skeleton(source: str, params: ModelParams) -> PreTrainedModel:
+    """Return the model's layers without weights."""
+    with explain_load_errors(params), torch.device("meta"):
+        config = AutoConfig.from_pretrained(source, cache_dir=params.cache_dir)
+        return AutoModelForCausalLM.from_config(config)
+
+
 def check_targets(model: PreTrainedModel, params: ModelParams) -> None:
-    """Raise ParamsError for names of layers that the model does not have."""
+    """Raise ParamsError for names in `lora_target_modules` of layers that the model does not have."""
     layers = {name.rpartition(".")[2]: layer for name, layer in model.named_modules()}
     missing = [target for target in params.lora_target_modules if target.rpartition(".")[2] not in layers]
-    if missing and list(params.lora_target_modules) != ["all-linear"]:
+    if missing:
         linear = [name for name, layer in layers.items() if isinstance(layer, torch.nn.Linear)]
         raise ParamsError(
             f"model.lora_target_modules: {', '.join(missing)} is not a layer of {params.id!r}; "

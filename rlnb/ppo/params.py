@@ -175,7 +175,9 @@ class PpoOpenspielParams(NotebookParams):
 
     output_dir: str = Field(default="outputs/ppo_openspiel", min_length=1)
     """Directory for checkpoints, metrics and the model"""
-    model: play.PlayerModelParams = play.PlayerModelParams(id="Qwen/Qwen3-4B")
+    model: play.PlayerModelParams = play.PlayerModelParams(
+        id="Qwen/Qwen3-4B", lora_target_modules=("q_proj", "k_proj", "v_proj", "o_proj")
+    )
     game: PpoActingParams = PpoActingParams()
     curriculum: CurriculumParams = CurriculumParams()
     replay: ReplayParams = ReplayParams()

@@ -27,11 +27,11 @@ SETTINGS = ("auto", "latest", "never")  # of training.resume; anything else is a
 MODEL_FIELDS = ("id", "lora_rank", "lora_alpha", "lora_target_modules")
 # Patterns of fields that may not change, with the reason that a refusal gives.
 OF_WEIGHTS = dict.fromkeys((f"model.{name}" for name in MODEL_FIELDS), "the saved weights are of that model")
+OF_OPTIMIZER = dict.fromkeys(
+    ("training.optim", "training.weight_decay", "training.adam_beta2"),
+    "the saved optimizer continues with its own",
+)
 OF_STATE = {
-    **dict.fromkeys(
-        ("training.optim", "training.weight_decay", "training.adam_beta2"),
-        "the saved optimizer continues with its own",
-    ),
     "training.init_kl_coef": "the weight has been adapted since the first step",
     **dict.fromkeys(
         ("training.magnet_coef", "training.kl_coef"), "0 keeps no weights to compare with; others may change"
@@ -92,13 +92,15 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
                 f"training.resume = {resume!r} is of this run, which has gone on to {latest}; give another "
                 "output_dir to begin with its weights, or delete the later ones to go back"
             )
-        changes = check_recipe(latest, params, OF_WEIGHTS | OF_STATE | OF_TASK)
+        changes = check_recipe(latest, params, OF_WEIGHTS | of_state(latest) | OF_TASK)
         if checkpoint_step(latest) > value_of(params, "training.max_steps"):
             raise too_few_steps(latest, params, "give another output_dir")
         if skipped := damaged_after(latest):
             say(output_dir, f"{', '.join(skipped)}: damaged or incomplete; resuming from {latest}")
         if changes:
             say(output_dir, f"changed since {Path(latest).name}: {', '.join(map(str, changes))}")
+        if not holds_optimizer(latest):
+            say(output_dir, f"{Path(latest).name} holds no optimizer's state: going on with a new optimizer")
         return latest
     if resume == "auto":
         return None
@@ -113,11 +115,12 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
         check_recipe(resume, params, OF_WEIGHTS)
         say(output_dir, f"taking the weights alone of {resume}: step 0, a new optimizer")
         return None
-    changes = check_recipe(resume, params, OF_WEIGHTS | OF_STATE)
+    changes = check_recipe(resume, params, OF_WEIGHTS | of_state(resume))
     if checkpoint_step(resume) >= value_of(params, "training.max_steps"):
         raise too_few_steps(resume, params, "training.resume_state = weights to start at step 0")
     since = f"; changed since: {', '.join(map(str, changes))}" if changes else ""
-    say(output_dir, f"taking the whole state of {resume}: step {checkpoint_step(resume)}, optimizer{since}")
+    optimizer = "optimizer" if holds_optimizer(resume) else "a new optimizer, for it holds none"
+    say(output_dir, f"taking the whole state of {resume}: step {checkpoint_step(resume)}, {optimizer}{since}")
     return resume
 
 
@@ -248,6 +251,16 @@ def saved_recipe(checkpoint: str | Path) -> dict[str, JsonValue]:
     if not isinstance(recipe, dict):
         raise ValueError(f"{path} holds no parameters")
     return recipe
+
+
+def holds_optimizer(checkpoint: str | Path) -> bool:
+    """Return whether a checkpoint was saved with the optimizer's state, see `training.save_optimizer`."""
+    return saved_recipe(checkpoint).get("training.save_optimizer") is not False
+
+
+def of_state(checkpoint: str | Path) -> dict[str, str]:
+    """Return the patterns of the fields that the state in a checkpoint fixes, with the reasons."""
+    return OF_STATE | OF_OPTIMIZER if holds_optimizer(checkpoint) else OF_STATE
 
 
 def check_recipe(checkpoint: str, params: NotebookParams, fixed: Mapping[str, str]) -> list[Change]:

@@ -184,12 +184,11 @@ def mean_over_ranks(metrics: Mapping[str, float]) -> dict[str, float]:
 def prepare_output(output_dir: str | Path, arena: Arena, learner: Learner, *, keep: int) -> None:
     """Raise ParamsError if `keep` checkpoints do not fit on the disk; save positions to check an export with.
 
-    A checkpoint holds the weights, their averages and AdamW's two moments.
+    A checkpoint holds the weights, their averages and, with `training.save_optimizer`, AdamW's two moments.
     """
     parameters = learner.actor.parameters_to_train()
-    num_bytes = (3 + len(learner.snapshots)) * sum(
-        parameter.numel() * parameter.element_size() for parameter in parameters
-    )
+    num_copies = 1 + len(learner.snapshots) + 2 * learner.training.save_optimizer
+    num_bytes = num_copies * sum(parameter.numel() * parameter.element_size() for parameter in parameters)
     check_disk(output_dir, num_bytes, keep=keep)
     save_decisions(output_dir, draw_decisions([game for game, _ in arena.opponents], arena.encoder))
 
@@ -200,7 +199,7 @@ def save_checkpoint(
     """Write checkpoints/checkpoint-N atomically, and delete all but the newest `keep`; rank 0 only.
 
     The random states of play and of mini-batches follow from the seed and the step; torch's is saved for
-    dropout.
+    dropout. Without `training.save_optimizer` the optimizer's own state is left out.
     """
     directory = Path(output_dir) / "checkpoints" / f"checkpoint-{state.step}"
     if rank() != 0:
@@ -213,11 +212,9 @@ def save_checkpoint(
         snapshot.save(unfinished / f"{name}.safetensors")
     if learner.actor.value_head is not None:
         save_file(learner.actor.value_head.state_dict(), unfinished / HEAD_FILE)
-    tensors = {
-        "optimizer": learner.optimizer.state_dict(),
-        "scaler": learner.scaler.state_dict(),
-        "random": torch.random.get_rng_state(),
-    }
+    tensors = {"scaler": learner.scaler.state_dict(), "random": torch.random.get_rng_state()}
+    if learner.training.save_optimizer:
+        tensors["optimizer"] = learner.optimizer.state_dict()
     if learner.ppo.kl_target:  # otherwise it never moves from the value in the parameters
         tensors["kl_coef"] = learner.kl_coef
     torch.save(tensors, unfinished / "optimizer.pt")
@@ -268,7 +265,8 @@ def restore(
     for name, snapshot in learner.snapshots.items():
         snapshot.load(directory / f"{name}.safetensors")
     tensors = torch.load(directory / "optimizer.pt", weights_only=True, map_location="cpu")
-    learner.optimizer.load_state_dict(tensors["optimizer"])
+    if "optimizer" in tensors:
+        learner.optimizer.load_state_dict(tensors["optimizer"])
     if tensors["scaler"]:  # empty if saved under another model.dtype than float16
         learner.scaler.load_state_dict(tensors["scaler"])
     torch.random.set_rng_state(tensors["random"])

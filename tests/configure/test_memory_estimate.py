@@ -7,7 +7,7 @@ import pytest
 import torch
 from refusals import refused
 from tiny_actor import tiny_policy
-from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, Qwen3Config
 
 from rlnb.configure.memory import GIB, _layer_bytes, _with_value, estimate_memory
 from rlnb.configure.model_sizes import load_model_sizes
@@ -59,6 +59,22 @@ def test_the_tiny_model_and_its_adapters_are_counted_exactly():
     sizes = load_model_sizes("tiny", CACHE)
     adapters = sizes.count_adapter_parameters(16, ("all-linear",))
     assert policy.num_parameters() == (adapters, sizes.num_parameters + adapters) == (81_920, 574_848)
+
+
+def test_the_adapters_of_ppo_are_on_the_attention_of_qwen3_4b(tmp_path):
+    """36 layers of width 2560 with 32 query heads and 8 key heads of 128, and MLPs of 9728."""
+    shape = {
+        "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+    }  # fmt: skip
+    Qwen3Config(**shape, tie_word_embeddings=True).save_pretrained(tmp_path)
+    sizes, model = (
+        load_model_sizes(str(tmp_path), "nowhere"),
+        load_params("ppo_openspiel", profile="default", environ={}).model,
+    )
+    assert model.lora_rank == 16
+    assert sizes.count_adapter_parameters(16, model.lora_target_modules) == 11_796_480
+    assert sizes.count_adapter_parameters(16, ("all-linear",)) == 33_030_144
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,27 @@ def test_a_run_goes_on_with_another_learning_rate_batch_and_number_of_steps(
     assert len(completions) == 16
 
 
+def test_a_run_without_the_optimizers_state_in_checkpoints_goes_on_with_a_new_optimizer(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    run(tmp_path / "small", "--without-optimizer", "--max-steps", "2")
+    saved = tmp_path / "small" / "checkpoints" / "checkpoint-2"
+    names = {path.name for path in saved.iterdir()}
+    assert "adapter_model.safetensors" in names and not any("optimizer" in name for name in names)
+    before = load_file(saved / "adapter_model.safetensors")
+    run(tmp_path / "small", "--without-optimizer")
+    log = (tmp_path / "small" / "train.log").read_text()
+    assert "checkpoint-2 holds no optimizer's state: going on with a new optimizer\n" in log
+    rows, usual = (read_metrics(path / "metrics.jsonl") for path in (tmp_path / "small", uninterrupted))
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["learning_rate"] for row in rows[2:]] == [row["learning_rate"] for row in usual[2:]]
+    # A new AdamW moves each weight by the rate of the step, 0.01 * 4 / 6, as at the first step of a run.
+    third = tmp_path / "third"
+    shutil.copytree(tmp_path / "small" / "checkpoints" / "checkpoint-4", third)
+    after = load_file(third / "adapter_model.safetensors")
+    assert 0 < max(abs(before[name] - after[name]).max() for name in before) < 0.01 * (4 + 3) / 6 * 1.01
+
+
 def test_a_run_takes_the_weights_alone_of_another(uninterrupted: Path, tmp_path: Path) -> None:
     source = uninterrupted / "checkpoints" / "checkpoint-6"
     taken = tmp_path / "taken"
@@ -182,6 +203,20 @@ def test_evaluating_at_intervals_changes_nothing_in_the_training(uninterrupted: 
     rows = {row["step"]: row for row in read_metrics(evaluated / "metrics.jsonl")}
     assert [step for step, row in rows.items() if "heldout/known/reward" in row] == [2, 4]
     assert "loss" in rows[2] and "reward" in rows[2]  # the step's own log is not swallowed
+
+
+def test_measuring_the_kl_changes_nothing_in_the_training(uninterrupted: Path, tmp_path: Path) -> None:
+    never, often = tmp_path / "never", tmp_path / "often"
+    run(never, "--kl-interval", "0")
+    run(often, "--kl-interval", "2")
+    for measured in (never, often):
+        assert_same_training(uninterrupted, measured)
+    kl = {
+        path: {row["step"]: row["kl"] for row in read_metrics(path / "metrics.jsonl") if "kl" in row}
+        for path in (never, often, uninterrupted)
+    }
+    assert kl[never] == {} and list(kl[often]) == [2, 4, 6] and list(kl[uninterrupted]) == [6]
+    assert kl[often][2] > 0 and kl[often][6] == kl[uninterrupted][6]
 
 
 def test_every_metric_of_a_run_stands_in_the_table(uninterrupted: Path) -> None:

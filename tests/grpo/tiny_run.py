@@ -30,6 +30,8 @@ def main() -> None:
     parser.add_argument("--max-steps", type=int, default=6)
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--beta", type=float, default=0.0)
+    parser.add_argument("--without-optimizer", action="store_true", help="keep its state out of checkpoints")
+    parser.add_argument("--kl-interval", type=int, default=10)
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--save-steps", type=int, default=2)
@@ -44,6 +46,7 @@ def main() -> None:
         per_device_train_batch_size=arguments.batch_size, num_generations=4,
         gradient_accumulation_steps=2, max_completion_length=12, save_steps=arguments.save_steps,
         gradient_checkpointing=False, beta=arguments.beta,
+        kl_interval_steps=arguments.kl_interval, save_optimizer=not arguments.without_optimizer,
     )  # fmt: skip
     if arguments.weights_of:
         training = training.model_copy(update={"resume": arguments.weights_of, "resume_state": "weights"})

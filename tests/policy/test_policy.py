@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,17 @@ def test_a_model_that_is_neither_cached_nor_reachable_is_refused_with_the_remedy
         f"is offline. On a machine with internet run `hf download nobody/nothing --cache-dir {tmp_path}` and "
         "copy that directory here, or set model.id to 'embedded'"
     )
+
+
+def test_layers_that_a_model_lacks_are_refused_before_its_weights_are_loaded(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(model_directory("tiny", cache_dir), bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(ParamsError, match="model.lora_target_modules: query is not a layer of "):
+        load_policy(tiny_params(tmp_path, id=str(bare), lora_target_modules=("q_proj", "query")))
+    with pytest.raises(PolicyUnavailable, match="cannot be loaded"):
+        load_policy(tiny_params(tmp_path, id=str(bare), lora_target_modules=("q_proj",)))
 
 
 def test_a_missing_model_and_missing_layers_are_refused(cache_dir: Path, tmp_path: Path) -> None:

@@ -178,6 +178,23 @@ def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_p
     )
 
 
+def test_a_checkpoint_without_the_optimizers_state_says_so_and_fits_another_optimizer(
+    tmp_path: Path, capsys
+) -> None:
+    small = {"save_optimizer": False}
+    folder = save_checkpoint(tmp_path, step=3, params=params_with(training=small))
+    asked = params_with(training={"optim": "adamw_torch", "weight_decay": 0.1, **small})
+    assert checkpoints.checkpoint_to_resume(asked, tmp_path) == str(folder)
+    said = capsys.readouterr().out
+    assert said.endswith("checkpoint-3 holds no optimizer's state: going on with a new optimizer\n")
+    asked = params_with(training={"resume": str(folder)})
+    assert checkpoints.checkpoint_to_resume(asked, tmp_path / "own") == str(folder)
+    assert capsys.readouterr().out == (
+        f"taking the whole state of {folder}: step 3, a new optimizer, for it holds none; changed since: "
+        "training.save_optimizer false -> true\n"
+    )
+
+
 def test_the_weights_alone_of_another_run_fit_any_optimizer_and_number_of_steps(
     tmp_path: Path, capsys
 ) -> None:

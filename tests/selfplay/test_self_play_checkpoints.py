@@ -104,6 +104,29 @@ def test_a_checkpoint_holds_what_its_recipe_changes(uninterrupted):
     assert set(lora["optimizer"]["optimizer"]["state"]) == set(range(len(lora["adapter_model.safetensors"])))
 
 
+def test_a_run_without_the_optimizers_state_in_checkpoints_goes_on_with_a_new_optimizer(
+    cache_dir, uninterrupted, tmp_path, capsys
+):
+    params = make_params(cache_dir, LORA, save_optimizer=False)
+    with pytest.raises(Killed):
+        attempt(params, tmp_path, show=kill_after(3))
+    whole, saved = uninterrupted["rae with LoRA"], checkpoint_of(tmp_path, 2)
+    assert saved["optimizer"].keys() == checkpoint_of(whole, 2)["optimizer"].keys() - {"optimizer"}
+    assert differing(saved, checkpoint_of(whole, 2)) == [
+        "/optimizer"
+    ]  # weights, averages, baselines are there
+    attempt(params, tmp_path)
+    assert "checkpoint-2 holds no optimizer's state: going on with a new optimizer" in capsys.readouterr().out
+    rows, usual = rows_of(tmp_path), rows_of(whole)
+    assert rows[:3] == usual[:3] and [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    for name in ("learning_rate", "play/num_games"):
+        assert [row[name] for row in rows[3:]] == [row[name] for row in usual[3:]]
+    assert rows[3]["reward"] == usual[3]["reward"]  # played by the weights of step 2
+    learner = make_run(params).learner
+    restore(SelfPlayState, latest_checkpoint(tmp_path), learner)
+    assert learner.optimizer.state_dict()["state"] == {}
+
+
 def test_sigterm_saves_the_step_and_the_run_goes_on_from_it(cache_dir, uninterrupted, tmp_path):
     params = make_params(cache_dir, LORA, save_steps=100)
 

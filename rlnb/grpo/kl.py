@@ -1,0 +1,54 @@
+"""KL to the untrained model in runs with `beta` = 0, for which TRL computes none."""
+
+import torch
+from transformers import TrainerCallback, TrainerState
+from trl import GRPOTrainer
+
+
+class MeasureKl(TrainerCallback):
+    """Logs `kl` every `interval` steps and at the last, 0 = never; with `beta` > 0 TRL logs it at each.
+
+    The step's completions are read once with the adapters and once without, after the gradients are known and
+    before the weights change. Nothing of the training changes: no gradient, no random number is drawn.
+    """
+
+    def __init__(self, trainer: GRPOTrainer, *, interval: int) -> None:
+        self.trainer = trainer
+        self.interval = interval
+
+    def on_pre_optimizer_step(self, args: object, state: TrainerState, control: object, **_: object) -> None:
+        step = state.global_step + 1
+        if self.interval and (step % self.interval == 0 or step == state.max_steps):
+            values = [measure_kl(self.trainer, batch) for batch in self.trainer._buffered_inputs]
+            self.trainer._metrics["train"]["kl"] += values
+
+
+def measure_kl(trainer: GRPOTrainer, batch: dict[str, torch.Tensor]) -> float:
+    """Return the mean KL(policy || model without adapters) over the completion tokens of all ranks, in nats.
+
+    batch: as TRL hands it to its loss. The estimator is TRL's, k3 of Schulman 2020 (http://joschu.net/blog/
+    kl-approx.html): exp(r) - r - 1 with r = log p_reference - log p_policy.
+    """
+    model, mask = trainer.accelerator.unwrap_model(trainer.model), batch["completion_mask"]
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    attention_mask = torch.cat([batch["prompt_mask"], mask], dim=1)
+
+    def compute_logprobs() -> torch.Tensor:
+        logprobs: torch.Tensor = trainer._get_per_token_logps_and_entropies(
+            trainer.model, ids, attention_mask, mask.size(1)
+        )[0]
+        return logprobs
+
+    was_training = model.training
+    model.eval()  # no dropout, which would draw random numbers
+    try:
+        with torch.no_grad():
+            policy = compute_logprobs()
+            with model.disable_adapter():
+                reference = compute_logprobs()
+    finally:
+        model.train(was_training)
+    difference = reference - policy
+    divergence = (torch.exp(difference) - difference - 1) * mask
+    total, count = trainer.accelerator.reduce(torch.stack([divergence.sum(), mask.sum().float()]), "sum")
+    return float(total / count.clamp(min=1.0))
