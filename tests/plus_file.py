@@ -4,6 +4,15 @@ import ast
 import json
 from pathlib import Path
 
+ADD = {
+    "task_id": "Mbpp/900",
+    "prompt": '"""\nWrite a function to add.\nassert add(1, 2) == 3\n"""\n',
+    "entry_point": "add",
+    "canonical_solution": "\ndef add(a, b):\n    return a + b\n",
+    "base_input": [[1, 2]],
+    "plus_input": {},
+    "atol": 0,
+}
 SANITIZED = Path(__file__).parents[2] / "shared" / "data" / "sanitized-mbpp.json"
 
 

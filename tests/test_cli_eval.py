@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from plus_file import SANITIZED, make_records
+from plus_file import ADD, SANITIZED, make_records
 from refusals import table
 
 from rlnb import cli
@@ -109,15 +109,6 @@ def test_files_as_large_as_the_official_ones_are_evaluated(num_problems):
     check_plus_results(*evaluate_plus(num_problems))
 
 
-ADD = {
-    "task_id": "Mbpp/900",
-    "prompt": '"""\nWrite a function to add.\nassert add(1, 2) == 3\n"""\n',
-    "entry_point": "add",
-    "canonical_solution": "\ndef add(a, b):\n    return a + b\n",
-    "base_input": [[1, 2]],
-    "plus_input": {},
-    "atol": 0,
-}
 WRONG_SAMPLES = {
     "": ": holds no sample; write one a line, with 'task_id' and 'solution'",
     "print(1)": ":1: not JSON (Expecting value); write one sample a line",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pages import CODE, anchors
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
@@ -21,19 +22,12 @@ NOTEBOOKS = {
     "ppo_openspiel", "configure", "arena_eval",
 }  # fmt: skip
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
-CODE = re.compile(r"^ {4}.*$|^```(?:.|\n)*?^```$", re.MULTILINE)
 LONGEST = {"README.md": 119, "CONTRIBUTING.md": 100}
 
 
 PAGES = [
     path for pattern in ("*.md", "docs/**/*.md", "rlnb/**/*.md", "slurm/*.md") for path in ROOT.glob(pattern)
 ]
-
-
-def anchors(text: str) -> set[str]:
-    """The anchors that a hosting site makes of the headings."""
-    headings = re.findall(r"^#+ +(.+)$", CODE.sub("", text), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def dead_links() -> list[str]:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_docs import anchors
+from pages import anchors
 
 from rlnb.configure.memory import estimate_memory
 from rlnb.errors import TROUBLESHOOTING, see
