@@ -126,6 +126,7 @@ class MbppEvaluation:
         samples = read_evaluation(path, self.problems, self.template, settings=settings)
         if samples is None:
             samples = self(self.writer(policy), progress=progress)
+            path.parent.mkdir(parents=True, exist_ok=True)
             save_evaluation(path, samples, params=self.params, settings=settings)
         else:
             print(f"MBPP: {path} has the answers of these weights; they are not asked again")

@@ -257,7 +257,6 @@ def test_mbpp_in_training_may_be_switched_off(sandbox):
 
 
 def measurement(tmp_path, sandbox, **evaluation):
-    (tmp_path / "run").mkdir(exist_ok=True)
     sections = {"source": "builtin", "num_questions": 3, "max_completion_length": 4}
     overrides = {"mbpp": sections, "evaluation": evaluation, "output_dir": str(tmp_path / "run")}
     params = load_params("grpo_code_execution", profile="tiny", overrides=overrides, environ={})
