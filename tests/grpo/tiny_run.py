@@ -64,7 +64,7 @@ def main() -> None:
     show = (lambda step, _: print("step", step, flush=True)) if arguments.announce else None
     texts = [row["prompt"] for row in list(prompts)[:2]]
 
-    def evaluate() -> dict[str, float]:
+    def evaluate(_: int) -> dict[str, float]:
         answers = generate(policy, texts, max_new_tokens=5, temperature=1.0, seed=3)
         return {"heldout/known/reward": sum(lower_case(completions=answers)) / len(answers)}
 

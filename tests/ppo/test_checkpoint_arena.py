@@ -112,7 +112,8 @@ def test_a_checkpoint_of_self_play_plays_too(cache_dir, tmp_path):
 
 
 def test_checkpoints_of_other_models_are_not_compared(checkpoint, cache_dir, tmp_path):
-    sections = {"model": {"lora_rank": 4}, "training": {"max_steps": 1}}
+    attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    sections = {"model": {"lora_rank": 4, "lora_target_modules": attention}, "training": {"max_steps": 1}}
     self_play_run.train_run(self_play_run.params_of(cache_dir, **sections), tmp_path)
     other = str(tmp_path / "checkpoints" / "checkpoint-1")
     with pytest.raises(ParamsError) as caught:

@@ -216,8 +216,8 @@ def test_a_checkpoint_put_off_by_an_alarm_is_written_when_no_alarm_is_raised_any
 
     with open_tracker(tmp_path, config={}, wandb="disabled", tensorboard=False) as tracker:
         train_ppo(
-            params, run.learner, run.plan, PpoState(), tracker=tracker, output_dir=tmp_path, evaluate=dict,
-            show=show, save=lambda state: saved.append(state.step),
+            params, run.learner, run.plan, PpoState(), tracker=tracker, output_dir=tmp_path,
+            evaluate=lambda _: {}, show=show, save=lambda state: saved.append(state.step),
         )  # fmt: skip
     assert saved == [3, 4]
 
