@@ -1,0 +1,43 @@
+"""The page of requirements names tests that exist; tests/test_docs.py checks its links."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
+STATES = ("works", "differs", "not shown here: no GPU", "open")
+TEST = re.compile(r"`(tests/[^`]+\.py)::(\w+)`")
+
+
+def rows(*, num_cells: int) -> list[list[str]]:
+    """The cells of the page's table rows that have so many, without heads and rules."""
+    lines = [line[2:-2].split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
+    return [cells for cells in lines if len(cells) == num_cells and cells[1] != "state"]
+
+
+def test_every_test_that_the_page_names_exists():
+    named = set(TEST.findall(PAGE))
+    assert len(named) > 90 and PAGE.count("`tests/") == len(TEST.findall(PAGE)) + PAGE.count("`tests/`")
+    missing = [
+        f"{file}::{test}"
+        for file, test in named
+        if not (ROOT / file).is_file()
+        or test not in {getattr(node, "name", "") for node in ast.parse((ROOT / file).read_text()).body}
+    ]
+    assert missing == []
+
+
+def test_every_row_has_one_of_the_states_and_says_where_it_is():
+    requirements = rows(num_cells=4)
+    assert len(requirements) > 130
+    for requirement, state, where, _ in requirements:
+        assert state in STATES, requirement
+        assert re.search(r"\]\([^)]+\)", where), requirement
+
+
+def test_every_row_of_a_findings_table_says_done_or_what_is_left():
+    findings = [cells for cells in rows(num_cells=2) if re.match(r"\d+\. ", cells[0])]
+    assert len(findings) == 15 + 13
+    for finding, state in findings:
+        assert re.match(r"(done|open|differs)\b", state), finding
