@@ -155,6 +155,7 @@ def train_ppo(
                 check_alarms(state.alarms, metrics, params.alarms, first_length=state.first_length)
                 check_kl(metrics, params)
             metrics["play/success_share"] = success_share(results, params.curriculum.success_score)
+            metrics["curriculum/random_score"] = plan.curriculum.random_score(state.curriculum.stage).value
             metrics |= state.curriculum.metrics() | state.replay.metrics(results, step=state.step)
             metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
             notes += give_advice(state, metrics, params)
