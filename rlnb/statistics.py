@@ -138,7 +138,7 @@ def pass_at_k(num_samples: int, num_passed: int, k: int) -> float:
     return 1.0 - math.comb(num_samples - num_passed, k) / math.comb(num_samples, k)
 
 
-def wilson_interval(rate: float, count: int) -> Estimate:
+def wilson_interval(rate: float, count: float) -> Estimate:
     """Return a rate among `count` independent trials with its 95% score interval (Wilson 1927).
 
     scipy's binomtest needs a whole number of successes; here a rate may be a mean of means or count draws.

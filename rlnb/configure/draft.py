@@ -191,20 +191,26 @@ def start_draft(
     return draft.answer({name.strip(): text for name, _, text in parts}, place="--set")
 
 
-def check_games(params: NotebookParams) -> None:
-    """Raise ParamsError for games, opponents and thresholds that a run of self-play or PPO would refuse."""
+def check_games(params: NotebookParams) -> list[str]:
+    """Return the warnings of a curriculum's gates.
+
+    Raises ParamsError for games, opponents and thresholds that a run of self-play or PPO would refuse.
+    """
     # Imported here: these bring torch.
-    from rlnb.ppo.curriculum import load_curriculum
+    from rlnb.ppo.curriculum import load_curriculum, weak_gates
     from rlnb.ppo.params import PpoOpenspielParams
     from rlnb.selfplay.arena import check_opponents, playable_opponents
     from rlnb.spiral.params import SpiralSelfPlayParams
     from rlnb.spiral.setup import load_self_play_game
 
     if isinstance(params, PpoOpenspielParams):
-        for game in load_curriculum(params).games.values():
+        curriculum = load_curriculum(params)
+        for game in curriculum.games.values():
             check_opponents(game, playable_opponents(game, params.evaluation.opponents))
-    elif isinstance(params, SpiralSelfPlayParams):
+        return weak_gates(curriculum)
+    if isinstance(params, SpiralSelfPlayParams):
         load_self_play_game(params)
+    return []
 
 
 def read_answer(params: NotebookParams, name: str, text: str) -> tuple[str, object]:

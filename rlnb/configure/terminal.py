@@ -62,7 +62,7 @@ def main(
         draft = _start(machine, notebook, profile, assignments, yes=yes)
         if yes:
             _summarize(draft, machine)
-            check_games(draft.params)
+            _warn_of_games(draft)
             path = Path(output or default_output(draft))
         else:
             draft = _ask_until_playable(draft, machine)
@@ -116,7 +116,7 @@ def _ask_until_playable(draft: Draft, machine: Machine) -> Draft:
 
     def change(text: str) -> tuple[Draft, list[Question]] | None:
         if text == NONE:
-            check_games(draft.params)  # last, since equilibria take seconds
+            _warn_of_games(draft)  # last, since equilibria take seconds
             return None
         assigned = _read_assignments(draft, text)
         return (draft.answer(assigned), []) if assigned else (draft, _select_questions(draft, text))
@@ -170,6 +170,11 @@ def _summarize(draft: Draft, machine: Machine) -> None:
         print(f"  {field} = {_short(show(new))}  (was {_short(show(old))})")
     notes = [f"! {remark}" for remark in remarks(draft, machine)]
     print(*describe_memory(draft.params, machine), *notes, sep="\n")
+
+
+def _warn_of_games(draft: Draft) -> None:
+    for warning in check_games(draft.params):
+        print(f"! {warning}")
 
 
 def _sections(draft: Draft) -> list[str]:

@@ -179,9 +179,9 @@ class ConfigureForm(widgets.VBox):
         """Write the profile. Raises ParamsError if a field is wrong or the file may not be written."""
         if self.problems:
             raise ParamsError("\n".join(self.problems.values()))
-        check_games(self.draft.params)
+        warnings = "".join(_small(warning, ORANGE) for warning in check_games(self.draft.params))
         path = save_profile(self.draft, self.output.value.strip(), overwrite=self.overwrite.value)
-        self.saved.value = f"Written. To run it:<pre style='margin:0'>{escape(self.command)}</pre>"
+        self.saved.value = f"Written. To run it:<pre style='margin:0'>{escape(self.command)}</pre>{warnings}"
         return path
 
     def _pressed(self) -> None:

@@ -9,7 +9,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -237,12 +237,18 @@ BEST_AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 
 
+def same_game(game: TextGame, names: Iterable[str]) -> str | None:
+    """Return the name that means the game with these parameters, None if there is none."""
+    # By parameters: OpenSpiel writes "kuhn_poker(players=2)" and "kuhn_poker" each as it came.
+    sizes = game.game.get_parameters()
+    alike = (name for name in names if name.partition("(")[0] == game.short_name)
+    return next((name for name in alike if load_game(name).game.get_parameters() == sizes), None)
+
+
 def yardstick(game: TextGame) -> Yardstick | None:
     """Return the reference scores of the game with these parameters, None if KNOWN does not have it."""
-    # By parameters: OpenSpiel writes "kuhn_poker(players=2)" and "kuhn_poker" each as it came.
-    names = (name for name in KNOWN if name.partition("(")[0] == game.short_name)
-    sizes = game.game.get_parameters()
-    return next((KNOWN[name] for name in names if load_game(name).game.get_parameters() == sizes), None)
+    name = same_game(game, KNOWN)
+    return KNOWN[name] if name else None
 
 
 def best_scores(game: TextGame, opponent: str) -> tuple[float, float] | None:

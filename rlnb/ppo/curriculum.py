@@ -28,7 +28,9 @@ from rlnb.games.opponents import (
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams, ReplayParams, Stage
 from rlnb.selfplay.arena import Match, select_matches
+from rlnb.selfplay.random_play import score_random_play
 from rlnb.selfplay.rollouts import LEARNER, Episode, FinishedGame, paired_episodes
+from rlnb.statistics import Estimate, wilson_interval
 
 FIELD = "curriculum.stages"
 DECAY = 0.99  # a matchup's mean score covers about the last 1 / (1 - DECAY) of its games
@@ -52,6 +54,21 @@ class Curriculum:
     def games(self) -> dict[str, TextGame]:
         """All games, by OpenSpiel's names."""
         return {game.name: game for stage_pairings in self.pairings for game, _ in stage_pairings}
+
+    def random_score(self, stage: int) -> Estimate:
+        """Return random play's score in a stage, with its interval in the fewest games that may end it."""
+        min_episodes = self.params.stages[stage].min_episodes
+        return score_of_random_play(
+            self.pairings[stage], num_games=min_episodes, max_opening_plies=self.max_opening_plies
+        )
+
+    def ceiling(self, stage: int) -> float:
+        """Return the highest possible mean score in a stage; games in which it is not known count as 1."""
+        ceilings = [
+            score_ceiling(pairing, max_opening_plies=self.max_opening_plies)
+            for pairing in self.pairings[stage]
+        ]
+        return sum(ceilings) / len(ceilings)
 
 
 def load_curriculum(params: PpoOpenspielParams) -> Curriculum:
@@ -121,6 +138,42 @@ def score_ceiling(pairing: Pairing, *, max_opening_plies: int = 0) -> float:
         return 1.0
     best = best_scores(pairing.game, pairing.opponent)
     return sum(best) / 2 if best else 1.0
+
+
+def score_of_random_play(
+    pairings: Sequence[Pairing], *, num_games: int, max_opening_plies: int = 0
+) -> Estimate:
+    """Return random play's mean score over the pairings and both seats, with its 95% interval in `num_games`.
+
+    The interval is wider where random play itself was counted in few games.
+    """
+    scores = [
+        score_random_play(game, opponent, max_opening_plies=max_opening_plies) for game, opponent in pairings
+    ]
+    # Variances add up: that of a mean of num_games games, and that of the mean of the pairings' counts.
+    counted = sum(1 / score.num_games for score in scores if score.num_games) / len(scores) ** 2
+    mean = sum(score.mean for score in scores) / len(scores)
+    return wilson_interval(mean, 1 / (1 / num_games + counted))
+
+
+def weak_gates(curriculum: Curriculum) -> list[str]:
+    """Return a warning for each stage whose threshold random play passes, or may pass by luck."""
+    lines = []
+    for index, stage in enumerate(curriculum.params.stages):
+        score = curriculum.random_score(index)
+        if stage.threshold > score.high:
+            continue
+        enough = math.floor(score.high * 100 + 1) / 100
+        remedies = [f"a threshold of {enough} or more"] if enough <= curriculum.ceiling(index) else []
+        if stage.threshold > score.value or not remedies:
+            remedies.append("a larger min_episodes and window")
+        passes = "may pass by luck" if stage.threshold > score.value else "passes"
+        lines.append(
+            f"{FIELD}: stage {stage.name!r}: random play {passes} threshold = {stage.threshold}: it scores "
+            f"{score.value:.3f}, in min_episodes = {stage.min_episodes} games {score.low:.3f} to "
+            f"{score.high:.3f}. Write {' or '.join(remedies)}."
+        )
+    return lines
 
 
 @dataclass(frozen=True)
@@ -432,23 +485,27 @@ def move_to_stage(state: CurriculumState, name: str, params: CurriculumParams) -
 class StageScore(NamedTuple):
     """The result of a stage after training.
 
-    score: mean over its games and both seats, NaN if none was played. missing: games of the stage that were
-    not played against its opponents. final_score: the score that the stage has to exceed.
+    score: mean over its games and both seats with its 95% interval, None if none was played. random_score:
+    that of random play against the same opponents, with its interval in as many games. missing: games of the
+    stage that were not played against its opponents. final_score: the score that the stage has to exceed.
     """
 
     name: str
-    score: float
+    score: Estimate | None
+    random_score: Estimate | None
     num_games: int
     final_score: float
     missing: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
-        if not self.num_games:
+        """Return "success" if the whole interval of the score is above final_score and random play's score."""
+        if self.score is None or self.random_score is None:
             return "not measured"
         if self.missing:
             return f"none: {', '.join(self.missing)} not measured"
-        return "success" if self.score > self.final_score else "no success"
+        required = max(self.final_score, self.random_score.value)
+        return "success" if self.score.low > required else "no success"
 
 
 def score_stages(rows: Sequence[Match], curriculum: Curriculum) -> list[StageScore]:
@@ -458,13 +515,19 @@ def score_stages(rows: Sequence[Match], curriculum: Curriculum) -> list[StageSco
     """
     scores = []
     for stage, pairings in zip(curriculum.params.stages, curriculum.pairings, strict=True):
-        matches = {
-            f"{game.name} against {name}": select_matches(rows, game=game.name, opponent=name)
-            for game, name in pairings
-        }
-        means = [np.mean([row.score.value for row in group]) for group in matches.values() if group]
-        missing = tuple(name for name, group in matches.items() if not group)
-        num_games = sum(row.num_games for group in matches.values() for row in group)
-        mean = float(np.mean(means)) if means else float("nan")
-        scores.append(StageScore(stage.name, mean, num_games, stage.final_score, missing))
+        matches = [select_matches(rows, game=game.name, opponent=name) for game, name in pairings]
+        played = [pairing for pairing, group in zip(pairings, matches, strict=True) if group]
+        missing = tuple(
+            f"{game.name} against {name}"
+            for (game, name), group in zip(pairings, matches, strict=True)
+            if not group
+        )
+        means = [np.mean([row.score.value for row in group]) for group in matches if group]
+        num_games = sum(row.num_games for group in matches for row in group)
+        score, random_score = None, None
+        if played:
+            score = wilson_interval(float(np.mean(means)), num_games)
+            # The arena has no random openings, also where training has.
+            random_score = score_of_random_play(played, num_games=num_games)
+        scores.append(StageScore(stage.name, score, random_score, num_games, stage.final_score, missing))
     return scores

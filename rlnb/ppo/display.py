@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from rlnb.display.plots import COLOURS, Row, draw_line, make_panels, put_legend, series
 from rlnb.display.tables import Table
-from rlnb.games.opponents import yardstick
 from rlnb.ppo.curriculum import Curriculum, Failure, ReplayBuffer, StageScore, score_ceiling
 from rlnb.selfplay.arena import SEATS
+from rlnb.selfplay.random_play import score_random_play
 
 
 def draw_ppo(rows: Sequence[Row], *, max_steps: int) -> Figure:
@@ -28,9 +28,11 @@ def draw_ppo(rows: Sequence[Row], *, max_steps: int) -> Figure:
 
 
 def draw_stages(axes: Axes, rows: Sequence[Row]) -> None:
-    """Draw the score of all games, that of the stage's fresh games, and where each stage begins."""
+    """Draw the score of all games, the stage's fresh games next to random play, and where stages begin."""
     draw_line(axes, rows, "play/score", color=COLOURS[4], linewidth=1, alpha=0.6, label="all games")
     draw_line(axes, rows, "curriculum/score", color=COLOURS[0], linewidth=2.5, label="the stage, fresh games")
+    style = {"color": "#777777", "linewidth": 1, "linestyle": ":"}
+    draw_line(axes, rows, "curriculum/random_score", label="random play in the stage", **style)
     draw_line(axes, rows, "play/replay_share", color=COLOURS[3], linewidth=1, label="share of replays")
     steps, stages = series(rows, "curriculum/stage")
     for before, stage, step in zip(stages, stages[1:], steps[1:], strict=False):
@@ -59,27 +61,37 @@ def draw_games(axes: Axes, rows: Sequence[Row]) -> None:
 
 def show_stages(curriculum: Curriculum) -> Table:
     """Return the games of each stage, their opponents, and the scores of random and of the best play."""
-    rows = []
-    for stage, pairings in zip(curriculum.params.stages, curriculum.pairings, strict=True):
+    rows, max_opening_plies = [], curriculum.max_opening_plies
+    for index, (stage, pairings) in enumerate(
+        zip(curriculum.params.stages, curriculum.pairings, strict=True)
+    ):
+        ends = f"{stage.name}, from {stage.threshold} in {stage.min_episodes} games"
+        ceiling = curriculum.ceiling(index)
+        rows.append((ends, "all", "", curriculum.random_score(index), ceiling if ceiling < 1 else None))
         for pairing in pairings:
-            known = yardstick(pairing.game) if pairing.opponent == "random" else None
-            random_score = sum(known.random_score) / 2 if known else None
-            ceiling = score_ceiling(pairing)
-            ends = f"{stage.name}, from {stage.threshold}"
-            scores = (random_score, ceiling if ceiling < 1 else None)
-            rows.append((ends, pairing.game.name, pairing.opponent, *scores))
-    caption = "Scores of both seats together: wins and half the draws. A dash: not known."
+            random_play = score_random_play(*pairing, max_opening_plies=max_opening_plies)
+            ceiling = score_ceiling(pairing, max_opening_plies=max_opening_plies)
+            at_most = ceiling if ceiling < 1 else None
+            rows.append((stage.name, pairing.game.name, pairing.opponent, random_play.mean, at_most))
+    caption = (
+        "Scores of both seats together: wins and half the draws. In brackets: the 95% interval of random play "
+        "in the fewest games that may end the stage. A dash: not known."
+    )
     return Table(["stage, ends", "game", "opponent", "random play scores", "at most"], rows, caption)
 
 
 def show_success(scores: Sequence[StageScore]) -> Table:
     """Return the verdict on each stage."""
     rows = [
-        (stage.name, stage.num_games, stage.score if stage.num_games else None)
+        (stage.name, stage.num_games, stage.score, stage.random_score)
         + (f"above {stage.final_score}", stage.verdict)
         for stage in scores
     ]
-    return Table(["stage", "games", "mean score", "required", "verdict"], rows)
+    headers = ["stage", "games", "mean score (95% interval)", "random play in as many games"]
+    caption = (
+        "Success: the whole interval of the score is above what is required and above random play's score."
+    )
+    return Table([*headers, "required", "verdict"], rows, caption)
 
 
 def show_failures(replay: ReplayBuffer, *, step: int) -> Table:

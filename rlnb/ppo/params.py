@@ -41,10 +41,10 @@ class Stage(Section):
     """Opponents: a game is played against the first of them that can play it honestly"""
     threshold: float = Field(gt=0, le=1)
     """Mean score (1, 0.5, 0) at which the next stage begins, fresh games alone"""
-    window: int = described(400, "The newest fresh games of which the mean is taken", ge=1)
-    min_episodes: int = described(200, "Fresh games before the stage may end", ge=1)
+    window: int = described(2000, "The newest fresh games of which the mean is taken", ge=1)
+    min_episodes: int = described(1000, "Fresh games before the stage may end", ge=1)
     final_score: float = Field(default=0.5, ge=0, le=1)
-    """Mean score after training above which the stage is a success"""
+    """Mean score after training that a success exceeds with its whole 95% interval"""
 
 
 Stages = Annotated[tuple[Stage, ...], Field(strict=False)]
@@ -53,8 +53,8 @@ Stages = Annotated[tuple[Stage, ...], Field(strict=False)]
 class CurriculumParams(Section):
     stages: Stages = Field(
         default=(
-            Stage(name="easy", games=BASIC_GAMES, threshold=0.6),
-            Stage(name="medium", games=COMPLEX_GAMES, threshold=0.5, final_score=0.4),
+            Stage(name="easy", games=BASIC_GAMES, threshold=0.6, final_score=0.55),
+            Stage(name="medium", games=COMPLEX_GAMES, threshold=0.55),
             Stage(
                 name="hard",
                 games=BASIC_GAMES + COMPLEX_GAMES,

@@ -11,7 +11,7 @@ from rlnb.errors import ParamsError
 from rlnb.games.text_games import TextGame, states_in_play
 from rlnb.policy import Policy, load_policy
 from rlnb.policy.loading import load_tokenizer
-from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents, move_to_stage
+from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents, move_to_stage, weak_gates
 from rlnb.ppo.params import PpoActingParams, PpoOpenspielParams
 from rlnb.ppo.training import GamePlan, PpoState, train_ppo
 from rlnb.run.checkpoints import checkpoint_to_resume, saved_recipe, say, weights_to_begin_with
@@ -26,9 +26,14 @@ SAMPLED_GAMES = 30
 
 
 def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
-    """Return the curriculum; ParamsError if a game cannot be played or its prompts do not fit. No model."""
-    curriculum = load_curriculum(params)
-    games_per_round = 2 * PartialState().num_processes
+    """Return the curriculum, without any model; print a warning for each gate that random play passes.
+
+    Raises ParamsError if a game cannot be played or its prompts do not fit.
+    """
+    curriculum, ranks = load_curriculum(params), PartialState()
+    for warning in weak_gates(curriculum) if ranks.is_main_process else ():
+        print(f"warning: {warning}")
+    games_per_round = 2 * ranks.num_processes
     if params.training.games_per_step % games_per_round:
         raise ParamsError(
             f"training.games_per_step = {params.training.games_per_step} cannot be shared by "

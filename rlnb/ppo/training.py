@@ -157,6 +157,7 @@ def train_ppo(
                 )
                 check_kl(metrics, params)
             metrics["play/success_share"] = success_share(results, params.curriculum.success_score)
+            metrics["curriculum/random_score"] = plan.curriculum.random_score(state.curriculum.stage).value
             metrics |= state.curriculum.metrics() | state.replay.metrics(results, step=state.step)
             metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
             notes += give_advice(state, metrics, params)

@@ -16,12 +16,13 @@ import numpy as np
 import pyspiel
 
 from rlnb.games.exact import TicTacToeResult, measure_rows, nash_conv, probabilities_by_state
-from rlnb.games.opponents import Opponent, best_scores, load_opponent, opponent_kind, refusals, yardstick
+from rlnb.games.opponents import Opponent, best_scores, load_opponent, opponent_kind, refusals
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy.adapters import WeightSnapshot, has_trained
 from rlnb.policy.loading import Policy
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer, make_encoder
 from rlnb.selfplay.params import ActingParams, UpdateParams
+from rlnb.selfplay.random_play import score_random_play
 from rlnb.selfplay.rollouts import (
     LEARNER,
     FinishedGame,
@@ -61,8 +62,8 @@ class Match:
 
     weights: "last", "average", or the name of a snapshot. scores: of each game in the order of the seeds, 1
     for a win, 0.5 for a draw, 0 for a loss. score: their mean with its Wilson interval. mean_return: in the
-    game's units. random_score: that of random play against random play. ceiling: the best possible score
-    against this opponent. Both are None where they are not known. distinct_share: of games that differ.
+    game's units. random_score: that of random play in this seat, ceiling: the best possible one,
+    both against this opponent and None where they are not known. distinct_share: of games that differ.
     """
 
     game: str
@@ -284,13 +285,14 @@ def summarise_matches(
     way, weights: labels of the matches.
     """
     rows = []
-    known = yardstick(game)
     for seat in (0, 1):
         seat_games = [played for played in games if played.players[seat] == LEARNER]
         if not seat_games:
             continue
         opponent = seat_games[0].players[1 - seat]
         ceiling = best_scores(game, opponent)
+        is_checkpoint = opponent_kind(opponent) not in refusals(game)
+        random_scores = None if is_checkpoint else score_random_play(game, opponent).seats
         scores = tuple(played.score(seat) for played in seat_games)
         turns = collect_turns(collect_trajectories(seat_games))
         match = Match(
@@ -299,7 +301,7 @@ def summarise_matches(
             draws=scores.count(0.5), losses=scores.count(0.0),
             score=wilson_interval(float(np.mean(scores)), len(scores)),
             mean_return=float(np.mean([played.returns[seat] for played in seat_games])),
-            random_score=known.random_score[seat] if known else None,
+            random_score=random_scores[seat] if random_scores else None,
             ceiling=ceiling[seat] if ceiling else None,
             invalid_share=sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
             distinct_share=len({played.history for played in seat_games}) / len(seat_games),

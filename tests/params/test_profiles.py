@@ -10,7 +10,7 @@ NOTEBOOKS = sorted(path.parent.name for path in FOLDER.glob("*/default.yaml"))
 MACHINES = {"default", "tiny", "cpu", "v100", "a100", "h100", "gb10"}
 SPECIAL = {
     "grpo_code_execution": {"cpu_tests"},
-    "ppo_openspiel": {"embedded", "low_vram", "quality", "speed"},
+    "ppo_openspiel": {"embedded", "low_vram", "quality", "requirements", "speed"},
     "spiral_self_play": {"embedded", "kuhn", "leduc"},
 }
 WITHOUT_MACHINES = {"configure"}  # the same on every machine: `auto` is default.yaml
