@@ -64,11 +64,12 @@ class Curriculum:
 
     def ceiling(self, stage: int) -> float:
         """Return the highest possible mean score in a stage; games in which it is not known count as 1."""
-        ceilings = [
-            score_ceiling(pairing, max_opening_plies=self.max_opening_plies)
-            for pairing in self.pairings[stage]
-        ]
+        ceilings = [self.pairing_ceiling(pairing) for pairing in self.pairings[stage]]
         return sum(ceilings) / len(ceilings)
+
+    def pairing_ceiling(self, pairing: Pairing) -> float:
+        """Return the highest possible mean score in a game, 1 where it is not known."""
+        return score_ceiling(pairing, max_opening_plies=self.max_opening_plies)
 
 
 def load_curriculum(params: PpoOpenspielParams) -> Curriculum:
@@ -84,9 +85,10 @@ def load_curriculum(params: PpoOpenspielParams) -> Curriculum:
         tuple(Pairing(games[name], choose_opponent(games[name], stage)) for name in stage.games)
         for stage in stages
     )
-    for stage, stage_pairings in zip(stages, pairings, strict=True):
-        check_threshold(stage, stage_pairings, max_opening_plies=max_opening_plies)
-    return Curriculum(params.curriculum, pairings, max_opening_plies)
+    curriculum = Curriculum(params.curriculum, pairings, max_opening_plies)
+    for index in range(len(stages)):
+        check_threshold(curriculum, index)
+    return curriculum
 
 
 def choose_opponent(game: TextGame, stage: Stage) -> str:
@@ -111,14 +113,13 @@ def choose_opponent(game: TextGame, stage: Stage) -> str:
     )
 
 
-def check_threshold(stage: Stage, pairings: Sequence[Pairing], *, max_opening_plies: int = 0) -> None:
+def check_threshold(curriculum: Curriculum, index: int) -> None:
     """Raise ParamsError if no play reaches the stage's threshold, with the ceiling of each game."""
-    ceilings = [score_ceiling(pairing, max_opening_plies=max_opening_plies) for pairing in pairings]
-    highest = sum(ceilings) / len(ceilings)
+    stage, highest = curriculum.params.stages[index], curriculum.ceiling(index)
     if stage.threshold > highest:
         by_game = ", ".join(
-            f"{game.name} against {opponent} {round(score, 4)}"
-            for (game, opponent), score in zip(pairings, ceilings, strict=True)
+            f"{pairing.game.name} against {pairing.opponent} {round(curriculum.pairing_ceiling(pairing), 4)}"
+            for pairing in curriculum.pairings[index]
         )
         writable = math.floor(highest * 1e4) / 1e4  # rounded up it would be refused again
         raise ParamsError(
@@ -499,13 +500,15 @@ class StageScore(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Return "success" if the whole interval of the score is above final_score and random play's score."""
+        """Return "success" if the whole interval is above both final_score and random play's score."""
         if self.score is None or self.random_score is None:
             return "not measured"
         if self.missing:
             return f"none: {', '.join(self.missing)} not measured"
         required = max(self.final_score, self.random_score.value)
-        return "success" if self.score.low > required else "no success"
+        if self.score.value <= required:
+            return "no success"
+        return "success" if self.score.low > required else "undecided: play more games"
 
 
 def score_stages(rows: Sequence[Match], curriculum: Curriculum) -> list[StageScore]:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from rlnb.display.plots import COLOURS, Row, draw_line, make_panels, put_legend, series
 from rlnb.display.tables import Table
-from rlnb.ppo.curriculum import Curriculum, Failure, ReplayBuffer, StageScore, score_ceiling
+from rlnb.ppo.curriculum import Curriculum, Failure, ReplayBuffer, StageScore
 from rlnb.selfplay.arena import SEATS
 from rlnb.selfplay.random_play import score_random_play
 
@@ -61,23 +61,26 @@ def draw_games(axes: Axes, rows: Sequence[Row]) -> None:
 
 def show_stages(curriculum: Curriculum) -> Table:
     """Return the games of each stage, their opponents, and the scores of random and of the best play."""
-    rows, max_opening_plies = [], curriculum.max_opening_plies
+    rows: list[tuple[object, ...]] = []
     for index, (stage, pairings) in enumerate(
         zip(curriculum.params.stages, curriculum.pairings, strict=True)
     ):
         ends = f"{stage.name}, from {stage.threshold} in {stage.min_episodes} games"
-        ceiling = curriculum.ceiling(index)
-        rows.append((ends, "all", "", curriculum.random_score(index), ceiling if ceiling < 1 else None))
+        rows.append((ends, "all", "", curriculum.random_score(index), known(curriculum.ceiling(index))))
         for pairing in pairings:
-            random_play = score_random_play(*pairing, max_opening_plies=max_opening_plies)
-            ceiling = score_ceiling(pairing, max_opening_plies=max_opening_plies)
-            at_most = ceiling if ceiling < 1 else None
-            rows.append((stage.name, pairing.game.name, pairing.opponent, random_play.mean, at_most))
+            random_play = score_random_play(*pairing, max_opening_plies=curriculum.max_opening_plies)
+            ceiling = known(curriculum.pairing_ceiling(pairing))
+            rows.append((stage.name, pairing.game.name, pairing.opponent, random_play.mean, ceiling))
     caption = (
-        "Scores of both seats together: wins and half the draws. In brackets: the 95% interval of random play "
-        "in the fewest games that may end the stage. A dash: not known."
+        "Scores of both seats together: wins and half the draws. In brackets: the 95% interval of random "
+        "play in the fewest games that may end the stage. A dash: not known."
     )
     return Table(["stage, ends", "game", "opponent", "random play scores", "at most"], rows, caption)
+
+
+def known(ceiling: float) -> float | None:
+    """Return the ceiling, None for the 1 that stands for one that is not known."""
+    return ceiling if ceiling < 1 else None
 
 
 def show_success(scores: Sequence[StageScore]) -> Table:
@@ -89,7 +92,8 @@ def show_success(scores: Sequence[StageScore]) -> Table:
     ]
     headers = ["stage", "games", "mean score (95% interval)", "random play in as many games"]
     caption = (
-        "Success: the whole interval of the score is above what is required and above random play's score."
+        "Success: the whole interval of the score is above what is required and above random play's score. "
+        "Undecided: the score is above both, its interval is not."
     )
     return Table([*headers, "required", "verdict"], rows, caption)
 

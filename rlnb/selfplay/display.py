@@ -298,7 +298,8 @@ def show_arena(matches: Sequence[Match]) -> Table:
             for row in matches
         ],
         "Score: wins and half the draws, from 0 to 1. Random scores: random play in that seat "
-        "against this opponent, or against mcts:25 where it is a stronger MCTS. Ceiling: what the best play gets against this opponent.",
+        "against this opponent (against mcts:25 where it is a stronger MCTS). Ceiling: what the best play "
+        "gets against this opponent.",
         empty="No game was played in the arena.",
     )
 

@@ -65,8 +65,8 @@ AGAINST_MCTS: Mapping[tuple[str, int], RandomPlay] = MappingProxyType(
         ("connect_four", 25): RandomPlay((0.0812, 0.0347), 10_000),
         ("hex(board_size=5)", 25): RandomPlay((0.0718, 0.0452), 10_000),
         ("clobber", 25): RandomPlay((0.0840, 0.0870), 10_000),
-        ("breakthrough(rows=6,columns=6)", 25): RandomPlay((0.09, 0.09), 10_000),
-        ("othello", 25): RandomPlay((0.01, 0.01), 1_000),
+        ("breakthrough(rows=6,columns=6)", 25): RandomPlay((0.0918, 0.0750), 10_000),
+        ("othello", 25): RandomPlay((0.0460, 0.0600), 1_000),
     }
 )
 
@@ -90,7 +90,7 @@ def score_random_play(game: TextGame, opponent: str, *, max_opening_plies: int =
             return solve_random_play()
         if kind == "nash" and yardstick(game):
             return AGAINST_NASH[game.short_name]
-        counted = same_game(game, [name for name, number in AGAINST_MCTS if number == num_simulations])
+        counted = same_game(game, [name for name, per_move in AGAINST_MCTS if per_move == num_simulations])
         if counted:
             return AGAINST_MCTS[counted, num_simulations]
     return count_random_play(game.name, opponent, num_simulations, max_opening_plies)

@@ -1,6 +1,7 @@
 """What is played in each stage, by whom, and when the next stage begins; on real games."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import asdict, replace
 
@@ -11,6 +12,7 @@ from pytest import approx
 from rlnb.errors import ParamsError
 from rlnb.games.opponents import RandomPlayer
 from rlnb.games.text_games import load_game
+from rlnb.params import load_params
 from rlnb.ppo.curriculum import (
     CurriculumState,
     GameResult,
@@ -23,12 +25,14 @@ from rlnb.ppo.curriculum import (
     load_curriculum,
     load_opponents,
     score_ceiling,
+    score_of_random_play,
     score_stages,
+    weak_gates,
 )
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.selfplay.arena import Match
 from rlnb.selfplay.rollouts import LEARNER, play_games
-from rlnb.statistics import Estimate
+from rlnb.statistics import Estimate, wilson_interval
 
 EASY = {"name": "easy", "games": ["tic_tac_toe", "nim"], "threshold": 0.6, "window": 10, "min_episodes": 4}
 CARDS = {"name": "cards", "games": ["kuhn_poker"], "threshold": 0.5, "window": 10, "min_episodes": 4}
@@ -268,31 +272,81 @@ def test_a_ceiling_is_the_mean_over_both_seats_and_one_where_nobody_knows(
     assert ceiling == approx(expected, abs=1e-5)
 
 
-def match(game: str, opponent: str, score: float, seat: int = 0) -> Match:
+def match(game: str, opponent: str, score: float, seat: int = 0, num_games: int = 10) -> Match:
     return Match(
         game=game, opponent=opponent, seat=seat, role="", acting="constrained", greedy=False,
-        weights="average", num_games=10, wins=5, draws=0, losses=5, score=Estimate(score, 0.0, 1.0),
-        mean_return=0.0, random_score=None, ceiling=None, invalid_share=0.0, distinct_share=1.0,
-        scores=(0.0, 1.0) * 5,
+        weights="average", num_games=num_games, wins=num_games // 2, draws=0, losses=num_games // 2,
+        score=Estimate(score, 0.0, 1.0), mean_return=0.0, random_score=None, ceiling=None,
+        invalid_share=0.0, distinct_share=1.0, scores=(0.0, 1.0) * (num_games // 2),
     )  # fmt: skip
 
 
-def test_a_stage_is_a_success_above_its_final_score_by_its_own_games():
-    rows = [
-        match("nim", "random", 0.8), match("nim", "random", 0.4, seat=1), match("tic_tac_toe", "mcts:5", 0.5),
-        match("tic_tac_toe", "random", 0.0),
-    ]  # fmt: skip
-    easy = {"name": "easy", "games": ["nim"], "threshold": 0.5, "final_score": 0.5}
-    hard = {"name": "hard", "games": ["tic_tac_toe"], "opponents": ["mcts:5"], "threshold": 0.5}
+def test_the_verdict_on_a_stage_is_by_its_own_games_and_by_intervals():
+    easy = {"name": "easy", "games": ["nim"], "threshold": 0.6, "final_score": 0.5}
+    both = {**easy, "games": ["nim", "clobber"], "final_score": 0.0}
     course = curriculum(
         easy,
-        {**hard, "final_score": 0.5},
+        {**easy, "name": "mcts", "games": ["tic_tac_toe"], "opponents": ["mcts:2"], "final_score": 0.3},
         {**easy, "name": "later", "games": ["clobber"]},
-        {**easy, "name": "half", "games": ["nim", "clobber"], "final_score": 0.0},
+        {**both, "name": "half"},
     )
-    assert [(stage.score, stage.num_games, stage.verdict) for stage in score_stages(rows, course)] == [
-        (approx(0.6), 20, "success"),
-        (approx(0.5), 10, "no success"),  # not above
-        (approx(float("nan"), nan_ok=True), 0, "not measured"),
-        (approx(0.6), 20, "none: clobber against random not measured"),
+    rows = [
+        match("nim", "random", 0.8, num_games=200), match("nim", "random", 0.4, seat=1, num_games=200),
+        match("tic_tac_toe", "mcts:2", 0.48, num_games=2000), match("tic_tac_toe", "random", 0.0),
+    ]  # fmt: skip
+    scores = score_stages(rows, course)
+    assert [(stage.num_games, stage.verdict) for stage in scores] == [
+        (400, "success"),
+        (2000, "no success"),  # above 0.3 as a whole, but random play has 0.501
+        (0, "not measured"),
+        (400, "none: clobber against random not measured"),
     ]
+    assert scores[0].score == wilson_interval((0.8 + 0.4) / 2, 400)
+    assert scores[0].random_score == wilson_interval(0.5, 400)
+    assert (scores[2].score, scores[2].random_score) == (None, None)
+    few = [match("nim", "random", 0.6), match("nim", "random", 0.6, seat=1)]
+    assert score_stages(few, course)[0].verdict == "undecided: play more games"  # 20 games: 0.387 to 0.781
+    random_play = [match("nim", "random", 0.5, num_games=2000)]
+    assert score_stages(random_play, course)[0].verdict == "no success"  # not above
+
+
+@pytest.mark.parametrize(
+    ("stage", "warning"),
+    [
+        ({"threshold": 0.6, "window": 2000, "min_episodes": 1000}, None),
+        (
+            {"threshold": 0.4, "window": 400, "min_episodes": 200},
+            "curriculum.stages: stage 'easy': random play passes threshold = 0.4: it scores 0.500, in "
+            "min_episodes = 200 games 0.431 to 0.569. Write a threshold of 0.57 or more.",
+        ),
+        (
+            {"threshold": 0.55, "window": 400, "min_episodes": 200},
+            "curriculum.stages: stage 'easy': random play may pass by luck threshold = 0.55: it scores "
+            "0.500, in min_episodes = 200 games 0.431 to 0.569. Write a threshold of 0.57 or more or "
+            "a larger min_episodes and window.",
+        ),
+        (  # 0.75 is the ceiling of the two games
+            {"opponents": ["perfect", "random"], "threshold": 0.7, "window": 20, "min_episodes": 4},
+            "curriculum.stages: stage 'easy': random play may pass by luck threshold = 0.7: it scores 0.276, "
+            "in min_episodes = 4 games 0.046 to 0.737. Write a threshold of 0.74 or more or a larger "
+            "min_episodes and window.",
+        ),
+    ],
+)
+def test_a_gate_that_random_play_passes_is_warned_of(stage, warning):
+    assert weak_gates(curriculum({**EASY, **stage})) == ([warning] if warning else [])
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected"),
+    [("default", []), ("cpu", []), ("embedded", []), ("quality", []), ("requirements", ["medium"])],
+)
+def test_only_the_requirements_own_gates_are_passed_by_random_play(profile, expected):
+    course = load_curriculum(load_params("ppo_openspiel", profile=profile, environ={}))
+    warned = [re.search("stage '(.*?)'", line)[1] for line in weak_gates(course)]
+    assert warned == expected
+    if profile in ("default", "cpu"):  # in the 2,000 games that the window holds the two intervals are apart
+        for index, stage in enumerate(course.params.stages):
+            score_at_gate = wilson_interval(stage.threshold, stage.window)
+            pairings = course.pairings[index]
+            assert score_at_gate.low > score_of_random_play(pairings, num_games=stage.window).high
