@@ -22,6 +22,8 @@ SETS_FOR_GPU = {"v100": ("volta",), "gb10": ("unsloth", "cuda", "vllm")}
 ANY_GPU = ("unsloth", "cuda", "vllm")
 OUTPUTS_GIB, MODEL_CACHE_GIB = 5.0, 20.0  # a run with its checkpoints; a 3-billion model with its download
 PINNED = re.compile(r"([a-z0-9][a-z0-9._-]*)==([^\s;]+)(?:\s*;\s*([^#]+))?")
+WITHOUT_WANDB = "runs write metrics.jsonl and TensorBoard (WANDB_API_KEY in .env adds W&B)"
+WITHOUT_HUB = "public models need none (HF_TOKEN in .env is for gated ones and for uploads)"
 WIDTH = 80
 
 
@@ -52,7 +54,8 @@ def report(
         _slurm(machine, environ),
         _hub(machine, choices),
         _embedded_model(),
-        _key("W&B key", "WANDB_API_KEY", "api.wandb.ai", root=root, environ=environ),
+        _key("W&B key", "WANDB_API_KEY", _wandb_login(environ), WITHOUT_WANDB, root=root, environ=environ),
+        _key("hub token", "HF_TOKEN", _hub_login(environ), WITHOUT_HUB, root=root, environ=environ),
         *_disk(root, machine),
         _kernel(prefix),
         *(Finding("machine", "a warning", warning) for warning in choices.warnings),
@@ -218,16 +221,28 @@ def _embedded_model() -> Finding:
     return Finding("embedded model", f"{weights.stem}, {weights.stat().st_size / 2**20:.0f} MiB")
 
 
-def _key(topic: str, name: str, host: str, *, root: Path, environ: Mapping[str, str]) -> Finding:
-    """Return where a key is, never the key itself."""
+def _key(
+    topic: str, name: str, login: Path | None, without: str, *, root: Path, environ: Mapping[str, str]
+) -> Finding:
+    """Return where a key is, never the key itself. login: the file in which the service's login left one."""
     if environ.get(name):
         return Finding(topic, f"in {name}")
     if name in _names_in_dotenv(root):
         return Finding(topic, "in .env")
+    return Finding(topic, f"in {_short(login)}" if login else f"none: {without}")
+
+
+def _wandb_login(environ: Mapping[str, str]) -> Path | None:
     netrc = Path(environ.get("NETRC") or os.path.expanduser("~/.netrc"))
-    if netrc.is_file() and host in netrc.read_text(encoding="utf-8", errors="replace"):
-        return Finding(topic, f"in {_short(netrc)}")
-    return Finding(topic, f"none: runs write metrics.jsonl and TensorBoard ({name} in .env adds W&B)")
+    if netrc.is_file() and "api.wandb.ai" in netrc.read_text(encoding="utf-8", errors="replace"):
+        return netrc
+    return None
+
+
+def _hub_login(environ: Mapping[str, str]) -> Path | None:
+    home = environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    token = Path(environ.get("HF_TOKEN_PATH") or Path(home) / "token")
+    return token if token.is_file() else None
 
 
 def _names_in_dotenv(root: Path) -> list[str]:

@@ -92,6 +92,14 @@ def test_a_key_is_reported_by_its_place_and_never_printed(project, place, text):
     assert "s3cret" not in render([*findings.values(), *in_environment.values()])
 
 
+def test_a_token_of_the_hub_is_reported_by_its_place(project):
+    assert findings_of(LAPTOP, project, HF_HOME=str(project))["hub token"].state.startswith("none: public")
+    (project / "token").write_text("s3cret")
+    by_login = findings_of(LAPTOP, project, HF_HOME=str(project))["hub token"].state
+    assert by_login.endswith("token") and "s3cret" not in by_login
+    assert findings_of(LAPTOP, project, HF_TOKEN="s3cret")["hub token"].state == "in HF_TOKEN"
+
+
 def test_a_user_without_a_home_has_no_login_and_no_error(project, monkeypatch):
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])

@@ -172,6 +172,8 @@ def _open_wandb(
         config=dict(config),
         settings=wandb.Settings(console="off", quiet=True),
     )
+    if run.url:  # None offline
+        print(f"W&B: {run.url}")
     run.define_metric(STEP_AXIS)
     run.define_metric("*", step_metric=STEP_AXIS)
     return run
