@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
-from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -35,7 +35,8 @@ class Policy:
     """A model with LoRA adapters and its tokenizer; the reference policy is the model, adapters disabled.
 
     model: also a PeftModel, which forwards to its PreTrainedModel. end_token_ids: the tokens that end an
-    answer by the model's configuration, without those of `stop_at`.
+    answer by the model's configuration, without those of `stop_at`. dtype: that the layers compute in;
+    parameters may have others (weights in 4 bits, adapters in float32).
     """
 
     model: PreTrainedModel
@@ -43,6 +44,7 @@ class Policy:
     source: str
     engine: str
     end_token_ids: tuple[int, ...]
+    dtype: torch.dtype
 
     @property
     def device(self) -> torch.device:
@@ -95,7 +97,8 @@ def load_policy(
         model = make_fresh_weights(model, seed=seed)
     complete_tokenizer(model, tokenizer)
     use_cpu_attention(model)
-    return Policy(model, tokenizer, source, params.engine, tuple(model.generation_config.eos_token_id))
+    end_token_ids = tuple(model.generation_config.eos_token_id)
+    return Policy(model, tokenizer, source, params.engine, end_token_ids, DTYPES[params.dtype])
 
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
@@ -123,8 +126,8 @@ def load_with_transformers(
     tokenizer = load_tokenizer(params)
     with explain_load_errors(params):
         model = AutoModelForCausalLM.from_pretrained(source, cache_dir=params.cache_dir, **options)
-        if params.load_in_4bit and is_trained:
-            model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    if params.load_in_4bit:  # not peft's prepare_model_for_kbit_training: it makes a float32 copy of the head
+        model.requires_grad_(False)
     return attach_adapters(model, params, is_trained=is_trained) if params.adapters else model, tokenizer
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -276,7 +277,7 @@ def test_unsloth_merges_into_the_16_bit_files_by_itself(policy, cache_dir, tmp_p
         Path(directory, "model.safetensors").write_bytes(b"weights")
 
     monkeypatch.setattr(policy.model, "save_pretrained_merged", save_pretrained_merged, raising=False)
-    by_unsloth = Policy(policy.model, policy.tokenizer, policy.source, "unsloth", policy.end_token_ids)
+    by_unsloth = replace(policy, engine="unsloth")
     saved = save_in_format(by_unsloth, tmp_path / "out", "merged_16bit", model_params(cache_dir))
     assert options_seen == {"tokenizer": policy.tokenizer, "save_method": "merged_16bit"}
     assert [path.name for path in saved.iterdir()] == ["model.safetensors"]
