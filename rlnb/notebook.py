@@ -44,6 +44,8 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     check_machine(params, machine)
     params.check_files()
     if getattr(getattr(params, "model", None), "engine", "") == "unsloth":
+        # Otherwise in the working directory, where the tasks of a job array would share it.
+        os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path(params.output_dir, "unsloth_cache")))
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
     num_threads = _set_threads(params)
     shell = get_ipython()

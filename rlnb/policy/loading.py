@@ -146,9 +146,11 @@ def load_with_unsloth(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load by unsloth, which must be imported before trl; from adapters also the model that they name."""
     from unsloth import FastLanguageModel
+    from unsloth.models.loader_utils import get_model_name
 
-    with explain_load_errors(params):
-        return FastLanguageModel.from_pretrained(
+    mirror = get_model_name(source, load_in_4bit=bool(params.load_in_4bit))
+    with explain_load_errors(params, loaded_as=mirror):
+        model, tokenizer = FastLanguageModel.from_pretrained(
             params.adapters or source,
             dtype=DTYPES[params.dtype],
             load_in_4bit=bool(params.load_in_4bit),
@@ -157,6 +159,9 @@ def load_with_unsloth(
             cache_dir=params.cache_dir,
             offload_embedding=params.offload_embedding,
         )
+    # unsloth sets it to max_seq_length: beside max_new_tokens it has no effect but a warning for each batch.
+    model.generation_config.max_length = None
+    return model, tokenizer
 
 
 def add_fresh_adapters(
@@ -193,11 +198,22 @@ def make_fresh_weights(model: PreTrainedModel, *, seed: int) -> PreTrainedModel:
 
 
 def check_base(adapters: str, source: str) -> None:
-    """Raise ParamsError for adapters that were saved with a model other than `source`."""
-    config = json.loads((Path(adapters) / "adapter_config.json").read_text(encoding="utf-8"))
-    base = str(config.get("base_model_name_or_path") or "")
-    if base and Path(base).name != Path(source).name:
+    """Raise ParamsError for adapters that were saved with a model other than `source`.
+
+    In adapter_config.json unsloth names the copy that it loaded: Qwen3-4B-unsloth-bnb-4bit for Qwen3-4B.
+    """
+    note, config = Path(adapters) / "base_model.json", Path(adapters) / "adapter_config.json"
+    if note.is_file():
+        base = json.loads(note.read_text(encoding="utf-8"))["base"]
+    else:
+        base = json.loads(config.read_text(encoding="utf-8")).get("base_model_name_or_path") or ""
+    if base and _base_name(base) != _base_name(source):
         raise ParamsError(f"model.adapters = {adapters!r} belong to {base}, not to model.id, {source}")
+
+
+def _base_name(source: str) -> str:
+    """Return the model's name without its owner and without the suffixes of unsloth's copies in 4 bits."""
+    return Path(source).name.casefold().removesuffix("-bnb-4bit").removesuffix("-unsloth")
 
 
 def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -235,12 +251,13 @@ def check_targets(model: PreTrainedModel, params: ModelParams) -> None:
 
 
 @contextmanager
-def explain_load_errors(params: ModelParams) -> Iterator[None]:
+def explain_load_errors(params: ModelParams, *, loaded_as: str | None = None) -> Iterator[None]:
     """Turn a loader's error for missing weights or memory into one sentence with the remedy.
 
-    Put it around loaders only: a ValueError of rlnb itself does not mean that a model is missing.
+    Put it around loaders only: a ValueError of rlnb itself does not mean that a model is missing. loaded_as:
+    the copy that unsloth loads in the place of `params.id`.
     """
-    name, cache = params.id, params.cache_dir
+    name, cache, wanted = params.id, params.cache_dir, loaded_as or params.id
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
@@ -253,14 +270,15 @@ def explain_load_errors(params: ModelParams) -> Iterator[None]:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled):
             cause = cause.__cause__ or cause.__context__
-        reason = "cannot be loaded: " + (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = " cannot be loaded: " + (str(error).strip() or type(error).__name__).splitlines()[0]
         if cause is not None:
+            copy = "" if wanted == name else f", which unsloth loads as {wanted},"
             reason = (
-                f"is not in {cache} and this machine is offline. On a machine with internet run "
-                f"`hf download {name} --cache-dir {cache}` and copy that directory here, "
+                f"{copy} is not in {cache} and this machine is offline. On a machine with internet run "
+                f"`hf download {wanted} --cache-dir {cache}` and copy that directory here, "
                 f"or set model.id to 'embedded'{see('no-network')}"
             )
-        raise PolicyUnavailable(f"model.id = {name!r} {reason}") from error
+        raise PolicyUnavailable(f"model.id = {name!r}{reason}") from error
 
 
 def save_adapters(policy: Policy, directory: str | Path) -> Path:
