@@ -24,7 +24,7 @@ def tiny_policy(cache_dir: Path, *, lora_rank: int = 0, lora_dropout: float = 0.
     params = ModelParams.model_construct(
         id="tiny", cache_dir=str(cache_dir), engine="transformers", dtype="float32", attention="sdpa",
         load_in_4bit=False, lora_rank=lora_rank, lora_alpha=8, lora_dropout=lora_dropout, adapters="",
-        lora_target_modules=("all-linear",), offload_embedding=False,
+        lora_target_modules=("all-linear",), offload_embedding=False, thinking=False,
     )  # fmt: skip
     policy = load_policy(params, seed=seed)
     with torch.no_grad():

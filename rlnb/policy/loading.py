@@ -35,7 +35,7 @@ class Policy:
     """A model with LoRA adapters and its tokenizer; the reference policy is the model, adapters disabled.
 
     model: also a PeftModel, which forwards to its PreTrainedModel. end_token_ids: the tokens that end an
-    answer by the model's configuration, without those of `stop_at`.
+    answer by the model's configuration, without those of `stop_at`. thinking: `model.thinking`, of all chats.
     """
 
     model: PreTrainedModel
@@ -44,6 +44,7 @@ class Policy:
     engine: str
     end_token_ids: tuple[int, ...]
 
+    thinking: bool = False
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
@@ -95,7 +96,8 @@ def load_policy(
         model = make_fresh_weights(model, seed=seed)
     complete_tokenizer(model, tokenizer)
     use_cpu_attention(model)
-    return Policy(model, tokenizer, source, params.engine, tuple(model.generation_config.eos_token_id))
+    ends = tuple(model.generation_config.eos_token_id)
+    return Policy(model, tokenizer, source, params.engine, ends, params.thinking)
 
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
