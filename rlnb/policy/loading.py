@@ -25,6 +25,7 @@ from rlnb.machine import rank
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.cpu_attention import use_cpu_attention
+from rlnb.policy.file_formats import check_readable, make_readable
 
 LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -43,8 +44,8 @@ class Policy:
     source: str
     engine: str
     end_token_ids: tuple[int, ...]
-
     thinking: bool = False
+
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
@@ -74,7 +75,7 @@ def load_policy(
     fixes them at loading. seed: of the fresh adapters' initial values. Raises PolicyUnavailable, naming the
     remedy, if the weights or a package are missing.
     """
-    source = model_directory(params.id, params.cache_dir)
+    source = find_model(params)
     is_fresh = bool(is_trained and not params.adapters and params.lora_rank)
     if params.adapters:
         check_base(params.adapters, source)
@@ -102,9 +103,17 @@ def load_policy(
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
     """Load the tokenizer alone, in a second, to measure prompts before the model is loaded."""
-    source = model_directory(params.id, params.cache_dir)
+    source = find_model(params)
     with explain_load_errors(params):
         return AutoTokenizer.from_pretrained(source, cache_dir=params.cache_dir)
+
+
+def find_model(params: ModelParams) -> str:
+    """Return the model's directory or name on the hub, of files that the installed transformers reads."""
+    source = model_directory(params.id, params.cache_dir)
+    with explain_load_errors(params):
+        check_readable(source, params)
+    return source
 
 
 def load_with_transformers(
@@ -269,5 +278,6 @@ def save_adapters(policy: Policy, directory: str | Path) -> Path:
         return directory
     policy.model.save_pretrained(directory)
     policy.tokenizer.save_pretrained(directory)
+    make_readable(directory)
     (directory / "base_model.json").write_text(json.dumps({"base": policy.source}) + "\n", encoding="utf-8")
     return directory
