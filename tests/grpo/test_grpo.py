@@ -272,9 +272,9 @@ def test_a_run_whose_training_was_through_trains_no_further(uninterrupted: Path,
 def test_vllm_reaches_trl_only_where_it_is_enabled() -> None:
     config = config_with(VllmParams())
     assert not config.use_vllm and not config.bf16 and not config.fp16
-    config = config_with(VllmParams(enabled=True))
+    config = config_with(VllmParams(enabled=True, gpu_memory_utilization=0.4, sleep_mode=True))
     assert (config.use_vllm, config.vllm_mode) == (True, "colocate")
-    assert (config.vllm_gpu_memory_utilization, config.vllm_max_model_length) == (0.85, 2048)
+    assert (config.vllm_gpu_memory_utilization, config.vllm_max_model_length) == (0.4, 2048)
     config = config_with(VllmParams(enabled=True, mode="server", server_base_url="http://host:8000"))
     assert (config.use_vllm, config.vllm_mode) == (True, "server")
     assert (config.vllm_server_base_url, config.vllm_max_model_length) == ("http://host:8000", None)
