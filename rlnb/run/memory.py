@@ -191,7 +191,7 @@ def _load_all_sizes(
         field: (name, load_model_sizes(name, model.cache_dir, environ=environ))
         for field, name in names.items()
     }
-    known = {field: (name, found) for field, (name, found) in sizes.items() if found is not None}
+    known = {field: (name, size) for field, (name, size) in sizes.items() if size is not None}
     return known if len(known) == len(sizes) else None
 
 
