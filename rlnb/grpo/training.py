@@ -134,12 +134,15 @@ def grpo_config(
 
 def check_as_asked(config: GRPOConfig, settings: Mapping[str, object]) -> None:
     """Raise ParamsError where a library has changed a setting: unsloth does, with a printed line."""
-    made = {name: getattr(config, name) for name in settings}
-    changed = [name for name in settings if made[name] != settings[name]]
-    if changed:
+    changes = [
+        f"training.{name} = {value!r} was changed to {getattr(config, name)!r}"
+        for name, value in settings.items()
+        if getattr(config, name) != value
+    ]
+    if changes:
         raise ParamsError(
-            "; ".join(f"training.{name} = {settings[name]!r} was changed to {made[name]!r}" for name in changed)
-            + " by the library that trains; write the value that it takes, or model.engine = transformers"
+            f"{'; '.join(changes)} by the library that trains; write the value that it takes, or "
+            "model.engine = transformers"
         )
 
 
