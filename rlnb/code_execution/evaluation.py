@@ -56,9 +56,12 @@ class ProgramEvaluation:
             for task in members[: sampling.num_questions]
         ]
         prompts = [
-            build_prompt(task, wording.prompt, policy.tokenizer, printed_example=wording.printed_example)
+            build_prompt(
+                task, wording.prompt, policy.tokenizer, printed_example=wording.printed_example,
+                thinking=policy.thinking,
+            )
             for _, task in tasks
-        ]
+        ]  # fmt: skip
         modes = [(True, 1)] + ([(False, sampling.num_samples)] if sampling.temperature else [])
         total = sum(repeats for _, repeats in modes) * len(tasks)
         answers: list[JudgedAnswer] = []

@@ -22,7 +22,12 @@ def question(task: Task, *, printed_example: bool = True) -> str:
 
 
 def build_prompt(
-    task: Task, form: PromptForm, tokenizer: PreTrainedTokenizerBase | None, *, printed_example: bool = True
+    task: Task,
+    form: PromptForm,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    printed_example: bool = True,
+    thinking: bool = False,
 ) -> Prompt:
     """Return the prompt of a task. `tokenizer` renders the chat template; the form "completion" needs none.
 
@@ -40,8 +45,9 @@ def build_prompt(
         {"role": "user", "content": question(task, printed_example=printed_example)},
     ]
     text = chat_text(
-        messages, tokenizer, asked_by=f"tasks.prompt = {form!r}", instead="tasks.prompt = 'completion'"
-    )
+        messages, tokenizer, asked_by=f"tasks.prompt = {form!r}", instead="tasks.prompt = 'completion'",
+        thinking=thinking,
+    )  # fmt: skip
     prefix = f"```python\n{signature}" if form == "prefilled" else ""
     return Prompt(text + prefix, prefix)
 
@@ -56,7 +62,8 @@ def prompt_dataset(
     max_prompt_tokens: int,
 ) -> Dataset:
     """Return the prompts of the whole run in order, without tasks that exceed `max_prompt_tokens`."""
-    prompts = [build_prompt(task, form, policy.tokenizer, printed_example=printed_example) for task in tasks]
+    wording = {"printed_example": printed_example, "thinking": policy.thinking}
+    prompts = [build_prompt(task, form, policy.tokenizer, **wording) for task in tasks]
     rows = [
         {"prompt": prompt.text, "task_id": task.id, "prefix": prompt.prefix}
         for task, prompt in zip(tasks, prompts, strict=True)

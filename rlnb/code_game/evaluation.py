@@ -90,7 +90,10 @@ class GameEvaluation:
         num_prompts = evaluation.interval_prompts if is_interval else evaluation.num_prompts
         held_out = game_questions(game.topics if game.form == "topic" else ())["held_out"][:num_prompts]
         questions = [question for question in held_out for _ in range(evaluation.num_programs)]
-        prompts = [build_game_prompt(question, game.form, policy.tokenizer) for question in questions]
+        prompts = [
+            build_game_prompt(question, game.form, policy.tokenizer, thinking=policy.thinking)
+            for question in questions
+        ]
         completions = generate(
             policy,
             [prompt.text for prompt in prompts],

@@ -59,7 +59,9 @@ def game_questions(topics: Sequence[str] = ()) -> Mapping[str, list[GameQuestion
     return questions
 
 
-def build_game_prompt(question: GameQuestion, form: GameForm, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+def build_game_prompt(
+    question: GameQuestion, form: GameForm, tokenizer: PreTrainedTokenizerBase, *, thinking: bool = False
+) -> Prompt:
     """Return the prompt for a program; `tokenizer` renders the chat.
 
     "seeded" gives the first line and goes on at `print(`: what remains is an expression, which a small model
@@ -80,5 +82,7 @@ def build_game_prompt(question: GameQuestion, form: GameForm, tokenizer: PreTrai
         )
         prefix = "```python\n"
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": request}]
-    text = chat_text(messages, tokenizer, asked_by="the code game", instead="model.id = 'embedded'")
+    text = chat_text(
+        messages, tokenizer, asked_by="the code game", instead="model.id = 'embedded'", thinking=thinking
+    )
     return Prompt(text + prefix, prefix)

@@ -40,7 +40,10 @@ def build_game_rows(params: GrpoCodeGameParams, policy: Policy) -> list[dict[str
     """Return {"prompt", "prefix"} of each training question whose prompt is not too long."""
     form, limit = params.game.form, params.game.max_prompt_tokens
     questions = game_questions(params.game.topics if form == "topic" else ())["train"]
-    prompts = [build_game_prompt(question, form, policy.tokenizer) for question in questions]
+    prompts = [
+        build_game_prompt(question, form, policy.tokenizer, thinking=policy.thinking)
+        for question in questions
+    ]
     rows = [
         {"prompt": prompt.text, "prefix": prompt.prefix}
         for prompt in prompts

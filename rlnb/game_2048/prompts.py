@@ -71,7 +71,8 @@ def build_strategy_prompt(
     if not effort:
         messages.insert(0, {"role": "system", "content": SYSTEM})
     text = chat_text(
-        messages, tokenizer, asked_by="the prompt of a strategy", instead="a model made for chat", **options
-    )
+        messages, tokenizer, asked_by="the prompt of a strategy", instead="a model made for chat",
+        thinking=params.model.thinking, **options,
+    )  # fmt: skip
     prefix = PREFIX if params.prompt.prefilled else ""
     return Prompt(text + prefix, prefix)

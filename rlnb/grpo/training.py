@@ -82,9 +82,10 @@ def grpo_config(
             "use_vllm": True,
             "vllm_mode": "colocate",
             "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
+            "vllm_enable_sleep_mode": vllm.sleep_mode,
             "vllm_max_model_length": vllm.max_model_len,
         }
-    asked: dict[str, object] = {
+    settings: dict[str, object] = {
         "output_dir": str(Path(output_dir) / "checkpoints"),
         "learning_rate": training.learning_rate,
         "max_steps": training.max_steps,
@@ -126,19 +127,22 @@ def grpo_config(
         "dataloader_pin_memory": use_gpu,
         "ddp_find_unused_parameters": False,  # each adapter is used in each pass
     }
-    config = GRPOConfig(**asked, **options)
-    check_as_asked(config, asked | options)
+    config = GRPOConfig(**settings, **options)
+    check_as_asked(config, settings | options)
     return config
 
 
-def check_as_asked(config: GRPOConfig, asked: Mapping[str, object]) -> None:
+def check_as_asked(config: GRPOConfig, settings: Mapping[str, object]) -> None:
     """Raise ParamsError where a library has changed a setting: unsloth does, with a printed line."""
-    made = {name: getattr(config, name) for name in asked}
-    changed = [name for name in asked if made[name] != asked[name]]
-    if changed:
+    changes = [
+        f"training.{name} = {value!r} was changed to {getattr(config, name)!r}"
+        for name, value in settings.items()
+        if getattr(config, name) != value
+    ]
+    if changes:
         raise ParamsError(
-            "; ".join(f"training.{name} = {asked[name]!r} was changed to {made[name]!r}" for name in changed)
-            + " by the library that trains; write the value that it takes, or model.engine = transformers"
+            f"{'; '.join(changes)} by the library that trains; write the value that it takes, or "
+            "model.engine = transformers"
         )
 
 
@@ -153,7 +157,7 @@ def make_trainer(
     """Return TRL's trainer; on a CPU it is a `CpuGRPOTrainer`, unless `short_step` is false."""
     if config.use_vllm:  # which reads only the end tokens of the model's own files
         config.generation_kwargs = {"stop_token_ids": policy.model.generation_config.eos_token_id}
-    asked = {name: getattr(config, name) for name in SETTINGS_OF_LEARNING}
+    settings = {name: getattr(config, name) for name in SETTINGS_OF_LEARNING}
     trainer_class = CpuGRPOTrainer if short_step and policy.device.type == "cpu" else GRPOTrainer
     trainer = trainer_class(
         policy.model,
@@ -162,7 +166,7 @@ def make_trainer(
         train_dataset=prompts,
         processing_class=policy.tokenizer,
     )
-    check_as_asked(trainer.args, asked)
+    check_as_asked(trainer.args, settings)
     return trainer
 
 

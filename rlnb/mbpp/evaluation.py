@@ -140,7 +140,8 @@ def describe_writer(model: ModelParams, writer: WriterParams | None) -> Mapping[
     if writer is not None and writer.kind == "file":
         sha256 = hashlib.sha256(Path(writer.samples_path).read_bytes()).hexdigest()
         return {"file": writer.samples_path, "file_sha256": sha256}
-    description = {"model": model.id, "dtype": model.dtype, "load_in_4bit": model.load_in_4bit}
+    settings = ("dtype", "load_in_4bit", "thinking")
+    description = {"model": model.id, **{name: getattr(model, name) for name in settings}}
     if model.adapters:
         weights = Path(model.adapters) / "adapter_model.safetensors"
         sha256 = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else ""

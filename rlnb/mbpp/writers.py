@@ -37,9 +37,14 @@ class PolicyWriter:
 
     def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
         if template.is_chat:
-            form = {"asked_by": f"mbpp.template = {template.name!r}", "instead": "paper or docstring"}
-            tokenizer, role = self.policy.tokenizer, "user"
-            questions = [chat_text([{"role": role, "content": q}], tokenizer, **form) for q in questions]
+            asked_by = f"mbpp.template = {template.name!r}"
+            questions = [
+                chat_text(
+                    [{"role": "user", "content": question}], self.policy.tokenizer, asked_by=asked_by,
+                    instead="paper or docstring", thinking=self.policy.thinking,
+                )
+                for question in questions
+            ]  # fmt: skip
         generate(
             self.policy,
             questions,

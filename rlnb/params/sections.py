@@ -221,6 +221,9 @@ class ModelParams(Section):
     lora_dropout: float = described(0.0, "Share of LoRA inputs dropped in training", ge=0, lt=1)
     lora_target_modules: Names = Field(default=("all-linear",), min_length=1)
     """Names of the layers with adapters; all-linear alone = every linear layer"""
+    thinking: bool = described(
+        False, "Let a model with a thinking mode, such as Qwen3, think before it answers"
+    )
 
     def conflicts(self) -> Iterator[Conflict]:
         if "all-linear" in self.lora_target_modules and len(self.lora_target_modules) > 1:

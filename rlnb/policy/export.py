@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import EMBEDDED_NAME, written_whole
+from rlnb.policy.file_formats import make_readable
 from rlnb.policy.generation import generate, generating
 from rlnb.policy.loading import Policy, attach_adapters, explain_load_errors, load_policy, save_adapters
 
@@ -120,6 +121,7 @@ def save_in_format(policy: Policy, directory: str | Path, form: Form, params: Mo
             )
         else:
             save_merged(policy, unfinished, params)
+        make_readable(unfinished)
         shutil.rmtree(directory, ignore_errors=True)
     return directory
 

@@ -25,6 +25,7 @@ from rlnb.machine import rank
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.cpu_attention import use_cpu_attention
+from rlnb.policy.file_formats import check_readable, make_readable
 
 LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -36,7 +37,8 @@ class Policy:
 
     model: also a PeftModel, which forwards to its PreTrainedModel. end_token_ids: the tokens that end an
     answer by the model's configuration, without those of `stop_at`. dtype: that the layers compute in;
-    parameters may have others (weights in 4 bits, adapters in float32).
+    parameters may have others (weights in 4 bits, adapters in float32). thinking: `model.thinking`, of all
+    chats.
     """
 
     model: PreTrainedModel
@@ -45,6 +47,7 @@ class Policy:
     engine: str
     end_token_ids: tuple[int, ...]
     dtype: torch.dtype
+    thinking: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -75,7 +78,7 @@ def load_policy(
     fixes them at loading. seed: of the fresh adapters' initial values. Raises PolicyUnavailable, naming the
     remedy, if the weights or a package are missing.
     """
-    source = model_directory(params.id, params.cache_dir)
+    source = find_model(params)
     is_fresh = bool(is_trained and not params.adapters and params.lora_rank)
     if params.adapters:
         check_base(params.adapters, source)
@@ -97,15 +100,23 @@ def load_policy(
         model = make_fresh_weights(model, seed=seed)
     complete_tokenizer(model, tokenizer)
     use_cpu_attention(model)
-    end_token_ids = tuple(model.generation_config.eos_token_id)
-    return Policy(model, tokenizer, source, params.engine, end_token_ids, DTYPES[params.dtype])
+    ends, dtype = tuple(model.generation_config.eos_token_id), DTYPES[params.dtype]
+    return Policy(model, tokenizer, source, params.engine, ends, dtype, params.thinking)
 
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
     """Load the tokenizer alone, in a second, to measure prompts before the model is loaded."""
-    source = model_directory(params.id, params.cache_dir)
+    source = find_model(params)
     with explain_load_errors(params):
         return AutoTokenizer.from_pretrained(source, cache_dir=params.cache_dir)
+
+
+def find_model(params: ModelParams) -> str:
+    """Return the model's directory or name on the hub, of files that the installed transformers reads."""
+    source = model_directory(params.id, params.cache_dir)
+    with explain_load_errors(params):
+        check_readable(source, params)
+    return source
 
 
 def load_with_transformers(
@@ -288,5 +299,6 @@ def save_adapters(policy: Policy, directory: str | Path) -> Path:
         return directory
     policy.model.save_pretrained(directory)
     policy.tokenizer.save_pretrained(directory)
+    make_readable(directory)
     (directory / "base_model.json").write_text(json.dumps({"base": policy.source}) + "\n", encoding="utf-8")
     return directory

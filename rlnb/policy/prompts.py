@@ -27,29 +27,33 @@ def chat_text(
     *,
     asked_by: str,
     instead: str,
+    thinking: bool,
     **options: object,
 ) -> str:
     """Return a chat as text, up to where the reply begins, without a token that the tokenizer adds itself.
 
-    options: of the chat template, such as `reasoning_effort`. Raises ParamsError for a tokenizer without a
-    chat template: `asked_by` is the field that needs one, `instead` the remedy.
+    thinking: whether a model with a thinking mode, such as Qwen3, may think before it answers; its template
+    allows it where nothing is said. options: others of the template, such as `reasoning_effort`. Raises
+    ParamsError for a tokenizer without a chat template: `asked_by` is the field that needs one, `instead`
+    the remedy.
     """
     if not tokenizer.chat_template:
         raise ParamsError(
             f"{asked_by} needs a chat template, which this model's tokenizer does not have; "
             f"write {instead}, or take a model made for chat"
         )
-    text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options))
+    options |= {"add_generation_prompt": True, "tokenize": False, "enable_thinking": thinking}
+    text = str(tokenizer.apply_chat_template(messages, **options))
     first = tokenizer.bos_token
     adds_it_itself = first and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
     return text.removeprefix(first) if adds_it_itself else text
 
 
-def game_text(prompt: str, *, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a game's full prompt as a user's message in a chat, with Qwen3's thinking switched off."""
+def game_text(prompt: str, *, tokenizer: PreTrainedTokenizerBase, thinking: bool) -> str:
+    """Return a game's full prompt as a user's message in a chat."""
     return chat_text(
         [{"role": "user", "content": prompt}], tokenizer, asked_by="game.style = 'full'",
-        instead="game.style = 'compact'", enable_thinking=False,
+        instead="game.style = 'compact'", thinking=thinking,
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
         params.game.max_prompt_tokens,
         params.game.model_copy(update={"max_prompt_tokens": 2**31}),
     )
-    encoder = make_encoder(unlimited, load_tokenizer(params.model))
+    encoder = make_encoder(unlimited, load_tokenizer(params.model), thinking=params.model.thinking)
     for game in curriculum.games.values():
         check_opponents(game, playable_opponents(game, params.evaluation.opponents))
         longest = longest_prompt(game, encoder, params.game)

@@ -300,9 +300,10 @@ class Encoder:
         return TokenTrie.build([self._actions[action] for action in actions], end=self.end)
 
 
-def make_encoder(game: ActingParams, tokenizer: PreTrainedTokenizerBase) -> Encoder:
+def make_encoder(game: ActingParams, tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> Encoder:
     """Return the encoder of a run: full prompts become chat messages, compact ones stay as they are."""
-    as_text = str if game.style == "compact" else partial(game_text, tokenizer=tokenizer)
+    as_chat = partial(game_text, tokenizer=tokenizer, thinking=thinking)
+    as_text = str if game.style == "compact" else as_chat
     end = tokenizer.eos_token_id
     return Encoder(tokenizer, as_text, end=end, max_prompt_tokens=game.max_prompt_tokens)
 

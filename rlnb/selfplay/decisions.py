@@ -98,7 +98,10 @@ def count_equal_texts(policy: Policy, decisions: Sequence[Decision]) -> int:
     """Return the number of positions whose text this tokenizer's chat template reproduces."""
     return sum(
         decision.text == decision.prompt  # the run used no chat
-        or decision.text == game_text(decision.prompt, tokenizer=policy.tokenizer)
+        or any(  # whether the run thought, or not
+            decision.text == game_text(decision.prompt, tokenizer=policy.tokenizer, thinking=thinking)
+            for thinking in (False, True)
+        )
         for decision in decisions
     )
 

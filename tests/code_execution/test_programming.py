@@ -48,7 +48,7 @@ class Templates:
         self.chat_template = chat_template
         self.bos_token = None
 
-    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize):
+    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, enable_thinking):
         assert add_generation_prompt and not tokenize
         return "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>"
 

@@ -315,7 +315,7 @@ def test_vllm_stops_where_the_policy_does(cache_dir: Path, monkeypatch: pytest.M
         return SimpleNamespace(args=args)
 
     monkeypatch.setattr(grpo, "CpuGRPOTrainer", trainer)
-    for vllm in (VllmParams(enabled=True), None):
+    for vllm in (VllmParams(enabled=True, gpu_memory_utilization=0.4, sleep_mode=False), None):
         grpo.make_trainer(policy, config_with(vllm), rewards=[], prompts=None)
     with_vllm, without = trained_with
     assert with_vllm.generation_kwargs == {"stop_token_ids": [2, 70]}

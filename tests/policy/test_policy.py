@@ -147,6 +147,8 @@ def test_a_missing_model_and_missing_layers_are_refused(cache_dir: Path, tmp_pat
 )
 def test_the_embedded_model_stops_where_its_chat_ends_and_writes_python(cache_dir: Path) -> None:
     source = Path(model_directory("embedded", cache_dir))
+    # transformers 4.57 has no other name for it, and would silently take 10000.
+    assert json.loads((source / "config.json").read_text())["rope_theta"] == 100000.0
     assert (source / "model.safetensors").exists()
     policy = load_policy(tiny_params(cache_dir, id="embedded"))
     assert policy.tokenizer.eos_token == "<|im_end|>" and policy.tokenizer.pad_token == "<|endoftext|>"

@@ -40,7 +40,7 @@ def run(cache_dir, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def drawn(cache_dir: Path, *names: str, count: int = 50) -> list[Decision]:
     params = params_of(cache_dir, model=dict(LORA))
-    encoder = make_encoder(params.game, load_policy(params.model).tokenizer)
+    encoder = make_encoder(params.game, load_policy(params.model).tokenizer, thinking=False)
     return draw_decisions([load_game(name, style="compact") for name in names], encoder, count=count)
 
 
@@ -109,7 +109,9 @@ def test_a_lost_chat_template_is_seen(cache_dir):
     params = params_of(cache_dir, model=dict(LORA), game={"style": "full"})
     policy = load_policy(params.model)
     policy.tokenizer.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
-    kept = draw_decisions([load_game("nim")], make_encoder(params.game, policy.tokenizer), count=4)
+    kept = draw_decisions(
+        [load_game("nim")], make_encoder(params.game, policy.tokenizer, thinking=False), count=4
+    )
     assert kept[0].text == f"<{kept[0].prompt}>" and count_equal_texts(policy, kept) == 4
     policy.tokenizer.chat_template = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
     assert count_equal_texts(policy, kept) == 0
