@@ -134,6 +134,9 @@ def load_with_transformers(
     tokenizer = load_tokenizer(params)
     with explain_load_errors(params):
         model = AutoModelForCausalLM.from_pretrained(source, cache_dir=params.cache_dir, **options)
+        if dtype != torch.bfloat16:  # to which transformers 4.57 dequantizes MXFP4, whatever is asked
+            for weight in model.parameters():
+                weight.data = weight.data.to(dtype) if weight.dtype == torch.bfloat16 else weight.data
         if params.load_in_4bit and is_trained:
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     return attach_adapters(model, params, is_trained=is_trained) if params.adapters else model, tokenizer
