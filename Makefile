@@ -15,10 +15,10 @@ CPUS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_C
 TESTS ?=
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test cpus lint lab gallery slow code seeds selfplay ppo bench baselines
+.PHONY: help setup run test cpus lint lab gallery slow gpu-paths code seeds selfplay ppo bench baselines
 
 help: ## these lines
-	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 18
 
 $(READY): setup.sh pyproject.toml $(wildcard requirements/*.txt)
 	./setup.sh $(KIND)
@@ -45,6 +45,13 @@ lint: $(READY) ## style, types, Dockerfile
 
 slow: $(READY) ## the tests that take minutes each, all notebooks' tiny runs among them; half an hour together
 	$(BIN)/python -m pytest -m slow
+
+gpu-paths: $(READY) ## the GPU code without a GPU: the real unsloth, 4 bits, the V100's versions; half an hour
+	tests/gpu_paths/environment.sh unsloth .gpu_paths/unsloth
+	tests/gpu_paths/environment.sh volta .gpu_paths/volta
+	.gpu_paths/unsloth/bin/python -m pytest tests/gpu_paths/unsloth_paths.py
+	.gpu_paths/unsloth/bin/python -m pytest tests/gpu_paths/four_bit_paths.py
+	.gpu_paths/volta/bin/python -m pytest -m "not slow" tests/policy tests/grpo tests/selfplay tests/ppo tests/spiral
 
 lab: $(READY) ## JupyterLab with the notebooks
 	$(BIN)/jupyter lab notebooks

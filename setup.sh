@@ -54,6 +54,19 @@ choose_set() {
     esac
 }
 
+# What a set has no wheels for, said before anything is downloaded.
+refuse_what_has_no_wheels() {
+    local libc
+    if [ "$set" = volta ] && [ "$(uname -m)" = aarch64 ]; then
+        fail "volta: torch 2.10.0 for aarch64 is a build for the CPU alone; write cpu, or use an x86_64 machine."
+    fi
+    libc=$(getconf GNU_LIBC_VERSION 2>/dev/null) || return 0 # not glibc: uv says what is missing
+    libc=${libc#glibc }
+    if [ "$set" = vllm ] && [ "$(printf '%s\n' 2.31 "$libc" | sort -V | head -n 1)" != 2.31 ]; then
+        fail "vllm: needs glibc 2.31 or newer (Ubuntu 20.04, Debian 11, RHEL 9), and here is $libc; write cuda, or use the Docker image."
+    fi
+}
+
 # 3.11 to 3.14 with working modules; a pyenv shim, say, exists and still does not run.
 serves() { "$1" -c 'import ssl, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' >/dev/null 2>&1; }
 
@@ -122,6 +135,7 @@ register_kernel() {
 
 [ $# -le 1 ] || fail "one kind of machine at most, for example: ./setup.sh cpu"
 set=$(choose_set "${1:-auto}")
+refuse_what_has_no_wheels
 python=$(find_python)
 uv=$(find_uv)
 if [[ $uv == "$venv"/* && -f $marker && $(cat "$marker") != "$set" ]]; then

@@ -20,6 +20,7 @@ from rlnb.params import asks_network, check_machine, describe_params, load_doten
 from rlnb.params.loading import load_model_class
 from rlnb.params.sections import NotebookParams, Section, value_of
 from rlnb.run.health import memory_advice
+from rlnb.run.memory import settle_memory
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "trl", "peft", "open_spiel")
@@ -30,7 +31,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
 
     cell: `globals()` of the notebook, of which the names that the parameters cell sets are read. Moves to the
     project's directory, reads .env, and sets what has to be set before torch is imported. Raises ParamsError
-    for parameters that are wrong or that this machine cannot serve, before anything large is loaded.
+    for parameters that are wrong or that this machine cannot serve or hold, before anything large is loaded.
     """
     if Path.cwd().name == "notebooks":  # opened in JupyterLab; all paths count from the project's directory
         os.chdir("..")
@@ -44,13 +45,16 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     check_machine(params, machine)
     params.check_files()
     if getattr(getattr(params, "model", None), "engine", "") == "unsloth":
+        # Otherwise in the working directory, where the tasks of a job array would share it.
+        os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path(params.output_dir, "unsloth_cache")))
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
+    params, memory = settle_memory(params, machine)
     num_threads = _set_threads(params)
     shell = get_ipython()
     if shell is not None and machine.capability:
         advise_on_memory(shell, params)
-    for warning in recommendation.warnings:
-        print(warning)
+    for line in filter(None, [*recommendation.warnings, memory]):
+        print(line)
     display(*_show_parameters(notebook, params))
     display(show_facts(_facts(params, machine, recommendation, num_threads)))
     return params, machine

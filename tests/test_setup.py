@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,6 +82,43 @@ def test_setup_refuses_an_unknown_kind_in_one_line_and_touches_nothing():
         "setup.sh: unknown kind of machine 'toaster'; "
         "write one of auto, cpu, cuda, spark, volta, vllm, plain.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "command", "prints", "elsewhere", "reason"),
+    [
+        (
+            "volta",
+            "uname",
+            "aarch64",
+            "x86_64",
+            "volta: torch 2.10.0 for aarch64 is a build for the CPU alone; "
+            "write cpu, or use an x86_64 machine.",
+        ),
+        (
+            "vllm",
+            "getconf",
+            "glibc 2.28",
+            "glibc 2.31",
+            "vllm: needs glibc 2.31 or newer (Ubuntu 20.04, Debian 11, RHEL 9), and here is 2.28; "
+            "write cuda, or use the Docker image.",
+        ),
+    ],
+)
+def test_setup_refuses_a_set_that_has_no_wheels_for_this_machine(
+    kind, command, prints, elsewhere, reason, tmp_path
+):
+    shutil.copy(ROOT / "setup.sh", tmp_path)
+    (tmp_path / command).write_text(f"#!/bin/sh\necho '{prints}'\n")
+    (tmp_path / command).chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": "/nowhere/python"}
+    done = subprocess.run([tmp_path / "setup.sh", kind], capture_output=True, text=True, env=environ)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"setup.sh: {reason}\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["setup.sh", command])
+    # Elsewhere it goes on to look for Python, which is not there.
+    (tmp_path / command).write_text(f"#!/bin/sh\necho '{elsewhere}'\n")
+    done = subprocess.run([tmp_path / "setup.sh", kind], capture_output=True, text=True, env=environ)
+    assert "no Python 3.11 to 3.14 found" in done.stderr
 
 
 @pytest.fixture

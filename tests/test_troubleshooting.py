@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pages import anchors
 
-from rlnb.configure.memory import estimate_memory
 from rlnb.errors import TROUBLESHOOTING, see
 from rlnb.machine import Machine, recommend
 from rlnb.params import load_params
 from rlnb.params.loading import choose_profile
+from rlnb.run.memory import estimate_memory
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / TROUBLESHOOTING).read_text(encoding="utf-8")

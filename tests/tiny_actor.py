@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from tiny_policy import tiny_params
 from torch import nn
 
 from rlnb.games.text_games import load_game
-from rlnb.params.sections import ModelParams
 from rlnb.policy import Policy, load_policy
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer
 from rlnb.selfplay.params import UpdateParams
@@ -18,14 +18,13 @@ from rlnb.selfplay.rollouts import FinishedGame, play_games, self_play_episodes
 VOCABULARY, WIDTH = 128, 8
 
 
-def tiny_policy(cache_dir: Path, *, lora_rank: int = 0, lora_dropout: float = 0.0, seed: int = 1) -> Policy:
-    """Return the tiny model, trained whole or by adapters; its answers are as uneven as after learning."""
+def tiny_policy(cache_dir: Path, *, seed: int = 1, **options: object) -> Policy:
+    """Return the tiny model, trained whole or by adapters; its answers are as uneven as after learning.
+
+    options: of `model`.
+    """
     torch.set_num_threads(1)
-    params = ModelParams.model_construct(
-        id="tiny", cache_dir=str(cache_dir), engine="transformers", dtype="float32", attention="sdpa",
-        load_in_4bit=False, lora_rank=lora_rank, lora_alpha=8, lora_dropout=lora_dropout, adapters="",
-        lora_target_modules=("all-linear",), offload_embedding=False, thinking=False,
-    )  # fmt: skip
+    params = tiny_params(cache_dir).model_copy(update={"lora_rank": 0, "lora_alpha": 8, **options})
     policy = load_policy(params, seed=seed)
     with torch.no_grad():
         policy.model.get_output_embeddings().weight.mul_(4)
@@ -130,7 +129,7 @@ def small_actor(*, seed: int = 0) -> ActorCritic:
     torch.set_default_dtype(torch.float32)  # the same draws in either precision
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        policy = Policy(SmallNetwork(), Characters(), "small", "transformers", (0,))
+        policy = Policy(SmallNetwork(), Characters(), "small", "transformers", (0,), precision)
         actor = (DoubleActor if precision == torch.float64 else ActorCritic)(policy, has_value=True)
         nn.init.normal_(actor.value_head.weight, std=0.3)
     torch.set_default_dtype(precision)

@@ -153,11 +153,8 @@ class ModelOpponent(Predictor):
         return verdicts
 
     def front(self) -> CachedPrefix | None:
-        """Return the solved examples, read once; None where the model cannot continue from a cache.
-
-        unsloth takes every pass that has a cache for the next token of a generation.
-        """
-        if self._front is None and self.num_shots and self.policy.engine != "unsloth":
+        """Return the solved examples, read once; None where the model cannot continue from a cache."""
+        if self._front is None and self.num_shots:
             prompts = [prediction_prompt(code, num_shots=self.num_shots) for code in ("print(1)", "x = 2")]
             self._front = cache_prefix(self.policy, prompts)
         return self._front

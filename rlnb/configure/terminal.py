@@ -24,11 +24,11 @@ from rlnb.configure.draft import (
     shown_path,
     start_draft,
 )
-from rlnb.configure.memory import describe_memory
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe
 from rlnb.params.problems import all_and_nearest, show
 from rlnb.params.sections import value_of
+from rlnb.run.memory import describe_memory
 
 EXIT_INTERRUPTED = 130  # as shells report Ctrl-C
 DEFAULT_NOTEBOOK = "ppo_openspiel"

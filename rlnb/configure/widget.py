@@ -20,10 +20,10 @@ from rlnb.configure.draft import (
     shown_path,
     start_draft,
 )
-from rlnb.configure.memory import UNKNOWN_SIZE, MemoryEstimate, describe_memory, estimate_memory
 from rlnb.display.tables import Table
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe
+from rlnb.run.memory import UNKNOWN_SIZE, MemoryEstimate, describe_memory, estimate_memory
 
 # JupyterLab's own, which are legible in its dark theme too; elsewhere the second.
 RED, GREY = "var(--jp-error-color1, #b3261e)", "var(--jp-ui-font-color2, #6b6b6b)"

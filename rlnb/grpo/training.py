@@ -31,6 +31,22 @@ from rlnb.run.health import Health, memory_advice
 from rlnb.run.stop_signal import StopSignal
 from rlnb.run.tracking import Tracker
 
+# Compared once more when the trainer has been made.
+SETTINGS_OF_LEARNING = (
+    "loss_type",
+    "beta",
+    "epsilon",
+    "epsilon_high",
+    "scale_rewards",
+    "mask_truncated_completions",
+    "learning_rate",
+    "temperature",
+    "num_generations",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "max_completion_length",
+)
+CLIP = 0.2  # of the ratio, on both sides: TRL's default
 NUM_PICTURES = 50  # redrawings of the live plot over a run
 SHARES_IN_LOG = {
     "reward/pass_rate": "passes",
@@ -66,47 +82,68 @@ def grpo_config(
             "use_vllm": True,
             "vllm_mode": "colocate",
             "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
+            "vllm_enable_sleep_mode": vllm.sleep_mode,
             "vllm_max_model_length": vllm.max_model_len,
         }
-    return GRPOConfig(
-        output_dir=str(Path(output_dir) / "checkpoints"),
-        learning_rate=training.learning_rate,
-        max_steps=training.max_steps,
-        per_device_train_batch_size=training.per_device_train_batch_size,
-        gradient_accumulation_steps=training.gradient_accumulation_steps,
-        num_generations=training.num_generations,
-        max_completion_length=training.max_completion_length,
-        temperature=training.temperature,
-        top_p=training.top_p,
-        beta=training.beta,
-        loss_type=training.loss_type,
-        scale_rewards=training.scale_rewards,
-        optim=training.optim,
-        entropy_coef=training.entropy_coef,
-        max_grad_norm=training.max_grad_norm,
-        weight_decay=training.weight_decay,
-        save_steps=training.save_steps,
-        save_total_limit=training.save_total_limit,
-        save_only_model=not training.save_optimizer,
-        warmup_steps=training.warmup_steps or round(training.warmup_ratio * training.max_steps),
-        lr_scheduler_type=training.lr_scheduler,
-        gradient_checkpointing=bool(training.gradient_checkpointing),
-        seed=seed,
-        use_cpu=not use_gpu,
-        bf16=use_gpu and dtype == "bfloat16",
-        fp16=use_gpu and dtype == "float16",
-        shuffle_dataset=False,
-        logging_steps=1,
-        logging_first_step=True,
-        log_completions=True,
-        num_completions_to_print=0,
-        disable_tqdm=True,
-        report_to="none",
-        remove_unused_columns=False,
-        dataloader_pin_memory=use_gpu,
-        ddp_find_unused_parameters=False,  # each adapter is used in each pass
-        **options,
-    )
+    settings: dict[str, object] = {
+        "output_dir": str(Path(output_dir) / "checkpoints"),
+        "learning_rate": training.learning_rate,
+        "max_steps": training.max_steps,
+        "per_device_train_batch_size": training.per_device_train_batch_size,
+        "gradient_accumulation_steps": training.gradient_accumulation_steps,
+        "num_generations": training.num_generations,
+        "max_completion_length": training.max_completion_length,
+        "temperature": training.temperature,
+        "top_p": training.top_p,
+        "beta": training.beta,
+        "loss_type": training.loss_type,
+        "scale_rewards": training.scale_rewards,
+        # What is left out, unsloth fills in from the paper of the loss.
+        "mask_truncated_completions": False,
+        "epsilon": CLIP,
+        "epsilon_high": CLIP,
+        "optim": training.optim,
+        "entropy_coef": training.entropy_coef,
+        "max_grad_norm": training.max_grad_norm,
+        "weight_decay": training.weight_decay,
+        "save_steps": training.save_steps,
+        "save_total_limit": training.save_total_limit,
+        "save_only_model": not training.save_optimizer,
+        "warmup_steps": training.warmup_steps or round(training.warmup_ratio * training.max_steps),
+        "lr_scheduler_type": training.lr_scheduler,
+        "gradient_checkpointing": bool(training.gradient_checkpointing),
+        "seed": seed,
+        "use_cpu": not use_gpu,
+        "bf16": use_gpu and dtype == "bfloat16",
+        "fp16": use_gpu and dtype == "float16",
+        "shuffle_dataset": False,
+        "logging_steps": 1,
+        "logging_first_step": True,
+        "log_completions": True,
+        "num_completions_to_print": 0,
+        "disable_tqdm": True,
+        "report_to": [],
+        "remove_unused_columns": False,
+        "dataloader_pin_memory": use_gpu,
+        "ddp_find_unused_parameters": False,  # each adapter is used in each pass
+    }
+    config = GRPOConfig(**settings, **options)
+    check_as_asked(config, settings | options)
+    return config
+
+
+def check_as_asked(config: GRPOConfig, settings: Mapping[str, object]) -> None:
+    """Raise ParamsError where a library has changed a setting: unsloth does, with a printed line."""
+    changes = [
+        f"training.{name} = {value!r} was changed to {getattr(config, name)!r}"
+        for name, value in settings.items()
+        if getattr(config, name) != value
+    ]
+    if changes:
+        raise ParamsError(
+            f"{'; '.join(changes)} by the library that trains; write the value that it takes, or "
+            "model.engine = transformers"
+        )
 
 
 def make_trainer(
@@ -118,14 +155,19 @@ def make_trainer(
     short_step: bool = True,
 ) -> GRPOTrainer:
     """Return TRL's trainer; on a CPU it is a `CpuGRPOTrainer`, unless `short_step` is false."""
+    if config.use_vllm:  # which reads only the end tokens of the model's own files
+        config.generation_kwargs = {"stop_token_ids": policy.model.generation_config.eos_token_id}
+    settings = {name: getattr(config, name) for name in SETTINGS_OF_LEARNING}
     trainer_class = CpuGRPOTrainer if short_step and policy.device.type == "cpu" else GRPOTrainer
-    return trainer_class(
+    trainer = trainer_class(
         policy.model,
         reward_funcs=list(rewards),
         args=config,
         train_dataset=prompts,
         processing_class=policy.tokenizer,
     )
+    check_as_asked(trainer.args, settings)
+    return trainer
 
 
 def describe_recipe(config: GRPOConfig, *, lora_rank: int) -> dict[str, object]:

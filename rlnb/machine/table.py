@@ -32,8 +32,9 @@ MACHINES = (
     MachineRow("cpu_bf16", "cpu", unsloth=False, vllm=False),
     # Before Volta: torch's wheels have no kernels for these any more, so the CPU computes.
     MachineRow("older", "cpu", dtype="float32", unsloth=False, vllm=False),
-    # No bfloat16, no FlashAttention 2. torch 2.10 is the last on PyPI with kernels for 7.0; vLLM's have none.
-    MachineRow("v100", "v100", ((7, 0), (7, 2)), "float16", vllm=False),
+    # No bfloat16, no FlashAttention 2. torch 2.10 is the last on PyPI with kernels for 7.0: the set volta has
+    # it, without unsloth, whose pins need a newer one. vLLM's wheels have none.
+    MachineRow("v100", "v100", ((7, 0), (7, 2)), "float16", unsloth=False, vllm=False),
     # No bfloat16 either, but served by every wheel.
     MachineRow("t4", "v100", ((7, 5),), "float16"),
     MachineRow("a100", "a100", ((8, 0),)),

@@ -2,12 +2,15 @@
 
 import netrc
 import os
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, Recommendation, installed_version
+from rlnb.machine.table import MACHINES
 from rlnb.params.problems import show
 from rlnb.params.sections import (
     Conflict,
@@ -41,16 +44,24 @@ def _section(params: object, name: str, kind: type[SomeSection]) -> SomeSection 
     return section if isinstance(section, kind) else None
 
 
-def _loaded_model(params: NotebookParams) -> ModelParams | None:
+def loaded_model(params: NotebookParams) -> ModelParams | None:
     """Return the section model, None where completions come from elsewhere."""
     writer = getattr(params, "writer", None)
     is_loaded = writer is None or writer.kind == "policy"
     return _section(params, "model", ModelParams) if is_loaded else None
 
 
+def is_mxfp4(model_id: str) -> bool:
+    """Return whether a model is stored in MXFP4: by config.json in a directory, by its name on the hub."""
+    config = Path(model_id, "config.json")
+    if config.is_file():
+        return re.search(r'"quant_method":\s*"mxfp4"', config.read_text(encoding="utf-8")) is not None
+    return re.fullmatch(r"(openai|unsloth)/gpt-oss-\d+b", model_id, re.IGNORECASE) is not None
+
+
 def _model_names(params: NotebookParams) -> dict[str, str]:
     """Return {field: hub id or directory} of the models that a run loads."""
-    model = _loaded_model(params)
+    model = loaded_model(params)
     return ({} if model is None else {"model.id": model.id}) | params.other_models()
 
 
@@ -85,7 +96,8 @@ def resolve(
 ) -> SomeParams:
     """Return the parameters with each "auto" replaced by what is recommended; given values stay.
 
-    training.resume keeps its "auto", since only the run's directory tells which checkpoint that is.
+    training.resume keeps its "auto", since only the run's directory tells which checkpoint that is, and so
+    does the section vllm, of which `rlnb.run.memory.settle_memory` decides by the memory that is left.
     """
     choices: dict[tuple[str, str], object] = {
         ("model", "id"): recommendation.model_id,
@@ -138,14 +150,23 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
     """Yield what this machine's device, or a package that it lacks, does not do."""
     device, capability = machine.accelerator or "a CPU", machine.capability or (0, 0)
     on_cpu, is_ampere, is_gb10 = machine.capability is None, capability >= (8, 0), machine.name == "gb10"
-    model, vllm = _loaded_model(params), _section(params, "vllm", VllmParams)
+    model, vllm = loaded_model(params), _section(params, "vllm", VllmParams)
     training = _section(params, "training", TrainingParams)
+    has_unsloth = any(row.unsloth for row in MACHINES if row.name == machine.name)
     no_bitsandbytes = installed_version("bitsandbytes") is None
     if model is not None:
         if on_cpu and model.dtype == "float16":
             yield Conflict("model.dtype", "trains on GPUs only; write float32")
         if model.load_in_4bit is True and (on_cpu or no_bitsandbytes):
             reason = "needs a CUDA GPU; write false" if on_cpu else WITHOUT_BITSANDBYTES
+            yield Conflict("model.load_in_4bit", reason)
+        elif model.load_in_4bit is True and model.engine == "transformers" and is_mxfp4(model.id):
+            unsloth = "" if not has_unsloth else ", or install unsloth (./setup.sh cuda)"
+            reason = (
+                f"is for unsloth alone: {model.id} is stored in MXFP4, which bitsandbytes does not quantize "
+                "again; write false, which unpacks it to 16 bits (39 GiB of weights for gpt-oss-20b), or "
+                f"model.id = auto, a smaller model{unsloth}"
+            )
             yield Conflict("model.load_in_4bit", reason)
         if on_cpu and model.engine == "unsloth":
             yield Conflict("model.engine", "needs a CUDA GPU; write transformers")
@@ -166,7 +187,7 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
 
 def _offline_conflicts(params: NotebookParams, environ: Mapping[str, str]) -> Iterator[Conflict]:
     """Yield what would have to be downloaded, by the folders that exist; loading it checks the rest."""
-    model = _loaded_model(params)
+    model = loaded_model(params)
     if model is not None and model.engine != "unsloth":  # which loads copies under other names
         for field, name in _model_names(params).items():
             cached = os.path.join(model.cache_dir, "models--" + name.replace("/", "--"))

@@ -211,6 +211,8 @@ class ModelParams(Section):
     """Quantize the frozen weights to 4 bits (bitsandbytes, CUDA only); auto = on small GPUs"""
     offload_embedding: bool = False
     """Keep the embeddings in the CPU's memory: a GiB less on the GPU (unsloth only)"""
+    check_memory: bool = True
+    """Refuse a run that does not fit this machine's memory by estimate; false = only say so"""
     adapters: str = ""
     """Directory of trained adapters to begin with, a run's adapters/ or a checkpoint of it; empty = fresh
     ones"""

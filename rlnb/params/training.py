@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -99,7 +99,11 @@ class VllmParams(Section):
     enabled: bool = described(False, "Generate completions with vLLM")
     mode: Literal["colocate", "server"] = "colocate"
     """colocate = on the training GPU, server = a vLLM server that runs already"""
-    gpu_memory_utilization: float = described(0.85, "Share of the GPU's memory that vLLM takes", gt=0, le=1)
+    gpu_memory_utilization: Literal["auto"] | Annotated[float, Field(gt=0, le=1)] = "auto"
+    """Share of the GPU's memory that vLLM takes; auto = what it needs, at most what training leaves"""
+    sleep_mode: Switch = "auto"
+    """Take vLLM's weights and cache off the GPU while the policy learns, for mode colocate; auto = where both
+    do not fit side by side"""
     max_model_len: int = described(2048, "Longest prompt and completion together (tokens)", ge=64)
     server_base_url: VllmAddress = described("", "Address of the server, for mode server; http://host:port")
 

@@ -22,18 +22,27 @@ from rlnb.policy.loading import Policy
 def evaluating(policy: Policy) -> Iterator[None]:
     """Evaluation mode without gradients.
 
-    Layers check `training` before they checkpoint, so gradient checkpointing is off without a switch;
-    switching it would lose its settings, and unsloth's own kind of it.
+    Layers check `training` before they checkpoint, so gradient checkpointing is off without a switch. Only
+    unsloth's `generate` switches it off, and on again if the model was training, which it is not here.
     """
     model, was_training = policy.model, policy.model.training
+    switches = policy.engine == "unsloth" and was_training
+    checkpointing = next(filter(None, map(_checkpointing_of, model.modules())), False) if switches else False
     if was_training:  # not if nested: a model with adapters has a thousand modules to switch
         model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        if was_training:
+        if switches:
+            model.for_training(use_gradient_checkpointing=checkpointing)
+        elif was_training:
             model.train()
+
+
+def _checkpointing_of(module: torch.nn.Module) -> bool | str:
+    """Return the module's gradient checkpointing: on, off, or unsloth's own kind."""
+    return getattr(module, "gradient_checkpointing", False)
 
 
 @contextmanager

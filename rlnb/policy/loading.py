@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
-from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -36,7 +36,9 @@ class Policy:
     """A model with LoRA adapters and its tokenizer; the reference policy is the model, adapters disabled.
 
     model: also a PeftModel, which forwards to its PreTrainedModel. end_token_ids: the tokens that end an
-    answer by the model's configuration, without those of `stop_at`. thinking: `model.thinking`, of all chats.
+    answer by the model's configuration, without those of `stop_at`. dtype: that the layers compute in;
+    parameters may have others (weights in 4 bits, adapters in float32). thinking: `model.thinking`, of all
+    chats.
     """
 
     model: PreTrainedModel
@@ -44,6 +46,7 @@ class Policy:
     source: str
     engine: str
     end_token_ids: tuple[int, ...]
+    dtype: torch.dtype
     thinking: bool = False
 
     @property
@@ -97,8 +100,8 @@ def load_policy(
         model = make_fresh_weights(model, seed=seed)
     complete_tokenizer(model, tokenizer)
     use_cpu_attention(model)
-    ends = tuple(model.generation_config.eos_token_id)
-    return Policy(model, tokenizer, source, params.engine, ends, params.thinking)
+    ends, dtype = tuple(model.generation_config.eos_token_id), DTYPES[params.dtype]
+    return Policy(model, tokenizer, source, params.engine, ends, dtype, params.thinking)
 
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
@@ -134,11 +137,11 @@ def load_with_transformers(
     tokenizer = load_tokenizer(params)
     with explain_load_errors(params):
         model = AutoModelForCausalLM.from_pretrained(source, cache_dir=params.cache_dir, **options)
-        if dtype != torch.bfloat16:  # to which transformers 4.57 dequantizes MXFP4, whatever is asked
-            for weight in model.parameters():
-                weight.data = weight.data.to(dtype) if weight.dtype == torch.bfloat16 else weight.data
-        if params.load_in_4bit and is_trained:
-            model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    if params.load_in_4bit:  # not peft's prepare_model_for_kbit_training: it makes a float32 copy of the head
+        model.requires_grad_(False)
+    elif dtype != torch.bfloat16:  # to which transformers 4.57 dequantizes MXFP4, whatever is asked
+        for weight in model.parameters():
+            weight.data = weight.data.to(dtype) if weight.dtype == torch.bfloat16 else weight.data
     return attach_adapters(model, params, is_trained=is_trained) if params.adapters else model, tokenizer
 
 
@@ -157,9 +160,11 @@ def load_with_unsloth(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load by unsloth, which must be imported before trl; from adapters also the model that they name."""
     from unsloth import FastLanguageModel
+    from unsloth.models.loader_utils import get_model_name
 
-    with explain_load_errors(params):
-        return FastLanguageModel.from_pretrained(
+    mirror = get_model_name(source, load_in_4bit=bool(params.load_in_4bit))
+    with explain_load_errors(params, loaded_as=mirror):
+        model, tokenizer = FastLanguageModel.from_pretrained(
             params.adapters or source,
             dtype=DTYPES[params.dtype],
             load_in_4bit=bool(params.load_in_4bit),
@@ -168,6 +173,9 @@ def load_with_unsloth(
             cache_dir=params.cache_dir,
             offload_embedding=params.offload_embedding,
         )
+    # unsloth sets it to max_seq_length: beside max_new_tokens it has no effect but a warning for each batch.
+    model.generation_config.max_length = None
+    return model, tokenizer
 
 
 def add_fresh_adapters(
@@ -204,11 +212,22 @@ def make_fresh_weights(model: PreTrainedModel, *, seed: int) -> PreTrainedModel:
 
 
 def check_base(adapters: str, source: str) -> None:
-    """Raise ParamsError for adapters that were saved with a model other than `source`."""
-    config = json.loads((Path(adapters) / "adapter_config.json").read_text(encoding="utf-8"))
-    base = str(config.get("base_model_name_or_path") or "")
-    if base and Path(base).name != Path(source).name:
+    """Raise ParamsError for adapters that were saved with a model other than `source`.
+
+    In adapter_config.json unsloth names the copy that it loaded: Qwen3-4B-unsloth-bnb-4bit for Qwen3-4B.
+    """
+    note, config = Path(adapters) / "base_model.json", Path(adapters) / "adapter_config.json"
+    if note.is_file():
+        base = json.loads(note.read_text(encoding="utf-8"))["base"]
+    else:
+        base = json.loads(config.read_text(encoding="utf-8")).get("base_model_name_or_path") or ""
+    if base and _base_name(base) != _base_name(source):
         raise ParamsError(f"model.adapters = {adapters!r} belong to {base}, not to model.id, {source}")
+
+
+def _base_name(source: str) -> str:
+    """Return the model's name without its owner and without the suffixes of unsloth's copies in 4 bits."""
+    return Path(source).name.casefold().removesuffix("-bnb-4bit").removesuffix("-unsloth")
 
 
 def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -246,12 +265,13 @@ def check_targets(model: PreTrainedModel, params: ModelParams) -> None:
 
 
 @contextmanager
-def explain_load_errors(params: ModelParams) -> Iterator[None]:
+def explain_load_errors(params: ModelParams, *, loaded_as: str | None = None) -> Iterator[None]:
     """Turn a loader's error for missing weights or memory into one sentence with the remedy.
 
-    Put it around loaders only: a ValueError of rlnb itself does not mean that a model is missing.
+    Put it around loaders only: a ValueError of rlnb itself does not mean that a model is missing. loaded_as:
+    the copy that unsloth loads in the place of `params.id`.
     """
-    name, cache = params.id, params.cache_dir
+    name, cache, wanted = params.id, params.cache_dir, loaded_as or params.id
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
@@ -264,14 +284,15 @@ def explain_load_errors(params: ModelParams) -> Iterator[None]:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled):
             cause = cause.__cause__ or cause.__context__
-        reason = "cannot be loaded: " + (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = " cannot be loaded: " + (str(error).strip() or type(error).__name__).splitlines()[0]
         if cause is not None:
+            copy = "" if wanted == name else f", which unsloth loads as {wanted},"
             reason = (
-                f"is not in {cache} and this machine is offline. On a machine with internet run "
-                f"`hf download {name} --cache-dir {cache}` and copy that directory here, "
+                f"{copy} is not in {cache} and this machine is offline. On a machine with internet run "
+                f"`hf download {wanted} --cache-dir {cache}` and copy that directory here, "
                 f"or set model.id to 'embedded'{see('no-network')}"
             )
-        raise PolicyUnavailable(f"model.id = {name!r} {reason}") from error
+        raise PolicyUnavailable(f"model.id = {name!r}{reason}") from error
 
 
 def save_adapters(policy: Policy, directory: str | Path) -> Path:

@@ -46,10 +46,11 @@ class CachedPrefix:
 
 
 def cache_prefix(policy: Policy, prompts: Sequence[str]) -> CachedPrefix | None:
-    """Return the common beginning of prompts, computed with the current weights, or None if there is none.
+    """Return the common beginning of prompts, computed with the current weights.
 
-    Prompts are compared as tokens: some tokenizers join the end of a cut text to what follows. The cache is
-    stale as soon as the weights change.
+    None if there is none, or if the model's cache cannot be repeated for a batch: unsloth's own Llamas and
+    Qwens have tuples. Prompts are compared as tokens: some tokenizers join the end of a cut text to what
+    follows. The cache is stale as soon as the weights change.
     """
     shared = os.path.commonprefix([policy.tokenizer(prompt)["input_ids"] for prompt in prompts])
     if not shared:
@@ -57,7 +58,7 @@ def cache_prefix(policy: Policy, prompts: Sequence[str]) -> CachedPrefix | None:
     with generating(policy):
         ids = torch.tensor([shared], device=policy.device)
         cache = policy.model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
-    return CachedPrefix(tuple(shared), cache)
+    return CachedPrefix(tuple(shared), cache) if isinstance(cache, DynamicCache) else None
 
 
 def score(

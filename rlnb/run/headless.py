@@ -29,6 +29,7 @@ from rlnb.run.checkpoints import (
     latest_checkpoint,
     run_recipe,
 )
+from rlnb.run.memory import settle_memory
 from rlnb.sandbox import Sandbox
 
 
@@ -78,6 +79,7 @@ def run_notebook(
     resolved = resolve(params, recommend(machine))
     check_machine(resolved, machine)
     resolved.check_files()
+    _, memory = settle_memory(resolved, machine)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         Sandbox.from_params(sandbox).close()  # refuse before anything has run
     _make_directory(directory)
@@ -93,6 +95,8 @@ def run_notebook(
         if rank() == 0:
             runs.write_versions(directory, machine=dataclasses.asdict(machine))
             print(f"{output}: {notebook.name}, profile {profile}{_after(last)}", flush=True)
+            if memory:
+                print(memory, flush=True)
         values = {"profile": str(directory / "params.yaml"), **params.model_dump(mode="json")}
         # Sections stay as the notebook has them, empty: their values come from params.yaml.
         given = {

@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, linear_regression
@@ -345,12 +345,16 @@ def memory_advice(
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        remedies = "; ".join(
-            f"{place}. {field} = {show(value_of(params, field))}: {remedy}"
-            for place, (field, remedy) in enumerate(find_memory_remedies(params, doing=doing)[:3], 1)
-        )
-        advice = f"Change, in this order: {remedies}" if remedies else "Take a smaller model, or another GPU"
+        remedies = find_memory_remedies(params, doing=doing)[:3]
+        advice = list_remedies((field, show(value_of(params, field)), remedy) for field, remedy in remedies)
+        advice = advice or "Take a smaller model, or another GPU"
         raise OutOfMemory(f"the GPU's memory is used up. {advice}{see('out-of-memory')}") from error
+
+
+def list_remedies(remedies: Iterable[tuple[str, str, str]]) -> str:
+    """Return a sentence with all of them, "" for none. remedies: field, its present value, what to write."""
+    listed = [f"{place}. {field} = {now}: {remedy}" for place, (field, now, remedy) in enumerate(remedies, 1)]
+    return f"Change, in this order: {'; '.join(listed)}" if listed else ""
 
 
 def find_memory_remedies(
@@ -376,8 +380,10 @@ def find_memory_remedies(
     plays_games = "game.acting" in values
     remedies: dict[str, str] = {}
     if values.get("vllm.enabled") and values["vllm.mode"] == "colocate":
-        share = values["vllm.gpu_memory_utilization"] / 2
-        remedies["vllm.gpu_memory_utilization"] = f"write {share:.2g}, which leaves more to the rest"
+        share = values["vllm.gpu_memory_utilization"]
+        less = "0.2" if share == "auto" else f"{share / 2:.2g}"
+        remedies["vllm.gpu_memory_utilization"] = f"write {less}, which leaves more to the rest"
+        remedies |= switch("vllm.sleep_mode", True)
     if doing == "training":
         remedies |= halve("training.tokens_per_pass", least=128) | _smaller_batch(values)
         remedies |= switch("training.gradient_checkpointing", True)

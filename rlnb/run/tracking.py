@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 import time
 import uuid
 import warnings
@@ -55,12 +56,14 @@ class Tracker:
     def report(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Write the metrics of one step under exactly their names.
 
-        NaN and infinity become None. The first report of a step carries `time/tracking_seconds`. A name that
-        METRICS does not have is warned about once: a typing error must not end a run of hours.
+        NaN and infinity become None. The first report of a step carries `time/tracking_seconds` and, on a
+        GPU, `memory/peak_gib`. A name that METRICS does not have is warned about once: a typing error must
+        not end a run of hours.
         """
         with self._timed():
             values = {name: _finite_or_none(value) for name, value in metrics.items()}
             if step != self._timed_step:
+                values |= _peak_memory()
                 values["time/tracking_seconds"] = self.seconds - self._timed_seconds
                 self._timed_step, self._timed_seconds = step, self.seconds
             for name in values:
@@ -140,6 +143,14 @@ def open_tracker(
     if wandb != "disabled":
         wandb_run = _open_wandb(directory, mode=wandb, project=project, run_name=run_name, config=config)
     return Tracker(path, tensorboard=writer, wandb_run=wandb_run)
+
+
+def _peak_memory() -> dict[str, float | None]:
+    """Return the most GPU memory that torch has had allocated so far; nothing where it uses no GPU."""
+    torch = sys.modules.get("torch")  # not imported here: readers of metrics do not need it
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    return {"memory/peak_gib": torch.cuda.max_memory_allocated() / 2**30}
 
 
 def _finite_or_none(value: Any) -> float | None:

@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedTokenizerBase
 
 from rlnb.errors import ParamsError, PolicyUnavailable
@@ -29,6 +31,7 @@ from rlnb.selfplay.params import ActingParams
 from rlnb.selfplay.rollouts import Choice, Problem, Request, Turn
 
 NOT_ALLOWED = -1
+ROWS_IN_FLOAT32 = 16_384  # of the unembedding, converted at a time: 160 MiB at a width of 2,560
 CACHE_SIZE = 50_000  # prompts; their tokens do not change while a model is trained
 
 
@@ -72,8 +75,16 @@ class ActorCritic(nn.Module):
         return states
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return float32 (num_positions, vocabulary) for hidden states (num_positions, width)."""
-        logits: torch.Tensor = self.unembed(hidden.to(self.unembed.weight.dtype)).float()
+        """Return float32 (num_positions, vocabulary) for hidden states (num_positions, width).
+
+        The product is float32 whatever the weights are: at 40, logits in bfloat16 lie 0.25 apart.
+        """
+        head = self.unembed
+        if type(head) is nn.Linear and head.weight.dtype != torch.float32:
+            logits = float32_product(hidden, head.weight)
+            logits = logits if head.bias is None else logits + head.bias
+        else:
+            logits = head(hidden.to(head.weight.dtype)).float()
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
     def values(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -97,6 +108,19 @@ class ActorCritic(nn.Module):
                 f"model.id: the logits of {self.policy.source} are not its unembedded hidden states; "
                 "take a model of the Llama, Qwen or SmolLM families"
             )
+
+
+def float32_product(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return hidden @ weight.T in float32 without a whole float32 copy of the weight, (vocabulary, width).
+
+    Parts of the weight are converted one by one, and again in the backward pass.
+    """
+
+    def part_product(part: torch.Tensor) -> torch.Tensor:
+        return F.linear(hidden.float(), part.float())
+
+    parts = weight.split(ROWS_IN_FLOAT32)
+    return torch.cat([checkpoint(part_product, part, use_reentrant=False) for part in parts], dim=-1)
 
 
 def allowed_logprobs(

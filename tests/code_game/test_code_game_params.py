@@ -32,7 +32,7 @@ def test_the_default_file_holds_the_published_settings_which_are_the_models_defa
     assert (params.reward.preset, params.opponent.kind, params.model.id) == ("required", "base", "auto")
     assert (evaluation.eval_interval_steps, evaluation.num_questions) == (20, 5)
     assert (evaluation.num_samples, evaluation.temperature, evaluation.timeout_seconds) == (1, 0.2, 10.0)
-    assert (params.vllm.enabled, params.vllm.gpu_memory_utilization) == (False, 0.85)
+    assert (params.vllm.enabled, params.vllm.gpu_memory_utilization) == (False, "auto")
 
 
 def test_the_cpu_profile_shows_what_results_are_promised_for():

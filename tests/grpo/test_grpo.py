@@ -15,6 +15,7 @@ import pandas
 import pytest
 import torch
 from safetensors.numpy import load_file
+from tiny_policy import load_tiny
 from transformers import TrainerState
 from trl import GRPOConfig
 
@@ -271,12 +272,54 @@ def test_a_run_whose_training_was_through_trains_no_further(uninterrupted: Path,
 def test_vllm_reaches_trl_only_where_it_is_enabled() -> None:
     config = config_with(VllmParams())
     assert not config.use_vllm and not config.bf16 and not config.fp16
-    config = config_with(VllmParams(enabled=True))
+    config = config_with(VllmParams(enabled=True, gpu_memory_utilization=0.4, sleep_mode=True))
     assert (config.use_vllm, config.vllm_mode) == (True, "colocate")
-    assert (config.vllm_gpu_memory_utilization, config.vllm_max_model_length) == (0.85, 2048)
+    assert (config.vllm_gpu_memory_utilization, config.vllm_max_model_length) == (0.4, 2048)
     config = config_with(VllmParams(enabled=True, mode="server", server_base_url="http://host:8000"))
     assert (config.use_vllm, config.vllm_mode) == (True, "server")
     assert (config.vllm_server_base_url, config.vllm_max_model_length) == ("http://host:8000", None)
+
+
+class Opinionated(GRPOConfig):
+    """Fills in and overrides settings as unsloth 2026.10.7 does with the papers' recommendations."""
+
+    def __init__(self, **options: object) -> None:
+        if options["loss_type"] == "dapo":
+            options = {"mask_truncated_completions": True, "epsilon_high": 0.28, **options}
+        if options["loss_type"] == "dr_grpo" and options["scale_rewards"] == "group":
+            options["scale_rewards"] = "none"
+        super().__init__(**options)
+
+
+def test_what_a_library_would_fill_in_is_asked_for_and_what_it_overrides_is_an_error(monkeypatch) -> None:
+    assert (config_with().mask_truncated_completions, config_with().epsilon_high) == (False, 0.2)
+    monkeypatch.setattr(grpo, "GRPOConfig", Opinionated)
+    assert (config_with().mask_truncated_completions, config_with().epsilon_high) == (False, 0.2)
+    training = TrainingParams(gradient_checkpointing=False, max_steps=3, loss_type="dr_grpo")
+    with pytest.raises(ParamsError) as refused:
+        grpo.grpo_config(training, output_dir="out", seed=1, dtype="float32", use_gpu=False)
+    assert str(refused.value) == (
+        "training.scale_rewards = 'group' was changed to 'none' by the library that trains; "
+        "write the value that it takes, or model.engine = transformers"
+    )
+
+
+def test_vllm_stops_where_the_policy_does(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to TRL's trainer, which needs a GPU for vLLM; TRL hands generation_kwargs to SamplingParams."""
+    policy = load_tiny(cache_dir)
+    policy.stop_at([70])
+    trained_with = []
+
+    def trainer(model: object, *, args: GRPOConfig, **_: object) -> SimpleNamespace:
+        trained_with.append(args)
+        return SimpleNamespace(args=args)
+
+    monkeypatch.setattr(grpo, "CpuGRPOTrainer", trainer)
+    for vllm in (VllmParams(enabled=True, gpu_memory_utilization=0.4, sleep_mode=False), None):
+        grpo.make_trainer(policy, config_with(vllm), rewards=[], prompts=None)
+    with_vllm, without = trained_with
+    assert with_vllm.generation_kwargs == {"stop_token_ids": [2, 70]}
+    assert without.generation_kwargs is None
 
 
 @pytest.mark.parametrize(("fp16", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])

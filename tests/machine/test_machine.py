@@ -3,9 +3,11 @@
 import http.server
 import os
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -162,7 +164,7 @@ def test_each_machine_gets_what_it_can_compute_and_hold(name, memory_gib, profil
 def test_packages_are_chosen_where_they_are_installed_and_work():
     unsloth, bitsandbytes = {"unsloth": "2026.10.7"}, {"bitsandbytes": "0.50.2"}
     for name in [row.name for row in MACHINES]:
-        engine = "transformers" if name in (*CPU_ROWS, "newer") else "unsloth"
+        engine = "transformers" if name in (*CPU_ROWS, "v100", "newer") else "unsloth"
         assert choose(name, 119.6, installed=unsloth).engine == engine
         assert choose(name, 119.6).engine == "transformers"
     assert choose("gb10", 119.6).vllm and not choose("gb10", 119.6, installed=unsloth).vllm
@@ -273,3 +275,15 @@ def test_a_hub_that_takes_the_connection_and_keeps_silent_is_given_up_in_time(mo
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert not answers(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.5)
+
+
+def test_the_table_promises_unsloth_where_setup_installs_it():
+    """`./setup.sh cuda` on a GPU of each row, by the capability that nvidia-smi would print."""
+    text = (Path(__file__).parents[2] / "setup.sh").read_text()
+    function = text[text.index("gpu_set() {") : text.index("choose_set() {")]
+    for row in MACHINES:
+        for capability in row.capabilities:
+            printed = "{}.{}".format(*capability)
+            script = f"nvidia-smi() {{ echo {printed}; }}\n{function}\ngpu_set"
+            chosen = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+            assert (chosen.stdout.strip() == "unsloth") == row.unsloth, printed

@@ -29,7 +29,7 @@ def test_the_default_file_holds_the_published_settings_which_are_the_models_defa
     assert (evaluation.enabled, evaluation.num_questions, evaluation.num_samples) == (True, 5, 1)
     assert evaluation.eval_interval_steps == 20
     assert (evaluation.temperature, evaluation.timeout_seconds) == (0.2, 10.0)
-    assert (vllm.enabled, vllm.gpu_memory_utilization, vllm.max_model_len) == (False, 0.85, 2048)
+    assert (vllm.enabled, vllm.gpu_memory_utilization, vllm.max_model_len) == (False, "auto", 2048)
 
 
 def test_profile_auto_is_the_one_for_this_machine(monkeypatch):

@@ -1,5 +1,6 @@
 """What "auto" becomes on a machine, and what a machine cannot do."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from refusals import refused, table, with_cell
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.machine import Machine, installed_version, recommend
 from rlnb.params import asks_network, check_machine, describe_params, resolve
+from rlnb.params.resolving import is_mxfp4
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
 V100 = Machine("v100", "Tesla V100", (7, 0), 32.0, 8, "slurm", "reachable")
@@ -35,7 +37,12 @@ def test_every_auto_becomes_what_is_recommended(no_login):
     assert (model.engine, model.load_in_4bit) == ("transformers", False)
     assert resolved.training.gradient_checkpointing is True
     assert resolved.tracking.wandb == "disabled"
-    assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == ["training.resume"]
+    # The directory of the run decides the first, the memory that is left the others.
+    assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == [
+        "training.resume",
+        "vllm.gpu_memory_utilization",
+        "vllm.sleep_mode",
+    ]
 
 
 def test_a_value_that_was_given_stays(no_login):
@@ -85,14 +92,24 @@ gb10 {vllm: {enabled: true}, model: {engine: unsloth}} => vllm.enabled = true is
   NVIDIA GB10; write false, or model.engine = transformers
 a100 tracking: {wandb: online} => tracking.wandb = 'online' needs a key; set WANDB_API_KEY, in .env for
   instance, or write offline (docs/troubleshooting.md#wb-logs-nothing)
+v100 model: {id: openai/gpt-oss-20b, load_in_4bit: true, engine: transformers} => model.load_in_4bit = true
+  is for unsloth alone: openai/gpt-oss-20b is stored in MXFP4, which bitsandbytes does not quantize again;
+  write false, which unpacks it to 16 bits (39 GiB of weights for gpt-oss-20b), or model.id = auto, a smaller
+  model
+a100 model: {id: unsloth/gpt-oss-120b, load_in_4bit: true, engine: transformers} => model.load_in_4bit = true
+  is for unsloth alone: unsloth/gpt-oss-120b is stored in MXFP4, which bitsandbytes does not quantize again;
+  write false, which unpacks it to 16 bits (39 GiB of weights for gpt-oss-20b), or model.id = auto, a smaller
+  model, or install unsloth (./setup.sh cuda)
 a100 model: {load_in_4bit: true} => model.load_in_4bit = true needs bitsandbytes, which is not installed;
   run ./setup.sh cuda
 """),
 )
-def test_what_a_machine_cannot_do_is_refused_with_the_remedy(no_login, given, said):
+def test_what_a_machine_cannot_do_is_refused_with_the_remedy(no_login, monkeypatch, given, said):
     name, _, text = given.partition(" ")
-    if "bitsandbytes" in said and installed_version("bitsandbytes") is not None:
+    if "bitsandbytes, which is not installed" in said and installed_version("bitsandbytes") is not None:
         pytest.skip("bitsandbytes is installed here")
+    if "MXFP4" in said:
+        monkeypatch.setattr("rlnb.params.resolving.installed_version", lambda package: "1")
     params = GrpoCodeExecutionParams(**yaml.safe_load(text))
     machine = next(machine for machine in MACHINES if machine.name == name)
     assert refused(check_machine, params, machine, environ=no_login) == f"default: {said}"
@@ -140,3 +157,19 @@ def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypat
     (tmp_path / "cache" / "models--me--mine").mkdir(parents=True)
     (tmp_path / "datasets" / "google-research-datasets___mbpp").mkdir(parents=True)
     check_machine(params, offline, environ=environ)
+
+
+def test_mxfp4_is_known_by_the_name_of_the_repository_and_by_config_json_in_a_directory(tmp_path):
+    names = {
+        "unsloth/gpt-oss-20b": True,
+        "openai/gpt-oss-20b": True,
+        "openai/gpt-oss-120b": True,
+        "unsloth/gpt-oss-20b-BF16": False,
+        "unsloth/gpt-oss-20b-unsloth-bnb-4bit": False,
+        "Qwen/Qwen2.5-3B": False,
+    }
+    assert {name: is_mxfp4(name) for name in names} == names
+    for method in ("mxfp4", "bitsandbytes"):
+        quantization = {"quantization_config": {"quant_method": method}}
+        (tmp_path / "config.json").write_text(json.dumps(quantization))
+        assert is_mxfp4(str(tmp_path)) == (method == "mxfp4")

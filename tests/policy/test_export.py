@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,21 @@ def test_adapters_of_another_base_are_merged_where_that_is_asked_for(policy, oth
         assert difference(again, moved).largest < ROUNDING
 
 
+@pytest.mark.parametrize("has_note", [True, False])
+def test_adapters_name_the_copy_that_unsloth_loaded_and_belong_to_the_model_all_the_same(
+    policy, cache_dir, tmp_path, has_note
+):
+    adapters = save_adapters(policy, tmp_path / "adapters")
+    config = json.loads((adapters / "adapter_config.json").read_text())
+    name = f"unsloth/{Path(policy.source).name}".upper()
+    config["base_model_name_or_path"] = f"{name}-unsloth-bnb-4bit" if has_note else f"{name}-bnb-4bit"
+    (adapters / "adapter_config.json").write_text(json.dumps(config))
+    if not has_note:
+        (adapters / "base_model.json").unlink()
+    again = load_for_export(model_params(cache_dir, adapters=str(adapters)))
+    assert difference(again, policy).largest < ROUNDING
+
+
 @pytest.mark.filterwarnings("ignore:Found missing adapter keys")
 def test_adapters_that_do_not_fit_the_base_are_refused(policy, cache_dir, tmp_path):
     adapters = save_adapters(policy, tmp_path / "adapters")
@@ -276,7 +292,7 @@ def test_unsloth_merges_into_the_16_bit_files_by_itself(policy, cache_dir, tmp_p
         Path(directory, "model.safetensors").write_bytes(b"weights")
 
     monkeypatch.setattr(policy.model, "save_pretrained_merged", save_pretrained_merged, raising=False)
-    by_unsloth = Policy(policy.model, policy.tokenizer, policy.source, "unsloth", policy.end_token_ids)
+    by_unsloth = replace(policy, engine="unsloth")
     saved = save_in_format(by_unsloth, tmp_path / "out", "merged_16bit", model_params(cache_dir))
     assert options_seen == {"tokenizer": policy.tokenizer, "save_method": "merged_16bit"}
     assert [path.name for path in saved.iterdir()] == ["model.safetensors"]

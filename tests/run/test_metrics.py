@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
+from rlnb.run.metrics import describe
 from rlnb.run.tracking import Tracker, UnknownMetric, open_tracker, read_metrics
 
 
@@ -131,3 +132,19 @@ def test_metrics_and_health_import_nothing_heavy():
     imports = "import sys, rlnb.run.health, rlnb.run.metrics, rlnb.run.tracking"
     code = f"{imports}; print({{'torch', 'transformers', 'tensorboard', 'wandb'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_the_gpu_s_peak_memory_is_in_the_first_report_of_a_step_and_absent_without_a_gpu(
+    tmp_path, monkeypatch
+):
+    with quiet_tracker(tmp_path) as tracker:
+        tracker.report(1, {"loss": 0.5})
+        monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+        monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 3 * 2**30)
+        tracker.report(2, {"loss": 0.5})
+        monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 4 * 2**30)
+        tracker.report(2, {"reward": 0.5})
+    first, second = read_metrics(tmp_path / "metrics.jsonl")
+    assert "memory/peak_gib" not in first
+    assert second["memory/peak_gib"] == 3.0
+    assert describe("memory/peak_gib").unit == "GiB"

@@ -306,3 +306,26 @@ def test_a_mask_never_lets_an_illegal_action_through(which, legal, actor, embedd
         leaf: actions[index] for leaf, index in trie.leaves.items()
     }
     assert len(texts) == len(actions)
+
+
+def test_logits_of_16_bit_weights_are_float32_products_without_a_float32_copy_of_the_head(
+    cache_dir, monkeypatch
+):
+    monkeypatch.setattr("rlnb.selfplay.acting.ROWS_IN_FLOAT32", 100)  # of 259
+    actor = tiny_actor(cache_dir, dtype="bfloat16")
+    hidden = torch.randn(5, 128, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
+    weight, kept = actor.unembed.weight, []
+    exact = hidden.detach().double() @ weight.detach().double().T
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = actor.logits(hidden)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits.double(), exact, rtol=1e-6, atol=1e-6)
+    assert not [tensor for tensor in kept if tensor.dtype == torch.float32 and tensor.shape[-1] == 128]
+    slope = torch.randn(exact.shape, generator=torch.Generator().manual_seed(1))
+    (gradient,) = torch.autograd.grad(logits, hidden, slope)
+    torch.testing.assert_close(gradient.double(), slope.double() @ weight.double(), rtol=1e-2, atol=1e-2)
