@@ -25,6 +25,7 @@ LIBRARIES = ("trl", "transformers", "peft", "unsloth", "bitsandbytes")
 HANDED_ON = {
     "AutoModelForCausalLM.from_pretrained": "PreTrainedModel.from_pretrained",
     "AutoTokenizer.from_pretrained": "PreTrainedTokenizerBase.from_pretrained",
+    "PretrainedConfig.get_config_dict": "PretrainedConfig.from_pretrained",
 }
 PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)
 

@@ -139,6 +139,9 @@ def load_with_transformers(
         model = AutoModelForCausalLM.from_pretrained(source, cache_dir=params.cache_dir, **options)
     if params.load_in_4bit:  # not peft's prepare_model_for_kbit_training: it makes a float32 copy of the head
         model.requires_grad_(False)
+    elif dtype != torch.bfloat16:  # to which transformers 4.57 dequantizes MXFP4, whatever is asked
+        for weight in model.parameters():
+            weight.data = weight.data.to(dtype) if weight.dtype == torch.bfloat16 else weight.data
     return attach_adapters(model, params, is_trained=is_trained) if params.adapters else model, tokenizer
 
 
