@@ -1,7 +1,10 @@
 """Rows of the optional engines, each in a process whose first import they are: unsloth and vLLM."""
 
+import json
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +22,13 @@ def check_unsloth(setting: Setting) -> Outcome:
 
     from rlnb.policy import load_policy
     from rlnb.selftest.models import model_params
-    from rlnb.selftest.reading import check_families
+    from rlnb.selftest.reading import compare_families
     from rlnb.selftest.training import check_grpo, find_step_faults, grpo_params, train_grpo
 
-    families, grpo = check_families(setting, "unsloth"), check_grpo(setting, "unsloth")
+    families, grpo = (
+        compare_families(setting, "unsloth", read_plainly(setting)),
+        check_grpo(setting, "unsloth"),
+    )
     params = grpo_params(
         setting,
         model_params(setting, engine="unsloth", load_in_4bit=True),
@@ -44,6 +50,19 @@ def check_unsloth(setting: Setting) -> Outcome:
     return Outcome(
         f"{families.headline}; {grpo.headline}", "; ".join(fault for fault in faults if fault), measured
     )
+
+
+def read_plainly(setting: Setting) -> dict[str, list[list[float]]]:
+    """Return the references of the families, which a process without unsloth builds and reads."""
+    result = setting.folder / "references.json"
+    function = "rlnb.selftest.models:build_and_read"
+    command = [sys.executable, "-m", "rlnb.selftest.child", function, setting.folder, setting.models, result]
+    subprocess.run(list(map(str, command)), check=True)
+    report = json.loads(result.read_text(encoding="utf-8"))
+    if report["fault"]:
+        raise RuntimeError(report["fault"])
+    references: dict[str, list[list[float]]] = report["measured"]
+    return references
 
 
 def find_checkpointing_fault(policy: "Policy") -> str:

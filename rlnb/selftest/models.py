@@ -1,10 +1,7 @@
 """Small models from configurations, with the tokenizer of bytes: 2 layers of width 256, random weights."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -25,7 +22,7 @@ from rlnb.params.sections import ModelParams
 from rlnb.policy import model_directory
 from rlnb.policy.builtin import written_whole
 from rlnb.policy.loading import DTYPES
-from rlnb.selftest.rows import Setting
+from rlnb.selftest.rows import Outcome, Setting
 
 FAMILIES = ("qwen2", "qwen3", "gpt_oss")
 CONSTANT = 0.5  # the first entry of every embedding, far larger than the others
@@ -143,17 +140,10 @@ def reference_logprobs(directory: str, texts: Sequence[tuple[str, str]] = TEXTS)
     return logprobs
 
 
-def reference_of_another_process(
-    directory: str, environ: Mapping[str, str] = os.environ
-) -> list[list[float]]:
-    """Return `reference_logprobs` where this process cannot compute them: unsloth rewrites the models."""
-    command = [sys.executable, "-m", "rlnb.selftest.models", directory]
-    done = subprocess.run(
-        command, env={**environ, "CUDA_VISIBLE_DEVICES": ""}, stdout=subprocess.PIPE, check=True
-    )
-    logprobs: list[list[float]] = json.loads(done.stdout.splitlines()[-1])
-    return logprobs
+def build_and_read(setting: Setting) -> Outcome:
+    """Build a model of each family, and measure its `reference_logprobs`.
 
-
-if __name__ == "__main__":
-    print(json.dumps(reference_logprobs(sys.argv[1])))
+    In a process without unsloth, which rewrites the classes of models.
+    """
+    references = {family: reference_logprobs(model_params(setting, family).id) for family in FAMILIES}
+    return Outcome("", measured=references)

@@ -22,13 +22,7 @@ from rlnb.selfplay.update import (
     make_batch,
 )
 from rlnb.selftest.arithmetic import dtypes_of
-from rlnb.selftest.models import (
-    FAMILIES,
-    TEXTS,
-    model_params,
-    reference_logprobs,
-    reference_of_another_process,
-)
+from rlnb.selftest.models import TEXTS, build_and_read, model_params
 from rlnb.selftest.rows import Outcome, Setting
 
 # Mean distance (nats) between a model's log-probabilities and those of float32 on the CPU.
@@ -41,15 +35,20 @@ MAX_EXPORT_GAP = 0.3  # mean gap of logits as a share of what the adapters chang
 PROMPTS = [prompt for prompt, _ in TEXTS]
 
 
-def check_families(setting: Setting, engine: str = "transformers") -> Outcome:
+def check_families(setting: Setting) -> Outcome:
     """Load three kinds of models in this machine's number format; compare what they read with float32."""
+    return compare_families(setting, "transformers", build_and_read(setting).measured)
+
+
+def compare_families(
+    setting: Setting, engine: str, references: Mapping[str, Sequence[Sequence[float]]]
+) -> Outcome:
+    """Compare what an engine's models read with the references of the families."""
     measured: dict[str, dict[str, float]] = {}
     faults = []
-    for family in FAMILIES:
-        params = model_params(setting, family, engine=engine)
-        policy = load_policy(params)
-        reference = reference_logprobs if engine == "transformers" else reference_of_another_process
-        gaps = measure_gaps(policy, reference(params.id))
+    for family, reference in references.items():
+        policy = load_policy(model_params(setting, family, engine=engine))
+        gaps = measure_gaps(policy, reference)
         measured[family] = {"mean_gap": float(gaps.mean()), "largest_gap": float(gaps.max())}
         faults += [f"{family}: {fault}" for fault in find_reading_faults(policy, gaps)]
     means = ", ".join(f"{part['mean_gap']:.2g} ({family})" for family, part in measured.items())
