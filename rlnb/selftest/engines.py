@@ -39,8 +39,8 @@ def check_unsloth(setting: Setting) -> Outcome:
     rows = train_grpo(setting, policy, params, folder="4bit")
     faults = [families.fault, grpo.fault, *(f"4 bits: {fault}" for fault in find_step_faults(rows))]
     faults.append(find_checkpointing_fault(policy))
-    cache = Path(os.environ["UNSLOTH_COMPILE_LOCATION"])
-    num_files = sum(path.is_file() for path in cache.rglob("*"))
+    compiled = Path(os.environ["UNSLOTH_COMPILE_LOCATION"])
+    num_files = sum(path.is_file() for path in compiled.rglob("*"))
     measured = {
         "families": families.measured,
         "grpo": grpo.measured,

@@ -105,10 +105,10 @@ def set_end_logit(model: PreTrainedModel, end: int, end_logit: float) -> None:
         embeddings[:, 0] = CONSTANT
         head.mul_(SHARPNESS)
         head[:, 0] = 0.0
-        ids = torch.arange(3, len(head))[None]
-        first_entry = model.base_model(input_ids=ids).last_hidden_state[0, :, 0].mean()
+        decoder = model.base_model
+        states = decoder(input_ids=torch.arange(3, len(head))[None]).last_hidden_state
         head[end] = 0.0
-        head[end, 0] = end_logit / first_entry
+        head[end, 0] = end_logit / states[0, :, 0].mean()
 
 
 def store_experts_in_mxfp4(directory: Path) -> None:
