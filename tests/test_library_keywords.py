@@ -296,7 +296,8 @@ def unpacked(requirement: str, folder: Path) -> Path:
         [*pip, "download", *options, requirement], capture_output=True, text=True, timeout=300
     )
     if done.returncode:
-        pytest.skip(f"{requirement} cannot be downloaded: {done.stderr.strip().splitlines()[-1]}")
+        reason = (done.stderr.strip() or f"pip ended with {done.returncode}").splitlines()[-1]
+        pytest.skip(f"{requirement} cannot be downloaded: {reason}")
     wheel = next(folder.glob(f"{library}-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
