@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -102,7 +103,9 @@ def test_a_run_leaves_notebook_parameters_versions_and_status(capsys):
     versions = json.loads(Path("here/versions.json").read_text())
     assert versions["packages"]["papermill"] and versions["machine"]["cpu_count"] >= 1
     printed = capsys.readouterr()
-    assert printed.out.splitlines() == [
+    lines = printed.out.splitlines()
+    assert re.match(r"memory: [\d.]+ of [\d.]+ GiB: fits \(as published\): ", lines.pop(1))
+    assert lines == [
         "here/attempt-01.ipynb: grpo_code_execution.ipynb, profile tiny",
         '[1/3] profile: str = "auto"  # what the values start from',
         "[2/3] # Parameters",

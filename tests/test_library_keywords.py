@@ -27,7 +27,7 @@ LIBRARIES = ("trl", "transformers", "peft", "unsloth", "bitsandbytes")
 HANDED_ON = {
     "AutoModelForCausalLM.from_pretrained": ("PreTrainedModel.from_pretrained",),
     "AutoTokenizer.from_pretrained": ("PreTrainedTokenizerBase.from_pretrained",),
-    "PretrainedConfig.get_config_dict": ("PretrainedConfig._get_config_dict",),
+    "PretrainedConfig.get_config_dict": ("PretrainedConfig.from_pretrained",),
     "LlamaForCausalLM.generate": ("GenerationConfig", "LlamaForCausalLM.forward"),
 }
 # What an object is, by the last part of its name. A Llama stands for all models: its bases have the methods.

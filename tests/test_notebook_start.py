@@ -1,5 +1,6 @@
 """The set-up cell that all notebooks share: what it refuses, returns and shows."""
 
+import json
 import os
 import sys
 import types
@@ -14,6 +15,7 @@ from rlnb.display.tables import Table
 from rlnb.machine import Machine
 from rlnb.notebook import advise_on_memory, load_cell, start
 from rlnb.params import load_params
+from rlnb.run.model_sizes import PUBLISHED
 
 NOTEBOOK = "grpo_code_execution"
 CPU = Machine("cpu", "", None, 16.0, 2, "workstation", "offline")
@@ -55,6 +57,14 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def test_one_error_names_place_field_value_and_remedy_before_anything_is_shown(cell, message, shown):
     assert refused(start, NOTEBOOK, {"profile": "tiny", **cell}) == f"parameters cell: {message}"
     assert shown == []
+
+
+def test_the_estimate_of_memory_is_printed_and_what_cannot_fit_is_refused(shown, tmp_path, capsys):
+    start(NOTEBOOK, {"profile": "tiny"})
+    assert "memory: 1.0 of 16.0 GiB: fits" in capsys.readouterr().out
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["gpt-oss-20b"]))
+    cell = {"profile": "tiny", "model": {"id": str(tmp_path)}}
+    assert "and this machine has 16.0. " in refused(start, NOTEBOOK, cell)
 
 
 def test_parameters_that_differ_from_default_come_first_and_all_others_are_folded(shown):

@@ -88,7 +88,7 @@ def test_rows_that_raise_die_or_hang_fail_alone_and_their_children_end_with_them
         "unsloth": ("skipped", "needs a CUDA GPU"),
     }
     assert rows["works"]["measured"] == rows["judges"]["measured"] == {"apples": 7}
-    assert rows["reads"]["number"] == "False"  # the child of the row that hung
+    assert rows["reads"]["headline"] == "False"  # the child of the row that hung
     assert "ValueError: no such thing" in rows["raises"]["output"]
     assert "Fatal Python error: Aborted" in rows["crashes"]["output"]
     assert 0 < rows["works"]["peak_memory_gib"] < 1 and rows["dies"]["peak_memory_gib"] is None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 from trl import GRPOTrainer
 
 from rlnb.policy.adapters import adapters_in_weights_dtype
@@ -15,6 +15,12 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # rotations that do not fo
 TOKEN_LOSSES = ("dapo", "cispo")  # sums over tokens: rows with advantage 0 add nothing
 HEAD_ROWS = 64  # tokens whose logits are computed together
 Batch = dict[str, object]
+
+
+def read_rope_type(config: PretrainedConfig) -> str:
+    """Return the kind of a model's rotary embeddings; `rope_scaling` is transformers 4.57's name, or None."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return str(rope.get("rope_type", "default"))
 
 
 class CpuGRPOTrainer(GRPOTrainer):
@@ -36,7 +42,7 @@ class CpuGRPOTrainer(GRPOTrainer):
             can_decode(model)
             and self.accelerator.num_processes == 1  # else gradients are averaged in DDP's forward pass
             and base.config.model_type in MODEL_TYPES
-            and base.config.rope_parameters["rope_type"] in ROPE_TYPES
+            and read_rope_type(base.config) in ROPE_TYPES
             and type(head) is torch.nn.Linear
             and head.bias is None
             and not head.weight.requires_grad

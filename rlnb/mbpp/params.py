@@ -70,6 +70,7 @@ class MbppEvalParams(NotebookParams):
 
     def check_files(self) -> None:
         """Raise ParamsError for wrong files of EvalPlus or of completions, and for what does not match."""
+        super().check_files()
         plus_path, samples_path = self.evaluation.plus_path, self.writer.samples_path
         if not plus_path and self.writer.kind != "file":
             return

@@ -23,7 +23,9 @@ from pydantic import (
     field_validator,
 )
 
+from rlnb.errors import ParamsError
 from rlnb.machine import installed_version
+from rlnb.params.bases import find_base, is_same_model
 from rlnb.params.problems import SECRET_MARKS
 
 # YAML and JSON have lists and no tuples; the items of a list are still checked strictly.
@@ -190,6 +192,16 @@ class NotebookParams(Section):
 
     def check_files(self) -> None:
         """Raise ParamsError for files that are only read late in a run; called on resolved parameters."""
+        model = getattr(self, "model", None)
+        if not isinstance(model, ModelParams) or not model.adapters:
+            return
+        base = find_base(model.adapters)
+        if base and not is_same_model(base, model.id):
+            source = self._sources.get("model.adapters", "default")
+            raise ParamsError(
+                f"{source}: model.adapters = {model.adapters!r} belong to {base}, not to "
+                f"model.id = {model.id!r}; write model.id = {base}"
+            )
 
     def uses_network(self) -> bool:
         """Return whether a run needs the network for more than its models, MBPP and tracking."""

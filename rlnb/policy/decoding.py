@@ -23,6 +23,7 @@ NEUTRAL: Mapping[str, float | None] = {
     "forced_bos_token_id": None, "forced_eos_token_id": None, "exponential_decay_length_penalty": None,
     "top_h": None, "stop_strings": None, "watermarking_config": None,
 }  # fmt: skip
+ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 Draw = Callable[[Sequence[int]], torch.Tensor]  # rows of the batch -> a number in [0, 1) for each
 
 
@@ -131,6 +132,10 @@ def can_decode(model: PreTrainedModel, *, ignores_repetition: bool = False) -> b
     if model.device.type != "cpu" or base.config.is_encoder_decoder or base._is_stateful:
         return False
     if "past_key_values" not in inspect.signature(base.forward).parameters:
+        return False
+    # transformers 4.57 makes a layer of keys and values also for those that have none.
+    kinds = getattr(base.config.get_text_config(decoder=True), "layer_types", None) or ()
+    if not set(kinds) <= ATTENTION_LAYERS:
         return False
     layers = DynamicCache(config=base.config).layers
     # Not isinstance: layers that keep a recurrent state as well are subclasses of these.

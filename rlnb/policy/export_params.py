@@ -1,11 +1,10 @@
 """Parameters of notebooks/export_model.ipynb and of `rlnb export`."""
 
-import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
+from rlnb.params.bases import find_base
 from rlnb.params.sections import Conflict, ModelParams, Names, NotebookParams, Section, described
 
 PROMPTS = (
@@ -13,7 +12,6 @@ PROMPTS = (
     "What is a prime number? Answer in one sentence.",
     "Write a haiku about a machine that learns.",
 )
-BUILT_HERE = {"SmolLM2-135M-Instruct": "embedded", "tiny": "tiny"}  # directories of the model cache
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -56,17 +54,8 @@ class ExportModelParams(NotebookParams):
         completed._sources = {**self._sources, "model.id": self.model.adapters}
         return completed
 
+    def check_files(self) -> None:
+        """Leave adapters of another model to the loader, whose remedy is export.any_base."""
+
     def uses_network(self) -> bool:
         return bool(self.export.repo_id)
-
-
-def find_base(adapters: str) -> str:
-    """Return the model.id of the model that a directory of adapters belongs to, or ""."""
-    base = ""
-    for file, key in (("base_model.json", "base"), ("adapter_config.json", "base_model_name_or_path")):
-        path = Path(adapters) / file
-        if not base and path.is_file():
-            base = str(json.loads(path.read_text(encoding="utf-8")).get(key) or "")
-    if base.startswith("HuggingFaceTB/") or not base:
-        return base
-    return BUILT_HERE.get(Path(base).name, base)

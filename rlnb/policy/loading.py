@@ -22,6 +22,7 @@ from transformers import (
 
 from rlnb.errors import ParamsError, PolicyUnavailable, see
 from rlnb.machine import rank
+from rlnb.params.bases import is_same_model, read_base
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.cpu_attention import use_cpu_attention
@@ -139,6 +140,9 @@ def load_with_transformers(
         model = AutoModelForCausalLM.from_pretrained(source, cache_dir=params.cache_dir, **options)
     if params.load_in_4bit:  # not peft's prepare_model_for_kbit_training: it makes a float32 copy of the head
         model.requires_grad_(False)
+    elif dtype != torch.bfloat16:  # to which transformers 4.57 dequantizes MXFP4, whatever is asked
+        for weight in model.parameters():
+            weight.data = weight.data.to(dtype) if weight.dtype == torch.bfloat16 else weight.data
     return attach_adapters(model, params, is_trained=is_trained) if params.adapters else model, tokenizer
 
 
@@ -209,22 +213,10 @@ def make_fresh_weights(model: PreTrainedModel, *, seed: int) -> PreTrainedModel:
 
 
 def check_base(adapters: str, source: str) -> None:
-    """Raise ParamsError for adapters that were saved with a model other than `source`.
-
-    In adapter_config.json unsloth names the copy that it loaded: Qwen3-4B-unsloth-bnb-4bit for Qwen3-4B.
-    """
-    note, config = Path(adapters) / "base_model.json", Path(adapters) / "adapter_config.json"
-    if note.is_file():
-        base = json.loads(note.read_text(encoding="utf-8"))["base"]
-    else:
-        base = json.loads(config.read_text(encoding="utf-8")).get("base_model_name_or_path") or ""
-    if base and _base_name(base) != _base_name(source):
+    """Raise ParamsError for adapters that were saved with a model other than `source`."""
+    base = read_base(adapters)
+    if base and not is_same_model(base, source):
         raise ParamsError(f"model.adapters = {adapters!r} belong to {base}, not to model.id, {source}")
-
-
-def _base_name(source: str) -> str:
-    """Return the model's name without its owner and without the suffixes of unsloth's copies in 4 bits."""
-    return Path(source).name.casefold().removesuffix("-bnb-4bit").removesuffix("-unsloth")
 
 
 def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -174,7 +174,7 @@ def write_model_card(
 
 def check_upload(repo_id: str) -> None:
     """Raise ExportFailed if an upload would fail because there is no network or key; nothing is sent."""
-    if repo_id and constants.is_offline_mode():
+    if repo_id and constants.HF_HUB_OFFLINE:
         raise ExportFailed(
             f"export.repo_id = {repo_id!r} cannot be uploaded: this machine is offline. Empty it, and run "
             f"`hf upload {repo_id} DIRECTORY` on one with internet"

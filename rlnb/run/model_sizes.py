@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlnb.errors import ParamsError
+from rlnb.params.bases import BUILT_DIRECTORIES
 
 if TYPE_CHECKING:  # transformers takes seconds to import
     from transformers import PretrainedConfig
 
-BUILT_DIRECTORIES = {"embedded": "SmolLM2-135M-Instruct", "tiny": "tiny-2x128"}  # in the model cache
 SIZE_IN_NAME = re.compile(r"(?<![\w.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
 # What names of copies add to a published name.
 COPY_SUFFIX = re.compile(r"(-instruct|-base|-bf16|-unsloth|-bnb-4bit)+$")

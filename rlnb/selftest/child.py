@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> None:
         lines = str(error).strip().splitlines()
         outcome = Outcome("", fault=f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": "))
     report = {
-        "number": outcome.headline,
+        "headline": outcome.headline,
         "fault": outcome.fault,
         "measured": outcome.measured,
         "peak_memory_gib": round(peak_memory_gib(), 3),

@@ -36,7 +36,7 @@ NUM_LAST_LINES = 40  # of a failed row's output, kept in the report
 
 @dataclass(frozen=True)
 class RowResult:
-    """A row after its run. number: what it measured, with its unit. fault: the reason of FAILED or skipped.
+    """A row after its run. headline: what it measured, with its unit. fault: the reason of FAILED or skipped.
 
     peak_memory_gib: of the GPU where there is one, else of the process; None for a process that died. output:
     the last lines of a failed row.
@@ -46,7 +46,7 @@ class RowResult:
     state: State
     seconds: float
     peak_memory_gib: float | None = None
-    number: str = ""
+    headline: str = ""
     fault: str = ""
     measured: dict[str, JsonValue] = dataclasses.field(default_factory=dict)
     output: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class RowResult:
     def line(self) -> str:
         memory = "-" if self.peak_memory_gib is None else f"{self.peak_memory_gib:.2f}"
         seconds = "-" if self.state == "skipped" else f"{self.seconds:.1f}"
-        text = "; ".join(part for part in (self.number, self.fault) if part)
+        text = "; ".join(part for part in (self.headline, self.fault) if part)
         return f"{self.row:9} {self.state:8} {seconds:>7} {memory:>7}  {text}"
 
 
@@ -121,15 +121,21 @@ def run_row(row: Row, machine: Machine, folder: Path) -> RowResult:
     """Run a row in a process of its own, and end that process and its children with it."""
     if reason := row.missing(machine):
         return RowResult(row.name, "skipped", 0.0, fault=reason)
-    own, models = folder / row.name, folder / "models"
-    for directory in (own, models):
+    row_folder, models = folder / row.name, folder / "models"
+    for directory in (row_folder, models):
         directory.mkdir(exist_ok=True)
-    result, log = own / "result.json", own / "output.txt"
-    command = [sys.executable, "-m", "rlnb.selftest.child", row.function, *map(str, (own, models, result))]
+    result, log = row_folder / "result.json", row_folder / "output.txt"
+    command = [
+        sys.executable,
+        "-m",
+        "rlnb.selftest.child",
+        row.function,
+        *map(str, (row_folder, models, result)),
+    ]
     started = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment(own),
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment(row_folder),
             start_new_session=True,
         )  # fmt: skip
         try:
@@ -142,10 +148,10 @@ def run_row(row: Row, machine: Machine, folder: Path) -> RowResult:
             process.wait()
     seconds = round(time.monotonic() - started, 1)
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {"fault": fault}
-    if not found["fault"]:
-        return RowResult(row.name, "ok", seconds, **found)
-    return RowResult(row.name, "FAILED", seconds, output=tuple(lines[-NUM_LAST_LINES:]), **found)
+    report = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {"fault": fault}
+    if not report["fault"]:
+        return RowResult(row.name, "ok", seconds, **report)
+    return RowResult(row.name, "FAILED", seconds, output=tuple(lines[-NUM_LAST_LINES:]), **report)
 
 
 def environment(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -229,8 +229,8 @@ def check_4bit(setting: Setting) -> Outcome:
         "first_parameter": str(first_dtype), "computes_in": str(dtype), "scaler": is_scaled,
         "grpo": rows, **outcome.measured,
     }  # fmt: skip
-    number = f"{outcome.headline}, first parameter {first_dtype}, scaler {'on' if is_scaled else 'off'}"
-    return Outcome(number, "; ".join(faults), measured)
+    headline = f"{outcome.headline}, first parameter {first_dtype}, scaler {'on' if is_scaled else 'off'}"
+    return Outcome(headline, "; ".join(faults), measured)
 
 
 def keep_trainable(policy: Policy) -> Policy:

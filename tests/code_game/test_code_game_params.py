@@ -123,7 +123,11 @@ def test_what_cannot_be_played_or_would_mislead_is_refused(assignments, said):
 def test_every_auto_is_settled_and_mbpp_is_the_hubs():
     advice = recommend(CPU, files_exist=lambda path: False, environ={}, version={}.get)
     resolved = resolve(load(), advice, environ=NO_LOGIN)
-    assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == ["training.resume"]
+    assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == [
+        "training.resume",
+        "vllm.gpu_memory_utilization",
+        "vllm.sleep_mode",
+    ]
     assert (resolved.model.id, resolved.mbpp.source) == ("embedded", "hub")
 
 

@@ -156,7 +156,8 @@ def test_a_saved_notebook_holds_the_widget_its_words_and_a_picture(tmp_path, mon
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK)])
     resources = {"metadata": {"path": "."}}
     NotebookClient(notebook, kernel_name="python3", timeout=120, resources=resources).execute()
-    outputs = notebook.cells[0].outputs
+    # Without a GPU bitsandbytes prints a line.
+    outputs = [output for output in notebook.cells[0].outputs if output.output_type != "stream"]
     assert [output.output_type for output in outputs] == ["display_data", "display_data"]
     widget, picture = (output.data for output in outputs)
     assert set(widget) == {"application/vnd.jupyter.widget-view+json", "text/plain"}

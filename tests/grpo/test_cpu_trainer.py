@@ -200,7 +200,12 @@ def test_other_models_and_several_ranks_are_left_to_trl(policy, tmp_path, monkey
         patch.setattr(type(trainer.accelerator), "num_processes", 2)
         assert not trainer.is_lean
     with monkeypatch.context() as patch:
-        patch.setattr(policy.model.config, "rope_parameters", {"rope_type": "dynamic"})
+        patch.setattr(policy.model.config, "rope_parameters", {"rope_type": "dynamic"}, raising=False)
+        assert not trainer.is_lean
+    with monkeypatch.context() as patch:  # as transformers 4.57 names it
+        patch.setattr(policy.model.config, "rope_parameters", None, raising=False)
+        assert trainer.is_lean
+        patch.setattr(policy.model.config, "rope_scaling", {"rope_type": "dynamic"}, raising=False)
         assert not trainer.is_lean
     with monkeypatch.context() as patch:
         patch.setattr(policy.model.generation_config, "suppress_tokens", [7])

@@ -9,8 +9,9 @@ import yaml
 from refusals import refused, table, with_cell
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
+from rlnb.errors import ParamsError
 from rlnb.machine import Machine, installed_version, recommend
-from rlnb.params import asks_network, check_machine, describe_params, resolve
+from rlnb.params import asks_network, check_machine, describe_params, load_params, resolve
 from rlnb.params.resolving import is_mxfp4
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
@@ -173,3 +174,20 @@ def test_mxfp4_is_known_by_the_name_of_the_repository_and_by_config_json_in_a_di
         quantization = {"quantization_config": {"quant_method": method}}
         (tmp_path / "config.json").write_text(json.dumps(quantization))
         assert is_mxfp4(str(tmp_path)) == (method == "mxfp4")
+
+
+def test_adapters_of_another_model_are_refused_before_anything_loads(tmp_path):
+    adapters = tmp_path / "adapters"
+    adapters.mkdir()
+    (adapters / "adapter_config.json").write_text('{"base_model_name_or_path": "cache/tiny-2x128"}')
+    for notebook in ("mbpp_eval", "grpo_code_execution"):
+        overrides = {"model": {"adapters": str(adapters)}}
+        params = load_params(notebook, profile="tiny", overrides=overrides, environ={})
+        params.check_files()
+        overrides["model"]["id"] = "embedded"
+        with pytest.raises(ParamsError) as refused:
+            load_params(notebook, profile="tiny", overrides=overrides, environ={}).check_files()
+        assert str(refused.value).endswith(
+            f"model.adapters = {str(adapters)!r} belong to tiny, not to model.id = 'embedded'; "
+            "write model.id = tiny"
+        )

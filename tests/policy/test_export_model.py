@@ -6,7 +6,7 @@ import pytest
 
 from rlnb.errors import ParamsError
 from rlnb.params import load_params
-from rlnb.policy.export_params import find_base
+from rlnb.params.bases import find_base
 
 
 def load(profile="default", **sections):
@@ -29,7 +29,7 @@ def test_only_the_trial_exports_untrained_adapters():
     [
         ("Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-1.5B"),
         ("model_cache/SmolLM2-135M-Instruct", "embedded"),
-        ("/somewhere/else/tiny", "tiny"),
+        ("/somewhere/else/tiny-2x128", "tiny"),
         ("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
         (None, ""),
     ],

@@ -10,6 +10,7 @@ import pytest
 from rlnb import cli
 from rlnb.params import dump_yaml, load_dotenv, load_params
 from rlnb.run import directory as runs
+from rlnb.run.model_sizes import PUBLISHED
 
 PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
 
@@ -70,6 +71,28 @@ def unfinished_run(directory: Path, overrides: Mapping[str, Any] | None = None) 
 )
 def test_what_this_machine_cannot_do_is_refused_and_leaves_nothing(capsys, assignment, reason):
     assert refused(capsys, "--set", assignment, "--out", "here") == f"--set: {reason}"
+
+
+@pytest.fixture
+def huge_model(tmp_path_factory) -> Path:
+    """The directory of a model without weights that no machine holds."""
+    directory = tmp_path_factory.mktemp("huge")
+    (directory / "config.json").write_text(json.dumps(PUBLISHED["gpt-oss-120b"] | {"vocab_size": 10**9}))
+    return directory
+
+
+def test_a_model_that_cannot_fit_is_refused_and_leaves_nothing(capsys, huge_model):
+    reason = refused(capsys, "--set", f"model.id={huge_model}")
+    assert reason.startswith(f"--set: model.id = '{huge_model}' with these parameters needs ")
+    assert "write model.check_memory = false (docs/troubleshooting.md#out-of-memory)" in reason
+
+
+def test_the_estimate_of_memory_is_printed_before_a_run_also_of_one_that_does_not_fit(capsys, huge_model):
+    assert run("--out", "small") == 0
+    assert "memory: 1.0 of " in capsys.readouterr().out
+    # This notebook's cells load no model.
+    assert run("--out", "huge", "--set", f"model.id={huge_model}", "--set", "model.check_memory=false") == 0
+    assert ": does not fit (by its config.json): weights " in capsys.readouterr().out
 
 
 def test_the_key_of_a_project_is_found_from_elsewhere(capsys, tmp_path):

@@ -141,9 +141,10 @@ def test_the_hubs_cache_is_looked_into(tmp_path):
 
 def test_a_config_that_tells_no_sizes_is_refused_with_its_path(tmp_path):
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
-    assert refused(load_model_sizes, str(tmp_path), "nowhere") == (
+    # transformers 4.57 goes on with the types that it knows.
+    assert refused(load_model_sizes, str(tmp_path), "nowhere").startswith(
         f"{tmp_path / 'config.json'}: does not give the sizes of a language model: "
-        f"Unrecognized model in {tmp_path}. Should have a `model_type` key in its config.json."
+        f"Unrecognized model in {tmp_path}. Should have a `model_type` key in its config.json"
     )
 
 

@@ -1,0 +1,38 @@
+"""The model that saved adapters belong to, by the files beside them."""
+
+import json
+from pathlib import Path
+
+# Models that are built in the model cache: {model.id: directory}.
+BUILT_DIRECTORIES = {"embedded": "SmolLM2-135M-Instruct", "tiny": "tiny-2x128"}
+
+
+def read_base(adapters: str | Path) -> str:
+    """Return the hub id or directory of the model that a directory of adapters belongs to, "" if not known.
+
+    Of base_model.json first: in adapter_config.json unsloth names the copy that it loaded.
+    """
+    for file, key in (("base_model.json", "base"), ("adapter_config.json", "base_model_name_or_path")):
+        path = Path(adapters) / file
+        base = json.loads(path.read_text(encoding="utf-8")).get(key) if path.is_file() else ""
+        if base:
+            return str(base)
+    return ""
+
+
+def find_base(adapters: str | Path) -> str:
+    """Return the `model.id` of the model that a directory of adapters belongs to, "" if not known."""
+    base = read_base(adapters)
+    ids = {directory: model_id for model_id, directory in BUILT_DIRECTORIES.items()}
+    return base if base.startswith("HuggingFaceTB/") else ids.get(Path(base).name, base)
+
+
+def is_same_model(base: str, model: str) -> bool:
+    """Return whether two ids or directories name one model, whoever's copy and in 4 bits or not."""
+    return _name(base) == _name(model)
+
+
+def _name(model: str) -> str:
+    """Return the name without its owner and without the suffixes of unsloth's copies in 4 bits."""
+    name = Path(BUILT_DIRECTORIES.get(model, model)).name.casefold()
+    return name.removesuffix("-bnb-4bit").removesuffix("-unsloth")
