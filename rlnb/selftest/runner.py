@@ -135,8 +135,8 @@ def run_row(row: Row, machine: Machine, folder: Path) -> RowResult:
     started = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment(row_folder),
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env=environment(row_folder), start_new_session=True,
         )  # fmt: skip
         try:
             fault = describe_end(process.wait(row.limit_seconds))
