@@ -37,7 +37,7 @@ import os, signal, subprocess, sys, time
 from rlnb.selftest.rows import Outcome
 
 def works(setting): return Outcome("7 apples", measured={"apples": 7})
-def judges(setting): return Outcome("7 apples", "there should be 8", {"apples": 7})
+def judges(setting): return Outcome("7 apples", "there should be 8", {"apples": 7, "pears": float("nan")})
 def raises(setting): raise ValueError("no such thing\\nand a second line")
 def leaves(setting): sys.exit(3)
 def dies(setting): os.kill(os.getpid(), signal.SIGKILL)
@@ -87,7 +87,8 @@ def test_rows_that_raise_die_or_hang_fail_alone_and_their_children_end_with_them
         "judges": ("FAILED", "there should be 8"),
         "unsloth": ("skipped", "needs a CUDA GPU"),
     }
-    assert rows["works"]["measured"] == rows["judges"]["measured"] == {"apples": 7}
+    assert rows["works"]["measured"] == {"apples": 7}
+    assert rows["judges"]["measured"] == {"apples": 7, "pears": "NaN"}
     assert rows["reads"]["headline"] == "False"  # the child of the row that hung
     assert "ValueError: no such thing" in rows["raises"]["output"]
     assert "Fatal Python error: Aborted" in rows["crashes"]["output"]

@@ -35,7 +35,9 @@ def main(arguments: Sequence[str]) -> None:
         "peak_memory_gib": round(peak_memory_gib(), 3),
     }
     unfinished = Path(f"{result}.part")
-    unfinished.write_text(json.dumps(report), encoding="utf-8")
+    # JSON has neither NaN nor infinity.
+    text = json.dumps(json.loads(json.dumps(report), parse_constant=str))
+    unfinished.write_text(text, encoding="utf-8")
     unfinished.rename(result)
 
 

@@ -87,7 +87,7 @@ def check_vllm(setting: Setting) -> Outcome:
     from rlnb.selftest.models import model_params
     from rlnb.selftest.training import grpo_params, train_grpo
 
-    vllm = {"enabled": True, "mode": "colocate", "gpu_memory_utilization": 0.2, "max_model_len": 512}
+    vllm = {"enabled": True, "gpu_memory_utilization": 0.2, "sleep_mode": True, "max_model_len": 512}
     params = grpo_params(setting, model_params(setting, kind="ends"), vllm=vllm, max_completion_length=128)
     policy = load_policy(params.model, gradient_checkpointing=bool(params.training.gradient_checkpointing))
     return judge_vllm(train_grpo(setting, policy, params, folder="vllm"))
