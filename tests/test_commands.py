@@ -235,7 +235,7 @@ def runs(tmp_path_factory, files) -> Runs:
 
 def is_quick(words: tuple[str, ...]) -> bool:
     needs_mbpp_alone = words[0] == "compare" and "{strategies}" not in " ".join(words)
-    return words in QUICK or needs_mbpp_alone or words[0] == "doctor" or "--yes" in words
+    return words in QUICK or needs_mbpp_alone or words == ("doctor",) or "--yes" in words
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""`rlnb doctor --selftest`: short trials of every path of a training on this machine."""
