@@ -124,7 +124,8 @@ TINY = {make_tiny(command): command for command in reversed(COMMANDS) if command
 def files(tmp_path_factory) -> dict[str, str]:
     """Files that need no run: enough for parameters to be accepted, and a problem of EvalPlus's form."""
     root = tmp_path_factory.mktemp("files")
-    (root / "adapter_config.json").write_text('{"base_model_name_or_path": "HuggingFaceTB/SmolLM2-135M-Instruct"}')
+    base = {"base_model_name_or_path": "HuggingFaceTB/SmolLM2-135M-Instruct"}
+    (root / "adapter_config.json").write_text(json.dumps(base))
     for name in ("params.yaml", "trainer_state.json", "board_secret"):
         (root / name).touch()
     (root / "plus.jsonl").write_text(json.dumps(ADD) + "\n")
