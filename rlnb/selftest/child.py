@@ -3,7 +3,6 @@
 import faulthandler
 import importlib
 import json
-import resource
 import sys
 import traceback
 from collections.abc import Sequence
@@ -46,7 +45,9 @@ def peak_memory_gib() -> float:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return float(torch.cuda.max_memory_reserved() / 2**30)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    # Not getrusage: its maximum begins with the memory of the process that started this one.
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 2**20  # of KiB
 
 
 if __name__ == "__main__":
