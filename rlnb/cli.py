@@ -163,9 +163,17 @@ def _parser() -> argparse.ArgumentParser:
     _add_short_options(export, EXPORT_OPTIONS)
     export.set_defaults(command=_export)
 
-    compare = commands.add_parser("compare", help="two results of MBPP, or of gpt_oss_2048: what was gained")
+    compare = commands.add_parser(
+        "compare",
+        help="two results of MBPP, or of gpt_oss_2048: what was gained",
+        description="Print what the second result gained over the first, with 95% intervals.",
+    )
     for name in ("first", "second"):
-        compare.add_argument(name, metavar="RESULTS.json")
+        compare.add_argument(
+            name,
+            metavar="RESULTS.json",
+            help="results.json of mbpp_eval or gpt_oss_2048; mbpp_before.json, mbpp_after.json of a training",
+        )
     compare.set_defaults(command=_compare)
 
     configure = commands.add_parser(

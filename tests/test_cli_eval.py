@@ -170,5 +170,5 @@ def test_a_file_that_is_no_result_is_refused(capsys):
     assert cli.main(["compare", "other.json", "other.json"]) == 2
     assert capsys.readouterr().err == (
         "rlnb: other.json: is not a result of an evaluation on MBPP; name the results.json of two runs of "
-        "mbpp_eval, or of gpt_oss_2048\n"
+        "mbpp_eval or of gpt_oss_2048, or a training's mbpp_before.json and mbpp_after.json\n"
     )

@@ -44,7 +44,7 @@ def test_an_export_of_nothing_is_refused(capsys):
 def test_a_directory_without_adapters_is_refused(capsys):
     assert cli.main(["export", "--adapters", "none", "--repo-id", "me"]) == 2
     assert capsys.readouterr().err == (
-        "rlnb: --set: model.adapters = 'none' holds no adapter_config.json; write a run's adapters or "
+        "rlnb: --set: model.adapters = 'none' is no directory; write a run's adapters or "
         "checkpoints/checkpoint-N\n"
         "--set: export.repo_id = 'me' is not a repository of the hub; write owner/name\n"
     )

@@ -99,6 +99,6 @@ def load_evaluation(path: str | Path) -> SavedEvaluation:
     except ValidationError as error:
         message = (
             f"{path}: is not a result of an evaluation on MBPP; name the results.json of two runs of "
-            "mbpp_eval, or of gpt_oss_2048"
+            "mbpp_eval or of gpt_oss_2048, or a training's mbpp_before.json and mbpp_after.json"
         )
         raise ParamsError(message) from error

@@ -250,12 +250,13 @@ class ModelParams(Section):
         if self.attention == "flash_attention_2" and installed_version("flash-attn") is None:
             yield Conflict("model.attention", "needs flash-attn, which is not installed; sdpa needs nothing")
         if self.adapters and not os.path.isfile(os.path.join(self.adapters, "adapter_config.json")):
+            missing = "holds no adapter_config.json" if os.path.isdir(self.adapters) else "is no directory"
             yield Conflict(
                 "model.adapters",
                 "is of a run that trained all weights (model.lora_rank = 0); write model.id = its adapters/, "
                 "which is a whole model"
                 if os.path.isfile(os.path.join(self.adapters, "weights.safetensors"))
-                else "holds no adapter_config.json; write a run's adapters or checkpoints/checkpoint-N",
+                else f"{missing}; write a run's adapters or checkpoints/checkpoint-N",
             )
 
 

@@ -124,7 +124,7 @@ def test_what_does_not_go_together_is_refused(tmp_path, monkeypatch):
         writer={"kind": "file", "samples_path": "no"},
     )  # fmt: skip
     assert said.splitlines() == [
-        "parameters cell: model.adapters = 'no' holds no adapter_config.json; write a run's adapters or "
+        "parameters cell: model.adapters = 'no' is no directory; write a run's adapters or "
         "checkpoints/checkpoint-N",
         f"parameters cell: writer.samples_path = 'no' is not a file in {tmp_path}",
         f"parameters cell: mbpp.path = 'no' is neither file nor directory in {tmp_path}",

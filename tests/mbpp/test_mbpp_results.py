@@ -77,8 +77,8 @@ def test_a_file_without_results_is_refused_by_a_comparison(text, tmp_path):
     path = tmp_path / "other.json"
     path.write_text(text)
     assert refused(compare_results, path, path) == (
-        f"{path}: is not a result of an evaluation on MBPP; name the results.json of two runs of mbpp_eval, "
-        "or of gpt_oss_2048"
+        f"{path}: is not a result of an evaluation on MBPP; name the results.json of two runs of mbpp_eval "
+        "or of gpt_oss_2048, or a training's mbpp_before.json and mbpp_after.json"
     )
 
 
