@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from accelerate import PartialState
 from datasets import Dataset
 from peft import load_peft_weights, set_peft_model_state_dict
 from torch.optim.lr_scheduler import LambdaLR
@@ -25,10 +26,15 @@ from rlnb.machine.threads import adapt_threads
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.params.training import TrainingParams, VllmParams
 from rlnb.policy.loading import Policy
-from rlnb.run.checkpoints import RECIPE_FILE, recipe_text, weights_to_begin_with
-from rlnb.run.directory import log_line, write_text
+from rlnb.run.checkpoints import (
+    complete_checkpoint,
+    mark_incomplete,
+    remove_old_checkpoints,
+    weights_to_begin_with,
+)
+from rlnb.run.directory import log_line
 from rlnb.run.health import Health, memory_advice
-from rlnb.run.stop_signal import StopSignal
+from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker
 
 # Compared once more when the trainer has been made.
@@ -107,7 +113,7 @@ def grpo_config(
         "max_grad_norm": training.max_grad_norm,
         "weight_decay": training.weight_decay,
         "save_steps": training.save_steps,
-        "save_total_limit": training.save_total_limit,
+        "save_total_limit": None,  # `SaveRecipe` deletes older ones, once the new one is complete
         "save_only_model": not training.save_optimizer,
         "warmup_steps": training.warmup_steps or round(training.warmup_ratio * training.max_steps),
         "lr_scheduler_type": training.lr_scheduler,
@@ -434,15 +440,32 @@ class IntervalEvaluation(TrainerCallback):
 
 
 class SaveRecipe(TrainerCallback):
-    """Writes the run's recipe into each checkpoint, so that no other run resumes from it.
+    """Saves by time as well, and completes each checkpoint by its list of files and the run's recipe.
 
-    To be the last callback: it also writes the sizes of the checkpoint's files.
+    The recipe keeps other runs from resuming from it. Until it is written, the checkpoint is marked as
+    incomplete. To be the last callback: the others' files and decisions have to be there.
     """
 
     def __init__(self, params: NotebookParams) -> None:
         self.params = params
+        self.timer = SaveTimer(minutes=value_of(params, "training.save_minutes"))
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        control.should_save |= self.timer.is_due()
+        if control.should_save and state.is_world_process_zero:
+            mark_incomplete(self._checkpoint(args, state))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **_: object) -> None:
+        PartialState().wait_for_everyone()  # each rank writes its own random state
         if state.is_world_process_zero:
-            checkpoint = Path(str(args.output_dir), f"checkpoint-{state.global_step}")
-            write_text(checkpoint / RECIPE_FILE, recipe_text(self.params, checkpoint))
+            checkpoint = self._checkpoint(args, state)
+            complete_checkpoint(checkpoint, self.params)
+            keep = value_of(self.params, "training.save_total_limit")
+            remove_old_checkpoints(checkpoint.parents[1], step=state.global_step, keep=keep)
+        self.timer.restart()
+
+    @staticmethod
+    def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+        return Path(str(args.output_dir), f"checkpoint-{state.global_step}")

@@ -16,6 +16,9 @@ class ResumableParams(Section):
     gradient_checkpointing: Switch = "auto"
     """Recompute activations: less memory, about a third more time; auto = on GPUs"""
     save_steps: int = described(20, "Steps between checkpoints", ge=1)
+    save_minutes: float = described(
+        15.0, "Minutes after which a checkpoint is saved also between those steps; 0 = by steps alone", ge=0
+    )
     save_total_limit: int = described(2, "Checkpoints kept; older ones are deleted", ge=1)
     save_optimizer: bool = True
     """Keep the optimizer's state in checkpoints; false = smaller ones, from which a run goes on with a new

@@ -14,7 +14,8 @@ from rlnb.policy.loading import load_tokenizer
 from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents, move_to_stage, weak_gates
 from rlnb.ppo.params import PpoActingParams, PpoOpenspielParams
 from rlnb.ppo.training import GamePlan, PpoState, train_ppo
-from rlnb.run.checkpoints import checkpoint_to_resume, saved_recipe, say, weights_to_begin_with
+from rlnb.run.checkpoints import checkpoint_to_resume, saved_recipe, weights_to_begin_with
+from rlnb.run.directory import say
 from rlnb.run.tracking import Tracker, open_tracker, read_metrics
 from rlnb.selfplay.acting import Encoder, make_encoder
 from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
@@ -119,7 +120,7 @@ class PpoRun:
     ) -> PpoState:
         """Train by `train_ppo` to the last update. before: metrics of the untrained policy, for step 0."""
         params, keep = self.params, self.params.training.save_total_limit
-        prepare_output(output_dir, self.arena, self.learner, keep=keep)
+        prepare_output(output_dir, self.arena, self.learner)
         with self.open_tracker(output_dir, state) as tracker:
             if before and state.step == 0:
                 tracker.report(0, before)

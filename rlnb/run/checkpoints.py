@@ -2,9 +2,15 @@
 
 A checkpoint holds the parameters of its run in RECIPE_FILE. Fields of the task, the model and the saved state
 stay as they were; all others (learning rate, steps, batch sizes, ...) may change between attempts.
+
+RECIPE_FILE is written last, when all other files are on the disk, and lists their sizes and checksums, by which
+a damaged checkpoint is recognised and passed over.
 """
 
 import json
+import re
+import shutil
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,11 +22,13 @@ from rlnb.errors import ParamsError
 from rlnb.machine import rank
 from rlnb.params.problems import show
 from rlnb.params.sections import NotebookParams, value_of
-from rlnb.run.directory import log_line
+from rlnb.run.directory import remove_leftovers, say, write_text
+from rlnb.run.disk import INCOMPLETE_MARK, remove_half_written, sync
 
-INCOMPLETE_MARK = "checkpoint-is-incomplete.txt"  # transformers keeps this file while it writes
-RECIPE_FILE = "rlnb.json"
-FILES = "files"  # in RECIPE_FILE: {name: bytes} of the checkpoint's files
+STATE_FILE, RECIPE_FILE = "trainer_state.json", "rlnb.json"
+FILES = "files"  # in RECIPE_FILE: {name: [bytes, CRC-32]} of the others; in older ones {name: bytes}
+NOT_LISTED = (RECIPE_FILE, INCOMPLETE_MARK, "README.md")  # people edit the last
+BLOCK_BYTES = 2**22
 RECORDS = ("metrics.jsonl", "games.jsonl", "train.log")
 SETTINGS = ("auto", "latest", "never")  # of training.resume; anything else is a directory
 
@@ -84,7 +92,7 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
     if resume == "never":
         set_aside(output_dir)
         return None
-    latest = latest_checkpoint(output_dir)
+    latest = latest_whole_checkpoint(output_dir)
     if latest is not None:
         given, newest = Path(resume).resolve(), Path(latest).resolve()
         if given != newest and given.parent == newest.parent and saved_step(resume) is not None:
@@ -95,13 +103,15 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
         changes = check_recipe(latest, params, OF_WEIGHTS | of_state(latest) | OF_TASK)
         if checkpoint_step(latest) > value_of(params, "training.max_steps"):
             raise too_few_steps(latest, params, "give another output_dir")
-        if skipped := damaged_after(latest):
-            say(output_dir, f"{', '.join(skipped)}: damaged or incomplete; resuming from {latest}")
+        remove_damaged(latest, output_dir)
         if changes:
             say(output_dir, f"changed since {Path(latest).name}: {', '.join(map(str, changes))}")
         if not holds_optimizer(latest):
             say(output_dir, f"{Path(latest).name} holds no optimizer's state: going on with a new optimizer")
         return latest
+    say_half_written(output_dir)
+    for path, damage in list_damaged(output_dir).items():
+        say(output_dir, f"{path}: {damage}; no whole checkpoint is left")
     if resume == "auto":
         return None
     if resume == "latest":
@@ -109,8 +119,10 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
             f"training.resume = 'latest' finds no complete checkpoint in {Path(output_dir) / 'checkpoints'}; "
             "write auto, or a checkpoint's directory"
         )
-    if saved_step(resume) is None:
-        raise ParamsError(f"training.resume = {resume!r} holds no complete checkpoint; write auto or never")
+    if damage := find_damage(resume):
+        raise ParamsError(
+            f"training.resume = {resume!r} holds no complete checkpoint: {damage}; write auto or never"
+        )
     if value_of(params, "training.resume_state") == "weights":
         check_recipe(resume, params, OF_WEIGHTS)
         say(output_dir, f"taking the weights alone of {resume}: step 0, a new optimizer")
@@ -145,14 +157,6 @@ def too_few_steps(checkpoint: str, params: NotebookParams, otherwise: str) -> Pa
     )
 
 
-def say(output_dir: str | Path, line: str) -> None:
-    """Print a line and append it to train.log; rank 0 only."""
-    if rank() == 0:
-        print(line, flush=True)
-        Path(output_dir).mkdir(parents=True, exist_ok=True)
-        log_line(output_dir, line)
-
-
 def set_aside(output_dir: str | Path) -> None:
     """Rename checkpoints/ and the run's records to the first free suffix, so that a run starts afresh."""
     directory, suffix = Path(output_dir), 1
@@ -168,39 +172,165 @@ def set_aside(output_dir: str | Path) -> None:
 
 def latest_checkpoint(output_dir: str | Path) -> str | None:
     """Return the newest complete checkpoint of a run, or None; incomplete ones are skipped."""
-    paths = (Path(output_dir) / "checkpoints").glob("checkpoint-*")
-    complete = [(step, str(path)) for path in paths if (step := saved_step(path)) is not None]
-    return max(complete)[1] if complete else None
+    return next(reversed(complete_checkpoints(output_dir)), None)
+
+
+def complete_checkpoints(output_dir: str | Path) -> list[str]:
+    """Return the complete checkpoints of a run, oldest first."""
+    steps = {str(path): saved_step(path) for path in (Path(output_dir) / "checkpoints").glob("checkpoint-*")}
+    return [path for _, path in sorted((step, path) for path, step in steps.items() if step is not None)]
+
+
+def latest_whole_checkpoint(output_dir: str | Path) -> str | None:
+    """Return the newest checkpoint whose files are as they were written, to the bit, or None.
+
+    Rank 0 marks damaged ones on the way as incomplete, so that no other function takes them. It reads the
+    checkpoint once, which loading it does as well.
+    """
+    remove_leftovers(Path(output_dir))
+    for checkpoint in reversed(complete_checkpoints(output_dir)):
+        damage = find_damage(checkpoint)
+        if not damage:
+            return checkpoint
+        if rank() == 0:
+            (Path(checkpoint) / INCOMPLETE_MARK).write_text(damage + "\n", encoding="utf-8")
+    return None
 
 
 def saved_step(checkpoint: str | Path) -> int | None:
     """Return the step a checkpoint was saved at, None where it is missing, incomplete or damaged.
 
-    Damaged: a file is missing or has another size than when it was saved; old checkpoints do not say.
+    What `find_damage` finds by reading all of a file is not looked for.
     """
-    directory = Path(checkpoint)
+    if find_damage(checkpoint, reads_files=False):
+        return None
+    return _read_step(Path(checkpoint))
+
+
+def find_damage(checkpoint: str | Path, *, reads_files: bool = True) -> str:
+    """Return what a checkpoint lacks or has otherwise than when it was saved, "" for a whole one.
+
+    reads_files: compare the bytes of the files as well, not their sizes alone. Checkpoints of older versions
+    do not list their files.
+    """
+    directory, name = Path(checkpoint), STATE_FILE
     if (directory / INCOMPLETE_MARK).exists():
-        return None
-    try:  # Written last, so a complete file means a complete checkpoint.
-        step = int(json.loads((directory / "trainer_state.json").read_text())["global_step"])
-        sizes = saved_recipe(directory).get(FILES, {})
-        is_whole = isinstance(sizes, dict) and all(
-            (directory / name).stat().st_size == size for name, size in sizes.items()
-        )
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return step if is_whole else None
+        return _read_mark(directory / INCOMPLETE_MARK)
+    try:
+        step = _read_step(directory)
+        name = RECIPE_FILE
+        if not (directory / name).exists() and _follows_recipes(directory, step):
+            return f"{name} is missing"
+        for name, (num_bytes, checksum) in _listed_files(directory).items():
+            path = directory / name
+            if (size := path.stat().st_size) != num_bytes:
+                return f"{name} has {size} bytes instead of {num_bytes}"
+            if reads_files and checksum is not None and compute_checksum(path) != checksum:
+                return f"{name} does not hold what was written to it"
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except OSError as error:
+        return f"{name} cannot be read: {error.strerror}"
+    except (ValueError, LookupError, TypeError):
+        return f"{name} is damaged"
+    return ""
 
 
-def damaged_after(checkpoint: str | Path) -> list[str]:
-    """Return the directories of later checkpoints, which are no complete ones."""
-    step = checkpoint_step(checkpoint)
-    paths = Path(checkpoint).parent.glob("checkpoint-*")
-    return sorted(
-        str(path)
-        for path in paths
-        if path.name.split("-")[1].isdigit() and int(path.name.split("-")[1]) > step
+def _read_step(directory: Path) -> int:
+    return int(json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))["global_step"])
+
+
+def _read_mark(mark: Path) -> str:
+    return mark.read_text(encoding="utf-8").strip() or "it was being written when its run ended"
+
+
+def _follows_recipes(directory: Path, step: int) -> bool:
+    """Return whether an earlier checkpoint has a RECIPE_FILE: then later ones, of no older version, have."""
+    earlier = (path.parent for path in directory.parent.glob(f"checkpoint-*/{RECIPE_FILE}"))
+    return any(_step_in_name(path) < step for path in earlier)
+
+
+def _step_in_name(checkpoint: Path) -> int:
+    match = re.fullmatch(r"\.?checkpoint-(\d+)", checkpoint.name)
+    return int(match[1]) if match else -1
+
+
+def _listed_files(directory: Path) -> dict[str, tuple[int, str | None]]:
+    """Return {name: (bytes, checksum)} of RECIPE_FILE; raises ValueError or TypeError where it is damaged."""
+    files = saved_recipe(directory).get(FILES, {})
+    if not isinstance(files, dict):
+        raise ValueError(f"{FILES} is not a table of files")
+    listed: dict[str, tuple[int, str | None]] = {}
+    for name, entry in files.items():
+        num_bytes, checksum = entry if isinstance(entry, list) else (entry, None)
+        if not isinstance(num_bytes, int) or not isinstance(checksum, str | None):
+            raise ValueError(f"{name} has no size and checksum")
+        listed[name] = num_bytes, checksum
+    return listed
+
+
+def compute_checksum(path: Path) -> str:
+    """Return the CRC-32 of a file: it sees damage, which has no intent, at 6 GiB/s, SHA-256 at 2."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            checksum = zlib.crc32(block, checksum)
+    return f"{checksum:08x}"
+
+
+def list_damaged(output_dir: str | Path) -> dict[Path, str]:
+    """Return {checkpoint: what is wrong} of a run's checkpoints that are damaged or half-written."""
+    folder = Path(output_dir) / "checkpoints"
+    paths = sorted(
+        (path for path in folder.glob("checkpoint-*") if _step_in_name(path) >= 0), key=_step_in_name
     )
+    return {path: damage for path in paths if (damage := find_damage(path, reads_files=False))}
+
+
+def remove_damaged(latest: str, output_dir: str | Path) -> None:
+    """Delete damaged and half-written checkpoints, now that the run goes on from `latest`; rank 0 only."""
+    if rank() != 0:
+        return
+    for path, damage in list_damaged(output_dir).items():
+        shutil.rmtree(path)
+        say(output_dir, f"{path}: {damage}; removed, going on from {latest}")
+    say_half_written(output_dir)
+
+
+def say_half_written(output_dir: str | Path) -> None:
+    """Delete half-written checkpoints, and say so."""
+    for path in remove_half_written(output_dir):
+        say(output_dir, f"{path}: it was being written when its run ended; removed")
+
+
+def mark_incomplete(checkpoint: Path) -> None:
+    """Create a checkpoint's directory, which does not count until `complete_checkpoint`."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    write_text(checkpoint / INCOMPLETE_MARK, "")
+
+
+def complete_checkpoint(checkpoint: Path, params: NotebookParams) -> None:
+    """Write RECIPE_FILE, once all other files of the checkpoint are on the disk."""
+    for path in checkpoint.rglob("*"):
+        sync(path)
+    for name in RECORDS:  # of the steps that will not be repeated
+        if (record := checkpoint.parents[1] / name).exists():
+            sync(record)
+    write_text(checkpoint / RECIPE_FILE, recipe_text(params, checkpoint))
+    (checkpoint / INCOMPLETE_MARK).unlink(missing_ok=True)
+    for directory in (checkpoint, checkpoint.parent):
+        sync(directory)
+
+
+def remove_old_checkpoints(output_dir: str | Path, *, step: int, keep: int) -> None:
+    """Delete all complete checkpoints but the newest `keep` up to a step.
+
+    Later steps are of an earlier attempt, before this one started over.
+    """
+    complete = complete_checkpoints(output_dir)
+    up_to_now = [path for path in complete if checkpoint_step(path) <= step]
+    for path in set(complete) - set(up_to_now[-keep:]):
+        shutil.rmtree(path)
 
 
 def checkpoint_step(checkpoint: str | Path | None) -> int:
@@ -232,22 +362,20 @@ def split_stages(recipe: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def recipe_text(params: NotebookParams, checkpoint: str | Path) -> str:
-    """Return what a checkpoint's RECIPE_FILE holds: the parameters, and the sizes of the other files.
-
-    Each rank writes its own random state, perhaps later than rank 0 writes this.
-    """
-    sizes = {
-        path.name: path.stat().st_size
-        for path in sorted(Path(checkpoint).iterdir())
-        if path.is_file() and path.name != RECIPE_FILE and not path.name.startswith("rng_state")
+    """Return what a checkpoint's RECIPE_FILE holds: the parameters, sizes and checksums of other files."""
+    directory = Path(checkpoint)
+    files = {
+        path.relative_to(directory).as_posix(): (path.stat().st_size, compute_checksum(path))
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name not in NOT_LISTED
     }
-    return json.dumps({**run_recipe(params), FILES: sizes}, indent=1) + "\n"
+    return json.dumps({**run_recipe(params), FILES: files}, indent=1) + "\n"
 
 
 def saved_recipe(checkpoint: str | Path) -> dict[str, JsonValue]:
     """Return what a checkpoint's RECIPE_FILE holds, {} without one. Raises ValueError where it is damaged."""
     path = Path(checkpoint) / RECIPE_FILE
-    recipe = json.loads(path.read_text()) if path.exists() else {}
+    recipe = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if not isinstance(recipe, dict):
         raise ValueError(f"{path} holds no parameters")
     return recipe

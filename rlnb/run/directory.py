@@ -21,6 +21,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ from filelock import FileLock, Timeout
 import rlnb
 from rlnb.errors import RlnbError
 from rlnb.machine import rank
+from rlnb.run.disk import lacks_room, sync
 
 # Signals that end a run early: SLURM's, Ctrl-C, and that of a closed terminal.
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
@@ -39,6 +41,7 @@ PROGRESS = "rlnb/progress"  # in a display's metadata: {"label", "done", "total"
 EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_PREEMPTED, EXIT_KILLED = 0, 1, 2, 85, 138
 # How an attempt ended: a cell raised, a signal stopped it (run again to go on), the kernel or the run died.
 EXIT_CODES = {"done": EXIT_DONE, "failed": EXIT_FAILED, "preempted": EXIT_PREEMPTED, "killed": EXIT_KILLED}
+YOUNG_SECONDS = 60.0
 UNIX_SOCKET_PATH_LIMIT = 107  # bytes, of sun_path on Linux without its ending zero
 SOCKET_NAME_LENGTH = len("/kernel-ipc-99")
 SOCKET_DIRECTORY_PREFIX = "rlnb-ipc-"  # no other part of rlnb may use it: what is not locked is removed
@@ -140,7 +143,7 @@ def choose_directory(base: Path, profile: str, *, params_text: Callable[[Path], 
         params = directory / "params.yaml"
         status = read_status(directory)
         unfinished = status is None or status.state != "done"
-        if unfinished and params.exists() and params.read_text() == params_text(directory):
+        if unfinished and params.exists() and params.read_bytes() == params_text(directory).encode():
             return directory
     return base / f"{profile}-{max(runs)[0] + 1 if runs else 1:03d}"
 
@@ -243,10 +246,41 @@ def private_directory(prefix: str, root: Path) -> tuple[Path, int]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write by rename, so a reader sees the whole old or the whole new text, even if the writer is killed."""
+    """Write by rename, so a reader sees the whole old or the whole new text.
+
+    This holds if the writer is killed, the machine crashes, or the disk is full.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        sync(part)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Delete what `write_text` left in a directory when its process was killed, and say so in train.log.
+
+    A younger file may be that of a process on another machine.
+    """
+    oldest = time.time() - YOUNG_SECONDS
+    for path in sorted(directory.glob(".*.*")):
+        process = path.name.rpartition(".")[2]
+        is_alive = not process.isdigit() or psutil.pid_exists(int(process))
+        if path.is_file() and not is_alive and path.stat().st_mtime < oldest:
+            path.unlink(missing_ok=True)
+            log_line(directory, f"removed {path}, which a killed process was writing")
+
+
+def say(output_dir: str | Path, line: str) -> None:
+    """Print a line and append it to train.log; rank 0 only."""
+    if rank() == 0:
+        print(line, flush=True)
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        log_line(output_dir, line)
 
 
 def log_line(output_dir: str | Path, line: str) -> None:
@@ -270,7 +304,15 @@ def write_versions(directory: Path, *, machine: Mapping[str, object]) -> None:
 
 
 def _write_status(directory: Path, status: Status) -> None:
-    write_text(directory / "status.json", json.dumps(dataclasses.asdict(status), indent=1) + "\n")
+    path, text = directory / "status.json", json.dumps(dataclasses.asdict(status), indent=1) + "\n"
+    try:
+        write_text(path, text)
+    except OSError as error:
+        if not lacks_room(error) or not path.exists():
+            raise
+        with path.open("r+", encoding="utf-8") as file:  # the block that it has needs no further room
+            file.write(text)
+            file.truncate()
 
 
 def _last_attempt(directory: Path, suffix: str = ".ipynb") -> int:

@@ -5,7 +5,6 @@ Every pipeline uses this module. It imports neither torch nor transformers.
 
 import json
 import math
-import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, linear_regression
 from typing import Any, Literal, NamedTuple, Protocol
 
-from rlnb.errors import OutOfMemory, ParamsError, TrainingDiverged, see
+from rlnb.errors import OutOfMemory, TrainingDiverged, see
 from rlnb.machine import rank
 from rlnb.params.loading import list_fields
 from rlnb.params.problems import show
@@ -29,7 +28,6 @@ MAX_INVALID_SHARE = 0.5
 MIN_WINDOW_STEPS = 5
 MIN_TREND_STEPS = 10
 MIN_RISE = 0.15  # of the range of rewards, over the whole run: a reward that rises less is flat
-GIB = 2**30
 # Metrics that count completions without valid code, and the settings to try when there are many of them.
 INVALID_CODE: dict[str, dict[str, object]] = {
     "strategy/no_code_share": {"prompt.preset": "api", "prompt.prefilled": True},
@@ -414,20 +412,3 @@ def _smaller_batch(values: Mapping[str, Any]) -> dict[str, str]:
     if smaller == now:
         return {}
     return {batch: f"write {smaller}, and {passes} = {values[passes] * now // smaller}"}
-
-
-def check_disk(output_dir: str | Path, num_bytes: int, *, keep: int) -> None:
-    """Raise ParamsError where `keep` checkpoints of `num_bytes` each, and one being written, do not fit.
-
-    Checkpoints that are already there count as written.
-    """
-    num_new = max(1, keep + 1 - len([*Path(output_dir).glob("checkpoints/checkpoint-*")]))
-    directory = Path(output_dir).absolute()
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    free, needed = shutil.disk_usage(existing).free, num_new * num_bytes
-    if free < needed:
-        raise ParamsError(
-            f"output_dir = {str(output_dir)!r} has {free / GIB:.1f} GiB free, and {num_new} checkpoints "
-            f"take {needed / GIB:.1f}; write another directory, or less than "
-            f"training.save_total_limit = {keep}"
-        )

@@ -17,7 +17,8 @@ from rlnb.params.problems import show
 from rlnb.params.resolving import SomeParams, loaded_model, resolve
 from rlnb.params.sections import ModelParams, NotebookParams, Section, value_of
 from rlnb.params.training import VllmParams
-from rlnb.run.health import GIB, list_remedies
+from rlnb.run.disk import GIB
+from rlnb.run.health import list_remedies
 from rlnb.run.model_sizes import ModelSizes, load_model_sizes
 
 UNKNOWN_SIZE = "memory: not known: the model's name gives no size"

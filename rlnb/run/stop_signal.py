@@ -1,10 +1,12 @@
-"""Stop a training loop after SIGTERM or SIGUSR1, once its checkpoint is saved."""
+"""When a training loop saves: after minutes, and after SIGTERM or SIGUSR1, which stop it."""
 
 import signal
+import time
 from contextlib import ExitStack
 from types import FrameType
 
 import torch
+from accelerate.utils import broadcast_object_list
 
 from rlnb.errors import Preempted
 from rlnb.run.directory import handling_signals
@@ -41,6 +43,24 @@ class StopSignal:
         self._finished = is_last
         self.received = received_by_any_rank(self.received)
         return bool(self.received)
+
+
+class SaveTimer:
+    """Says when a checkpoint is due by time: `minutes` after the last one, or the start; 0 = never."""
+
+    def __init__(self, *, minutes: float) -> None:
+        self.minutes = minutes
+        self.restart()
+
+    def restart(self) -> None:
+        self._last_save = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Return whether the time has come by rank 0's clock; each rank has to ask."""
+        if not self.minutes:
+            return False
+        passed = time.monotonic() - self._last_save
+        return bool(broadcast_object_list([passed >= 60 * self.minutes])[0])
 
 
 def received_by_any_rank(received: str) -> str:

@@ -24,10 +24,11 @@ from rlnb.machine.threads import adapt_threads
 from rlnb.params import dump_yaml
 from rlnb.params.sections import NotebookParams
 from rlnb.policy.adapters import WeightSnapshot, save_trained
-from rlnb.run.checkpoints import RECIPE_FILE, checkpoint_step, recipe_text, saved_step
+from rlnb.run.checkpoints import STATE_FILE, complete_checkpoint, remove_old_checkpoints
 from rlnb.run.directory import log_line, write_text
-from rlnb.run.health import Health, check_disk, count_alarms
-from rlnb.run.stop_signal import StopSignal
+from rlnb.run.disk import check_disk, sync
+from rlnb.run.health import Health, count_alarms
+from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.arena import Arena
 from rlnb.selfplay.decisions import draw_decisions, save_decisions
@@ -93,6 +94,7 @@ class StepRecorder:
     def recording(self, *, after: int) -> Iterator[None]:
         """Record a run that goes on after this step. Raises Preempted if a signal has stopped it."""
         adapt_threads()
+        self.timer = SaveTimer(minutes=self.training.save_minutes)
         gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
         with StopSignal() as self.stop, open_games_file(self.output_dir, after=after) as self.games_file:
             yield
@@ -119,11 +121,12 @@ class StepRecorder:
         if self.evaluation.is_due(step) and not is_last and not self.is_stopping:
             values |= self.evaluate(step)
         self.tracker.report(step, values)
-        self.is_save_due |= step % self.training.save_steps == 0
+        self.is_save_due |= step % self.training.save_steps == 0 or self.timer.is_due()
         # A policy that raises an alarm is saved at the end and on a signal only.
         if is_last or self.is_stopping or (self.is_save_due and not state.alarms):
             save()
             self.is_save_due = False
+            self.timer.restart()
         log_line(self.output_dir, self.describe(step, values))
         watched = values if self.watches_kl else {**values, "kl": None}
         for line in [*notes, *self.health.after_step(step, watched)]:
@@ -181,15 +184,15 @@ def mean_over_ranks(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: float(np.mean([values[name] for values in ranks if name in values])) for name in metrics}
 
 
-def prepare_output(output_dir: str | Path, arena: Arena, learner: Learner, *, keep: int) -> None:
-    """Raise ParamsError if `keep` checkpoints do not fit on the disk; save positions to check an export with.
+def prepare_output(output_dir: str | Path, arena: Arena, learner: Learner) -> None:
+    """Raise ParamsError if the checkpoints do not fit on the disk; save positions to check an export with.
 
     A checkpoint holds the weights, their averages and, with `training.save_optimizer`, AdamW's two moments.
     """
     parameters = learner.actor.parameters_to_train()
     num_copies = 1 + len(learner.snapshots) + 2 * learner.training.save_optimizer
     num_bytes = num_copies * sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-    check_disk(output_dir, num_bytes, keep=keep)
+    check_disk(output_dir, num_bytes, learner.training)
     save_decisions(output_dir, draw_decisions([game for game, _ in arena.opponents], arena.encoder))
 
 
@@ -207,36 +210,36 @@ def save_checkpoint(
     unfinished = directory.with_name(f".{directory.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    save_trained(learner.actor.policy, unfinished)
+    try:
+        write_state(unfinished, learner, state, params)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)  # a full disk has room again
+        raise
+    if directory.exists():  # of an earlier attempt; this one started over
+        shutil.rmtree(directory)
+    unfinished.rename(directory)
+    sync(directory.parent)
+    remove_old_checkpoints(output_dir, step=state.step, keep=keep)
+    return directory
+
+
+def write_state(directory: Path, learner: Learner, state: RunState, params: NotebookParams) -> None:
+    """Write the files of a checkpoint into an empty directory."""
+    save_trained(learner.actor.policy, directory)
     for name, snapshot in learner.snapshots.items():
-        snapshot.save(unfinished / f"{name}.safetensors")
+        snapshot.save(directory / f"{name}.safetensors")
     if learner.actor.value_head is not None:
-        save_file(learner.actor.value_head.state_dict(), unfinished / HEAD_FILE)
+        save_file(learner.actor.value_head.state_dict(), directory / HEAD_FILE)
     tensors = {"scaler": learner.scaler.state_dict(), "random": torch.random.get_rng_state()}
     if learner.training.save_optimizer:
         tensors["optimizer"] = learner.optimizer.state_dict()
     if learner.ppo.kl_target:  # otherwise it never moves from the value in the parameters
         tensors["kl_coef"] = learner.kl_coef
-    torch.save(tensors, unfinished / "optimizer.pt")
-    write_text(unfinished / PARAMS_FILE, dump_yaml(params))  # read by `rlnb eval`
-    write_text(unfinished / RECIPE_FILE, recipe_text(params, unfinished))
+    torch.save(tensors, directory / "optimizer.pt")
+    write_text(directory / PARAMS_FILE, dump_yaml(params))  # read by `rlnb eval`
     fields = {"global_step": state.step, **asdict(state)}
-    write_text(unfinished / "trainer_state.json", json.dumps(fields, indent=1) + "\n")
-    if directory.exists():  # of an earlier attempt; this one started over
-        shutil.rmtree(directory)
-    unfinished.rename(directory)
-    # Later steps are of an earlier attempt, before this one started over.
-    complete = kept_checkpoints(output_dir)
-    up_to_now = [path for path in complete if checkpoint_step(path) <= state.step]
-    for path in set(complete) - set(up_to_now[-keep:]):
-        shutil.rmtree(path)
-    return directory
-
-
-def kept_checkpoints(output_dir: str | Path) -> list[str]:
-    """Return the complete checkpoints of a run, oldest first."""
-    steps = {str(path): saved_step(path) for path in (Path(output_dir) / "checkpoints").glob("checkpoint-*")}
-    return [path for _, path in sorted((step, path) for path, step in steps.items() if step is not None)]
+    write_text(directory / STATE_FILE, json.dumps(fields, indent=1) + "\n")
+    complete_checkpoint(directory, params)
 
 
 def restore(
@@ -272,7 +275,7 @@ def restore(
     torch.random.set_rng_state(tensors["random"])
     if learner.ppo.kl_target and "kl_coef" in tensors:
         learner.kl_coef = tensors["kl_coef"]
-    fields = json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))
+    fields = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     fields.pop("global_step")
     return TypeAdapter(kind).validate_python(fields)
 

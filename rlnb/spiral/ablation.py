@@ -6,10 +6,10 @@ from pathlib import Path
 from rlnb.games.text_games import TextGame
 from rlnb.policy import load_policy
 from rlnb.policy.adapters import WeightSnapshot
-from rlnb.run.checkpoints import checkpoint_step
+from rlnb.run.checkpoints import checkpoint_step, complete_checkpoints
 from rlnb.run.tracking import open_tracker, read_metrics
 from rlnb.selfplay.arena import is_exact
-from rlnb.selfplay.checkpoints import kept_checkpoints, load_weights
+from rlnb.selfplay.checkpoints import load_weights
 from rlnb.selfplay.rollouts import RewardFunction
 from rlnb.selfplay.update import Learner
 from rlnb.spiral.params import SpiralSelfPlayParams
@@ -99,7 +99,7 @@ def load_kept_snapshots(
     """Return a run's weights that can play each other: untrained, kept checkpoints, last, average."""
     last = WeightSnapshot.take(learner.actor.policy)
     snapshots = {"untrained": untrained}
-    for checkpoint in kept_checkpoints(output_dir)[:-1]:  # the policy holds the newest
+    for checkpoint in complete_checkpoints(output_dir)[:-1]:  # the policy holds the newest
         snapshots[f"step {checkpoint_step(checkpoint)}"] = load_weights(checkpoint, last)
     return snapshots | {"last": last, "average": learner.average}
 

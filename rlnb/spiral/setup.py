@@ -79,7 +79,7 @@ def resume_run(run: SelfPlayRun, output_dir: str | Path) -> SelfPlayState:
     Also checks the disk's free space and keeps positions by which an export is compared with the policy.
     """
     params, learner = run.params, run.learner
-    prepare_output(output_dir, run.arena, learner, keep=params.training.save_total_limit)
+    prepare_output(output_dir, run.arena, learner)
     checkpoint = checkpoint_to_resume(params, output_dir)
     weights_of = weights_to_begin_with(params, output_dir)
     if params.game.warm_up_steps and not (checkpoint or weights_of):

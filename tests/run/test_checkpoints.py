@@ -1,13 +1,15 @@
 """Which checkpoint a run goes on from: the newest whole one, and never one of another experiment."""
 
 import json
+import os
+import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import TrainerState
+from transformers import TrainerControl, TrainerState
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.errors import ParamsError
@@ -37,6 +39,7 @@ def save_checkpoint(run: Path, *, step: int, params: NotebookParams) -> Path:
     folder = run / "checkpoints" / f"checkpoint-{step}"
     folder.mkdir(parents=True)
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    (folder / "optimizer.pt").write_bytes(b"moments" * 1000)
     state = TrainerState(global_step=step, is_world_process_zero=True)
     arguments: Any = SimpleNamespace(output_dir=str(folder.parent))
     SaveRecipe(params).on_save(arguments, state, None)  # type: ignore[arg-type]
@@ -45,11 +48,12 @@ def save_checkpoint(run: Path, *, step: int, params: NotebookParams) -> Path:
 
 def test_a_checkpoint_that_was_being_written_is_passed_over(tmp_path: Path) -> None:
     for step in (2, 10, 12, 14, 16):
-        save_checkpoint(tmp_path, step=step, params=params_with())
+        save_checkpoint(tmp_path, step=step, params=params_with(training={"save_total_limit": 5}))
     folder = tmp_path / "checkpoints"
     (folder / "checkpoint-12" / checkpoints.INCOMPLETE_MARK).touch()
     (folder / "checkpoint-14" / "trainer_state.json").unlink()
     (folder / "checkpoint-16" / "trainer_state.json").write_text('{"global_st')
+    assert checkpoints.checkpoint_step(checkpoints.latest_checkpoint(tmp_path)) == 10
     found = to_resume("auto", tmp_path)
     assert checkpoints.checkpoint_step(found) == 10
     assert to_resume("latest", tmp_path) == found
@@ -63,7 +67,8 @@ def test_a_checkpoint_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
         "write auto, or a checkpoint's directory"
     )
     assert refused(tmp_path, training={"resume": str(tmp_path)}) == (
-        f"training.resume = '{tmp_path}' holds no complete checkpoint; write auto or never"
+        f"training.resume = '{tmp_path}' holds no complete checkpoint: trainer_state.json is missing; "
+        "write auto or never"
     )
 
 
@@ -111,25 +116,122 @@ def test_what_has_changed_in_a_run_is_said_in_a_line_and_in_its_log(tmp_path: Pa
     )
 
 
+DAMAGES = {
+    "optimizer.pt": {
+        None: "is missing",
+        b"": "has 0 bytes instead of 7000",
+        b"moments" * 999: "has 6993 bytes instead of 7000",
+        bytes(7000): "does not hold what was written to it",
+        b"moments" * 999 + b"moment5": "does not hold what was written to it",
+    },
+    "trainer_state.json": {
+        None: "is missing",
+        b"": "is damaged",
+        b'{"global_step": 11}': "does not hold what was written to it",
+    },
+    "rlnb.json": {
+        None: "is missing",
+        b"": "is damaged",
+        bytes(50): "is damaged",
+        b"[]": "is damaged",
+        b'{"files": {"optimizer.pt": ["7000", "x"]}}': "is damaged",
+    },
+}
+
+
 @pytest.mark.parametrize(
-    "damage", ["a shorter file", "a missing file", "an empty recipe", "a recipe of a list"]
+    ("name", "content", "reason"),
+    [(name, content, reason) for name, cases in DAMAGES.items() for content, reason in cases.items()],
 )
-def test_a_damaged_checkpoint_is_passed_over_with_a_sentence(tmp_path: Path, capsys, damage: str) -> None:
+def test_a_damaged_checkpoint_is_named_removed_and_the_one_before_is_taken(
+    tmp_path: Path, capsys, name: str, content: bytes | None, reason: str
+) -> None:
     old, new = (save_checkpoint(tmp_path, step=step, params=params_with()) for step in (9, 10))
-    for folder in (old, new):
-        (folder / "optimizer.pt").write_bytes(b"moments")
-        text = checkpoints.recipe_text(params_with(), folder)
-        (folder / checkpoints.RECIPE_FILE).write_text(text)
     assert to_resume("auto", tmp_path) == str(new)
-    match damage:
-        case "a shorter file":
-            (new / "optimizer.pt").write_bytes(b"mom")
-        case "a missing file":
-            (new / "optimizer.pt").unlink()
-        case _:
-            (new / checkpoints.RECIPE_FILE).write_text("[]" if "list" in damage else "")
+    (new / name).unlink()
+    if content is not None:
+        (new / name).write_bytes(content)
+    other = params_with(training={"resume": str(new)})
+    with pytest.raises(ParamsError, match=f"holds no complete checkpoint: {name} {reason}; write auto"):
+        checkpoints.checkpoint_to_resume(other, tmp_path / "another run")
+    capsys.readouterr()
     assert to_resume("auto", tmp_path) == str(old)
-    assert capsys.readouterr().out == f"{new}: damaged or incomplete; resuming from {old}\n"
+    line = f"{new}: {name} {reason}; removed, going on from {old}\n"
+    assert capsys.readouterr().out == line
+    assert (tmp_path / "train.log").read_text().endswith(line)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-9"]
+
+
+def test_without_a_whole_checkpoint_a_run_starts_again_and_deletes_none(tmp_path: Path, capsys) -> None:
+    folder = save_checkpoint(tmp_path, step=3, params=params_with())
+    (folder / "optimizer.pt").write_bytes(bytes(7000))
+    others = save_checkpoint(tmp_path / "other", step=5, params=params_with())
+    assert to_resume("auto", tmp_path) is None
+    damage = "optimizer.pt does not hold what was written to it"
+    assert capsys.readouterr().out == f"{folder}: {damage}; no whole checkpoint is left\n"
+    assert folder.is_dir() and checkpoints.latest_checkpoint(tmp_path) is None
+    asked = params_with(training={"resume": str(others), "resume_state": "weights"})
+    assert checkpoints.weights_to_begin_with(asked, tmp_path) == str(others)
+
+
+def test_what_killed_processes_were_writing_is_removed_and_nothing_else(tmp_path: Path, capsys) -> None:
+    kept = save_checkpoint(tmp_path, step=3, params=params_with())
+    finished = subprocess.Popen(["true"])
+    finished.wait()
+    torn, young = tmp_path / f".status.json.{finished.pid}", tmp_path / f".params.yaml.{finished.pid}"
+    alive, other = tmp_path / f".status.json.{os.getpid()}", tmp_path / ".secret.txt"
+    for path in (torn, young, alive, other):
+        path.touch()
+    for path in (torn, alive, other):
+        os.utime(path, (0, 0))
+    half = tmp_path / "checkpoints" / ".checkpoint-7"
+    half.mkdir()
+    checkpoints.mark_incomplete(
+        tmp_path / "checkpoints" / "checkpoint-2"
+    )  # GRPO's, before trainer_state.json
+    checkpoints.mark_incomplete(save_checkpoint(tmp_path, step=5, params=params_with()))  # and after it
+    assert to_resume("auto", tmp_path) == str(kept)
+    names = {path.name for path in (*tmp_path.iterdir(), *kept.parent.iterdir())}
+    assert names == {"checkpoints", "checkpoint-3", "train.log", alive.name, young.name, other.name}
+    log = (tmp_path / "train.log").read_text()
+    assert f"removed {torn}, which a killed process was writing\n" in log
+    for name in ("checkpoint-2", "checkpoint-5", ".checkpoint-7"):
+        assert f"{name}: it was being written when its run ended; removed" in log
+    assert log.count("\n") == 4
+
+
+def test_checkpoints_of_older_versions_that_list_fewer_files_are_taken(tmp_path: Path) -> None:
+    first, second = (save_checkpoint(tmp_path, step=step, params=params_with()) for step in (3, 5))
+    (first / checkpoints.RECIPE_FILE).unlink()
+    (second / checkpoints.RECIPE_FILE).write_text('{"files": {"optimizer.pt": 7000}}')
+    assert to_resume("auto", tmp_path) == str(second)
+    (second / "optimizer.pt").unlink()
+    assert to_resume("auto", tmp_path) == str(first)
+
+
+def test_a_checkpoint_of_grpo_counts_only_when_its_last_file_is_written(tmp_path: Path) -> None:
+    """transformers writes the others between the two calls; older ones go when the new one is complete."""
+    saving = SaveRecipe(params_with(training={"save_total_limit": 1}))
+    old = save_checkpoint(tmp_path, step=2, params=params_with())
+    new = old.with_name("checkpoint-3")
+    state = TrainerState(global_step=3, is_world_process_zero=True)
+    control, arguments = TrainerControl(should_save=True), SimpleNamespace(output_dir=str(old.parent))
+    saving.on_step_end(arguments, state, control)  # type: ignore[arg-type]
+    (new / "trainer_state.json").write_text('{"global_step": 3}')
+    assert checkpoints.latest_checkpoint(tmp_path) == str(old)
+    saving.on_save(arguments, state, control)  # type: ignore[arg-type]
+    assert checkpoints.complete_checkpoints(tmp_path) == [str(new)] and not old.exists()
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch) -> None:
+    """Every file, the recipe last, then the directory's entries."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
+    folder = save_checkpoint(tmp_path, step=3, params=params_with())
+    files = {str(folder / name) for name in ("trainer_state.json", "optimizer.pt")}
+    recipe = next(place for place, path in enumerate(synced) if f".{checkpoints.RECIPE_FILE}." in path)
+    assert files <= set(synced[:recipe])
+    assert synced[-2:] == [str(folder), str(folder.parent)]
 
 
 @pytest.mark.parametrize("folder", ["own", "other"])

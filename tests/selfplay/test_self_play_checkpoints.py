@@ -22,8 +22,13 @@ from self_play_run import (
 from rlnb.errors import ParamsError, Preempted
 from rlnb.policy import load_policy
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
-from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume, latest_checkpoint
-from rlnb.selfplay.checkpoints import kept_checkpoints, load_weights, restore, save_checkpoint
+from rlnb.run.checkpoints import (
+    checkpoint_step,
+    checkpoint_to_resume,
+    complete_checkpoints,
+    latest_checkpoint,
+)
+from rlnb.selfplay.checkpoints import load_weights, restore, save_checkpoint
 from rlnb.spiral.ablation import load_kept_snapshots
 from rlnb.spiral.training import SelfPlayState
 
@@ -142,7 +147,7 @@ def test_sigterm_saves_the_step_and_the_run_goes_on_from_it(cache_dir, uninterru
     assert str(stopped.value) == ("SIGTERM: the checkpoint of this step is saved; run again to go on from it")
     assert signal.getsignal(signal.SIGTERM) is before
     assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2, 3]
-    assert [checkpoint_step(path) for path in kept_checkpoints(tmp_path)] == [3]
+    assert [checkpoint_step(path) for path in complete_checkpoints(tmp_path)] == [3]
     attempt(params, tmp_path, seed=999)
     whole = uninterrupted["rae with LoRA"]
     assert (tmp_path / "games.jsonl").read_bytes() == (whole / "games.jsonl").read_bytes()
@@ -184,7 +189,7 @@ def test_a_half_written_checkpoint_is_passed_over(uninterrupted, tmp_path):
     (half / "trainer_state.json").unlink()
     shutil.copytree(whole, tmp_path / "checkpoints" / ".checkpoint-6")  # not renamed yet
     assert latest_checkpoint(tmp_path) == str(whole)
-    assert kept_checkpoints(tmp_path) == [str(whole)]
+    assert complete_checkpoints(tmp_path) == [str(whole)]
 
 
 @pytest.mark.parametrize(
@@ -199,13 +204,13 @@ def test_as_many_checkpoints_are_kept_as_asked_for(cache_dir, tmp_path, steps, k
     learner = make_run(params).learner
     for step in steps:
         save_checkpoint(tmp_path, learner, SelfPlayState(step=step), params, keep=2)
-    assert [checkpoint_step(path) for path in kept_checkpoints(tmp_path)] == kept
+    assert [checkpoint_step(path) for path in complete_checkpoints(tmp_path)] == kept
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 
 def test_a_run_can_begin_with_the_weights_of_another(cache_dir, uninterrupted, tmp_path):
     """Of another run only the weights are taken: steps, schedules, averages and optimizer begin anew."""
-    source = str(Path(kept_checkpoints(uninterrupted["free"])[0]).resolve())
+    source = str(Path(complete_checkpoints(uninterrupted["free"])[0]).resolve())
     recipe = {"advantage": {"kind": "gae"}, "training": {"kl_coef": 0.1}}
     params = make_params(cache_dir, recipe, resume=source, magnet_coef=0.1)
     assert checkpoint_to_resume(params, tmp_path) is None
@@ -228,7 +233,7 @@ def test_a_run_can_continue_the_whole_state_of_another_in_its_own_directory(
 ):
     for name in ("gae with a magnet", "rae with LoRA"):
         whole, recipe = uninterrupted[name], RECIPES[name]
-        source = kept_checkpoints(whole)[0]
+        source = complete_checkpoints(whole)[0]
         params = make_params(cache_dir, recipe, resume=source, resume_state="full")
         attempt(params, tmp_path / name, seed=999)
         assert f"taking the whole state of {source}: step 2, optimizer\n" in capsys.readouterr().out
@@ -253,7 +258,7 @@ def test_a_run_goes_on_with_another_learning_rate_size_and_number_of_updates(
     rates = [row["learning_rate"] for row in rows[5:]]  # linear: updates 5 and 6 of 6, the warm-up is over
     assert rates == pytest.approx([1e-4 * 5 / 6 * (1 - 4 / 5), 0.0])
     assert [row["play/num_games"] for row in rows[4:]] == [32, 36, 40]
-    assert [checkpoint_step(path) for path in kept_checkpoints(whole)] == [5, 6]
+    assert [checkpoint_step(path) for path in complete_checkpoints(whole)] == [5, 6]
     groups = checkpoint_of(whole, 5)["optimizer"]["optimizer"]["param_groups"]
     assert [group["lr"] for group in groups] == [rates[0]]
     steps = {state["step"] for state in checkpoint_of(whole, 6)["optimizer"]["optimizer"]["state"].values()}

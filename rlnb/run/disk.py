@@ -1,0 +1,112 @@
+"""The disk under a run: files that outlast a crash of the machine, and an answer where there is no room."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlnb.errors import DiskFull, ParamsError, see
+from rlnb.machine import rank
+from rlnb.params.training import ResumableParams
+
+MIB, GIB = 2**20, 2**30
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# What safetensors and torch.save say, which raise no OSError.
+WORDS_OF_NO_ROOM = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "PytorchStreamWriter failed writing",
+    "inline_container.cc",
+)
+INCOMPLETE_MARK = "checkpoint-is-incomplete.txt"  # transformers, too, keeps this file while it writes
+
+
+def sync(path: Path) -> None:
+    """Return once a file, or the names in a directory, are on the disk itself."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot sync directories
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def show_size(num_bytes: float) -> str:
+    """Return 3.2 GiB, or 25 MiB where that is less than one GiB."""
+    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.1f} MiB"
+
+
+def check_disk(output_dir: str | Path, num_bytes: int, training: ResumableParams) -> None:
+    """Raise ParamsError where a run's checkpoints of `num_bytes` each, and one being written, do not fit.
+
+    Checkpoints that are already there count as written.
+    """
+    keep = training.save_total_limit
+    num_new = max(1, keep + 1 - len([*Path(output_dir).glob("checkpoints/checkpoint-*")]))
+    free, needed = shutil.disk_usage(_existing(output_dir)).free, num_new * num_bytes
+    if free < needed:
+        what = f"{num_new} checkpoints take" if num_new > 1 else "a checkpoint takes"
+        remedies = ["write another directory"]
+        remedies += [f"less than training.save_total_limit = {keep}"] if keep > 1 else []
+        remedies += ["training.save_optimizer = false"] if training.save_optimizer else []
+        raise ParamsError(
+            f"output_dir = {str(output_dir)!r} has {show_size(free)} free, and {what} {show_size(needed)}; "
+            f"{', or '.join(remedies)}{see('disk-full')}"
+        )
+
+
+@contextmanager
+def telling_full_disk(output_dir: str | Path) -> Iterator[None]:
+    """Turn an error of a full disk into DiskFull, and remove checkpoints that were being written."""
+    try:
+        yield
+    except Exception as error:
+        if not lacks_room(error) or isinstance(error, DiskFull):
+            raise
+        sentence = describe_full_disk(output_dir)
+        remove_half_written(output_dir)
+        raise DiskFull(sentence) from error
+
+
+def lacks_room(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it followed from, is that of a full disk or quota."""
+    while error is not None:
+        if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in NO_ROOM):
+            return True
+        if not isinstance(error, OSError) and any(words in str(error) for words in WORDS_OF_NO_ROOM):
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False
+
+
+def describe_full_disk(output_dir: str | Path) -> str:
+    """Return which file system is full, how much of it is free, and what to do."""
+    existing = _existing(output_dir)
+    mount = next(path for path in (existing, *existing.parents) if os.path.ismount(path))
+    usage = shutil.disk_usage(existing)
+    return (
+        f"{output_dir}: no room is left on its disk or quota: the file system {mount} has "
+        f"{show_size(usage.free)} of {show_size(usage.total)} free. Make room there, then run the same "
+        f"command again: it goes on from the last checkpoint{see('disk-full')}"
+    )
+
+
+def remove_half_written(output_dir: str | Path) -> list[Path]:
+    """Delete the checkpoints of a run that were being written, and return them; rank 0 only."""
+    folder = Path(output_dir) / "checkpoints"
+    marks = folder.glob(f"checkpoint-*/{INCOMPLETE_MARK}")
+    marked = [mark.parent for mark in marks if not mark.stat().st_size]  # else it gives the damage
+    paths = sorted([*folder.glob(".checkpoint-*"), *marked])
+    for path in paths if rank() == 0 else ():
+        shutil.rmtree(path, ignore_errors=True)
+    return paths
+
+
+def _existing(directory: str | Path) -> Path:
+    """Return the directory, or the nearest one above it that exists."""
+    path = Path(directory).absolute()
+    return next(above for above in (path, *path.parents) if above.exists())
