@@ -70,15 +70,18 @@ def save_results(
     The file holds {"params", "comparison"} and `records` under their names. Dataclasses become objects, numpy
     arrays lists, NaN and infinities null. Raises TypeError for other types.
     """
-    if rank() != 0:
-        return
-    values = params.model_dump() if isinstance(params, BaseModel) else params
-    record = {"params": values, "comparison": comparison, **records}
-    results = to_jsonable_python(record, inf_nan_mode="null", fallback=_to_plain_data)
-    write_text(Path(path), json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_record(path, {"params": params, "comparison": comparison, **records})
 
 
-def _to_plain_data(value: object) -> object:
+def write_record(path: str | Path, record: Mapping[str, object]) -> None:
+    """Write a record as `save_results` does."""
+    if rank() == 0:
+        plain = to_jsonable_python(record, inf_nan_mode="null", fallback=to_plain_data)
+        write_text(Path(path), json.dumps(plain, indent=1, allow_nan=False) + "\n")
+
+
+def to_plain_data(value: object) -> object:
+    """Return a numpy array or number as plain data. Raises TypeError for other types."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} cannot be saved as JSON")

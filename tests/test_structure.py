@@ -18,7 +18,7 @@ LAYERS = (
     {"configure"},
     PIPELINES,
     WINGS,
-    {"display", "json_records", "notebook", "results", "source_code"},
+    {"display", "evaluations", "json_records", "notebook", "results", "source_code"},
     {"policy", "run", "sandbox"},
     {"params"},
     {"machine", "statistics"},

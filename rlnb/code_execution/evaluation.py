@@ -3,13 +3,18 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
+
+from pydantic import TypeAdapter
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.prompts import build_prompt
 from rlnb.code_execution.reward import Judgement, RewardFunction, compute_reward, judge
 from rlnb.code_execution.tasks import Task
+from rlnb.evaluations import measure_once
 from rlnb.policy import Policy, generate
+from rlnb.policy.prompts import Prompt
 from rlnb.sandbox import Sandbox
 
 MEASURES = (
@@ -32,6 +37,37 @@ class JudgedAnswer:
 
 
 @dataclass(frozen=True)
+class KeptAnswer:
+    """A JudgedAnswer in a file, with the id of its task."""
+
+    task_id: str
+    split: str
+    greedy: bool
+    completion: str
+    judgement: Judgement
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """The form of judged answers in a file; tasks: by their ids. See `rlnb.evaluations.RecordForm`."""
+
+    tasks: Mapping[str, Task]
+
+    def dump(self, answers: Sequence[JudgedAnswer]) -> dict[str, object]:
+        kept = [
+            KeptAnswer(answer.task.id, answer.split, answer.greedy, answer.completion, answer.judgement)
+            for answer in answers
+        ]
+        return {"answers": kept}
+
+    def load(self, saved: Mapping[str, object]) -> list[JudgedAnswer]:
+        return [
+            JudgedAnswer(self.tasks[kept.task_id], kept.split, kept.greedy, kept.completion, kept.judgement)
+            for kept in TypeAdapter(list[KeptAnswer]).validate_python(saved["answers"])
+        ]
+
+
+@dataclass(frozen=True)
 class ProgramEvaluation:
     """An evaluation on held-out tasks by split, with the same tasks, prompts and seeds at each call.
 
@@ -42,26 +78,52 @@ class ProgramEvaluation:
     splits: Mapping[str, Sequence[Task]]
     sandbox: Sandbox
 
-    def __call__(
-        self, policy: Policy, *, progress: Callable[[int, int], None] | None = None
-    ) -> list[JudgedAnswer]:
-        """Judge the policy on the first tasks of each split, as many as `evaluation` says.
+    @property
+    def tasks(self) -> list[tuple[str, Task]]:
+        """The first tasks of each split, as many as `evaluation` says, with the name of the split."""
+        num_questions = self.params.evaluation.num_questions
+        return [(split, task) for split, tasks in self.splits.items() for task in tasks[:num_questions]]
 
-        Keeps the random state. progress: called with the number of completions written and their total.
-        """
-        wording, sampling = self.params.tasks, self.params.evaluation
-        tasks = [
-            (split, task)
-            for split, members in self.splits.items()
-            for task in members[: sampling.num_questions]
-        ]
-        prompts = [
+    def prompts(self, policy: Policy) -> list[Prompt]:
+        wording = self.params.tasks
+        return [
             build_prompt(
                 task, wording.prompt, policy.tokenizer, printed_example=wording.printed_example,
                 thinking=policy.thinking,
             )
-            for _, task in tasks
+            for _, task in self.tasks
         ]  # fmt: skip
+
+    def measure(
+        self, policy: Policy, label: str, *, progress: Callable[[int, int], None] | None = None
+    ) -> list[JudgedAnswer]:
+        """Judge a policy in training, and keep the answers in tasks_<label>.json; see `measure_once`.
+
+        label: "before", "step-20" or "after".
+        """
+        sections = {"model", "tasks", "sandbox", "evaluation"}
+        return measure_once(
+            Path(self.params.output_dir, f"tasks_{label}.json"),
+            lambda: self(policy, progress=progress),
+            form=AnswerForm({task.id: task for _, task in self.tasks}),
+            policy=policy,
+            params=self.params,
+            settings={
+                **self.params.model_dump(mode="json", include=sections),
+                "prompts": [prompt.text for prompt in self.prompts(policy)],
+                "max_completion_length": self.params.training.max_completion_length,
+                "isolation": self.sandbox.level,
+            },
+        )
+
+    def __call__(
+        self, policy: Policy, *, progress: Callable[[int, int], None] | None = None
+    ) -> list[JudgedAnswer]:
+        """Judge the policy on `tasks`.
+
+        Keeps the random state. progress: called with the number of completions written and their total.
+        """
+        sampling, tasks, prompts = self.params.evaluation, self.tasks, self.prompts(policy)
         modes = [(True, 1)] + ([(False, sampling.num_samples)] if sampling.temperature else [])
         total = sum(repeats for _, repeats in modes) * len(tasks)
         answers: list[JudgedAnswer] = []

@@ -19,6 +19,7 @@ from rlnb.code_game.prediction import load_prediction_set
 from rlnb.code_game.programs import CONSTRUCTS, find_constructs, is_echo, is_trivial
 from rlnb.code_game.prompts import GameQuestion, build_game_prompt, game_questions
 from rlnb.code_game.reward import GameReferee, GameRound, game_metrics, judge_rounds
+from rlnb.evaluations import PlainForm, measure_once
 from rlnb.policy import Policy, generate
 from rlnb.results import save_results
 from rlnb.run.metrics import INVALID_KINDS
@@ -112,6 +113,34 @@ class GameEvaluation:
             if played.kind != "sandbox_error"
         ]
         return self.judge_again(programs, self.second) if self.second else programs
+
+    def measure(
+        self,
+        policy: Policy,
+        label: str,
+        *,
+        is_interval: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[EvaluatedProgram]:
+        """Return the programs of a policy in training, kept in game_<label>.json; see `measure_once`.
+
+        label: "before", "step-20", "after" or "control".
+        """
+        sections = {"seed", "model", "game", "opponent", "sandbox", "evaluation"}
+        return measure_once(
+            Path(self.params.output_dir, f"game_{label}.json"),
+            lambda: self(policy, is_interval=is_interval, progress=progress),
+            form=PlainForm(list[EvaluatedProgram]),
+            policy=policy,
+            params=self.params,
+            settings={
+                **self.params.model_dump(mode="json", include=sections),
+                "preset": self.params.reward.preset,
+                "num_choices": self.params.reward.num_choices,
+                "max_completion_length": self.params.training.max_completion_length,
+                "isolation": self.referee.reruns.level,
+            },
+        )
 
     def judge_again(self, programs: Sequence[EvaluatedProgram], second: Judge) -> list[EvaluatedProgram]:
         """Return the programs with the second judge's verdicts.

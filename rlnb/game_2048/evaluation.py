@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from rlnb.evaluations import PlainForm, measure_once
 from rlnb.game_2048.board import KEYS, BoardKind
 from rlnb.game_2048.board_secret import BoardSecret
 from rlnb.game_2048.comparison import (
@@ -73,6 +74,34 @@ class StrategyEvaluation:
                 if progress:
                     progress(len(judged), total)
         return judged
+
+    def measure(
+        self, policy: Policy, label: str, *, progress: Callable[[int, int], None] | None = None
+    ) -> list[JudgedCompletion]:
+        """Judge a policy in training, and keep the result in strategies_<label>.json; see `measure_once`.
+
+        label: "before", "step-20" or "after".
+        """
+        return self.keep(policy, label, lambda: self(policy, progress=progress))
+
+    def keep(
+        self, policy: Policy, label: str, evaluate: Callable[[], list[JudgedCompletion]]
+    ) -> list[JudgedCompletion]:
+        sections = {"model", "board", "prompt", "sandbox", "evaluation"}
+        return measure_once(
+            Path(self.params.output_dir, f"strategies_{label}.json"),
+            evaluate,
+            form=PlainForm(list[JudgedCompletion]),
+            policy=policy,
+            params=self.params,
+            settings={
+                **self.params.model_dump(mode="json", include=sections),
+                "random_games": self.params.reward.random_games,
+                "max_completion_length": self.params.training.max_completion_length,
+                "board_fingerprint": self.secret.fingerprint,
+                "isolation": self.referee.sandbox.level,
+            },
+        )
 
     def judge(
         self, completions: Sequence[str], prefix: str, kind: BoardKind, *, greedy: bool

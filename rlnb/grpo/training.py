@@ -20,6 +20,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 from trl import GRPOConfig, GRPOTrainer
 
 from rlnb.errors import ParamsError, TrainingDiverged, see
+from rlnb.evaluations import make_up
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
 from rlnb.grpo.kl import MeasureKl
 from rlnb.machine.threads import adapt_threads
@@ -390,6 +391,13 @@ class MetricsReporter(TrainerCallback):
             self.show(step, max_steps)
         self.log_seconds += time.perf_counter() - started
 
+    def describe_overhead(self, reward_seconds: float) -> str:
+        """Return in a sentence what rewards, tracking and plots took of this attempt's time in training."""
+        if not self.step_seconds:
+            return "This attempt trained no step."
+        share = (reward_seconds + self.log_seconds) / (self.step_seconds + self.log_seconds)
+        return f"Rewards, tracking and plots took {share:.1%} of the training time."
+
     def _step_rewards(self) -> list[float]:
         """Return the last step's rewards, group after group; NaN for failed programs."""
         paid, weights = self.trainer._logs["rewards"].values(), self.trainer.reward_weights.tolist()
@@ -422,20 +430,28 @@ class IntervalEvaluation(TrainerCallback):
 
     `evaluate` must leave the random state and the model's mode as they were; `policy.generate` does. The
     metrics go through the trainer's own store: `trainer.log` inside a callback would drop the step's log.
+    What a signal skipped, a resumed run makes up before its first step, with the same weights.
     """
 
     def __init__(
-        self, evaluate: Callable[[int], Mapping[str, float]], *, interval: int, trainer: GRPOTrainer
+        self, evaluate: Callable[[int], Mapping[str, float]], *, interval: int, reporter: MetricsReporter
     ) -> None:
         self.evaluate = evaluate
         self.interval = interval
-        self.trainer = trainer
+        self.reporter = reporter
+
+    def is_due(self, state: TrainerState) -> bool:
+        step = state.global_step
+        return bool(self.interval and step % self.interval == 0 and 0 < step < state.max_steps)
+
+    def on_train_begin(self, args: object, state: TrainerState, control: object, **_: object) -> None:
+        if self.is_due(state):
+            make_up(state.global_step, self.evaluate, self.reporter.tracker)
 
     def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        due = self.interval and state.global_step % self.interval == 0 and state.global_step < state.max_steps
-        if due and not control.should_training_stop:
+        if self.is_due(state) and not control.should_training_stop:
             for name, value in self.evaluate(state.global_step).items():
-                self.trainer._metrics["train"][name].append(value)
+                self.reporter.trainer._metrics["train"][name].append(value)
             control.should_log = True
 
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from rlnb.evaluations import measure_once
 from rlnb.mbpp.checking import Progress, Sample, evaluate
 from rlnb.mbpp.data import choose_problems, load_data
 from rlnb.mbpp.params import WriterParams
 from rlnb.mbpp.problems import Problem, ProblemSet
 from rlnb.mbpp.prompts import TEMPLATES, Template
-from rlnb.mbpp.results import read_evaluation, save_evaluation
+from rlnb.mbpp.results import SampleForm
 from rlnb.mbpp.writers import PolicyWriter, Writer
 from rlnb.params.resolving import resolve_mbpp
 from rlnb.params.sections import MbppParams, ModelParams, NotebookParams, value_of
 from rlnb.policy import Policy
-from rlnb.policy.adapters import hash_trained
 from rlnb.sandbox import Sandbox
 
 
@@ -114,23 +114,20 @@ class MbppEvaluation:
         )
 
     def measure(self, policy: Policy, label: str, *, progress: Progress | None = None) -> list[Sample]:
-        """Return the samples of a policy in training, and write them to mbpp_<label>.json at once.
+        """Return the samples of a policy in training, kept in mbpp_<label>.json; see `measure_once`.
 
-        label: "before", "step-20" or "after". A run that resumes reads its own file instead of asking again:
-        one with the same settings and, to the bit, the same trained weights.
+        label: "before", "step-20" or "after".
         """
         if not self.data.problems:
             return []
-        path = Path(value_of(self.params, "output_dir"), f"mbpp_{label}.json")
-        settings = {**self.describe(), "trained_sha256": hash_trained(policy)}
-        samples = read_evaluation(path, self.problems, self.template, settings=settings)
-        if samples is None:
-            samples = self(self.writer(policy), progress=progress)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_evaluation(path, samples, params=self.params, settings=settings)
-        else:
-            print(f"MBPP: {path} has the answers of these weights; they are not asked again")
-        return samples
+        return measure_once(
+            Path(value_of(self.params, "output_dir"), f"mbpp_{label}.json"),
+            lambda: self(self.writer(policy), progress=progress),
+            form=SampleForm(self.problems, self.template),
+            policy=policy,
+            params=self.params,
+            settings=self.describe(),
+        )
 
 
 def describe_writer(model: ModelParams, writer: WriterParams | None) -> Mapping[str, object]:

@@ -3,13 +3,12 @@
 import platform
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TypedDict
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import to_jsonable_python
+from pydantic import BaseModel, TypeAdapter
 
 import rlnb
 from rlnb.errors import ParamsError
@@ -19,7 +18,7 @@ from rlnb.mbpp.comparison import SavedSample, group_passes
 from rlnb.mbpp.evalplus import PlusReport
 from rlnb.mbpp.problems import Problem
 from rlnb.mbpp.prompts import Template
-from rlnb.results import Comparison, compare, load_results, save_results
+from rlnb.results import Comparison, compare, write_record
 from rlnb.sandbox import Verdict
 from rlnb.sandbox.executions import Status
 from rlnb.statistics import bootstrap_mean, pass_at_k, wilson_interval
@@ -104,7 +103,15 @@ def save_evaluation(
     ks: Collection[int] = (1,),
     plus: PlusReport | None = None,
 ) -> None:
-    """Write settings, package versions, the summary and a record per sample as JSON; see `save_results`."""
+    """Write settings and `make_records` as JSON; see `write_record`."""
+    records = make_records(samples, ks=ks, plus=plus)
+    write_record(path, {"params": params, "settings": settings, **records})
+
+
+def make_records(
+    samples: Sequence[Sample], *, ks: Collection[int] = (1,), plus: PlusReport | None = None
+) -> dict[str, object]:
+    """Return package versions, the summary and a record per sample."""
     verdicts = [None] * len(samples) if plus is None else plus.verdicts
     records = [
         {
@@ -122,18 +129,15 @@ def save_evaluation(
         for sample, verdict in zip(samples, verdicts, strict=True)
     ]
     versions = {name: version for name in PACKAGES if (version := installed_version(name)) is not None}
-    save_results(
-        path,
-        params=params,
-        settings=settings,
-        versions={"python": platform.python_version(), "rlnb": rlnb.__version__, **versions},
-        summary={**summarize(samples, ks), **({} if plus is None else {"plus": plus.summary})},
-        samples=records,
-    )
+    return {
+        "versions": {"python": platform.python_version(), "rlnb": rlnb.__version__, **versions},
+        "summary": {**summarize(samples, ks), **({} if plus is None else {"plus": plus.summary})},
+        "samples": records,
+    }
 
 
 class SavedAnswer(SavedSample):
-    """A record of `save_evaluation`, as far as a Sample needs it."""
+    """A record of `make_records`, as far as a Sample needs it."""
 
     sample: int
     outcome: str
@@ -148,22 +152,20 @@ class SavedAnswer(SavedSample):
         return Sample(problem, self.sample, self.completion, self.program, verdict, num_shown)
 
 
-def read_evaluation(
-    path: Path, problems: Sequence[Problem], template: Template, *, settings: Mapping[str, object]
-) -> list[Sample] | None:
-    """Return the samples that `save_evaluation` wrote with these settings.
+@dataclass(frozen=True)
+class SampleForm:
+    """The form of samples in a file; see `rlnb.evaluations.RecordForm`."""
 
-    Returns None where there is no such file, for other settings, and for a damaged file.
-    """
-    by_id = {problem.task_id: problem for problem in problems}
-    try:
-        saved = load_results(path)
-        if saved.get("settings") != to_jsonable_python(settings):
-            return None
-        answers = TypeAdapter(list[SavedAnswer]).validate_python(saved.get("samples"))
+    problems: Sequence[Problem]
+    template: Template
+
+    def dump(self, samples: Sequence[Sample]) -> dict[str, object]:
+        return make_records(samples)
+
+    def load(self, saved: Mapping[str, object]) -> list[Sample]:
+        by_id = {problem.task_id: problem for problem in self.problems}
+        answers = TypeAdapter(list[SavedAnswer]).validate_python(saved["samples"])
         return [
-            answer.to_sample(by_id[answer.task_id], num_shown=len(template.shown(by_id[answer.task_id])))
+            answer.to_sample(by_id[answer.task_id], num_shown=len(self.template.shown(by_id[answer.task_id])))
             for answer in answers
         ]
-    except (ParamsError, ValidationError, KeyError):
-        return None

@@ -5,7 +5,7 @@ of two sets of adapters from a checkpoint.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,12 +100,13 @@ def trained_parameters(policy: Policy) -> list[tuple[str, torch.nn.Parameter]]:
     return [pair for pair in policy.model.named_parameters() if pair[1].requires_grad]
 
 
-def hash_trained(policy: Policy) -> str:
-    """Return the SHA-256 of the trained weights with their names."""
+def hash_trained(policy: Policy, snapshots: Sequence[WeightSnapshot] = ()) -> str:
+    """Return the SHA-256 of the trained weights, and of snapshots of them, with their names."""
     digest = hashlib.sha256()
-    for name, parameter in trained_parameters(policy):
-        digest.update(name.encode())
-        digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    for weights in (dict(trained_parameters(policy)), *(snapshot.values for snapshot in snapshots)):
+        for name, tensor in weights.items():
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
 
 

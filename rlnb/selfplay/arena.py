@@ -15,9 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import pyspiel
 
+from rlnb.evaluations import PlainForm, measure_once
 from rlnb.games.exact import TicTacToeResult, measure_rows, nash_conv, probabilities_by_state
 from rlnb.games.opponents import Opponent, best_scores, load_opponent, opponent_kind, refusals
 from rlnb.games.text_games import TextGame, load_game
+from rlnb.params.sections import NotebookParams, value_of
 from rlnb.policy.adapters import WeightSnapshot, has_trained
 from rlnb.policy.loading import Policy
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer, make_encoder
@@ -229,6 +231,36 @@ class Arena:
             for name, value in match_metrics(trained_rows).items():
                 metrics[f"{game.name}/{name}" if self.names_games else name] = value
         return ArenaEvaluation(tuple(rows), exact, metrics)
+
+    def measure_once(
+        self,
+        average: WeightSnapshot,
+        label: str,
+        *,
+        params: NotebookParams,
+        num_games: int,
+        modes: Sequence[str] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ArenaEvaluation:
+        """Return `measure`, kept in arena_<label>.json of the run; see `rlnb.evaluations.measure_once`.
+
+        label: "before", "step-20" or "after". params: of the run.
+        """
+        return measure_once(
+            Path(value_of(params, "output_dir"), f"arena_{label}.json"),
+            lambda: self.measure(average, num_games=num_games, modes=modes, progress=progress),
+            form=PlainForm(ArenaEvaluation),
+            policy=self.actor.policy,
+            snapshots=[average],
+            params=params,
+            settings={
+                **params.model_dump(mode="json", include={"seed", "model", "game"}),
+                "opponents": [(game.name, names) for game, names in self.opponents],
+                "exact": self.exact,
+                "num_games": num_games,
+                "modes": modes,
+            },
+        )
 
     def measure_exactly(self, average: WeightSnapshot) -> tuple[dict[str, TicTacToeResult], dict[str, float]]:
         """Return tic-tac-toe's results by way to play, and the metrics of all games with exact measures."""

@@ -19,6 +19,7 @@ from accelerate.utils import gather_object
 from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file
 
+from rlnb.evaluations import make_up
 from rlnb.machine import rank
 from rlnb.machine.threads import adapt_threads
 from rlnb.params import dump_yaml
@@ -92,11 +93,16 @@ class StepRecorder:
 
     @contextmanager
     def recording(self, *, after: int) -> Iterator[None]:
-        """Record a run that goes on after this step. Raises Preempted if a signal has stopped it."""
+        """Record a run that goes on after this step. Raises Preempted if a signal has stopped it.
+
+        An evaluation of that step that a signal skipped is made up first.
+        """
         adapt_threads()
         self.timer = SaveTimer(minutes=self.training.save_minutes)
         gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
         with StopSignal() as self.stop, open_games_file(self.output_dir, after=after) as self.games_file:
+            if 0 < after < self.training.max_steps and self.evaluation.is_due(after):
+                make_up(after, self.evaluate, self.tracker)
             yield
 
     def end_step(

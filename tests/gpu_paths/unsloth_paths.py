@@ -151,8 +151,8 @@ def train(models: Path, name: str, output_dir: Path, *, max_steps: int = 3, beta
     params = GrpoCodeExecutionParams(model=model_params(models, name), training=training)
     checkpoint = checkpoint_to_resume(params, output_dir)
     tracker = open_tracker(output_dir, config={}, resume_step=0, tensorboard=False)
-    evaluation = grpo.IntervalEvaluation(evaluate, interval=1, trainer=trainer)
     reporter = grpo.MetricsReporter(tracker, trainer)
+    evaluation = grpo.IntervalEvaluation(evaluate, interval=1, reporter=reporter)
     grpo.train(trainer, params, reporter, checkpoint=checkpoint, callbacks=[evaluation])
     history = [row for row in trainer.state.log_history if "loss" in row]
     return {"policy": policy, "history": history, "checkpointing": seen, "resumed": checkpoint}

@@ -69,8 +69,8 @@ def main() -> None:
         return {"heldout/known/reward": sum(lower_case(completions=answers)) / len(answers)}
 
     interval = 2 if arguments.evaluate else 0
-    evaluation = grpo.IntervalEvaluation(evaluate, interval=interval, trainer=trainer)
     reporter = grpo.MetricsReporter(tracker, trainer, show=show)
+    evaluation = grpo.IntervalEvaluation(evaluate, interval=interval, reporter=reporter)
     grpo.train(trainer, params, reporter, checkpoint=checkpoint, callbacks=[evaluation])
     save_adapters(policy, arguments.output_dir / "adapters")
     history = [row for row in trainer.state.log_history if "loss" in row]

@@ -1,0 +1,98 @@
+"""Evaluations of a policy in training: written as soon as they are done, and read by a run that resumes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from accelerate.utils import broadcast_object_list
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+from rlnb.errors import ParamsError
+from rlnb.machine import rank
+from rlnb.policy.adapters import WeightSnapshot, hash_trained
+from rlnb.policy.loading import Policy
+from rlnb.results import load_results, to_plain_data, write_record
+from rlnb.run.tracking import Tracker, read_metrics
+
+Evaluation = TypeVar("Evaluation")
+
+
+class RecordForm(Protocol[Evaluation]):
+    """How an evaluation is kept in a JSON object.
+
+    `load` returns what `dump` was given, and raises ValidationError or KeyError for records of another form.
+    """
+
+    def dump(self, evaluation: Evaluation) -> Mapping[str, object]: ...
+
+    def load(self, saved: Mapping[str, object]) -> Evaluation: ...
+
+
+@dataclass(frozen=True)
+class PlainForm(Generic[Evaluation]):
+    """The form of evaluations that are dataclasses of plain values; kind: such as list[JudgedAnswer]."""
+
+    kind: type[Evaluation]
+
+    def dump(self, evaluation: Evaluation) -> Mapping[str, object]:
+        plain = to_jsonable_python(evaluation, inf_nan_mode="strings", fallback=to_plain_data)
+        return {"evaluation": plain}
+
+    def load(self, saved: Mapping[str, object]) -> Evaluation:
+        return TypeAdapter(self.kind).validate_python(saved["evaluation"])
+
+
+def measure_once(
+    path: Path,
+    evaluate: Callable[[], Evaluation],
+    *,
+    form: RecordForm[Evaluation],
+    policy: Policy,
+    params: BaseModel,
+    settings: Mapping[str, object],
+    snapshots: Sequence[WeightSnapshot] = (),
+) -> Evaluation:
+    """Return the evaluation that an earlier attempt of this run saved; else evaluate, and save it at once.
+
+    It is read if it was made with the same settings and, to the bit, the same trained weights, those of the
+    policy and of `snapshots`. Rank 0 writes, and decides for all ranks whether to read: the file may reach
+    them at different times, and an evaluation may wait for all of them. settings: all else that the result
+    depends on. params: of the run, kept in the file for its readers.
+    """
+    settings = {**settings, "trained_sha256": hash_trained(policy, snapshots)}
+    (kept,) = broadcast_object_list([_read(path, form, settings) if rank() == 0 else None])
+    if kept is not None:
+        return kept
+    evaluation = evaluate()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_record(path, {"params": params, "settings": settings, **form.dump(evaluation)})
+    return evaluation
+
+
+def _read(path: Path, form: RecordForm[Evaluation], settings: Mapping[str, object]) -> Evaluation | None:
+    """Return the evaluation in a file, None where there is none of these settings; say what is done."""
+    if not path.exists():
+        return None
+    try:
+        saved = load_results(path)
+        if saved.get("settings") != to_jsonable_python(settings):
+            return None
+        evaluation = form.load(saved)
+    except (ParamsError, ValidationError, KeyError):
+        print(f"{path} is damaged or of another version; evaluating again", flush=True)
+        return None
+    print(f"{path} has this evaluation of the same weights; it is not done again", flush=True)
+    return evaluation
+
+
+def make_up(step: int, evaluate: Callable[[int], Mapping[str, float]], tracker: Tracker) -> None:
+    """Report the evaluation of the step that a run resumes from, if a signal had left no time for it.
+
+    evaluate: returns the metrics of this step; what `measure_once` has kept is read.
+    """
+    metrics = evaluate(step)
+    rows = (row for row in read_metrics(tracker.path) if row["step"] == step)
+    if not any(metrics.keys() <= row.keys() for row in rows):
+        tracker.report(step, metrics)
