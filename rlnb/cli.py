@@ -12,6 +12,7 @@ from typing import TextIO
 import rlnb
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
+from rlnb.run.slurm import how_to_go_on
 
 RUN_HELP = """\
 Run a notebook without a browser. Its output is in DIR/attempt-01.ipynb, its parameters in DIR/params.yaml,
@@ -234,7 +235,7 @@ def _run(options: argparse.Namespace) -> int:
             out = None if options.out is None else Path(options.out)
             return run_notebook(options.notebook, profile=options.profile, overrides=overrides, out=out)
     except StoppedEarly as stopped:
-        print(f"{stopped}; run the same command again to go on", file=sys.stderr)
+        print(f"{stopped}; {how_to_go_on()}", file=sys.stderr)
         return EXIT_PREEMPTED
 
 

@@ -2,7 +2,7 @@
 
 params.yaml      all parameters of the run
 versions.json    packages, git revision and machine of the latest attempt
-status.json      the state of the latest attempt; written by rename, so a reader never sees half of it
+status.json      the state of the latest attempt, its step and a heartbeat; written by rename
 attempt-01.ipynb the executed notebook, one per attempt; the notebook itself writes the other files
 train.log        lines about training: each step, warnings
 """
@@ -22,8 +22,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -34,6 +34,7 @@ import rlnb
 from rlnb.errors import RlnbError
 from rlnb.machine import rank
 from rlnb.run.disk import lacks_room, sync
+from rlnb.run.slurm import RUNNING, jobs_in_queue, num_restarts, own_job
 
 # Signals that end a run early: SLURM's, Ctrl-C, and that of a closed terminal.
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
@@ -42,6 +43,10 @@ EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_PREEMPTED, EXIT_KILLED = 0, 1, 2, 85,
 # How an attempt ended: a cell raised, a signal stopped it (run again to go on), the kernel or the run died.
 EXIT_CODES = {"done": EXIT_DONE, "failed": EXIT_FAILED, "preempted": EXIT_PREEMPTED, "killed": EXIT_KILLED}
 YOUNG_SECONDS = 60.0
+HEARTBEAT_SECONDS = 30.0
+SILENT_SECONDS = 4 * HEARTBEAT_SECONDS  # after which a run on another host counts as dead
+CLOCK_SECONDS = 5.0  # by which a process's start may differ after its host's clock was set
+MOST_IDLE_ATTEMPTS = 2  # of one job in a row, before it is ended
 UNIX_SOCKET_PATH_LIMIT = 107  # bytes, of sun_path on Linux without its ending zero
 SOCKET_NAME_LENGTH = len("/kernel-ipc-99")
 SOCKET_DIRECTORY_PREFIX = "rlnb-ipc-"  # no other part of rlnb may use it: what is not locked is removed
@@ -65,13 +70,20 @@ class StoppedEarly(SystemExit):
         return f"stopped by {self.signal} while no cell was running"
 
 
+class NoProgress(RlnbError):
+    """A job whose attempts end again and again before they have saved a further step."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Status:
     """The state of an attempt: the contents of status.json.
 
     state: running, unreadable (status.json is damaged), or one of EXIT_CODES. exit: the exit code of
-    `rlnb run`, None while running. signal: the name of the signal that stopped it, else "". started, ended:
-    ISO times in UTC.
+    `rlnb run`, None while running. signal: the name of the signal that stopped it, else "". started, ended,
+    heartbeat: ISO times in UTC; heartbeat is when the run was last heard of. process_started: seconds since
+    the epoch. step, steps_per_hour: by the rows of metrics.jsonl. job: SLURM's id, 31_2 in an array, else "".
+    restarts: of that job. saved_step: of the checkpoint that the attempt began with. idle_attempts: of the
+    same job, in a row before this one, that saved no further step.
     """
 
     state: str
@@ -84,12 +96,21 @@ class Status:
     exit: int | None = None
     signal: str = ""
     reason: str = ""
+    heartbeat: str = ""
+    process_started: float | None = None
+    step: int | None = None
+    steps_per_hour: float | None = None
+    job: str = ""
+    restarts: int = 0
+    saved_step: int = 0
+    idle_attempts: int = 0
 
 
-def read_status(directory: Path) -> Status | None:
+def read_status(directory: Path, *, jobs: Mapping[str, str] | None = None) -> Status | None:
     """Return the status of the latest attempt, None where there was none.
 
-    The status says killed where the file says running and its process is gone from this host.
+    The status says killed where the file says running and its process is gone. jobs: as `jobs_in_queue` has
+    returned it for this run, if somebody has asked already.
     """
     path = directory / "status.json"
     if not path.exists():
@@ -98,29 +119,86 @@ def read_status(directory: Path) -> Status | None:
         status = Status(**json.loads(path.read_text()))
         if not (isinstance(status.attempt, int) and isinstance(status.pid, int)):
             raise TypeError
+        reason = _why_gone(status, jobs) if status.state == "running" else ""
     except (ValueError, TypeError):
         return Status("unreadable", _last_attempt(directory), "", 0, "", "", reason=f"{path} is unreadable")
-    is_here = status.host == socket.gethostname()
-    if status.state == "running" and is_here and not psutil.pid_exists(status.pid):
-        reason = f"process {status.pid} is gone without having said how it ended"
-        return dataclasses.replace(status, state="killed", reason=reason)
-    return status
+    return dataclasses.replace(status, state="killed", reason=reason) if reason else status
 
 
-def start_attempt(directory: Path, *, notebook: str) -> Status:
+def _why_gone(status: Status, jobs: Mapping[str, str] | None) -> str:
+    """Return why a run that its file calls running is not, "" where it is, as far as can be known."""
+    if status.host == socket.gethostname():
+        is_alive = _is_running(status.pid, status.process_started)
+        return "" if is_alive else f"process {status.pid} is gone without having said how it ended"
+    if status.job and status.job == own_job() and status.restarts < num_restarts():
+        return f"{status.host} is gone, and SLURM has started job {status.job} again"
+    jobs = jobs_in_queue([status.job]) if jobs is None and status.job else jobs
+    if status.job and jobs is not None and jobs.get(status.job) not in RUNNING:
+        return f"job {status.job} is not running any more and has not said how it ended"
+    heard = datetime.datetime.fromisoformat(status.heartbeat or status.started)
+    silent = (datetime.datetime.now(datetime.UTC) - heard).total_seconds()
+    return f"nothing was heard of it on {status.host} since {heard}" if silent > SILENT_SECONDS else ""
+
+
+def _is_running(pid: int, started: float | None) -> bool:
+    """Return whether this host runs the process that began then, and not another one with its number."""
+    try:
+        process = psutil.Process(pid)
+        is_same = started is None or abs(process.create_time() - started) < CLOCK_SECONDS
+        return is_same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def start_attempt(directory: Path, *, notebook: str, saved_step: int = 0) -> Status:
     """Write and return the status of the next attempt, which is running from now on."""
-    last = read_status(directory)
-    attempt = 1 if last is None else last.attempt + 1
-    status = Status("running", attempt, notebook, os.getpid(), socket.gethostname(), started=_now())
-    _write_status(directory, status)
+    last, now = read_status(directory), _now()
+    status = Status(
+        "running",
+        attempt=1 if last is None else last.attempt + 1,
+        notebook=notebook,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        started=now,
+        heartbeat=now,
+        process_started=psutil.Process().create_time(),
+        job=own_job(),
+        restarts=num_restarts(),
+        saved_step=saved_step,
+        idle_attempts=count_idle_attempts(last, saved_step),
+    )
+    write_status(directory, status)
     return status
+
+
+def count_idle_attempts(last: Status | None, saved_step: int) -> int:
+    """Return how many attempts of this job, in a row up to `last`, have saved no further step.
+
+    One that SLURM preempted, by SIGTERM, neither counts nor ends the row: it was not given its time.
+    """
+    if last is None or not last.job or last.job != own_job() or saved_step > last.saved_step:
+        return 0
+    return last.idle_attempts + (last.signal != "SIGTERM")
+
+
+def check_progress(last: Status | None, saved_step: int) -> None:
+    """Raise NoProgress where a job has had MOST_IDLE_ATTEMPTS in a row without a further saved step."""
+    idle = count_idle_attempts(last, saved_step)
+    if last is not None and idle >= MOST_IDLE_ATTEMPTS:
+        raise NoProgress(
+            f"job {last.job}: {idle} attempts in a row have ended without a further saved step (the last is "
+            f"{saved_step}), so it is not put back into the queue. Give the job more time (--time), or save "
+            "more often (training.save_steps)."
+        )
 
 
 def end_attempt(directory: Path, status: Status, *, state: str, signal: str = "", reason: str = "") -> None:
     """Write how the attempt ended; the arguments are fields of `Status`."""
-    code = EXIT_CODES[state]
-    ended = dataclasses.replace(status, ended=_now(), state=state, exit=code, signal=signal, reason=reason)
-    _write_status(directory, ended)
+    now, code = _now(), EXIT_CODES[state]
+    ended = dataclasses.replace(
+        status, ended=now, heartbeat=now, state=state, exit=code, signal=signal, reason=reason
+    )
+    write_status(directory, ended)
 
 
 def attempt_notebook(directory: Path, *, rank: int = 0) -> Path:
@@ -132,32 +210,71 @@ def attempt_notebook(directory: Path, *, rank: int = 0) -> Path:
     return directory / f"attempt-{_last_attempt(directory, suffix) + 1:02d}{suffix}"
 
 
-def choose_directory(base: Path, profile: str, *, params_text: Callable[[Path], str]) -> Path:
+def choose_directory(
+    base: Path, profile: str, *, params_text: Callable[[Path], str], without: Collection[Path] = ()
+) -> Path:
     """Return the newest unfinished run of this profile with the same parameters, or else a new directory.
 
-    params_text: returns what params.yaml would hold in a directory (it differs in output_dir).
+    A job that SLURM has started again goes on where it was, whichever is the newest. params_text: returns
+    what params.yaml would hold in a directory (it differs in output_dir). without: directories in use.
     """
     numbered = re.compile(rf"{re.escape(profile)}-(\d+)")
     runs = [(int(match[1]), path) for path in base.glob("*") if (match := numbered.fullmatch(path.name))]
+    unfinished = []
     for _, directory in sorted(runs, reverse=True):
         params = directory / "params.yaml"
+        if directory in without or not params.exists():
+            continue
+        if params.read_bytes() != params_text(directory).encode():  # bytes: a damaged file is none of ours
+            continue
         status = read_status(directory)
-        unfinished = status is None or status.state != "done"
-        if unfinished and params.exists() and params.read_bytes() == params_text(directory).encode():
+        if status is not None and status.job and status.job == own_job():
             return directory
-    return base / f"{profile}-{max(runs)[0] + 1 if runs else 1:03d}"
+        if status is None or status.state != "done":
+            unfinished.append(directory)
+    return unfinished[0] if unfinished else base / f"{profile}-{max(runs)[0] + 1 if runs else 1:03d}"
+
+
+@contextmanager
+def claimed_directory(choose: Callable[[Collection[Path]], Path]) -> Iterator[Path]:
+    """Lock and return the directory of `choose`, another one while that is in use.
+
+    choose: returns a directory; its argument are those that are in use. A new one is made here, so that two
+    runs that start at the same time get two.
+    """
+    in_use: set[Path] = set()
+    with ExitStack() as stack:
+        while True:
+            directory = choose(in_use)
+            try:
+                if not (directory / "params.yaml").exists():
+                    directory.mkdir(parents=True)
+                stack.enter_context(locked(directory))
+                break
+            except FileExistsError:
+                continue  # another run has just made it; it counts now
+            except RunInUse:
+                in_use.add(directory)
+        yield directory
 
 
 @contextmanager
 def stopping_early() -> Iterator[None]:
-    """Raise StoppedEarly on the first of STOPPING_SIGNALS; later ones are ignored while it unwinds."""
+    """Raise StoppedEarly on the first of STOPPING_SIGNALS; later ones are ignored while it unwinds.
+
+    SIGUSR1 is left alone where it is ignored: slurm/run.sbatch starts a run like that, since Python would die
+    of it before it has a handler, and sends it again until the run has ended.
+    """
+    repeated = signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
 
     def stop(signal_number: int, frame: FrameType | None) -> None:
         for each in signals_to_handle():
             signal.signal(each, signal.SIG_IGN)
         raise StoppedEarly(signal_number)
 
-    with handling_signals(stop):
+    with handling_signals(
+        stop, [each for each in STOPPING_SIGNALS if not (repeated and each == signal.SIGUSR1)]
+    ):
         yield
 
 
@@ -185,24 +302,31 @@ def signals_to_handle() -> list[signal.Signals]:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock the directory against a second run; raises RunInUse, which names the process that holds it."""
-    lock = FileLock(directory / ".lock")
+    """Lock the directory against a second run; raises RunInUse, which names the process that holds it.
+
+    Some network file systems have no locks, or none that another host sees: there status.json decides.
+    """
+    # Without `fallback_to_soft`: such a lock outlives a run that is killed.
+    lock = FileLock(directory / ".lock", fallback_to_soft=False)
+    with suppress(OSError, NotImplementedError):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise _in_use(directory, read_status(directory)) from None
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
         status = read_status(directory)
-        is_known = status and status.state == "running"
-        holder = f"process {status.pid} on {status.host}" if status and is_known else "another process"
-        message = f"{directory}: {holder} is running here. Wait for it, or give another --out."
-        raise RunInUse(message) from None
-    except (OSError, NotImplementedError):
-        # A network file system without locks: running unguarded is better than not running at all.
-        yield
-        return
-    try:
+        if status is not None and status.state == "running" and status.pid != os.getpid():
+            raise _in_use(directory, status)
         yield
     finally:
         lock.release()
+
+
+def _in_use(directory: Path, status: Status | None) -> RunInUse:
+    is_known = status is not None and status.state == "running"
+    holder = f"process {status.pid} on {status.host}" if status and is_known else "another process"
+    job = f" (job {status.job})" if status and is_known and status.job else ""
+    return RunInUse(f"{directory}: {holder}{job} is running here. Wait for it, or give another --out.")
 
 
 @contextmanager
@@ -303,7 +427,8 @@ def write_versions(directory: Path, *, machine: Mapping[str, object]) -> None:
     write_text(directory / "versions.json", json.dumps(versions, indent=1) + "\n")
 
 
-def _write_status(directory: Path, status: Status) -> None:
+def write_status(directory: Path, status: Status) -> None:
+    """Write status.json, over the old one where the disk has no room for a second."""
     path, text = directory / "status.json", json.dumps(dataclasses.asdict(status), indent=1) + "\n"
     try:
         write_text(path, text)

@@ -6,14 +6,16 @@ All checks come before papermill is imported, so a wrong name costs half a secon
 import ast
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from rlnb.errors import ParamsError
-from rlnb.machine import probe, rank, recommend
+from rlnb.machine import Machine, probe, rank, recommend
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile
 from rlnb.params.older_names import explain_path
@@ -33,6 +35,25 @@ from rlnb.run.memory import settle_memory
 from rlnb.sandbox import Sandbox
 
 
+class Plan(NamedTuple):
+    """A run whose parameters have been read and checked; nothing has been written yet.
+
+    names: that the parameters cell defines. machine: that it is for. memory: the estimate in a line, "" for
+    no model.
+    """
+
+    notebook: Path
+    names: list[str]
+    profile: str
+    params: NotebookParams
+    machine: Machine
+    memory: str
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.params.output_dir)
+
+
 def run_notebook(
     notebook: Path,
     *,
@@ -42,72 +63,112 @@ def run_notebook(
 ) -> int:
     """Run the notebook, or continue its unfinished run, and return the exit code (0, 1, 85 or 138).
 
+    The arguments are those of `plan_run`. Raises ParamsError, SandboxUnavailable or RunInUse before anything
+    has run, NoProgress where a job of SLURM is put back into the queue in vain. Under torchrun every rank
+    runs the notebook; rank 0 alone keeps status, lock and versions and prints.
+    """
+    if out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ParamsError("--out: is missing. Under torchrun all ranks must be told the same directory.")
+    plan = plan_run(notebook, profile=profile, overrides=overrides, out=out)
+    with contextlib.ExitStack() as stack:
+        if out is None:
+            _make_directory(plan.directory.parent)
+            choose = functools.partial(_choose_directory, plan)
+            directory = stack.enter_context(runs.claimed_directory(choose))
+            plan = plan._replace(params=_moved(plan.params, directory))
+        else:
+            _make_directory(plan.directory)
+            if rank() == 0:
+                stack.enter_context(runs.locked(plan.directory))
+        return _run_attempt(plan)
+
+
+def plan_run(
+    notebook: Path,
+    *,
+    profile: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    out: Path | None = None,
+    machine: Machine | None = None,
+) -> Plan:
+    """Read and check all parameters of a run, and choose its directory; nothing is written.
+
     profile: None means the one that the run in `out` was started with, and `auto` for a new run. out: None
     means the newest unfinished run with the same parameters under outputs/<notebook>/, or else a new
-    directory there. Raises ParamsError, SandboxUnavailable or RunInUse before anything has run. Under
-    torchrun every rank runs the notebook; rank 0 alone keeps status, lock and versions and prints. Keys of
-    .env go into the environment.
+    directory there. machine: None means this one. Keys of .env go into the environment. Raises ParamsError
+    or SandboxUnavailable.
     """
     names = _parameter_names(notebook)
     load_dotenv(Path.cwd())
-    machine = probe(ask_hub=False)
+    here = machine or probe(ask_hub=False)
     overrides = overrides or {}
     if "output_dir" in overrides:
         raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
-
-    def load(profile: str | None, directory: Path) -> NotebookParams:
-        values = {**overrides, "output_dir": str(directory)}
-        return load_params(notebook.stem, profile=profile or "auto", overrides=values, place="--set")
-
-    if out is None:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ParamsError("--out: is missing. Under torchrun all ranks must be told the same directory.")
-        if profile in (None, "auto"):
-            profile = choose_profile(notebook.stem, recommend(machine).profile)
-        directory = runs.choose_directory(
-            Path("outputs") / notebook.stem,
-            Path(profile or "auto").stem,
-            params_text=lambda directory: dump_yaml(load(profile, directory)),
-        )
-    else:
-        directory = out
-        saved = str(directory / "params.yaml")
+    if out is not None:
+        saved = str(out / "params.yaml")
         profile = profile or (saved if os.path.exists(saved) else "auto")
-    params = load(profile, directory)
-    if asks_network(params):
-        machine = probe()
-    resolved = resolve(params, recommend(machine))
-    check_machine(resolved, machine)
+    elif profile in (None, "auto"):
+        profile = choose_profile(notebook.stem, recommend(here).profile)
+    values = {**overrides, "output_dir": str(out or "outputs")}
+    profile = profile or "auto"
+    params = load_params(notebook.stem, profile=profile, overrides=values, place="--set")
+    if machine is None and asks_network(params):
+        here = probe()
+    resolved = resolve(params, recommend(here))
+    check_machine(resolved, here)
     resolved.check_files()
-    _, memory = settle_memory(resolved, machine)
+    _, memory = settle_memory(resolved, here)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         Sandbox.from_params(sandbox).close()  # refuse before anything has run
-    _make_directory(directory)
-    with contextlib.nullcontext() if rank() else runs.locked(directory):
-        last = runs.read_status(directory)
-        _check_params(notebook, directory, params)
-        if last is not None and last.state == "done" and not _has_more_steps(directory, params):
-            print(f"{directory}: finished by attempt {last.attempt}. To run it again, give another --out.")
-            return runs.EXIT_DONE
-        # By every rank: the text is the same, and the rename is whole.
-        runs.write_text(directory / "params.yaml", dump_yaml(params))
-        output = runs.attempt_notebook(directory, rank=rank())
-        if rank() == 0:
-            runs.write_versions(directory, machine=dataclasses.asdict(machine))
-            print(f"{output}: {notebook.name}, profile {profile}{_after(last)}", flush=True)
-            if memory:
-                print(memory, flush=True)
-        values = {"profile": str(directory / "params.yaml"), **params.model_dump(mode="json")}
-        # Sections stay as the notebook has them, empty: their values come from params.yaml.
-        given = {
-            name: values[name] for name in names if name in values and not isinstance(values[name], dict)
-        }
-        if last is not None and "training" in names and value_of(params, "training.resume") == "never":
-            given["training"] = {"resume": "auto"}  # "never" was for the first attempt; this one goes on
-        # Imported here: papermill and Jupyter take two seconds, which a refusal need not wait for.
-        from rlnb.run.papermill_engine.execution import execute
+    plan = Plan(notebook, names, profile, params, here, memory)
+    if out is None:
+        return plan._replace(params=_moved(params, _choose_directory(plan)))
+    _check_params(notebook, out, params)
+    return plan
 
-        return execute(notebook, output, parameters=given)
+
+def _choose_directory(plan: Plan, without: Collection[Path] = ()) -> Path:
+    return runs.choose_directory(
+        Path("outputs") / plan.notebook.stem,
+        Path(plan.profile).stem,
+        params_text=lambda directory: dump_yaml(_moved(plan.params, directory)),
+        without=without,
+    )
+
+
+def _moved(params: NotebookParams, directory: Path) -> NotebookParams:
+    return params.model_copy(update={"output_dir": str(directory)})
+
+
+def _run_attempt(plan: Plan) -> int:
+    """Run the notebook in its directory, which is locked, and return the exit code."""
+    directory, params, notebook = plan.directory, plan.params, plan.notebook
+    last = runs.read_status(directory)
+    _check_params(notebook, directory, params)
+    if last is not None and last.state == "done" and not _has_more_steps(directory, params):
+        print(f"{directory}: finished by attempt {last.attempt}. To run it again, give another --out.")
+        return runs.EXIT_DONE
+    if rank() == 0:
+        runs.check_progress(last, checkpoint_step(latest_checkpoint(directory)))
+    # By every rank: the text is the same, and the rename is whole.
+    runs.write_text(directory / "params.yaml", dump_yaml(params))
+    output = runs.attempt_notebook(directory, rank=rank())
+    if rank() == 0:
+        runs.write_versions(directory, machine=dataclasses.asdict(plan.machine))
+        print(f"{output}: {notebook.name}, profile {plan.profile}{_after(last)}", flush=True)
+        if plan.memory:
+            print(plan.memory, flush=True)
+    values = {"profile": str(directory / "params.yaml"), **params.model_dump(mode="json")}
+    # Sections stay as the notebook has them, empty: their values come from params.yaml.
+    given = {
+        name: values[name] for name in plan.names if name in values and not isinstance(values[name], dict)
+    }
+    if last is not None and "training" in plan.names and value_of(params, "training.resume") == "never":
+        given["training"] = {"resume": "auto"}  # "never" was for the first attempt; this one goes on
+    # Imported here: papermill and Jupyter take two seconds, which a refusal need not wait for.
+    from rlnb.run.papermill_engine.execution import execute
+
+    return execute(notebook, output, parameters=given)
 
 
 def _after(last: runs.Status | None) -> str:
@@ -115,9 +176,7 @@ def _after(last: runs.Status | None) -> str:
         return ""
     if last.state == "unreadable":
         return f", after attempt {last.attempt}; {last.reason}, so how that ended is not known"
-    # We hold the lock, so a status that still says running, perhaps on another host, is outdated.
-    how = "killed" if last.state == "running" else last.state
-    return f", after attempt {last.attempt} was {how}" + (f" by {last.signal}" if last.signal else "")
+    return f", after attempt {last.attempt} was {last.state}" + (f" by {last.signal}" if last.signal else "")
 
 
 def _parameter_names(notebook: Path) -> list[str]:
@@ -182,7 +241,7 @@ def _check_params(notebook: Path, directory: Path, params: NotebookParams) -> No
     this directory. A training that was started is not started over: its directory holds the first attempts.
     """
     path = directory / "params.yaml"
-    if not path.exists():
+    if not os.path.exists(path):  # unlike Path.exists it takes names that are too long
         return
     saved = load_params(notebook.stem, profile=str(path))
     is_training = "training" in type(params).model_fields

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from rlnb.errors import SandboxUnavailable
+from rlnb.machine.facts import usable_cores
 from rlnb.params.sections import SandboxParams
 from rlnb.sandbox.executions import Execution, Level, Limits, Variation
 from rlnb.sandbox.runner import CLOSED, Sandbox, highest_level, run_all
@@ -62,7 +63,7 @@ class Reruns:
         if num_interpreters < 2:
             raise ValueError(f"reruns: num_interpreters = {num_interpreters} cannot differ; write 2 or more")
         self.limits = limits or Limits()
-        self.num_workers = min(num_workers or len(os.sched_getaffinity(0)), num_interpreters)
+        self.num_workers = min(num_workers or usable_cores(os.environ), num_interpreters)
         self._opened: dict[int, Sandbox] = {}
         self._locks = [threading.Lock() for _ in range(num_interpreters)]
         self._closed = threading.Event()

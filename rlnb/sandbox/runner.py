@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from typing import TypeVar
 
 from rlnb.errors import SandboxUnavailable
+from rlnb.machine.facts import usable_cores
 from rlnb.params.sections import SandboxParams
 from rlnb.sandbox.calls import LoadedProgram
 from rlnb.sandbox.executions import Execution, Level, Limits, Variation, make_execution, not_run
@@ -84,7 +85,7 @@ class Sandbox:
                 f"sandbox: {sys.platform} cannot isolate a program; run rlnb on Linux (Windows: inside WSL2)"
             )
         self.limits = limits or Limits()
-        self.num_workers = num_workers or len(os.sched_getaffinity(0))
+        self.num_workers = num_workers or usable_cores(os.environ)
         self.without = tuple(without)
         self.variation = variation
         self.level: Level = "none"

@@ -32,6 +32,8 @@ from rlnb.errors import ParamsError, Preempted
 from rlnb.machine import rank
 from rlnb.params.problems import did_you_mean
 from rlnb.run import directory as runs
+from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
+from rlnb.run.heartbeat import Heartbeat
 
 OWN_KERNELS = ("rlnb", "python3")
 CLEAN_EXITS = (("SystemExit", ""), ("SystemExit", "0"))
@@ -65,13 +67,19 @@ class RlnbEngine(NBClientEngine):
         directory = _status_directory(output_path)
         if directory is None:
             return super().execute_notebook(nb, kernel_name, output_path, **kwargs)
-        status = runs.start_attempt(directory, notebook=Path(str(output_path)).name)
+        saved_step = checkpoint_step(latest_checkpoint(directory))
+        status = runs.start_attempt(directory, notebook=Path(str(output_path)).name, saved_step=saved_step)
+        signals: list[signal.Signals] = []
+        heartbeat = Heartbeat(directory, status, signal=lambda: signals[0].name if signals else "")
         try:
-            nb = super().execute_notebook(nb, kernel_name, output_path, **kwargs)
+            with heartbeat:
+                nb = super().execute_notebook(nb, kernel_name, output_path, signals=signals, **kwargs)
         except BaseException as error:
-            runs.end_attempt(directory, status, **describe_error(error))
+            runs.end_attempt(directory, heartbeat.status, **describe_error(error))
+            if isinstance(error, Stopped) and error.signal == "SIGUSR1":
+                _check_progress(directory)
             raise
-        runs.end_attempt(directory, status, **describe_cells(nb))
+        runs.end_attempt(directory, heartbeat.status, **describe_cells(nb))
         return nb
 
     @classmethod
@@ -81,9 +89,10 @@ class RlnbEngine(NBClientEngine):
         kernel_name: str,
         start_timeout: int = 60,
         execution_timeout: int | None = None,
+        signals: list[signal.Signals] | None = None,
         **options: Any,
     ) -> NotebookNode:
-        """Run the cells as NBClientEngine does, with our client."""
+        """Run the cells as NBClientEngine does, with our client; signals: a list to note them in."""
         options.pop("input_path", None)
         if options.get("stdout_file") is not None:
             options["on_cell_execute"] = functools.partial(_announce_cell, nb_man.nb, options["stdout_file"])
@@ -97,6 +106,7 @@ class RlnbEngine(NBClientEngine):
             log=logger,
             **options,
         )
+        client.signals = [] if signals is None else signals
         return client.execute()
 
     @classmethod
@@ -144,9 +154,10 @@ class ForwardingClient(PapermillNotebookClient):
     while it saves. A kernel whose run is killed ends by itself within a second (ipykernel's parent poller).
     """
 
+    signals: list[signal.Signals]
+
     def execute(self, **kwargs: Any) -> NotebookNode:
         """Run all cells; raises Stopped or KernelDied when the run ended early."""
-        self.signals: list[signal.Signals] = []
         self.tenths: dict[str, int] = {}
         with runs.socket_directory() as self.socket_directory, runs.handling_signals(self._forward):
             try:
@@ -264,6 +275,17 @@ def describe_cells(nb: NotebookNode) -> dict[str, str]:
                 reason = f"cell {index} of {len(nb.cells)}: {output.ename}: {output.evalue}"
                 return {"state": "failed", "reason": reason}
     return {"state": "done"}
+
+
+def _check_progress(directory: Path) -> None:
+    """Raise NoProgress, and write it, where a job that its time limit has stopped saves no steps any more."""
+    status = runs.read_status(directory)
+    try:
+        runs.check_progress(status, checkpoint_step(latest_checkpoint(directory)))
+    except runs.NoProgress as error:
+        if status is not None:
+            runs.end_attempt(directory, status, state="failed", signal=status.signal, reason=str(error))
+        raise
 
 
 def _status_directory(output_path: str | None) -> Path | None:

@@ -12,6 +12,7 @@ from rlnb.errors import see
 from rlnb.machine import rank
 from rlnb.run import directory as runs
 from rlnb.run.papermill_engine.engine import RlnbEngine, Stopped
+from rlnb.run.slurm import how_to_go_on
 
 TRACEBACK_LINES = 12
 
@@ -36,8 +37,10 @@ def execute(notebook: Path, output: Path, *, parameters: dict[str, object]) -> i
         text = f"{traceback}\nfailed: a cell raised {error.ename}; all of it is in {output}"
         code = runs.EXIT_FAILED
     except Stopped as error:
-        text = f"{error}\npreempted: run the same command again to go on; so far: {output}"
+        text = f"{error}\npreempted: {how_to_go_on()}; so far: {output}"
         code = runs.EXIT_PREEMPTED
+    except runs.NoProgress as error:
+        text, code = f"failed: {error} So far: {output}", runs.EXIT_FAILED
     except DeadKernelError as error:
         text = f"killed: {error}; so far: {output}{see('out-of-memory')}"
         code = runs.EXIT_KILLED

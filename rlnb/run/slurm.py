@@ -1,0 +1,45 @@
+"""What SLURM says about jobs: which one this process runs in, and which ones are in the queue."""
+
+import os
+import subprocess
+from collections.abc import Collection, Mapping
+
+SECONDS = 20  # a busy controller answers late
+RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED")
+
+
+def own_job(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the id of the job that this process runs in, 31_2 in an array; "" outside SLURM."""
+    array, task = environ.get("SLURM_ARRAY_JOB_ID", ""), environ.get("SLURM_ARRAY_TASK_ID", "")
+    return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID", "")
+
+
+def num_restarts(environ: Mapping[str, str] = os.environ) -> int:
+    """Return how often SLURM has put this job back into the queue."""
+    return int(environ.get("SLURM_RESTART_COUNT") or 0)
+
+
+def jobs_in_queue(jobs: Collection[str]) -> dict[str, str] | None:
+    """Return {job: state} of those of these jobs that are running or waiting; None where SLURM is not here.
+
+    An array's id stands for its tasks: {"31_1": "PENDING", ...}.
+    """
+    wanted = sorted({job for job in jobs if job})
+    if not wanted:
+        return {}
+    command = ["squeue", "--noheader", "--array", f"--jobs={','.join(wanted)}", "--format=%i %T"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    if answer.returncode:  # a job that is over for long is an unknown one
+        return {} if "Invalid job id" in answer.stderr else None
+    rows = (line.split() for line in answer.stdout.splitlines())
+    return {row[0]: row[1] for row in rows if len(row) == 2}
+
+
+def how_to_go_on(environ: Mapping[str, str] = os.environ) -> str:
+    """Return what takes up a run that was stopped, as the end of a message."""
+    if not own_job(environ):
+        return "run the same command again to go on"
+    return "it goes on if SLURM puts the job back into the queue, or if the same command is submitted again"

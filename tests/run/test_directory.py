@@ -1,0 +1,193 @@
+"""What status.json says of runs that are alive, dead or elsewhere, and which directory a run gets."""
+
+import dataclasses
+import datetime
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlnb.run import directory as runs
+from rlnb.run.heartbeat import Heartbeat
+
+
+@pytest.fixture(autouse=True)
+def outside_slurm(monkeypatch):
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch) -> Path:
+    """What `squeue` prints: lines of a job and its state; without a line it knows no job."""
+    jobs, command = tmp_path / "queue", tmp_path / "bin" / "squeue"
+    jobs.write_text("")
+    command.parent.mkdir()
+    command.write_text(
+        f'#!/bin/sh\n[ -s {jobs} ] || {{ echo "Invalid job id specified" >&2; exit 1; }}\ncat {jobs}\n'
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    return jobs
+
+
+def ago(seconds: float) -> str:
+    now = datetime.datetime.now(datetime.UTC)
+    return (now - datetime.timedelta(seconds=seconds)).isoformat(timespec="seconds")
+
+
+def left_behind(directory: Path, **fields: object) -> runs.Status:
+    """The status that is read where one with these fields was left."""
+    status = runs.start_attempt(directory, notebook="attempt-01.ipynb")
+    runs.write_status(directory, dataclasses.replace(status, **fields))
+    status = runs.read_status(directory)
+    assert status is not None
+    return status
+
+
+def dead_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_run_whose_process_is_gone_or_whose_number_another_has_was_killed(tmp_path):
+    assert left_behind(tmp_path).state == "running"
+    assert left_behind(tmp_path, pid=dead_process()).state == "killed"
+    # Process 1 is alive, and so is ours; neither began in 1970.
+    assert left_behind(tmp_path, pid=os.getppid(), process_started=1.0).reason == (
+        f"process {os.getppid()} is gone without having said how it ended"
+    )
+
+
+def test_a_process_that_nobody_has_waited_for_is_gone(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert left_behind(tmp_path, pid=process.pid, process_started=None).state == "killed"
+    finally:
+        process.wait()
+
+
+def test_a_run_on_another_host_lives_as_long_as_it_is_heard_of(tmp_path):
+    assert left_behind(tmp_path, host="elsewhere", heartbeat=ago(100)).state == "running"
+    silent = left_behind(tmp_path, host="elsewhere", heartbeat=ago(200))
+    assert silent.state == "killed"
+    assert silent.reason.startswith("nothing was heard of it on elsewhere since ")
+
+
+@pytest.mark.parametrize(
+    ("line", "state"), [("17 RUNNING", "running"), ("17 PENDING", "killed"), ("", "killed")]
+)
+def test_slurm_knows_which_job_is_gone_before_the_heartbeat_is_old(tmp_path, queue, line, state):
+    queue.write_text(line)
+    assert left_behind(tmp_path, host="elsewhere", heartbeat=ago(5), job="17").state == state
+
+
+def test_a_job_that_slurm_has_started_again_knows_that_its_former_node_is_dead(tmp_path, monkeypatch, queue):
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    queue.write_text("17 RUNNING")
+    assert left_behind(tmp_path, host="elsewhere").state == "running"  # another of its nodes
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert left_behind(tmp_path, host="elsewhere", restarts=0).state == "killed"
+
+
+def test_where_a_file_system_has_no_locks_the_status_keeps_a_second_run_out(tmp_path, monkeypatch, queue):
+    queue.write_text("17 RUNNING")
+
+    def no_locks(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    left_behind(tmp_path, host="elsewhere", job="17", pid=5)
+    with (
+        pytest.raises(runs.RunInUse, match=r"process 5 on elsewhere \(job 17\) is running here"),
+        runs.locked(tmp_path),
+    ):
+        pass
+    left_behind(tmp_path, host="elsewhere", heartbeat=ago(1000))
+    with runs.locked(tmp_path):
+        pass
+
+
+def test_the_heartbeat_writes_step_and_pace_while_it_runs(tmp_path):
+    status = runs.start_attempt(tmp_path, notebook="attempt-01.ipynb")
+    now = time.time() + 5
+    rows = [{"step": 8, "time": now - 9999}, {"step": 9, "time": now}, {"step": 11, "time": now + 60}]
+    lines = [json.dumps(row) for row in rows]
+    (tmp_path / "metrics.jsonl").write_text("\0\0\n" + "\n".join([*lines, '{"step": 12, "ti']))
+    with Heartbeat(tmp_path, status, signal=lambda: "SIGUSR1", seconds=0.02):
+        deadline = time.monotonic() + 60
+        while (seen := runs.read_status(tmp_path)) is None or seen.step is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert (seen.state, seen.step, seen.steps_per_hour) == ("running", 11, 120.0)  # two steps in a minute
+    assert (seen.signal, seen.host, seen.job) == ("SIGUSR1", socket.gethostname(), "")
+
+
+CLAIM = """
+import sys, time
+from pathlib import Path
+from rlnb.run import directory as runs
+
+def choose(in_use):
+    return runs.choose_directory(Path("outputs"), "tiny", params_text=lambda _: sys.argv[1], without=in_use)
+
+Path(f"ready-{sys.argv[2]}").touch()
+while len(list(Path().glob("ready-*"))) < 4:
+    time.sleep(0.001)
+with runs.claimed_directory(choose) as directory:
+    time.sleep(0.05)
+    (directory / "params.yaml").write_text(sys.argv[1])
+    while len(list(Path("outputs").glob("*/params.yaml"))) < 4:
+        time.sleep(0.01)
+    print(directory.name)
+"""
+
+
+@pytest.mark.parametrize("texts", ["abcd", "aaaa"], ids=["other parameters", "the same parameters"])
+def test_runs_that_start_at_the_same_time_get_a_directory_each(tmp_path, texts):
+    commands = [[sys.executable, "-c", CLAIM, text, str(index)] for index, text in enumerate(texts)]
+    started = [subprocess.Popen(each, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for each in commands]
+    try:
+        names = [process.communicate(timeout=120)[0].strip() for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert sorted(names) == ["tiny-001", "tiny-002", "tiny-003", "tiny-004"]
+
+
+def test_a_job_that_is_started_again_goes_on_in_its_own_directory(tmp_path, monkeypatch):
+    for number, job in [(1, "17"), (2, "18")]:
+        directory = tmp_path / f"tiny-00{number}"
+        directory.mkdir()
+        (directory / "params.yaml").write_text("same")
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        runs.end_attempt(directory, runs.start_attempt(directory, notebook=""), state="preempted")
+    for job, name in [("17", "tiny-001"), ("18", "tiny-002"), ("19", "tiny-002")]:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        assert runs.choose_directory(tmp_path, "tiny", params_text=lambda _: "same").name == name
+
+
+def test_a_job_is_ended_after_two_attempts_in_a_row_that_save_no_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+
+    def attempt(*, begins_at: int, signal: str) -> runs.Status:
+        status = runs.start_attempt(tmp_path, notebook="", saved_step=begins_at)
+        runs.end_attempt(tmp_path, status, state="preempted", signal=signal)
+        return status
+
+    attempt(begins_at=0, signal="SIGUSR1")
+    assert attempt(begins_at=4, signal="SIGUSR1").idle_attempts == 0
+    assert attempt(begins_at=4, signal="SIGTERM").idle_attempts == 1
+    assert attempt(begins_at=4, signal="SIGUSR1").idle_attempts == 1  # preempted: it was not given its time
+    with pytest.raises(runs.NoProgress, match="^job 17: 2 attempts in a row have ended without a further"):
+        runs.check_progress(runs.read_status(tmp_path), 4)
+    runs.check_progress(runs.read_status(tmp_path), 5)
+    monkeypatch.setenv("SLURM_JOB_ID", "18")  # submitted again, with more time perhaps
+    runs.check_progress(runs.read_status(tmp_path), 4)
