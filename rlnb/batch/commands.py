@@ -63,7 +63,9 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
 
     if options.point is not None:
         return main(read_point(options.target, options.point))
-    prepare_sweep(
+    from rlnb.batch.local import run_points
+
+    sweep = prepare_sweep(
         options.target,
         profile=options.profile,
         sweep=options.sweep,
@@ -71,4 +73,4 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
         assignments=options.assignments,
         out=options.out,
     )
-    return 0
+    return run_points(sweep, num_jobs=options.jobs)
