@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 import rlnb
-from rlnb.batch.commands import add_sweep
+from rlnb.batch.commands import add_results, add_sweep
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
 
@@ -147,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
 
     add_sweep(commands, main)
+    add_results(commands)
 
     evaluate = commands.add_parser(
         "eval",

@@ -11,8 +11,9 @@ with its output in run.log. Run the same command again, and unfinished points go
 SWEEP_EXAMPLES = """\
 examples:
   rlnb sweep notebooks/spiral_self_play.ipynb --profile kuhn --seeds 1-5
-  rlnb sweep notebooks/spiral_self_play.ipynb --profile cpu --sweep params/sweeps/spiral_advantages.yaml --jobs 2
-  rlnb sweep --point 3 outputs/spiral_self_play/spiral_advantages-cpu     # point 3 alone, as a SLURM task does
+  rlnb sweep notebooks/spiral_self_play.ipynb --profile cpu --sweep params/sweeps/spiral_advantages.yaml \\
+      --seeds 1-5 --jobs 2
+  rlnb sweep --point 3 outputs/spiral_self_play/spiral_advantages-cpu     # that one alone, as a SLURM task
 
 exit codes:
   0 all points are done; 1 some failed, the table says why; 2 refused before any point ran;
@@ -43,7 +44,9 @@ def add_sweep(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", m
 def add_points(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which points a command is about."""
     parser.add_argument("--profile", metavar="PROFILE", help="as in `rlnb run`, for all points")
-    parser.add_argument("--sweep", type=Path, metavar="FILE", help="a grid or a list: params/sweeps/NAME.yaml")
+    parser.add_argument(
+        "--sweep", type=Path, metavar="FILE", help="a grid or a list: params/sweeps/NAME.yaml"
+    )
     parser.add_argument("--seeds", metavar="1-5", help="every point with these seeds: 1-5, or 1,3,7")
     parser.add_argument(
         "--set",
@@ -74,3 +77,73 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
         out=options.out,
     )
     return run_points(sweep, num_jobs=options.jobs)
+
+
+RESULTS_HELP = """\
+Gather the runs of a sweep, or of any folder, into one table: the parameters in which they differ, how each
+ended, and the last value of each measure, never the best one. Runs that differ in their seed alone are one
+group, with the mean and Student's 95% interval over them.
+"""
+RESULTS_EXAMPLES = """\
+examples:
+  rlnb results outputs/spiral_self_play/spiral_advantages-cpu --lowest-first \\
+      --rank exact/loss_first --rank exact/loss_second
+  rlnb results outputs/grpo_code_execution/seeds-cpu --gains
+  rlnb results outputs/ppo_openspiel/seeds-cpu --reach "curriculum/stage>=2" --csv > points.csv
+"""
+
+
+def add_results(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `rlnb results`."""
+    results = commands.add_parser(
+        "results",
+        help="the runs of a sweep, or of any folder, as one table",
+        description=RESULTS_HELP,
+        epilog=RESULTS_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    results.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="of a sweep, or of runs")
+    for option, name, help in (
+        ("--by", "FIELD", "group the runs by this field (default: by all in which they differ but the seed)"),
+        ("--show", "MEASURE", "a measure to show (default: the main ones); all of them are in --csv"),
+        ("--rank", "MEASURE", "rank the groups by it, by the mean where several are given"),
+        ("--reach", "MEASURE>=X", "a measure more: the first step that meets it; several with commas"),
+    ):
+        results.add_argument(
+            option, action="append", default=[], metavar=name, help=f"{help}; may be repeated"
+        )
+    results.add_argument("--lowest-first", action="store_true", help="--rank: lower is better")
+    results.add_argument(
+        "--gains",
+        action="store_true",
+        help="before, after and difference, each with its intervals over items, over runs and over both",
+    )
+    results.add_argument(
+        "--csv", action="store_true", help="print CSV: a line a run, with --by a line a group and measure"
+    )
+    results.set_defaults(command=_results)
+
+
+def _results(options: argparse.Namespace) -> int:
+    from rlnb.batch import points_table as tables
+
+    results = tables.gather_results(options.directories, reach=options.reach)
+    groups = tables.group_results(results, by=options.by)
+    if options.csv:
+        print(tables.groups_csv(groups) if options.by else tables.points_csv(results), end="")
+        return 0
+    wanted = dict.fromkeys([*options.show, *options.rank, *options.reach])
+    measures = tables.choose_measures(results, list(wanted) if options.show or options.rank else [])
+    first = groups[0]
+    if options.rank:
+        groups = tables.rank_groups(groups, options.rank, lowest_first=options.lowest_first)
+    print(tables.show_points(results, measures))
+    if any(len(group.results) > 1 for group in groups):
+        print("", tables.show_groups(groups, measures, judged_by=options.rank, first=first), sep="\n")
+    if options.gains:
+        for group in groups:
+            if group.finished:
+                print("", tables.show_gains(group), sep="\n")
+    if failures := tables.show_failures(results):
+        print("", *failures, sep="\n")
+    return 0

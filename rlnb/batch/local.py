@@ -134,7 +134,9 @@ def _conclude(sweep: Sweep, codes: dict[int, int], *, was_stopped: bool) -> int:
         print(f"failed: {len(failed)} points; the output of each is in its {LOG_FILE}", file=sys.stderr)
     for index, code in failed.items():
         reason = failure_reason(sweep.run_directory(index))
-        print(f"  point {index}, {sweep.points[index].name}: {describe_code(code)}: {reason}", file=sys.stderr)
+        print(
+            f"  point {index}, {sweep.points[index].name}: {describe_code(code)}: {reason}", file=sys.stderr
+        )
     if was_stopped or runs.EXIT_PREEMPTED in codes.values():
         print("stopped: run the same command again to go on", file=sys.stderr)
         return runs.EXIT_PREEMPTED

@@ -74,9 +74,7 @@ class Sweep:
         return arguments
 
 
-def load_points(
-    sweep: Path | None, *, seeds: str | None, assignments: Sequence[str] = ()
-) -> list[Point]:
+def load_points(sweep: Path | None, *, seeds: str | None, assignments: Sequence[str] = ()) -> list[Point]:
     """Return the points of a sweep file times the seeds; without a file one point a seed.
 
     seeds: such as "1-5" or "1,3,7". assignments: of --set, for all points; they win over `set:` of the file.
@@ -89,7 +87,9 @@ def load_points(
     numbers = _read_seeds(seeds) if seeds is not None else None
     num_points = len(combinations) * (1 if numbers is None else len(numbers))
     if num_points > MAX_POINTS:
-        raise ParamsError(f"{sweep or '--seeds'}: makes {num_points} points; at most {MAX_POINTS}, so split it")
+        raise ParamsError(
+            f"{sweep or '--seeds'}: makes {num_points} points; at most {MAX_POINTS}, so split it"
+        )
     if numbers is not None:
         if any("seed" in values for values in [common, *combinations]):
             raise ParamsError(f"{sweep}: sets seed, and so does --seeds; keep one")
@@ -148,7 +148,9 @@ def read_sweep(directory: Path) -> Sweep:
         points = tuple(Point(str(entry["name"]), dict(entry["overrides"])) for entry in content["points"])
         notebook, profile = Path(content["notebook"]), str(content["profile"])
     except (ValueError, LookupError, TypeError):
-        raise ParamsError(f"{path}: is damaged; run the command that made it again, with another --out") from None
+        raise ParamsError(
+            f"{path}: is damaged; run the command that made it again, with another --out"
+        ) from None
     return Sweep(directory, notebook, profile, points, tuple(range(len(points))))
 
 
@@ -178,7 +180,9 @@ def check_points(sweep: Sweep, *, place: str) -> dict[str, NotebookParams]:
             continue
         overrides = parse_set(*point.assignments())
         try:
-            checked = load_params(sweep.notebook.stem, profile=sweep.profile, overrides=overrides, place=place)
+            checked = load_params(
+                sweep.notebook.stem, profile=sweep.profile, overrides=overrides, place=place
+            )
         except ParamsError as error:
             for line in str(error).splitlines():
                 problems.setdefault(line, []).append(index)
@@ -267,7 +271,9 @@ def _read_sweep_file(path: Path) -> tuple[list[dict[str, object]], dict[str, obj
                 if isinstance(entry, Mapping):
                     points.append(dict(_flatten(entry)))
                 else:
-                    problems.append(f"{place}: point {index} is {show(entry)}; write {{section.field: value}}")
+                    problems.append(
+                        f"{place}: point {index} is {show(entry)}; write {{section.field: value}}"
+                    )
         elif kind == "grid" and len(field) == 2:
             for dotted, values in _flatten({name: value}):
                 if isinstance(values, list) and values:
@@ -283,7 +289,9 @@ def _read_sweep_file(path: Path) -> tuple[list[dict[str, object]], dict[str, obj
             form = "one mapping a point, each after a dash" if kind == "list" else "fields, such as seed: ..."
             problems.append(f"{place}: {kind} = {show(value)} holds no points; write {form}")
         else:
-            problems.append(f"{place}: {kind} is not a part of a sweep{did_you_mean(kind, ('grid', 'list', 'set'))}")
+            problems.append(
+                f"{place}: {kind} is not a part of a sweep{did_you_mean(kind, ('grid', 'list', 'set'))}"
+            )
     if not problems and bool(grid) == bool(points):
         problems.append(f"{path}: needs either grid: or list:, {'not both' if grid else 'and has neither'}")
     if twice := sorted(common.keys() & {*grid, *(name for values in points for name in values)}):
@@ -340,6 +348,8 @@ def _point_names(combinations: Sequence[Mapping[str, object]]) -> list[str]:
     counts = Counter(name.casefold() for name in names)
     for index, (name, values) in enumerate(zip(names, combinations, strict=True)):
         if len(name) > MAX_NAME_LENGTH or counts[name.casefold()] > 1:
-            checksum = hashlib.sha256(json.dumps(values, default=str, sort_keys=True).encode()).hexdigest()[:8]
+            checksum = hashlib.sha256(json.dumps(values, default=str, sort_keys=True).encode()).hexdigest()[
+                :8
+            ]
             names[index] = f"{name[:MAX_NAME_LENGTH]}_{checksum}"
     return names
