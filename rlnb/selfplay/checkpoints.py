@@ -285,3 +285,14 @@ def load_weights(checkpoint: str | Path, like: WeightSnapshot, *, average: bool 
     else:
         snapshot.load_trained(checkpoint)
     return snapshot
+
+
+def load_kept_snapshots(
+    learner: Learner, untrained: WeightSnapshot, output_dir: str | Path
+) -> dict[str, WeightSnapshot]:
+    """Return a run's weights that can play each other: untrained, kept checkpoints, last, average."""
+    last = WeightSnapshot.take(learner.actor.policy)
+    snapshots = {"untrained": untrained}
+    for checkpoint in kept_checkpoints(output_dir)[:-1]:  # the policy holds the newest
+        snapshots[f"step {checkpoint_step(checkpoint)}"] = load_weights(checkpoint, last)
+    return snapshots | {"last": last, "average": learner.average}

@@ -23,8 +23,13 @@ from rlnb.errors import ParamsError, Preempted
 from rlnb.policy import load_policy
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
 from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume, latest_checkpoint
-from rlnb.selfplay.checkpoints import kept_checkpoints, load_weights, restore, save_checkpoint
-from rlnb.spiral.ablation import load_kept_snapshots
+from rlnb.selfplay.checkpoints import (
+    kept_checkpoints,
+    load_kept_snapshots,
+    load_weights,
+    restore,
+    save_checkpoint,
+)
 from rlnb.spiral.training import SelfPlayState
 
 LORA = {"model": {"lora_rank": 4}, "advantage": {"kind": "rae"}, "training": {"magnet_coef": 0.0}}
