@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 import rlnb
+from rlnb.batch.commands import add_results, add_sweep
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
 from rlnb.run.slurm import how_to_go_on
@@ -145,6 +146,9 @@ def _parser() -> argparse.ArgumentParser:
         "with the same parameters or else a new one)",
     )
     run.set_defaults(command=_run)
+
+    add_sweep(commands, main)
+    add_results(commands)
 
     evaluate = commands.add_parser(
         "eval",

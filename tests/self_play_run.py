@@ -14,8 +14,8 @@ from rlnb.params import load_params, resolve
 from rlnb.policy import load_policy
 from rlnb.run.tracking import read_metrics
 from rlnb.spiral import setup
-from rlnb.spiral.ablation import run_training
 from rlnb.spiral.params import SpiralSelfPlayParams
+from rlnb.spiral.setup import run_training
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
 STAGES = [
@@ -28,7 +28,6 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
         "game": {"name": "kuhn_poker"},
         "training": TRAINING,
         "evaluation": {"opponents": ["random"], "num_games": 2},
-        "ablation": {"enabled": False},
         "tracking": {"tensorboard": False},
     },
     "ppo_openspiel": {

@@ -28,6 +28,7 @@ ROOT = Path(rlnb.__file__).resolve().parents[1]
 # The parameters of each notebook, imported when they are needed.
 MODELS = {
     "arena_eval": "rlnb.ppo.params:ArenaEvalParams",
+    "compare_runs": "rlnb.batch.params:CompareRunsParams",
     "configure": "rlnb.configure.params:ConfigureParams",
     "export_model": "rlnb.policy.export_params:ExportModelParams",
     "gpt_oss_2048": "rlnb.game_2048.params:GptOss2048Params",
@@ -38,6 +39,8 @@ MODELS = {
     "spiral_self_play": "rlnb.spiral.params:SpiralSelfPlayParams",
 }
 PROFILE_ENDINGS = (".yaml", ".json")  # of a profile that is given by its path
+# Sections that older runs saved and no notebook has any more: such a run can still go on.
+RETIRED = ("ablation",)
 SAVED_FOR = ("notebook",)  # the key that marks a file as written by dump_yaml
 
 
@@ -84,7 +87,7 @@ def load_params(
         other = saved_for[0] if isinstance(saved_for[0], str) else show(saved_for[0])
         raise ParamsError(f"{profile}: holds the parameters of {show_name(other)}, not those of {notebook}")
     if saved_for:
-        given = [entry for entry in given if entry.field != SAVED_FOR]
+        given = [entry for entry in given if entry.field != SAVED_FOR and entry.field[0] not in RETIRED]
     else:
         defaults, default_problems = _read_profile(notebook, "default", root)
         from_environment, environment_problems = read_environment(environ, fields, renamed)

@@ -98,7 +98,7 @@ def plan_run(
     directory there. machine: None means this one. Keys of .env go into the environment. Raises ParamsError
     or SandboxUnavailable.
     """
-    names = _parameter_names(notebook)
+    names = read_parameter_names(notebook)
     load_dotenv(Path.cwd())
     here = machine or probe(ask_hub=False)
     overrides = overrides or {}
@@ -123,7 +123,7 @@ def plan_run(
     plan = Plan(notebook, names, profile, params, here, memory)
     if out is None:
         return plan._replace(params=_moved(params, _choose_directory(plan)))
-    _check_params(notebook, out, params)
+    check_same_run(notebook, out, params)
     return plan
 
 
@@ -144,8 +144,8 @@ def _run_attempt(plan: Plan) -> int:
     """Run the notebook in its directory, which is locked, and return the exit code."""
     directory, params, notebook = plan.directory, plan.params, plan.notebook
     last = runs.read_status(directory)
-    _check_params(notebook, directory, params)
-    if last is not None and last.state == "done" and not _has_more_steps(directory, params):
+    check_same_run(notebook, directory, params)
+    if last and is_finished(directory, params):
         print(f"{directory}: finished by attempt {last.attempt}. To run it again, give another --out.")
         return runs.EXIT_DONE
     if rank() == 0:
@@ -179,7 +179,7 @@ def _after(last: runs.Status | None) -> str:
     return f", after attempt {last.attempt} was {last.state}" + (f" by {last.signal}" if last.signal else "")
 
 
-def _parameter_names(notebook: Path) -> list[str]:
+def read_parameter_names(notebook: Path) -> list[str]:
     """Return the names that the parameters cell defines.
 
     Raises ParamsError where a run could not set profile and output_dir. The notebook is read as JSON, since
@@ -234,7 +234,7 @@ def _make_directory(directory: Path) -> None:
         ) from None
 
 
-def _check_params(notebook: Path, directory: Path, params: NotebookParams) -> None:
+def check_same_run(notebook: Path, directory: Path, params: NotebookParams) -> None:
     """Raise ParamsError where the run was started with parameters that differ in what may not change.
 
     A training may change what `checkpoints.compare` allows; anything else nothing but output_dir, which is
@@ -253,7 +253,10 @@ def _check_params(notebook: Path, directory: Path, params: NotebookParams) -> No
         raise ParamsError(f"{path}: {refused}. Give another --out, or the parameters of this run.")
 
 
-def _has_more_steps(directory: Path, params: NotebookParams) -> bool:
-    """Return whether a run's `training.max_steps` is now above the step of its last checkpoint."""
+def is_finished(directory: Path, params: NotebookParams) -> bool:
+    """Return whether the run in a directory is done, and these parameters ask for no more steps."""
+    last = runs.read_status(directory)
+    if last is None or last.state != "done":
+        return False
     checkpoint = latest_checkpoint(directory) if "training" in type(params).model_fields else None
-    return checkpoint is not None and checkpoint_step(checkpoint) < value_of(params, "training.max_steps")
+    return checkpoint is None or checkpoint_step(checkpoint) >= value_of(params, "training.max_steps")

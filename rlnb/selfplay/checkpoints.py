@@ -25,7 +25,13 @@ from rlnb.machine.threads import adapt_threads
 from rlnb.params import dump_yaml
 from rlnb.params.sections import NotebookParams
 from rlnb.policy.adapters import WeightSnapshot, save_trained
-from rlnb.run.checkpoints import STATE_FILE, complete_checkpoint, remove_old_checkpoints
+from rlnb.run.checkpoints import (
+    STATE_FILE,
+    checkpoint_step,
+    complete_checkpoint,
+    complete_checkpoints,
+    remove_old_checkpoints,
+)
 from rlnb.run.directory import log_line, write_text
 from rlnb.run.disk import check_disk, sync
 from rlnb.run.health import Health, count_alarms
@@ -294,3 +300,14 @@ def load_weights(checkpoint: str | Path, like: WeightSnapshot, *, average: bool 
     else:
         snapshot.load_trained(checkpoint)
     return snapshot
+
+
+def load_kept_snapshots(
+    learner: Learner, untrained: WeightSnapshot, output_dir: str | Path
+) -> dict[str, WeightSnapshot]:
+    """Return a run's weights that can play each other: untrained, kept checkpoints, last, average."""
+    last = WeightSnapshot.take(learner.actor.policy)
+    snapshots = {"untrained": untrained}
+    for checkpoint in complete_checkpoints(output_dir)[:-1]:  # the policy holds the newest
+        snapshots[f"step {checkpoint_step(checkpoint)}"] = load_weights(checkpoint, last)
+    return snapshots | {"last": last, "average": learner.average}

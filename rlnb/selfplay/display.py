@@ -1,9 +1,9 @@
-"""Self-play in notebooks: the live figure, the arena, exact results, ablations and cross-play.
+"""Self-play in notebooks: the live figure, the arena, exact results and cross-play.
 
 Played games are in `rlnb.selfplay.display_games`, play against the model in `rlnb.selfplay.display_person`.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,6 @@ SEAT_MEASURES = {
 }
 MOST_HANDS, MOST_ACTIONS = 12, 20
 SMALLEST = 1e-4  # a smaller NashConv is drawn there: a logarithmic axis has no zero
-Curves = Mapping[str, Mapping[Hashable, Mapping[str, Sequence[float]]]]  # {arm: {seed: {"steps", "values"}}}
 
 
 def draw_self_play(rows: Sequence[Row], *, max_steps: int, title: str = "") -> Figure:
@@ -219,53 +218,6 @@ def show_first_actions(game: TextGame, probabilities: Probabilities, *, title: s
             axes.set_title(hand.split(". ")[0].rstrip("."), fontsize=9, parse_math=False)
     figure.suptitle(title or f"First actions in {game.name}", parse_math=False)
     return figure
-
-
-def draw_ablation(results: Curves, *, measure: str = "value", title: str = "Ablation") -> Figure:
-    """Draw the mean over seeds of each arm, the band from the least to the most, and each seed's last value.
-
-    The mean is over the steps that all seeds of the arm measured.
-    """
-    figure, (axes,) = make_panels(size=(8, 4.4))
-    tables = {arm: tabulate_curves(curves) for arm, curves in results.items()}
-    last = max((table.index.max() for table in tables.values() if len(table)), default=1)
-    for index, (arm, table) in enumerate(tables.items()):
-        colour, line = COLOURS[index % len(COLOURS)], LINES[index % len(LINES)]
-        shared, num_seeds = table.dropna(), len(table.columns)
-        if len(shared):
-            low, high = shared.min(axis=1), shared.max(axis=1)
-            axes.fill_between(shared.index, low, high, color=colour, alpha=0.15, linewidth=0)
-            label = f"{arm} ({num_seeds} seed{'s' if num_seeds != 1 else ''})"
-            axes.plot(shared.mean(axis=1), line, color=colour, linewidth=2, label=label)
-        position = last * (1.03 + 0.03 * index)
-        axes.plot([position] * num_seeds, last_values(table), "o", color=colour, markersize=5, alpha=0.75)
-    if results:
-        axes.plot([], [], "o", color="#777777", label="last value of a seed")
-    axes.set(xlabel="step", ylabel=measure, title=title)
-    put_legend(axes, 3)
-    return figure
-
-
-def tabulate_curves(curves: Mapping[Hashable, Mapping[str, Sequence[float]]]) -> pandas.DataFrame:
-    """Return the values of an arm, a row a step and a column a seed that measured anything."""
-    columns = {seed: pandas.Series(curve["values"], curve["steps"]) for seed, curve in curves.items()}
-    return pandas.DataFrame({seed: column for seed, column in columns.items() if len(column)})
-
-
-def last_values(table: pandas.DataFrame) -> pandas.Series:
-    return pandas.Series({seed: column.dropna().iloc[-1] for seed, column in table.items()}, dtype=float)
-
-
-def show_ablation(results: Curves, verdicts: Mapping[str, str], *, measure: str = "value") -> Table:
-    """Return the last value of each arm and seed, their mean, and the verdict on the arm, {arm: words}."""
-    seeds = list(dict.fromkeys(seed for arm in results.values() for seed in arm))
-    rows = []
-    for arm, curves in results.items():
-        ends = last_values(tabulate_curves(curves))
-        rows.append((arm, *ends.reindex(seeds), ends.mean(), verdicts.get(arm)))
-    caption = f"Final {measure}: of the last checkpoint, never of the best one."
-    headers = ["arm", *(f"seed {seed}" for seed in seeds), "mean", "verdict"]
-    return Table(headers, rows, caption, empty="Nothing was measured.")
 
 
 def show_kuhn(family: KuhnFamily, nash_conv: float) -> Table:

@@ -19,8 +19,8 @@ from rlnb.ppo.setup import PpoRun, load_playable_curriculum, make_ppo_run
 from rlnb.run.tracking import open_tracker, read_metrics
 from rlnb.selftest.models import model_params
 from rlnb.selftest.rows import Outcome, Setting
-from rlnb.spiral.ablation import run_training
 from rlnb.spiral.params import SpiralSelfPlayParams
+from rlnb.spiral.setup import run_training
 
 NUM_STEPS, SAVED_STEP = 3, 2
 PROMPTS = ("2048 is", "def double(n):", "The player to move")
@@ -151,7 +151,6 @@ def update_by_self_play(setting: Setting) -> tuple[dict[str, float], float]:
         "advantage": {"kind": "rae"},
         "training": {"max_steps": 1, "games_per_step": 8, "num_mini_batches": 2, "warmup_steps": 0},
         "evaluation": {"opponents": ["random"], "interval_games": 2, "modes": ["free"]},
-        "ablation": {"enabled": False},
         "tracking": {"tensorboard": False},
     }
     params = load_params("spiral_self_play", profile="tiny", overrides=overrides, environ={})

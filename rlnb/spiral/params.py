@@ -1,14 +1,13 @@
 """Parameters of notebooks/spiral_self_play.ipynb."""
 
 from collections.abc import Iterator
-from typing import Annotated
 
 from pydantic import Field
 
 from rlnb.params import sections
-from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described
+from rlnb.params.sections import Conflict, NotebookParams, described
 from rlnb.selfplay import params as play
-from rlnb.selfplay.params import some_of, unmeasured_acting
+from rlnb.selfplay.params import unmeasured_acting
 
 
 class PlayParams(play.ActingParams):
@@ -46,16 +45,6 @@ class SelfPlayTrainingParams(play.UpdateParams):
     kl_coef: float = described(0.0, "Weight of KL(policy || untrained model); 0 = not computed", ge=0)
 
 
-class AblationParams(Section):
-    enabled: bool = described(False, "Also train the game with other advantages, to compare; takes long")
-    kinds: Annotated[Names, some_of("none", "rae", "leave_one_out", "gae", "gae_plies")] = Field(
-        default=("none", "rae", "leave_one_out", "gae"), min_length=2
-    )
-    """Values of advantage.kind that are compared"""
-    num_seeds: int = described(3, "Runs of each, with the seeds 1, 2, 3 and so on", ge=1)
-    max_steps: int = described(60, "Updates of each of these runs", ge=1)
-
-
 class SpiralSelfPlayParams(NotebookParams):
     """SPIRAL: self-play with role-conditioned advantages; the defaults are the paper's, for one GPU."""
 
@@ -67,7 +56,6 @@ class SpiralSelfPlayParams(NotebookParams):
     training: SelfPlayTrainingParams = SelfPlayTrainingParams()
     alarms: play.AlarmParams = play.AlarmParams()
     evaluation: play.ArenaParams = play.ArenaParams()
-    ablation: AblationParams = AblationParams()
     sandbox: sections.SandboxParams = sections.SandboxParams()
     mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
     tracking: sections.TrackingParams = sections.TrackingParams()
@@ -83,11 +71,6 @@ class SpiralSelfPlayParams(NotebookParams):
         yield from self._advantage_conflicts()
         game = self.game
         yield from unmeasured_acting(self.game, self.evaluation)
-        if self.ablation.enabled and not self.evaluation.exact:
-            yield Conflict(
-                "ablation.enabled",
-                "compares runs by exact measures; write evaluation.exact = true, or false here",
-            )
         if self.training.games_per_step % (2 if game.opponent != "self" else 1):
             yield Conflict(
                 "training.games_per_step",
@@ -116,12 +99,9 @@ class SpiralSelfPlayParams(NotebookParams):
                 "training.drop_zero_advantages",
                 f"would hide from the value head of advantage.kind = {kind!r} what it knows; write false",
             )
-        fields = {"advantage.kind": kind == "gae_plies"}
-        fields["ablation.kinds"] = self.ablation.enabled and "gae_plies" in self.ablation.kinds
-        for field in [field for field, is_asked in fields.items() if is_asked]:
-            if game.opponent != "self" or game.acting != "constrained":
-                yield Conflict(
-                    field,
-                    "asks for gae_plies, which follows the plies of both seats, so game.opponent must be "
-                    "self and game.acting constrained: a forfeit is not zero-sum; write gae",
-                )
+        if kind == "gae_plies" and (game.opponent != "self" or game.acting != "constrained"):
+            yield Conflict(
+                "advantage.kind",
+                "asks for gae_plies, which follows the plies of both seats, so game.opponent must be "
+                "self and game.acting constrained: a forfeit is not zero-sum; write gae",
+            )

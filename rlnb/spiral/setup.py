@@ -1,5 +1,6 @@
 """The parts of a SPIRAL run, made from its parameters."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,32 +9,27 @@ from accelerate import PartialState
 from rlnb.errors import ParamsError
 from rlnb.games.opponents import load_opponent
 from rlnb.games.text_games import TextGame, load_game
-from rlnb.policy.loading import Policy
+from rlnb.policy.loading import Policy, load_policy
 from rlnb.run.checkpoints import checkpoint_to_resume, weights_to_begin_with
-from rlnb.selfplay.arena import EXACT_GAMES, Arena, check_opponents, is_exact, make_arena
+from rlnb.run.tracking import open_tracker, read_metrics
+from rlnb.selfplay.arena import Arena, check_opponents, make_arena
 from rlnb.selfplay.checkpoints import prepare_output, restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
 from rlnb.selfplay.update import Learner
 from rlnb.spiral.params import SpiralSelfPlayParams
-from rlnb.spiral.training import SelfPlayGames, SelfPlayState
+from rlnb.spiral.training import SelfPlayGames, SelfPlayState, train
 from rlnb.spiral.warm_up import warm_up
 
 
 def load_self_play_game(params: SpiralSelfPlayParams) -> TextGame:
     """Return the game.
 
-    Raises ParamsError, before any model is loaded, if an opponent cannot play the game, or if the ablation is
-    enabled for a game without exact measures.
+    Raises ParamsError, before any model is loaded, if an opponent cannot play the game.
     """
     game = load_game(params.game.name, style=params.game.style)
     if params.game.opponent != "self":
         load_opponent(params.game.opponent, game, field="game.opponent")
     check_opponents(game, params.evaluation.opponents)
-    if params.ablation.enabled and not is_exact(game):
-        raise ParamsError(
-            f"ablation.enabled = true cannot compare runs of {game.name}: they are judged by exact measures, "
-            f"which only {', '.join(EXACT_GAMES)} have. Write false"
-        )
     return game
 
 
@@ -87,3 +83,35 @@ def resume_run(run: SelfPlayRun, output_dir: str | Path) -> SelfPlayState:
             learner, run.games.game, run.arena.encoder, num_steps=params.game.warm_up_steps, seed=params.seed
         )
     return restore(SelfPlayState, checkpoint, learner, weights_of=weights_of)
+
+
+def run_training(
+    params: SpiralSelfPlayParams,
+    output_dir: str | Path,
+    *,
+    reward: RewardFunction,
+    show: Callable[[int, int], None] | None = None,
+) -> list[dict[str, float]]:
+    """Train, or resume, a run without a notebook, and return the rows of its metrics.
+
+    It is evaluated before and after, also when it had finished: it may have been killed in between.
+    """
+    game = load_self_play_game(params)
+    run = make_self_play_run(params, load_policy(params.model, seed=params.seed), game, reward=reward)
+    state = resume_run(run, output_dir)
+
+    def evaluate() -> Mapping[str, float]:
+        num_games = params.evaluation.interval_games
+        return run.arena.measure(run.learner.average, num_games=num_games).metrics
+
+    tracking = {"config": params.model_dump(), **params.tracking.model_dump()}
+    with open_tracker(output_dir, resume_step=state.step, **tracking) as tracker:
+        if state.step == 0:
+            tracker.report(0, evaluate())
+        if state.step < params.training.max_steps:
+            state = train(
+                run.learner, run.games, state, tracker=tracker, output_dir=output_dir,
+                evaluate=lambda _: evaluate(), show=show,
+            )  # fmt: skip
+        tracker.report(state.step, evaluate())
+    return read_metrics(Path(output_dir) / "metrics.jsonl")

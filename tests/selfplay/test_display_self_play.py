@@ -11,11 +11,9 @@ from rlnb.games.exact import kuhn_family, measure_rows, nash_conv, probabilities
 from rlnb.games.text_games import load_game
 from rlnb.selfplay.arena import Match
 from rlnb.selfplay.display import (
-    draw_ablation,
     draw_arena,
     draw_matrix,
     draw_self_play,
-    show_ablation,
     show_arena,
     show_exact,
     show_first_actions,
@@ -170,35 +168,6 @@ def test_the_arena_has_a_line_a_row():
     assert reference["before"].get_xdata().tolist() == [0.5, 1.0]
     assert reference["random play"].get_xydata().tolist() == [[0.35, 0]]
     assert drawn(figure) and drawn(draw_arena({}))
-
-
-RESULTS = {
-    "none": {1: {"steps": [0, 10], "values": [0.9, 0.5]}, 2: {"steps": [0, 10], "values": [0.7, 0.1]}},
-    "GAE": {1: {"steps": [0, 5, 10], "values": [0.9, 0.3, 0.2]}, 3: {"steps": [0, 10], "values": [0.9, 0.4]}},
-}
-
-
-def test_an_ablation_shows_mean_band_and_each_seeds_last_value():
-    figure = draw_ablation(RESULTS, measure="losses")
-    (axes,) = figure.axes
-    means = {line.get_label(): line for line in axes.lines}
-    assert means["none (2 seeds)"].get_ydata().tolist() == pytest.approx([0.8, 0.3])
-    assert means["GAE (2 seeds)"].get_xdata().tolist() == [0, 10]  # step 5 was measured by one seed only
-    band = axes.collections[0].get_paths()[0].vertices
-    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((0.1, 0.9))
-    dots = [
-        line.get_ydata().tolist()
-        for line in axes.lines
-        if line.get_linestyle() == "None" and len(line.get_xdata())
-    ]
-    assert dots == [[0.5, 0.1], [0.2, 0.4]]
-    assert drawn(figure) and drawn(draw_ablation({}))
-    table = show_ablation(RESULTS, {"GAE": "no better"}, measure="losses")
-    assert table.rows == [
-        ["none", "0.500", "0.100", "–", "0.300", "–"],
-        ["GAE", "0.200", "–", "0.400", "0.300", "no better"],
-    ]
-    assert show_ablation({}, {}).rows == []
 
 
 def test_the_matrix_has_each_score_in_its_cell():

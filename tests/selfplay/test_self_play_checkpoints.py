@@ -28,8 +28,7 @@ from rlnb.run.checkpoints import (
     complete_checkpoints,
     latest_checkpoint,
 )
-from rlnb.selfplay.checkpoints import load_weights, restore, save_checkpoint
-from rlnb.spiral.ablation import load_kept_snapshots
+from rlnb.selfplay.checkpoints import load_kept_snapshots, load_weights, restore, save_checkpoint
 from rlnb.spiral.training import SelfPlayState
 
 LORA = {"model": {"lora_rank": 4}, "advantage": {"kind": "rae"}, "training": {"magnet_coef": 0.0}}

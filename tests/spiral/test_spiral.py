@@ -207,16 +207,6 @@ def test_a_game_or_opponent_that_cannot_play_is_refused_before_any_model_is_load
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_ablation_needs_a_game_with_exact_measures(tmp_path):
-    params = params_of(tmp_path, game={"name": "connect_four"}, ablation={"enabled": True})
-    with pytest.raises(ParamsError) as refusal:
-        load_self_play_game(params)
-    assert str(refusal.value) == (
-        "ablation.enabled = true cannot compare runs of connect_four: they are judged by exact measures, "
-        "which only tic_tac_toe, kuhn_poker, leduc_poker have. Write false"
-    )
-
-
 def test_a_prompt_that_is_too_long_ends_the_run_with_its_length(cache_dir):
     games = make_run(params_of(cache_dir, game={"name": "tic_tac_toe", "max_prompt_tokens": 8})).games
     prompt = load_game("tic_tac_toe", style="compact")

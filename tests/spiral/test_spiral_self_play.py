@@ -80,16 +80,6 @@ CONFLICTS = [
         "game.opponent must be self and game.acting constrained: a forfeit is not zero-sum; write gae",
     ),
     (
-        {"ablation": {"enabled": True, "kinds": ["rae", "gae_plies"]}, "game": {"opponent": "random"}},
-        "ablation.kinds = ['rae', 'gae_plies'] asks for gae_plies, which follows the plies of both seats, so "
-        "game.opponent must be self and game.acting constrained: a forfeit is not zero-sum; write gae",
-    ),
-    (
-        {"ablation": {"enabled": True}, "evaluation": {"exact": False}},
-        "ablation.enabled = true compares runs by exact measures; write evaluation.exact = true, or false "
-        "here",
-    ),
-    (
         {"model": {"lora_dropout": 0.1}},
         "model.lora_dropout = 0.1 makes two passes over the same turns differ, and with them the first "
         "ratio; write 0",
@@ -129,10 +119,6 @@ CONFLICTS = [
         {"evaluation": {"modes": ["free", "free"]}},
         "evaluation.modes = ['free', 'free'] may hold constrained and free, each once",
     ),
-    (
-        {"ablation": {"kinds": ["rae", "group"]}},
-        "ablation.kinds = ['rae', 'group'] may hold none, rae, leave_one_out, gae, gae_plies, each once",
-    ),
 ]
 
 
@@ -148,4 +134,3 @@ def test_values_that_go_together_are_not_refused():
     load(advantage={"kind": "gae_plies"}, game={"acting": "constrained"})
     load(game={"opponent": "random", "games_per_opening": 2}, training={"games_per_step": 8})
     load(game={"warm_up_steps": 10}, model={"lora_rank": 0, "load_in_4bit": False})
-    load(ablation={"enabled": False, "kinds": ["rae", "gae_plies"]}, game={"opponent": "random"})

@@ -1,0 +1,77 @@
+"""Curves of several runs in one picture, grouped, with intervals over seeds."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas
+from matplotlib.figure import Figure
+
+from rlnb.batch.points_table import Group
+from rlnb.display.plots import COLOURS, known, make_panels, put_legend
+from rlnb.statistics import Estimate, student_mean
+
+LINES = ("-", "--", "-.", ":")
+
+
+def tabulate_curves(group: Group, metric: str) -> pandas.DataFrame:
+    """Return the values of a metric, a row a step and a column a run that measured any; unfinished ones too."""
+    columns = {}
+    for result in group.results:
+        rows = [row for row in result.rows if known(row, metric)]
+        if rows:
+            columns[result.name] = pandas.Series([row[metric] for row in rows], [row["step"] for row in rows])
+    return pandas.DataFrame(columns).sort_index()
+
+
+def draw_curves(groups: Sequence[Group], metric: str) -> Figure:
+    """Draw a metric of each run as a thin line, and the mean of each group as a thick one.
+
+    The mean is over the steps that all runs of the group measured; its band is Student's 95% interval over
+    the runs. Dots at the right are the last values of the runs: what they are judged by.
+    """
+    figure, (axes,) = make_panels(size=(8, 4.6))
+    tables = {group.label: tabulate_curves(group, metric) for group in groups}
+    last = max((table.index.max() for table in tables.values() if len(table)), default=1)
+    for index, (label, table) in enumerate(tables.items()):
+        colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
+        shared, num_runs = table.dropna(), len(table.columns)
+        if num_runs > 1:
+            for _, column in table.items():
+                axes.plot(column.dropna(), line, color=colour, linewidth=0.8, alpha=0.35)
+        if len(shared):
+            means = shared.mean(axis=1)
+            axes.plot(means, line, color=colour, linewidth=2, label=f"{label} ({num_runs})")
+            if num_runs > 1:
+                bands = [student_mean(values) for values in shared.to_numpy()]
+                low, high = [band.low for band in bands], [band.high for band in bands]
+                axes.fill_between(shared.index, low, high, color=colour, alpha=0.15, linewidth=0)
+        ends = [column.dropna().iloc[-1] for _, column in table.items()]
+        axes.plot(
+            [last * (1.03 + 0.02 * index)] * len(ends), ends, "o", color=colour, markersize=4, alpha=0.75
+        )
+    low, high = value_range(tables)
+    axes.set(xlabel="step", ylabel=metric, title=metric, ylim=(low, high))
+    put_legend(axes, 3)
+    return figure
+
+
+def value_range(tables: Mapping[str, pandas.DataFrame]) -> tuple[float | None, float | None]:
+    """Return the limits that show all curves: the interval over two seeds may be far wider than they are."""
+    values = [float(value) for table in tables.values() for value in table.stack()]
+    if not values:
+        return None, None
+    margin = 0.25 * (max(values) - min(values)) or 0.1
+    return min(values) - margin, max(values) + margin
+
+
+def draw_ranking(means: Mapping[str, Estimate | float | None], measure: str) -> Figure:
+    """Draw the groups from the best to the last with their means and intervals; {label: mean}."""
+    figure, (axes,) = make_panels(size=(8, 1.6 + 0.4 * len(means)))
+    for height, (label, mean) in enumerate(means.items()):
+        if isinstance(mean, Estimate):
+            axes.hlines(height, mean.low, mean.high, color=COLOURS[0], linewidth=1.5)
+        value = mean.value if isinstance(mean, Estimate) else mean
+        axes.plot([] if value is None else [value], [] if value is None else [height], "o", color=COLOURS[0])
+    axes.set_yticks(range(len(means)), list(means), fontsize=8, parse_math=False)
+    axes.set_ylim(max(len(means), 1) - 0.4, -0.6)
+    axes.set(xlabel=measure, title="Mean of the last values over finished runs, 95% interval")
+    return figure

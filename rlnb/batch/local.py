@@ -1,0 +1,146 @@
+"""The points of a sweep on this machine, some at a time, each a `rlnb run` of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from rlnb.batch.sweeps import Sweep, check_points
+from rlnb.machine.facts import usable_cores
+from rlnb.run import directory as runs
+from rlnb.run.headless import is_finished
+
+LOG_FILE = "run.log"
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class RunningPoint:
+    index: int
+    process: subprocess.Popen[bytes]
+    started: float
+
+
+def run_points(sweep: Sweep, *, num_jobs: int) -> int:
+    """Run the selected points that are not done, and return the exit code of `rlnb sweep`.
+
+    A failing point does not end the others. A signal is passed on to all points, which save and stop, and no
+    further one is started. Raises RunInUse if another `rlnb sweep` runs in this folder.
+    """
+    params = check_points(sweep, place=str(sweep.directory))
+    with runs.locked(sweep.directory):
+        waiting = deque(
+            index
+            for index in sweep.selected
+            if not is_finished(sweep.run_directory(index), params[sweep.points[index].name])
+        )
+        num_done, num_points = len(sweep.selected) - len(waiting), len(sweep.selected)
+        print(f"{sweep.directory}: {num_points} points, {num_done} of them done before", flush=True)
+        codes: dict[int, int] = {}
+        signals: list[int] = []
+        running: list[RunningPoint] = []
+
+        def stop(signal_number: int, frame: FrameType | None) -> None:
+            signals.append(signal_number)
+            for point in running:
+                point.process.send_signal(signal_number)
+
+        environment = _share_cores(num_jobs)
+        with runs.handling_signals(stop):
+            while running or (waiting and not signals):
+                while waiting and len(running) < num_jobs and not signals:
+                    running.append(_start(sweep, waiting.popleft(), environment))
+                    if signals:  # it came while the process was being started
+                        running[-1].process.send_signal(signals[-1])
+                time.sleep(POLL_SECONDS)
+                for point in [point for point in running if point.process.poll() is not None]:
+                    running.remove(point)
+                    codes[point.index] = point.process.returncode
+                    num_done += point.process.returncode == runs.EXIT_DONE
+                    print(f"{num_done} of {num_points} done; {_describe_end(sweep, point)}", flush=True)
+    return _conclude(sweep, codes, was_stopped=bool(signals))
+
+
+def _share_cores(num_jobs: int) -> dict[str, str]:
+    """Return the environment of the points: each computes with its share of the cores.
+
+    One at a time uses what is free, as any run does.
+    """
+    environment = dict(os.environ)
+    if num_jobs > 1:
+        share = max(1, usable_cores(os.environ) // num_jobs)
+        set_before = environment.get("OMP_NUM_THREADS", "")
+        environment["OMP_NUM_THREADS"] = str(min(share, int(set_before)) if set_before.isdigit() else share)
+    return environment
+
+
+def _start(sweep: Sweep, index: int, environment: dict[str, str]) -> RunningPoint:
+    directory = sweep.run_directory(index)
+    directory.mkdir(exist_ok=True)
+    with (directory / LOG_FILE).open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rlnb.cli", *sweep.run_arguments(index)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches us alone, and the points once, through us
+        )
+    return RunningPoint(index, process, time.monotonic())
+
+
+def _describe_end(sweep: Sweep, point: RunningPoint) -> str:
+    name, code = sweep.points[point.index].name, point.process.returncode
+    minutes = (time.monotonic() - point.started) / 60
+    if code == runs.EXIT_DONE:
+        return f"{name} in {minutes:.1f} min"
+    if code == runs.EXIT_PREEMPTED:
+        return f"{name} has stopped, to go on later"
+    return f"{name} FAILED ({describe_code(code)}): {failure_reason(sweep.run_directory(point.index))}"
+
+
+def describe_code(code: int) -> str:
+    """Return what an exit code of `rlnb run` means; a negative one is the signal that killed it."""
+    names = {runs.EXIT_FAILED: "a cell failed", runs.EXIT_REFUSED: "refused", runs.EXIT_KILLED: "killed"}
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else names.get(code, f"exit code {code}")
+
+
+def last_line(directory: Path) -> str:
+    """Return the last line of a point's log that says something, "" without a log."""
+    log = directory / LOG_FILE
+    if not log.is_file():
+        return ""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def failure_reason(directory: Path) -> str:
+    """Return why the last attempt in a directory of a run did not end well, in one line."""
+    status = runs.read_status(directory)
+    reason = "" if status is None or status.state in ("done", "running") else status.reason
+    return " ".join((reason or last_line(directory)).split())
+
+
+def _conclude(sweep: Sweep, codes: dict[int, int], *, was_stopped: bool) -> int:
+    """Print a table of the points that failed, and return the exit code of the sweep."""
+    well = (runs.EXIT_DONE, runs.EXIT_PREEMPTED)
+    failed = {index: code for index, code in sorted(codes.items()) if code not in well}
+    if failed:
+        print(f"failed: {len(failed)} points; the output of each is in its {LOG_FILE}", file=sys.stderr)
+    for index, code in failed.items():
+        reason = failure_reason(sweep.run_directory(index))
+        print(
+            f"  point {index}, {sweep.points[index].name}: {describe_code(code)}: {reason}", file=sys.stderr
+        )
+    if was_stopped or runs.EXIT_PREEMPTED in codes.values():
+        print("stopped: run the same command again to go on", file=sys.stderr)
+        return runs.EXIT_PREEMPTED
+    if failed:
+        return runs.EXIT_FAILED
+    print(f"done: rlnb results {sweep.directory}")
+    return runs.EXIT_DONE

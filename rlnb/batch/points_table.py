@@ -1,0 +1,421 @@
+"""The points of a sweep, or any runs, as one table: what differs, how each ended, its last values.
+
+Every value is that of the last checkpoint of a run, never of the best one. Means over runs are of finished
+runs only, with Student's 95% interval over the runs.
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import yaml
+
+from rlnb.batch.local import failure_reason
+from rlnb.batch.sweeps import POINTS_FILE, read_sweep
+from rlnb.display.tables import Table
+from rlnb.errors import ParamsError
+from rlnb.params.problems import did_you_mean
+from rlnb.params.reading import parse_yaml
+from rlnb.results import Comparison, load_results, pool_comparisons, read_comparisons
+from rlnb.run.directory import read_status
+from rlnb.run.tracking import read_metrics
+from rlnb.statistics import Estimate, student_mean
+
+# What judges a run, the most telling first; names may begin with a game.
+MAIN_MEASURES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(^|/)exact/(nash_conv|loss_first|loss_second)$",
+        r"^heldout/",
+        r"^mbpp_eval/pass_rate$",
+        r"^pass_at/\d+/value$",
+        r"(^|/)arena/.*_score$",
+        r"^curriculum/(stage|score)$",
+        r"^reward$",
+    )
+)
+NUM_SHOWN = 6  # measures that a table shows where none is named
+TRAINING_MINUTES = "training minutes"  # play and updates, without evaluations
+PARTS_OF_A_STEP = ("time/rollout_seconds", "time/update_seconds", "step_time")
+CONDITION = re.compile(r"\s*([^<>=]+?)\s*(>=|<=)\s*(\S+)\s*")
+NOT_COMPARED = ("output_dir", "seed")
+
+
+@dataclass(frozen=True)
+class PointResult:
+    """What came of one run.
+
+    fields: the parameters in which the runs differ, without the seed. state: of status.json, or "waiting".
+    rows: of metrics.jsonl. values: {measure: last value}, those of comparisons under "<measure> (<split>):
+    before" and so on. reason: why it failed, or what of it cannot be read.
+    """
+
+    name: str
+    directory: Path
+    fields: Mapping[str, object]
+    seed: int | None
+    state: str
+    step: int | None
+    rows: Sequence[Mapping[str, float | None]]
+    values: Mapping[str, float]
+    comparisons: Sequence[Comparison]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that agree in the fields `label` tells; finished: those that are done."""
+
+    label: str
+    results: tuple[PointResult, ...]
+
+    @property
+    def finished(self) -> list[PointResult]:
+        return [result for result in self.results if result.state == "done"]
+
+    def values(self, measures: Sequence[str]) -> list[float]:
+        """Return the mean of the measures, for each finished run that has all of them."""
+        return [
+            fmean(result.values[name] for name in measures)
+            for result in self.finished
+            if all(name in result.values for name in measures)
+        ]
+
+
+def gather_results(directories: Sequence[Path], *, reach: Sequence[str] = ()) -> list[PointResult]:
+    """Return the runs in folders: of sweeps, of runs, or runs themselves.
+
+    reach: conditions such as "curriculum/stage>=2", whose measure is the first step that meets them. Raises
+    ParamsError for a folder without runs.
+    """
+    conditions = {text: _parse_conditions(text) for text in reach}
+    overrides: dict[Path, Mapping[str, object]] = {}
+    for directory in directories:
+        runs = _find_runs(directory)
+        if not runs:
+            raise ParamsError(f"{directory}: holds no runs; name the folder of a sweep, or of runs")
+        overrides |= runs
+    settings = {directory: _read_settings(directory, given) for directory, given in overrides.items()}
+    names = dict.fromkeys(name for values in settings.values() for name in values if name not in NOT_COMPARED)
+    differing = [
+        name for name in names if len({str(each[name]) for each in settings.values() if name in each}) > 1
+    ]
+    return [_read_result(directory, values, differing, conditions) for directory, values in settings.items()]
+
+
+def group_results(results: Sequence[PointResult], *, by: Sequence[str] = ()) -> list[Group]:
+    """Return the runs by the values of the fields `by`; without them by all fields, so over seeds."""
+    known = list(dict.fromkeys(field for result in results for field in result.fields))
+    names = [_match_field(field, known) for field in by] or known
+    groups: dict[str, list[PointResult]] = {}
+    for result in results:
+        label = ", ".join(
+            f"{name.rpartition('.')[2]}={_plain(result.fields[name])}"
+            for name in names
+            if name in result.fields
+        )
+        groups.setdefault(label or "all runs", []).append(result)
+    return [Group(label, tuple(members)) for label, members in groups.items()]
+
+
+def choose_measures(results: Sequence[PointResult], wanted: Sequence[str] = ()) -> list[str]:
+    """Return the measures to show: those named, else the main ones that the runs have."""
+    names = list(dict.fromkeys(name for result in results for name in result.values))
+    for name in wanted:
+        if name not in names:
+            raise ParamsError(f"measure {name!r} is in none of these runs{did_you_mean(name, names)}")
+    if wanted:
+        return list(wanted)
+    main = [name for pattern in MAIN_MEASURES for name in names if pattern.search(name)]
+    return main[:NUM_SHOWN]
+
+
+def rank_groups(
+    groups: Sequence[Group], measures: Sequence[str], *, lowest_first: bool = False
+) -> list[Group]:
+    """Return the groups by the mean of the measures, the best first; those without one last."""
+
+    def key(group: Group) -> float:
+        values = group.values(measures)
+        return (fmean(values) if lowest_first else -fmean(values)) if values else math.inf
+
+    return sorted(groups, key=key)
+
+
+def mean_over_runs(values: Sequence[float]) -> Estimate | float | None:
+    """Return the mean with Student's interval; without one for a single value."""
+    if len(values) < 2:
+        return values[0] if values else None
+    return student_mean(values)
+
+
+def compare_groups(group: Group, first: Group, measures: Sequence[str]) -> str:
+    """Return how a group's mean differs from that of `first`, over the runs that pair by seed.
+
+    An interval that holds 0 decides nothing.
+    """
+    if group is first:
+        return "what the others are compared with"
+
+    def by_seed(each: Group) -> dict[int | None, list[float]]:
+        values: dict[int | None, list[float]] = {}
+        for result in each.finished:
+            if all(name in result.values for name in measures):
+                values.setdefault(result.seed, []).append(fmean(result.values[name] for name in measures))
+        return values
+
+    ours, theirs = by_seed(group), by_seed(first)
+    gaps = [fmean(ours[seed]) - fmean(theirs[seed]) for seed in ours if seed in theirs]
+    if len(gaps) < 2:
+        return f"one seed shows nothing: {gaps[0]:+.3f}" if gaps else "no seed in common"
+    mean = student_mean(gaps)
+    verdict = "lower" if mean.high < 0 else "higher" if mean.low > 0 else "not shown to differ"
+    return f"{verdict}: {mean}, lower in {sum(gap < 0 for gap in gaps)} of {len(gaps)} seeds"
+
+
+def show_points(results: Sequence[PointResult], measures: Sequence[str]) -> Table:
+    """Return one line a run: what differs, how it ended, its last values."""
+    fields = list(dict.fromkeys(field for result in results for field in result.fields))
+    headers = [*(field.rpartition(".")[2] for field in fields), "seed", "state", "step", *measures]
+    rows = [
+        (*(_plain(result.fields.get(field)) for field in fields), result.seed, result.state, result.step)
+        + tuple(result.values.get(name) for name in measures)
+        for result in results
+    ]
+    return Table(headers, rows, "Last values of each run, never the best ones.")
+
+
+def show_failures(results: Sequence[PointResult]) -> list[str]:
+    """Return a line for each run that is not done, with its reason."""
+    return [
+        f"{result.name}: {result.state}" + (f": {result.reason}" if result.reason else "")
+        for result in results
+        if result.state != "done" or result.reason
+    ]
+
+
+def show_groups(
+    groups: Sequence[Group],
+    measures: Sequence[str],
+    *,
+    judged_by: Sequence[str] = (),
+    first: Group | None = None,
+) -> Table:
+    """Return one line a group: means over its runs, and the paired difference from the group `first`.
+
+    judged_by: the measures whose mean is compared; without them there is no such column.
+    """
+    headers = ["group", "runs", *measures]
+    rows = [
+        [group.label, len(group.finished), *(mean_over_runs(group.values([name])) for name in measures)]
+        for group in groups
+    ]
+    if judged_by and first is not None and len(groups) > 1:
+        headers.append(f"{' and '.join(judged_by)}, minus {first.label}")
+        for row, group in zip(rows, groups, strict=True):
+            row.append(compare_groups(group, first, judged_by))
+    return Table(headers, rows, "Means over finished runs, with Student's 95% interval over them.")
+
+
+def show_gains(group: Group) -> Table:
+    """Return before, after and difference of what was measured before and after, as means over the runs."""
+    pooled = pool_comparisons([result.comparisons for result in group.finished])
+    headers = ["measure", "split", "runs", "items", "before", "after", "difference", "95% over items"]
+    return Table(
+        [*headers, "95% over runs", "95% over both"],
+        [
+            (row.measure.replace("_", " "), row.split, row.num_runs, row.num_items, row.before, row.after)
+            + (f"{row.difference:+.3f}",)
+            + tuple(map(_interval, (row.over_items, row.over_runs, row.over_both)))
+            for row in pooled
+        ],
+        group.label,
+        empty=f"{group.label}: nothing was measured both before and after.",
+    )
+
+
+def points_csv(results: Sequence[PointResult]) -> str:
+    """Return all runs with all of their last values as CSV."""
+    fields = list(dict.fromkeys(field for result in results for field in result.fields))
+    measures = list(dict.fromkeys(name for result in results for name in result.values))
+    rows: list[list[object]] = [
+        [result.name, *(_plain(result.fields.get(field)) for field in fields), result.seed, result.state]
+        + [result.step, result.reason, *(result.values.get(name) for name in measures)]
+        for result in results
+    ]
+    return _as_csv(["point", *fields, "seed", "state", "step", "reason", *measures], rows)
+
+
+def groups_csv(groups: Sequence[Group]) -> str:
+    """Return the means of all measures over the runs of each group as CSV, a line a group and measure."""
+    rows: list[list[object]] = []
+    for group in groups:
+        for name in dict.fromkeys(name for result in group.finished for name in result.values):
+            values = group.values([name])
+            mean = mean_over_runs(values)
+            ends = [mean.low, mean.high] if isinstance(mean, Estimate) else [None, None]
+            rows.append([group.label, name, len(values), fmean(values), *ends])
+    return _as_csv(["group", "measure", "runs", "mean", "low", "high"], rows)
+
+
+def _as_csv(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([headers, *rows])
+    return text.getvalue()
+
+
+def _interval(estimate: Estimate | None) -> str:
+    return "–" if estimate is None else f"[{estimate.low:+.3f}, {estimate.high:+.3f}]"
+
+
+def _plain(value: object) -> str:
+    return "–" if value is None else str(value)
+
+
+def _match_field(field: str, known: Sequence[str]) -> str:
+    """Return the field that is meant by its name or its last part. Raises ParamsError."""
+    matching = [name for name in known if field in (name, name.rpartition(".")[2])]
+    if len(matching) != 1:
+        hint = f"; did you mean {' or '.join(matching)}?" if matching else did_you_mean(field, known)
+        raise ParamsError(f"--by {field}: the runs do not differ in it{hint}")
+    return matching[0]
+
+
+def _find_runs(directory: Path) -> dict[Path, Mapping[str, object]]:
+    """Return {directory of a run: its overrides, {} where not known}, in the order of points.json."""
+    if (directory / POINTS_FILE).is_file():
+        sweep = read_sweep(directory)
+        return {directory / point.name: point.overrides for point in sweep.points}
+    if (directory / "params.yaml").is_file():
+        return {directory: {}}
+    if not directory.is_dir():
+        raise ParamsError(f"{directory}: is not a folder in {Path.cwd()}; name that of a sweep, or of runs")
+    return {run: given for inner in sorted(directory.iterdir()) if inner.is_dir() and not inner.is_symlink()
+            for run, given in _find_runs(inner).items()}  # fmt: skip
+
+
+def _read_settings(directory: Path, overrides: Mapping[str, object]) -> dict[str, object]:
+    """Return the parameters of a run as {"section.field": value}; its overrides before it has started."""
+    path = directory / "params.yaml"
+    if not path.is_file():
+        return dict(overrides)
+    try:
+        content = parse_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        return dict(overrides)  # damaged; the run itself says so when it goes on
+    settings: dict[str, object] = {}
+    for name, value in content.items():
+        if isinstance(value, dict):
+            settings |= {f"{name}.{field}": inner for field, inner in value.items()}
+        else:
+            settings[str(name)] = value
+    return settings
+
+
+def _read_result(
+    directory: Path,
+    settings: Mapping[str, object],
+    differing: Sequence[str],
+    conditions: Mapping[str, Callable[[Mapping[str, float | None]], bool]],
+) -> PointResult:
+    status, problems = read_status(directory), []
+    rows: list[dict[str, float | None]] = []
+    results: dict[str, object] = {}
+    comparisons: list[Comparison] = []
+    try:
+        rows = read_metrics(directory / "metrics.jsonl")
+        if (directory / "results.json").is_file():
+            results = load_results(directory / "results.json")
+            comparisons = read_comparisons(directory / "results.json")
+    except (ParamsError, OSError, ValueError) as error:
+        problems.append(str(error))
+    state = "waiting" if status is None else status.state
+    if state != "done" and (reason := failure_reason(directory)):
+        problems.insert(0, reason)
+    seed = settings.get("seed")
+    return PointResult(
+        name=directory.name,
+        directory=directory,
+        fields={name: settings[name] for name in differing if name in settings},
+        seed=int(str(seed)) if str(seed).isdigit() else None,
+        state=state,
+        step=int(rows[-1]["step"] or 0) if rows else None,
+        rows=rows,
+        values={
+            **_last_values(rows, conditions),
+            **_summary_values(results),
+            **_comparison_values(comparisons),
+        },
+        comparisons=comparisons,
+        reason="; ".join(problems),
+    )
+
+
+def _last_values(
+    rows: Sequence[Mapping[str, float | None]],
+    conditions: Mapping[str, Callable[[Mapping[str, float | None]], bool]],
+) -> dict[str, float]:
+    """Return the last value of each metric, the time of all steps, and the first step of each condition."""
+    values: dict[str, float] = {}
+    for row in rows:
+        values |= {name: value for name, value in row.items() if isinstance(value, int | float)}
+    values.pop("time", None)
+    seconds = [row.get(name) or 0.0 for row in rows for name in PARTS_OF_A_STEP]
+    if any(seconds):
+        values[TRAINING_MINUTES] = sum(seconds) / 60
+    for text, is_met in conditions.items():
+        if steps := [row["step"] or 0 for row in rows if is_met(row)]:
+            values[text] = steps[0]
+    values.pop("step", None)
+    return values
+
+
+def _summary_values(results: Mapping[str, object]) -> dict[str, float]:
+    """Return the numbers of a summary, as mbpp_eval writes it: {"pass_at/1/value": 0.04}."""
+
+    def numbers(name: str, value: object) -> Iterator[tuple[str, float]]:
+        if isinstance(value, Mapping):
+            for inner, each in value.items():
+                yield from numbers(f"{name}/{inner}" if name else str(inner), each)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, value
+
+    return dict(numbers("", results.get("summary")))
+
+
+def _comparison_values(comparisons: Sequence[Comparison]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for row in comparisons:
+        ends = {"low": row.difference.low, "high": row.difference.high}
+        parts = {"before": row.before, "after": row.after, "difference": row.difference.value, **ends}
+        values |= {f"{row.measure} ({row.split}): {part}": value for part, value in parts.items()}
+    return values
+
+
+def _parse_conditions(text: str) -> Callable[[Mapping[str, float | None]], bool]:
+    """Return a test of a row of metrics: "curriculum/stage>=2,curriculum/score>=0.75"."""
+    parts: list[tuple[str, float, float]] = []
+    for part in text.split(","):
+        match = CONDITION.fullmatch(part)
+        try:
+            name, sign, limit = match.groups() if match else ("", "", "none")
+            parts.append((name, 1.0 if sign == ">=" else -1.0, float(limit)))
+        except ValueError:
+            raise ParamsError(f"--reach {text}: {part!r} is not a condition; write MEASURE>=0.75") from None
+
+    def is_met(row: Mapping[str, float | None]) -> bool:
+        values = [row.get(name) for name, _, _ in parts]
+        return all(
+            value is not None and sign * value >= sign * limit
+            for value, (_, sign, limit) in zip(values, parts, strict=True)
+        )
+
+    return is_met

@@ -1,0 +1,355 @@
+"""Sweeps: a grid or a list of parameters, times seeds, as points that each become a run.
+
+    # params/sweeps/advantages.yaml
+    set: {training.max_steps: 40}          # of all points; optional
+    grid:                                  # every combination; or `list:` with one mapping a point
+      advantage.kind: [rae, none]
+      training.learning_rate: [1.0e-5, 2.0e-5]
+
+All points are checked before one is started. The folder of a sweep holds points.json and one directory of a
+run for each point. Points count from 0, as the tasks of a SLURM array do.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlnb.errors import ParamsError
+from rlnb.machine import probe, recommend
+from rlnb.params import dump_yaml, load_dotenv, load_params, parse_set
+from rlnb.params.loading import PROFILE_ENDINGS, choose_profile
+from rlnb.params.problems import did_you_mean, show
+from rlnb.params.reading import NUMBER_WITHOUT_DOT, read_yaml
+from rlnb.params.sections import NotebookParams
+from rlnb.run.directory import write_text
+from rlnb.run.headless import check_same_run, read_parameter_names
+
+POINTS_FILE = "points.json"
+MAX_POINTS = 1000  # SLURM's usual MaxArraySize is 1001
+MAX_NAME_LENGTH = 100  # characters of a point's name, a directory
+NUM_SHOWN = 5  # points listed in a message
+SEEDS_FORM = "write --seeds 1-5, or 1,3,7"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep. name: its directory; overrides: {"training.learning_rate": 1e-05, "seed": 2}."""
+
+    name: str
+    overrides: Mapping[str, object]
+
+    def assignments(self) -> list[str]:
+        """Return the overrides as the values of --set."""
+        return [f"{field}={_as_text(value)}" for field, value in self.overrides.items()]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The folder of a sweep and what its points.json says.
+
+    points: all that were ever part of it, in the order of points.json. selected: the indices of those that
+    the present command is about.
+    """
+
+    directory: Path
+    notebook: Path
+    profile: str
+    points: tuple[Point, ...]
+    selected: tuple[int, ...]
+
+    def run_directory(self, index: int) -> Path:
+        return self.directory / self.points[index].name
+
+    def run_arguments(self, index: int) -> list[str]:
+        """Return the arguments of `rlnb` that run a point, or go on with it."""
+        arguments = ["run", str(self.notebook), "--profile", self.profile]
+        arguments += ["--out", str(self.run_directory(index))]
+        for assignment in self.points[index].assignments():
+            arguments += ["--set", assignment]
+        return arguments
+
+
+def load_points(sweep: Path | None, *, seeds: str | None, assignments: Sequence[str] = ()) -> list[Point]:
+    """Return the points of a sweep file times the seeds; without a file one point a seed.
+
+    seeds: such as "1-5" or "1,3,7". assignments: of --set, for all points; they win over `set:` of the file.
+    Raises ParamsError for a file or seeds that cannot be understood, and for too many points. Whether a
+    notebook has the fields is checked by `prepare_sweep`.
+    """
+    if sweep is None and seeds is None:
+        raise ParamsError("--sweep or --seeds: is missing; name a file of params/sweeps/, or " + SEEDS_FORM)
+    combinations, common = _read_sweep_file(sweep) if sweep is not None else ([{}], {})
+    numbers = _read_seeds(seeds) if seeds is not None else None
+    num_points = len(combinations) * (1 if numbers is None else len(numbers))
+    if num_points > MAX_POINTS:
+        raise ParamsError(
+            f"{sweep or '--seeds'}: makes {num_points} points; at most {MAX_POINTS}, so split it"
+        )
+    if numbers is not None:
+        if any("seed" in values for values in [common, *combinations]):
+            raise ParamsError(f"{sweep}: sets seed, and so does --seeds; keep one")
+        combinations = [{**values, "seed": seed} for values in combinations for seed in numbers]
+    parse_set(*assignments)  # refuses what is not an assignment
+    for assignment in assignments:
+        field, _, text = assignment.partition("=")
+        if any(field.strip() in values for values in combinations):
+            raise ParamsError(f"--set {assignment}: the points set {field.strip()} as well; keep one")
+        common[field.strip()] = text
+    names = _point_names(combinations)
+    return [Point(name, {**common, **values}) for name, values in zip(names, combinations, strict=True)]
+
+
+def prepare_sweep(
+    notebook: Path,
+    *,
+    profile: str | None,
+    sweep: Path | None,
+    seeds: str | None,
+    assignments: Sequence[str] = (),
+    out: Path | None = None,
+) -> Sweep:
+    """Check all points, write points.json into the folder of the sweep, and return it.
+
+    profile: None is what suits this machine. assignments: of --set, for all points. out: None is
+    outputs/<notebook>/<sweep>-<profile>, <sweep> being the name of the file, or `seeds`. A folder that was
+    prepared before keeps its points, and new ones are added behind them; points that were started already may
+    change only what `rlnb run` lets them. Raises ParamsError with every problem found, and starts nothing.
+    """
+    load_dotenv(Path.cwd())
+    read_parameter_names(notebook)
+    points = load_points(sweep, seeds=seeds, assignments=assignments)
+    if profile in (None, "auto"):
+        profile = choose_profile(notebook.stem, recommend(probe(ask_hub=False)).profile)
+    if profile.endswith(PROFILE_ENDINGS):
+        profile = str(Path(profile).absolute())
+    folder_name = f"{sweep.stem if sweep else 'seeds'}-{Path(profile).stem}"
+    directory = out or Path("outputs", notebook.stem, folder_name)
+    made = Sweep(directory, notebook.absolute(), profile, tuple(points), tuple(range(len(points))))
+    place = str(sweep or f"--seeds {seeds}") + (" or --set" if assignments else "")
+    params = check_points(made, place=place)
+    if (directory / POINTS_FILE).exists():
+        made = _join(read_sweep(directory), made, params)
+    _write_sweep(made)
+    return made
+
+
+def read_sweep(directory: Path) -> Sweep:
+    """Return the sweep of a prepared folder, all of its points selected."""
+    path = directory / POINTS_FILE
+    if not path.is_file():
+        raise ParamsError(f"{directory}: holds no {POINTS_FILE}; name the folder of a sweep")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        points = tuple(Point(str(entry["name"]), dict(entry["overrides"])) for entry in content["points"])
+        notebook, profile = Path(content["notebook"]), str(content["profile"])
+    except (ValueError, LookupError, TypeError):
+        raise ParamsError(
+            f"{path}: is damaged; run the command that made it again, with another --out"
+        ) from None
+    return Sweep(directory, notebook, profile, points, tuple(range(len(points))))
+
+
+def read_point(directory: Path, index: int) -> list[str]:
+    """Return the arguments of `rlnb` for one point of a prepared folder."""
+    sweep = read_sweep(directory)
+    if not 0 <= index < len(sweep.points):
+        raise ParamsError(
+            f"--point {index}: is not in {directory / POINTS_FILE}; it has the points 0 to "
+            f"{len(sweep.points) - 1}"
+        )
+    return sweep.run_arguments(index)
+
+
+def check_points(sweep: Sweep, *, place: str) -> dict[str, NotebookParams]:
+    """Return {name: parameters} of the points. Raises ParamsError with the problems of all of them.
+
+    place: where the values come from, for messages. Two points with equal parameters are a problem.
+    """
+    params: dict[str, NotebookParams] = {}
+    problems: dict[str, list[int]] = {}
+    indices_by_text: dict[str, int] = {}
+    for index in sweep.selected:
+        point = sweep.points[index]
+        if "output_dir" in point.overrides:
+            problems.setdefault(f"{place}: output_dir is set by --out; remove it", []).append(index)
+            continue
+        overrides = parse_set(*point.assignments())
+        try:
+            checked = load_params(
+                sweep.notebook.stem, profile=sweep.profile, overrides=overrides, place=place
+            )
+        except ParamsError as error:
+            for line in str(error).splitlines():
+                problems.setdefault(line, []).append(index)
+            continue
+        first = indices_by_text.setdefault(dump_yaml(checked), index)
+        if first != index:
+            line = f"{place}: is the same run as point {first} ({sweep.points[first].name}); keep one"
+            problems.setdefault(line, []).append(index)
+        directory = str(sweep.run_directory(index))
+        params[point.name] = checked.model_copy(update={"output_dir": directory})
+    if problems:
+        lines = [f"{line} ({_describe_points(sweep, indices)})" for line, indices in problems.items()]
+        raise ParamsError("\n".join(lines))
+    return params
+
+
+def _describe_points(sweep: Sweep, indices: Sequence[int]) -> str:
+    if len(indices) == 1:
+        return f"point {indices[0]}, {sweep.points[indices[0]].name}"
+    if len(indices) == len(sweep.selected):
+        return f"all {len(indices)} points"
+    listed = ", ".join(map(str, indices[:NUM_SHOWN]))
+    return f"points {listed}" + (f" and {len(indices) - NUM_SHOWN} more" if len(indices) > NUM_SHOWN else "")
+
+
+def _join(before: Sweep, now: Sweep, params: Mapping[str, NotebookParams]) -> Sweep:
+    """Return the sweep of a folder that was prepared before, with its new points at the end."""
+    path = before.directory / POINTS_FILE
+    for name, old, new in (
+        ("notebook", before.notebook.name, now.notebook.name),
+        ("profile", before.profile, now.profile),
+    ):
+        if old != new:
+            raise ParamsError(f"{path}: was made with {name} {old}, not {new}. Give another --out.")
+    for point in now.points:
+        check_same_run(now.notebook, before.directory / point.name, params[point.name])
+    points = {point.name: point for point in (*before.points, *now.points)}
+    names = list(points)
+    selected = tuple(names.index(point.name) for point in now.points)
+    return replace(now, points=tuple(points.values()), selected=selected)
+
+
+def _write_sweep(sweep: Sweep) -> None:
+    content = {
+        "notebook": str(sweep.notebook),
+        "profile": sweep.profile,
+        "points": [{"name": point.name, "overrides": point.overrides} for point in sweep.points],
+    }
+    try:
+        sweep.directory.mkdir(parents=True, exist_ok=True)
+        write_text(sweep.directory / POINTS_FILE, json.dumps(content, indent=1, default=str) + "\n")
+    except OSError as error:
+        raise ParamsError(
+            f"{sweep.directory}: cannot be the folder of a sweep: {error.strerror}. Give another --out."
+        ) from None
+
+
+def _read_seeds(text: str) -> list[int]:
+    """Return the seeds of "1-5" or "1,3,7"."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*", part)
+        if match is None:
+            raise ParamsError(f"--seeds {text}: {part!r} is not a seed or a range; {SEEDS_FORM}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ParamsError(f"--seeds {text}: {part!r} ends before it begins; {SEEDS_FORM}")
+        if last - first >= MAX_POINTS:
+            raise ParamsError(f"--seeds {text}: are {last - first + 1} seeds; at most {MAX_POINTS}")
+        seeds += range(first, last + 1)
+    if repeated := [seed for seed, count in Counter(seeds).items() if count > 1]:
+        raise ParamsError(f"--seeds {text}: names seed {repeated[0]} twice; name each once")
+    return seeds
+
+
+def _read_sweep_file(path: Path) -> tuple[list[dict[str, object]], dict[str, object]]:
+    """Return the values of each point, and those of all points."""
+    given, problems = read_yaml(path, str(path))
+    grid: dict[str, list[object]] = {}
+    points: list[dict[str, object]] = []
+    common: dict[str, object] = {}
+    for field, value, place in given:
+        kind, name = field[0], field[-1]
+        if kind == "list" and len(field) == 1 and isinstance(value, list) and value:
+            for index, entry in enumerate(value):
+                if isinstance(entry, Mapping):
+                    points.append(dict(_flatten(entry)))
+                else:
+                    problems.append(
+                        f"{place}: point {index} is {show(entry)}; write {{section.field: value}}"
+                    )
+        elif kind == "grid" and len(field) == 2:
+            for dotted, values in _flatten({name: value}):
+                if isinstance(values, list) and values:
+                    grid[dotted] = values
+                else:
+                    problems.append(
+                        f"{place}: {dotted} = {show(values)} is not a list of values; write [...], or put it "
+                        "under set:"
+                    )
+        elif kind == "set" and len(field) == 2:
+            common.update(_flatten({name: value}))
+        elif kind in ("grid", "list", "set"):
+            form = "one mapping a point, each after a dash" if kind == "list" else "fields, such as seed: ..."
+            problems.append(f"{place}: {kind} = {show(value)} holds no points; write {form}")
+        else:
+            problems.append(
+                f"{place}: {kind} is not a part of a sweep{did_you_mean(kind, ('grid', 'list', 'set'))}"
+            )
+    if not problems and bool(grid) == bool(points):
+        problems.append(f"{path}: needs either grid: or list:, {'not both' if grid else 'and has neither'}")
+    if twice := sorted(common.keys() & {*grid, *(name for values in points for name in values)}):
+        problems.append(f"{path}: {twice[0]} is under set: and in the points; keep one")
+    if problems:
+        raise ParamsError("\n".join(problems))
+    size = len(points)
+    if grid:
+        size = 1
+        for values in grid.values():
+            size *= len(values)
+        if size <= MAX_POINTS:
+            points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    if size > MAX_POINTS:
+        raise ParamsError(f"{path}: makes {size} points; at most {MAX_POINTS}, so split it")
+    return points, common
+
+
+def _flatten(mapping: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+    """Yield ("section.field", value); sections may be written out, and 1e-5 is a number."""
+    for name, value in mapping.items():
+        if isinstance(value, Mapping) and "." not in str(name):
+            for field, inner in value.items():
+                yield f"{name}.{field}", _as_number(inner)
+        else:
+            yield str(name), _as_number(value)
+
+
+def _as_number(value: object) -> object:
+    """Return 1e-5, which YAML 1.1 takes for text, as a number, in lists as well."""
+    if isinstance(value, list):
+        return [_as_number(item) for item in value]
+    return float(value) if isinstance(value, str) and NUMBER_WITHOUT_DOT.fullmatch(value) else value
+
+
+def _as_text(value: object) -> str:
+    """Return a value as it is typed behind `--set field=`."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _point_names(combinations: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return a directory's name for each point: learning_rate=1e-05_seed=2.
+
+    A field goes by its last part where that is clear. A long name is cut, and then, as are names that would
+    be equal, marked by a checksum of the values.
+    """
+    fields = dict.fromkeys(field for values in combinations for field in values)
+    last_parts = Counter(field.rpartition(".")[2] for field in fields)
+    short = {f: f.rpartition(".")[2] if last_parts[f.rpartition(".")[2]] == 1 else f for f in fields}
+    names = []
+    for values in combinations:
+        text = "_".join(f"{short[field]}={_as_text(value)}" for field, value in values.items())
+        names.append(re.sub(r"[^\w.=+-]+", "-", text.replace('"', "")).strip("-.") or "unchanged")
+    counts = Counter(name.casefold() for name in names)
+    for index, (name, values) in enumerate(zip(names, combinations, strict=True)):
+        if len(name) > MAX_NAME_LENGTH or counts[name.casefold()] > 1:
+            checksum = hashlib.sha256(json.dumps(values, default=str, sort_keys=True).encode()).hexdigest()[
+                :8
+            ]
+            names[index] = f"{name[:MAX_NAME_LENGTH]}_{checksum}"
+    return names
