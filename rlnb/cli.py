@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 import rlnb
+from rlnb.batch.commands import add_prefetch, add_sync
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
 
@@ -144,6 +145,9 @@ def _parser() -> argparse.ArgumentParser:
         "with the same parameters or else a new one)",
     )
     run.set_defaults(command=_run)
+
+    add_prefetch(commands)
+    add_sync(commands)
 
     evaluate = commands.add_parser(
         "eval",

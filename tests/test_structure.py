@@ -15,7 +15,7 @@ WINGS = {"games", "grpo", "mbpp", "selfplay"}
 LAYERS = (
     {"cli", "doctor"},
     {"selftest"},
-    {"configure"},
+    {"batch", "configure"},
     PIPELINES,
     WINGS,
     {"display", "json_records", "notebook", "results", "source_code"},

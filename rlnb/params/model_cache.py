@@ -1,6 +1,7 @@
 """The model cache as huggingface_hub lays it out, read without that library."""
 
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,6 +60,15 @@ def read_manifest(path: Path) -> Manifest | None:
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write a manifest whole, or leave the one that is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files = {name: file._asdict() for name, file in manifest.files.items()}
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(json.dumps({"revision": manifest.revision, "files": files}, indent=2) + "\n")
+    unfinished.replace(path)
 
 
 def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""Many runs: sweeps over parameters and seeds, their table, and what submits and watches them."""
