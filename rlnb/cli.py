@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 import rlnb
-from rlnb.batch.commands import add_results, add_sweep
+from rlnb.batch.commands import add_prefetch, add_results, add_sweep, add_sync
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
 from rlnb.run.slurm import how_to_go_on
@@ -149,6 +149,8 @@ def _parser() -> argparse.ArgumentParser:
 
     add_sweep(commands, main)
     add_results(commands)
+    add_prefetch(commands)
+    add_sync(commands)
 
     evaluate = commands.add_parser(
         "eval",

@@ -25,9 +25,11 @@ def load_tasks(
     held_out: str = "report",
     mbpp_path: str = "",
     jsonl_path: str = "",
+    cache_dir: str | Path = "./model_cache",
     seed: int = 42,
 ) -> dict[str, list[Task]]:
-    """Return the splits "train", "known" and "new" of a source; the arguments are those of `TasksParams`.
+    """Return the splits "train", "known" and "new" of a source; the arguments are those of `TasksParams`,
+    and the cache of what the hub gives.
 
     builtin: "known" holds out tasks of trained families, "new" whole families; the same for every seed, so
     that runs can be compared. With held_out = "development" both come from a fourth split, which no report
@@ -46,7 +48,7 @@ def load_tasks(
             splits["new"] = [task for task in others if task.family not in trained]
         return splits
     if source == "mbpp":
-        problems = load_mbpp("hub", path=mbpp_path)
+        problems = load_mbpp("hub", path=mbpp_path, cache_dir=cache_dir)
         tasks = mbpp_tasks(problems.problems.values())
         splits = {
             name: [tasks[task_id] for task_id in ids if task_id in tasks] for name, ids in MBPP_SPLITS.items()

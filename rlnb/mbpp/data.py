@@ -7,12 +7,14 @@ from pathlib import Path
 
 from rlnb.errors import ParamsError
 from rlnb.mbpp.plus_problems import load_plus
-from rlnb.mbpp.problems import Problem, ProblemSet, load_mbpp, parse_problems
+from rlnb.mbpp.problems import Problem, ProblemSet, Source, load_mbpp, parse_problems
 from rlnb.mbpp.prompts import TEMPLATES
 from rlnb.params.sections import MbppInTrainingParams, MbppParams
 
 
-def load_data(mbpp: MbppParams, *, plus_path: str = "") -> ProblemSet:
+def load_data(
+    mbpp: MbppParams, *, plus_path: str = "", cache_dir: str | Path = "./model_cache"
+) -> ProblemSet:
     """Return the problems of a resolved section `mbpp`, or with split "plus" those of EvalPlus's file.
 
     The latter have the asserts of mbpp.path or, if that is empty, the one in each prompt. Raises ParamsError
@@ -22,7 +24,8 @@ def load_data(mbpp: MbppParams, *, plus_path: str = "") -> ProblemSet:
         plus = load_plus(plus_path)
         problems = parse_problems((f"{plus_path}: Mbpp/{n}", plus[n].to_record()) for n in plus)
         return ProblemSet(problems, plus_path, hashlib.sha256(Path(plus_path).read_bytes()).hexdigest())
-    data = load_mbpp("builtin" if mbpp.source == "builtin" else "hub", path=mbpp.path, subset=mbpp.subset)
+    source: Source = "builtin" if mbpp.source == "builtin" else "hub"
+    data = load_mbpp(source, path=mbpp.path, subset=mbpp.subset, cache_dir=cache_dir)
     if mbpp.split == "plus":
         task_ids = load_plus(plus_path)
         if missing := [task_id for task_id in task_ids if task_id not in data.problems]:

@@ -14,7 +14,7 @@ from rlnb.mbpp.problems import Problem, ProblemSet
 from rlnb.mbpp.prompts import TEMPLATES, Template
 from rlnb.mbpp.results import SampleForm
 from rlnb.mbpp.writers import PolicyWriter, Writer
-from rlnb.params.resolving import resolve_mbpp
+from rlnb.params.resolving import cache_directory, resolve_mbpp
 from rlnb.params.sections import MbppParams, ModelParams, NotebookParams, value_of
 from rlnb.policy import Policy
 from rlnb.sandbox import Sandbox
@@ -50,7 +50,8 @@ class MbppEvaluation:
         mbpp, evaluation = resolve_mbpp(params) or MbppParams(), value_of(params, "evaluation")
         data = ProblemSet({}, "", "")
         if getattr(mbpp, "enabled", True) and getattr(evaluation, "enabled", True):
-            data = load_data(mbpp, plus_path=getattr(evaluation, "plus_path", ""))
+            plus_path = getattr(evaluation, "plus_path", "")
+            data = load_data(mbpp, plus_path=plus_path, cache_dir=cache_directory(params))
         return cls(params, mbpp, data, sandbox)
 
     @property

@@ -74,7 +74,7 @@ class MbppEvalParams(NotebookParams):
         plus_path, samples_path = self.evaluation.plus_path, self.writer.samples_path
         if not plus_path and self.writer.kind != "file":
             return
-        data = load_data(self.mbpp, plus_path=plus_path)
+        data = load_data(self.mbpp, plus_path=plus_path, cache_dir=self.model.cache_dir)
         problems = choose_problems(data, self.mbpp, self.evaluation.num_questions, seed=self.seed)
         task_ids = [problem.task_id for problem in problems]
         if plus_path and not load_plus(plus_path).keys() & set(task_ids):

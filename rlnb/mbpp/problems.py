@@ -15,9 +15,10 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, F
 
 from rlnb.errors import ParamsError
 from rlnb.json_records import Record, check_record, read_records
+from rlnb.params.model_cache import MBPP_ID, find_mbpp
+from rlnb.params.resolving import PREFETCH
 from rlnb.source_code.extraction import parse
 
-HUB_ID = "google-research-datasets/mbpp"
 BUILTIN = Path(__file__).with_name("mbpp_builtin.jsonl")
 # As published, by task_id; the built-in problems have 1 to 50.
 SPLITS = {
@@ -83,18 +84,24 @@ class ProblemSet(NamedTuple):
         return [problem for task_id, problem in sorted(self.problems.items()) if task_id in ids]
 
 
-def load_mbpp(source: Source = "hub", *, path: str = "", subset: Subset = "full") -> ProblemSet:
+def load_mbpp(
+    source: Source = "hub",
+    *,
+    path: str = "",
+    subset: Subset = "full",
+    cache_dir: str | Path = "./model_cache",
+) -> ProblemSet:
     """Return the problems of a file in MBPP's format, of the hub, or the built-in ones.
 
     path: a file, or a directory with the published file of the subset (FILES); it wins over source. subset:
-    "sanitized" are the 427 of the 974 that people have checked. Raises ParamsError for what cannot be read,
-    for a record that is not a problem, and for a repeated task_id.
+    "sanitized" are the 427 of the 974 that people have checked. cache_dir: of what the hub gives. Raises
+    ParamsError for what cannot be read, for a record that is not a problem, and for a repeated task_id.
     """
     if source == "hub" and not path:
-        hub = sorted(read_hub(subset), key=lambda record: int(record["task_id"]))
+        hub = sorted(read_hub(subset, cache_dir), key=lambda record: int(record["task_id"]))
         data = "".join(json.dumps(record, sort_keys=True) + "\n" for record in hub).encode()
-        problems = parse_problems((f"{HUB_ID}: task_id {record['task_id']}", record) for record in hub)
-        return ProblemSet(problems, f"{HUB_ID} ({subset})", hashlib.sha256(data).hexdigest())
+        problems = parse_problems((f"{MBPP_ID}: task_id {record['task_id']}", record) for record in hub)
+        return ProblemSet(problems, f"{MBPP_ID} ({subset})", hashlib.sha256(data).hexdigest())
     file = Path(path) if path else BUILTIN
     file = file / FILES[subset] if file.is_dir() else file
     problems = parse_problems(read_records(file))
@@ -113,18 +120,29 @@ def parse_problems(records: Iterable[Record]) -> dict[int, Problem]:
     return problems
 
 
-def read_hub(subset: Subset) -> list[dict[str, Any]]:
-    """Return MBPP's records from the hub, or from its cache."""
-    from datasets import load_dataset  # heavy, and not needed for files
+def read_hub(subset: Subset, cache_dir: str | Path) -> list[dict[str, Any]]:
+    """Return MBPP's records from the model cache, fetched from the hub if they are not there."""
+    from huggingface_hub import snapshot_download  # heavy, and not needed for files
+    from pyarrow import parquet
 
     try:
-        parts = load_dataset(HUB_ID, subset)
+        if not find_mbpp(cache_dir, subset):
+            patterns = [f"{subset}/*.parquet"]
+            snapshot_download(MBPP_ID, repo_type="dataset", cache_dir=cache_dir, allow_patterns=patterns)
+        files = find_mbpp(cache_dir, subset)
+        records = [record for file in files for record in parquet.read_table(file).to_pylist()]
     except (OSError, ValueError) as error:
-        raise ParamsError(
-            f"{HUB_ID}: cannot be loaded from the hub ({type(error).__name__}); set MBPP_DATASET_PATH to a "
-            f"copy of {FILES[subset]}, or use the built-in problems: tasks.source or mbpp.source = 'builtin'"
-        ) from error
-    return [record for part in parts.values() for record in part]
+        raise ParamsError(f"{_explain_missing(subset, cache_dir)} ({type(error).__name__})") from error
+    if not records:
+        raise ParamsError(_explain_missing(subset, cache_dir))
+    return records
+
+
+def _explain_missing(subset: Subset, cache_dir: str | Path) -> str:
+    return (
+        f"{MBPP_ID}: is neither in {cache_dir} nor to be had from the hub; {PREFETCH}, set MBPP_DATASET_PATH "
+        f"to a copy of {FILES[subset]}, or use the built-in problems: tasks.source or mbpp.source = 'builtin'"
+    )
 
 
 def parse_problem(record: Mapping[str, object]) -> Problem:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, Recommendation, installed_version
 from rlnb.machine.table import MACHINES
+from rlnb.params.model_cache import find_mbpp, find_missing
 from rlnb.params.problems import show
 from rlnb.params.sections import (
     Conflict,
@@ -27,6 +28,8 @@ from rlnb.params.training import TrainingParams, VllmParams
 WANDB = "https://api.wandb.ai"
 WITHOUT_HUB = ("embedded", "tiny")  # models that come with a package or are made here
 WITHOUT_BITSANDBYTES = "needs bitsandbytes, which is not installed; run ./setup.sh cuda"
+PREFETCH = "run `rlnb prefetch` with this notebook, --profile and --set on a machine with a network"
+OFFLINE = see("no-network")
 SomeParams = TypeVar("SomeParams", bound=NotebookParams)
 SomeSection = TypeVar("SomeSection", bound=Section)
 
@@ -34,9 +37,9 @@ SomeSection = TypeVar("SomeSection", bound=Section)
 def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether a run may download a model or data, upload, or report to W&B."""
     tracking = _section(params, "tracking", TrackingParams)
-    reports = tracking is not None and tracking.wandb == "auto" and _has_wandb_key(environ)
-    loads = any(name not in WITHOUT_HUB for name in _model_names(params).values())
-    return reports or loads or bool(_mbpp_downloads(params)) or params.uses_network()
+    reports = tracking is not None and tracking.wandb == "auto" and has_wandb_key(environ)
+    loads = any(name not in WITHOUT_HUB for name in model_names(params).values())
+    return reports or loads or bool(mbpp_downloads(params)) or params.uses_network()
 
 
 def _section(params: object, name: str, kind: type[SomeSection]) -> SomeSection | None:
@@ -51,6 +54,12 @@ def loaded_model(params: NotebookParams) -> ModelParams | None:
     return _section(params, "model", ModelParams) if is_loaded else None
 
 
+def cache_directory(params: NotebookParams) -> str:
+    """Return the directory that models and MBPP are downloaded to."""
+    model = _section(params, "model", ModelParams)
+    return (model or ModelParams()).cache_dir
+
+
 def is_mxfp4(model_id: str) -> bool:
     """Return whether a model is stored in MXFP4: by config.json in a directory, by its name on the hub."""
     config = Path(model_id, "config.json")
@@ -59,13 +68,13 @@ def is_mxfp4(model_id: str) -> bool:
     return re.fullmatch(r"(openai|unsloth)/gpt-oss-\d+b", model_id, re.IGNORECASE) is not None
 
 
-def _model_names(params: NotebookParams) -> dict[str, str]:
+def model_names(params: NotebookParams) -> dict[str, str]:
     """Return {field: hub id or directory} of the models that a run loads."""
     model = loaded_model(params)
     return ({} if model is None else {"model.id": model.id}) | params.other_models()
 
 
-def _mbpp_downloads(params: NotebookParams) -> list[str]:
+def mbpp_downloads(params: NotebookParams) -> list[str]:
     """Return the field that asks for MBPP from the hub: that of the tasks, else that of the evaluation."""
     tasks, mbpp = _section(params, "tasks", TasksParams), resolve_mbpp(params)
     if tasks is not None and tasks.source == "mbpp" and not tasks.mbpp_path:
@@ -130,9 +139,9 @@ def check_machine(
     """Raise ParamsError for values that this machine cannot serve; "auto" is never refused."""
     conflicts = list(_machine_conflicts(params, machine))
     if machine.hub in ("offline", "unreachable"):
-        conflicts += _offline_conflicts(params, environ)
+        conflicts += _offline_conflicts(params)
     tracking = _section(params, "tracking", TrackingParams)
-    if tracking is not None and tracking.wandb == "online" and not _has_wandb_key(environ):
+    if tracking is not None and tracking.wandb == "online" and not has_wandb_key(environ):
         # wandb would ask for the key at a prompt, which a batch job cannot answer.
         reason = (
             f"needs a key; set WANDB_API_KEY, in .env for instance, or write offline{see('wb-logs-nothing')}"
@@ -185,32 +194,32 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
         yield Conflict("training.optim", reason)
 
 
-def _offline_conflicts(params: NotebookParams, environ: Mapping[str, str]) -> Iterator[Conflict]:
-    """Yield what would have to be downloaded, by the folders that exist; loading it checks the rest."""
+def _offline_conflicts(params: NotebookParams) -> Iterator[Conflict]:
+    """Yield what would have to be downloaded."""
     model = loaded_model(params)
     if model is not None and model.engine != "unsloth":  # which loads copies under other names
-        for field, name in _model_names(params).items():
-            cached = os.path.join(model.cache_dir, "models--" + name.replace("/", "--"))
-            if name not in WITHOUT_HUB and not os.path.isdir(name) and not os.path.isdir(cached):
-                reason = f"is not in {model.cache_dir} and the hub cannot be reached"
-                yield Conflict(field, f"{reason}; copy it there or write embedded{see('no-network')}")
-    home = environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
-    cache = environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")
-    if not os.path.isdir(os.path.join(cache, "google-research-datasets___mbpp")):
-        for field in _mbpp_downloads(params):
-            path = "tasks.mbpp_path" if field == "tasks.source" else "mbpp.path"
-            reason = "is not available: the hub cannot be reached"
-            yield Conflict(field, f"{reason}; set {path} to a copy, or write builtin{see('no-network')}")
+        for field, name in model_names(params).items():
+            if name in WITHOUT_HUB or os.path.isdir(name):
+                continue
+            if missing := find_missing(model.cache_dir, name):
+                reason = f"lacks {', '.join(missing[:2])} in {model.cache_dir} and the hub cannot be reached"
+                yield Conflict(field, f"{reason}; {PREFETCH}, or write embedded{OFFLINE}")
+    subset = getattr(resolve_mbpp(params), "subset", "full")
+    for field in mbpp_downloads(params):
+        path, wanted = ("mbpp.path", subset) if field == "mbpp.source" else ("tasks.mbpp_path", "full")
+        if not find_mbpp(cache_directory(params), wanted):
+            reason = f"is not in {cache_directory(params)} and the hub cannot be reached"
+            yield Conflict(field, f"{reason}; {PREFETCH}, set {path} to a copy, or write builtin{OFFLINE}")
 
 
 def _wandb_mode(recommendation: Recommendation, environ: Mapping[str, str]) -> str:
     mode = environ.get("WANDB_MODE", "")
     if mode in ("online", "offline", "disabled"):
         return mode
-    return "online" if _has_wandb_key(environ) and not recommendation.offline else "disabled"
+    return "online" if has_wandb_key(environ) and not recommendation.offline else "disabled"
 
 
-def _has_wandb_key(environ: Mapping[str, str]) -> bool:
+def has_wandb_key(environ: Mapping[str, str]) -> bool:
     """Return whether there is a key in the environment, or where `wandb login` leaves it."""
     if environ.get("WANDB_API_KEY"):
         return True

@@ -23,6 +23,7 @@ from transformers import (
 from rlnb.errors import ParamsError, PolicyUnavailable, see
 from rlnb.machine import rank
 from rlnb.params.bases import is_same_model, read_base
+from rlnb.params.resolving import PREFETCH
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.cpu_attention import use_cpu_attention
@@ -277,8 +278,7 @@ def explain_load_errors(params: ModelParams, *, loaded_as: str | None = None) ->
         if cause is not None:
             copy = "" if wanted == name else f", which unsloth loads as {wanted},"
             reason = (
-                f"{copy} is not in {cache} and this machine is offline. On a machine with internet run "
-                f"`hf download {wanted} --cache-dir {cache}` and copy that directory here, "
+                f"{copy} is not in {cache} and this machine is offline; {PREFETCH}, "
                 f"or set model.id to 'embedded'{see('no-network')}"
             )
         raise PolicyUnavailable(f"model.id = {name!r}{reason}") from error

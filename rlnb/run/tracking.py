@@ -3,11 +3,12 @@
 import json
 import math
 import os
+import shutil
 import sys
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -142,6 +143,8 @@ def open_tracker(
         writer = SummaryWriter(str(directory / "tensorboard"), purge_step=resume_step + 1)
     if wandb != "disabled":
         wandb_run = _open_wandb(directory, mode=wandb, project=project, run_name=run_name, config=config)
+    if wandb == "offline":
+        _rewrite_offline_run(directory, wandb_run, _whole_rows(path))
     return Tracker(path, tensorboard=writer, wandb_run=wandb_run)
 
 
@@ -164,6 +167,27 @@ def _whole_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
+def _rewrite_offline_run(directory: Path, wandb_run: "Run", rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the rows of earlier attempts into a new offline run, and remove the folders of those attempts.
+
+    W&B opens a new folder each time, and a folder that an attempt left when it was killed may hold steps that
+    the next one repeats. Thus there is one folder for a run, and it holds each step once.
+    """
+    for row in rows:
+        values = {name: value for name, value in row.items() if value is not None}
+        step, seconds = values.pop("step"), values.pop("time")
+        wandb_run.log({**values, STEP_AXIS: step, "_timestamp": seconds})
+    current = Path(wandb_run.dir).parent  # of .../files
+    for folder in find_offline_runs(directory):
+        if folder.resolve() != current.resolve():
+            shutil.rmtree(folder)
+
+
+def find_offline_runs(directory: Path) -> list[Path]:
+    """Return the folders of W&B's offline runs in a run's directory."""
+    return sorted((directory / "wandb").glob("offline-run-*"))
+
+
 def _open_wandb(
     directory: Path, *, mode: str, project: str, run_name: str, config: Mapping[str, object]
 ) -> "Run":
@@ -181,10 +205,10 @@ def _open_wandb(
         mode=mode,  # type: ignore[arg-type]
         dir=str(directory),
         config=dict(config),
-        settings=wandb.Settings(console="off", quiet=True),
+        # Offline its messages advise what `rlnb sync` does, in colours that a log shows as codes.
+        settings=wandb.Settings(console="off", quiet=True, silent=mode == "offline"),
     )
-    if run.url:  # None offline
-        print(f"W&B: {run.url}")
+    print(f"W&B: {run.url if mode == 'online' else f'offline; upload it later by `rlnb sync {directory}`'}")
     run.define_metric(STEP_AXIS)
     run.define_metric("*", step_metric=STEP_AXIS)
     return run
