@@ -3,6 +3,7 @@
 params.yaml      all parameters of the run
 versions.json    packages, git revision and machine of the latest attempt
 status.json      the state of the latest attempt; written by rename, so a reader never sees half of it
+status.rank1.json, attempt-01.rank1.ipynb, attempt-01.rank1.log: the same of rank 1, and what it printed
 attempt-01.ipynb the executed notebook, one per attempt; the notebook itself writes the other files
 train.log        lines about training: each step, warnings
 """
@@ -83,12 +84,17 @@ class Status:
     reason: str = ""
 
 
-def read_status(directory: Path) -> Status | None:
+def status_path(directory: Path, rank: int) -> Path:
+    """Return the file of a rank's status: status.json of rank 0, status.rank1.json of rank 1."""
+    return directory / ("status.json" if rank == 0 else f"status.rank{rank}.json")
+
+
+def read_status(directory: Path, rank: int = 0) -> Status | None:
     """Return the status of the latest attempt, None where there was none.
 
     The status says killed where the file says running and its process is gone from this host.
     """
-    path = directory / "status.json"
+    path = status_path(directory, rank)
     if not path.exists():
         return None
     try:
@@ -106,9 +112,9 @@ def read_status(directory: Path) -> Status | None:
 
 def start_attempt(directory: Path, *, notebook: str) -> Status:
     """Write and return the status of the next attempt, which is running from now on."""
-    last = read_status(directory)
+    last = read_status(directory, rank())
     attempt = 1 if last is None else last.attempt + 1
-    status = Status("running", attempt, notebook, os.getpid(), socket.gethostname(), started=_now())
+    status = Status("running", attempt, notebook, os.getpid(), socket.gethostname(), started=now())
     _write_status(directory, status)
     return status
 
@@ -116,7 +122,7 @@ def start_attempt(directory: Path, *, notebook: str) -> Status:
 def end_attempt(directory: Path, status: Status, *, state: str, signal: str = "", reason: str = "") -> None:
     """Write how the attempt ended; the arguments are fields of `Status`."""
     code = EXIT_CODES[state]
-    ended = dataclasses.replace(status, ended=_now(), state=state, exit=code, signal=signal, reason=reason)
+    ended = dataclasses.replace(status, ended=now(), state=state, exit=code, signal=signal, reason=reason)
     _write_status(directory, ended)
 
 
@@ -253,7 +259,7 @@ def log_line(output_dir: str | Path, line: str) -> None:
     """Append a timestamped line to train.log in the run's directory; rank 0 only."""
     if rank() == 0:
         with (Path(output_dir) / "train.log").open("a", encoding="utf-8") as file:
-            file.write(f"{_now()} {line}\n")
+            file.write(f"{now()} {line}\n")
 
 
 def write_versions(directory: Path, *, machine: Mapping[str, object]) -> None:
@@ -270,7 +276,7 @@ def write_versions(directory: Path, *, machine: Mapping[str, object]) -> None:
 
 
 def _write_status(directory: Path, status: Status) -> None:
-    write_text(directory / "status.json", json.dumps(dataclasses.asdict(status), indent=1) + "\n")
+    write_text(status_path(directory, rank()), json.dumps(dataclasses.asdict(status), indent=1) + "\n")
 
 
 def _last_attempt(directory: Path, suffix: str = ".ipynb") -> int:
@@ -278,7 +284,8 @@ def _last_attempt(directory: Path, suffix: str = ".ipynb") -> int:
     return max((int(m[1]) for path in directory.iterdir() if (m := attempt.fullmatch(path.name))), default=0)
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 

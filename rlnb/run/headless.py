@@ -29,6 +29,7 @@ from rlnb.run.checkpoints import (
     latest_checkpoint,
     run_recipe,
 )
+from rlnb.run.launcher import Ranks, run_ranks
 from rlnb.run.memory import settle_memory
 from rlnb.sandbox import Sandbox
 
@@ -39,18 +40,21 @@ def run_notebook(
     profile: str | None = None,
     overrides: Mapping[str, object] | None = None,
     out: Path | None = None,
+    ranks: Ranks | None = None,
 ) -> int:
     """Run the notebook, or continue its unfinished run, and return the exit code (0, 1, 85 or 138).
 
     profile: None means the one that the run in `out` was started with, and `auto` for a new run. out: None
     means the newest unfinished run with the same parameters under outputs/<notebook>/, or else a new
-    directory there. Raises ParamsError, SandboxUnavailable or RunInUse before anything has run. Under
-    torchrun every rank runs the notebook; rank 0 alone keeps status, lock and versions and prints. Keys of
-    .env go into the environment.
+    directory there. ranks: started once all is checked, None for one. Raises ParamsError, SandboxUnavailable
+    or RunInUse before anything has run. Under torchrun every rank runs the notebook; rank 0 alone keeps lock
+    and versions and prints. Keys of .env go into the environment.
     """
     names = _parameter_names(notebook)
     load_dotenv(Path.cwd())
     machine = probe(ask_hub=False)
+    ranks = ranks or Ranks()
+    ranks.check(os.environ, machine, out=out)
     overrides = overrides or {}
     if "output_dir" in overrides:
         raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
@@ -79,11 +83,14 @@ def run_notebook(
     resolved = resolve(params, recommend(machine))
     check_machine(resolved, machine)
     resolved.check_files()
+    if ranks.total > 1 and "training" not in type(params).model_fields:
+        raise ParamsError(f"--nproc: {notebook.name} trains nothing, which several ranks could share")
     _, memory = settle_memory(resolved, machine)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         Sandbox.from_params(sandbox).close()  # refuse before anything has run
     _make_directory(directory)
-    with contextlib.nullcontext() if rank() else runs.locked(directory):
+    first_rank = rank() or ranks.local[0]
+    with contextlib.nullcontext() if first_rank else runs.locked(directory):
         last = runs.read_status(directory)
         _check_params(notebook, directory, params)
         if last is not None and last.state == "done" and not _has_more_steps(directory, params):
@@ -91,8 +98,8 @@ def run_notebook(
             return runs.EXIT_DONE
         # By every rank: the text is the same, and the rename is whole.
         runs.write_text(directory / "params.yaml", dump_yaml(params))
-        output = runs.attempt_notebook(directory, rank=rank())
-        if rank() == 0:
+        output = runs.attempt_notebook(directory, rank=first_rank)
+        if first_rank == 0:
             runs.write_versions(directory, machine=dataclasses.asdict(machine))
             print(f"{output}: {notebook.name}, profile {profile}{_after(last)}", flush=True)
             if memory:
@@ -104,6 +111,8 @@ def run_notebook(
         }
         if last is not None and "training" in names and value_of(params, "training.resume") == "never":
             given["training"] = {"resume": "auto"}  # "never" was for the first attempt; this one goes on
+        if ranks.total > 1:
+            return run_ranks(ranks, notebook, output, parameters=given)
         # Imported here: papermill and Jupyter take two seconds, which a refusal need not wait for.
         from rlnb.run.papermill_engine.execution import execute
 
