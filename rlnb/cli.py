@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ examples:
   rlnb run notebooks/grpo_code_execution.ipynb
   rlnb run notebooks/grpo_code_execution.ipynb --profile tiny --out outputs/try
   rlnb run notebooks/grpo_code_execution.ipynb --profile cpu --set training.max_steps=10 --set seed=7
-  torchrun --nproc-per-node 2 -m rlnb.cli run notebooks/grpo_code_execution.ipynb --out outputs/two
+  rlnb run notebooks/grpo_code_execution.ipynb --nproc 2
 
 signals:
   SIGTERM, SIGUSR1 and SIGHUP (the terminal was closed; not under nohup): the notebook saves a checkpoint at
@@ -145,12 +146,32 @@ def _parser() -> argparse.ArgumentParser:
         help="directory of the run (default: outputs/<notebook>/<profile>-NNN, the newest unfinished one "
         "with the same parameters or else a new one)",
     )
+    run.add_argument(
+        "--nproc",
+        type=int,
+        default=1,
+        metavar="N",
+        help="ranks on this machine, which train together (default: 1)",
+    )
+    run.add_argument(
+        "--nnodes", type=int, default=1, metavar="M", help="machines; the same command, with --out, on each"
+    )
+    run.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine's number, from 0")
+    run.add_argument("--master", default="", metavar="ADDR:PORT", help="of machine 0")
     run.set_defaults(command=_run)
 
     add_sweep(commands, main)
     add_results(commands)
     add_prefetch(commands)
     add_sync(commands)
+
+    # Without help, so not listed: what `rlnb run --nproc` starts for each rank.
+    of_rank = commands.add_parser("rank")
+    of_rank.add_argument("parent", type=int)
+    of_rank.add_argument("notebook", type=Path)
+    of_rank.add_argument("output", type=Path)
+    of_rank.add_argument("parameters", type=json.loads)
+    of_rank.set_defaults(command=_run_as_rank)
 
     evaluate = commands.add_parser(
         "eval",
@@ -233,15 +254,33 @@ def _run(options: argparse.Namespace) -> int:
             # Imported here: `rlnb doctor` and --help need neither pydantic nor YAML.
             from rlnb.params import parse_set
             from rlnb.run.headless import run_notebook
+            from rlnb.run.launcher import Ranks
 
             for option, value in (("--profile", options.profile), ("--out", options.out)):
                 if value is not None and not value.strip():
                     raise ParamsError(f"{option}: is empty; most likely the shell variable in it is not set")
             overrides = parse_set(*options.assignments)
             out = None if options.out is None else Path(options.out)
-            return run_notebook(options.notebook, profile=options.profile, overrides=overrides, out=out)
+            ranks = Ranks()
+            if "nproc" in options:
+                ranks = Ranks(options.nproc, options.nnodes, options.node_rank, options.master)
+            return run_notebook(
+                options.notebook, profile=options.profile, overrides=overrides, out=out, ranks=ranks
+            )
     except StoppedEarly as stopped:
         print(f"{stopped}; {how_to_go_on()}", file=sys.stderr)
+        return EXIT_PREEMPTED
+
+
+def _run_as_rank(options: argparse.Namespace) -> int:
+    try:
+        with stopping_early():
+            from rlnb.run.launcher import run_as_rank
+
+            return run_as_rank(
+                options.parent, options.notebook, options.output, parameters=options.parameters
+            )
+    except StoppedEarly:
         return EXIT_PREEMPTED
 
 

@@ -103,13 +103,17 @@ def rank(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def usable_cores(environ: Mapping[str, str]) -> int:
-    """Return the least of this process's affinity, its container's quota and its SLURM task's share."""
+    """Return the least of this process's affinity, its container's quota and its SLURM task's share.
+
+    Ranks on one machine share it equally.
+    """
     cores = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
     quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
     if quota.isdigit():
         cores.append(int(quota) // int(period))
     share = environ.get("SLURM_CPUS_PER_TASK", "")
-    return max(1, min([*cores, int(share)] if share.isdigit() else cores))
+    num_ranks = int(environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min([*cores, int(share)] if share.isdigit() else cores) // num_ranks)
 
 
 def _cpu_flags() -> frozenset[str]:
@@ -156,6 +160,14 @@ def list_gpus() -> tuple[Gpu, ...]:
             gpus.append(Gpu(uuid, name, (major, minor), memory_gib))
         pynvml.nvmlShutdown()
     return tuple(gpus)
+
+
+def count_visible_gpus(environ: Mapping[str, str]) -> int:
+    """Return the number of GPUs that torch sees, 0 where it may not use any."""
+    visible, num_gpus = environ.get("CUDA_VISIBLE_DEVICES"), len(list_gpus())
+    if visible is None or not num_gpus:
+        return num_gpus
+    return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
 
 
 def _first_visible(gpus: Sequence[Gpu], visible: str | None) -> Gpu | None:

@@ -3,6 +3,7 @@
 params.yaml      all parameters of the run
 versions.json    packages, git revision and machine of the latest attempt
 status.json      the state of the latest attempt, its step and a heartbeat; written by rename
+status.rank1.json, attempt-01.rank1.ipynb, attempt-01.rank1.log: the same of rank 1, and what it printed
 attempt-01.ipynb the executed notebook, one per attempt; the notebook itself writes the other files
 train.log        lines about training: each step, warnings
 """
@@ -106,13 +107,18 @@ class Status:
     idle_attempts: int = 0
 
 
-def read_status(directory: Path, *, jobs: Mapping[str, str] | None = None) -> Status | None:
+def status_path(directory: Path, rank: int) -> Path:
+    """Return the file of a rank's status: status.json of rank 0, status.rank1.json of rank 1."""
+    return directory / ("status.json" if rank == 0 else f"status.rank{rank}.json")
+
+
+def read_status(directory: Path, rank: int = 0, *, jobs: Mapping[str, str] | None = None) -> Status | None:
     """Return the status of the latest attempt, None where there was none.
 
     The status says killed where the file says running and its process is gone. jobs: as `jobs_in_queue` has
     returned it for this run, if somebody has asked already.
     """
-    path = directory / "status.json"
+    path = status_path(directory, rank)
     if not path.exists():
         return None
     try:
@@ -152,15 +158,15 @@ def _is_running(pid: int, started: float | None) -> bool:
 
 def start_attempt(directory: Path, *, notebook: str, saved_step: int = 0) -> Status:
     """Write and return the status of the next attempt, which is running from now on."""
-    last, now = read_status(directory), _now()
+    last, started = read_status(directory, rank()), now()
     status = Status(
         "running",
         attempt=1 if last is None else last.attempt + 1,
         notebook=notebook,
         pid=os.getpid(),
         host=socket.gethostname(),
-        started=now,
-        heartbeat=now,
+        started=started,
+        heartbeat=started,
         process_started=psutil.Process().create_time(),
         job=own_job(),
         restarts=num_restarts(),
@@ -194,9 +200,9 @@ def check_progress(last: Status | None, saved_step: int) -> None:
 
 def end_attempt(directory: Path, status: Status, *, state: str, signal: str = "", reason: str = "") -> None:
     """Write how the attempt ended; the arguments are fields of `Status`."""
-    now, code = _now(), EXIT_CODES[state]
+    time_of_end, code = now(), EXIT_CODES[state]
     ended = dataclasses.replace(
-        status, ended=now, heartbeat=now, state=state, exit=code, signal=signal, reason=reason
+        status, ended=time_of_end, heartbeat=time_of_end, state=state, exit=code, signal=signal, reason=reason
     )
     write_status(directory, ended)
 
@@ -411,7 +417,7 @@ def log_line(output_dir: str | Path, line: str) -> None:
     """Append a timestamped line to train.log in the run's directory; rank 0 only."""
     if rank() == 0:
         with (Path(output_dir) / "train.log").open("a", encoding="utf-8") as file:
-            file.write(f"{_now()} {line}\n")
+            file.write(f"{now()} {line}\n")
 
 
 def write_versions(directory: Path, *, machine: Mapping[str, object]) -> None:
@@ -429,7 +435,7 @@ def write_versions(directory: Path, *, machine: Mapping[str, object]) -> None:
 
 def write_status(directory: Path, status: Status) -> None:
     """Write status.json, over the old one where the disk has no room for a second."""
-    path, text = directory / "status.json", json.dumps(dataclasses.asdict(status), indent=1) + "\n"
+    path, text = status_path(directory, rank()), json.dumps(dataclasses.asdict(status), indent=1) + "\n"
     try:
         write_text(path, text)
     except OSError as error:
@@ -445,7 +451,8 @@ def _last_attempt(directory: Path, suffix: str = ".ipynb") -> int:
     return max((int(m[1]) for path in directory.iterdir() if (m := attempt.fullmatch(path.name))), default=0)
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 

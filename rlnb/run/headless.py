@@ -31,6 +31,7 @@ from rlnb.run.checkpoints import (
     latest_checkpoint,
     run_recipe,
 )
+from rlnb.run.launcher import Ranks, run_ranks
 from rlnb.run.memory import settle_memory
 from rlnb.sandbox import Sandbox
 
@@ -60,16 +61,20 @@ def run_notebook(
     profile: str | None = None,
     overrides: Mapping[str, object] | None = None,
     out: Path | None = None,
+    ranks: Ranks | None = None,
 ) -> int:
     """Run the notebook, or continue its unfinished run, and return the exit code (0, 1, 85 or 138).
 
-    The arguments are those of `plan_run`. Raises ParamsError, SandboxUnavailable or RunInUse before anything
-    has run, NoProgress where a job of SLURM is put back into the queue in vain. Under torchrun every rank
-    runs the notebook; rank 0 alone keeps status, lock and versions and prints.
+    The arguments are those of `plan_run`; ranks: started once all is checked, None for one. Under torchrun
+    every rank runs the notebook; rank 0 alone keeps the lock and the versions, and prints. Raises
+    ParamsError, SandboxUnavailable or RunInUse before anything has run, NoProgress where a job of SLURM is
+    put back into the queue in vain.
     """
     if out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ParamsError("--out: is missing. Under torchrun all ranks must be told the same directory.")
-    plan = plan_run(notebook, profile=profile, overrides=overrides, out=out)
+    ranks = ranks or Ranks()
+    plan = plan_run(notebook, profile=profile, overrides=overrides, out=out, ranks=ranks)
+    first_rank = rank() or ranks.local[0]
     with contextlib.ExitStack() as stack:
         if out is None:
             _make_directory(plan.directory.parent)
@@ -78,9 +83,9 @@ def run_notebook(
             plan = plan._replace(params=_moved(plan.params, directory))
         else:
             _make_directory(plan.directory)
-            if rank() == 0:
+            if first_rank == 0:
                 stack.enter_context(runs.locked(plan.directory))
-        return _run_attempt(plan)
+        return _run_attempt(plan, ranks, first_rank=first_rank)
 
 
 def plan_run(
@@ -90,6 +95,7 @@ def plan_run(
     overrides: Mapping[str, object] | None = None,
     out: Path | None = None,
     machine: Machine | None = None,
+    ranks: Ranks | None = None,
 ) -> Plan:
     """Read and check all parameters of a run, and choose its directory; nothing is written.
 
@@ -101,6 +107,8 @@ def plan_run(
     names = read_parameter_names(notebook)
     load_dotenv(Path.cwd())
     here = machine or probe(ask_hub=False)
+    if ranks is not None:
+        ranks.check(os.environ, here, out=out)
     overrides = overrides or {}
     if "output_dir" in overrides:
         raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
@@ -117,6 +125,8 @@ def plan_run(
     resolved = resolve(params, recommend(here))
     check_machine(resolved, here)
     resolved.check_files()
+    if ranks is not None and ranks.total > 1 and "training" not in type(params).model_fields:
+        raise ParamsError(f"--nproc: {notebook.name} trains nothing, which several ranks could share")
     _, memory = settle_memory(resolved, here)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         Sandbox.from_params(sandbox).close()  # refuse before anything has run
@@ -140,20 +150,23 @@ def _moved(params: NotebookParams, directory: Path) -> NotebookParams:
     return params.model_copy(update={"output_dir": str(directory)})
 
 
-def _run_attempt(plan: Plan) -> int:
-    """Run the notebook in its directory, which is locked, and return the exit code."""
+def _run_attempt(plan: Plan, ranks: Ranks, *, first_rank: int) -> int:
+    """Run the notebook in its directory, which is locked, and return the exit code.
+
+    first_rank: the first of the ranks that this process is or starts.
+    """
     directory, params, notebook = plan.directory, plan.params, plan.notebook
     last = runs.read_status(directory)
     check_same_run(notebook, directory, params)
     if last and is_finished(directory, params):
         print(f"{directory}: finished by attempt {last.attempt}. To run it again, give another --out.")
         return runs.EXIT_DONE
-    if rank() == 0:
+    if first_rank == 0:
         runs.check_progress(last, checkpoint_step(latest_checkpoint(directory)))
     # By every rank: the text is the same, and the rename is whole.
     runs.write_text(directory / "params.yaml", dump_yaml(params))
-    output = runs.attempt_notebook(directory, rank=rank())
-    if rank() == 0:
+    output = runs.attempt_notebook(directory, rank=first_rank)
+    if first_rank == 0:
         runs.write_versions(directory, machine=dataclasses.asdict(plan.machine))
         print(f"{output}: {notebook.name}, profile {plan.profile}{_after(last)}", flush=True)
         if plan.memory:
@@ -165,6 +178,8 @@ def _run_attempt(plan: Plan) -> int:
     }
     if last is not None and "training" in plan.names and value_of(params, "training.resume") == "never":
         given["training"] = {"resume": "auto"}  # "never" was for the first attempt; this one goes on
+    if ranks.total > 1:
+        return run_ranks(ranks, notebook, output, parameters=given)
     # Imported here: papermill and Jupyter take two seconds, which a refusal need not wait for.
     from rlnb.run.papermill_engine.execution import execute
 

@@ -29,7 +29,6 @@ from papermill.iorw import LocalHandler, papermill_io
 from papermill.log import logger
 
 from rlnb.errors import ParamsError, Preempted
-from rlnb.machine import rank
 from rlnb.params.problems import did_you_mean
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
@@ -289,8 +288,8 @@ def _check_progress(directory: Path) -> None:
 
 
 def _status_directory(output_path: str | None) -> Path | None:
-    """Return where rank 0 writes status.json: next to a local output, None for any other."""
-    if output_path is None or rank() != 0:
+    """Return where status.json is written: next to a local output, None for any other."""
+    if output_path is None:
         return None
     handler = papermill_io.get_handler(output_path)
     if not isinstance(handler, LocalHandler):

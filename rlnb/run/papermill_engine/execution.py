@@ -17,8 +17,10 @@ from rlnb.run.slurm import how_to_go_on
 TRACEBACK_LINES = 12
 
 
-def execute(notebook: Path, output: Path, *, parameters: dict[str, object]) -> int:
-    """Run the cells with output on this terminal, print how it ended, and return the exit code."""
+def execute(
+    notebook: Path, output: Path, *, parameters: dict[str, object], says_how_it_ended: bool = True
+) -> int:
+    """Run the cells with rank 0's output on this terminal, print how it ended, and return the exit code."""
     papermill_engines.register("rlnb", RlnbEngine)  # this module, whatever version is installed
     streams = {"stdout_file": sys.stdout, "stderr_file": sys.stderr} if rank() == 0 else {}
     try:
@@ -45,8 +47,9 @@ def execute(notebook: Path, output: Path, *, parameters: dict[str, object]) -> i
         text = f"killed: {error}; so far: {output}{see('out-of-memory')}"
         code = runs.EXIT_KILLED
     else:
-        if rank() == 0:
+        if rank() == 0 and says_how_it_ended:
             print(f"done: {output}")
         return runs.EXIT_DONE
-    print(text, file=sys.stderr)
+    if says_how_it_ended:
+        print(text, file=sys.stderr)
     return code
