@@ -3,8 +3,8 @@
 A checkpoint holds the parameters of its run in RECIPE_FILE. Fields of the task, the model and the saved state
 stay as they were; all others (learning rate, steps, batch sizes, ...) may change between attempts.
 
-RECIPE_FILE is written last, when all other files are on the disk, and lists their sizes and checksums, by which
-a damaged checkpoint is recognised and passed over.
+RECIPE_FILE is written last, when all other files are on the disk, and lists their sizes and checksums, so
+that damaged checkpoints are seen and passed over.
 """
 
 import json

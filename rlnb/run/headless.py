@@ -12,11 +12,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import yaml
+
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, rank, recommend
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile
 from rlnb.params.older_names import explain_path
+from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import (
@@ -29,7 +32,8 @@ from rlnb.run.checkpoints import (
     latest_checkpoint,
     run_recipe,
 )
-from rlnb.run.memory import settle_memory
+from rlnb.run.disk import telling_full_disk
+from rlnb.run.memory import check_room, settle_memory
 from rlnb.sandbox import Sandbox
 
 
@@ -71,8 +75,9 @@ def run_notebook(
         )
     else:
         directory = out
-        saved = str(directory / "params.yaml")
-        profile = profile or (saved if os.path.exists(saved) else "auto")
+        saved = directory / "params.yaml"
+        _check_saved(saved)
+        profile = profile or (str(saved) if saved.exists() else "auto")
     params = load(profile, directory)
     if asks_network(params):
         machine = probe()
@@ -80,10 +85,12 @@ def run_notebook(
     check_machine(resolved, machine)
     resolved.check_files()
     _, memory = settle_memory(resolved, machine)
+    check_room(resolved)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         Sandbox.from_params(sandbox).close()  # refuse before anything has run
     _make_directory(directory)
-    with contextlib.nullcontext() if rank() else runs.locked(directory):
+    with telling_full_disk(directory), contextlib.nullcontext() if rank() else runs.locked(directory):
+        runs.remove_leftovers(directory)
         last = runs.read_status(directory)
         _check_params(notebook, directory, params)
         if last is not None and last.state == "done" and not _has_more_steps(directory, params):
@@ -173,6 +180,20 @@ def _make_directory(directory: Path) -> None:
         raise ParamsError(
             f"{directory}: cannot be the directory of a run: {error.strerror}. Give another --out."
         ) from None
+
+
+def _check_saved(path: Path) -> None:
+    """Raise ParamsError where the parameters of an unfinished run are empty or damaged."""
+    if path.exists():
+        try:
+            saved = parse_yaml(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            saved = None
+        if not isinstance(saved, dict) or "notebook" not in saved:
+            raise ParamsError(
+                f"{path}: is empty or damaged, so the parameters of this run are not known. Delete the file "
+                "and give --profile and --set as when the run was started, or give another --out."
+            )
 
 
 def _check_params(notebook: Path, directory: Path, params: NotebookParams) -> None:

@@ -32,6 +32,7 @@ from rlnb.errors import ParamsError, Preempted
 from rlnb.machine import rank
 from rlnb.params.problems import did_you_mean
 from rlnb.run import directory as runs
+from rlnb.run.disk import lacks_room, telling_full_disk
 
 OWN_KERNELS = ("rlnb", "python3")
 CLEAN_EXITS = (("SystemExit", ""), ("SystemExit", "0"))
@@ -67,7 +68,8 @@ class RlnbEngine(NBClientEngine):
             return super().execute_notebook(nb, kernel_name, output_path, **kwargs)
         status = runs.start_attempt(directory, notebook=Path(str(output_path)).name)
         try:
-            nb = super().execute_notebook(nb, kernel_name, output_path, **kwargs)
+            with telling_full_disk(directory):
+                nb = super().execute_notebook(nb, kernel_name, output_path, **kwargs)
         except BaseException as error:
             runs.end_attempt(directory, status, **describe_error(error))
             raise
@@ -218,7 +220,12 @@ class ForwardingClient(PapermillNotebookClient):
                 self.tenths[progress["label"]] = tenth
                 self.stdout_file.write("{label} {done}/{total}\n".format(**progress))
                 self.stdout_file.flush()
-        return super().process_message(msg, cell, cell_index)
+        try:
+            return super().process_message(msg, cell, cell_index)
+        except OSError as error:  # the autosave's; the notebook is saved again after the cell
+            if not lacks_room(error):
+                raise
+            return None
 
     def _forward(self, signal_number: int, frame: FrameType | None) -> None:
         again = signal_number in self.signals
