@@ -77,7 +77,7 @@ def run_notebook(
         directory = out
         saved = directory / "params.yaml"
         _check_saved(saved)
-        profile = profile or (str(saved) if saved.exists() else "auto")
+        profile = profile or (str(saved) if os.path.exists(saved) else "auto")
     params = load(profile, directory)
     if asks_network(params):
         machine = probe()
@@ -184,7 +184,7 @@ def _make_directory(directory: Path) -> None:
 
 def _check_saved(path: Path) -> None:
     """Raise ParamsError where the parameters of an unfinished run are empty or damaged."""
-    if path.exists():
+    if os.path.exists(path):  # also of a name that is too long, which is refused later
         try:
             saved = parse_yaml(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError, RecursionError):
