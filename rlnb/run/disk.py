@@ -45,9 +45,10 @@ def check_disk(output_dir: str | Path, num_bytes: int, training: ResumableParams
 
     Checkpoints that are already there count as written.
     """
-    keep = training.save_total_limit
-    num_new = max(1, keep + 1 - len([*Path(output_dir).glob("checkpoints/checkpoint-*")]))
-    usage, needed = shutil.disk_usage(_existing(output_dir)), num_new * num_bytes
+    keep, existing = training.save_total_limit, _existing(Path(output_dir) / "checkpoints")
+    num_written = len([*existing.glob("checkpoint-*")]) if existing.name == "checkpoints" else 0
+    num_new = max(1, keep + 1 - num_written)
+    usage, needed = shutil.disk_usage(existing), num_new * num_bytes
     if usage.total and usage.free < needed:  # /proc and /sys have no size
         what = f"{num_new} checkpoints take" if num_new > 1 else "a checkpoint takes"
         remedies = ["write another directory"]
