@@ -149,7 +149,7 @@ def test_an_out_of_memory_error_of_any_cell_says_what_to_lower(capsys):
     "cell",
     [
         "file = open('/dev/full', 'w'); file.write('x'); file.flush()",
-        "from safetensors import SafetensorError\nraise SafetensorError('I/O error: No space left on device')",
+        "from safetensors import SafetensorError as E\nraise E('I/O error: No space left on device')",
         "raise RuntimeError('[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534')",
     ],
 )
