@@ -6,21 +6,24 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 
 from IPython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
+from safetensors import SafetensorError
 
 import rlnb
 from rlnb.display.tables import Table, fold, show_facts
-from rlnb.errors import OutOfMemory, ParamsError
+from rlnb.errors import DiskFull, OutOfMemory, ParamsError
 from rlnb.machine import Machine, Recommendation, apply_environment, installed_version, probe, recommend
 from rlnb.machine.threads import set_threads
 from rlnb.params import asks_network, check_machine, describe_params, load_dotenv, load_params, resolve
 from rlnb.params.loading import load_model_class
 from rlnb.params.sections import NotebookParams, Section, value_of
+from rlnb.run.disk import telling_full_disk
 from rlnb.run.health import memory_advice
-from rlnb.run.memory import settle_memory
+from rlnb.run.memory import check_room, settle_memory
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "trl", "peft", "open_spiel")
@@ -49,10 +52,11 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
         os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path(params.output_dir, "unsloth_cache")))
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
     params, memory = settle_memory(params, machine)
+    check_room(params)
     num_threads = _set_threads(params)
     shell = get_ipython()
-    if shell is not None and machine.capability:
-        advise_on_memory(shell, params)
+    if shell is not None:
+        advise_on_memory_and_disk(shell, params)
     for line in filter(None, [*recommendation.warnings, memory]):
         print(line)
     display(*_show_parameters(notebook, params))
@@ -60,18 +64,22 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     return params, machine
 
 
-def advise_on_memory(shell: InteractiveShell, params: NotebookParams) -> None:
-    """Let an out-of-memory error of CUDA, in any cell, say which settings to change."""
-    import torch
+def advise_on_memory_and_disk(shell: InteractiveShell, params: NotebookParams) -> None:
+    """Let CUDA's out-of-memory error and that of a full disk, in any cell, say what to do."""
 
-    def explain(shell: InteractiveShell, kind: type, error: BaseException, *_: object, **__: object) -> None:
+    def explain(
+        shell: InteractiveShell, kind: type, error: Exception, traceback: TracebackType, **_: object
+    ) -> None:
         try:
-            with memory_advice(params):
+            with telling_full_disk(params.output_dir), memory_advice(params):
                 raise error
-        except OutOfMemory:
+        except (DiskFull, OutOfMemory):
             shell.showtraceback()
+        except Exception:
+            shell.showtraceback((kind, error, traceback), running_compiled_code=True)
 
-    shell.set_custom_exc((torch.cuda.OutOfMemoryError,), explain)
+    # torch raises RuntimeError for a full disk, and CUDA's error is one, too.
+    shell.set_custom_exc((OSError, RuntimeError, SafetensorError), explain)
 
 
 def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = None) -> dict[str, object]:

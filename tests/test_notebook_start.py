@@ -13,7 +13,7 @@ from refusals import refused
 from rlnb import notebook
 from rlnb.display.tables import Table
 from rlnb.machine import Machine
-from rlnb.notebook import advise_on_memory, load_cell, start
+from rlnb.notebook import advise_on_memory_and_disk, load_cell, start
 from rlnb.params import load_params
 from rlnb.run.model_sizes import PUBLISHED
 
@@ -138,8 +138,38 @@ def test_a_cell_is_executed_by_its_tag(monkeypatch, tmp_path):
 def test_an_out_of_memory_error_of_any_cell_says_what_to_lower(capsys):
     shell = InteractiveShell(colors="nocolor")
     params = load_params("mbpp_eval", profile="default", environ={})
-    advise_on_memory(shell, params)
+    advise_on_memory_and_disk(shell, params)
     shell.run_cell("import torch\nraise torch.cuda.OutOfMemoryError('Tried to allocate 2 GiB')")
     told = capsys.readouterr().out
     assert "OutOfMemory: the GPU's memory is used up. Change, in this order: 1. mbpp.batch_size = 32" in told
     assert told.strip().endswith("(docs/troubleshooting.md#out-of-memory)")
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "file = open('/dev/full', 'w'); file.write('x'); file.flush()",
+        "from safetensors import SafetensorError as E\nraise E('I/O error: No space left on device')",
+        "raise RuntimeError('[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534')",
+    ],
+)
+def test_a_full_disk_is_named_whatever_library_was_writing(capsys, tmp_path, cell):
+    """The errors are those of files, safetensors and torch.save, which were seen on a full file system."""
+    shell = InteractiveShell(colors="nocolor")
+    params = load_params("mbpp_eval", overrides={"output_dir": str(tmp_path)}, environ={})
+    advise_on_memory_and_disk(shell, params)
+    half = tmp_path / "checkpoints" / ".checkpoint-3"
+    half.mkdir(parents=True)
+    shell.run_cell(cell)
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last.startswith(f"DiskFull: {tmp_path}: no room is left on its disk or quota: the file system ")
+    assert last.endswith("it goes on from the last checkpoint (docs/troubleshooting.md#disk-full)")
+    assert not half.exists()
+
+
+def test_other_errors_are_shown_as_they_were(capsys):
+    shell = InteractiveShell(colors="nocolor")
+    advise_on_memory_and_disk(shell, load_params("mbpp_eval", profile="default", environ={}))
+    shell.run_cell("def broken():\n    raise RuntimeError('nothing about disks')\nbroken()")
+    shown = capsys.readouterr().out
+    assert shown.strip().endswith("RuntimeError: nothing about disks") and "rlnb" not in shown

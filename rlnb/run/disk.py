@@ -45,17 +45,18 @@ def check_disk(output_dir: str | Path, num_bytes: int, training: ResumableParams
 
     Checkpoints that are already there count as written.
     """
-    keep = training.save_total_limit
-    num_new = max(1, keep + 1 - len([*Path(output_dir).glob("checkpoints/checkpoint-*")]))
-    free, needed = shutil.disk_usage(_existing(output_dir)).free, num_new * num_bytes
-    if free < needed:
+    keep, existing = training.save_total_limit, _existing(Path(output_dir) / "checkpoints")
+    num_written = len([*existing.glob("checkpoint-*")]) if existing.name == "checkpoints" else 0
+    num_new = max(1, keep + 1 - num_written)
+    usage, needed = shutil.disk_usage(existing), num_new * num_bytes
+    if usage.total and usage.free < needed:  # /proc and /sys have no size
         what = f"{num_new} checkpoints take" if num_new > 1 else "a checkpoint takes"
         remedies = ["write another directory"]
         remedies += [f"less than training.save_total_limit = {keep}"] if keep > 1 else []
         remedies += ["training.save_optimizer = false"] if training.save_optimizer else []
         raise ParamsError(
-            f"output_dir = {str(output_dir)!r} has {show_size(free)} free, and {what} {show_size(needed)}; "
-            f"{', or '.join(remedies)}{see('disk-full')}"
+            f"output_dir = {str(output_dir)!r} has {show_size(usage.free)} free, and {what} "
+            f"{show_size(needed)}; {', or '.join(remedies)}{see('disk-full')}"
         )
 
 
@@ -109,4 +110,4 @@ def remove_half_written(output_dir: str | Path) -> list[Path]:
 def _existing(directory: str | Path) -> Path:
     """Return the directory, or the nearest one above it that exists."""
     path = Path(directory).absolute()
-    return next(above for above in (path, *path.parents) if above.exists())
+    return next(above for above in (path, *path.parents) if os.path.exists(above))

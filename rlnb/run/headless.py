@@ -14,11 +14,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe, rank, recommend
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile
 from rlnb.params.older_names import explain_path
+from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import (
@@ -31,8 +34,9 @@ from rlnb.run.checkpoints import (
     latest_checkpoint,
     run_recipe,
 )
+from rlnb.run.disk import telling_full_disk
 from rlnb.run.launcher import Ranks, run_ranks
-from rlnb.run.memory import settle_memory
+from rlnb.run.memory import check_room, settle_memory
 from rlnb.sandbox import Sandbox
 
 
@@ -85,7 +89,8 @@ def run_notebook(
             _make_directory(plan.directory)
             if first_rank == 0:
                 stack.enter_context(runs.locked(plan.directory))
-        return _run_attempt(plan, ranks, first_rank=first_rank)
+        with telling_full_disk(plan.directory):
+            return _run_attempt(plan, ranks, first_rank=first_rank)
 
 
 def plan_run(
@@ -113,8 +118,9 @@ def plan_run(
     if "output_dir" in overrides:
         raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
     if out is not None:
-        saved = str(out / "params.yaml")
-        profile = profile or (saved if os.path.exists(saved) else "auto")
+        saved = out / "params.yaml"
+        _check_saved(saved)
+        profile = profile or (str(saved) if os.path.exists(saved) else "auto")
     elif profile in (None, "auto"):
         profile = choose_profile(notebook.stem, recommend(here).profile)
     values = {**overrides, "output_dir": str(out or "outputs")}
@@ -128,6 +134,7 @@ def plan_run(
     if ranks is not None and ranks.total > 1 and "training" not in type(params).model_fields:
         raise ParamsError(f"--nproc: {notebook.name} trains nothing, which several ranks could share")
     _, memory = settle_memory(resolved, here)
+    check_room(resolved)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         Sandbox.from_params(sandbox).close()  # refuse before anything has run
     plan = Plan(notebook, names, profile, params, here, memory)
@@ -156,6 +163,8 @@ def _run_attempt(plan: Plan, ranks: Ranks, *, first_rank: int) -> int:
     first_rank: the first of the ranks that this process is or starts.
     """
     directory, params, notebook = plan.directory, plan.params, plan.notebook
+    if first_rank == 0:
+        runs.remove_leftovers(directory)
     last = runs.read_status(directory)
     check_same_run(notebook, directory, params)
     if last and is_finished(directory, params):
@@ -247,6 +256,20 @@ def _make_directory(directory: Path) -> None:
         raise ParamsError(
             f"{directory}: cannot be the directory of a run: {error.strerror}. Give another --out."
         ) from None
+
+
+def _check_saved(path: Path) -> None:
+    """Raise ParamsError where the parameters of an unfinished run are empty or damaged."""
+    if os.path.exists(path):  # also of a name that is too long, which is refused later
+        try:
+            saved = parse_yaml(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            saved = None
+        if not isinstance(saved, dict) or "notebook" not in saved:
+            raise ParamsError(
+                f"{path}: is empty or damaged, so the parameters of this run are not known. Delete the file "
+                "and give --profile and --set as when the run was started, or give another --out."
+            )
 
 
 def check_same_run(notebook: Path, directory: Path, params: NotebookParams) -> None:

@@ -17,7 +17,7 @@ from rlnb.params.problems import show
 from rlnb.params.resolving import SomeParams, loaded_model, resolve
 from rlnb.params.sections import ModelParams, NotebookParams, Section, value_of
 from rlnb.params.training import VllmParams
-from rlnb.run.disk import GIB
+from rlnb.run.disk import GIB, check_disk
 from rlnb.run.health import list_remedies
 from rlnb.run.model_sizes import ModelSizes, load_model_sizes
 
@@ -182,6 +182,23 @@ def settle_memory(
     )
 
 
+def check_room(params: NotebookParams, *, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise ParamsError where the checkpoints of a training do not fit on the disk, by its model's sizes.
+
+    A size guessed from a name is not refused.
+    """
+    training, model = getattr(params, "training", None), loaded_model(params)
+    if training is None or model is None:
+        return
+    sizes = load_model_sizes(model.id, model.cache_dir, environ=environ)
+    if sizes is None or sizes.is_guess:
+        return
+    trained = _count_trained(params, sizes)
+    moments = trained.moment_bytes if training.save_optimizer else 0
+    num_bytes = trained.num_weights * (trained.number_bytes * (1 + trained.num_copies) + moments)
+    check_disk(value_of(params, "output_dir"), num_bytes, training)
+
+
 def _load_all_sizes(
     params: NotebookParams, environ: Mapping[str, str]
 ) -> dict[str, tuple[str, ModelSizes]] | None:
@@ -331,23 +348,36 @@ def _weights(model: ModelParams, sizes: ModelSizes) -> MemoryPart:
     return MemoryPart(name, size / GIB, f"{millions} in 4 bits, {rest} in {model.dtype}")
 
 
-def _trained_weights(params: NotebookParams, sizes: ModelSizes) -> MemoryPart:
-    """Return what is trained, its gradients, the optimizer's two states, and the copies of self-play."""
+class TrainedNumbers(NamedTuple):
+    """How many numbers are trained, and the bytes of each, of AdamW's two moments of it, and its copies."""
+
+    num_weights: int
+    number_bytes: int
+    moment_bytes: int
+    num_copies: int
+
+
+def _count_trained(params: NotebookParams, sizes: ModelSizes) -> TrainedNumbers:
     model: ModelParams = value_of(params, "model")
     rank, _ = _adapters(model)
-    if rank:
-        count, wide = _count_adapters(model, sizes), 4  # float32 in peft
-        name, reason = "adapters", f"{count / 1e6:,.2f} million of rank {rank}, gradients, AdamW"
-    else:
-        count, wide = sizes.num_parameters, BYTES[model.dtype]
-        name, reason = "gradients", "of every weight, AdamW"
-    state = 2 if _get(params, "training.optim", "").endswith("8bit") else 2 * wide
+    # peft's adapters are float32.
+    count, wide = (_count_adapters(model, sizes), 4) if rank else (sizes.num_parameters, BYTES[model.dtype])
+    moments = 2 if _get(params, "training.optim", "").endswith("8bit") else 2 * wide
     has_kl = _get(params, "training.kl_coef") or _get(params, "training.init_kl_coef")
     has_average = _get(params, "training.average_decay", None) is not None
     # With adapters the untrained model of the KL penalty is the same one without them.
     copies = (has_average, _get(params, "training.magnet_coef") > 0, has_kl and not rank)
-    num_copies = sum(map(bool, copies))
-    size = count * (wide * (1 if rank else 0) + wide + state + wide * num_copies)
+    return TrainedNumbers(count, wide, moments, sum(map(bool, copies)))
+
+
+def _trained_weights(params: NotebookParams, sizes: ModelSizes) -> MemoryPart:
+    """Return what is trained, its gradients, the optimizer's two states, and the copies of self-play."""
+    rank, _ = _adapters(value_of(params, "model"))
+    count, wide, moments, num_copies = _count_trained(params, sizes)
+    name, reason = "gradients", "of every weight, AdamW"
+    if rank:
+        name, reason = "adapters", f"{count / 1e6:,.2f} million of rank {rank}, gradients, AdamW"
+    size = count * (wide * (1 if rank else 0) + wide + moments + wide * num_copies)
     return MemoryPart(name, size / GIB, reason + (f", {num_copies} more of them" if num_copies else ""))
 
 

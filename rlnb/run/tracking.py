@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rlnb.machine import rank
 from rlnb.run.metrics import describe
+from rlnb.run.records import cut_rows, read_rows
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -30,11 +31,11 @@ class UnknownMetric(UserWarning):
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     """Return the rows of a metrics.jsonl in the order of steps, one row per step.
 
-    Reports of one step are merged, later values win. A last line torn by a kill is left out; a missing file
-    has no rows.
+    Reports of one step are merged, later values win. Damaged lines are left out with a warning, a last line
+    torn by a kill without one; a missing file has no rows.
     """
     by_step: dict[int, dict[str, Any]] = {}
-    for row in _whole_rows(Path(path)):
+    for row in read_rows(Path(path)):
         by_step.setdefault(row["step"], {}).update(row)
     return [by_step[step] for step in sorted(by_step)]
 
@@ -77,7 +78,7 @@ class Tracker:
                         stacklevel=3,
                     )
             row = {"step": step, "time": time.time(), **values}
-            self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+            self._write(json.dumps(row, allow_nan=False).encode() + b"\n")
             present = {name: value for name, value in values.items() if value is not None}
             if self._tensorboard is not None:
                 for name, value in present.items():
@@ -85,6 +86,16 @@ class Tracker:
             if self._wandb_run is not None:
                 # Never pass step=: W&B drops rows whose step is smaller than its own counter.
                 self._wandb_run.log({**present, STEP_AXIS: step})
+
+    def _write(self, line: bytes) -> None:
+        """Write a line whole or not at all: on a disk that is nearly full the system writes a part of it."""
+        num_written = self._file.write(line)
+        if num_written != len(line):
+            try:
+                self._file.write(line[num_written:])
+            except OSError:
+                self._file.truncate(os.fstat(self._file.fileno()).st_size - num_written)
+                raise
 
     def close(self) -> None:
         """Flush and close everything; W&B uploads what is left."""
@@ -131,10 +142,9 @@ def open_tracker(
         return Tracker(Path(os.devnull))
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    path, kept = directory / "metrics.jsonl", directory / "metrics.jsonl.tmp"
-    rows = [json.dumps(row) + "\n" for row in _whole_rows(path) if row["step"] <= resume_step > 0]
-    kept.write_text("".join(rows))
-    kept.replace(path)
+    path = directory / "metrics.jsonl"
+    path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)  # of older versions
+    cut_rows(path, after=resume_step or -1)
     writer = wandb_run = None
     if tensorboard:
         from torch.utils.tensorboard import SummaryWriter  # slow, and readers of metrics do not need it
@@ -144,7 +154,7 @@ def open_tracker(
     if wandb != "disabled":
         wandb_run = _open_wandb(directory, mode=wandb, project=project, run_name=run_name, config=config)
     if wandb == "offline":
-        _rewrite_offline_run(directory, wandb_run, _whole_rows(path))
+        _rewrite_offline_run(directory, wandb_run, read_rows(path))
     return Tracker(path, tensorboard=writer, wandb_run=wandb_run)
 
 
@@ -160,11 +170,6 @@ def _finite_or_none(value: Any) -> float | None:
     """Return a number or one-element array as a Python number, None where it is missing or not finite."""
     plain: float | None = value.item() if hasattr(value, "item") else value
     return plain if plain is not None and math.isfinite(plain) else None
-
-
-def _whole_rows(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
 def _rewrite_offline_run(directory: Path, wandb_run: "Run", rows: Sequence[Mapping[str, Any]]) -> None:

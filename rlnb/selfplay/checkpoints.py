@@ -35,6 +35,7 @@ from rlnb.run.checkpoints import (
 from rlnb.run.directory import log_line, write_text
 from rlnb.run.disk import check_disk, sync
 from rlnb.run.health import Health, count_alarms
+from rlnb.run.records import cut_rows
 from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.arena import Arena
@@ -159,14 +160,8 @@ def open_games_file(output_dir: str | Path, *, after: int) -> Iterator[IO[bytes]
         return
     path = Path(output_dir) / GAMES_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("r+b" if path.exists() else "w+b") as file:
-        end = 0
-        for line in file:
-            if not line.endswith(b"\n") or json.loads(line)["step"] > after:
-                break
-            end += len(line)
-        file.seek(end)
-        file.truncate()
+    cut_rows(path, after=after)
+    with path.open("ab") as file:
         yield file
 
 

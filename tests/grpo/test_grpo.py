@@ -104,6 +104,15 @@ def test_a_run_killed_outright_resumes_to_the_bit_from_its_last_checkpoint(
     assert [row["step"] for row in read_metrics(killed / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_run_that_saves_by_time_resumes_to_the_bit(uninterrupted: Path, tmp_path: Path) -> None:
+    killed, options = tmp_path / "killed", ("--save-steps", "100", "--save-minutes", "1e-6")
+    stop_after(killed, *options, step=4, by=signal.SIGKILL)
+    assert checkpoint_step(latest_checkpoint(killed)) >= 3
+    run(killed, *options)
+    assert_same_training(uninterrupted, killed)
+    assert len(list((killed / "checkpoints").glob("checkpoint-*"))) == 2
+
+
 def test_a_run_goes_on_with_another_learning_rate_batch_and_number_of_steps(
     uninterrupted: Path, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--save-steps", type=int, default=2)
+    parser.add_argument("--save-minutes", type=float, default=0.0)
     parser.add_argument("--weights-of", default="", help="take the weights alone of this checkpoint")
     parser.add_argument("--announce", action="store_true", help="print a line a step")
     arguments = parser.parse_args()
@@ -45,6 +46,7 @@ def main() -> None:
         learning_rate=arguments.learning_rate, max_steps=arguments.max_steps,
         per_device_train_batch_size=arguments.batch_size, num_generations=4,
         gradient_accumulation_steps=2, max_completion_length=12, save_steps=arguments.save_steps,
+        save_minutes=arguments.save_minutes,
         gradient_checkpointing=False, beta=arguments.beta,
         kl_interval_steps=arguments.kl_interval, save_optimizer=not arguments.without_optimizer,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """What `rlnb run` refuses before anything is written, and which directories it goes on in."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,26 @@ def test_an_unreadable_status_loses_no_attempt(capsys, text):
         "here/status.json is unreadable, so how that ended is not known"
     )
     assert runs.read_status(directory).attempt == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"# All values\n", b"[1]", bytes(90), b"model: {", b"\xff\xfe"])
+def test_parameters_that_are_lost_are_said_to_be_lost(capsys, content):
+    path = unfinished_run(Path("here")) / "params.yaml"
+    path.write_bytes(content)
+    assert run("--out", "here") == 2
+    assert capsys.readouterr().err == (
+        f"rlnb: {path}: is empty or damaged, so the parameters of this run are not known. Delete the file "
+        "and give --profile and --set as when the run was started, or give another --out.\n"
+    )
+    assert run() == 0  # they are those of no unfinished run
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_refused_before_anything_runs(capsys, monkeypatch):
+    usage = shutil.disk_usage(".")._replace(free=2**18)
+    monkeypatch.setattr("rlnb.run.disk.shutil.disk_usage", lambda _: usage)
+    reason = refused(capsys, "--out", "here")
+    assert reason.startswith("output_dir = 'here' has 0.2 MiB free, and 3 checkpoints take ")
+    assert ".0 GiB" not in reason
 
 
 def test_what_begins_anew_does_so_once(capsys):

@@ -2,7 +2,6 @@
 
 import random
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
-from rlnb.errors import OutOfMemory, ParamsError, TrainingDiverged, see
+from rlnb.errors import OutOfMemory, TrainingDiverged, see
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.machine import Machine, recommend
 from rlnb.mbpp.params import MbppEvalParams
@@ -21,7 +20,6 @@ from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.run.health import (
     Health,
     check_alarms,
-    check_disk,
     count_alarms,
     find_alarms,
     memory_advice,
@@ -345,16 +343,3 @@ def test_advice_names_no_setting_that_is_made_already():
     ):
         alarms = find_alarms(QUIET | SHORT, params.alarms, first_length=100.0, params=params)
         assert remedy in alarms["length"]
-
-
-def test_checkpoints_that_would_fill_the_disk_are_refused_beyond_those_that_are_there(tmp_path: Path):
-    free = shutil.disk_usage(tmp_path).free
-    check_disk(tmp_path / "not" / "there", free // 4, keep=2)
-    with pytest.raises(ParamsError) as refused:
-        check_disk(tmp_path, free // 2, keep=2)
-    message = str(refused.value)
-    assert message.startswith(f"output_dir = '{tmp_path}' has ") and "and 3 checkpoints take " in message
-    assert message.endswith("write another directory, or less than training.save_total_limit = 2")
-    for step in (5, 10):
-        (tmp_path / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
-    check_disk(tmp_path, free // 2, keep=2)

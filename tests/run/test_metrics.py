@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import struct
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 from rlnb.run.metrics import describe
+from rlnb.run.records import DamagedRows
 from rlnb.run.tracking import Tracker, UnknownMetric, open_tracker, read_metrics
+from rlnb.selfplay.checkpoints import open_games_file
 
 
 def rows_without_times(path):
@@ -54,6 +57,63 @@ def test_a_line_torn_by_a_kill_is_dropped_and_reports_of_one_step_are_one_row(tm
         tracker.report(2, {"heldout/new/reward": 0.75})
     last = {"step": 2, "reward": 1.0, "heldout/new/reward": 0.75}
     assert rows_without_times(path) == [{"step": 1, "reward": 0.5}, last]
+
+
+DAMAGED_LINES = {
+    "zeros of a crash": bytes(40),
+    "cut UTF-8": b'{"step": 2, "note": "\xe2\x82',
+    "half a line": b'{"step": 2, "ti{"step": 2, "reward": 9}',
+    "another type": b"[1, 2]",
+    "no step": b'{"reward": 9}',
+    "a text as step": b'{"step": "2"}',
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("line", DAMAGED_LINES.values(), ids=DAMAGED_LINES)
+def test_a_damaged_line_is_left_out_with_a_warning_and_set_aside_by_a_run_that_goes_on(
+    tmp_path, capsys, line
+):
+    path = tmp_path / "metrics.jsonl"
+    rows = b'{"step": 1, "reward": 0.5}\n' + line + b'\n{"step": 3, "reward": 1.5}\n'
+    path.write_bytes(rows + b'{"step": 4, "reward": 2.5}\n' + line + b"\n")
+    with pytest.warns(DamagedRows, match=f"^{re.escape(str(path))}: left out 2 damaged lines$"):
+        assert [row["step"] for row in read_metrics(path)] == [1, 3, 4]
+    with quiet_tracker(tmp_path, resume_step=3) as tracker:
+        tracker.report(4, {"reward": 3.5})
+    aside = tmp_path / "metrics.jsonl.damaged"
+    assert capsys.readouterr().out == f"warning: {path}: moved 2 damaged lines to {aside}\n"
+    assert aside.read_bytes() == 2 * (line + b"\n")
+    assert rows_without_times(path) == [{"step": step, "reward": step / 2} for step in (1, 3)] + [
+        {"step": 4, "reward": 3.5}
+    ]
+
+
+def test_games_are_cut_and_repaired_like_metrics(tmp_path, capsys):
+    path = tmp_path / "games.jsonl"
+    path.write_bytes(b'{"step":1,"game":"a"}\n' + bytes(9) + b'\n{"step":2}\n{"step":3}\n{"step":3,"ga')
+    with open_games_file(tmp_path, after=2) as file:
+        file.write(b'{"step":3}\n')
+    assert path.read_bytes() == b'{"step":1,"game":"a"}\n{"step":2}\n{"step":3}\n'
+    assert (tmp_path / "games.jsonl.damaged").read_bytes() == bytes(9) + b"\n"
+    assert "games.jsonl: moved 1 damaged line to " in capsys.readouterr().out
+
+
+def test_a_row_that_the_disk_has_no_room_for_is_not_written_by_half(tmp_path):
+    """A limit of the file's size lets the system write a part of a row, as a full disk does."""
+    tracker = quiet_tracker(tmp_path)
+    tracker.report(1, {"reward": 0.5})
+    size = (tmp_path / "metrics.jsonl").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
+    try:
+        with pytest.raises(OSError):
+            tracker.report(2, {"reward": 1.5})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    tracker.report(3, {"reward": 2.5})
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 3]
+    assert (tmp_path / "metrics.jsonl").read_bytes().count(b"\n") == 2
 
 
 def test_an_unknown_name_is_written_and_warned_about_once(tmp_path):

@@ -92,6 +92,34 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_stopped(cache_dir, uninterru
     assert_same_run(tmp_path, uninterrupted[recipe], step=4)
 
 
+def test_a_run_that_saves_by_time_goes_on_as_if_it_had_not_been_stopped(cache_dir, uninterrupted, tmp_path):
+    recipe = RECIPES["gae with a magnet"]
+    params = make_params(cache_dir, recipe, save_steps=100, save_minutes=1e-9)
+    with pytest.raises(Killed):
+        attempt(params, tmp_path, show=kill_after(3))
+    assert checkpoint_step(latest_checkpoint(tmp_path)) == 3
+    attempt(params, tmp_path, seed=999)
+    assert_same_run(tmp_path, uninterrupted["gae with a magnet"], step=4)
+    without = make_params(cache_dir, recipe, save_steps=100, save_minutes=0)
+    with pytest.raises(Killed):
+        attempt(without, tmp_path / "other", show=kill_after(3))
+    assert latest_checkpoint(tmp_path / "other") is None
+
+
+def test_a_checkpoint_that_cannot_be_written_whole_leaves_nothing(cache_dir, tmp_path, monkeypatch):
+    params = make_params(cache_dir, LORA)
+    learner = make_run(params).learner
+    save_checkpoint(tmp_path, learner, SelfPlayState(step=1), params, keep=2)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError):
+        save_checkpoint(tmp_path, learner, SelfPlayState(step=2), params, keep=2)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-1"]
+
+
 def test_a_checkpoint_holds_what_its_recipe_changes(uninterrupted):
     always = {"average.safetensors", "optimizer", "state"}
     files = {name: set(checkpoint_of(path, 4)) - always for name, path in uninterrupted.items()}

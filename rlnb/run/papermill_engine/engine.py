@@ -32,6 +32,7 @@ from rlnb.errors import ParamsError, Preempted
 from rlnb.params.problems import did_you_mean
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
+from rlnb.run.disk import lacks_room, telling_full_disk
 from rlnb.run.heartbeat import Heartbeat
 
 OWN_KERNELS = ("rlnb", "python3")
@@ -71,7 +72,7 @@ class RlnbEngine(NBClientEngine):
         signals: list[signal.Signals] = []
         heartbeat = Heartbeat(directory, status, signal=lambda: signals[0].name if signals else "")
         try:
-            with heartbeat:
+            with heartbeat, telling_full_disk(directory):
                 nb = super().execute_notebook(nb, kernel_name, output_path, signals=signals, **kwargs)
         except BaseException as error:
             runs.end_attempt(directory, heartbeat.status, **describe_error(error))
@@ -228,7 +229,12 @@ class ForwardingClient(PapermillNotebookClient):
                 self.tenths[progress["label"]] = tenth
                 self.stdout_file.write("{label} {done}/{total}\n".format(**progress))
                 self.stdout_file.flush()
-        return super().process_message(msg, cell, cell_index)
+        try:
+            return super().process_message(msg, cell, cell_index)
+        except OSError as error:  # the autosave's; the notebook is saved again after the cell
+            if not lacks_room(error):
+                raise
+            return None
 
     def _forward(self, signal_number: int, frame: FrameType | None) -> None:
         again = signal_number in self.signals

@@ -1,0 +1,165 @@
+"""Whatever lies on a run's disk: it ends as if nothing had happened, to the bit, or says why it cannot."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from rlnb.run import directory as runs
+from rlnb.run.tracking import read_metrics
+
+ROOT = Path(__file__).parents[2]
+SIZES = ("training.max_steps=8", "training.save_steps=1", "training.save_total_limit=8", "mbpp.enabled=false")
+# With gradients from the first step on.
+GRPO = ("tasks.prompt=prefilled", "training.max_completion_length=4", "training.num_generations=8")
+NOTEBOOKS = {
+    "ppo_openspiel": (SIZES, "weights.safetensors", "value.safetensors"),
+    "grpo_code_execution": (
+        (*SIZES, *GRPO, "training.per_device_train_batch_size=8", "training.learning_rate=1.0e-3"),
+        "adapter_model.safetensors",
+        "scheduler.pt",
+    ),
+}
+
+
+def run(notebook: str, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    assignments = [part for field in (*NOTEBOOKS[notebook][0], *more) for part in ("--set", field)]
+    command = [sys.executable, "-m", "rlnb.cli", "run", f"notebooks/{notebook}.ipynb", "--out", str(out)]
+    profile = [] if (out / "params.yaml").exists() else ["--profile", "tiny"]
+    return subprocess.run([*command, *profile, *assignments], cwd=ROOT, capture_output=True, text=True)
+
+
+def learned(out: Path) -> dict[str, dict[str, bytes]]:
+    """The bytes of all that was trained, by file and name."""
+    checkpoint = out / "checkpoints" / "checkpoint-8"
+    return {
+        path.name: {name: values.tobytes() for name, values in load_file(path).items()}
+        for path in sorted(checkpoint.glob("*.safetensors"))
+    }
+
+
+def steps(out: Path) -> list[int]:
+    return [row["step"] for row in read_metrics(out / "metrics.jsonl")]
+
+
+@pytest.fixture(scope="module", params=NOTEBOOKS)
+def whole(request, tmp_path_factory) -> tuple[str, Path]:
+    """A notebook and the directory of its run of eight steps, which nothing has disturbed."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    ended = run(request.param, out)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    first, last = (out / "checkpoints" / f"checkpoint-{step}" for step in (1, 8))
+    weights = NOTEBOOKS[request.param][1]
+    assert (first / weights).read_bytes() != (last / weights).read_bytes()
+    return request.param, out
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_newest_checkpoint_that_no_crash_has_damaged(whole, tmp_path):
+    notebook, undisturbed = whole
+    _, weights, other = NOTEBOOKS[notebook]
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    status = runs.read_status(out)
+    runs.end_attempt(out, status, state="killed")
+    checkpoint = {step: out / "checkpoints" / f"checkpoint-{step}" for step in range(1, 9)}
+    size = (checkpoint[8] / weights).stat().st_size
+    os.truncate(checkpoint[8] / weights, 1000)
+    (checkpoint[7] / "optimizer.pt").write_bytes(bytes((checkpoint[7] / "optimizer.pt").stat().st_size))
+    (checkpoint[6] / other).unlink()
+    (checkpoint[5] / "rlnb.json").write_bytes(b"")
+    (checkpoint[4] / "trainer_state.json").write_bytes(b"")
+    with (checkpoint[3] / "optimizer.pt").open("r+b") as file:
+        file.seek(500)
+        file.write(b"a flipped block")
+    shutil.copytree(checkpoint[1], out / "checkpoints" / ".checkpoint-9")
+    for name in ("metrics.jsonl", "games.jsonl"):
+        if (out / name).exists():
+            with (out / name).open("r+b") as file:
+                line = file.readline()
+                rest = file.read()
+                file.seek(len(line))
+                file.write(bytes(50) + b"\n" + rest)
+    ended = run(notebook, out)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    taken = f"removed, going on from {checkpoint[2]}"
+    lines = [
+        f"{checkpoint[3]}: optimizer.pt does not hold what was written to it; {taken}",
+        f"{checkpoint[4]}: trainer_state.json is damaged; {taken}",
+        f"{checkpoint[5]}: rlnb.json is damaged; {taken}",
+        f"{checkpoint[6]}: {other} is missing; {taken}",
+        f"{checkpoint[7]}: optimizer.pt does not hold what was written to it; {taken}",
+        f"{checkpoint[8]}: {weights} has 1000 bytes instead of {size}; {taken}",
+    ]
+    assert [line for line in ended.stdout.splitlines() if taken in line] == lines
+    log = (out / "train.log").read_text()
+    assert all(line in log for line in lines) and ".checkpoint-9: it was being written when" in log
+    assert "metrics.jsonl: moved 1 damaged line to" in ended.stdout
+    assert learned(out) == learned(undisturbed)
+    assert steps(out) == steps(undisturbed)
+    if (out / "games.jsonl").exists():
+        assert (out / "games.jsonl").read_bytes() == (undisturbed / "games.jsonl").read_bytes()
+    names = {path.name for path in (out / "checkpoints").glob("*checkpoint-*")}
+    assert names == {f"checkpoint-{step}" for step in range(1, 9)}
+
+
+@pytest.fixture
+def small_disk(whole, tmp_path):
+    """A file system with room for a run and little more."""
+    if os.geteuid() or not shutil.which("mount"):
+        pytest.skip("only root can mount a small file system")
+    checkpoints = sum(path.stat().st_size for path in (whole[1] / "checkpoints").rglob("*"))
+    others = sum(path.stat().st_size for path in whole[1].rglob("*")) - checkpoints
+    directory = tmp_path / "small"
+    directory.mkdir()
+    size = 5 * checkpoints // 4 + 2 * others + 2**22
+    if os.system(f"mount -t tmpfs -o size={size} tmpfs {directory}"):
+        pytest.skip("no file system can be mounted here")
+    yield directory
+    os.system(f"umount -l {directory}")
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_a_run_with_one_sentence_and_with_room_it_goes_on(whole, small_disk):
+    notebook, undisturbed = whole
+    out, filling = small_disk / "run", small_disk / "filling"
+    stop = threading.Event()
+
+    def fill_disk() -> None:
+        """Leave no room for another checkpoint once there are two, nor for much else."""
+        while not stop.wait(0.05):
+            if (out / "checkpoints" / "checkpoint-2" / "rlnb.json").exists():
+                free = shutil.disk_usage(small_disk).free
+                filling.write_bytes(bytes(max(0, free - 100_000)))
+                return
+
+    filler = threading.Thread(target=fill_disk)
+    filler.start()
+    ended = run(notebook, out)
+    stop.set()
+    filler.join()
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    sentence = ended.stderr.strip().splitlines()[-1]
+    assert sentence.startswith(
+        f"failed: {out}: no room is left on its disk or quota: the file system {small_disk}"
+    )
+    assert sentence.endswith("it goes on from the last checkpoint (docs/troubleshooting.md#disk-full)")
+    assert "Traceback" not in ended.stderr
+    status = runs.read_status(out)
+    assert (status.state, status.exit) == ("failed", 1) and "no room is left on its disk" in status.reason
+    assert not list((out / "checkpoints").glob(".checkpoint-*"))
+    assert not list(out.glob(".*.json.*")) and not list(
+        (out / "checkpoints").glob("*/checkpoint-is-incomplete*")
+    )
+    refused = run(notebook, out)
+    assert refused.returncode == 2 and "MiB free, and " in refused.stderr
+    filling.unlink()
+    ended = run(notebook, out)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert learned(out) == learned(undisturbed)
+    assert steps(out) == steps(undisturbed)
