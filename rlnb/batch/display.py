@@ -6,14 +6,14 @@ import pandas
 from matplotlib.figure import Figure
 
 from rlnb.batch.points_table import Group
-from rlnb.display.plots import COLOURS, known, make_panels, put_legend
+from rlnb.display.plots import COLOURS, draw_estimates, known, label_lines, make_panels, put_legend
 from rlnb.statistics import Estimate, student_mean
 
 LINES = ("-", "--", "-.", ":")
 
 
 def tabulate_curves(group: Group, metric: str) -> pandas.DataFrame:
-    """Return the values of a metric, a row a step and a column a run that measured any; unfinished ones too."""
+    """Return the values of a metric, a row a step and a column a run, unfinished ones too."""
     columns = {}
     for result in group.results:
         rows = [row for row in result.rows if known(row, metric)]
@@ -45,9 +45,9 @@ def draw_curves(groups: Sequence[Group], metric: str) -> Figure:
                 low, high = [band.low for band in bands], [band.high for band in bands]
                 axes.fill_between(shared.index, low, high, color=colour, alpha=0.15, linewidth=0)
         ends = [column.dropna().iloc[-1] for _, column in table.items()]
-        axes.plot([last * (1.03 + 0.02 * index)] * len(ends), ends, "o", color=colour, markersize=4, alpha=0.75)
-    low, high = value_range(tables)
-    axes.set(xlabel="step", ylabel=metric, title=metric, ylim=(low, high))
+        place = last * (1.03 + 0.02 * index)
+        axes.plot([place] * len(ends), ends, "o", color=colour, markersize=4, alpha=0.75)
+    axes.set(xlabel="step", ylabel=metric, title=metric, ylim=value_range(tables))
     put_legend(axes, 3)
     return figure
 
@@ -64,12 +64,10 @@ def value_range(tables: Mapping[str, pandas.DataFrame]) -> tuple[float | None, f
 def draw_ranking(means: Mapping[str, Estimate | float | None], measure: str) -> Figure:
     """Draw the groups from the best to the last with their means and intervals; {label: mean}."""
     figure, (axes,) = make_panels(size=(8, 1.6 + 0.4 * len(means)))
-    for height, (label, mean) in enumerate(means.items()):
-        if isinstance(mean, Estimate):
-            axes.hlines(height, mean.low, mean.high, color=COLOURS[0], linewidth=1.5)
-        value = mean.value if isinstance(mean, Estimate) else mean
-        axes.plot([] if value is None else [value], [] if value is None else [height], "o", color=COLOURS[0])
-    axes.set_yticks(range(len(means)), list(means), fontsize=8, parse_math=False)
-    axes.set_ylim(max(len(means), 1) - 0.4, -0.6)
+    for height, mean in enumerate(means.values()):
+        if mean is not None:
+            estimate = mean if isinstance(mean, Estimate) else Estimate(mean, mean, mean)
+            draw_estimates(axes, [height], [estimate], color=COLOURS[0])
+    label_lines(axes, list(means))
     axes.set(xlabel=measure, title="Mean of the last values over finished runs, 95% interval")
     return figure

@@ -108,6 +108,16 @@ def gather_results(directories: Sequence[Path], *, reach: Sequence[str] = ()) ->
     return [_read_result(directory, values, differing, conditions) for directory, values in settings.items()]
 
 
+def newest_sweep(outputs: Path) -> Path:
+    """Return the folder under `outputs` whose points.json was written last. Raises ParamsError for none."""
+    folders = [path.parent for path in outputs.glob(f"*/*/{POINTS_FILE}")]
+    if not folders:
+        raise ParamsError(
+            f"compare.directories = []: there is no sweep under {outputs}; name the folder of one, or of runs"
+        )
+    return max(folders, key=lambda folder: (folder / POINTS_FILE).stat().st_mtime)
+
+
 def group_results(results: Sequence[PointResult], *, by: Sequence[str] = ()) -> list[Group]:
     """Return the runs by the values of the fields `by`; without them by all fields, so over seeds."""
     known = list(dict.fromkeys(field for result in results for field in result.fields))
