@@ -25,18 +25,19 @@ def tabulate_curves(group: Group, metric: str) -> pandas.DataFrame:
 def draw_curves(groups: Sequence[Group], metric: str) -> Figure:
     """Draw a metric of each run as a thin line, and the mean of each group as a thick one.
 
-    The mean is over the steps that all runs of the group measured; its band is Student's 95% interval over
-    the runs. Dots at the right are the last values of the runs: what they are judged by.
+    The mean is over the finished runs, at the steps that all of them measured; its band is Student's 95%
+    interval over them. Dots at the right are their last values: what they are judged by.
     """
     figure, (axes,) = make_panels(size=(8, 4.6))
     tables = {group.label: tabulate_curves(group, metric) for group in groups}
+    done = [result.name for group in groups for result in group.finished]
     last = max((table.index.max() for table in tables.values() if len(table)), default=1)
     for index, (label, table) in enumerate(tables.items()):
         colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
-        shared, num_runs = table.dropna(), len(table.columns)
-        if num_runs > 1:
-            for _, column in table.items():
-                axes.plot(column.dropna(), line, color=colour, linewidth=0.8, alpha=0.35)
+        for _, column in table.items():
+            axes.plot(column.dropna(), line, color=colour, linewidth=0.8, alpha=0.35)
+        finished = table[[name for name in done if name in table]]
+        shared, num_runs = finished.dropna(), len(finished.columns)
         if len(shared):
             means = shared.mean(axis=1)
             axes.plot(means, line, color=colour, linewidth=2, label=f"{label} ({num_runs})")
@@ -44,7 +45,7 @@ def draw_curves(groups: Sequence[Group], metric: str) -> Figure:
                 bands = [student_mean(values) for values in shared.to_numpy()]
                 low, high = [band.low for band in bands], [band.high for band in bands]
                 axes.fill_between(shared.index, low, high, color=colour, alpha=0.15, linewidth=0)
-        ends = [column.dropna().iloc[-1] for _, column in table.items()]
+        ends = [column.dropna().iloc[-1] for _, column in finished.items()]
         place = last * (1.03 + 0.02 * index)
         axes.plot([place] * len(ends), ends, "o", color=colour, markersize=4, alpha=0.75)
     axes.set(xlabel="step", ylabel=metric, title=metric, ylim=value_range(tables))
