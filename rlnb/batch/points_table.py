@@ -389,7 +389,7 @@ def _last_values(
 
 
 def _summary_values(results: Mapping[str, object]) -> dict[str, float]:
-    """Return the numbers of a summary, as mbpp_eval writes it: {"pass_at/1/value": 0.04}."""
+    """Return the numbers of a summary, as mbpp_eval and gpt_oss_2048 write it: {"pass_at/1/value": 0.04}."""
 
     def numbers(name: str, value: object) -> Iterator[tuple[str, float]]:
         if isinstance(value, Mapping):
@@ -398,7 +398,7 @@ def _summary_values(results: Mapping[str, object]) -> dict[str, float]:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield name, value
 
-    return dict(numbers("", results.get("summary")))
+    return {**dict(numbers("", results.get("summary"))), **dict(numbers("figures", results.get("figures")))}
 
 
 def _comparison_values(comparisons: Sequence[Comparison]) -> dict[str, float]:
