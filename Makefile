@@ -7,7 +7,7 @@ NOTEBOOK ?= notebooks/grpo_code_execution.ipynb
 BIN := .venv/bin
 READY := .venv/rlnb-set
 
-NO_BENCH := $(addprefix benchmarks/,notebook_seeds.py code_seeds.py timing.py peers.py harnesses.py strategy_seeds.py self_play_seeds.py ppo_seeds.py baselines_2048.py batch_2048.py)
+NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py baselines_2048.py batch_2048.py)
 
 # Arithmetic of other CPUs and numbers of threads; a setting that asks for more than this CPU has changes nothing.
 CPUS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX512_CORE \
@@ -72,21 +72,34 @@ gallery: $(READY) ## run the notebooks at their cpu profiles and keep the execut
 	done
 
 code: $(READY) ## what the embedded model learns about programs, ten seeds at both rewards: hours on two cores
-	$(BIN)/python benchmarks/code_seeds.py --json
-	$(BIN)/python benchmarks/code_seeds.py --profile cpu_tests --out outputs/tests_seeds --json
+	@set -e; for profile in cpu cpu_tests; do \
+	    $(BIN)/rlnb sweep notebooks/grpo_code_execution.ipynb --profile $$profile --seeds 1-10 \
+	        --set evaluation.num_questions=1000 --set mbpp.enabled=false; \
+	    $(BIN)/rlnb results outputs/grpo_code_execution/seeds-$$profile --gains; \
+	done
 
 seeds: $(READY) ## what the embedded model learns of 2048, five seeds: an hour on two cores
-	$(BIN)/python benchmarks/strategy_seeds.py --json
+	$(BIN)/rlnb sweep notebooks/gpt_oss_2048.ipynb --profile cpu --seeds 0-4
+	$(BIN)/rlnb results outputs/gpt_oss_2048/seeds-cpu --gains
 
 ppo: $(READY) ## what PPO learns: a ladder of games from nothing, and SmolLM2 at tic-tac-toe; hours on two cores
-	$(BIN)/python benchmarks/ppo_seeds.py --profile cpu --seeds 1 2 3 --json
-	$(BIN)/python benchmarks/ppo_seeds.py --profile embedded --seeds 1 2 --opponents random --json
+	$(BIN)/rlnb sweep notebooks/ppo_openspiel.ipynb --profile cpu --seeds 1-3 --set evaluation.num_games=400
+	$(BIN)/rlnb results outputs/ppo_openspiel/seeds-cpu --gains \
+	    --reach "curriculum/stage>=2" --reach "curriculum/stage>=3"
+	$(BIN)/rlnb sweep notebooks/ppo_openspiel.ipynb --profile embedded --seeds 1-2 \
+	    --set 'evaluation.opponents=["random"]' --set evaluation.num_games=400
+	$(BIN)/rlnb results outputs/ppo_openspiel/seeds-embedded --gains
 
-selfplay: $(READY) ## what self-play learns: Kuhn, tic-tac-toe, Leduc, and the ablation; hours on two cores
-	$(BIN)/python benchmarks/self_play_seeds.py --profile kuhn --seeds 1 2 3 4 5 --json
-	$(BIN)/python benchmarks/self_play_seeds.py --profile cpu --seeds 1 2 3 --json
-	$(BIN)/python benchmarks/self_play_seeds.py --profile leduc --seeds 1 --json
-	$(BIN)/python benchmarks/self_play_seeds.py --profile cpu --max-steps 40 --kinds rae none leave_one_out gae --json
+selfplay: $(READY) ## what self-play learns: Kuhn, tic-tac-toe, Leduc, and the advantages; hours on two cores
+	@set -e; for points in "kuhn 1-5" "cpu 1-3" "leduc 1"; do \
+	    set -- $$points; \
+	    $(BIN)/rlnb sweep notebooks/spiral_self_play.ipynb --profile $$1 --seeds $$2; \
+	    $(BIN)/rlnb results outputs/spiral_self_play/seeds-$$1; \
+	done
+	$(BIN)/rlnb sweep notebooks/spiral_self_play.ipynb --profile cpu --seeds 1-5 \
+	    --sweep params/sweeps/spiral_advantages.yaml --set training.max_steps=40
+	$(BIN)/rlnb results outputs/spiral_self_play/spiral_advantages-cpu --lowest-first \
+	    --rank exact/loss_first --rank exact/loss_second
 
 bench: $(READY) ## side-by-side measurements against peers, one JSON line each
 	@set -e; for benchmark in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do \

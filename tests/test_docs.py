@@ -19,7 +19,7 @@ from rlnb.params import load_params
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = {
     "grpo_code_execution", "mbpp_eval", "export_model", "gpt_oss_2048", "grpo_code_game", "spiral_self_play",
-    "ppo_openspiel", "configure", "arena_eval",
+    "ppo_openspiel", "configure", "arena_eval", "compare_runs",
 }  # fmt: skip
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 LONGEST = {"README.md": 119, "CONTRIBUTING.md": 100}

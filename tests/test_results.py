@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 from refusals import refused
 
-from rlnb.results import Comparison, compare, load_results, save_results
-from rlnb.statistics import Estimate, bootstrap_difference
+from rlnb.results import Comparison, compare, load_results, pool_comparisons, read_comparisons, save_results
+from rlnb.statistics import Estimate, bootstrap_difference, bootstrap_mean, bootstrap_two_way, student_mean
 
 
 class ParamsOfTest(BaseModel):
@@ -40,6 +40,26 @@ def test_one_split_has_no_row_for_all_and_nothing_in_common_no_row_at_all():
     assert compare(before, {"pass": {"mbpp": {"2": 0.0}}}) == []
 
 
+def test_runs_are_pooled_over_the_items_that_all_have_and_all_splits_together():
+    before = {"pass": {"known": {"a": 0.0, "b": 0.0}, "new": {"c": 0.0}}}
+    runs = [
+        compare(before, {"pass": {"known": {"a": 1.0, "b": 0.0}, "new": {"c": 0.5}}}),
+        compare(before, {"pass": {"known": {"a": 1.0, "b": 1.0}, "new": {"c": 0.0}}}),
+    ]
+    rows = {row.split: row for row in pool_comparisons(runs)}
+    assert [(row.num_items, row.difference) for row in rows.values()] == [
+        (3, 0.5833333333333333),
+        (2, 0.75),
+        (1, 0.25),
+    ]
+    assert rows["all"].over_items == bootstrap_mean([1.0, 0.5, 0.25])
+    assert rows["all"].over_runs == student_mean([0.5, 2 / 3])
+    assert rows["all"].over_both == bootstrap_two_way([[[1.0, 0.0, 0.5], [1.0, 1.0, 0.0]]])
+    (alone, *_) = pool_comparisons(runs[:1])
+    assert (alone.over_runs, alone.over_both) == (None, None)
+    assert pool_comparisons([]) == []
+
+
 def test_results_are_written_and_read_back(tmp_path):
     path = tmp_path / "results.json"
     comparison = compare({"reward": {"new": {"a": 0.0}}}, {"reward": {"new": {"a": 0.5}}})
@@ -56,7 +76,8 @@ def test_results_are_written_and_read_back(tmp_path):
     assert results["params"] == {"seed": 7, "target_kl": None}
     difference = {"value": 0.5, "low": 0.5, "high": 0.5}
     row = {"measure": "reward", "split": "new", "num_items": 1, "before": 0.0, "after": 0.5}
-    assert results["comparison"] == [row | {"difference": difference}]
+    assert results["comparison"] == [row | {"difference": difference, "items": {"a": [0.0, 0.5]}}]
+    assert read_comparisons(path) == comparison
     assert results["before"] == [{"completion": "print(1) \ud800", "rewards": [None, 1.0]}]
     assert (results["board"], results["count"]) == ([[1.0, None], [2.0, 3.0]], 3)
 

@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rlnb.errors import ParamsError
+
 SWEEP_HELP = """\
 Run every point of a sweep on this machine, some at a time. Each point is a run in a directory of its own,
 with its output in run.log. Run the same command again, and unfinished points go on, finished ones stay.
@@ -67,6 +69,8 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
 
     if options.point is not None:
         return main(read_point(options.target, options.point))
+    if options.jobs < 1:
+        raise ParamsError(f"--jobs {options.jobs}: is not a number of points; write 1 or more")
     from rlnb.batch.local import run_points
 
     sweep = prepare_sweep(

@@ -6,14 +6,14 @@ import pandas
 from matplotlib.figure import Figure
 
 from rlnb.batch.points_table import Group
-from rlnb.display.plots import COLOURS, known, make_panels, put_legend
+from rlnb.display.plots import COLOURS, draw_estimates, known, label_lines, make_panels, put_legend
 from rlnb.statistics import Estimate, student_mean
 
 LINES = ("-", "--", "-.", ":")
 
 
 def tabulate_curves(group: Group, metric: str) -> pandas.DataFrame:
-    """Return the values of a metric, a row a step and a column a run that measured any; unfinished ones too."""
+    """Return the values of a metric, a row a step and a column a run, unfinished ones too."""
     columns = {}
     for result in group.results:
         rows = [row for row in result.rows if known(row, metric)]
@@ -25,18 +25,19 @@ def tabulate_curves(group: Group, metric: str) -> pandas.DataFrame:
 def draw_curves(groups: Sequence[Group], metric: str) -> Figure:
     """Draw a metric of each run as a thin line, and the mean of each group as a thick one.
 
-    The mean is over the steps that all runs of the group measured; its band is Student's 95% interval over
-    the runs. Dots at the right are the last values of the runs: what they are judged by.
+    The mean is over the finished runs, at the steps that all of them measured; its band is Student's 95%
+    interval over them. Dots at the right are their last values: what they are judged by.
     """
     figure, (axes,) = make_panels(size=(8, 4.6))
     tables = {group.label: tabulate_curves(group, metric) for group in groups}
+    done = [result.name for group in groups for result in group.finished]
     last = max((table.index.max() for table in tables.values() if len(table)), default=1)
     for index, (label, table) in enumerate(tables.items()):
         colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
-        shared, num_runs = table.dropna(), len(table.columns)
-        if num_runs > 1:
-            for _, column in table.items():
-                axes.plot(column.dropna(), line, color=colour, linewidth=0.8, alpha=0.35)
+        for _, column in table.items():
+            axes.plot(column.dropna(), line, color=colour, linewidth=0.8, alpha=0.35)
+        finished = table[[name for name in done if name in table]]
+        shared, num_runs = finished.dropna(), len(finished.columns)
         if len(shared):
             means = shared.mean(axis=1)
             axes.plot(means, line, color=colour, linewidth=2, label=f"{label} ({num_runs})")
@@ -44,12 +45,10 @@ def draw_curves(groups: Sequence[Group], metric: str) -> Figure:
                 bands = [student_mean(values) for values in shared.to_numpy()]
                 low, high = [band.low for band in bands], [band.high for band in bands]
                 axes.fill_between(shared.index, low, high, color=colour, alpha=0.15, linewidth=0)
-        ends = [column.dropna().iloc[-1] for _, column in table.items()]
-        axes.plot(
-            [last * (1.03 + 0.02 * index)] * len(ends), ends, "o", color=colour, markersize=4, alpha=0.75
-        )
-    low, high = value_range(tables)
-    axes.set(xlabel="step", ylabel=metric, title=metric, ylim=(low, high))
+        ends = [column.dropna().iloc[-1] for _, column in finished.items()]
+        place = last * (1.03 + 0.02 * index)
+        axes.plot([place] * len(ends), ends, "o", color=colour, markersize=4, alpha=0.75)
+    axes.set(xlabel="step", ylabel=metric, title=metric, ylim=value_range(tables))
     put_legend(axes, 3)
     return figure
 
@@ -66,12 +65,10 @@ def value_range(tables: Mapping[str, pandas.DataFrame]) -> tuple[float | None, f
 def draw_ranking(means: Mapping[str, Estimate | float | None], measure: str) -> Figure:
     """Draw the groups from the best to the last with their means and intervals; {label: mean}."""
     figure, (axes,) = make_panels(size=(8, 1.6 + 0.4 * len(means)))
-    for height, (label, mean) in enumerate(means.items()):
-        if isinstance(mean, Estimate):
-            axes.hlines(height, mean.low, mean.high, color=COLOURS[0], linewidth=1.5)
-        value = mean.value if isinstance(mean, Estimate) else mean
-        axes.plot([] if value is None else [value], [] if value is None else [height], "o", color=COLOURS[0])
-    axes.set_yticks(range(len(means)), list(means), fontsize=8, parse_math=False)
-    axes.set_ylim(max(len(means), 1) - 0.4, -0.6)
+    for height, mean in enumerate(means.values()):
+        if mean is not None:
+            estimate = mean if isinstance(mean, Estimate) else Estimate(mean, mean, mean)
+            draw_estimates(axes, [height], [estimate], color=COLOURS[0])
+    label_lines(axes, list(means))
     axes.set(xlabel=measure, title="Mean of the last values over finished runs, 95% interval")
     return figure

@@ -50,7 +50,7 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
             for point in running:
                 point.process.send_signal(signal_number)
 
-        environment = _share_cores(num_jobs)
+        environment = share_cores(num_jobs)
         with runs.handling_signals(stop):
             while running or (waiting and not signals):
                 while waiting and len(running) < num_jobs and not signals:
@@ -66,7 +66,7 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
     return _conclude(sweep, codes, was_stopped=bool(signals))
 
 
-def _share_cores(num_jobs: int) -> dict[str, str]:
+def share_cores(num_jobs: int) -> dict[str, str]:
     """Return the environment of the points: each computes with its share of the cores.
 
     One at a time uses what is free, as any run does.

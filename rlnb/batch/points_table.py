@@ -108,6 +108,16 @@ def gather_results(directories: Sequence[Path], *, reach: Sequence[str] = ()) ->
     return [_read_result(directory, values, differing, conditions) for directory, values in settings.items()]
 
 
+def newest_sweep(outputs: Path) -> Path:
+    """Return the folder under `outputs` whose points.json was written last. Raises ParamsError for none."""
+    folders = [path.parent for path in outputs.glob(f"*/*/{POINTS_FILE}")]
+    if not folders:
+        raise ParamsError(
+            f"compare.directories = []: there is no sweep under {outputs}; name the folder of one, or of runs"
+        )
+    return max(folders, key=lambda folder: (folder / POINTS_FILE).stat().st_mtime)
+
+
 def group_results(results: Sequence[PointResult], *, by: Sequence[str] = ()) -> list[Group]:
     """Return the runs by the values of the fields `by`; without them by all fields, so over seeds."""
     known = list(dict.fromkeys(field for result in results for field in result.fields))
@@ -379,7 +389,7 @@ def _last_values(
 
 
 def _summary_values(results: Mapping[str, object]) -> dict[str, float]:
-    """Return the numbers of a summary, as mbpp_eval writes it: {"pass_at/1/value": 0.04}."""
+    """Return the numbers of a summary, as mbpp_eval and gpt_oss_2048 write it: {"pass_at/1/value": 0.04}."""
 
     def numbers(name: str, value: object) -> Iterator[tuple[str, float]]:
         if isinstance(value, Mapping):
@@ -388,7 +398,7 @@ def _summary_values(results: Mapping[str, object]) -> dict[str, float]:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield name, value
 
-    return dict(numbers("", results.get("summary")))
+    return {**dict(numbers("", results.get("summary"))), **dict(numbers("figures", results.get("figures")))}
 
 
 def _comparison_values(comparisons: Sequence[Comparison]) -> dict[str, float]:

@@ -21,7 +21,7 @@ from rlnb.code_game.prompts import GameQuestion, build_game_prompt, game_questio
 from rlnb.code_game.reward import GameReferee, GameRound, game_metrics, judge_rounds
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.policy import Policy, generate
-from rlnb.results import save_results
+from rlnb.results import Comparison, save_results
 from rlnb.run.metrics import INVALID_KINDS
 from rlnb.sandbox import FailureCount
 from rlnb.statistics import Estimate, bootstrap_ratio, wilson_interval
@@ -323,7 +323,22 @@ def known_value(value: float) -> float | None:
 def save_game(path: str | Path, params: GrpoCodeGameParams, times: Times) -> None:
     """Write parameters, comparison and every round as JSON; see `rlnb.results.save_results`."""
     rounds = {time: list(map(make_record, programs)) for time, programs in times.items()}
-    save_results(path, params=params, measures=compare_game(times), rounds=rounds)
+    measures = compare_game(times)
+    num_questions = len({program.question for program in times.get("after", ())})
+    comparison = to_comparisons(measures, num_questions=num_questions)
+    save_results(path, params=params, comparison=comparison, measures=measures, rounds=rounds)
+
+
+def to_comparisons(rows: Sequence[GameComparison], *, num_questions: int) -> list[Comparison]:
+    """Return the differences for tables of several runs: to the time before, and to the control run."""
+    comparisons = []
+    for row in rows:
+        for name, difference in row.differences.items():
+            former, after = row.values[name.removeprefix("after - ")], row.values["after"]
+            if difference and isinstance(former, Estimate) and isinstance(after, Estimate):
+                values = (former.value, after.value, difference)
+                comparisons.append(Comparison(row.measure, name, num_questions, *values))
+    return comparisons
 
 
 def make_record(program: EvaluatedProgram) -> dict[str, str | bool | float | None]:

@@ -23,7 +23,7 @@ from rlnb.run.tracking import read_metrics
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
-# Run by `make test`: GRPO by TRL, a loop of our own, an evaluation. `make slow` runs all nine.
+# Run by `make test`: GRPO by TRL, a loop of our own, an evaluation. `make slow` runs all ten.
 QUICK = ("grpo_code_game", "mbpp_eval", "ppo_openspiel")
 PARAMETER_LINE = re.compile(r"^(\w+): (str|int|float|bool|dict|list) = ([^#]+?)  # ([^#=]+)$")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -117,7 +117,9 @@ def test_the_gallery_shows_the_notebooks_as_they_are(path: Path) -> None:
 )
 def test_a_notebook_runs_under_nbval_at_its_tiny_profile(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / path.name
-    parameters = {"profile": "tiny", "output_dir": str(tmp_path / "run")}
+    parameters: dict[str, Any] = {"profile": "tiny", "output_dir": str(tmp_path / "run")}
+    if path.stem == "compare_runs":
+        parameters["compare"] = {"directories": [str(make_sweep(tmp_path / "sweep"))]}
     papermill.execute_notebook(path, copy, parameters=parameters, prepare_only=True, progress_bar=False)
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)),
@@ -129,6 +131,16 @@ def test_a_notebook_runs_under_nbval_at_its_tiny_profile(path: Path, tmp_path: P
         cwd=ROOT, capture_output=True, text=True, timeout=600, env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout[-4000:]
+
+
+def make_sweep(folder: Path) -> Path:
+    """Train two seeds of the smallest self-play, for the notebook that compares runs."""
+    command = [sys.executable, "-m", "rlnb.cli", "sweep", str(ROOT / "notebooks/spiral_self_play.ipynb")]
+    command += ["--profile", "tiny", "--seeds", "1-2", "--out", str(folder), "--set", "mbpp.enabled=false"]
+    command += ["--set", "evaluation.cross_games=0"]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
+    return folder
 
 
 @pytest.mark.slow

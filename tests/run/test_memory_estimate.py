@@ -260,7 +260,7 @@ def machine_of(row, memory_gib):
     return Machine(row.name, gpu, capability, memory_gib, 8, "workstation", "unasked")
 
 
-@pytest.mark.parametrize("notebook", sorted(set(MODELS) - {"arena_eval", "configure"}))
+@pytest.mark.parametrize("notebook", sorted(set(MODELS) - {"arena_eval", "compare_runs", "configure"}))
 @pytest.mark.parametrize("row", MACHINES, ids=lambda row: row.name)
 def test_the_profile_that_auto_takes_fits_every_machine_of_the_table(notebook, row, monkeypatch):
     """With unsloth where setup.sh installs it and without; every package else is there."""

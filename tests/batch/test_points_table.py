@@ -1,0 +1,176 @@
+"""Runs in one table: what differs, what is averaged, what is paired, what is left out and why."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlnb import cli
+from rlnb.batch import points_table as tables
+from rlnb.batch.display import draw_curves, draw_ranking, tabulate_curves
+from rlnb.batch.local import LOG_FILE
+from rlnb.batch.sweeps import POINTS_FILE
+from rlnb.errors import ParamsError
+from rlnb.params import dump_yaml, load_params
+from rlnb.results import compare, save_results
+from rlnb.run import directory as runs
+from rlnb.statistics import Estimate
+
+LOSSES = ("exact/loss_first", "exact/loss_second")
+# Of each advantage and seed: the two losses at the last step. Means: rae .2 .3; none .3 .4.
+LAST = {
+    ("rae", 1): (0.1, 0.3),
+    ("rae", 2): (0.2, 0.4),
+    ("none", 1): (0.2, 0.4),
+    ("none", 2): (0.3, 0.5),
+}
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """The folder of a sweep of two advantages and three seeds; the third seed failed, or never began."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("sweep")
+    points = [(kind, seed) for kind in ("rae", "none") for seed in (1, 2, 3)]
+    for kind, seed in points:
+        directory = folder / f"kind={kind}_seed={seed}"
+        directory.mkdir(parents=True)
+        if (kind, seed) == ("none", 3):
+            (directory / LOG_FILE).write_text("rlnb: 3 GPUs are asked for\n\n")
+            continue
+        overrides = {"advantage": {"kind": kind}, "seed": seed, "output_dir": str(directory)}
+        params = load_params("spiral_self_play", profile="kuhn", overrides=overrides, environ={})
+        (directory / "params.yaml").write_text(dump_yaml(params))
+        status = runs.start_attempt(directory, notebook="spiral_self_play.ipynb")
+        rows = [{"step": 0, "time": 1.0, LOSSES[0]: 0.0, LOSSES[1]: 0.0}]
+        rows += [{"step": 10, "time": 2.0, "curriculum/stage": 2.0, "time/update_seconds": 90.0}]
+        if (kind, seed) in LAST:
+            rows += [{"step": 20, "time": 3.0, **dict(zip(LOSSES, LAST[kind, seed], strict=True))}]
+            before = {"score": {"new": {"a": 0.0, "b": 0.5}}}
+            after = {"score": {"new": {"a": 1.0, "b": 0.5 + 0.25 * seed}}}
+            save_results(directory / "results.json", params={}, comparison=compare(before, after))
+            runs.end_attempt(directory, status, state="done")
+        else:
+            runs.end_attempt(directory, status, state="failed", reason="cell 7 of 9: TrainingDiverged: NaN")
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    content = {
+        "notebook": "spiral_self_play.ipynb",
+        "profile": "kuhn",
+        "points": [
+            {"name": f"kind={kind}_seed={seed}", "overrides": {"advantage.kind": kind, "seed": seed}}
+            for kind, seed in points
+        ],
+    }
+    (folder / POINTS_FILE).write_text(json.dumps(content))
+    return folder
+
+
+def results_of(folder: Path, **options) -> list[tables.PointResult]:
+    return tables.gather_results([folder], **options)
+
+
+def test_a_point_shows_what_differs_how_it_ended_and_its_last_values(sweep):
+    table = tables.show_points(results_of(sweep), LOSSES)
+    assert table.headers == ["kind", "seed", "state", "step", *LOSSES]
+    assert table.rows[0] == ["rae", "1", "done", "20", "0.100", "0.300"]  # not the 0 of step 0
+    assert table.rows[2] == ["rae", "3", "failed", "10", "0.000", "0.000"]
+    assert table.rows[5] == ["none", "3", "waiting", "–", "–", "–"]
+    assert tables.show_failures(results_of(sweep)) == [
+        "kind=rae_seed=3: failed: cell 7 of 9: TrainingDiverged: NaN",
+        "kind=none_seed=3: waiting: rlnb: 3 GPUs are asked for",
+    ]
+
+
+def test_means_are_over_seeds_of_finished_runs_and_the_best_group_is_first(sweep):
+    groups = tables.group_results(results_of(sweep))
+    assert [group.label for group in groups] == ["kind=rae", "kind=none"]
+    assert [group.values(LOSSES) for group in groups] == [
+        pytest.approx([0.2, 0.3]),
+        pytest.approx([0.3, 0.4]),
+    ]
+    mean = tables.mean_over_runs(groups[0].values(LOSSES))
+    # Two values .1 apart: 12.706 * .0707 / sqrt(2) = .635 to either side.
+    assert isinstance(mean, Estimate)
+    assert (mean.value, mean.high - mean.value) == pytest.approx((0.25, 0.635), abs=1e-3)
+    for lowest_first, order in ((True, ["kind=rae", "kind=none"]), (False, ["kind=none", "kind=rae"])):
+        ranked = tables.rank_groups(groups, LOSSES, lowest_first=lowest_first)
+        assert [group.label for group in ranked] == order
+
+
+def test_groups_are_compared_over_the_seeds_that_both_have(sweep):
+    rae, none = tables.group_results(results_of(sweep))
+    # Both seeds are .1 apart, however far apart the seeds are.
+    assert tables.compare_groups(none, rae, LOSSES) == (
+        "higher: +0.100 [+0.100, +0.100], lower in 0 of 2 seeds"
+    )
+    assert tables.compare_groups(rae, rae, LOSSES) == "what the others are compared with"
+    assert tables.compare_groups(none, rae, ["nothing"]) == "no seed in common"
+
+
+def test_gains_have_an_interval_over_items_one_over_runs_and_one_over_both(sweep):
+    rae, _ = tables.group_results(results_of(sweep))
+    (row,) = tables.show_gains(rae).rows
+    # Items gain 1 and 1, and .25 and .5: runs .625 and .75, items 1 and .375.
+    assert row[:7] == ["score", "new", "2", "2", "0.250", "0.938", "+0.688"]
+    assert row[7] == "[+0.375, +1.000]"
+    assert row[8] == "[-0.107, +1.482]"  # .0625 * 12.706 = .794
+    assert row[9].startswith("[+0.2") and row[9].endswith("+1.000]")
+
+
+def test_the_first_step_that_meets_a_condition_is_a_measure(sweep):
+    condition = "curriculum/stage>=2,exact/loss_first<=0.5"
+    results = results_of(sweep, reach=["curriculum/stage>=2", condition])
+    assert results[0].values["curriculum/stage>=2"] == 10
+    assert condition not in results[0].values  # no step has both
+    assert results[0].values[tables.TRAINING_MINUTES] == 1.5
+    with pytest.raises(ParamsError, match="--reach curriculum/stage=2: .* is not a condition"):
+        results_of(sweep, reach=["curriculum/stage=2"])
+
+
+def test_the_command_prints_tables_or_csv_and_says_which_measures_there_are(sweep, capsys):
+    rank = [part for name in LOSSES for part in ("--rank", name)]
+    assert cli.main(["results", str(sweep), *rank, "--lowest-first"]) == 0
+    printed = capsys.readouterr().out
+    assert "exact/loss_first and exact/loss_second, minus kind=rae" in printed
+    assert printed.index("kind=rae ") < printed.index("kind=none ")
+    assert "kind=rae_seed=3: failed: cell 7 of 9: TrainingDiverged: NaN" in printed
+    assert cli.main(["results", str(sweep), "--csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("point,advantage.kind,seed,state,step,reason,exact/loss_first")
+    assert len(lines) == 7 and "score (new): difference" in lines[0]
+    assert cli.main(["results", str(sweep), "--csv", "--by", "kind"]) == 0
+    assert "kind=none,exact/loss_first,2,0.25," in capsys.readouterr().out
+    assert cli.main(["results", str(sweep), "--show", "exact/los_first"]) == 2
+    assert (
+        "'exact/los_first' is in none of these runs; did you mean exact/loss_first?"
+        in capsys.readouterr().err
+    )
+    assert cli.main(["results", str(sweep), "--by", "games"]) == 2
+    assert "--by games: the runs do not differ in it; known: advantage.kind" in capsys.readouterr().err
+
+
+def test_runs_of_any_folder_are_found_and_a_damaged_file_is_a_reason(sweep):
+    (sweep / POINTS_FILE).unlink()
+    (sweep / "kind=rae_seed=1" / "results.json").write_text("{")
+    results = results_of(sweep.parent)
+    assert [result.name for result in results][:2] == ["kind=none_seed=1", "kind=none_seed=2"]
+    assert len(results) == 5 and results[0].fields == {"advantage.kind": "none"}
+    damaged = next(result for result in results if result.name == "kind=rae_seed=1")
+    assert "results.json: not JSON" in damaged.reason and damaged.values["exact/loss_first"] == 0.1
+    with pytest.raises(ParamsError, match="holds no runs"):
+        results_of(Path("sweep/kind=none_seed=3"))
+
+
+def test_curves_have_a_mean_over_finished_runs_and_a_band_of_students_interval(sweep):
+    rae, none = tables.group_results(results_of(sweep))
+    table = tabulate_curves(none, LOSSES[0])
+    assert table.to_dict("list") == {"kind=none_seed=1": [0.0, 0.2], "kind=none_seed=2": [0.0, 0.3]}
+    axes = draw_curves([rae, none], LOSSES[0]).axes[0]
+    means = {line.get_label(): line.get_ydata().tolist() for line in axes.lines}
+    assert means["kind=none (2)"] == pytest.approx([0.0, 0.25])
+    assert means["kind=rae (2)"] == pytest.approx([0.0, 0.15])
+    # The failed run is a thin line as far as it came, and in no mean.
+    assert [0.0] in [line.get_ydata().tolist() for line in axes.lines if line.get_linewidth() < 1]
+    assert len(axes.collections) == 2
+    picture = draw_ranking({"kind=rae": Estimate(0.2, 0.1, 0.3), "kind=none": None}, "loss").axes[0]
+    assert [label.get_text() for label in picture.get_yticklabels()] == ["kind=rae", "kind=none"]

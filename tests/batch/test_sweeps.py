@@ -1,0 +1,271 @@
+"""Sweeps: which points a file and seeds make, what is refused before any run, and the runs on one machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlnb import cli
+from rlnb.batch.local import share_cores
+from rlnb.batch.sweeps import load_points, prepare_sweep, read_sweep
+from rlnb.errors import ParamsError
+from rlnb.machine.facts import usable_cores
+from rlnb.params import dump_yaml, load_params
+from rlnb.run import directory as runs
+
+NOTEBOOK = Path("ppo_openspiel.ipynb")
+PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
+FAILS_AT_SEED_2 = """
+import pathlib
+if seed == 2 and pathlib.Path("broken").exists():
+    raise RuntimeError("seed 2 cannot learn")
+print("trained", seed)
+"""
+WAITS_FOR_A_SIGNAL = """
+import pathlib, signal, time
+from rlnb.errors import Preempted
+stop = []
+signal.signal(signal.SIGUSR1, lambda *_: stop.append(True))
+checkpoint = pathlib.Path(output_dir, "checkpoint")
+while not checkpoint.exists():
+    pathlib.Path(output_dir, "training").touch()
+    time.sleep(0.02)
+    if stop:
+        checkpoint.touch()
+        raise Preempted("stopped at step 1")
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_notebook("print(output_dir)")
+
+
+def write_notebook(*sources: str) -> None:
+    parameters = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": PARAMETERS}
+    cells = [parameters, *({"cell_type": "code", "metadata": {}, "source": source} for source in sources)]
+    cells = [
+        {**cell, "id": f"c{index}", "outputs": [], "execution_count": None}
+        for index, cell in enumerate(cells)
+    ]
+    NOTEBOOK.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+
+
+def write_sweep(text: str) -> Path:
+    Path("x.yaml").write_text(text)
+    return Path("x.yaml")
+
+
+def sweep(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300)
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "rlnb.cli", "sweep", str(NOTEBOOK), "--profile", "tiny", *arguments]
+
+
+def states(folder: str) -> dict[str, tuple[str, int]]:
+    """Return {name of a point: state and number of attempts} of the points that have started."""
+    return {
+        path.parent.name: (status.state, status.attempt)
+        for path in sorted(Path(folder).glob("*/status.json"))
+        if (status := runs.read_status(path.parent))
+    }
+
+
+def test_a_grid_makes_every_combination_with_every_seed():
+    path = write_sweep(
+        "set: {training.max_steps: 4}\n"
+        "grid:\n  training.learning_rate: [1e-5, 2.0e-5]\n  game: {style: [compact, full]}\n"
+    )
+    points = load_points(path, seeds="1,3")
+    assert [point.name for point in points][:3] == [
+        "learning_rate=1e-05_style=compact_seed=1",
+        "learning_rate=1e-05_style=compact_seed=3",
+        "learning_rate=1e-05_style=full_seed=1",
+    ]
+    assert len(points) == 8 and points[0].overrides == {
+        "training.max_steps": 4, "training.learning_rate": 1e-5, "game.style": "compact", "seed": 1,
+    }  # fmt: skip
+
+
+def test_a_list_makes_its_points_and_seeds_alone_make_points_too():
+    path = write_sweep(
+        "list:\n- {}\n- {model.lora_rank: 4, sandbox.workers: 1}\n"
+        "- {evaluation.opponents: [random, 'mcts:2']}\n"
+    )
+    names = [point.name for point in load_points(path, seeds=None)]
+    assert names == ["unchanged", "lora_rank=4_workers=1", "opponents=-random-mcts-2"]
+    assert [point.overrides for point in load_points(None, seeds="1-2,7")] == [
+        {"seed": 1},
+        {"seed": 2},
+        {"seed": 7},
+    ]
+
+
+def test_names_that_would_be_equal_or_long_are_told_apart():
+    path = write_sweep(
+        "list:\n- {tracking.project: a/b}\n- {tracking.project: a b}\n"
+        f"- {{tracking.project: {'x' * 300}}}\n"
+    )
+    names = [point.name for point in load_points(path, seeds=None)]
+    assert len(set(names)) == 3 and max(map(len, names)) < 130 and not any("/" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (
+            "grid:\n  training.learning_rat: [1.0]\n",
+            [],
+            "x.yaml: training.learning_rat is not a field; did you mean learning_rate? "
+            "(point 0, learning_rat=1.0)",
+        ),
+        (
+            "grid:\n  training.learning_rate: [1.0e-3, 1.0e-4, -1]\n  seed: [1, 2]\n",
+            [],
+            "x.yaml: training.learning_rate = -1 must be above 0 (points 4, 5)",
+        ),
+        (
+            "list:\n- {seed: 1}\n- {}\n- {seed: 42}\n",
+            [],
+            "x.yaml: is the same run as point 1 (unchanged); keep one (point 2, seed=42)",
+        ),
+        (
+            "grid:\n  seed: [1, 2, 3]\n  training.max_steps: [1, 2]\n",
+            ["--seeds", "1-200"],
+            "x.yaml: makes 1200 points; at most 1000, so split it",
+        ),
+        ("grid:\n  seed: [1]\n", ["--seeds", "1-2"], "x.yaml: sets seed, and so does --seeds; keep one"),
+        ("grid:\n  seed: [1]\n", ["--set", "seed=2"], "--set seed=2: the points set seed as well; keep one"),
+        (
+            "grid:\n  seed: 3\n",
+            [],
+            "x.yaml:2: seed = 3 is not a list of values; write [...], or put it under set:",
+        ),
+        ("grids:\n  seed: [3]\n", [], "x.yaml:2: grids is not a part of a sweep; did you mean grid?"),
+        ("set: {seed: 3}\n", [], "x.yaml: needs either grid: or list:, and has neither"),
+        ("list:\n- 3\n", [], "x.yaml:1: point 0 is 3; write {section.field: value}"),
+        (
+            "list:\n- {output_dir: here}\n",
+            [],
+            "x.yaml: output_dir is set by --out; remove it (point 0, output_dir=here)",
+        ),
+        (
+            None,
+            [],
+            "--sweep or --seeds: is missing; name a file of params/sweeps/, or write --seeds 1-5, or 1,3,7",
+        ),
+        (None, ["--seeds", "5-1"], "--seeds 5-1: '5-1' ends before it begins; write --seeds 1-5, or 1,3,7"),
+        (None, ["--seeds", "1-3,2"], "--seeds 1-3,2: names seed 2 twice; name each once"),
+        (None, ["--seeds", "1-3", "--jobs", "0"], "--jobs 0: is not a number of points; write 1 or more"),
+    ],
+)  # fmt: skip
+def test_all_points_are_checked_before_one_is_started(capsys, text, options, message):
+    file = [] if text is None else ["--sweep", str(write_sweep(text))]
+    assert cli.main(["sweep", str(NOTEBOOK), "--profile", "tiny", *file, *options]) == 2
+    assert capsys.readouterr().err == f"rlnb: {message}\n"
+    assert not Path("outputs").exists()
+
+
+def prepare(text: str | None = None, **options) -> "list[str]":
+    """Prepare a sweep, and return the names of its points with a star at those that are selected."""
+    file = None if text is None else write_sweep(text)
+    made = prepare_sweep(NOTEBOOK, profile="tiny", sweep=file, **{"seeds": None, **options})
+    assert read_sweep(made.directory).points == made.points
+    return [point.name + "*" * (index in made.selected) for index, point in enumerate(made.points)]
+
+
+def test_a_sweep_that_grew_keeps_its_points_where_they_are_and_adds_the_new_ones():
+    assert prepare(seeds="2-3") == ["seed=2*", "seed=3*"]
+    assert prepare(seeds="1-2") == ["seed=2*", "seed=3", "seed=1*"]
+
+
+def test_a_point_that_has_started_may_change_only_what_its_run_may():
+    prepare(seeds="1", assignments=["training.max_steps=4"])
+    directory = Path("outputs/ppo_openspiel/seeds-tiny/seed=1")
+    directory.mkdir()
+    overrides = {"seed": 1, "output_dir": str(directory), "training": {"max_steps": 4}}
+    params = load_params("ppo_openspiel", profile="tiny", overrides=overrides, environ={})
+    (directory / "params.yaml").write_text(dump_yaml(params))
+    prepare(seeds="1", assignments=["training.max_steps=4", "training.save_steps=2"])
+    with pytest.raises(ParamsError, match=r"seed=1/params.yaml: .*lora_rank"):
+        prepare(seeds="1", assignments=["training.max_steps=4", "model.lora_rank=8"])
+    with pytest.raises(ParamsError, match="points.json: was made with profile tiny, not default"):
+        prepare_sweep(NOTEBOOK, profile="default", sweep=None, seeds="1", out=directory.parent)
+
+
+def test_a_task_of_an_array_runs_its_point_alone_by_the_values_of_the_folder():
+    write_notebook("print(seed, training)")
+    prepare(seeds="5-6")
+    folder = "outputs/ppo_openspiel/seeds-tiny"
+    assert cli.main(["sweep", "--point", "1", folder]) == 0
+    assert states(folder) == {"seed=6": ("done", 1)}
+    assert "seed: 6\n" in Path(folder, "seed=6", "params.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("point", "folder", "message"),
+    [
+        ("2", "s", "--point 2: is not in s/points.json; it has the points 0 to 1"),
+        ("0", ".", ".: holds no points.json; name the folder of a sweep"),
+    ],
+)  # fmt: skip
+def test_a_point_that_is_not_there_is_refused(capsys, point, folder, message):
+    prepare(seeds="5-6", out=Path("s"))
+    assert cli.main(["sweep", "--point", point, folder]) == 2
+    assert capsys.readouterr().err == f"rlnb: {message}\n"
+
+
+def test_a_failing_point_ends_no_other_and_the_same_command_tries_it_again():
+    write_notebook(FAILS_AT_SEED_2)
+    Path("broken").touch()
+    finished = sweep("--seeds", "1-3", "--jobs", "2")
+    assert finished.returncode == 1
+    folder = "outputs/ppo_openspiel/seeds-tiny"
+    assert states(folder) == {"seed=1": ("done", 1), "seed=2": ("failed", 1), "seed=3": ("done", 1)}
+    assert finished.stderr.splitlines() == [
+        "failed: 1 points; the output of each is in its run.log",
+        "  point 1, seed=2: a cell failed: cell 3 of 3: RuntimeError: seed 2 cannot learn",
+    ]
+    assert "2 of 3 done" in finished.stdout and "seed=2 FAILED (a cell failed)" in finished.stdout
+    assert "trained 1" in Path(folder, "seed=1", "run.log").read_text()
+    Path("broken").unlink()
+    again = sweep("--seeds", "1-3")
+    assert again.returncode == 0, again.stderr
+    assert "3 points, 2 of them done before\n3 of 3 done; seed=2 in " in again.stdout
+    assert states(folder) == {"seed=1": ("done", 1), "seed=2": ("done", 2), "seed=3": ("done", 1)}
+
+
+def test_a_signal_reaches_every_point_and_the_same_command_goes_on():
+    write_notebook(WAITS_FOR_A_SIGNAL)
+    folder = Path("outputs/ppo_openspiel/seeds-tiny")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command("--seeds", "1-3", "--jobs", "2"), **pipes) as running:
+        deadline = time.monotonic() + 200
+        while len(list(folder.glob("*/training"))) < 2:
+            assert running.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        running.send_signal(signal.SIGUSR1)
+        out, err = running.communicate(timeout=200)
+    assert running.returncode == 85, out + err
+    assert err == "stopped: run the same command again to go on\n"
+    assert states(str(folder)) == {"seed=1": ("preempted", 1), "seed=2": ("preempted", 1)}
+    (folder / "seed=3").mkdir(exist_ok=True)
+    (folder / "seed=3" / "checkpoint").touch()
+    assert sweep("--seeds", "1-3", "--jobs", "2").returncode == 0
+    assert states(str(folder)) == {"seed=1": ("done", 2), "seed=2": ("done", 2), "seed=3": ("done", 1)}
+
+
+def test_jobs_share_the_cores_and_one_alone_takes_what_is_free(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert "OMP_NUM_THREADS" not in share_cores(1)
+    assert share_cores(2)["OMP_NUM_THREADS"] == str(max(1, usable_cores(os.environ) // 2))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert share_cores(2)["OMP_NUM_THREADS"] == "1"
