@@ -14,6 +14,7 @@ from pathlib import Path
 import rlnb
 from rlnb.errors import RlnbError, see
 from rlnb.machine import Machine, Recommendation, installed_version, probe, recommend
+from rlnb.machine.facts import WANDB_HOSTS
 
 ROOT = Path(rlnb.__file__).parents[1]
 STACK = ("torch", "transformers", "trl", "peft", "datasets")
@@ -234,7 +235,8 @@ def _key(
 
 def _wandb_login(environ: Mapping[str, str]) -> Path | None:
     netrc = Path(environ.get("NETRC") or os.path.expanduser("~/.netrc"))
-    if netrc.is_file() and "api.wandb.ai" in netrc.read_text(encoding="utf-8", errors="replace"):
+    saved = netrc.read_text(encoding="utf-8", errors="replace") if netrc.is_file() else ""
+    if any(host in saved for host in WANDB_HOSTS):
         return netrc
     return None
 

@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -120,6 +123,44 @@ def file_facts(path: Path) -> dict[str, object]:
         sha256 = hashlib.sha256(data).hexdigest()
         facts["lfs"] = {"sha256": sha256, "oid": sha256, "size": len(data), "pointerSize": 134}
     return facts
+
+
+def make_hub(root: Path, *models: str) -> None:
+    """Write repositories for a hub: the tiny model under each id, and MBPP with rlnb's built-in problems."""
+    import pyarrow
+    from pyarrow import parquet
+
+    from rlnb.mbpp.problems import BUILTIN
+    from rlnb.policy.builtin import build_tiny
+    from rlnb.policy.file_formats import make_readable
+
+    for model in models:
+        folder = root / "models" / model
+        folder.mkdir(parents=True)
+        build_tiny(folder)
+        make_readable(folder)
+        (folder / "README.md").write_text("not read by a run")
+        (folder / "pytorch_model.bin").write_bytes(b"the same weights once more")
+        (folder / "original").mkdir()
+        (folder / "original" / "model.safetensors").write_bytes(b"and again")
+    problems = [json.loads(line) for line in BUILTIN.read_text(encoding="utf-8").splitlines()]
+    splits = {"prompt": (0, 10), "test": (10, 30), "validation": (30, 35), "train": (35, 50)}
+    for subset in ("full", "sanitized"):
+        folder = root / "datasets" / "google-research-datasets" / "mbpp" / subset
+        folder.mkdir(parents=True)
+        for split, (first, last) in splits.items():
+            shard = folder / f"{split}-00000-of-00001.parquet"
+            parquet.write_table(pyarrow.Table.from_pylist(problems[first:last]), shard)
+
+
+def rlnb(*arguments: object, **environ: str) -> "subprocess.Popen[str]":
+    """Start a command of rlnb as a user does, with these variables and none that say offline."""
+    kept = {key: value for key, value in os.environ.items() if "OFFLINE" not in key and key != "HF_ENDPOINT"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlnb.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=kept | environ,
+        cwd=Path(__file__).parents[1],
+    )  # fmt: skip
 
 
 @contextmanager

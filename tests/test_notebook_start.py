@@ -27,7 +27,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     contents: list[object] = []
     monkeypatch.setattr(notebook, "display", lambda *items: contents.extend(items))
     monkeypatch.setattr(notebook, "probe", lambda ask_hub: CPU)
-    for name in ("HF_HUB_OFFLINE", "WANDB_MODE", "HF_HUB_DISABLE_TELEMETRY"):
+    for name in ("HF_HUB_OFFLINE", "WANDB_MODE", "HF_HUB_DISABLE_TELEMETRY", "WANDB_ERROR_REPORTING"):
         monkeypatch.setenv(name, "1")  # restored afterwards, although start() leaves variables set
     for name in [name for name in os.environ if name.startswith("RLNB_")]:
         monkeypatch.delenv(name)

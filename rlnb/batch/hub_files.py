@@ -13,7 +13,14 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 from huggingface_hub.hf_api import RepoSibling
 
 from rlnb.errors import ParamsError, see
-from rlnb.params.model_cache import CachedFile, Manifest, Repository, manifest_path, write_manifest
+from rlnb.params.model_cache import (
+    CachedFile,
+    Manifest,
+    Repository,
+    find_snapshot,
+    manifest_path,
+    write_manifest,
+)
 
 # What transformers reads of a model: files at the top, and weights in the first of these formats.
 WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
@@ -60,9 +67,11 @@ def _fetch(repository: Repository, cache_dir: str) -> str:
     needed, free = sum(offered[name].size or 0 for name in missing), _free_bytes(cache_dir)
     if needed > free:
         raise ValueError(f"needs {needed / 1e9:.1f} GB in {cache_dir}, which has {free / 1e9:.1f} GB free")
-    snapshot = Path(
-        snapshot_download(repository.id, repo_type=repository.kind, cache_dir=cache_dir, allow_patterns=names)
-    )
+    if missing or find_snapshot(cache_dir, repository) != snapshot:
+        folder = snapshot_download(
+            repository.id, repo_type=repository.kind, cache_dir=cache_dir, allow_patterns=names
+        )
+        snapshot = Path(folder)
     files |= {name: hash_file(snapshot / name) for name in missing}
     wrong = [name for name in missing if not _is_as_offered(snapshot / name, files[name], offered[name])]
     if wrong:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlnb.errors import ParamsError, see
+from rlnb.machine.facts import answers
 from rlnb.params import load_dotenv
 from rlnb.params.resolving import has_wandb_key
 
@@ -37,7 +38,10 @@ def sync(directories: Sequence[Path]) -> int:
             f"WANDB_API_KEY: is not set; put it into .env, or run `wandb login`{see('wb-logs-nothing')}"
         )
     # WANDB_MODE is offline or disabled on many clusters, for the runs.
-    environ = {**os.environ, "WANDB_MODE": "online"}
+    environ = {**os.environ, "WANDB_MODE": "online", "WANDB_ERROR_REPORTING": "false"}
+    server = find_server()
+    if not answers(server, seconds=10.0):  # else wandb would try for many minutes
+        raise ParamsError(f"{server}: does not answer; run the same command on a machine with a network")
     command = [sys.executable, "-m", "wandb", "sync", "--include-synced", *(str(f.parent) for f in waiting)]
     code = subprocess.run(command, env=environ, check=False).returncode
     left = [file for file in waiting if not is_uploaded(file)]
@@ -45,6 +49,13 @@ def sync(directories: Sequence[Path]) -> int:
         print(f"{file.parents[2]}: not uploaded; run the same command again", file=sys.stderr)
     print(f"{len(waiting) - len(left)} of {len(waiting)} runs uploaded")
     return FAILED if left or code else 0
+
+
+def find_server() -> str:
+    """Return the address of W&B: WANDB_BASE_URL, that of `wandb login`, or the public one."""
+    from wandb import Settings
+
+    return os.environ.get("WANDB_BASE_URL") or str(Settings().base_url)
 
 
 def find_offline_files(directory: Path) -> list[Path]:

@@ -87,7 +87,8 @@ def apply_environment(
 
 
 def _environment(name: str, *, offline: bool, files_exist: Callable[[str], bool]) -> dict[str, str]:
-    variables = {"HF_HUB_DISABLE_TELEMETRY": "1"}
+    # W&B reports its errors to its makers also where the run itself is offline.
+    variables = {"HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_ERROR_REPORTING": "false"}
     if offline:
         # transformers and datasets follow the hub's switch.
         variables |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}

@@ -14,6 +14,7 @@ from rlnb.machine.table import BF16_FLAGS, MACHINES
 
 OFFLINE_SWITCHES = ("RLNB_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 ON = ("1", "on", "yes", "true")  # what huggingface_hub takes for yes, in any case
+WANDB_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # the second from W&B 0.31 on
 SUPERCLOUD_PATHS = ("/state/partition1", "/home/gridsan")
 SUPERCLOUD_CLUSTERS = ("txgreen", "tx-green", "txe1", "tx-e1", "supercloud")
 

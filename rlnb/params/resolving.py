@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, Recommendation, installed_version
+from rlnb.machine.facts import WANDB_HOSTS
 from rlnb.machine.table import MACHINES
 from rlnb.params.model_cache import find_mbpp, find_missing
 from rlnb.params.problems import show
@@ -25,7 +26,6 @@ from rlnb.params.sections import (
 )
 from rlnb.params.training import TrainingParams, VllmParams
 
-WANDB = "https://api.wandb.ai"
 WITHOUT_HUB = ("embedded", "tiny")  # models that come with a package or are made here
 WITHOUT_BITSANDBYTES = "needs bitsandbytes, which is not installed; run ./setup.sh cuda"
 PREFETCH = "run `rlnb prefetch` with this notebook, --profile and --set on a machine with a network"
@@ -223,8 +223,10 @@ def has_wandb_key(environ: Mapping[str, str]) -> bool:
     """Return whether there is a key in the environment, or where `wandb login` leaves it."""
     if environ.get("WANDB_API_KEY"):
         return True
-    host = urlsplit(environ.get("WANDB_BASE_URL") or WANDB).hostname or ""
+    own_server = urlsplit(environ.get("WANDB_BASE_URL", "")).hostname
+    hosts = (own_server,) if own_server else WANDB_HOSTS
     try:
-        return netrc.netrc(environ.get("NETRC")).authenticators(host) is not None
+        saved = netrc.netrc(environ.get("NETRC"))
+        return any(saved.authenticators(host) is not None for host in hosts)
     except (OSError, netrc.NetrcParseError):
         return False

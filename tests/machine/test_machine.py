@@ -21,6 +21,7 @@ V100 = Gpu("GPU-1a", "Tesla V100-PCIE-32GB", (7, 0), 32.0)
 A100 = Gpu("GPU-2b", "NVIDIA A100-SXM4-80GB", (8, 0), 80.0)
 GB10 = Gpu("GPU-3c", "NVIDIA GB10", (12, 1), 0.0)
 PTXAS = "/usr/local/cuda/bin/ptxas"
+TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_ERROR_REPORTING": "false"}
 FLASH = "flash-attn does not work on a {}: uninstall it (docs/troubleshooting.md#ptxas-and-sm_121a)."
 
 
@@ -183,8 +184,8 @@ def test_a_gb10_alone_is_told_its_ptxas_and_what_the_user_has_set_stays():
         assert "TRITON_PTXAS_PATH" not in choose(name, 119.6).environment
     environ = dict(mine)
     chosen = choose("gb10", 119.6, files=(PTXAS,))
-    assert apply_environment(chosen, environ) == {"HF_HUB_DISABLE_TELEMETRY": "1"}
-    assert environ == mine | {"HF_HUB_DISABLE_TELEMETRY": "1"}
+    assert apply_environment(chosen, environ) == TELEMETRY_OFF
+    assert environ == mine | TELEMETRY_OFF
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, installed_version, recommend
 from rlnb.params import asks_network, check_machine, describe_params, load_params, resolve
+from rlnb.params.model_cache import MBPP_SPLITS, CachedFile, Manifest, manifest_path, write_manifest
 from rlnb.params.resolving import is_mxfp4
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
@@ -143,21 +144,49 @@ def test_the_network_is_asked_for_only_where_a_run_may_need_it(no_login, given, 
 @pytest.mark.parametrize(
     "given, said",
     table("""
-{model: {id: me/mine, cache_dir: cache}, tasks: {source: builtin}} => model.id = 'me/mine' is not in cache
-  and the hub cannot be reached; copy it there or write embedded (docs/troubleshooting.md#no-network)
-{model: {id: tiny}, tasks: {source: mbpp}} => tasks.source = 'mbpp' is not available: the hub cannot be
-  reached; set tasks.mbpp_path to a copy, or write builtin (docs/troubleshooting.md#no-network)
+{model: {id: me/mine, cache_dir: cache}, tasks: {source: builtin}} => model.id = 'me/mine' lacks all files in
+  cache and the hub cannot be reached; run `rlnb prefetch` with this notebook, --profile and --set on a
+  machine with a network, or write embedded (docs/troubleshooting.md#no-network)
+{model: {id: tiny, cache_dir: cache}, tasks: {source: mbpp}} => tasks.source = 'mbpp' is not in cache and the
+  hub cannot be reached; run `rlnb prefetch` with this notebook, --profile and --set on a machine with a
+  network, set tasks.mbpp_path to a copy, or write builtin (docs/troubleshooting.md#no-network)
 """),
 )
 def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypatch, given, said):
     monkeypatch.chdir(tmp_path)
-    params, environ = with_cell(yaml.safe_load(given)), {"HF_HOME": "."}
+    params = with_cell(yaml.safe_load(given))
     offline = replace(CPU, hub="unreachable")
-    check_machine(params, CPU, environ=environ)
-    assert refused(check_machine, params, offline, environ=environ) == f"parameters cell: {said}"
-    (tmp_path / "cache" / "models--me--mine").mkdir(parents=True)
-    (tmp_path / "datasets" / "google-research-datasets___mbpp").mkdir(parents=True)
-    check_machine(params, offline, environ=environ)
+    check_machine(params, CPU)
+    assert refused(check_machine, params, offline) == f"parameters cell: {said}"
+    cache("models--me--mine", "config.json", "model.safetensors")
+    cache("datasets--google-research-datasets--mbpp", *(f"full/{split}-0.parquet" for split in MBPP_SPLITS))
+    check_machine(params, offline)
+
+
+def cache(folder: str, *files: str) -> Path:
+    """Write files as huggingface_hub's cache has them; return the snapshot."""
+    snapshot = Path("cache", folder, "snapshots", "c0ffee")
+    for name in files:
+        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+        (snapshot / name).write_text("{}")
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("c0ffee")
+    return snapshot
+
+
+def test_an_incomplete_model_is_refused_offline_with_the_files_that_it_lacks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    params = with_cell({"model": {"id": "me/mine", "cache_dir": "cache"}, "tasks": {"source": "builtin"}})
+    offline = replace(CPU, hub="offline")
+    snapshot = cache("models--me--mine", "config.json", "a.safetensors")
+    index = {"weight_map": {"one": "a.safetensors", "two": "b.safetensors"}}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "model.id = 'me/mine' lacks b.safetensors in cache" in refused(check_machine, params, offline)
+    (snapshot / "b.safetensors").write_text("{}")
+    check_machine(params, offline)
+    file = CachedFile(size=9, sha256="")
+    write_manifest(manifest_path("cache", "models--me--mine"), Manifest("c0ffee", {"b.safetensors": file}))
+    assert "model.id = 'me/mine' lacks b.safetensors in cache" in refused(check_machine, params, offline)
 
 
 def test_mxfp4_is_known_by_the_name_of_the_repository_and_by_config_json_in_a_directory(tmp_path):

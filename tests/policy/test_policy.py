@@ -114,8 +114,8 @@ def test_a_model_that_is_neither_cached_nor_reachable_is_refused_with_the_remedy
     )
     assert done.stderr.strip().splitlines()[-1] == (
         f"rlnb.errors.PolicyUnavailable: model.id = 'nobody/nothing' is not in {tmp_path} and this machine "
-        f"is offline. On a machine with internet run `hf download nobody/nothing --cache-dir {tmp_path}` and "
-        "copy that directory here, or set model.id to 'embedded' (docs/troubleshooting.md#no-network)"
+        "is offline; run `rlnb prefetch` with this notebook, --profile and --set on a machine with a "
+        "network, or set model.id to 'embedded' (docs/troubleshooting.md#no-network)"
     )
 
 

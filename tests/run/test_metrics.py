@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 import pytest
 
+import wandb
 from rlnb.run.metrics import describe
 from rlnb.run.records import DamagedRows
 from rlnb.run.tracking import Tracker, UnknownMetric, open_tracker, read_metrics
@@ -144,24 +145,31 @@ def test_tensorboard_reads_back_what_was_reported(tmp_path):
     assert rewards == [(1, 0.5), (2, 1.0), (3, 9.0)]
 
 
-def test_wandb_offline_holds_exact_names_on_their_own_step_axis(tmp_path):
+def test_wandb_offline_is_one_folder_a_run_with_exact_names_and_each_step_once(tmp_path, capfd):
     offline = {"config": {"seed": 42}, "wandb": "offline", "tensorboard": False}
     with open_tracker(tmp_path, **offline, run_name="short") as tracker:
         tracker.report(7, {"reward/avg_batch_reward": 0.5, "kl": None})
+        tracker.report(8, {"reward/avg_batch_reward": 0.25})  # killed before the checkpoint of this step
+    run_id = (tmp_path / "wandb_run_id.txt").read_text()
     with open_tracker(tmp_path, **offline, resume_step=7) as tracker:
         tracker.report(8, {"reward/avg_batch_reward": 0.75})
-    history, runs = [], []
-    for path in sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb")):
-        rows, run = read_wandb_file(path)
-        history += rows
-        runs.append(run)
-    seen = [{k: v for k, v in row.items() if not k.startswith(("_", "time/"))} for row in history]
-    assert {frozenset(row.items()) for row in seen} == {
-        frozenset({"reward/avg_batch_reward": 0.5, "train/global_step": 7}.items()),
-        frozenset({"reward/avg_batch_reward": 0.75, "train/global_step": 8}.items()),
-    }
-    assert len({run_id for run_id, _ in runs}) == 1, "a resumed run goes on in the same curve"
-    assert {name for _, name in runs} == {"short", tmp_path.name}, "without a name, that of the directory"
+    with open_tracker(tmp_path, **offline, resume_step=8) as tracker:  # the evaluation after training
+        tracker.report(8, {"mbpp_eval/pass_rate": 0.5})
+    wandb.teardown()  # waits until all is on the disk
+    (path,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    rows, run = read_wandb_file(path)
+    seen = [{k: v for k, v in row.items() if not k.startswith(("_", "time/"))} for row in rows]
+    assert seen == [
+        {"reward/avg_batch_reward": 0.5, "train/global_step": 7},
+        {"reward/avg_batch_reward": 0.75, "train/global_step": 8},
+        {"mbpp_eval/pass_rate": 0.5, "train/global_step": 8},
+    ]
+    times = [row["time"] for row in map(json.loads, (tmp_path / "metrics.jsonl").open())]
+    assert [row["_timestamp"] for row in rows[:2]] == times[:2], "of the report, not of its copy"
+    assert run == (run_id, tmp_path.name), "without a name, that of the directory"
+    said = capfd.readouterr()
+    assert said.out == f"W&B: offline; upload it later by `rlnb sync {tmp_path}`\n" * 3
+    assert said.err == ""
 
 
 def read_wandb_file(path):
