@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 import rlnb
-from rlnb.batch.commands import add_prefetch, add_results, add_sweep, add_sync
+from rlnb.batch.commands import add_prefetch, add_results, add_runs, add_sweep, add_sync
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
 from rlnb.run.slurm import how_to_go_on
@@ -161,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
 
     add_sweep(commands, main)
+    add_runs(commands)
     add_results(commands)
     add_prefetch(commands)
     add_sync(commands)

@@ -229,3 +229,37 @@ def _sync(options: argparse.Namespace) -> int:
     from rlnb.batch.wandb_sync import sync
 
     return sync(options.directories or [Path("outputs")])
+
+
+RUNS_HELP = """\
+Say of each run in and below the directories how it is: done, running, preempted, failed, died at step N (its
+process or its job is gone, whatever status.json says), waiting (its job is in the queue), pending (a point of
+a sweep that has not begun). A run on another host is dead when nothing was heard of it for two minutes.
+"""
+RUNS_EXAMPLES = """\
+examples:
+  rlnb runs
+  rlnb runs outputs/spiral_self_play --csv > runs.csv
+"""
+
+
+def add_runs(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `rlnb runs`."""
+    runs = commands.add_parser(
+        "runs",
+        help="how all runs are: done, running, failed, dead, waiting",
+        description=RUNS_HELP,
+        epilog=RUNS_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    runs.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="default: outputs")
+    runs.add_argument("--csv", action="store_true", help="print CSV, with job and host")
+    runs.set_defaults(command=_runs)
+
+
+def _runs(options: argparse.Namespace) -> int:
+    from rlnb.batch.overview import list_runs, runs_csv, runs_text
+
+    rows = list_runs(options.directories or [Path("outputs")])
+    print(runs_csv(rows) if options.csv else runs_text(rows), end="" if options.csv else "\n")
+    return 0
