@@ -372,7 +372,7 @@ def check_run(options: argparse.Namespace) -> int:
         is_memory_known=options.gpu_memory is not None,
     )
     name = plan.notebook.name
-    print(f"{plan.directory}: {name}, profile {plan.profile}, for {plan.machine.name}: nothing wrong")
+    print(f"{plan.directory}: {name}, profile {plan.profile}, for {plan.machine.name}: not refused")
     if plan.memory:
         print(plan.memory)
     if missing := describe_missing(plan):

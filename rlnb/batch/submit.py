@@ -305,7 +305,7 @@ def _fill_in(header: Mapping[str, str | None], command: str) -> str:
 
 def _print_checks(plan: Plan) -> None:
     if plan.memory:
-        print(plan.memory)
+        print(plan.memory, file=sys.stderr)  # a script that is printed stays whole
     if missing := describe_missing(plan):
         print(f"On a node without a network this would be refused:\n{missing}", file=sys.stderr)
 
