@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import TextIO
 
 import rlnb
-from rlnb.batch.commands import add_prefetch, add_results, add_sweep, add_sync
+from rlnb.batch.commands import (
+    add_prefetch,
+    add_results,
+    add_runs,
+    add_submit,
+    add_sweep,
+    add_sync,
+    add_target,
+    check_run,
+)
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
 from rlnb.run.slurm import how_to_go_on
@@ -158,9 +167,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine's number, from 0")
     run.add_argument("--master", default="", metavar="ADDR:PORT", help="of machine 0")
+    run.add_argument(
+        "--check", action="store_true", help="say what would be refused, also on another machine; run nothing"
+    )
+    add_target(run)
     run.set_defaults(command=_run)
 
     add_sweep(commands, main)
+    add_submit(commands)
+    add_runs(commands)
     add_results(commands)
     add_prefetch(commands)
     add_sync(commands)
@@ -259,6 +274,10 @@ def _run(options: argparse.Namespace) -> int:
             for option, value in (("--profile", options.profile), ("--out", options.out)):
                 if value is not None and not value.strip():
                     raise ParamsError(f"{option}: is empty; most likely the shell variable in it is not set")
+            if "check" in options and options.check:
+                return check_run(options)
+            if "machine" in options and (options.machine or options.gpu_memory):
+                raise ParamsError("--machine and --gpu-memory: are for --check; give it as well")
             overrides = parse_set(*options.assignments)
             out = None if options.out is None else Path(options.out)
             ranks = Ranks()

@@ -200,7 +200,7 @@ def _slurm(machine: Machine, environ: Mapping[str, str]) -> Finding:
     job = environ.get("SLURM_JOB_ID")
     if job:
         return Finding("SLURM", f"{machine.environment}, inside job {job}")
-    usable = f"{machine.environment}, sbatch found: sbatch slurm/run.sbatch NOTEBOOK"
+    usable = f"{machine.environment}, sbatch found: rlnb submit NOTEBOOK --profile PROFILE"
     return Finding("SLURM", usable if shutil.which("sbatch") else "none")
 
 

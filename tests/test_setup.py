@@ -1,12 +1,9 @@
-"""What setup.sh, requirements/ and slurm/run.sbatch promise, as far as can be seen without installing."""
+"""What setup.sh and requirements/ promise, as far as can be seen without installing."""
 
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -119,55 +116,3 @@ def test_setup_refuses_a_set_that_has_no_wheels_for_this_machine(
     (tmp_path / command).write_text(f"#!/bin/sh\necho '{elsewhere}'\n")
     done = subprocess.run([tmp_path / "setup.sh", kind], capture_output=True, text=True, env=environ)
     assert "no Python 3.11 to 3.14 found" in done.stderr
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Path:
-    """A submit directory with an rlnb that exits 85 on a signal and an scontrol that notes its arguments."""
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    rlnb = tmp_path / ".venv" / "bin" / "rlnb"
-    rlnb.write_text(
-        f"#!{sys.executable}\n"
-        "import signal, sys, time\n"
-        "from pathlib import Path\n"
-        "def stop(number, frame):\n"
-        "    time.sleep(0.3)  # saving\n"
-        "    Path('stopped').write_text(signal.Signals(number).name)\n"
-        "    sys.exit(85)\n"
-        "signal.signal(signal.SIGUSR1, stop)\n"
-        "signal.signal(signal.SIGTERM, stop)\n"
-        "Path('started').write_text(' '.join(sys.argv[1:]))\n"
-        "time.sleep(0 if '--quick' in sys.argv else 30)\n"
-    )
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text('#!/bin/sh\necho "$@" > scontrol-was-asked\n')
-    rlnb.chmod(0o755)
-    scontrol.chmod(0o755)
-    return tmp_path
-
-
-def start_job(cluster: Path, *arguments: str) -> subprocess.Popen:
-    slurm = {"SLURM_SUBMIT_DIR": str(cluster), "SLURM_JOB_ID": "7"}
-    environ = {"PATH": f"{cluster}:{os.environ['PATH']}", **slurm}
-    job = subprocess.Popen(["bash", ROOT / "slurm" / "run.sbatch", *arguments], env=environ)
-    for _ in range(1200):
-        if (cluster / "started").exists():
-            return job
-        time.sleep(0.05)
-    raise TimeoutError("the job did not start")
-
-
-@pytest.mark.parametrize("stop", [signal.SIGUSR1, signal.SIGTERM])
-def test_a_job_saves_and_queues_itself_again_where_its_time_is_up_and_it_was_not_cancelled(stop, cluster):
-    job = start_job(cluster, "notebooks/a.ipynb", "--profile", "tiny")
-    job.send_signal(stop)
-    assert job.wait(timeout=60) == 85
-    assert (cluster / "started").read_text() == "run --out outputs/slurm-7 notebooks/a.ipynb --profile tiny"
-    assert (cluster / "stopped").read_text() == stop.name
-    requests = [path.read_text() for path in cluster.glob("scontrol-was-asked")]
-    assert requests == (["requeue 7\n"] if stop == signal.SIGUSR1 else [])
-
-
-def test_a_job_that_ends_by_itself_hands_its_exit_code_on(cluster):
-    assert start_job(cluster, "notebooks/a.ipynb", "--quick").wait(timeout=60) == 0
-    assert not (cluster / "scontrol-was-asked").exists()

@@ -185,18 +185,7 @@ def add_prefetch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE",
         help="one parameter, as in `rlnb run`",
     )  # fmt: skip
-    prefetch.add_argument(
-        "--machine",
-        metavar="NAME",
-        help="kind of the machine that runs it: v100, t4, a100, h100, gb10, ... (default: the one that the "
-        "profile is named after, else this one)",
-    )
-    prefetch.add_argument(
-        "--gpu-memory",
-        type=float,
-        metavar="GIB",
-        help="memory of its GPU, on which model.id = auto depends (default: of the smallest such machine)",
-    )
+    add_target(prefetch)
     prefetch.add_argument("--verify", action="store_true", help="only compare checksums with the manifests")
     prefetch.set_defaults(command=_prefetch)
 
@@ -233,3 +222,163 @@ def _sync(options: argparse.Namespace) -> int:
     from rlnb.batch.wandb_sync import sync
 
     return sync(options.directories or [Path("outputs")])
+
+
+RUNS_HELP = """\
+Say of each run in and below the directories how it is: done, running, preempted, failed, died at step N (its
+process or its job is gone, whatever status.json says), waiting (its job is in the queue), pending (a point of
+a sweep that has not begun). A run on another host is dead when nothing was heard of it for two minutes.
+"""
+RUNS_EXAMPLES = """\
+examples:
+  rlnb runs
+  rlnb runs outputs/spiral_self_play --csv > runs.csv
+"""
+
+
+def add_runs(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `rlnb runs`."""
+    runs = commands.add_parser(
+        "runs",
+        help="how all runs are: done, running, failed, dead, waiting",
+        description=RUNS_HELP,
+        epilog=RUNS_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    runs.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="default: outputs")
+    runs.add_argument("--csv", action="store_true", help="print CSV, with job and host")
+    runs.set_defaults(command=_runs)
+
+
+def _runs(options: argparse.Namespace) -> int:
+    from rlnb.batch.overview import list_runs, runs_csv, runs_text
+
+    rows = list_runs(options.directories or [Path("outputs")])
+    print(runs_csv(rows) if options.csv else runs_text(rows), end="" if options.csv else "\n")
+    return 0
+
+
+SUBMIT_HELP = """\
+Submit a run, or the points of a sweep as an array, to SLURM. All that the job would refuse is refused here,
+also for a GPU that this machine has not. The script and the log lie in the folder of the run or the sweep.
+The job saves before its time is up and goes back into the queue as long as it makes steps. The same command
+again goes on with what is not done.
+"""
+SUBMIT_EXAMPLES = """\
+examples:
+  rlnb submit notebooks/grpo_code_execution.ipynb --profile v100 --time 08:00:00 \\
+      --sbatch-option gres=gpu:volta:1
+  rlnb submit notebooks/spiral_self_play.ipynb --profile cpu --sweep params/sweeps/spiral_advantages.yaml \\
+      --seeds 1-5 --array-parallel 10 --cpus-per-task 2
+  rlnb submit notebooks/ppo_openspiel.ipynb --profile h100 --nodes 2 --gpus 8
+  rlnb submit notebooks/ppo_openspiel.ipynb --profile tiny --dry-run        # the script, not submitted
+"""
+
+
+def add_submit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `rlnb submit`."""
+    submit = commands.add_parser(
+        "submit",
+        help="a run, or a sweep, as a job of SLURM",
+        description=SUBMIT_HELP,
+        epilog=SUBMIT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    submit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
+    add_points(submit)
+    add_target(submit)
+    for option, kind, name, help in (
+        ("--time", str, "HH:MM:SS", "time limit (default: 04:00:00)"),
+        (
+            "--gpus",
+            int,
+            "K",
+            "GPUs of a node (default: 1 for the profile of a GPU, else 0); each gets a rank",
+        ),
+        ("--nodes", int, "M", "nodes, whose ranks train together (default: 1)"),
+        ("--cpus-per-task", int, "C", "cores of a node (default: 8)"),
+        ("--partition", str, "P", "partition (default: the cluster's)"),
+        ("--warning-seconds", int, "S", "save this long before the limit; a step must fit (default: 300)"),
+        ("--array-parallel", int, "K", "points of a sweep at a time (default: all)"),
+    ):
+        submit.add_argument(option, type=kind, metavar=name, help=help)
+    submit.add_argument(
+        "--sbatch-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other option of sbatch, such as gres=gpu:volta:1; may be repeated",
+    )
+    submit.add_argument("--dry-run", action="store_true", help="write the script and print it, nothing more")
+    submit.set_defaults(command=_submit)
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the machine that a run is for."""
+    parser.add_argument(
+        "--machine",
+        metavar="NAME",
+        help="kind of the machine that runs it: v100, t4, a100, h100, gb10, ... (default: the one that the "
+        "profile is named after, else this one)",
+    )
+    parser.add_argument(
+        "--gpu-memory",
+        type=float,
+        metavar="GIB",
+        help="memory of its GPU, on which model.id = auto depends (default: of the smallest such machine)",
+    )
+
+
+def _submit(options: argparse.Namespace) -> int:
+    from rlnb.batch.submit import JobOptions, submit_run, submit_sweep
+    from rlnb.params import parse_set
+
+    job = JobOptions(
+        time=options.time,
+        gpus=options.gpus,
+        nodes=1 if options.nodes is None else options.nodes,
+        cpus_per_task=options.cpus_per_task,
+        partition=options.partition,
+        warning_seconds=options.warning_seconds,
+        array_parallel=options.array_parallel,
+        others=tuple(options.sbatch_option),
+    )
+    names = ("profile", "out", "machine", "gpu_memory")
+    common = {name: getattr(options, name) for name in names}
+    if options.sweep is None and options.seeds is None:
+        overrides = parse_set(*options.assignments)
+        return submit_run(
+            options.notebook, overrides=overrides, options=job, is_dry=options.dry_run, **common
+        )
+    return submit_sweep(
+        options.notebook,
+        sweep=options.sweep,
+        seeds=options.seeds,
+        assignments=options.assignments,
+        options=job,
+        is_dry=options.dry_run,
+        **common,
+    )
+
+
+def check_run(options: argparse.Namespace) -> int:
+    """Check what a run would refuse on its machine, print its directory and memory, and start nothing."""
+    from rlnb.batch.machines import describe_missing, job_machine
+    from rlnb.params import parse_set
+    from rlnb.run.headless import plan_run
+
+    plan = plan_run(
+        options.notebook,
+        profile=options.profile,
+        overrides=parse_set(*options.assignments),
+        out=None if options.out is None else Path(options.out),
+        machine=job_machine(options.profile, options.machine, options.gpu_memory),
+        is_memory_known=options.gpu_memory is not None,
+    )
+    name = plan.notebook.name
+    print(f"{plan.directory}: {name}, profile {plan.profile}, for {plan.machine.name}: not refused")
+    if plan.memory:
+        print(plan.memory)
+    if missing := describe_missing(plan):
+        print(f"On a node without a network this would be refused:\n{missing}")
+    return 0

@@ -8,9 +8,9 @@ from pathlib import Path
 from runpy import run_path
 
 from rlnb.batch.hub_files import NotIntact, check_files, fetch, hash_folder
+from rlnb.batch.machines import target_machine
 from rlnb.errors import ParamsError, PolicyUnavailable
-from rlnb.machine import Machine, probe, recommend
-from rlnb.machine.table import MACHINES, PROFILE_MEMORY_GIB
+from rlnb.machine import recommend
 from rlnb.params import load_dotenv, load_params, resolve
 from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.params.loading import choose_profile
@@ -25,8 +25,6 @@ from rlnb.params.model_cache import (
 from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads, model_names
 from rlnb.params.sections import ModelParams, NotebookParams
 
-# Of the smallest machine that a profile is for.
-LEAST_GIB = {**dict(PROFILE_MEMORY_GIB), "v100": 16.0, "gb10": 119.0}
 DAMAGED = 1  # exit code
 
 
@@ -49,7 +47,7 @@ def prefetch(
     the hub does not give.
     """
     load_dotenv(Path.cwd())
-    target = _target_machine(machine or profile, gpu_memory, is_named=machine is not None)
+    target = target_machine(profile, machine, gpu_memory)
     if profile in (None, "auto"):
         profile = choose_profile(notebook.stem, recommend(target).profile)
     given = load_params(notebook.stem, profile=str(profile), overrides=overrides, place="--set").complete()
@@ -76,17 +74,6 @@ def prefetch(
         pins = [f"model.id={params.model.id}"]  # type: ignore[attr-defined]
     print(f"then: {_submit_line(notebook, str(profile), [*assignments, *pins])}")
     return 0
-
-
-def _target_machine(name: str | None, gpu_memory: float | None, *, is_named: bool) -> Machine:
-    """Return the facts of a kind of machine; those of this one where the name is not of a kind."""
-    row = next((row for row in MACHINES if row.name == name), None)
-    if row is None and is_named:
-        raise ParamsError(f"--machine {name}: is none of {', '.join(row.name for row in MACHINES)}")
-    if row is None or not row.capabilities:
-        return probe(ask_hub=False)
-    memory_gib = gpu_memory or LEAST_GIB[row.name if row.name in LEAST_GIB else row.profile]
-    return Machine(row.name, row.name.upper(), row.capabilities[0], memory_gib, 1, "workstation", "reachable")
 
 
 def _loaded_name(params: NotebookParams, model_id: str) -> str:

@@ -171,28 +171,33 @@ def start_attempt(directory: Path, *, notebook: str, saved_step: int = 0) -> Sta
         job=own_job(),
         restarts=num_restarts(),
         saved_step=saved_step,
-        idle_attempts=count_idle_attempts(last, saved_step),
+        idle_attempts=idle_before(last, saved_step),
     )
     write_status(directory, status)
     return status
 
 
-def count_idle_attempts(last: Status | None, saved_step: int) -> int:
-    """Return how many attempts of this job, in a row up to `last`, have saved no further step.
+def count_idle_attempts(status: Status | None, saved_step: int) -> int:
+    """Return how many attempts of its job, in a row up to this one, have saved no step beyond `saved_step`.
 
     One that SLURM preempted, by SIGTERM, neither counts nor ends the row: it was not given its time.
     """
-    if last is None or not last.job or last.job != own_job() or saved_step > last.saved_step:
+    if status is None or saved_step > status.saved_step:
         return 0
-    return last.idle_attempts + (last.signal != "SIGTERM")
+    return status.idle_attempts + (status.signal != "SIGTERM")
 
 
-def check_progress(last: Status | None, saved_step: int) -> None:
-    """Raise NoProgress where a job has had MOST_IDLE_ATTEMPTS in a row without a further saved step."""
-    idle = count_idle_attempts(last, saved_step)
-    if last is not None and idle >= MOST_IDLE_ATTEMPTS:
+def idle_before(last: Status | None, saved_step: int) -> int:
+    """Return `count_idle_attempts` of a job that SLURM has started again since then, 0 for any other."""
+    is_same = last is not None and last.job == own_job() and last.restarts < num_restarts()
+    return count_idle_attempts(last, saved_step) if is_same else 0
+
+
+def check_progress(idle: int, saved_step: int) -> None:
+    """Raise NoProgress for a job that has had MOST_IDLE_ATTEMPTS in a row."""
+    if idle >= MOST_IDLE_ATTEMPTS:
         raise NoProgress(
-            f"job {last.job}: {idle} attempts in a row have ended without a further saved step (the last is "
+            f"job {own_job()}: {idle} attempts in a row have ended without a further saved step (the last is "
             f"{saved_step}), so it is not put back into the queue. Give the job more time (--time), or save "
             "more often (training.save_steps)."
         )
@@ -234,7 +239,7 @@ def choose_directory(
         if params.read_bytes() != params_text(directory).encode():  # bytes: a damaged file is none of ours
             continue
         status = read_status(directory)
-        if status is not None and status.job and status.job == own_job():
+        if status is not None and status.job and status.job == own_job() and num_restarts():
             return directory
         if status is None or status.state != "done":
             unfinished.append(directory)

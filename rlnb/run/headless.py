@@ -81,12 +81,12 @@ def run_notebook(
     first_rank = rank() or ranks.local[0]
     with contextlib.ExitStack() as stack:
         if out is None:
-            _make_directory(plan.directory.parent)
-            choose = functools.partial(_choose_directory, plan)
+            make_directory(plan.directory.parent)
+            choose = functools.partial(choose_run_directory, plan)
             directory = stack.enter_context(runs.claimed_directory(choose))
-            plan = plan._replace(params=_moved(plan.params, directory))
+            plan = move_run(plan, directory)
         else:
-            _make_directory(plan.directory)
+            make_directory(plan.directory)
             if first_rank == 0:
                 stack.enter_context(runs.locked(plan.directory))
         with telling_full_disk(plan.directory):
@@ -99,20 +99,22 @@ def plan_run(
     profile: str | None = None,
     overrides: Mapping[str, object] | None = None,
     out: Path | None = None,
-    machine: Machine | None = None,
     ranks: Ranks | None = None,
+    machine: Machine | None = None,
+    is_memory_known: bool = True,
 ) -> Plan:
     """Read and check all parameters of a run, and choose its directory; nothing is written.
 
     profile: None means the one that the run in `out` was started with, and `auto` for a new run. out: None
     means the newest unfinished run with the same parameters under outputs/<notebook>/, or else a new
-    directory there. machine: None means this one. Keys of .env go into the environment. Raises ParamsError
-    or SandboxUnavailable.
+    directory there. machine: that it is for, None for this one; where its memory is not known, a run that
+    does not fit is not refused. Keys of .env go into the environment. Raises ParamsError or
+    SandboxUnavailable.
     """
     names = read_parameter_names(notebook)
     load_dotenv(Path.cwd())
     here = machine or probe(ask_hub=False)
-    if ranks is not None:
+    if ranks is not None and machine is None:
         ranks.check(os.environ, here, out=out)
     overrides = overrides or {}
     if "output_dir" in overrides:
@@ -133,28 +135,35 @@ def plan_run(
     resolved.check_files()
     if ranks is not None and ranks.total > 1 and "training" not in type(params).model_fields:
         raise ParamsError(f"--nproc: {notebook.name} trains nothing, which several ranks could share")
-    _, memory = settle_memory(resolved, here)
+    try:
+        _, memory = settle_memory(resolved, here)
+    except ParamsError as error:
+        if is_memory_known:
+            raise
+        memory = f"With the least memory of its kind, which --gpu-memory overrides: {error}"
     check_room(resolved)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         Sandbox.from_params(sandbox).close()  # refuse before anything has run
     plan = Plan(notebook, names, profile, params, here, memory)
     if out is None:
-        return plan._replace(params=_moved(params, _choose_directory(plan)))
+        return move_run(plan, choose_run_directory(plan))
     check_same_run(notebook, out, params)
     return plan
 
 
-def _choose_directory(plan: Plan, without: Collection[Path] = ()) -> Path:
+def choose_run_directory(plan: Plan, without: Collection[Path] = ()) -> Path:
+    """Return `directory.choose_directory` for a run: its newest unfinished one, or a new one."""
     return runs.choose_directory(
         Path("outputs") / plan.notebook.stem,
         Path(plan.profile).stem,
-        params_text=lambda directory: dump_yaml(_moved(plan.params, directory)),
+        params_text=lambda directory: dump_yaml(move_run(plan, directory).params),
         without=without,
     )
 
 
-def _moved(params: NotebookParams, directory: Path) -> NotebookParams:
-    return params.model_copy(update={"output_dir": str(directory)})
+def move_run(plan: Plan, directory: Path) -> Plan:
+    """Return the plan for another directory."""
+    return plan._replace(params=plan.params.model_copy(update={"output_dir": str(directory)}))
 
 
 def _run_attempt(plan: Plan, ranks: Ranks, *, first_rank: int) -> int:
@@ -171,7 +180,8 @@ def _run_attempt(plan: Plan, ranks: Ranks, *, first_rank: int) -> int:
         print(f"{directory}: finished by attempt {last.attempt}. To run it again, give another --out.")
         return runs.EXIT_DONE
     if first_rank == 0:
-        runs.check_progress(last, checkpoint_step(latest_checkpoint(directory)))
+        saved_step = checkpoint_step(latest_checkpoint(directory))
+        runs.check_progress(runs.idle_before(last, saved_step), saved_step)
     # By every rank: the text is the same, and the rename is whole.
     runs.write_text(directory / "params.yaml", dump_yaml(params))
     output = runs.attempt_notebook(directory, rank=first_rank)
@@ -246,7 +256,7 @@ def read_parameter_names(notebook: Path) -> list[str]:
     return names
 
 
-def _make_directory(directory: Path) -> None:
+def make_directory(directory: Path) -> None:
     """Create the directory and write to it: not every file system does what its permissions say."""
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rlnb.run.directory import HEARTBEAT_SECONDS, Status, write_status
+from rlnb.run.directory import HEARTBEAT_SECONDS, Status, now, write_status
 
 TAIL_BYTES = 1 << 18  # of metrics.jsonl, some hundred steps
 
@@ -86,9 +86,8 @@ class Heartbeat:
         """Bring `status` up to date by metrics.jsonl."""
         since = datetime.datetime.fromisoformat(self.status.started)
         step, pace = measure_pace(read_last_rows(self._directory), since=since)
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.status = dataclasses.replace(
-            self.status, heartbeat=now, step=step, steps_per_hour=pace, signal=self._signal()
+            self.status, heartbeat=now(), step=step, steps_per_hour=pace, signal=self._signal()
         )
 
     def _beat(self) -> None:

@@ -28,6 +28,7 @@ import psutil
 from rlnb.errors import ParamsError, see
 from rlnb.machine.facts import Machine, count_visible_gpus
 from rlnb.run import directory as runs
+from rlnb.run.slurm import how_to_go_on
 
 # After one rank has failed: the time for the others to end by themselves, then for what is left of them to
 # save the notebook without its kernel. After a signal the longest save of rank 0 is waited for.
@@ -283,7 +284,7 @@ def _print_ending(cause: Ending, output: Path, *, num_ranks: int) -> None:
         print(f"done: {output}")
         return
     if cause.state == "preempted":
-        text = f"{cause.reason}\npreempted: run the same command again to go on; so far: {output}"
+        text = f"{cause.reason}\npreempted: {how_to_go_on()}; so far: {output}"
     else:
         notebook = rank_notebook(output, cause.rank)
         hint = see("out-of-memory") if cause.state == "killed" else ""

@@ -112,9 +112,21 @@ def test_after_a_kill_the_files_that_were_whole_stay(hub, tmp_path):
 @pytest.mark.parametrize(
     ("model", "gated", "said"),
     [
-        ("me/nothing", "", "'me/nothing' is not on {hub}, or is private; correct the name, or put HF_TOKEN=..."),
-        ("Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-1.5B", "is gated: accept its terms on {hub}/Qwen/Qwen2.5-1.5B, and"),
-        ("not a name", "", "'not a name' is neither a directory here nor a name on the hub, which is OWNER/NAME"),
+        (
+            "me/nothing",
+            "",
+            "'me/nothing' is not on {hub}, or is private; correct the name, or put HF_TOKEN=...",
+        ),
+        (
+            "Qwen/Qwen2.5-1.5B",
+            "Qwen/Qwen2.5-1.5B",
+            "is gated: accept its terms on {hub}/Qwen/Qwen2.5-1.5B, and",
+        ),
+        (
+            "not a name",
+            "",
+            "'not a name' is neither a directory here nor a name on the hub, which is OWNER/NAME",
+        ),
     ],
     ids=["wrong", "gated", "malformed"],
 )

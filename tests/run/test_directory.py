@@ -163,31 +163,39 @@ def test_runs_that_start_at_the_same_time_get_a_directory_each(tmp_path, texts):
 
 
 def test_a_job_that_is_started_again_goes_on_in_its_own_directory(tmp_path, monkeypatch):
-    for number, job in [(1, "17"), (2, "18")]:
-        directory = tmp_path / f"tiny-00{number}"
-        directory.mkdir()
-        (directory / "params.yaml").write_text("same")
+    for name, job in [("tiny-001", "17"), ("tiny-002", "18")]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "params.yaml").write_text("same")
         monkeypatch.setenv("SLURM_JOB_ID", job)
-        runs.end_attempt(directory, runs.start_attempt(directory, notebook=""), state="preempted")
-    for job, name in [("17", "tiny-001"), ("18", "tiny-002"), ("19", "tiny-002")]:
+        runs.end_attempt(tmp_path / name, runs.start_attempt(tmp_path / name, notebook=""), state="preempted")
+
+    def chosen(job: str, restarts: str) -> str:
         monkeypatch.setenv("SLURM_JOB_ID", job)
-        assert runs.choose_directory(tmp_path, "tiny", params_text=lambda _: "same").name == name
+        monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+        return runs.choose_directory(tmp_path, "tiny", params_text=lambda _: "same").name
+
+    assert (chosen("17", "1"), chosen("18", "1")) == ("tiny-001", "tiny-002")
+    assert (chosen("17", "0"), chosen("19", "0")) == ("tiny-002", "tiny-002")  # the newest
 
 
 def test_a_job_is_ended_after_two_attempts_in_a_row_that_save_no_step(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "17")
 
-    def attempt(*, begins_at: int, signal: str) -> runs.Status:
+    def idle_after(*, restarts: int, begins_at: int, signal: str) -> int:
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
         status = runs.start_attempt(tmp_path, notebook="", saved_step=begins_at)
         runs.end_attempt(tmp_path, status, state="preempted", signal=signal)
-        return status
+        return runs.count_idle_attempts(runs.read_status(tmp_path), 4)
 
-    attempt(begins_at=0, signal="SIGUSR1")
-    assert attempt(begins_at=4, signal="SIGUSR1").idle_attempts == 0
-    assert attempt(begins_at=4, signal="SIGTERM").idle_attempts == 1
-    assert attempt(begins_at=4, signal="SIGUSR1").idle_attempts == 1  # preempted: it was not given its time
+    assert idle_after(restarts=0, begins_at=0, signal="SIGUSR1") == 0
+    assert idle_after(restarts=1, begins_at=4, signal="SIGUSR1") == 1
+    assert idle_after(restarts=2, begins_at=4, signal="SIGTERM") == 1  # preempted: it was not given its time
+    assert idle_after(restarts=3, begins_at=4, signal="") == 2  # killed at the limit
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "4")
+    last = runs.read_status(tmp_path)
     with pytest.raises(runs.NoProgress, match="^job 17: 2 attempts in a row have ended without a further"):
-        runs.check_progress(runs.read_status(tmp_path), 4)
-    runs.check_progress(runs.read_status(tmp_path), 5)
+        runs.check_progress(runs.idle_before(last, 4), 4)
+    assert runs.idle_before(last, 5) == 0
     monkeypatch.setenv("SLURM_JOB_ID", "18")  # submitted again, with more time perhaps
-    runs.check_progress(runs.read_status(tmp_path), 4)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
+    assert runs.idle_before(last, 4) == 0

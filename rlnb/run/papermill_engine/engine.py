@@ -284,9 +284,9 @@ def describe_cells(nb: NotebookNode) -> dict[str, str]:
 
 def _check_progress(directory: Path) -> None:
     """Raise NoProgress, and write it, where a job that its time limit has stopped saves no steps any more."""
-    status = runs.read_status(directory)
+    status, saved_step = runs.read_status(directory), checkpoint_step(latest_checkpoint(directory))
     try:
-        runs.check_progress(status, checkpoint_step(latest_checkpoint(directory)))
+        runs.check_progress(runs.count_idle_attempts(status, saved_step), saved_step)
     except runs.NoProgress as error:
         if status is not None:
             runs.end_attempt(directory, status, state="failed", signal=status.signal, reason=str(error))

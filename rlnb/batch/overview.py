@@ -1,0 +1,197 @@
+"""`rlnb runs`: the state of all runs in some folders, also of those that can no longer say it themselves."""
+
+import csv
+import datetime
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from rlnb.errors import ParamsError
+from rlnb.run.directory import Status, read_status
+from rlnb.run.heartbeat import read_last_rows
+from rlnb.run.slurm import RUNNING, jobs_in_queue
+
+JOB_FILE = "job.json"  # in the folder of a run or a sweep: {"job": ..., "points": [...], "log": ...}
+POINTS_FILE = "points.json"
+RUN_FILES = ("status.json", "params.yaml", JOB_FILE)
+# Lines of params.yaml, as `dump_yaml` writes them: this also reads a file that is cut off.
+MAX_STEPS = re.compile(r"^training:\n(?: .*\n)*?  max_steps: (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A row of the table of runs.
+
+    state: done, running, preempted, failed, died at step N, waiting (its job is in the queue), pending (a
+    point of a sweep that has not begun), new or unreadable. eta: hours:minutes until the last step.
+    """
+
+    run: str
+    state: str
+    step: int | None = None
+    max_steps: int | None = None
+    steps_per_hour: float | None = None
+    eta: str = ""
+    reward: float | None = None
+    attempts: int = 0
+    ended: str = ""
+    job: str = ""
+    host: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """The directory of a run, or of a point that has none yet. job: that was submitted for it last."""
+
+    directory: Path
+    is_point: bool = False
+    job: str = ""
+
+
+def list_runs(directories: Sequence[Path]) -> list[RunRow]:
+    """Return a row for each run in and below directories. Raises ParamsError for one that is missing."""
+    for directory in directories:
+        if not directory.is_dir():
+            raise ParamsError(f"{directory}: is not a directory; name one that holds runs")
+    runs = {run.directory: run for directory in directories for run in find_runs(directory)}
+    jobs = {run.job for run in runs.values()} | {_read_job(run.directory) for run in runs.values()}
+    queue = jobs_in_queue(jobs)
+    return [_describe(run, queue) for _, run in sorted(runs.items())]
+
+
+def find_runs(folder: Path) -> Iterator[FoundRun]:
+    """Yield the runs in and below a folder, points of sweeps that have not begun among them."""
+    for path, names, files in os.walk(folder):
+        directory = Path(path)
+        if POINTS_FILE in files:
+            points = dict(_find_points(directory))
+            yield from points.values()
+            names[:] = [name for name in names if directory / name not in points]
+        elif not set(files).isdisjoint(RUN_FILES):
+            job = _read_json(directory / JOB_FILE).get("job", "")
+            yield FoundRun(directory, job=str(job))
+            names.clear()
+        names[:] = sorted(name for name in names if not name.startswith("."))
+
+
+def _find_points(folder: Path) -> Iterator[tuple[Path, FoundRun]]:
+    submitted = _read_json(folder / JOB_FILE)
+    array, selected = str(submitted.get("job", "")), submitted.get("points", [])
+    points = _read_json(folder / POINTS_FILE).get("points", [])
+    for index, point in enumerate(points if isinstance(points, list) else []):
+        if isinstance(point, dict) and point.get("name"):
+            is_submitted = array and isinstance(selected, list) and index in selected
+            directory = folder / str(point["name"])
+            yield (
+                directory,
+                FoundRun(directory, is_point=True, job=f"{array}_{index}" if is_submitted else ""),
+            )
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    """Return the object in a JSON file, {} where it is missing or damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _read_job(directory: Path) -> str:
+    """Return the job of status.json as it stands there, "" where it says none."""
+    return str(_read_json(directory / "status.json").get("job", ""))
+
+
+def _describe(run: FoundRun, queue: Mapping[str, str] | None) -> RunRow:
+    name = str(run.directory)
+    try:
+        status, rows = read_status(run.directory, jobs=queue), read_last_rows(run.directory)
+        path = run.directory / "params.yaml"
+        match = (
+            MAX_STEPS.search(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else None
+        )
+    except OSError as error:
+        return RunRow(name, "unreadable", reason=f"{error.filename}: {error.strerror}")
+    step, max_steps = rows[-1].step if rows else None, int(match[1]) if match else None
+    rewards = [row.reward for row in rows if row.reward is not None]
+    jobs = [job for job in (run.job, status.job if status else "") if job]
+    queued = next((job for job in jobs if queue and job in queue), "")
+    state = _name_state(run, status, step, queue[queued] if queue and queued else "")
+    pace = status.steps_per_hour if status else None
+    is_told = status is not None and state not in ("waiting", "done", "running")
+    return RunRow(
+        name,
+        state,
+        step,
+        max_steps,
+        pace,
+        _time_left(step, max_steps, pace) if state == "running" else "",
+        rewards[-1] if rewards else None,
+        attempts=status.attempt if status else 0,
+        ended=status.ended if status and state != "running" else "",
+        job=queued or (jobs[0] if jobs else ""),
+        host=status.host if status else "",
+        reason=status.reason if status and is_told else "",
+    )
+
+
+def _name_state(run: FoundRun, status: Status | None, step: int | None, in_queue: str) -> str:
+    """Return the state of a run. in_queue: SLURM's word for its job, "" for none."""
+    if status is not None and status.state in ("running", "done"):
+        return status.state
+    if in_queue and (status is None or in_queue not in RUNNING):
+        return "waiting"
+    if status is None:
+        return "pending" if run.is_point else "new"
+    return f"died at step {step or 0}" if status.state == "killed" else status.state
+
+
+def _time_left(step: int | None, max_steps: int | None, pace: float | None) -> str:
+    if step is None or max_steps is None or not pace:
+        return ""
+    minutes = round(60 * max(0, max_steps - step) / pace)
+    return f"{minutes // 60}:{minutes % 60:02d}"
+
+
+def runs_csv(rows: Sequence[RunRow]) -> str:
+    """Return the rows as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [field.name for field in fields(RunRow)]
+    writer.writerow(names)
+    writer.writerows([getattr(row, name) for name in names] for row in rows)
+    return text.getvalue()
+
+
+def runs_text(rows: Sequence[RunRow]) -> str:
+    """Return the rows as a table for a terminal, and a line that counts their states."""
+    from rlnb.display.tables import Table  # pandas, which CSV does without
+
+    headers = ["run", "state", "step", "steps/h", "ETA", "reward", "attempts", "ended", "job", "reason"]
+    above = Path(os.path.commonpath([Path(row.run).parent for row in rows])) if rows else Path()
+    cells = ([str(Path(row.run).relative_to(above)), *_cells(row)] for row in rows)
+    table = Table(headers, cells, f"in {above}:")
+    states = [row.state.split(" at ")[0] for row in rows]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    return f"{table!r}\n{len(rows)} runs: {counts}" if rows else "no runs"
+
+
+def _cells(row: RunRow) -> list[object]:
+    step = "" if row.step is None else str(row.step)
+    steps = step if row.max_steps is None else f"{step or 0}/{row.max_steps}"
+    pace = "" if row.steps_per_hour is None else f"{row.steps_per_hour:g}"
+    reward = "" if row.reward is None else f"{row.reward:.3f}"
+    ended = "" if not row.ended else _local_time(row.ended)
+    return [row.state, steps, pace, row.eta, reward, row.attempts or "", ended, row.job, row.reason]
+
+
+def _local_time(text: str) -> str:
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone().strftime("%m-%d %H:%M")
+    except ValueError:
+        return text

@@ -1,0 +1,354 @@
+"""`rlnb submit`: a run, or the points of a sweep, as a job of SLURM, checked before it waits in a queue.
+
+The script is slurm/run.sbatch with other options and another command. It is kept in the folder of the run or
+the sweep with its log, and job.json there tells which job it was submitted as.
+"""
+
+import functools
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import rlnb
+from rlnb.batch.machines import describe_missing, job_machine
+from rlnb.batch.overview import JOB_FILE
+from rlnb.batch.sweeps import prepare_sweep
+from rlnb.errors import ParamsError
+from rlnb.machine import Machine
+from rlnb.params import dump_yaml, parse_set
+from rlnb.run import directory as runs
+from rlnb.run.headless import Plan, choose_run_directory, is_finished, make_directory, move_run, plan_run
+from rlnb.run.slurm import jobs_in_queue
+
+TEMPLATE = Path(rlnb.__file__).resolve().parents[1] / "slurm" / "run.sbatch"
+SCRIPT_FILE = "job.sbatch"
+OPTION = re.compile(r"^#SBATCH --([\w-]+)(?:=(.*))?$", re.MULTILINE)
+DEFAULT_TIME = "04:00:00"
+WARNING_SECONDS = 300
+TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
+# Ranks on several nodes: one task of SLURM a node, which starts that node's ranks.
+RENDEZVOUS = """\
+master=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((20000 + SLURM_JOB_ID % 20000))
+on_node={on_node}
+command=(srun --kill-on-bad-exit=0 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c "$on_node" "$master")
+"""
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What is asked of SLURM; None leaves what slurm/run.sbatch says.
+
+    gpus: of a node; None means 1 for a profile that is for a GPU, else 0. others: any option of sbatch,
+    "qos=long". array_parallel: the points of a sweep that run at the same time.
+    """
+
+    time: str | None = None
+    gpus: int | None = None
+    nodes: int = 1
+    cpus_per_task: int | None = None
+    partition: str | None = None
+    warning_seconds: int | None = None
+    array_parallel: int | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def warning(self) -> int:
+        """The seconds before the limit at which the job is to save: a quarter of a short job, at most 300."""
+        if self.warning_seconds is not None:
+            return self.warning_seconds
+        return min(WARNING_SECONDS, (_seconds(self.time or DEFAULT_TIME) or 4 * WARNING_SECONDS) // 4)
+
+    def check(self) -> None:
+        """Raise ParamsError for numbers that cannot be, and options that are not written as NAME=VALUE."""
+        limit = _seconds(self.time or DEFAULT_TIME)
+        if limit is None:
+            raise ParamsError(f"--time {self.time}: is not a time of SLURM; write 08:00:00, or 2-00:00:00")
+        if self.warning >= limit:
+            raise ParamsError(f"--warning-seconds {self.warning}: is all of --time {self.time}; write less")
+        least = {"gpus": 0, "nodes": 1, "cpus_per_task": 1, "warning_seconds": 0, "array_parallel": 1}
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < lowest:
+                raise ParamsError(f"--{name.replace('_', '-')} {value}: is at least {lowest}")
+        for other in self.others:
+            if not re.fullmatch(r"(--)?[a-z][\w-]*(=.*)?", other):
+                raise ParamsError(
+                    f"--sbatch-option {other}: write NAME=VALUE, as in --sbatch-option qos=long"
+                )
+
+
+def _seconds(time: str) -> int | None:
+    """Return the seconds of a time as sbatch takes it, None where it is none: 5 and 5:00 are minutes."""
+    match = TIME.fullmatch(time)
+    if match is None:
+        return None
+    parts = [int(part) for part in match["parts"].split(":")]
+    has_hours = match["days"] is not None or len(parts) == 3
+    hours, minutes, seconds = ([*parts, 0, 0] if has_hours else [0, *parts, 0])[:3]
+    return 86_400 * int(match["days"] or 0) + 3600 * hours + 60 * minutes + seconds
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script to submit: its folder, its name and its lines. points: of an array, in their order."""
+
+    folder: Path
+    name: str
+    script: str
+    points: tuple[int, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        return self.folder / SCRIPT_FILE
+
+    def log(self, number: str) -> Path:
+        """Return the log of the job with this number; number: "%j", "%A_%a" or what they stand for."""
+        return self.folder / f"{self.name}-{number}.log"
+
+
+def submit_run(
+    notebook: Path,
+    *,
+    profile: str | None,
+    overrides: Mapping[str, object],
+    out: Path | None,
+    options: JobOptions,
+    machine: str | None = None,
+    gpu_memory: float | None = None,
+    is_dry: bool = False,
+) -> int:
+    """Submit one run and return the exit code; the arguments are those of `rlnb submit`.
+
+    Raises ParamsError for all that the job would refuse, and for a run whose job is in the queue already.
+    """
+    options.check()
+    if profile is None and (out is None or not (out / "params.yaml").exists()):
+        raise ParamsError("--profile: is missing; this machine does not tell which one the job will get")
+    target = _check_target(profile, options, machine, gpu_memory)
+    check = functools.partial(plan_run, notebook, machine=target, is_memory_known=gpu_memory is not None)
+    plan = check(profile=profile, overrides=overrides, out=out)
+    with ExitStack() as stack:
+        if out is None:
+            make_directory(plan.directory.parent)
+
+            def choose(without: Collection[Path]) -> Path:
+                return choose_run_directory(plan, without)
+
+            plan = move_run(plan, stack.enter_context(runs.claimed_directory(choose)))
+        else:
+            make_directory(plan.directory)
+            stack.enter_context(runs.locked(plan.directory))
+        _refuse_queued(plan.directory)
+        runs.write_text(plan.directory / "params.yaml", dump_yaml(plan.params))
+        command = ["run", str(notebook), "--out", str(plan.directory)]
+        name = f"{notebook.stem}-{plan.directory.name}"
+        job = _make_job(plan.directory, name, command, options, num_gpus=_count_gpus(options, target))
+        _print_checks(plan)
+        return _submit(job, is_dry=is_dry)
+
+
+def submit_sweep(
+    notebook: Path,
+    *,
+    profile: str | None,
+    sweep: Path | None,
+    seeds: str | None,
+    assignments: Sequence[str],
+    out: Path | None,
+    options: JobOptions,
+    machine: str | None = None,
+    gpu_memory: float | None = None,
+    is_dry: bool = False,
+) -> int:
+    """Submit the points of a sweep that are not done as an array; the arguments are as in `submit_run`."""
+    options.check()
+    if profile is None:
+        raise ParamsError("--profile: is missing; this machine does not tell which one the job will get")
+    target = _check_target(profile, options, machine, gpu_memory)
+    num_gpus = _count_gpus(options, target)
+    if options.nodes > 1 or num_gpus > 1:
+        raise ParamsError("--nodes and --gpus: a point of a sweep has one node and one GPU; write 1")
+    prepared = prepare_sweep(
+        notebook, profile=profile, sweep=sweep, seeds=seeds, assignments=assignments, out=out
+    )
+    _refuse_queued(prepared.directory)
+    check = functools.partial(plan_run, notebook, machine=target, is_memory_known=gpu_memory is not None)
+    points: dict[int, Plan] = {}
+    for index in prepared.selected:
+        overrides = parse_set(*prepared.points[index].assignments())
+        plan = check(profile=prepared.profile, overrides=overrides, out=prepared.run_directory(index))
+        if not is_finished(plan.directory, plan.params):
+            points[index] = plan
+    if not points:
+        print(f"{prepared.directory}: all {len(prepared.selected)} points are done")
+        return runs.EXIT_DONE
+    command = ["sweep", str(prepared.directory)]
+    name = f"{notebook.stem}-{prepared.directory.name}"
+    _print_checks(next(iter(points.values())))
+    job = _make_job(prepared.directory, name, command, options, num_gpus=num_gpus, points=list(points))
+    return _submit(job, is_dry=is_dry)
+
+
+def _check_target(
+    profile: str | None, options: JobOptions, machine: str | None, gpu_memory: float | None
+) -> Machine:
+    target = job_machine(profile, machine, gpu_memory)
+    if options.gpus and target.capability is None:
+        raise ParamsError(
+            f"--gpus {options.gpus}: profile {profile} does not tell which GPU that is; "
+            "write --machine v100, a100, h100 or gb10 as well"
+        )
+    return target
+
+
+def _count_gpus(options: JobOptions, target: Machine) -> int:
+    """Return the GPUs of a node."""
+    return (1 if target.capability else 0) if options.gpus is None else options.gpus
+
+
+def _refuse_queued(folder: Path) -> None:
+    """Raise ParamsError where the job that was submitted for a folder is still in the queue."""
+    path = folder / JOB_FILE
+    try:
+        job = str(json.loads(path.read_text(encoding="utf-8"))["job"]) if path.exists() else ""
+    except (ValueError, LookupError, TypeError):
+        job = ""
+    if queue := jobs_in_queue([job]):
+        state = next(iter(queue.values())).lower()
+        raise ParamsError(
+            f"{folder}: its job {job} is {state} already. Give another --out, or scancel {job}."
+        )
+
+
+def _make_job(
+    folder: Path,
+    name: str,
+    arguments: Sequence[str],
+    options: JobOptions,
+    *,
+    num_gpus: int,
+    points: Sequence[int] = (),
+) -> Job:
+    """Return the script that runs `rlnb` with these arguments. points: of the array, () for one job."""
+    job = Job(folder, name, "", tuple(points))
+    program = [str(Path(sys.executable).with_name("rlnb")), *arguments]
+    if num_gpus > 1:
+        program += ["--nproc", str(num_gpus)]
+    command = f"command=({shlex.join(program)}{_TASK if points else ''})\n"
+    if options.nodes > 1:
+        rank = f'--nnodes {options.nodes} --node-rank "$SLURM_PROCID" --master "$0"'
+        on_node = f"trap '' USR1; exec {shlex.join(program)} {rank}"
+        command = RENDEZVOUS.format(on_node=shlex.quote(on_node))
+    header = _header(job, options, num_gpus=num_gpus)
+    return Job(folder, name, _fill_in(header, command), job.points)
+
+
+_TASK = ' --point "$SLURM_ARRAY_TASK_ID"'
+
+
+def _header(job: Job, options: JobOptions, *, num_gpus: int) -> dict[str, str | None]:
+    """Return {option of sbatch: value}, None for one without a value."""
+    header: dict[str, str | None] = dict(OPTION.findall(TEMPLATE.read_text()))
+    header = {name: value or None for name, value in header.items()}
+    header |= {"job-name": job.name, "output": str(job.log("%A_%a" if job.points else "%j").absolute())}
+    header |= {"gres": f"gpu:{num_gpus}", "nodes": str(options.nodes)}
+    if not num_gpus:
+        del header["gres"]
+    if job.points:
+        limit = f"%{options.array_parallel}" if options.array_parallel else ""
+        header["array"] = _ranges(job.points) + limit
+    given = {
+        "time": options.time or DEFAULT_TIME,
+        "cpus-per-task": options.cpus_per_task,
+        "partition": options.partition,
+        "signal": f"B:USR1@{options.warning}",
+    }
+    header |= {name: str(value) for name, value in given.items() if value is not None}
+    for other in options.others:
+        name, _, value = other.removeprefix("--").partition("=")
+        header[name] = value or None
+    return header
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return 0-3,7 for 0, 1, 2, 3, 7."""
+    parts: list[list[int]] = []
+    for number_of_point in sorted(numbers):
+        if parts and parts[-1][-1] == number_of_point - 1:
+            parts[-1].append(number_of_point)
+        else:
+            parts.append([number_of_point])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def _fill_in(header: Mapping[str, str | None], command: str) -> str:
+    """Return slurm/run.sbatch with this header and command, to be run in this folder."""
+    lines = TEMPLATE.read_text(encoding="utf-8").splitlines(keepends=True)
+    first = next(index for index, line in enumerate(lines) if line.startswith("#SBATCH"))
+    body = "".join(line for line in lines[first:] if not line.startswith("#SBATCH"))
+    options = "".join(
+        f"#SBATCH --{name}" + (f"={shlex.quote(value)}" if value else "") + "\n"
+        for name, value in header.items()
+    )
+    body = re.sub(
+        r"^project=.*\n", lambda _: f"project={shlex.quote(str(Path.cwd()))}\n", body, flags=re.MULTILINE
+    )
+    body = re.sub(r"^command=.*\n", lambda _: command, body, count=1, flags=re.MULTILINE)
+    return f"#!/bin/bash\n# Written by `rlnb submit` from slurm/run.sbatch.\n{options}{body}"
+
+
+def _print_checks(plan: Plan) -> None:
+    if plan.memory:
+        print(plan.memory, file=sys.stderr)  # a script that is printed stays whole
+    if missing := describe_missing(plan):
+        print(f"On a node without a network this would be refused:\n{missing}", file=sys.stderr)
+
+
+def _submit(job: Job, *, is_dry: bool) -> int:
+    """Write the script, submit it and say how to watch it; with `is_dry` print it instead."""
+    runs.write_text(job.path, job.script)
+    if is_dry:
+        print(job.script, end="")
+        print(f"Not submitted. To submit it: sbatch {shlex.quote(str(job.path))}", file=sys.stderr)
+        return runs.EXIT_DONE
+    _call_sbatch("--test-only", str(job.path))
+    number = _call_sbatch("--parsable", str(job.path)).split(";")[0]
+    log = job.log(f"{number}_{job.points[0]}" if job.points else number)
+    content = {"job": number, "points": list(job.points), "log": str(log), "submitted": runs.now()}
+    runs.write_text(job.folder / JOB_FILE, json.dumps(content) + "\n")
+    what = f"job {number}, {len(job.points)} points" if job.points else f"job {number}"
+    print(f"submitted {what}: {job.folder}")
+    for line in _how_to_watch(job, number, log):
+        print(line)
+    return runs.EXIT_DONE
+
+
+def _how_to_watch(job: Job, number: str, log: Path) -> Iterator[str]:
+    program = shlex.quote(str(Path(sys.executable).with_name("rlnb")))
+    yield f"  script: {job.path}"
+    yield f"  log:    tail -F {shlex.quote(str(log))}"
+    yield f"  state:  {program} runs {shlex.quote(str(job.folder))}"
+    yield f"  end it: scancel {number}   (the same command again goes on)"
+
+
+def _call_sbatch(*arguments: str) -> str:
+    """Return what sbatch prints. Raises ParamsError with its reason where it refuses."""
+    try:
+        answer = subprocess.run(["sbatch", *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ParamsError(
+            "sbatch: not found here; submit on a login node of the cluster, or write --dry-run"
+        ) from None
+    if answer.returncode:
+        reason = " ".join((answer.stderr or answer.stdout).split())
+        raise ParamsError(
+            f"sbatch: {reason}. Ask for what the cluster has: --partition, --time, --cpus-per-task, --gpus, "
+            "or any option of sbatch by --sbatch-option gres=gpu:volta:1"
+        )
+    return answer.stdout.strip()

@@ -1,0 +1,149 @@
+"""`rlnb runs` on directories as runs leave them: whole, dead, damaged, waiting, not begun."""
+
+import csv
+import io
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from rlnb import cli
+from rlnb.batch.overview import list_runs
+from rlnb.params import dump_yaml, load_params
+from rlnb.run import directory as runs
+
+
+@pytest.fixture(autouse=True)
+def outputs(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    Path("outputs").mkdir()
+    return Path("outputs")
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch) -> Path:
+    """What `squeue` prints."""
+    jobs, command = tmp_path / "queue", tmp_path / "bin" / "squeue"
+    command.parent.mkdir()
+    command.write_text(f"#!/bin/sh\ncat {jobs}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(command.parent), prepend=":")
+    return jobs
+
+
+def make_run(directory: Path, state: str, **fields: object) -> Path:
+    """A run of 8 steps at step 3, in this state."""
+    directory.mkdir(parents=True)
+    params = load_params(
+        "ppo_openspiel", profile="tiny", overrides={"training": {"max_steps": 8}}, environ={}
+    )
+    (directory / "params.yaml").write_text(dump_yaml(params))
+    rows = [{"step": step, "time": time.time() + 60 * step, "reward": step / 4} for step in (1, 2, 3)]
+    rows.append({"step": 3, "time": time.time() + 999, "exact/nash_conv": 0.5})
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status = runs.start_attempt(directory, notebook="attempt-01.ipynb")
+    if state != "running":
+        runs.end_attempt(directory, status, state=state)
+    latest = json.loads((directory / "status.json").read_text()) | fields
+    runs.write_status(directory, runs.Status(**latest))
+    return directory
+
+
+def states(*directories: Path) -> dict[str, str]:
+    return {
+        row.run.removeprefix("outputs/"): row.state for row in list_runs(directories or [Path("outputs")])
+    }
+
+
+def test_each_run_is_found_however_deep_and_shown_as_it_is(outputs):
+    make_run(outputs / "a" / "cpu-001", "done")
+    make_run(outputs / "a" / "cpu-002", "failed", reason="cell 3 of 9: ValueError: no")
+    make_run(outputs / "b", "running", steps_per_hour=60.0)
+    make_run(outputs / "c", "running", host="elsewhere", heartbeat="2020-01-01T00:00:00+00:00")
+    (outputs / "b" / "checkpoints" / "checkpoint-1").mkdir(parents=True)
+    (outputs / "b" / "checkpoints" / "params.yaml").touch()
+    assert states() == {"a/cpu-001": "done", "a/cpu-002": "failed", "b": "running", "c": "died at step 3"}
+    rows = {row.run: row for row in list_runs([outputs])}
+    alive, dead = rows["outputs/b"], rows["outputs/c"]
+    assert (alive.step, alive.max_steps, alive.eta, alive.reward) == (3, 8, "0:05", 0.75)
+    assert (dead.eta, dead.attempts) == ("", 1)
+    assert dead.reason == "nothing was heard of it on elsewhere since 2020-01-01 00:00:00+00:00"
+
+
+def test_damaged_files_are_rows_too(outputs):
+    make_run(outputs / "a", "running", pid=2**22 + 1)
+    (outputs / "a" / "metrics.jsonl").write_bytes(b"\0\0\0\0\n{\n[]\n" + b'{"step": 7, "time": 1.0}\n{"step"')
+    make_run(outputs / "b", "done")
+    (outputs / "b" / "status.json").write_text("{")
+    (outputs / "b" / "params.yaml").write_bytes(b"\xff\xfe training")
+    (outputs / "c" / "metrics.jsonl").mkdir(parents=True)
+    (outputs / "c" / "params.yaml").touch()
+    (outputs / "sweep").mkdir()
+    (outputs / "sweep" / "points.json").write_text('{"points": [{"na')
+    assert states() == {"a": "died at step 7", "b": "unreadable", "c": "unreadable"}
+    reasons = [row.reason for row in list_runs([outputs])]
+    assert reasons[1:] == ["outputs/b/status.json is unreadable", "outputs/c/metrics.jsonl: Is a directory"]
+
+
+def test_what_slurm_has_in_its_queue_is_waiting_and_points_that_have_not_begun_are_pending(outputs, queue):
+    queue.write_text("17 PENDING\n18_1 PENDING\n18_2 RUNNING\n")
+    make_run(outputs / "requeued", "preempted", job="17")
+    make_run(outputs / "cancelled", "preempted", job="16")
+    make_run(outputs / "again", "failed", job="15")
+    (outputs / "again" / "job.json").write_text('{"job": "17"}')
+    (outputs / "submitted").mkdir()
+    (outputs / "submitted" / "job.json").write_text('{"job": "17"}')
+    names = [{"name": f"seed={seed}"} for seed in range(5)]
+    make_run(outputs / "sweep" / "seed=0", "done")
+    (outputs / "sweep" / "points.json").write_text(json.dumps({"points": names}))
+    (outputs / "sweep" / "job.json").write_text(json.dumps({"job": "18", "points": [0, 1, 2, 3]}))
+    assert states() == {
+        "requeued": "waiting",
+        "cancelled": "preempted",
+        "again": "waiting",
+        "submitted": "waiting",
+        "sweep/seed=0": "done",
+        "sweep/seed=1": "waiting",
+        "sweep/seed=2": "waiting",  # its job has only just started
+        "sweep/seed=3": "pending",
+        "sweep/seed=4": "pending",
+    }
+
+
+def test_the_command_prints_a_table_or_csv(outputs, capsys):
+    make_run(outputs / "a" / "cpu-001", "done")
+    make_run(outputs / "a" / "cpu-002", "preempted", ended="2026-01-02T03:04:05+00:00")
+    assert cli.main(["runs", "outputs/a"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0] == "in outputs/a:"
+    assert table[1].split() == [
+        "run",
+        "state",
+        "step",
+        "steps/h",
+        "ETA",
+        "reward",
+        "attempts",
+        "ended",
+        "job",
+        "reason",
+    ]
+    assert table[2].split()[:4] == ["cpu-001", "done", "3/8", "0.750"]
+    assert table[-1] == "2 runs: 1 done, 1 preempted"
+    assert cli.main(["runs", "--csv"]) == 0
+    first, second = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (first["run"], first["state"], first["step"], first["reward"]) == (
+        "outputs/a/cpu-001",
+        "done",
+        "3",
+        "0.75",
+    )
+    assert second["ended"] == "2026-01-02T03:04:05+00:00"
+
+
+def test_a_folder_that_is_missing_is_refused(capsys):
+    assert cli.main(["runs", "outputs", "nowhere"]) == 2
+    assert capsys.readouterr().err == "rlnb: nowhere: is not a directory; name one that holds runs\n"

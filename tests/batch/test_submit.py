@@ -1,0 +1,162 @@
+"""`rlnb submit` and `rlnb run --check` with a stand-in for SLURM: checks, scripts, arrays, directories."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rlnb import cli
+from rlnb.params import load_dotenv
+from rlnb.run import directory as runs
+
+PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
+NOTEBOOK = "grpo_code_execution.ipynb"
+
+
+@pytest.fixture(autouse=True)
+def login_node(tmp_path, monkeypatch) -> Path:
+    """A folder with a notebook; sbatch notes its arguments and submits job 31, squeue prints the queue."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(load_dotenv.__kwdefaults__, "project", tmp_path)
+    for name in ("CUDA_VISIBLE_DEVICES", "WANDB_API_KEY", "SLURM_JOB_ID", "RLNB_OFFLINE"):
+        monkeypatch.setenv(name, "")
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": PARAMETERS}
+    cells = [{**cell, "outputs": [], "execution_count": None}]
+    notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    Path(NOTEBOOK).write_text(json.dumps(notebook))
+    refuses = "[ ! -e refuses ] || { cat refuses >&2; exit 1; }"
+    commands = {
+        "sbatch": f'#!/bin/sh\necho "$1" >> submitted\n{refuses}\necho 31\n',
+        "squeue": "#!/bin/sh\ncat queue\n",
+    }
+    (tmp_path / "bin").mkdir()
+    for name, text in commands.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "queue").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def submit(*arguments: str) -> int:
+    return cli.main(["submit", NOTEBOOK, "--profile", "tiny", *arguments])
+
+
+def header_of(script: Path) -> dict[str, str]:
+    lines = [line.removeprefix("#SBATCH --") for line in script.read_text().splitlines() if "#SBATCH" in line]
+    return dict(line.partition("=")[::2] for line in lines)
+
+
+def test_a_run_is_submitted_with_its_script_and_log_in_its_directory(capsys, tmp_path):
+    assert submit("--time", "00:40:00", "--cpus-per-task", "2", "--sbatch-option", "qos=long") == 0
+    folder = Path("outputs/grpo_code_execution/tiny-001")
+    script = folder / "job.sbatch"
+    subprocess.run(["bash", "-n", script], check=True)
+    header, name = header_of(script), "grpo_code_execution-tiny-001"
+    assert header["job-name"] == name
+    assert header["output"] == str(tmp_path / folder / f"{name}-%j.log")
+    assert [header[key] for key in ("time", "cpus-per-task", "qos")] == ["00:40:00", "2", "long"]
+    assert header["signal"] == "B:USR1@300"
+    assert "gres" not in header  # the profile is for no GPU
+    assert f"project={tmp_path}\n" in script.read_text()
+    assert f"/rlnb run {NOTEBOOK} --out {folder})\n" in script.read_text()
+    assert Path("submitted").read_text().split() == ["--test-only", "--parsable"]
+    printed = capsys.readouterr().out
+    assert f"submitted job 31: {folder}\n" in printed
+    assert f"tail -F {folder}/{name}-31.log" in printed
+    assert json.loads((folder / "job.json").read_text())["job"] == "31"
+
+
+def test_the_same_command_goes_on_where_the_job_was_and_waits_for_one_that_is_in_the_queue(capsys):
+    first = Path("outputs/grpo_code_execution/tiny-001")
+    assert submit() == 0
+    Path("queue").write_text("31 PENDING\n")
+    assert submit() == 2
+    expected = f"rlnb: {first}: its job 31 is pending already. Give another --out, or scancel 31.\n"
+    assert capsys.readouterr().err.endswith(expected)
+    assert submit("--set", "seed=2") == 0  # another run
+    Path("queue").write_text("")
+    runs.end_attempt(first, runs.start_attempt(first, notebook=""), state="failed")
+    assert submit() == 0
+    assert sorted(path.name for path in first.parent.iterdir()) == ["tiny-001", "tiny-002"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--set", "model.dtype=bfloat16", "--machine", "v100"), "is not computed by V100; write float16"),
+        (("--set", "training.max_stepz=1"), "training.max_stepz is not a field"),
+        (
+            ("--warning-seconds", "600", "--time", "10"),
+            "--warning-seconds 600: is all of --time 10; write less",
+        ),
+        (("--time", "soon"), "--time soon: is not a time of SLURM; write 08:00:00, or 2-00:00:00"),
+        (("--gpus", "2"), "profile tiny does not tell which GPU that is"),
+        (("--seeds", "1-2", "--nodes", "2"), "a point of a sweep has one node and one GPU; write 1"),
+        (("--sbatch-option", "a b"), "write NAME=VALUE, as in --sbatch-option qos=long"),
+    ],
+)
+def test_what_the_job_would_refuse_is_refused_and_nothing_is_submitted(capsys, arguments, reason):
+    assert submit(*arguments) == 2
+    assert reason in capsys.readouterr().err
+    assert not Path("submitted").exists()
+
+
+def test_what_slurm_refuses_is_told_in_its_words(capsys):
+    Path("refuses").write_text("allocation failure: Requested node configuration is not available")
+    assert submit() == 2
+    refusal = "rlnb: sbatch: allocation failure: Requested node configuration is not available. Ask for what "
+    assert refusal in capsys.readouterr().err
+    assert Path("submitted").read_text() == "--test-only\n"
+
+
+def test_the_points_of_a_sweep_are_an_array_without_those_that_are_done(capsys):
+    Path("lr.yaml").write_text("grid: {training.learning_rate: [1.0e-5, 2.0e-5]}\n")
+    arguments = ("--sweep", "lr.yaml", "--seeds", "1-2", "--array-parallel", "2")
+    assert submit(*arguments) == 0
+    folder = Path("outputs/grpo_code_execution/lr-tiny")
+    script = folder / "job.sbatch"
+    assert header_of(script)["array"] == "0-3%2"
+    assert header_of(script)["output"].endswith("/lr-tiny/grpo_code_execution-lr-tiny-%A_%a.log")
+    assert f'/rlnb sweep {folder} --point "$SLURM_ARRAY_TASK_ID")\n' in script.read_text()
+    points = [point["name"] for point in json.loads((folder / "points.json").read_text())["points"]]
+    (folder / points[1]).mkdir()
+    done = runs.start_attempt(folder / points[1], notebook="")
+    runs.end_attempt(folder / points[1], done, state="done")
+    assert submit(*arguments) == 0
+    assert header_of(script)["array"] == "0,2-3%2"
+    assert json.loads((folder / "job.json").read_text())["points"] == [0, 2, 3]
+
+
+def test_ranks_on_several_nodes_meet_at_the_first(capsys):
+    assert submit("--nodes", "2", "--dry-run", "--time", "60") == 0
+    script = capsys.readouterr().out
+    assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n" in script
+    assert 'master=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):' in script
+    assert '--nnodes 2 --node-rank "$SLURM_PROCID" --master "$0"' in script
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    assert not Path("submitted").exists()
+
+
+def test_a_check_says_what_another_machine_would_refuse_and_leaves_nothing(capsys):
+    def check(*arguments: str) -> int:
+        return cli.main(["run", NOTEBOOK, "--profile", "v100", "--check", *arguments])
+
+    assert check("--set", "model.id=tiny") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "outputs/grpo_code_execution/v100-001: grpo_code_execution.ipynb, profile v100, for v100"
+    )
+    assert "On a node without a network this would be refused:\n" in printed  # MBPP
+    assert check("--set", "model.dtype=bfloat16") == 2
+    assert check("--gpu-memory", "2", "--set", "model.load_in_4bit=false") == 2
+    assert "V100 has 2.0" in capsys.readouterr().err
+    assert not Path("outputs").exists()
+
+
+def test_a_cluster_without_a_network_refuses_what_would_have_to_be_downloaded(capsys, monkeypatch):
+    monkeypatch.setenv("RLNB_OFFLINE", "1")
+    assert cli.main(["submit", NOTEBOOK, "--profile", "v100"]) == 2
+    assert "tasks.source = 'mbpp' is not in ./model_cache" in capsys.readouterr().err
