@@ -81,7 +81,8 @@ def run_notebook(
     if asks_network(params):
         machine = probe()
     resolved = resolve(params, recommend(machine))
-    check_machine(resolved, machine)
+    sharing = {"WORLD_SIZE": str(ranks.total)} if ranks.total > 1 else {}
+    check_machine(resolved, machine, environ={**os.environ, **sharing})
     resolved.check_files()
     if ranks.total > 1 and "training" not in type(params).model_fields:
         raise ParamsError(f"--nproc: {notebook.name} trains nothing, which several ranks could share")
