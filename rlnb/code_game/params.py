@@ -149,6 +149,13 @@ class GrpoCodeGameParams(NotebookParams):
             yield from self._role_conflicts()
         yield from self.vllm.find_lack_of_room("game", self.game.max_prompt_tokens, self.training)
 
+    def rank_conflicts(self, num_ranks: int) -> Iterator[Conflict]:
+        if num_ranks > 1 and self.game.two_sided:
+            reason = (
+                f"keeps the programs in one process, and there are {num_ranks}; start one, or write false"
+            )
+            yield Conflict("game.two_sided", reason)
+
     def _opponent_conflicts(self) -> Iterator[Conflict]:
         """Rewards that need what the opponent does not show, and a snapshot that is never taken."""
         opponent, preset = self.opponent, self.reward.preset

@@ -67,11 +67,6 @@ def build_game_dataset(
     rows = [{**row, "role": AUTHOR, "place": place} for place, row in enumerate(rows)]
     if pool is None:
         return Dataset.from_list(rows)
-    if config.world_size > 1:
-        raise ParamsError(
-            "game.two_sided = True keeps the programs in one process, and there are "
-            f"{config.world_size}; start one, or write two_sided = false"
-        )
     prompts_per_step = num_prompts(config) // config.max_steps
     num_predictors = min(prompts_per_step - 1, max(1, round(params.game.predictor_share * prompts_per_step)))
 

@@ -136,8 +136,9 @@ def resolve(
 def check_machine(
     params: NotebookParams, machine: Machine, *, environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Raise ParamsError for values that this machine cannot serve; "auto" is never refused."""
+    """Raise ParamsError for values that this machine, or so many ranks, cannot serve; never for "auto"."""
     conflicts = list(_machine_conflicts(params, machine))
+    conflicts += params.rank_conflicts(int(environ.get("WORLD_SIZE", "1")))
     if machine.hub in ("offline", "unreachable"):
         conflicts += _offline_conflicts(params)
     tracking = _section(params, "tracking", TrackingParams)

@@ -182,6 +182,10 @@ class NotebookParams(Section):
             if isinstance(section, Section):
                 yield from section.conflicts()
 
+    def rank_conflicts(self, num_ranks: int) -> Iterator[Conflict]:
+        """Yield what so many ranks cannot share."""
+        return iter(())
+
     def other_models(self) -> dict[str, str]:
         """Return {field: hub id or directory} of the models that a run loads besides `model.id`."""
         return {}

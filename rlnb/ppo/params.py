@@ -193,6 +193,9 @@ class PpoOpenspielParams(NotebookParams):
         """The divisor of sums over an answer's tokens."""
         return self.training.loss_tokens or 1
 
+    def rank_conflicts(self, num_ranks: int) -> Iterator[Conflict]:
+        yield from play.unshared_games(self.training.games_per_step, 2, num_ranks)
+
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         yield from unmeasured_acting(self.game, self.evaluation)

@@ -34,12 +34,6 @@ def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
     curriculum, ranks = load_curriculum(params), PartialState()
     for warning in weak_gates(curriculum) if ranks.is_main_process else ():
         print(f"warning: {warning}")
-    games_per_round = 2 * ranks.num_processes
-    if params.training.games_per_step % games_per_round:
-        raise ParamsError(
-            f"training.games_per_step = {params.training.games_per_step} cannot be shared by "
-            f"{games_per_round // 2} ranks in pairs; write a multiple of {games_per_round}"
-        )
     limit, unlimited = (
         params.game.max_prompt_tokens,
         params.game.model_copy(update={"max_prompt_tokens": 2**31}),

@@ -4,6 +4,7 @@ Schulman et al. 2017 (arXiv:1707.06347). The unit is a player's turn: one value 
 advantage, one ratio. Games are always played by the current weights, in this process.
 """
 
+import itertools
 import math
 import random
 import time
@@ -133,7 +134,7 @@ def train_ppo(
             assignments = plan.assign_games(state)
             with evaluating(learner.actor.policy):
                 games = plan.play(assignments)
-            results: list[GameResult] = gather_object(collect_results(assignments, games))
+            results = in_order_of_assignment(gather_object([collect_results(assignments, games)]))
 
             # 2. Credit: GAE from each turn of the learner to its next one.
             played = time.perf_counter()
@@ -165,6 +166,13 @@ def train_ppo(
             # 6. Evaluate, report and save. Do not checkpoint a policy that raises an alarm.
             recorder.end_step(state, games, metrics, save=partial(save, state), notes=notes)
     return state
+
+
+def in_order_of_assignment(by_rank: Sequence[Sequence[GameResult]]) -> list[GameResult]:
+    """Return the results of all ranks as one rank would have them; see `GamePlan.assign_games`."""
+    pairs = [[results[start : start + 2] for start in range(0, len(results), 2)] for results in by_rank]
+    rounds = itertools.zip_longest(*pairs, fillvalue=())
+    return [result for pair in itertools.chain.from_iterable(rounds) for result in pair]
 
 
 def make_ppo_batch(games: Sequence[FinishedGame], training: PpoTrainingParams) -> tuple[Batch, float]:

@@ -131,7 +131,8 @@ def plan_run(
     if machine is None and asks_network(params):
         here = probe()
     resolved = resolve(params, recommend(here))
-    check_machine(resolved, here)
+    sharing = {"WORLD_SIZE": str(ranks.total)} if ranks is not None and ranks.total > 1 else {}
+    check_machine(resolved, here, environ={**os.environ, **sharing})
     resolved.check_files()
     if ranks is not None and ranks.total > 1 and "training" not in type(params).model_fields:
         raise ParamsError(f"--nproc: {notebook.name} trains nothing, which several ranks could share")

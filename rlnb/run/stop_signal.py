@@ -41,8 +41,11 @@ class StopSignal:
     def after_step(self, *, is_last: bool) -> bool:
         """Return whether to save and stop now; the same on all ranks."""
         self._finished = is_last
-        self.received = received_by_any_rank(self.received)
-        return bool(self.received)
+        agreed = received_by_any_rank(self.received)
+        self.received = (
+            agreed or self.received
+        )  # it may have come while the ranks agreed: then after the next
+        return bool(agreed)
 
 
 class SaveTimer:

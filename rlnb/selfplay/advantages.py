@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from accelerate import PartialState
 from accelerate.utils import gather_object
 from numpy.typing import ArrayLike
 
@@ -53,7 +54,7 @@ def compute_advantages(
     if params.kind == "rae":
         advantages, moved = advantages_over_roles(roles, returns.tolist(), baselines, decay=params.decay)
     elif params.kind == "leave_one_out":
-        advantages = leave_one_out(returns, np.unique(roles, return_inverse=True)[1])
+        advantages = leave_one_out_over_ranks(roles, returns)
     elif params.kind == "group":
         groups = [f"{role}/{trajectory.group}" for role, trajectory in zip(roles, trajectories, strict=True)]
         advantages = group_advantages(
@@ -80,6 +81,15 @@ def advantages_over_roles(
         [value for _, value in everywhere], [index[role] for role, _ in everywhere], before, decay=decay
     )
     return advantages, dict(zip(names, moved.tolist(), strict=True))
+
+
+def leave_one_out_over_ranks(roles: Sequence[str], returns: Array) -> Array:
+    """Return the leave-one-out advantages of this rank's trajectories among those of all ranks."""
+    ranks = gather_object([(roles, returns)])
+    every_role, every_return = (np.concatenate(arrays) for arrays in zip(*ranks, strict=True))
+    advantages = leave_one_out(every_return, np.unique(every_role, return_inverse=True)[1])
+    first = sum(len(values) for _, values in ranks[: PartialState().process_index])
+    return advantages[first : first + len(returns)]
 
 
 def gae_of_turns(trajectories: Sequence[Trajectory], *, gamma: float, lam: float) -> tuple[Array, Array]:

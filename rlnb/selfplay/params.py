@@ -132,6 +132,16 @@ class UpdateParams(ResumableParams):
             )
 
 
+def unshared_games(games_per_step: int, unit: int, num_ranks: int) -> Iterator[Conflict]:
+    """Yield a conflict if ranks cannot take equal numbers of units. unit: games that stay together."""
+    if num_ranks > 1 and games_per_step % (unit * num_ranks):
+        kind = "games" if unit == 1 else "pairs" if unit == 2 else f"openings of {unit} games"
+        yield Conflict(
+            "training.games_per_step",
+            f"cannot be shared by {num_ranks} ranks in {kind}; write a multiple of {unit * num_ranks}",
+        )
+
+
 class AdvantageParams(Section):
     kind: Literal["none", "rae", "leave_one_out", "group", "gae", "gae_plies"] = "rae"
     """What a return is compared with: none, rae = the role's running mean, leave_one_out = the role's

@@ -604,7 +604,7 @@ def compute_update_metrics(
     entropies = before.entropies.cpu().numpy()[batch.token_position]
     metrics = {
         "learning_rate": coefficients.learning_rate,
-        "loss": sums["loss"] / steps,
+        "loss": PartialState().num_processes * sums["loss"] / steps,  # of which this rank has a share
         "grad_norm": sums["grad_norm"] / steps,
         "entropy": float(entropies.sum()) / max(len(batch.token_position), 1),
         "update/entropy_coef": coefficients.entropy,

@@ -66,6 +66,11 @@ class SpiralSelfPlayParams(NotebookParams):
         default = 1 if self.game.acting == "constrained" else self.game.max_new_tokens
         return self.training.loss_tokens or default
 
+    @property
+    def games_per_opening(self) -> int:
+        """The games of an opening; against an opponent both seats play it."""
+        return max(1 if self.game.opponent == "self" else 2, self.game.games_per_opening)
+
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         yield from self._advantage_conflicts()
@@ -82,6 +87,9 @@ class SpiralSelfPlayParams(NotebookParams):
                 "game.games_per_opening",
                 f"does not divide training.games_per_step = {self.training.games_per_step}",
             )
+
+    def rank_conflicts(self, num_ranks: int) -> Iterator[Conflict]:
+        yield from play.unshared_games(self.training.games_per_step, self.games_per_opening, num_ranks)
 
     def _advantage_conflicts(self) -> Iterator[Conflict]:
         """Yield the kinds of advantage that the chosen games do not allow."""

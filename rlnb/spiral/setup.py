@@ -4,9 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from accelerate import PartialState
-
-from rlnb.errors import ParamsError
 from rlnb.games.opponents import load_opponent
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.policy.loading import Policy, load_policy
@@ -47,13 +44,7 @@ def make_self_play_run(
     params: SpiralSelfPlayParams, policy: Policy, game: TextGame, *, reward: RewardFunction
 ) -> SelfPlayRun:
     """Return the parts of a run that starts from the policy's weights. reward: as in `GameRules`."""
-    name, num_ranks = params.game.opponent, PartialState().num_processes
-    num_shares = num_ranks * (1 if name == "self" else 2)
-    if params.training.games_per_step % num_shares:
-        raise ParamsError(
-            f"training.games_per_step = {params.training.games_per_step} cannot be shared by {num_ranks} "
-            f"ranks{'' if name == 'self' else ' in pairs'}; write a multiple of {num_shares}"
-        )
+    name = params.game.opponent
     has_value = params.advantage.has_value
     rules = GameRules(reward=reward, invalid=params.game.invalid, num_retries=params.game.num_retries)
     arena = make_arena(

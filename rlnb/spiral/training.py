@@ -55,17 +55,21 @@ class SelfPlayGames:
     opponents: Mapping[str, Opponent]
 
     def episodes(self, step: int) -> list[Episode]:
-        """Return this rank's games of an update, seeded by the run's seed, the step and the rank."""
+        """Return this rank's games of an update; those of all ranks follow from the run's seed and the step.
+
+        Games of the same opening stay on one rank.
+        """
         game, ranks = self.params.game, PartialState()
-        seed = int(np.random.SeedSequence([self.params.seed, step, ranks.process_index]).generate_state(1)[0])
-        num_games = self.params.training.games_per_step // ranks.num_processes
-        options = {"seed": seed, "max_opening_plies": game.max_opening_plies}
+        seed = int(np.random.SeedSequence([self.params.seed, step, 0]).generate_state(1)[0])
+        num_games, per_opening = self.params.training.games_per_step, self.params.games_per_opening
+        options = {
+            "seed": seed, "max_opening_plies": game.max_opening_plies, "games_per_opening": per_opening
+        }  # fmt: skip
         if game.opponent == "self":
-            return self_play_episodes(
-                self.game, num_games, games_per_opening=game.games_per_opening, **options
-            )
-        per_opening = max(2, game.games_per_opening)
-        return paired_episodes(self.game, game.opponent, num_games, games_per_opening=per_opening, **options)
+            episodes = self_play_episodes(self.game, num_games, **options)
+        else:
+            episodes = paired_episodes(self.game, game.opponent, num_games, **options)
+        return [each for each in episodes if each.group % ranks.num_processes == ranks.process_index]
 
     def play(self, step: int) -> list[FinishedGame]:
         players: dict[str, Player | Opponent] = {LEARNER: self.arena.player(), **self.opponents}

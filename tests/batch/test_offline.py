@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from hub_server import make_hub, rlnb, running_hub
-from rlnb.run.directory import EXIT_REFUSED
 
 NODE = Path(__file__).with_name("no_network")
 MODEL = ("--set", "model.id=lab/tiny")

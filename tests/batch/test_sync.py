@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
 import wandb
+
 from rlnb.run.tracking import open_tracker
 
 

@@ -125,10 +125,10 @@ def test_a_signal_stops_all_ranks_at_the_same_step(start, out, sent):
 @pytest.mark.parametrize(
     ("source", "code", "reason"),
     [
-        ("if rank == 0: time.sleep(300)\nraise ValueError('no luck')", 1, "cell 2 of 2: ValueError: no luck"),
+        ("if rank == 0: time.sleep(300)\nraise ValueError('no luck')", 1, "cell 3 of 3: ValueError: no luck"),
         (
             "if rank == 0: time.sleep(300)\nos.kill(os.getpid(), 9)", 138,
-            "the kernel was killed by SIGKILL in cell 2 of 2, most often because memory ran out",
+            "the kernel was killed by SIGKILL in cell 3 of 3, most often because memory ran out",
         ),
         ("if rank == 0: time.sleep(300)\nos.kill(os.getppid(), 9)", 138, "its process ended by SIGKILL"),
     ],
@@ -138,8 +138,9 @@ def test_one_rank_that_fails_ends_the_others_and_names_its_reason_once(start, ou
     _, errors = process.communicate(timeout=120)
     assert process.returncode == code, errors
     state = "failed" if code == 1 else "killed"
-    assert errors.startswith(f"{state}: rank 1 of 2: {reason}; so far: out/attempt-01.rank1.ipynb")
-    assert errors.count("\n") == 1
+    *before, error = errors.splitlines()
+    assert error.startswith(f"{state}: rank 1 of 2: {reason}; so far: out/attempt-01.rank1.ipynb")
+    assert before in ([], ["Kernel died while waiting for execute reply."])  # nbclient's, of rank 0
     assert (status(out)["state"], status(out)["reason"]) == (state, f"rank 1 of 2: {reason}")
     assert "time.sleep(300)" in (out / "attempt-01.ipynb").read_text()
     wait_for(lambda: not any(map(is_running, pids(out))), seconds=10)

@@ -10,8 +10,8 @@ import warnings
 
 import numpy as np
 import pytest
-
 import wandb
+
 from rlnb.run.metrics import describe
 from rlnb.run.records import DamagedRows
 from rlnb.run.tracking import Tracker, UnknownMetric, open_tracker, read_metrics
