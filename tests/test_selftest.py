@@ -275,7 +275,9 @@ def test_only_the_policy_knows_where_the_chats_of_the_vllm_row_end(setting):
     params = model_params(setting, kind="ends")
     policy = load_policy(params)
     chat_end = policy.tokenizer.convert_tokens_to_ids("<|im_end|>")
-    named = [json.loads(path.read_text()).get("eos_token_id") for path in Path(params.id).glob("*config.json")]
+    named = [
+        json.loads(path.read_text()).get("eos_token_id") for path in Path(params.id).glob("*config.json")
+    ]
     assert chat_end not in named and chat_end in policy.model.generation_config.eos_token_id
     assert AutoTokenizer.from_pretrained(params.id).eos_token_id != chat_end
     ids = generate_ids(policy, ["2048 is"] * 4, max_new_tokens=128, temperature=1.0, row_seeds=range(4))
