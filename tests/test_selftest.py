@@ -3,18 +3,24 @@
 import json
 import math
 import os
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from transformers import AutoTokenizer
 
 from rlnb import cli
 from rlnb.machine import Machine, probe, recommend
+from rlnb.params import check_machine
 from rlnb.policy import load_policy
+from rlnb.policy.generation import generate_ids
 from rlnb.selftest.arithmetic import judge_kernel, judge_products, measure_products, serves
-from rlnb.selftest.engines import judge_vllm
+from rlnb.selftest.engines import judge_vllm, unsloth_4bit_params, vllm_params
 from rlnb.selftest.models import TEXTS, build_and_read, model_params
 from rlnb.selftest.reading import (
     check_export,
@@ -94,6 +100,36 @@ def test_rows_that_raise_die_or_hang_fail_alone_and_their_children_end_with_them
     assert "Fatal Python error: Aborted" in rows["crashes"]["output"]
     assert 0 < rows["works"]["peak_memory_gib"] < 1 and rows["dies"]["peak_memory_gib"] is None
     assert summary.startswith("9 rows in ") and "6 failed (docs/troubleshooting.md#the-self-test)" in summary
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_self_test_ends_its_row_and_says_what_it_found(rows_that_break, tmp_path, sent):
+    rows = [row for row in rows_that_break if row.name in ("works", "hangs")]
+    source = f"""
+import sys
+from rlnb.machine import Machine
+from rlnb.selftest.rows import Row
+from rlnb.selftest.runner import run_all
+sys.exit(run_all({[replace(row, limit_seconds=60.0) for row in rows]!r}, {CPU!r}))
+"""
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", source], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 50
+        while not (started := list(tmp_path.glob("rlnb-selftest-*/models/pid"))):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        while not (pid := started[0].read_text()):
+            time.sleep(0.05)
+        process.send_signal(sent)
+        said, errors = process.communicate(timeout=50)
+    assert process.returncode == 85 and "Traceback" not in errors
+    summary = said.splitlines()[-1]
+    assert summary.startswith("1 rows in ") and f"stopped by {sent.name} before hangs" in summary
+    assert json.loads(Path("selftest.json").read_text())["rows"][0]["row"] == "works"
+    assert list(tmp_path.glob("rlnb-selftest-*")) == []
+    assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_row_is_a_line_with_its_state_seconds_memory_number_and_fault(rows_that_break, capsys):
@@ -222,6 +258,30 @@ def test_vllm_that_never_ends_or_has_other_weights_is_seen():
     assert endless.fault == "no completion ended at its end token: vLLM was not told of it"
     other = judge_vllm([good | {"sampling/importance_sampling_ratio/mean": 0.4}]).fault
     assert other == "vLLM's probabilities are not the policy's: their mean ratio is 0.4"
+
+
+@pytest.mark.parametrize("parameters", [vllm_params, unsloth_4bit_params])
+def test_the_rows_for_gpus_ask_for_parameters_that_are_accepted_there(setting, parameters, monkeypatch):
+    for module in ("rlnb.params.sections", "rlnb.params.training", "rlnb.params.resolving"):
+        monkeypatch.setattr(f"{module}.installed_version", lambda package: "1.0")
+    h100 = Machine("h100", "NVIDIA H100", (9, 0), 79.6, 16, "workstation", "unasked")
+    params = parameters(replace(setting, machine=h100))
+    check_machine(params, h100)
+    assert params.vllm.enabled == (parameters is vllm_params)
+
+
+def test_only_the_policy_knows_where_the_chats_of_the_vllm_row_end(setting):
+    """Its files name another end, as those of Qwen's base models do, and vLLM reads nothing else."""
+    params = model_params(setting, kind="ends")
+    policy = load_policy(params)
+    chat_end = policy.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    named = [
+        json.loads(path.read_text()).get("eos_token_id") for path in Path(params.id).glob("*config.json")
+    ]
+    assert chat_end not in named and chat_end in policy.model.generation_config.eos_token_id
+    assert AutoTokenizer.from_pretrained(params.id).eos_token_id != chat_end
+    ids = generate_ids(policy, ["2048 is"] * 4, max_new_tokens=128, temperature=1.0, row_seeds=range(4))
+    assert {completion[-1] for completion in ids} == {chat_end}
 
 
 # Broken models.

@@ -24,8 +24,10 @@ from rlnb.evaluations import make_up
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
 from rlnb.grpo.kl import MeasureKl
 from rlnb.machine.threads import adapt_threads
+from rlnb.params.bases import write_base
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.params.training import TrainingParams, VllmParams
+from rlnb.policy.builtin import model_directory
 from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import (
     complete_checkpoint,
@@ -164,6 +166,8 @@ def make_trainer(
     """Return TRL's trainer; on a CPU it is a `CpuGRPOTrainer`, unless `short_step` is false."""
     if config.use_vllm:  # which reads only the end tokens of the model's own files
         config.generation_kwargs = {"stop_token_ids": policy.model.generation_config.eos_token_id}
+        # vLLM would look for a name on the hub in the hub's own cache, not in model.cache_dir.
+        policy.model.name_or_path = policy.directory or policy.model.name_or_path
     settings = {name: getattr(config, name) for name in SETTINGS_OF_LEARNING}
     trainer_class = CpuGRPOTrainer if short_step and policy.device.type == "cpu" else GRPOTrainer
     trainer = trainer_class(
@@ -477,6 +481,8 @@ class SaveRecipe(TrainerCallback):
         PartialState().wait_for_everyone()  # each rank writes its own random state
         if state.is_world_process_zero:
             checkpoint = self._checkpoint(args, state)
+            model = value_of(self.params, "model")
+            write_base(checkpoint, model_directory(model.id, model.cache_dir))
             complete_checkpoint(checkpoint, self.params)
             keep = value_of(self.params, "training.save_total_limit")
             remove_old_checkpoints(checkpoint.parents[1], step=state.global_step, keep=keep)

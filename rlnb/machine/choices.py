@@ -11,6 +11,7 @@ from rlnb.errors import see
 from rlnb.machine.facts import ON, Machine
 from rlnb.machine.table import MACHINES, PROFILE_MEMORY_GIB
 
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 PTXAS = "/usr/local/cuda/bin/ptxas"
 LARGER_MODEL_GIB = 24.0  # above this, 3 billion weights with their adapters and batches fit
 SMALL_GPU_GIB = 8.0  # below this, 1.5 billion weights of 2 bytes leave no room for a batch
@@ -71,7 +72,8 @@ def recommend(
         load_in_4bit=is_small and version("bitsandbytes") is not None,
         gradient_checkpointing=on_gpu,
         vllm=row.vllm and not (row.name == "gb10" and unsloth),
-        environment=_environment(row.name, offline=offline, files_exist=files_exist),
+        environment=_environment(row.name, offline=offline, files_exist=files_exist)
+        | ({VISIBLE_GPUS: "0"} if on_gpu and "LOCAL_RANK" not in environ else {}),
         warnings=tuple(_warnings(machine, version)),
         offline=offline,
     )
@@ -80,8 +82,15 @@ def recommend(
 def apply_environment(
     recommendation: Recommendation, environ: MutableMapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Set the variables that are unset, before torch and huggingface_hub are imported; return those set."""
+    """Set the variables that are unset, before torch and huggingface_hub are imported; return those set.
+
+    Of several visible GPUs a process that is no rank keeps the first: transformers' Trainer would put a batch
+    on all of them by torch's DataParallel, which TRL's does not do.
+    """
     missing = {name: value for name, value in recommendation.environment.items() if name not in environ}
+    visible = environ.get(VISIBLE_GPUS, "")
+    if "," in visible and "LOCAL_RANK" not in environ:
+        missing[VISIBLE_GPUS] = visible.split(",")[0].strip()
     environ.update(missing)
     return missing
 
@@ -93,7 +102,7 @@ def _environment(name: str, *, offline: bool, files_exist: Callable[[str], bool]
         # transformers and datasets follow the hub's switch.
         variables |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
     if name == "older":
-        variables["CUDA_VISIBLE_DEVICES"] = ""
+        variables[VISIBLE_GPUS] = ""
     if name == "gb10":
         variables["TORCH_CUDA_ARCH_LIST"] = "12.1a"  # for packages built from source
         # Triton before 3.7 brings a ptxas that does not know sm_121a (triton#8539); CUDA 13's does. Never

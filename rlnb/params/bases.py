@@ -20,9 +20,20 @@ def read_base(adapters: str | Path) -> str:
     return ""
 
 
+def write_base(adapters: str | Path, base: str) -> None:
+    """Note the model that a directory of adapters belongs to, where `read_base` looks first."""
+    text = json.dumps({"base": base}) + "\n"
+    (Path(adapters) / "base_model.json").write_text(text, encoding="utf-8")
+
+
 def find_base(adapters: str | Path) -> str:
-    """Return the `model.id` of the model that a directory of adapters belongs to, "" if not known."""
+    """Return the `model.id` of the model that a directory of adapters belongs to, "" if not known.
+
+    Of a copy in 4 bits on the hub it is the model in 16 bits, onto which adapters can be merged.
+    """
     base = read_base(adapters)
+    if not Path(base).is_dir():
+        base = _without_bits(base)
     ids = {directory: model_id for model_id, directory in BUILT_DIRECTORIES.items()}
     return base if base.startswith("HuggingFaceTB/") else ids.get(Path(base).name, base)
 
@@ -34,5 +45,8 @@ def is_same_model(base: str, model: str) -> bool:
 
 def _name(model: str) -> str:
     """Return the name without its owner and without the suffixes of unsloth's copies in 4 bits."""
-    name = Path(BUILT_DIRECTORIES.get(model, model)).name.casefold()
+    return _without_bits(Path(BUILT_DIRECTORIES.get(model, model)).name.casefold())
+
+
+def _without_bits(name: str) -> str:
     return name.removesuffix("-bnb-4bit").removesuffix("-unsloth")

@@ -1,6 +1,5 @@
 """A model with its adapters and tokenizer: loaded by transformers or unsloth, and saved."""
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,8 @@ from transformers import (
 
 from rlnb.errors import ParamsError, PolicyUnavailable, see
 from rlnb.machine import rank
-from rlnb.params.bases import is_same_model, read_base
+from rlnb.params.bases import is_same_model, read_base, write_base
+from rlnb.params.model_cache import Repository, find_snapshot
 from rlnb.params.resolving import PREFETCH
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
@@ -40,7 +40,7 @@ class Policy:
     model: also a PeftModel, which forwards to its PreTrainedModel. end_token_ids: the tokens that end an
     answer by the model's configuration, without those of `stop_at`. dtype: that the layers compute in;
     parameters may have others (weights in 4 bits, adapters in float32). thinking: `model.thinking`, of all
-    chats.
+    chats. directory: of the model's files, for those who look for a name in another cache; "" if not known.
     """
 
     model: PreTrainedModel
@@ -50,6 +50,7 @@ class Policy:
     end_token_ids: tuple[int, ...]
     dtype: torch.dtype
     thinking: bool = False
+    directory: str = ""
 
     @property
     def device(self) -> torch.device:
@@ -103,7 +104,14 @@ def load_policy(
     complete_tokenizer(model, tokenizer)
     use_cpu_attention(model)
     ends, dtype = tuple(model.generation_config.eos_token_id), DTYPES[params.dtype]
-    return Policy(model, tokenizer, source, params.engine, ends, dtype, params.thinking)
+    directory = find_directory(model.name_or_path, params.cache_dir)
+    return Policy(model, tokenizer, source, params.engine, ends, dtype, params.thinking, directory)
+
+
+def find_directory(name: str, cache_dir: str) -> str:
+    """Return the directory of a model's files, in the cache for a name on the hub; "" if not known."""
+    snapshot = Path(name) if Path(name).is_dir() else find_snapshot(cache_dir, Repository(name))
+    return str(snapshot or "")
 
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
@@ -292,5 +300,5 @@ def save_adapters(policy: Policy, directory: str | Path) -> Path:
     policy.model.save_pretrained(directory)
     policy.tokenizer.save_pretrained(directory)
     make_readable(directory)
-    (directory / "base_model.json").write_text(json.dumps({"base": policy.source}) + "\n", encoding="utf-8")
+    write_base(directory, policy.source)
     return directory

@@ -1,18 +1,22 @@
 """A checkpoint as a player: its run's parameters, its model and its weights in the arena."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 from rlnb.errors import ParamsError
 from rlnb.games.opponents import opponent_kind, refusals
 from rlnb.games.text_games import load_game
-from rlnb.machine import Recommendation
+from rlnb.machine import Machine, Recommendation
 from rlnb.params import load_params, resolve
+from rlnb.params.sections import NotebookParams
 from rlnb.policy import load_policy
 from rlnb.policy.adapters import WeightSnapshot
 from rlnb.ppo.curriculum import Curriculum, load_curriculum
 from rlnb.ppo.params import UNTRAINED, ArenaEvalParams, ContestParams, PpoOpenspielParams
 from rlnb.run.checkpoints import MODEL_FIELDS
+from rlnb.run.memory import UNKNOWN_SIZE, estimate_memory
 from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
 from rlnb.selfplay.checkpoints import PARAMS_FILE, load_weights
 from rlnb.selfplay.params import ActingParams, ArenaParams, PlayerModelParams, UpdateParams
@@ -53,6 +57,25 @@ def load_run_params(contest: ContestParams, recommendation: Recommendation) -> G
                 "evaluate each by itself"
             )
     return run
+
+
+class PlayedParams(NotebookParams):
+    """What takes memory in the arena: the model of a run, the way it plays, and the weights that play."""
+
+    model: PlayerModelParams
+    game: ActingParams
+    contest: ContestParams
+
+
+def describe_play_memory(
+    contest: ContestParams, run: GameRunParams, machine: Machine, *, environ: Mapping[str, str] = os.environ
+) -> str:
+    """Return the estimated memory of the arena in a line; only said, since a run's model stays as it is."""
+    acting: Literal["free", "constrained"] = "free" if "free" in contest.modes else "constrained"
+    game = run.game.model_copy(update={"acting": acting})
+    played = PlayedParams(model=run.model, game=game, contest=contest)
+    estimate = estimate_memory(played, machine, environ=environ)
+    return UNKNOWN_SIZE if estimate is None else estimate.summary
 
 
 def load_saved_params(checkpoint: str) -> GameRunParams:

@@ -314,6 +314,8 @@ def _staying_parts(params: NotebookParams, machine: Machine, loaded: Loaded) -> 
     sizes = loaded["model.id"][1]
     if hasattr(params, "training"):
         parts.append(_trained_weights(params, sizes))
+    elif hasattr(params, "contest"):
+        parts.append(_compared_weights(params, sizes))
     elif model.adapters:
         gib = 4 * _count_adapters(model, sizes) / GIB
         parts.append(MemoryPart("adapters", gib, "model.adapters"))
@@ -379,6 +381,16 @@ def _trained_weights(params: NotebookParams, sizes: ModelSizes) -> MemoryPart:
         name, reason = "adapters", f"{count / 1e6:,.2f} million of rank {rank}, gradients, AdamW"
     size = count * (wide * (1 if rank else 0) + wide + moments + wide * num_copies)
     return MemoryPart(name, size / GIB, reason + (f", {num_copies} more of them" if num_copies else ""))
+
+
+def _compared_weights(params: NotebookParams, sizes: ModelSizes) -> MemoryPart:
+    """Return the trained weights of an arena: as loaded, untrained, and those of the checkpoints."""
+    model, contest = value_of(params, "model"), value_of(params, "contest")
+    is_adapted = _adapters(model)[0] > 0
+    count = _count_adapters(model, sizes) if is_adapted else sizes.num_parameters
+    wide = 4 if is_adapted else BYTES[model.dtype]
+    num_copies = is_adapted + 1 + bool(contest.checkpoint) + bool(contest.compare_with)
+    return MemoryPart("checkpoints", count * wide * num_copies / GIB, f"{num_copies} of trained weights")
 
 
 def _adapters(model: ModelParams) -> tuple[int, tuple[str, ...]]:

@@ -65,7 +65,7 @@ class Tracker:
         with self._timed():
             values = {name: _finite_or_none(value) for name, value in metrics.items()}
             if step != self._timed_step:
-                values |= _peak_memory()
+                values |= peak_memory()
                 values["time/tracking_seconds"] = self.seconds - self._timed_seconds
                 self._timed_step, self._timed_seconds = step, self.seconds
             for name in values:
@@ -158,7 +158,7 @@ def open_tracker(
     return Tracker(path, tensorboard=writer, wandb_run=wandb_run)
 
 
-def _peak_memory() -> dict[str, float | None]:
+def peak_memory() -> dict[str, float | None]:
     """Return the most GPU memory that torch has had allocated so far; nothing where it uses no GPU."""
     torch = sys.modules.get("torch")  # not imported here: readers of metrics do not need it
     if torch is None or not torch.cuda.is_initialized():

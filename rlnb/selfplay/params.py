@@ -50,8 +50,18 @@ class PlayerModelParams(ModelParams):
     """What loads the model: transformers alone, for its hidden states are read as well"""
     lora_rank: int = described(16, "Rank of the LoRA adapters; 0 = train every weight", ge=0, le=1024)
 
+    def trained_dtype(self, dtype: str) -> str:
+        """Return float32 in place of float16 for all weights: their gradients could not be scaled."""
+        return "float32" if dtype == "float16" and self.lora_rank == 0 and not self.adapters else dtype
+
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
+        if self.dtype != self.trained_dtype(self.dtype):
+            yield Conflict(
+                "model.dtype",
+                "has gradients that cannot be scaled, since model.lora_rank = 0 trains every weight; write "
+                "float32 or auto, or model.lora_rank = 16",
+            )
         if self.lora_dropout:
             yield Conflict(
                 "model.lora_dropout",

@@ -344,6 +344,7 @@ class Learner:
         policy, training = self.actor.policy, self.training
         if training.gradient_checkpointing is True:
             policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            policy.model.train()  # a loaded model is not, and its layers then do not checkpoint
         has_adapters = hasattr(policy.model, "disable_adapter")
         self.optimizer = torch.optim.AdamW(
             parameter_groups(self.actor, self.ppo.value_learning_rate),

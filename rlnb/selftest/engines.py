@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rlnb.selftest.rows import Outcome, Setting
 
 if TYPE_CHECKING:
+    from rlnb.code_execution.params import GrpoCodeExecutionParams
     from rlnb.policy import Policy
 
 MAX_RATIO_GAP = 0.1  # of the mean ratio between the policy's and vLLM's probabilities from 1
@@ -21,20 +22,14 @@ def check_unsloth(setting: Setting) -> Outcome:
     import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
 
     from rlnb.policy import load_policy
-    from rlnb.selftest.models import model_params
     from rlnb.selftest.reading import compare_families
-    from rlnb.selftest.training import check_grpo, find_step_faults, grpo_params, train_grpo
+    from rlnb.selftest.training import check_grpo, find_step_faults, train_grpo
 
     families, grpo = (
         compare_families(setting, "unsloth", read_plainly(setting)),
         check_grpo(setting, "unsloth"),
     )
-    params = grpo_params(
-        setting,
-        model_params(setting, engine="unsloth", load_in_4bit=True),
-        max_steps=1,
-        gradient_checkpointing=True,
-    )
+    params = unsloth_4bit_params(setting)
     policy = load_policy(params.model, gradient_checkpointing=True)
     rows = train_grpo(setting, policy, params, folder="4bit")
     faults = [families.fault, grpo.fault, *(f"4 bits: {fault}" for fault in find_step_faults(rows))]
@@ -50,6 +45,15 @@ def check_unsloth(setting: Setting) -> Outcome:
     return Outcome(
         f"{families.headline}; {grpo.headline}", "; ".join(fault for fault in faults if fault), measured
     )
+
+
+def unsloth_4bit_params(setting: Setting) -> "GrpoCodeExecutionParams":
+    """Return the parameters of one step by unsloth in 4 bits."""
+    from rlnb.selftest.models import model_params
+    from rlnb.selftest.training import grpo_params
+
+    model = model_params(setting, engine="unsloth", load_in_4bit=True)
+    return grpo_params(setting, model, max_steps=1, gradient_checkpointing=True)
 
 
 def read_plainly(setting: Setting) -> dict[str, list[list[float]]]:
@@ -84,13 +88,20 @@ def checkpointing_of(policy: "Policy") -> list[str]:
 def check_vllm(setting: Setting) -> Outcome:
     """Make GRPO steps with completions by vLLM on the same GPU, of a model that soon ends its answers."""
     from rlnb.policy import load_policy
-    from rlnb.selftest.models import model_params
-    from rlnb.selftest.training import grpo_params, train_grpo
+    from rlnb.selftest.training import train_grpo
 
-    vllm = {"enabled": True, "gpu_memory_utilization": 0.2, "sleep_mode": True, "max_model_len": 512}
-    params = grpo_params(setting, model_params(setting, kind="ends"), vllm=vllm, max_completion_length=128)
+    params = vllm_params(setting)
     policy = load_policy(params.model, gradient_checkpointing=bool(params.training.gradient_checkpointing))
     return judge_vllm(train_grpo(setting, policy, params, folder="vllm"))
+
+
+def vllm_params(setting: Setting) -> "GrpoCodeExecutionParams":
+    """Return the parameters of three steps with completions by vLLM."""
+    from rlnb.selftest.models import model_params
+    from rlnb.selftest.training import grpo_params
+
+    vllm = {"enabled": True, "gpu_memory_utilization": 0.2, "sleep_mode": True, "max_model_len": 1024}
+    return grpo_params(setting, model_params(setting, kind="ends"), vllm=vllm, max_completion_length=128)
 
 
 def judge_vllm(rows: list[dict[str, float]]) -> Outcome:

@@ -1,7 +1,7 @@
 """Small models from configurations, with the tokenizer of bytes: 2 layers of width 256, random weights."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -27,7 +27,7 @@ from rlnb.selftest.rows import Outcome, Setting
 FAMILIES = ("qwen2", "qwen3", "gpt_oss")
 CONSTANT = 0.5  # the first entry of every embedding, far larger than the others
 SHARPNESS = 10.0  # of the head's weights: logits are 3 apart, as a trained model's are, and not 0.3
-# What a model's head adds to the logit of the end token, by the end of its folder's name.
+# What a model's head adds to the logit of the chat's end, by the end of its folder's name.
 END_LOGITS = {"endless": -30.0, "ends": 8.0}
 TEXTS = (
     ("2048 is", " a game of sliding tiles"),
@@ -42,7 +42,8 @@ def model_params(
 ) -> ModelParams:
     """Return the parameters of a small model, built if it is missing, as this machine's choices have them.
 
-    kind: "endless" never writes the end token, "ends" does after some ten tokens.
+    kind: "endless" never writes an end token, "ends" ends a chat after some ten tokens, by a token that its own
+    files do not name as an end.
     """
     dtype = str(changes.get("dtype", setting.choices.dtype))
     directory = setting.models / f"{family}-{dtype}-{kind}"
@@ -67,6 +68,9 @@ def model_params(
 def build_model(family: str, directory: Path, models: Path, *, dtype: str, end_logit: float) -> None:
     """Write a model in this number format. "gpt_oss_mxfp4" has experts as openai stores them."""
     tokenizer = AutoTokenizer.from_pretrained(model_directory("tiny", models))
+    chat_end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    # As in the files of Qwen's base models, from which vLLM does not learn where a chat ends.
+    tokenizer.eos_token = "<|endoftext|>"
     shape = {
         "vocab_size": len(tokenizer),
         "hidden_size": 256,
@@ -88,15 +92,15 @@ def build_model(family: str, directory: Path, models: Path, *, dtype: str, end_l
     else:
         experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 32, "head_dim": 64}
         model = GptOssForCausalLM(GptOssConfig(**shape, **experts))
-    set_end_logit(model, tokenizer.eos_token_id, end_logit)
+    set_logits(model, {chat_end: end_logit, tokenizer.eos_token_id: END_LOGITS["endless"]})
     model.to(DTYPES[dtype]).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     if family == "gpt_oss_mxfp4":
         store_experts_in_mxfp4(directory)
 
 
-def set_end_logit(model: PreTrainedModel, end: int, end_logit: float) -> None:
-    """Make logits as uneven as a trained model's, and that of the end token about `end_logit` everywhere.
+def set_logits(model: PreTrainedModel, logits: Mapping[int, float]) -> None:
+    """Make logits as uneven as a trained model's, and those of some tokens about these values everywhere.
 
     All embeddings have the same first entry, so hidden states have about the same one, which the head reads.
     """
@@ -107,8 +111,9 @@ def set_end_logit(model: PreTrainedModel, end: int, end_logit: float) -> None:
         head[:, 0] = 0.0
         decoder = model.base_model
         states = decoder(input_ids=torch.arange(3, len(head))[None]).last_hidden_state
-        head[end] = 0.0
-        head[end, 0] = end_logit / states[0, :, 0].mean()
+        for token, logit in logits.items():
+            head[token] = 0.0
+            head[token, 0] = logit / states[0, :, 0].mean()
 
 
 def store_experts_in_mxfp4(directory: Path) -> None:

@@ -23,6 +23,7 @@ from pydantic import JsonValue
 import rlnb
 from rlnb.errors import ParamsError, RlnbError, see
 from rlnb.machine import Machine, installed_version, probe
+from rlnb.run.directory import EXIT_PREEMPTED, StoppedEarly, stopping_early
 from rlnb.selftest.rows import ROWS, Row
 
 State = Literal["ok", "FAILED", "skipped"]
@@ -75,7 +76,10 @@ def main(names: Sequence[str] = (), *, as_json: bool = False) -> int:
 
 
 def run_all(rows: Sequence[Row], machine: Machine, *, as_json: bool = False) -> int:
-    """Run these rows on this machine, as `main` does. Raises ReportNotWritable before the first one."""
+    """Run these rows on this machine, as `main` does. Raises ReportNotWritable before the first one.
+
+    A signal, such as Ctrl-C, ends the row that runs; the rows before it are reported and 85 is returned.
+    """
     report: dict[str, JsonValue] = describe_machine(machine)
     results: list[RowResult] = []
     started, path = time.monotonic(), Path(REPORT).absolute()
@@ -92,17 +96,24 @@ def run_all(rows: Sequence[Row], machine: Machine, *, as_json: bool = False) -> 
             f"{path}: cannot be written ({error.strerror}); call from another directory"
         ) from None
     print(f"{machine.accelerator or 'no GPU'}, {machine.cpu_count} cores, no network is used\n{HEADER}")
-    with tempfile.TemporaryDirectory(prefix="rlnb-selftest-") as folder:
-        for row in rows:
-            results.append(run_row(row, machine, Path(folder)))
-            print(results[-1].line(), flush=True)
-            write()  # after each row, so that a killed self-test leaves what it found
+    stopped_by = ""
+    try:
+        with stopping_early(), tempfile.TemporaryDirectory(prefix="rlnb-selftest-") as folder:
+            for row in rows:
+                results.append(run_row(row, machine, Path(folder)))
+                print(results[-1].line(), flush=True)
+                write()  # after each row, so that a killed self-test leaves what it found
+    except StoppedEarly as stop:  # the row's process has been ended
+        stopped_by = stop.signal
     num_failed = sum(result.state == "FAILED" for result in results)
     advice = f"{num_failed} failed{see('the-self-test')}" if num_failed else "none failed"
+    if stopped_by:
+        unfinished = [row.name for row in rows[len(results) :]]
+        advice += f", stopped by {stopped_by} before {', '.join(unfinished) or 'its end'}"
     print(f"{len(results)} rows in {report['seconds']} s, {advice}. The numbers are in {path}")
     if as_json:
         print(json.dumps(report))
-    return int(num_failed > 0)
+    return EXIT_PREEMPTED if stopped_by else int(num_failed > 0)
 
 
 def describe_machine(machine: Machine) -> dict[str, JsonValue]:
