@@ -17,14 +17,8 @@ import numpy as np
 import pyspiel
 
 from rlnb.errors import ParamsError
-from rlnb.games.opponents import (
-    Opponent,
-    best_scores,
-    load_opponent,
-    opponent_kind,
-    parse_simulations,
-    refusals,
-)
+from rlnb.games.opponent_names import opponent_kind
+from rlnb.games.opponents import Opponent, best_scores, load_opponent, refusals
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams, ReplayParams, Stage
 from rlnb.selfplay.arena import Match, select_matches
@@ -97,8 +91,6 @@ def choose_opponent(game: TextGame, stage: Stage) -> str:
     refused, able = [], []
     for name in stage.opponents:
         kind, place = opponent_kind(name), f"{FIELD}: stage {stage.name!r}: opponent"
-        if kind == "mcts:N":
-            parse_simulations(name, field=place)
         if reasons.get(kind):
             refused.append(f"{name!r}: {reasons[kind]}")
         else:
