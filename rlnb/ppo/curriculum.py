@@ -157,10 +157,13 @@ def weak_gates(curriculum: Curriculum) -> list[str]:
         if stage.threshold > score.high:
             continue
         enough = math.floor(score.high * 100 + 1) / 100
+        passes, larger = "may pass by luck", "a larger min_episodes and window"
         remedies = [f"a threshold of {enough} or more"] if enough <= curriculum.ceiling(index) else []
-        if stage.threshold > score.value or not remedies:
-            remedies.append("a larger min_episodes and window")
-        passes = "may pass by luck" if stage.threshold > score.value else "passes"
+        if stage.threshold > score.value:
+            remedies.append(larger)
+        else:
+            passes = "passes"
+            remedies = remedies or [f"a threshold above {score.value:.3f}, and {larger} that show it"]
         lines.append(
             f"{FIELD}: stage {stage.name!r}: random play {passes} threshold = {stage.threshold}: it scores "
             f"{score.value:.3f}, in min_episodes = {stage.min_episodes} games {score.low:.3f} to "

@@ -336,6 +336,12 @@ def test_the_verdict_on_a_stage_is_by_its_own_games_and_by_intervals():
             "0.500, in min_episodes = 200 games 0.431 to 0.569. Write a threshold of 0.57 or more or "
             "a larger min_episodes and window.",
         ),
+        (  # no number of games makes this threshold one, and in so few none is above the games' ceiling
+            {"games": ["kuhn_poker"], "threshold": 0.05, "window": 4, "min_episodes": 4},
+            "curriculum.stages: stage 'easy': random play passes threshold = 0.05: it scores 0.500, in "
+            "min_episodes = 4 games 0.150 to 0.850. Write a threshold above 0.500, and a larger min_episodes "
+            "and window that show it.",
+        ),
         (  # 0.75 is the ceiling of the two games
             {"opponents": ["perfect", "random"], "threshold": 0.7, "window": 20, "min_episodes": 4},
             "curriculum.stages: stage 'easy': random play may pass by luck threshold = 0.7: it scores 0.282, "
