@@ -1,8 +1,10 @@
 """Records of JSON files: read with their place, and checked with one clear error."""
 
 import contextlib
+import gzip
 import json
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,8 @@ from rlnb.errors import ParamsError
 
 Record = tuple[str, object]  # its place as errors name it, "FILE:LINE", and its value
 Parsed = TypeVar("Parsed")
+GZIP_MARK = b"\x1f\x8b"
+MOST_UNPACKED_MIB = 512  # of a file packed by gzip: a small one may unpack to any size
 NOT_OF_TYPE = {  # pydantic's names of errors
     "string_type": "is not text",
     "int_type": "is not a whole number",
@@ -24,12 +28,14 @@ NOT_OF_TYPE = {  # pydantic's names of errors
 
 
 def read_records(path: Path, *, what: str = "task") -> Iterator[Record]:
-    """Yield the records of a JSONL file, or of a JSON file that holds one list.
+    """Yield the records of a JSONL file, or of a JSON file that holds one list; either may be a gzip file.
 
     what: the noun for a record in messages. Raises ParamsError naming file and line.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors on Windows start files with a mark
+        text = read_text(path)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ParamsError(f"{path}: a damaged gzip file ({error}); name a file of {what}s") from error
     except OSError as error:
         raise ParamsError(f"{path}: cannot be read: {error.strerror}; name a file of {what}s") from error
     except UnicodeDecodeError as error:
@@ -41,6 +47,19 @@ def read_records(path: Path, *, what: str = "task") -> Iterator[Record]:
     for line_number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield f"{path}:{line_number}", parse_json(line, f"{path}:{line_number}", what)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, unpacked where it is a gzip file."""
+    encoding = "utf-8-sig"  # some editors on Windows start files with a mark
+    with path.open("rb") as file:
+        if file.read(len(GZIP_MARK)) != GZIP_MARK:
+            return path.read_text(encoding)
+    with gzip.open(path) as packed:
+        content = packed.read((MOST_UNPACKED_MIB << 20) + 1)
+    if len(content) > MOST_UNPACKED_MIB << 20:
+        raise ParamsError(f"{path}: unpacks to more than {MOST_UNPACKED_MIB} MiB; name an unpacked file")
+    return content.decode(encoding)
 
 
 def parse_json(text: str, place: str, what: str) -> Any:

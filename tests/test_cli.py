@@ -272,6 +272,19 @@ def test_a_run_goes_on_with_other_settings_also_beyond_its_last_step(capsys):
     assert "max_steps: 3" in Path("here/params.yaml").read_text()
 
 
+def test_a_checkpoint_with_more_steps_than_are_asked_for_is_refused_before_anything_is_written(capsys):
+    write_notebook("print('ran')")
+    Path("old/checkpoint-5").mkdir(parents=True)
+    Path("old/checkpoint-5/trainer_state.json").write_text('{"global_step": 5}')
+    resume = ["--set", "training.resume=old/checkpoint-5", "training.resume_state=full"]
+    assert run("--out", "new", *resume, "training.max_steps=5") == 2
+    assert capsys.readouterr().err == (
+        "rlnb: training.max_steps = 5 leaves nothing to train after the 5 steps of old/checkpoint-5; write "
+        "more, or training.resume_state = weights to start at step 0\n"
+    )
+    assert not Path("new").exists()
+
+
 def test_every_rank_runs_and_only_rank_0_writes_the_status(start_run):
     write_notebook("print('ran')")
     ranks = [start_run("--out", "here", RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]

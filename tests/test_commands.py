@@ -106,6 +106,8 @@ def make_tiny(command: str) -> tuple[str, ...]:
         elif word in replaced:
             next(words)
             changed += [word, replaced[word]]
+        elif changed[:1] == ["compare"] and "mbpp_eval/" in word:
+            changed.append("{mbpp}")
         elif word.endswith("results.json") or word in ("FIRST", "SECOND"):
             changed.append("{strategies}/results.json" if word[1] == "/" else "{mbpp}/results.json")
         elif word == "<":

@@ -15,6 +15,7 @@ from rlnb.code_execution.reward import Judgement, compute_reward
 from rlnb.code_execution.sources import load_tasks
 from rlnb.notebook import load_cell
 from rlnb.params import load_params
+from rlnb.sandbox import _codec
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = {
@@ -62,6 +63,13 @@ def test_readme_and_contributing_can_be_read_in_minutes_and_name_targets_of_make
         text = (ROOT / name).read_text(encoding="utf-8")
         assert len(text.splitlines()) <= longest, name
         assert set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets, name
+
+
+def test_the_page_of_mbpp_names_the_limits_by_which_an_input_is_skipped():
+    page = " ".join((ROOT / "docs" / "mbpp_eval.md").read_text().split())
+    assert f"an integer of more than {_codec.MAX_DIGITS} digits" in page
+    assert f"nested more than {_codec.MAX_DEPTH} deep" in page
+    assert f"a dict of more than {_codec.MAX_PAIRS:,} pairs" in page
 
 
 def test_the_readme_names_every_notebook_and_whether_it_is_there():

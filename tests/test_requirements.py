@@ -41,3 +41,8 @@ def test_every_row_of_a_findings_table_says_done_or_what_is_left():
     assert len(findings) == 15 + 13
     for finding, state in findings:
         assert re.match(r"(done|open|differs)\b", state), finding
+
+
+def test_figures_of_memory_are_in_the_table_of_troubleshooting_alone_where_a_test_computes_them():
+    figures = re.findall(r"[^|]*\d GiB[^|]*", PAGE)
+    assert [text for text in figures if "Python 3.8" not in text] == []  # what the document asks of a machine

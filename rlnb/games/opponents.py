@@ -6,7 +6,6 @@ on the other games that are played at the same time.
 
 import os
 import random
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,13 +19,12 @@ import pyspiel
 
 from rlnb.errors import ParamsError
 from rlnb.games.exact import best_actions, board_cells
+from rlnb.games.opponent_names import count_simulations, name_fault, opponent_kind
 from rlnb.games.text_games import TextGame, load_game
 
 # Rounds of CFR+ after which a best responder gains next to nothing. OpenSpiel 2.0.2: exploitability 4e-5 for
 # Kuhn poker, 9e-4 for Leduc, 0.013 for liar's dice.
 CFR_ITERATIONS: Mapping[str, int] = {"kuhn_poker": 2000, "leduc_poker": 500, "liars_dice": 60}
-FEWEST_SIMULATIONS, MOST_SIMULATIONS = 2, 1_000_000  # MCTS with one plays at random
-USUAL_SIMULATIONS = 25  # of "mcts" without a number
 UCT_C, MCTS_MEMORY_MIB = 2.0, 1000
 # What MCTS would see of the other player; elsewhere "what the other player hides"
 HIDDEN: Mapping[str, str] = {
@@ -144,11 +142,6 @@ def refusals(game: TextGame) -> dict[str, str]:
     return reasons
 
 
-def opponent_kind(name: str) -> str:
-    """Return "mcts:N" for "mcts" and "mcts:10", and other names as they are."""
-    return "mcts:N" if re.match(r"mcts(:|$)", name) else name
-
-
 def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Opponent:
     """Return an opponent: "random", "mcts:N" with N simulations a move ("mcts": 25), "perfect" or "nash".
 
@@ -163,24 +156,12 @@ def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Oppo
         raise ParamsError(f"{field} = {name!r} is not an opponent. {use}")
     if reasons[kind]:
         raise ParamsError(f"{field} = {name!r} cannot play {game.name}: {reasons[kind]} {use}")
+    if fault := name_fault(name):
+        raise ParamsError(f"{field} = {name!r} {fault}.")
     if kind == "mcts:N":
-        return MctsPlayer(game.game, parse_simulations(name, field=field))
+        return MctsPlayer(game.game, count_simulations(name))
     choices = {"random": choose_random, "perfect": choose_perfect, "nash": choose_nash}
     return StatePlayer(name, choices[kind])
-
-
-def parse_simulations(name: str, *, field: str) -> int:
-    """Return N of "mcts:N", USUAL_SIMULATIONS for "mcts"."""
-    if name == "mcts":
-        return USUAL_SIMULATIONS
-    digits = name.partition(":")[2]
-    is_number = re.fullmatch(r"[0-9]{1,7}", digits) is not None
-    if not is_number or not FEWEST_SIMULATIONS <= int(digits) <= MOST_SIMULATIONS:
-        raise ParamsError(
-            f"{field} = {name!r} names no number of simulations from {FEWEST_SIMULATIONS} to "
-            f"{MOST_SIMULATIONS:,}; write 'mcts:10' (a beginner), 'mcts:50' or 'mcts:200'."
-        )
-    return int(digits)
 
 
 @dataclass(frozen=True)

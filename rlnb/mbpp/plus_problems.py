@@ -93,10 +93,10 @@ CONVERSIONS: dict[int, tuple[Callable[[Value], Value], ...]] = {
 
 
 def load_plus(path: str) -> dict[int, PlusProblem]:
-    """Return the problems of a JSONL file in EvalPlus's format (MbppPlus.jsonl), by task_id.
+    """Return the problems of a JSONL file in EvalPlus's format (MbppPlus.jsonl, or its .gz), by task_id.
 
     Raises ParamsError with file and line for what cannot be read, for a record that is not a problem, and for
-    a repeated task_id.
+    a repeated task_id, and for a file without problems.
     """
     problems: dict[int, PlusProblem] = {}
     for place, record in read_records(Path(path), what="problem"):
@@ -104,6 +104,8 @@ def load_plus(path: str) -> dict[int, PlusProblem]:
         if problem.task_id in problems:
             raise ParamsError(f"{place}: task_id {problem.task_id} is repeated; give each problem its own")
         problems[problem.task_id] = problem
+    if not problems:
+        raise ParamsError(f"{path}: holds no problem; name EvalPlus's MbppPlus.jsonl, or write one a line")
     return problems
 
 

@@ -33,6 +33,7 @@ Integers = Annotated[tuple[int, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Switch = Literal["auto", True, False]
 Value = TypeVar("Value")
+WEIGHT_FILES = ("weights.safetensors", "adapter_model.safetensors")  # of all weights, of adapters
 
 
 def described(default: Value, help: str, **bounds: Any) -> Value:
@@ -273,7 +274,7 @@ class ModelParams(Section):
                 "model.adapters",
                 "is of a run that trained all weights (model.lora_rank = 0); write model.id = its adapters/, "
                 "which is a whole model"
-                if os.path.isfile(os.path.join(self.adapters, "weights.safetensors"))
+                if os.path.isfile(os.path.join(self.adapters, WEIGHT_FILES[0]))
                 else f"{missing}; write a run's adapters or checkpoints/checkpoint-N",
             )
 

@@ -16,9 +16,10 @@ from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from rlnb.params.sections import WEIGHT_FILES
 from rlnb.policy.loading import Policy, save_adapters
 
-WHOLE, ADAPTERS = "weights.safetensors", "adapter_model.safetensors"
+WHOLE, ADAPTERS = WEIGHT_FILES
 PEFT_NAME = ".default."  # in the names of parameters, not in the names that peft saves
 
 

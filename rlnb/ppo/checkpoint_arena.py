@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal, Protocol, cast
 
 from rlnb.errors import ParamsError
-from rlnb.games.opponents import opponent_kind, refusals
+from rlnb.games.opponent_names import opponent_kind
+from rlnb.games.opponents import refusals
 from rlnb.games.text_games import load_game
 from rlnb.machine import Machine, Recommendation
 from rlnb.params import load_params, resolve

@@ -17,14 +17,8 @@ import numpy as np
 import pyspiel
 
 from rlnb.errors import ParamsError
-from rlnb.games.opponents import (
-    Opponent,
-    best_scores,
-    load_opponent,
-    opponent_kind,
-    parse_simulations,
-    refusals,
-)
+from rlnb.games.opponent_names import opponent_kind
+from rlnb.games.opponents import Opponent, best_scores, load_opponent, refusals
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams, ReplayParams, Stage
 from rlnb.selfplay.arena import Match, select_matches
@@ -97,8 +91,6 @@ def choose_opponent(game: TextGame, stage: Stage) -> str:
     refused, able = [], []
     for name in stage.opponents:
         kind, place = opponent_kind(name), f"{FIELD}: stage {stage.name!r}: opponent"
-        if kind == "mcts:N":
-            parse_simulations(name, field=place)
         if reasons.get(kind):
             refused.append(f"{name!r}: {reasons[kind]}")
         else:
@@ -165,10 +157,13 @@ def weak_gates(curriculum: Curriculum) -> list[str]:
         if stage.threshold > score.high:
             continue
         enough = math.floor(score.high * 100 + 1) / 100
+        passes, larger = "may pass by luck", "a larger min_episodes and window"
         remedies = [f"a threshold of {enough} or more"] if enough <= curriculum.ceiling(index) else []
-        if stage.threshold > score.value or not remedies:
-            remedies.append("a larger min_episodes and window")
-        passes = "may pass by luck" if stage.threshold > score.value else "passes"
+        if stage.threshold > score.value:
+            remedies.append(larger)
+        else:
+            passes = "passes"
+            remedies = remedies or [f"a threshold above {score.value:.3f}, and {larger} that show it"]
         lines.append(
             f"{FIELD}: stage {stage.name!r}: random play {passes} threshold = {stage.threshold}: it scores "
             f"{score.value:.3f}, in min_episodes = {stage.min_episodes} games {score.low:.3f} to "

@@ -10,7 +10,7 @@ from rlnb.params import sections
 from rlnb.params.problems import show_number
 from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described
 from rlnb.selfplay import params as play
-from rlnb.selfplay.params import Modes, Opponents, unmeasured_acting
+from rlnb.selfplay.params import Modes, Opponents, Players, unmeasured_acting
 
 UNTRAINED = "untrained"
 CHECKPOINT_FILES = ("params.yaml", "trainer_state.json")  # of a checkpoint; its run has the first one alone
@@ -37,7 +37,7 @@ class Stage(Section):
 
     name: str = Field(min_length=1, description="What the stage is called")
     games: Names = Field(min_length=1, description="Games of OpenSpiel for two players, with parameters")
-    opponents: Names = Field(default=("random",), min_length=1)
+    opponents: Players = Field(default=("random",), min_length=1)
     """Opponents: a game is played against the first of them that can play it honestly"""
     threshold: float = Field(gt=0, le=1)
     """Mean score (1, 0.5, 0) at which the next stage begins, fresh games alone"""

@@ -94,15 +94,7 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
         return None
     latest = latest_whole_checkpoint(output_dir)
     if latest is not None:
-        given, newest = Path(resume).resolve(), Path(latest).resolve()
-        if given != newest and given.parent == newest.parent and saved_step(resume) is not None:
-            raise ParamsError(
-                f"training.resume = {resume!r} is of this run, which has gone on to {latest}; give another "
-                "output_dir to begin with its weights, or delete the later ones to go back"
-            )
-        changes = check_recipe(latest, params, OF_WEIGHTS | of_state(latest) | OF_TASK)
-        if checkpoint_step(latest) > value_of(params, "training.max_steps"):
-            raise too_few_steps(latest, params, "give another output_dir")
+        changes = _check_latest(latest, params)
         remove_damaged(latest, output_dir)
         if changes:
             say(output_dir, f"changed since {Path(latest).name}: {', '.join(map(str, changes))}")
@@ -114,26 +106,63 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
         say(output_dir, f"{path}: {damage}; no whole checkpoint is left")
     if resume == "auto":
         return None
+    changes = _check_beginning(params, output_dir)
+    if value_of(params, "training.resume_state") == "weights":
+        say(output_dir, f"taking the weights alone of {resume}: step 0, a new optimizer")
+        return None
+    since = f"; changed since: {', '.join(map(str, changes))}" if changes else ""
+    optimizer = "optimizer" if holds_optimizer(resume) else "a new optimizer, for it holds none"
+    say(output_dir, f"taking the whole state of {resume}: step {checkpoint_step(resume)}, {optimizer}{since}")
+    return resume
+
+
+def check_resuming(params: NotebookParams, output_dir: str | Path) -> None:
+    """Raise ParamsError where `checkpoint_to_resume` would; it writes nothing and reads no weights."""
+    resume: str = value_of(params, "training.resume")
+    if resume == "never":
+        return
+    latest = latest_checkpoint(output_dir)
+    if latest is not None:
+        _check_latest(latest, params)
+    elif resume != "auto":
+        _check_beginning(params, output_dir, reads_files=False)
+
+
+def _check_latest(latest: str, params: NotebookParams) -> list[Change]:
+    """Return what has changed since the newest checkpoint of this run. Raises ParamsError."""
+    resume: str = value_of(params, "training.resume")
+    given, newest = Path(resume).resolve(), Path(latest).resolve()
+    if given != newest and given.parent == newest.parent and saved_step(resume) is not None:
+        raise ParamsError(
+            f"training.resume = {resume!r} is of this run, which has gone on to {latest}; give another "
+            "output_dir to begin with its weights, or delete the later ones to go back"
+        )
+    changes = check_recipe(latest, params, OF_WEIGHTS | of_state(latest) | OF_TASK)
+    if checkpoint_step(latest) > value_of(params, "training.max_steps"):
+        raise too_few_steps(latest, params, "give another output_dir")
+    return changes
+
+
+def _check_beginning(
+    params: NotebookParams, output_dir: str | Path, *, reads_files: bool = True
+) -> list[Change]:
+    """Return what has changed since the checkpoint that the run begins with. Raises ParamsError."""
+    resume: str = value_of(params, "training.resume")
     if resume == "latest":
         raise ParamsError(
             f"training.resume = 'latest' finds no complete checkpoint in {Path(output_dir) / 'checkpoints'}; "
             "write auto, or a checkpoint's directory"
         )
-    if damage := find_damage(resume):
+    if damage := find_damage(resume, reads_files=reads_files):
         raise ParamsError(
             f"training.resume = {resume!r} holds no complete checkpoint: {damage}; write auto or never"
         )
     if value_of(params, "training.resume_state") == "weights":
-        check_recipe(resume, params, OF_WEIGHTS)
-        say(output_dir, f"taking the weights alone of {resume}: step 0, a new optimizer")
-        return None
+        return check_recipe(resume, params, OF_WEIGHTS)
     changes = check_recipe(resume, params, OF_WEIGHTS | of_state(resume))
     if checkpoint_step(resume) >= value_of(params, "training.max_steps"):
         raise too_few_steps(resume, params, "training.resume_state = weights to start at step 0")
-    since = f"; changed since: {', '.join(map(str, changes))}" if changes else ""
-    optimizer = "optimizer" if holds_optimizer(resume) else "a new optimizer, for it holds none"
-    say(output_dir, f"taking the whole state of {resume}: step {checkpoint_step(resume)}, {optimizer}{since}")
-    return resume
+    return changes
 
 
 def weights_to_begin_with(params: NotebookParams, output_dir: str | Path) -> str | None:

@@ -28,6 +28,7 @@ from rlnb.run.checkpoints import (
     OF_STATE,
     OF_TASK,
     OF_WEIGHTS,
+    check_resuming,
     checkpoint_step,
     compare,
     describe_refused,
@@ -147,8 +148,11 @@ def plan_run(
         Sandbox.from_params(sandbox).close()  # refuse before anything has run
     plan = Plan(notebook, names, profile, params, here, memory)
     if out is None:
-        return move_run(plan, choose_run_directory(plan))
-    check_same_run(notebook, out, params)
+        plan = move_run(plan, choose_run_directory(plan))
+    else:
+        check_same_run(notebook, out, params)
+    if "training" in type(params).model_fields and not is_finished(plan.directory, params):
+        check_resuming(resolved, plan.directory)
     return plan
 
 

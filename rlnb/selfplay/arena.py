@@ -17,7 +17,8 @@ import pyspiel
 
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.games.exact import TicTacToeResult, measure_rows, nash_conv, probabilities_by_state
-from rlnb.games.opponents import Opponent, best_scores, load_opponent, opponent_kind, refusals
+from rlnb.games.opponent_names import opponent_kind
+from rlnb.games.opponents import Opponent, best_scores, load_opponent, refusals
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.policy.adapters import WeightSnapshot, has_trained
@@ -161,7 +162,7 @@ class Arena:
         )
 
     def load_opponent(self, name: str, game: TextGame) -> Player | Opponent:
-        if not Path(name).is_dir():
+        if not has_trained(name):
             return load_opponent(name, game, field="evaluation.opponents")
         snapshot = WeightSnapshot.take(self.actor.policy)
         snapshot.load_trained(name)

@@ -1,16 +1,25 @@
 """Sections of notebooks whose policy plays games: its model, how it acts, updates and alarms, the arena."""
 
 import os
-import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from rlnb.errors import see
+from rlnb.games.opponent_names import name_fault
 from rlnb.machine import installed_version
 from rlnb.params.problems import show_number
-from rlnb.params.sections import Conflict, ModelParams, Names, SamplingParams, Section, described
+from rlnb.params.sections import (
+    WEIGHT_FILES,
+    Conflict,
+    ModelParams,
+    Names,
+    SamplingParams,
+    Section,
+    described,
+)
 from rlnb.params.training import ResumableParams
 
 
@@ -26,16 +35,28 @@ def some_of(*names: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def check_opponents(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names; whether they can play a game is found out later, where the game is loaded."""
+def check_opponents(names: tuple[str, ...], *, folders: bool = True) -> tuple[str, ...]:
+    """Return the names; whether they can play a game is found out later, where the game is loaded.
+
+    folders: whether checkpoints can play too, by the names of their folders.
+    """
     for name in names:
-        if not re.fullmatch(r"random|perfect|nash|mcts(:.*)?", name) and not os.path.isdir(name):
-            raise ValueError(f"holds {name!r}; write random, mcts:25, perfect, nash or a checkpoint's folder")
+        fault = name_fault(name)
+        if fault and folders and os.path.isdir(name):
+            if any(os.path.isfile(os.path.join(name, file)) for file in WEIGHT_FILES):
+                continue
+            files = " or ".join(WEIGHT_FILES)
+            fault = f"holds no checkpoint ({files}); write a run's checkpoints/checkpoint-N"
+        elif fault and folders:
+            fault += ", or a checkpoint's folder"
+        if fault:
+            raise ValueError(f"holds {name!r}, which {fault}")
     return names
 
 
 Modes = Annotated[Names, some_of("constrained", "free")]
 Opponents = Annotated[Names, AfterValidator(check_opponents)]
+Players = Annotated[Names, AfterValidator(partial(check_opponents, folders=False))]
 
 
 def missing_pyspiel(field: str) -> Iterator[Conflict]:

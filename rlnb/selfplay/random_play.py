@@ -10,15 +10,8 @@ from functools import cache
 from types import MappingProxyType
 
 from rlnb.games.exact import measure_seat, solve_tictactoe
-from rlnb.games.opponents import (
-    USUAL_SIMULATIONS,
-    RandomPlayer,
-    load_opponent,
-    opponent_kind,
-    parse_simulations,
-    same_game,
-    yardstick,
-)
+from rlnb.games.opponent_names import USUAL_SIMULATIONS, count_simulations, opponent_kind
+from rlnb.games.opponents import RandomPlayer, load_opponent, same_game, yardstick
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.selfplay.rollouts import LEARNER, FinishedGame, paired_episodes, play_games
 
@@ -83,7 +76,7 @@ def score_random_play(game: TextGame, opponent: str, *, max_opening_plies: int =
         return RandomPlay(known.random_score) if known else RandomPlay()
     num_simulations = 0
     if kind == "mcts:N":
-        num_simulations = min(parse_simulations(opponent, field="opponent"), USUAL_SIMULATIONS)
+        num_simulations = min(count_simulations(opponent), USUAL_SIMULATIONS)
         opponent = f"mcts:{num_simulations}"
     if not max_opening_plies:
         if kind == "perfect":

@@ -1,19 +1,27 @@
 """Parameters of notebooks/spiral_self_play.ipynb."""
 
 from collections.abc import Iterator
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from rlnb.games.opponent_names import name_fault
 from rlnb.params import sections
 from rlnb.params.sections import Conflict, NotebookParams, described
 from rlnb.selfplay import params as play
 from rlnb.selfplay.params import unmeasured_acting
 
 
+def check_seat(name: str) -> str:
+    if name != "self" and (fault := name_fault(name)):
+        raise ValueError(f"{fault}, or self")
+    return name
+
+
 class PlayParams(play.ActingParams):
     name: str = Field(default="tic_tac_toe", min_length=1)
     """Game of OpenSpiel for two players, with parameters: breakthrough(rows=6,columns=6)"""
-    opponent: str = Field(default="self", min_length=1)
+    opponent: Annotated[str, AfterValidator(check_seat)] = "self"
     """Who plays the other seat: self = the same weights, random, mcts:N, perfect, nash"""
     max_opening_plies: int = Field(default=0, ge=0)
     """Random moves before the players' own, 0 to this many, each as likely"""

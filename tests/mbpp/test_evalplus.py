@@ -1,8 +1,10 @@
 """MBPP+ by EvalPlus's rules: what passes, what fails, and the cache of the references' outputs."""
 
+import gzip
 import json
 import math
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 from refusals import refused
@@ -106,6 +108,23 @@ def test_a_record_that_is_not_a_problem_or_repeats_one_is_refused_with_file_and_
     path = write(DOUBLE, DOUBLE)
     with pytest.raises(ParamsError, match=f"^{path}:2: task_id 900 is repeated; give each problem its own$"):
         load_plus(path)
+
+
+def test_a_file_packed_by_gzip_is_read_up_to_a_size(write, tmp_path, monkeypatch):
+    packed, torn = tmp_path / "MbppPlus.jsonl.gz", tmp_path / "torn.gz"
+    packed.write_bytes(gzip.compress(Path(write(DOUBLE)).read_bytes()))
+    assert list(load_plus(str(packed))) == [900]
+    torn.write_bytes(packed.read_bytes()[:-9])
+    assert refused(load_plus, str(torn)).startswith(f"{torn}: a damaged gzip file (")
+    monkeypatch.setattr("rlnb.json_records.MOST_UNPACKED_MIB", 1)
+    packed.write_bytes(gzip.compress(b"\n" * (2**20 + 1)))
+    assert refused(load_plus, str(packed)) == f"{packed}: unpacks to more than 1 MiB; name an unpacked file"
+
+
+def test_a_file_without_problems_is_refused(write):
+    path = write("")
+    said = f"{path}: holds no problem; name EvalPlus's MbppPlus.jsonl, or write one a line"
+    assert refused(load_plus, path) == said
 
 
 CONVERTED = {

@@ -12,6 +12,7 @@ from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, installed_version, recommend
 from rlnb.params import asks_network, check_machine, describe_params, load_params, resolve
+from rlnb.params.bases import is_same_model
 from rlnb.params.model_cache import MBPP_SPLITS, CachedFile, Manifest, manifest_path, write_manifest
 from rlnb.params.resolving import is_mxfp4
 
@@ -203,6 +204,12 @@ def test_mxfp4_is_known_by_the_name_of_the_repository_and_by_config_json_in_a_di
         quantization = {"quantization_config": {"quant_method": method}}
         (tmp_path / "config.json").write_text(json.dumps(quantization))
         assert is_mxfp4(str(tmp_path)) == (method == "mxfp4")
+
+
+def test_adapters_fit_any_copy_of_their_model_and_no_other():
+    for copy in ("unsloth/gpt-oss-20b-unsloth-bnb-4bit", "openai/gpt-oss-20b", "cache/gpt-oss-20b"):
+        assert is_same_model(copy, "unsloth/gpt-oss-20b")
+    assert not is_same_model("unsloth/gpt-oss-120b-unsloth-bnb-4bit", "unsloth/gpt-oss-20b")
 
 
 def test_adapters_of_another_model_are_refused_before_anything_loads(tmp_path):

@@ -15,6 +15,7 @@ from rlnb.params import load_params
 from rlnb.ppo.checkpoint_arena import load_arena, load_run_params, load_snapshots, load_stages
 
 ADVICE = recommend(self_play_run.CPU)
+BAD_MCTS = ("mcts:0", "mcts:1", "mcts:x", "mcts:")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +88,10 @@ def test_games_of_ones_own_choice_are_played(checkpoint):
     assert arena.seed == params.seed
 
 
+def test_a_checkpoint_is_an_opponent_by_its_folder(checkpoint):
+    assert make_params(opponents=["random", checkpoint]).contest.opponents == ("random", checkpoint)
+
+
 def test_a_game_that_no_asked_opponent_can_play_is_played_against_its_equilibrium(checkpoint, capsys):
     params = make_params(checkpoint=checkpoint, games=["kuhn_poker"], opponents=["mcts:5"])
     arena = load_arena(params, load_run_params(params.contest, ADVICE))
@@ -96,10 +101,17 @@ def test_a_game_that_no_asked_opponent_can_play_is_played_against_its_equilibriu
     )
 
 
-def test_an_unknown_opponent_is_refused(checkpoint):
-    message = "contest.opponents = ['stockfish'] holds 'stockfish'; write random, mcts:25, perfect, nash"
-    with pytest.raises(ParamsError, match=re.escape(message)):
-        make_params(checkpoint=checkpoint, opponents=["stockfish"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("stockfish", "is not an opponent; write random, mcts:25, perfect or nash, or a checkpoint's folder"),
+        *((name, "names no number of simulations from 2 to 1,000,000; write 'mcts:10'") for name in BAD_MCTS),
+        (".", "holds no checkpoint (weights.safetensors or adapter_model.safetensors); write a run's "),
+    ],
+)
+def test_a_wrong_opponent_is_refused_when_the_parameters_are_read(name, said):
+    with pytest.raises(ParamsError, match=re.escape(f"opponents = ['{name}'] holds '{name}', which {said}")):
+        make_params(opponents=[name])
 
 
 def test_a_checkpoint_of_self_play_plays_too(cache_dir, tmp_path):

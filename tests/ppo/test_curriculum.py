@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, replace
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from pytest import approx
 
 from rlnb.errors import ParamsError
@@ -237,15 +237,6 @@ def test_the_requirements_gates_are_a_preset():
             "out.",
         ),
         (
-            {"games": ["kuhn_poker"], "opponents": ["random", "nsah"]},
-            "curriculum.stages: stage 'easy': opponent = 'nsah' is not an opponent. Use 'random' or 'nash'.",
-        ),
-        (
-            {"games": ["kuhn_poker"], "opponents": ["mcts:", "random"]},
-            "curriculum.stages: stage 'easy': opponent = 'mcts:' names no number of simulations from 2 to "
-            "1,000,000; write 'mcts:10' (a beginner), 'mcts:50' or 'mcts:200'.",
-        ),
-        (
             {"games": ["leduc_poker", "tic_tac_toe"], "threshold": 0.9},  # .89187, cut off and not rounded
             "curriculum.stages: stage 'easy': threshold = 0.9 is above 0.8918, the highest mean score over "
             "both seats that its games allow (leduc_poker against random 0.8038, tic_tac_toe against random "
@@ -263,6 +254,12 @@ def test_what_cannot_be_played_is_refused_before_any_model(stage, message):
     with pytest.raises(ParamsError) as error:
         curriculum({**EASY, **stage})
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("wrong", ["nsah", "mcts:", "."])  # no checkpoint plays in a stage
+def test_a_name_that_no_game_has_is_refused_before_any_game(wrong):
+    with pytest.raises(ValidationError, match=f"holds '{wrong}', which (is not an opponent|names no number)"):
+        params({**EASY, "opponents": ["random", wrong]})
 
 
 @pytest.mark.parametrize(
@@ -338,6 +335,12 @@ def test_the_verdict_on_a_stage_is_by_its_own_games_and_by_intervals():
             "curriculum.stages: stage 'easy': random play may pass by luck threshold = 0.55: it scores "
             "0.500, in min_episodes = 200 games 0.431 to 0.569. Write a threshold of 0.57 or more or "
             "a larger min_episodes and window.",
+        ),
+        (  # no number of games makes this threshold one, and in so few none is above the games' ceiling
+            {"games": ["kuhn_poker"], "threshold": 0.05, "window": 4, "min_episodes": 4},
+            "curriculum.stages: stage 'easy': random play passes threshold = 0.05: it scores 0.500, in "
+            "min_episodes = 4 games 0.150 to 0.850. Write a threshold above 0.500, and a larger min_episodes "
+            "and window that show it.",
         ),
         (  # 0.75 is the ceiling of the two games
             {"opponents": ["perfect", "random"], "threshold": 0.7, "window": 20, "min_episodes": 4},

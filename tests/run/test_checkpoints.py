@@ -29,9 +29,15 @@ def to_resume(resume: str, output_dir: str | Path) -> str | None:
 
 
 def refused(output_dir: Path, **sections: dict[str, Any]) -> str:
-    with pytest.raises(ParamsError) as refusal:
-        checkpoints.checkpoint_to_resume(params_with(**sections), output_dir)
-    return str(refusal.value)
+    """What the command says, which writes nothing, and after it the notebook."""
+    messages, before = [], sorted(output_dir.rglob("*"))
+    for check in (checkpoints.check_resuming, checkpoints.checkpoint_to_resume):
+        with pytest.raises(ParamsError) as refusal:
+            check(params_with(**sections), output_dir)
+        messages.append(str(refusal.value))
+        assert len(messages) == 2 or sorted(output_dir.rglob("*")) == before
+    assert messages[0] == messages[1]
+    return messages[0]
 
 
 def save_checkpoint(run: Path, *, step: int, params: NotebookParams) -> Path:

@@ -187,11 +187,6 @@ POKER_MCTS = "'mcts:50' cannot play kuhn_poker: MCTS sees the other player's car
         ("game", {"opponent": "mcts:50"}, f"game.opponent = {POKER_MCTS}"),
         (
             "game",
-            {"opponent": "minimax"},
-            "game.opponent = 'minimax' is not an opponent. Use 'random' or 'nash'.",
-        ),
-        (
-            "game",
             {"name": "kuhn_pokre"},
             "game.name = 'kuhn_pokre': OpenSpiel has no such game; did you mean kuhn_poker?",
         ),
@@ -205,6 +200,13 @@ def test_a_game_or_opponent_that_cannot_play_is_refused_before_any_model_is_load
         train_run(params, tmp_path / "run")
     assert str(refusal.value) == message
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["minimax", "mcts:0"])
+def test_the_other_seat_is_for_opponents_that_some_game_has(cache_dir, name):
+    assert params_of(cache_dir, game={"opponent": "mcts:2"}).game.opponent == "mcts:2"
+    with pytest.raises(ParamsError, match=f"game.opponent = '{name}' (is not an opponent|names no number)"):
+        params_of(cache_dir, game={"opponent": name})
 
 
 def test_a_prompt_that_is_too_long_ends_the_run_with_its_length(cache_dir):
