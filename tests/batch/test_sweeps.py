@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pages import CODE
 
 from rlnb import cli
 from rlnb.batch.local import share_cores
@@ -18,6 +21,8 @@ from rlnb.machine.facts import usable_cores
 from rlnb.params import dump_yaml, load_params
 from rlnb.run import directory as runs
 
+ROOT = Path(__file__).parents[2]
+LINE = re.compile(r"(?:\.venv/bin/|\$\(BIN\)/)?rlnb ((?:sweep|results) .*)")
 NOTEBOOK = Path("ppo_openspiel.ipynb")
 PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
 FAILS_AT_SEED_2 = """
@@ -269,3 +274,28 @@ def test_jobs_share_the_cores_and_one_alone_takes_what_is_free(monkeypatch):
     assert share_cores(2)["OMP_NUM_THREADS"] == str(max(1, usable_cores(os.environ) // 2))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert share_cores(2)["OMP_NUM_THREADS"] == "1"
+
+
+def commands_of_the_pages() -> list[str]:
+    """Return the lines of documents that sweep or gather, without what the reader has to make first."""
+    lines = []
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))):
+        text = "\n".join(CODE.findall(page.read_text(encoding="utf-8"))).replace("\\\n", " ")
+        matches = [LINE.fullmatch(re.sub(r"\s+#.*$", "", line).strip()) for line in text.splitlines()]
+        lines += [match[1] for match in matches if match]
+    return sorted(set(lines))
+
+
+@pytest.mark.parametrize("line", commands_of_the_pages())
+def test_a_sweep_of_the_documents_has_points_that_can_be_run(line, tmp_path, monkeypatch):
+    """And it leaves only what is asked for; the table is of a sweep that some line makes."""
+    words = shlex.split(line)
+    if words[0] == "results":
+        folder = Path(words[1]).name.rpartition("-")
+        assert folder[0] == "seeds" or (ROOT / "params/sweeps" / f"{folder[0]}.yaml").is_file()
+        assert (ROOT / "params" / Path(words[1]).parent.name / f"{folder[2]}.yaml").is_file()
+        return
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("rlnb.batch.local.run_points", lambda sweep, num_jobs: 0)
+    assert cli.main([*words, "--out", str(tmp_path / "sweep")]) == 0
+    assert read_sweep(tmp_path / "sweep").points
