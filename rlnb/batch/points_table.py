@@ -30,7 +30,7 @@ from rlnb.statistics import Estimate, student_mean
 MAIN_MEASURES = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(^|/)exact/(nash_conv|loss_first|loss_second)$",
+        r"(^|/)exact/(average/)?(nash_conv|loss_first|loss_second)$",
         r"^heldout/",
         r"^mbpp_eval/pass_rate$",
         r"^pass_at/\d+/value$",
@@ -39,7 +39,7 @@ MAIN_MEASURES = tuple(
         r"^reward$",
     )
 )
-LOWER_IS_BETTER = re.compile(r"(^|/)exact/(\w+_)?(nash_conv|loss|blunder)(_|$)|^loss$")
+LOWER_IS_BETTER = re.compile(r"(^|/)exact/(\w+[_/])?(nash_conv|loss|blunder)(_|$)|^loss$")
 NUM_SHOWN = 6  # measures that a table shows where none is named
 TRAINING_MINUTES = "training minutes"  # play and updates, without evaluations
 PARTS_OF_A_STEP = ("time/rollout_seconds", "time/update_seconds", "step_time")
@@ -359,7 +359,7 @@ def _read_result(
     except (ParamsError, OSError, ValueError) as error:
         problems.append(str(error))
     state = "waiting" if status is None else status.state
-    if state != "done" and (reason := failure_reason(directory)):
+    if state not in ("done", "running") and (reason := failure_reason(directory)):
         problems.insert(0, reason)
     seed = settings.get("seed")
     return PointResult(
