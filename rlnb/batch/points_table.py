@@ -15,14 +15,14 @@ from statistics import fmean
 
 import yaml
 
-from rlnb.batch.local import failure_reason
+from rlnb.batch.local import last_line
+from rlnb.batch.overview import RunRow, list_runs
 from rlnb.batch.sweeps import POINTS_FILE, read_sweep
 from rlnb.display.tables import Table, as_text
 from rlnb.errors import ParamsError
 from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import parse_yaml
 from rlnb.results import Comparison, load_results, pool_comparisons, read_comparisons
-from rlnb.run.directory import read_status
 from rlnb.run.tracking import read_metrics
 from rlnb.statistics import Estimate, student_mean
 
@@ -51,7 +51,7 @@ NOT_COMPARED = ("output_dir", "seed")
 class PointResult:
     """What came of one run.
 
-    fields: the parameters in which the runs differ, without the seed. state: of status.json, or "waiting".
+    fields: the parameters in which the runs differ, without the seed. state: as `rlnb runs` tells it.
     rows: of metrics.jsonl. values: {measure: last value}, those of comparisons under "<measure> (<split>):
     before" and so on. reason: why it failed, or what of it cannot be read.
     """
@@ -107,7 +107,11 @@ def gather_results(directories: Sequence[Path], *, reach: Sequence[str] = ()) ->
     differing = [
         name for name in names if len({str(each[name]) for each in settings.values() if name in each}) > 1
     ]
-    return [_read_result(directory, values, differing, conditions) for directory, values in settings.items()]
+    told = {row.run: row for row in list_runs(directories)}
+    return [
+        _read_result(directory, values, differing, conditions, told[str(directory)])
+        for directory, values in settings.items()
+    ]
 
 
 def newest_sweep(outputs: Path) -> Path:
@@ -317,7 +321,7 @@ def _find_runs(directory: Path) -> dict[Path, Mapping[str, object]]:
         return {directory: {}}
     if not directory.is_dir():
         raise ParamsError(f"{directory}: is not a folder in {Path.cwd()}; name that of a sweep, or of runs")
-    return {run: given for inner in sorted(directory.iterdir()) if inner.is_dir() and not inner.is_symlink()
+    return {run: given for inner in sorted(directory.iterdir()) if inner.is_dir() and not inner.is_symlink() and inner.name[0] != "."
             for run, given in _find_runs(inner).items()}  # fmt: skip
 
 
@@ -346,8 +350,9 @@ def _read_result(
     settings: Mapping[str, object],
     differing: Sequence[str],
     conditions: Mapping[str, Callable[[Mapping[str, float | None]], bool]],
+    told: RunRow,
 ) -> PointResult:
-    status, problems = read_status(directory), []
+    problems = [told.reason] if told.reason else []
     rows: list[dict[str, float | None]] = []
     results: dict[str, object] = {}
     comparisons: list[Comparison] = []
@@ -358,16 +363,15 @@ def _read_result(
             comparisons = read_comparisons(directory / "results.json")
     except (ParamsError, OSError, ValueError) as error:
         problems.append(str(error))
-    state = "waiting" if status is None else status.state
-    if state not in ("done", "running") and (reason := failure_reason(directory)):
-        problems.insert(0, reason)
+    if told.state == "pending" and (line := last_line(directory)):  # refused before it began
+        problems.append(line)
     seed = settings.get("seed")
     return PointResult(
         name=directory.name,
         directory=directory,
         fields={name: settings[name] for name in differing if name in settings},
         seed=int(str(seed)) if str(seed).isdigit() else None,
-        state=state,
+        state=told.state,
         step=int(rows[-1]["step"] or 0) if rows else None,
         rows=rows,
         values={

@@ -74,10 +74,10 @@ def test_a_point_shows_what_differs_how_it_ended_and_its_last_values(sweep):
     assert table.headers == ["kind", "seed", "state", "step", *LOSSES]
     assert table.rows[0] == ["rae", "1", "done", "20", "0.100", "0.300"]  # not the 0 of step 0
     assert table.rows[2] == ["rae", "3", "failed", "10", "0.000", "0.000"]
-    assert table.rows[5] == ["none", "3", "waiting", "–", "–", "–"]
+    assert table.rows[5] == ["none", "3", "pending", "–", "–", "–"]
     assert tables.show_failures(results_of(sweep)) == [
         "kind=rae_seed=3: failed: cell 7 of 9: TrainingDiverged: NaN",
-        "kind=none_seed=3: waiting: rlnb: 3 GPUs are asked for",
+        "kind=none_seed=3: pending: rlnb: 3 GPUs are asked for",
     ]
 
 
