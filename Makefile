@@ -98,7 +98,7 @@ selfplay: $(READY) ## what self-play learns: Kuhn, tic-tac-toe, Leduc, and the a
 	done
 	$(BIN)/rlnb sweep notebooks/spiral_self_play.ipynb --profile cpu --seeds 1-5 \
 	    --sweep params/sweeps/spiral_advantages.yaml --set training.max_steps=40
-	$(BIN)/rlnb results outputs/spiral_self_play/spiral_advantages-cpu --lowest-first \
+	$(BIN)/rlnb results outputs/spiral_self_play/spiral_advantages-cpu \
 	    --rank exact/loss_first --rank exact/loss_second
 
 bench: $(READY) ## side-by-side measurements against peers, one JSON line each

@@ -36,7 +36,6 @@ NOT_RUN = {
 }
 # What the reader has to make first, and what `rlnb` says before that.
 NOT_YET = {
-    "run notebooks/grpo_code_execution.ipynb --profile cpu --set reward.preset=short": "'short'",
     "run notebooks/grpo_code_execution.ipynb --profile a100x2 --set training.max_steps=2": "'a100x2'",
 }
 # Runs that others need; {names} stand for files of the run of that name.

@@ -91,7 +91,7 @@ group, with the mean and Student's 95% interval over them.
 """
 RESULTS_EXAMPLES = """\
 examples:
-  rlnb results outputs/spiral_self_play/spiral_advantages-cpu --lowest-first \\
+  rlnb results outputs/spiral_self_play/spiral_advantages-cpu \\
       --rank exact/loss_first --rank exact/loss_second
   rlnb results outputs/grpo_code_execution/seeds-cpu --gains
   rlnb results outputs/ppo_openspiel/seeds-cpu --reach "curriculum/stage>=2" --csv > points.csv
@@ -117,7 +117,9 @@ def add_results(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         results.add_argument(
             option, action="append", default=[], metavar=name, help=f"{help}; may be repeated"
         )
-    results.add_argument("--lowest-first", action="store_true", help="--rank: lower is better")
+    results.add_argument(
+        "--lowest-first", action="store_true", help="--rank: lower is better, as it is for losses"
+    )
     results.add_argument(
         "--gains",
         action="store_true",

@@ -15,14 +15,14 @@ from statistics import fmean
 
 import yaml
 
-from rlnb.batch.local import failure_reason
+from rlnb.batch.local import last_line
+from rlnb.batch.overview import RunRow, list_runs
 from rlnb.batch.sweeps import POINTS_FILE, read_sweep
-from rlnb.display.tables import Table
+from rlnb.display.tables import Table, as_text
 from rlnb.errors import ParamsError
 from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import parse_yaml
 from rlnb.results import Comparison, load_results, pool_comparisons, read_comparisons
-from rlnb.run.directory import read_status
 from rlnb.run.tracking import read_metrics
 from rlnb.statistics import Estimate, student_mean
 
@@ -30,7 +30,7 @@ from rlnb.statistics import Estimate, student_mean
 MAIN_MEASURES = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(^|/)exact/(nash_conv|loss_first|loss_second)$",
+        r"(^|/)exact/(average/)?(nash_conv|loss_first|loss_second)$",
         r"^heldout/",
         r"^mbpp_eval/pass_rate$",
         r"^pass_at/\d+/value$",
@@ -39,6 +39,7 @@ MAIN_MEASURES = tuple(
         r"^reward$",
     )
 )
+LOWER_IS_BETTER = re.compile(r"(^|/)exact/(\w+[_/])?(nash_conv|loss|blunder)(_|$)|^loss$")
 NUM_SHOWN = 6  # measures that a table shows where none is named
 TRAINING_MINUTES = "training minutes"  # play and updates, without evaluations
 PARTS_OF_A_STEP = ("time/rollout_seconds", "time/update_seconds", "step_time")
@@ -50,7 +51,7 @@ NOT_COMPARED = ("output_dir", "seed")
 class PointResult:
     """What came of one run.
 
-    fields: the parameters in which the runs differ, without the seed. state: of status.json, or "waiting".
+    fields: the parameters in which the runs differ, without the seed. state: as `rlnb runs` tells it.
     rows: of metrics.jsonl. values: {measure: last value}, those of comparisons under "<measure> (<split>):
     before" and so on. reason: why it failed, or what of it cannot be read.
     """
@@ -101,11 +102,16 @@ def gather_results(directories: Sequence[Path], *, reach: Sequence[str] = ()) ->
             raise ParamsError(f"{directory}: holds no runs; name the folder of a sweep, or of runs")
         overrides |= runs
     settings = {directory: _read_settings(directory, given) for directory, given in overrides.items()}
-    names = dict.fromkeys(name for values in settings.values() for name in values if name not in NOT_COMPARED)
+    listed = [*overrides.values(), *settings.values()]  # in the order of the sweep's file
+    names = dict.fromkeys(name for values in listed for name in values if name not in NOT_COMPARED)
     differing = [
         name for name in names if len({str(each[name]) for each in settings.values() if name in each}) > 1
     ]
-    return [_read_result(directory, values, differing, conditions) for directory, values in settings.items()]
+    told = {row.run: row for row in list_runs(directories)}
+    return [
+        _read_result(directory, values, differing, conditions, told[str(directory)])
+        for directory, values in settings.items()
+    ]
 
 
 def newest_sweep(outputs: Path) -> Path:
@@ -148,7 +154,11 @@ def choose_measures(results: Sequence[PointResult], wanted: Sequence[str] = ()) 
 def rank_groups(
     groups: Sequence[Group], measures: Sequence[str], *, lowest_first: bool = False
 ) -> list[Group]:
-    """Return the groups by the mean of the measures, the best first; those without one last."""
+    """Return the groups by the mean of the measures, the best first; those without one last.
+
+    The highest is the best, but for measures of LOWER_IS_BETTER, and with lowest_first.
+    """
+    lowest_first = lowest_first or all(LOWER_IS_BETTER.search(name) for name in measures)
 
     def key(group: Group) -> float:
         values = group.values(measures)
@@ -164,13 +174,15 @@ def mean_over_runs(values: Sequence[float]) -> Estimate | float | None:
     return student_mean(values)
 
 
-def compare_groups(group: Group, first: Group, measures: Sequence[str]) -> str:
-    """Return how a group's mean differs from that of `first`, over the runs that pair by seed.
+def compare_groups(
+    group: Group, first: Group, measures: Sequence[str]
+) -> tuple[Estimate | float | None, str]:
+    """Return a group's mean minus that of `first`, over the runs that pair by seed, and what it shows.
 
     An interval that holds 0 decides nothing.
     """
     if group is first:
-        return "what the others are compared with"
+        return None, "what the others are compared with"
 
     def by_seed(each: Group) -> dict[int | None, list[float]]:
         values: dict[int | None, list[float]] = {}
@@ -182,10 +194,10 @@ def compare_groups(group: Group, first: Group, measures: Sequence[str]) -> str:
     ours, theirs = by_seed(group), by_seed(first)
     gaps = [fmean(ours[seed]) - fmean(theirs[seed]) for seed in ours if seed in theirs]
     if len(gaps) < 2:
-        return f"one seed shows nothing: {gaps[0]:+.3f}" if gaps else "no seed in common"
+        return (gaps[0], "one seed shows nothing") if gaps else (None, "no seed in common")
     mean = student_mean(gaps)
     verdict = "lower" if mean.high < 0 else "higher" if mean.low > 0 else "not shown to differ"
-    return f"{verdict}: {mean}, lower in {sum(gap < 0 for gap in gaps)} of {len(gaps)} seeds"
+    return mean, f"{verdict}; lower in {sum(gap < 0 for gap in gaps)} of {len(gaps)} seeds"
 
 
 def show_points(results: Sequence[PointResult], measures: Sequence[str]) -> Table:
@@ -221,15 +233,18 @@ def show_groups(
     judged_by: the measures whose mean is compared; without them there is no such column.
     """
     headers = ["group", "runs", *measures]
-    rows = [
+    caption = "Means over finished runs, with Student's 95% interval over them."
+    rows: list[list[object]] = [
         [group.label, len(group.finished), *(mean_over_runs(group.values([name])) for name in measures)]
         for group in groups
     ]
     if judged_by and first is not None and len(groups) > 1:
-        headers.append(f"{' and '.join(judged_by)}, minus {first.label}")
+        headers += ["difference", "so it is"]
+        caption += f" Difference: {' and '.join(judged_by)}, minus {first.label}, over paired seeds."
         for row, group in zip(rows, groups, strict=True):
-            row.append(compare_groups(group, first, judged_by))
-    return Table(headers, rows, "Means over finished runs, with Student's 95% interval over them.")
+            difference, verdict = compare_groups(group, first, judged_by)
+            row += [as_text(difference, signed=True), verdict]
+    return Table(headers, rows, caption)
 
 
 def show_gains(group: Group) -> Table:
@@ -306,7 +321,7 @@ def _find_runs(directory: Path) -> dict[Path, Mapping[str, object]]:
         return {directory: {}}
     if not directory.is_dir():
         raise ParamsError(f"{directory}: is not a folder in {Path.cwd()}; name that of a sweep, or of runs")
-    return {run: given for inner in sorted(directory.iterdir()) if inner.is_dir() and not inner.is_symlink()
+    return {run: given for inner in sorted(directory.iterdir()) if inner.is_dir() and not inner.is_symlink() and inner.name[0] != "."
             for run, given in _find_runs(inner).items()}  # fmt: skip
 
 
@@ -335,8 +350,9 @@ def _read_result(
     settings: Mapping[str, object],
     differing: Sequence[str],
     conditions: Mapping[str, Callable[[Mapping[str, float | None]], bool]],
+    told: RunRow,
 ) -> PointResult:
-    status, problems = read_status(directory), []
+    problems = [told.reason] if told.reason else []
     rows: list[dict[str, float | None]] = []
     results: dict[str, object] = {}
     comparisons: list[Comparison] = []
@@ -347,16 +363,15 @@ def _read_result(
             comparisons = read_comparisons(directory / "results.json")
     except (ParamsError, OSError, ValueError) as error:
         problems.append(str(error))
-    state = "waiting" if status is None else status.state
-    if state != "done" and (reason := failure_reason(directory)):
-        problems.insert(0, reason)
+    if told.state == "pending" and (line := last_line(directory)):  # refused before it began
+        problems.append(line)
     seed = settings.get("seed")
     return PointResult(
         name=directory.name,
         directory=directory,
         fields={name: settings[name] for name in differing if name in settings},
         seed=int(str(seed)) if str(seed).isdigit() else None,
-        state=state,
+        state=told.state,
         step=int(rows[-1]["step"] or 0) if rows else None,
         rows=rows,
         values={

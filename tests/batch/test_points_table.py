@@ -74,10 +74,10 @@ def test_a_point_shows_what_differs_how_it_ended_and_its_last_values(sweep):
     assert table.headers == ["kind", "seed", "state", "step", *LOSSES]
     assert table.rows[0] == ["rae", "1", "done", "20", "0.100", "0.300"]  # not the 0 of step 0
     assert table.rows[2] == ["rae", "3", "failed", "10", "0.000", "0.000"]
-    assert table.rows[5] == ["none", "3", "waiting", "–", "–", "–"]
+    assert table.rows[5] == ["none", "3", "pending", "–", "–", "–"]
     assert tables.show_failures(results_of(sweep)) == [
         "kind=rae_seed=3: failed: cell 7 of 9: TrainingDiverged: NaN",
-        "kind=none_seed=3: waiting: rlnb: 3 GPUs are asked for",
+        "kind=none_seed=3: pending: rlnb: 3 GPUs are asked for",
     ]
 
 
@@ -92,19 +92,25 @@ def test_means_are_over_seeds_of_finished_runs_and_the_best_group_is_first(sweep
     # Two values .1 apart: 12.706 * .0707 / sqrt(2) = .635 to either side.
     assert isinstance(mean, Estimate)
     assert (mean.value, mean.high - mean.value) == pytest.approx((0.25, 0.635), abs=1e-3)
-    for lowest_first, order in ((True, ["kind=rae", "kind=none"]), (False, ["kind=none", "kind=rae"])):
-        ranked = tables.rank_groups(groups, LOSSES, lowest_first=lowest_first)
+    gain = "score (new): difference"
+    for measures, lowest_first, order in (
+        (LOSSES, False, ["kind=rae", "kind=none"]),  # of a loss the lowest is the best anyway
+        ([gain], False, ["kind=rae", "kind=none"]),
+        ([LOSSES[0], gain], False, ["kind=none", "kind=rae"]),
+        ([LOSSES[0], gain], True, ["kind=rae", "kind=none"]),
+    ):
+        ranked = tables.rank_groups(groups, measures, lowest_first=lowest_first)
         assert [group.label for group in ranked] == order
 
 
 def test_groups_are_compared_over_the_seeds_that_both_have(sweep):
     rae, none = tables.group_results(results_of(sweep))
     # Both seeds are .1 apart, however far apart the seeds are.
-    assert tables.compare_groups(none, rae, LOSSES) == (
-        "higher: +0.100 [+0.100, +0.100], lower in 0 of 2 seeds"
-    )
-    assert tables.compare_groups(rae, rae, LOSSES) == "what the others are compared with"
-    assert tables.compare_groups(none, rae, ["nothing"]) == "no seed in common"
+    difference, verdict = tables.compare_groups(none, rae, LOSSES)
+    assert str(difference) == "+0.100 [+0.100, +0.100]"
+    assert verdict == "higher; lower in 0 of 2 seeds"
+    assert tables.compare_groups(rae, rae, LOSSES) == (None, "what the others are compared with")
+    assert tables.compare_groups(none, rae, ["nothing"]) == (None, "no seed in common")
 
 
 def test_gains_have_an_interval_over_items_one_over_runs_and_one_over_both(sweep):
@@ -131,7 +137,7 @@ def test_the_command_prints_tables_or_csv_and_says_which_measures_there_are(swee
     rank = [part for name in LOSSES for part in ("--rank", name)]
     assert cli.main(["results", str(sweep), *rank, "--lowest-first"]) == 0
     printed = capsys.readouterr().out
-    assert "exact/loss_first and exact/loss_second, minus kind=rae" in printed
+    assert "Difference: exact/loss_first and exact/loss_second, minus kind=rae" in printed
     assert printed.index("kind=rae ") < printed.index("kind=none ")
     assert "kind=rae_seed=3: failed: cell 7 of 9: TrainingDiverged: NaN" in printed
     assert cli.main(["results", str(sweep), "--csv"]) == 0

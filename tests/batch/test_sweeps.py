@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pages import CODE
 
 from rlnb import cli
 from rlnb.batch.local import share_cores
@@ -18,6 +21,8 @@ from rlnb.machine.facts import usable_cores
 from rlnb.params import dump_yaml, load_params
 from rlnb.run import directory as runs
 
+ROOT = Path(__file__).parents[2]
+LINE = re.compile(r"(?:\.venv/bin/|\$\(BIN\)/)?rlnb ((?:sweep|results) .*)")
 NOTEBOOK = Path("ppo_openspiel.ipynb")
 PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
 FAILS_AT_SEED_2 = """
@@ -226,21 +231,21 @@ def test_a_point_that_is_not_there_is_refused(capsys, point, folder, message):
 def test_a_failing_point_ends_no_other_and_the_same_command_tries_it_again():
     write_notebook(FAILS_AT_SEED_2)
     Path("broken").touch()
-    finished = sweep("--seeds", "1-3", "--jobs", "2")
+    finished = sweep("--seeds", "1-2", "--jobs", "2")
     assert finished.returncode == 1
     folder = "outputs/ppo_openspiel/seeds-tiny"
-    assert states(folder) == {"seed=1": ("done", 1), "seed=2": ("failed", 1), "seed=3": ("done", 1)}
+    assert states(folder) == {"seed=1": ("done", 1), "seed=2": ("failed", 1)}
     assert finished.stderr.splitlines() == [
         "failed: 1 points; the output of each is in its run.log",
         "  point 1, seed=2: a cell failed: cell 3 of 3: RuntimeError: seed 2 cannot learn",
     ]
-    assert "2 of 3 done" in finished.stdout and "seed=2 FAILED (a cell failed)" in finished.stdout
+    assert "1 of 2 done" in finished.stdout and "seed=2 FAILED (a cell failed)" in finished.stdout
     assert "trained 1" in Path(folder, "seed=1", "run.log").read_text()
     Path("broken").unlink()
-    again = sweep("--seeds", "1-3")
+    again = sweep("--seeds", "1-2")
     assert again.returncode == 0, again.stderr
-    assert "3 points, 2 of them done before\n3 of 3 done; seed=2 in " in again.stdout
-    assert states(folder) == {"seed=1": ("done", 1), "seed=2": ("done", 2), "seed=3": ("done", 1)}
+    assert "2 points, 1 of them done before\n2 of 2 done; seed=2 in " in again.stdout
+    assert states(folder) == {"seed=1": ("done", 1), "seed=2": ("done", 2)}
 
 
 def test_a_signal_reaches_every_point_and_the_same_command_goes_on():
@@ -269,3 +274,28 @@ def test_jobs_share_the_cores_and_one_alone_takes_what_is_free(monkeypatch):
     assert share_cores(2)["OMP_NUM_THREADS"] == str(max(1, usable_cores(os.environ) // 2))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert share_cores(2)["OMP_NUM_THREADS"] == "1"
+
+
+def commands_of_the_pages() -> list[str]:
+    """Return the lines of documents that sweep or gather, without what the reader has to make first."""
+    lines = []
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))):
+        text = "\n".join(CODE.findall(page.read_text(encoding="utf-8"))).replace("\\\n", " ")
+        matches = [LINE.fullmatch(re.sub(r"\s+#.*$", "", line).strip()) for line in text.splitlines()]
+        lines += [match[1] for match in matches if match]
+    return sorted(set(lines))
+
+
+@pytest.mark.parametrize("line", commands_of_the_pages())
+def test_a_sweep_of_the_documents_has_points_that_can_be_run(line, tmp_path, monkeypatch):
+    """And it leaves only what is asked for; the table is of a sweep that some line makes."""
+    words = shlex.split(line)
+    if words[0] == "results":
+        folder = Path(words[1]).name.rpartition("-")
+        assert folder[0] == "seeds" or (ROOT / "params/sweeps" / f"{folder[0]}.yaml").is_file()
+        assert (ROOT / "params" / Path(words[1]).parent.name / f"{folder[2]}.yaml").is_file()
+        return
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("rlnb.batch.local.run_points", lambda sweep, num_jobs: 0)
+    assert cli.main([*words, "--out", str(tmp_path / "sweep")]) == 0
+    assert read_sweep(tmp_path / "sweep").points
