@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,6 +35,9 @@ class Hub(ThreadingHTTPServer):
         self.stalled = threading.Event()
         self.released = threading.Event()
         self.downloads: list[str] = []
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of clients that were killed."""
 
     @property
     def address(self) -> str:
@@ -153,11 +156,14 @@ def make_hub(root: Path, *models: str) -> None:
             parquet.write_table(pyarrow.Table.from_pylist(problems[first:last]), shard)
 
 
-def rlnb(*arguments: object, **environ: str) -> "subprocess.Popen[str]":
-    """Start a command of rlnb as a user does, with these variables and none that say offline."""
+def rlnb(*arguments: object, before: Sequence[str] = (), **environ: str) -> "subprocess.Popen[str]":
+    """Start a command of rlnb as a user does, with these variables and none that say offline.
+
+    before: a command that starts it.
+    """
     kept = {key: value for key, value in os.environ.items() if "OFFLINE" not in key and key != "HF_ENDPOINT"}
     return subprocess.Popen(
-        [sys.executable, "-m", "rlnb.cli", *map(str, arguments)],
+        [*before, sys.executable, "-m", "rlnb.cli", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=kept | environ,
         cwd=Path(__file__).parents[1],
     )  # fmt: skip

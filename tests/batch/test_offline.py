@@ -1,5 +1,6 @@
 """On a node without a network a run takes everything from the model cache, and does not even try."""
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from hub_server import make_hub, rlnb, running_hub
+from wandb_files import read_wandb_file
+
+from rlnb.run.directory import EXIT_REFUSED
 
 NODE = Path(__file__).with_name("no_network")
 MODEL = ("--set", "model.id=lab/tiny")
@@ -41,11 +45,54 @@ def offline_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return log
 
 
-def run_on_node(notebook: str, cache: Path, out: Path, *options: str, loopback: str) -> tuple[int, str]:
-    """Run a notebook at its tiny profile without a network; loopback: up or down."""
+def run_on_node(
+    notebook: str, cache: Path, out: Path, *options: str, loopback: str = "down"
+) -> tuple[int, str, str]:
+    """Run a notebook at its tiny profile without a network; return the exit code, the log and the errors."""
     words = ("run", f"notebooks/{notebook}.ipynb", "--profile", "tiny", *MODEL, "--out", str(out))
     settings = (*RUNS[notebook], "--set", f"model.cache_dir={cache}", *options)
-    up = ["ip", "link", "set", "lo", "up"] if loopback == "up" else ["true"]
-    process = rlnb(*words, *settings, RLNB_OFFLINE="1", before=["unshare", "-rn", "sh", "-c", SCRIPT, *up])
-    text, _ = process.communicate(timeout=540)
-    return process.returncode, text
+    script = f'ip link set lo {loopback} && exec "$@"' if loopback == "up" else 'exec "$@"'
+    before = ["unshare", "-rn", "sh", "-c", script, "sh"]
+    process = rlnb(*words, *settings, before=before, RLNB_OFFLINE="1")
+    out_text, errors = process.communicate(timeout=540)
+    return process.returncode, out_text, errors
+
+
+@pytest.mark.parametrize(
+    ("notebook", "loopback"),
+    [
+        ("mbpp_eval", "down"),
+        pytest.param("grpo_code_execution", "down", marks=pytest.mark.slow),
+        pytest.param("grpo_code_execution", "up", marks=pytest.mark.slow),
+        pytest.param("spiral_self_play", "down", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_needs_no_network_and_does_not_try_it(cache, offline_node, tmp_path, notebook, loopback):
+    if loopback == "up" and shutil.which("ip") is None:
+        pytest.skip("raising the loopback device takes ip")
+    code, said, errors = run_on_node(notebook, cache, tmp_path / "run", loopback=loopback)
+    assert code == 0, said + errors
+    assert not offline_node.exists(), offline_node.read_text()
+    assert "\x1b[" not in said + errors, "codes of a terminal"
+    (metrics,) = tmp_path.glob("run/metrics.jsonl")
+    if "tracking.wandb=offline" in RUNS[notebook]:
+        (file,) = tmp_path.glob("run/wandb/offline-run-*/*.wandb")
+        rows, _ = read_wandb_file(file)
+        reported = [row["step"] for row in map(json.loads, metrics.open())]
+        assert [row["train/global_step"] for row in rows] == reported
+
+
+def test_what_was_not_fetched_is_refused_before_anything_runs_with_the_command_that_fetches_it(
+    cache, offline_node, tmp_path
+):
+    shutil.copytree(cache, tmp_path / "cache", symlinks=True)
+    for weights in tmp_path.glob("cache/models--lab--tiny/snapshots/*/model.safetensors"):
+        weights.unlink()
+    code, said, errors = run_on_node("grpo_code_execution", tmp_path / "cache", tmp_path / "run")
+    assert (code, said) == (EXIT_REFUSED, "")
+    assert errors == (
+        f"rlnb: --set: model.id = 'lab/tiny' lacks model.safetensors in {tmp_path / 'cache'} and the hub "
+        "cannot be reached; run `rlnb prefetch` with this notebook, --profile and --set on a machine with a "
+        "network, or write embedded (docs/troubleshooting.md#no-network)\n"
+    )
+    assert not (tmp_path / "run").exists()

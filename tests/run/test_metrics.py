@@ -3,7 +3,6 @@
 import json
 import re
 import resource
-import struct
 import subprocess
 import sys
 import warnings
@@ -11,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 import wandb
+from wandb_files import read_wandb_file
 
 from rlnb.run.metrics import describe
 from rlnb.run.records import DamagedRows
@@ -170,30 +170,6 @@ def test_wandb_offline_is_one_folder_a_run_with_exact_names_and_each_step_once(t
     said = capfd.readouterr()
     assert said.out == f"W&B: offline; upload it later by `rlnb sync {tmp_path}`\n" * 3
     assert said.err == ""
-
-
-def read_wandb_file(path):
-    """The history rows, the run id and its name of an offline W&B run.
-
-    The file is a LevelDB log: 7 bytes of head, then records of checksum, length, type and a protobuf.
-    (W&B 0.31 has no reader in Python any more.) One block of 32 KiB is enough for these runs.
-    """
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, rows, run = path.read_bytes(), [], None
-    assert data[:4] == b":W&B" and len(data) < 32768
-    position = 7
-    while position < len(data):
-        _, length, kind = struct.unpack_from("<IHB", data, position)
-        assert kind == 1, "a whole record"
-        record = Record.FromString(data[position + 7 : position + 7 + length])
-        position += 7 + length
-        if record.HasField("history"):
-            items = record.history.item
-            rows.append({v.key or "/".join(v.nested_key): json.loads(v.value_json) for v in items})
-        elif record.HasField("run"):
-            run = (record.run.run_id, record.run.display_name)
-    return rows, run
 
 
 def test_metrics_and_health_import_nothing_heavy():
