@@ -168,6 +168,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine's number, from 0")
     run.add_argument("--master", default="", metavar="ADDR:PORT", help="of machine 0")
     run.add_argument(
+        "--accelerate",
+        type=Path,
+        metavar="FILE.yaml",
+        help="settings for the ranks, as in params/accelerate/",
+    )
+    run.add_argument(
         "--check", action="store_true", help="say what would be refused, also on another machine; run nothing"
     )
     add_target(run)
@@ -284,7 +290,8 @@ def _run(options: argparse.Namespace) -> int:
             out = None if options.out is None else Path(options.out)
             ranks = Ranks()
             if "nproc" in options:
-                ranks = Ranks(options.nproc, options.nnodes, options.node_rank, options.master)
+                places = (options.nproc, options.nnodes, options.node_rank, options.master)
+                ranks = Ranks(*places, accelerate=options.accelerate)
             return run_notebook(
                 options.notebook, profile=options.profile, overrides=overrides, out=out, ranks=ranks
             )

@@ -6,7 +6,7 @@ set variables before torch is imported.
 """
 
 from rlnb.machine.choices import Recommendation, apply_environment, installed_version, recommend
-from rlnb.machine.facts import Machine, probe, rank
+from rlnb.machine.facts import Machine, probe, rank, world_size
 
 __all__ = [
     "Machine",
@@ -16,4 +16,5 @@ __all__ = [
     "probe",
     "rank",
     "recommend",
+    "world_size",
 ]

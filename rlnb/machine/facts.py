@@ -103,6 +103,11 @@ def rank(environ: Mapping[str, str] = os.environ) -> int:
     return int(environ.get("RANK", "0"))
 
 
+def world_size(environ: Mapping[str, str] = os.environ) -> int:
+    """Return the number of ranks that run together."""
+    return int(environ.get("WORLD_SIZE", "1"))
+
+
 def usable_cores(environ: Mapping[str, str]) -> int:
     """Return the least of this process's affinity, its container's quota and its SLURM task's share.
 

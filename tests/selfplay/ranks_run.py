@@ -1,20 +1,26 @@
-"""Updates of small models on this rank's share of some games: what the test of ranks starts.
+"""Updates and whole runs of small models on this rank's share of games: what the test of ranks starts.
 
 Plain gradient descent instead of Adam, whose first step is the gradient's sign: where that is only
 rounding, two correct programs move in opposite directions.
 """
 
 import sys
+from pathlib import Path
 
+import ppo_run
+import self_play_run
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tiny_actor import played, small_actor, training
 
+from rlnb.run.tracking import open_tracker
 from rlnb.selfplay.advantages import compute_advantages, normalize_advantages
 from rlnb.selfplay.params import AdvantageParams
 from rlnb.selfplay.rollouts import collect_trajectories, collect_turns
 from rlnb.selfplay.update import Learner, PpoOptions, make_batch, parameter_groups, update
+from rlnb.spiral.setup import resume_run
+from rlnb.spiral.training import train as train_spiral
 
 
 def train_updates(*, rank: int, num_ranks: int) -> dict[str, object]:
@@ -50,9 +56,43 @@ def train_updates(*, rank: int, num_ranks: int) -> dict[str, object]:
     }
 
 
+LEARNING_RATE = 0.1
+SMALL_STEPS = {
+    "learning_rate": LEARNING_RATE, "final_learning_rate": LEARNING_RATE, "warmup_steps": 0, "max_steps": 3,
+    "num_mini_batches": 1, "games_per_step": 8,
+}  # fmt: skip
+RUNS = {
+    "spiral": (self_play_run, {"game": {"games_per_opening": 2}, "advantage": {"kind": "leave_one_out"}}),
+    "ppo": (ppo_run, {"replay": {"share": 0.5}}),
+}
+
+
+def train_run(kind: str, folder: Path) -> dict[str, object]:
+    """Return what three updates of a run of a notebook leave, with plain gradient descent."""
+    module, sections = RUNS[kind]
+    params = module.params_of(folder / "cache", training=SMALL_STEPS, **sections)
+    run = module.make_run(params)
+    value_learning_rate = run.learner.ppo.value_learning_rate
+    run.learner.optimizer = torch.optim.SGD(parameter_groups(run.learner.actor, value_learning_rate))
+    output_dir = folder / kind
+    if kind == "ppo":
+        state = run.train(
+            run.restore(None, output_dir), output_dir, evaluate=lambda _: {}, say=lambda _: None
+        )
+        kept = {"failures": state.replay.failures, "curriculum": state.curriculum}
+    else:
+        state = resume_run(run, output_dir)
+        with open_tracker(output_dir, config={}, tensorboard=False) as tracker:
+            options = {"tracker": tracker, "output_dir": output_dir, "evaluate": lambda _: {}}
+            state = train_spiral(run.learner, run.games, state, **options)
+        kept = {"baselines": state.baselines}
+    weights = [parameter.detach() for parameter in run.learner.actor.parameters_to_train()]
+    return {"weights": weights, "kept": kept, "kl_coef": run.learner.kl_coef, "num_games": state.num_games}
+
+
 if __name__ == "__main__":
-    state = PartialState(cpu=True)
-    share = {"rank": state.process_index, "num_ranks": state.num_processes}
-    result = train_updates(**share)
-    torch.save(result, f"{sys.argv[1]}/rank{state.process_index}.pt")
+    state, folder = PartialState(cpu=True), Path(sys.argv[1])
+    result = train_updates(rank=state.process_index, num_ranks=state.num_processes)
+    result |= {kind: train_run(kind, folder) for kind in RUNS}
+    torch.save(result, folder / f"rank{state.process_index}.pt")
     state.destroy_process_group()

@@ -1,0 +1,72 @@
+"""GRPO runs whose completions do not depend on the number of ranks: what the test of ranks starts.
+
+TRL seeds each rank differently. Here every completion is drawn, by TRL's own generation, from a seed of its
+prompt and its place in the group. Plain gradient descent, as in tests/selfplay/ranks_run.py.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+from tiny_run import lower_case, tiny_model
+from trl import GRPOTrainer
+
+from rlnb.code_execution.families import builtin_tasks
+from rlnb.code_execution.params import GrpoCodeExecutionParams
+from rlnb.code_execution.prompts import prompt_dataset
+from rlnb.grpo import training as grpo
+from rlnb.machine.threads import set_threads
+from rlnb.params.training import TrainingParams
+from rlnb.policy import load_policy
+from rlnb.run.tracking import open_tracker
+
+COMPLETIONS, GROUP, STEPS, LEARNING_RATE = 16, 4, 2, 0.1
+
+
+class SeededTrainer(GRPOTrainer):
+    """Draws each completion by itself."""
+
+    def _generate_single_turn(self, prompt_ids, *rest, **options):
+        rows = []
+        for place, ids in enumerate(prompt_ids):
+            text = f"{ids} {place % GROUP} {self.state.global_step}"
+            torch.manual_seed(int(hashlib.sha256(text.encode()).hexdigest()[:8], 16))
+            written, *_ = super()._generate_single_turn([ids], *rest, **options)
+            rows += written
+        return rows, None
+
+
+def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, object]:
+    """Return the adapters and metrics of two steps of 16 completions, shared by the ranks."""
+    set_threads(1)
+    model = tiny_model(output_dir.parent).model_copy(update={"lora_dropout": 0.0})
+    policy = load_policy(model)
+    training = TrainingParams(
+        learning_rate=LEARNING_RATE, lr_scheduler="constant", max_steps=STEPS, loss_type=loss_type,
+        per_device_train_batch_size=GROUP, gradient_accumulation_steps=COMPLETIONS // GROUP // num_ranks,
+        num_generations=GROUP, max_completion_length=12, gradient_checkpointing=False, kl_interval_steps=0,
+        short_step=False,
+    )  # fmt: skip
+    config = grpo.grpo_config(training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
+    config.optim = "sgd"
+    prompts = prompt_dataset(
+        builtin_tasks()[:3], policy, config, form="chat", printed_example=False, max_prompt_tokens=500
+    )
+    grpo.GRPOTrainer = SeededTrainer
+    trainer = grpo.make_trainer(policy, config, rewards=[lower_case], prompts=prompts, short_step=False)
+    reporter = grpo.MetricsReporter(open_tracker(output_dir, config={}, tensorboard=False), trainer)
+    params = GrpoCodeExecutionParams(model=model, training=training)
+    grpo.train(trainer, params, reporter, checkpoint=None)
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    weights = {name: each.detach() for name, each in policy.model.named_parameters() if each.requires_grad}
+    return {"weights": weights, "rows": rows}
+
+
+if __name__ == "__main__":
+    state, folder = PartialState(cpu=True), Path(sys.argv[1])
+    for loss_type in ("dapo", "grpo"):
+        trained = train(folder / loss_type, loss_type, num_ranks=state.num_processes)
+        torch.save(trained, folder / f"{loss_type}{state.process_index}.pt")
+    state.destroy_process_group()
