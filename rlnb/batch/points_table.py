@@ -321,8 +321,13 @@ def _find_runs(directory: Path) -> dict[Path, Mapping[str, object]]:
         return {directory: {}}
     if not directory.is_dir():
         raise ParamsError(f"{directory}: is not a folder in {Path.cwd()}; name that of a sweep, or of runs")
-    return {run: given for inner in sorted(directory.iterdir()) if inner.is_dir() and not inner.is_symlink() and inner.name[0] != "."
-            for run, given in _find_runs(inner).items()}  # fmt: skip
+    folders = [path for path in sorted(directory.iterdir()) if path.is_dir() and not path.is_symlink()]
+    return {
+        run: given
+        for folder in folders
+        if not folder.name.startswith(".")
+        for run, given in _find_runs(folder).items()
+    }
 
 
 def _read_settings(directory: Path, overrides: Mapping[str, object]) -> dict[str, object]:

@@ -159,23 +159,20 @@ class Section(BaseModel):
         yield from ()
 
 
-def _expand_home(path: str) -> str:
-    return os.path.expanduser(path)
-
-
-# As a shell does, and some libraries: "~/runs" names one directory for all.
-Directory = Annotated[str, AfterValidator(_expand_home)]
-
-
 class NotebookParams(Section):
     """Base of each notebook's parameters; remembers where each value came from, for display only."""
 
     seed: int = described(42, "Seed of the data's order, the sampling and the adapters", ge=0, lt=2**32)
-    output_dir: Directory = Field(default="outputs", min_length=1)
+    output_dir: str = Field(default="outputs", min_length=1)
     """Directory for checkpoints, metrics and the trained model"""
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _profile: str = PrivateAttr(default="")
+
+    @field_validator("output_dir")
+    @classmethod
+    def _at_home(cls, path: str) -> str:
+        return os.path.expanduser(path)  # here, once: some libraries do so, others make a directory named ~
 
     def __eq__(self, other: object) -> bool:
         # pydantic would also compare where the values came from.
@@ -225,9 +222,7 @@ class ModelParams(Section):
     id: str = Field(default="auto", min_length=1)
     """Hub id or directory of the model; auto = by this machine's memory, embedded = SmolLM2-135M-Instruct
     from a package, tiny = random weights for tests"""
-    cache_dir: Directory = described(
-        "./model_cache", "Directory for downloaded and converted models", min_length=1
-    )
+    cache_dir: str = described("./model_cache", "Directory for downloaded and converted models", min_length=1)
     engine: Literal["auto", "transformers", "unsloth"] = "auto"
     """What loads the model; auto = unsloth on GPUs where it is installed, else transformers"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -240,7 +235,7 @@ class ModelParams(Section):
     """Keep the embeddings in the CPU's memory: a GiB less on the GPU (unsloth only)"""
     check_memory: bool = True
     """Refuse a run that does not fit this machine's memory by estimate; false = only say so"""
-    adapters: Directory = ""
+    adapters: str = ""
     """Directory of trained adapters to begin with, a run's adapters/ or a checkpoint of it; empty = fresh
     ones"""
     lora_rank: int = described(16, "Rank of the LoRA adapters", ge=1, le=1024)
@@ -251,6 +246,11 @@ class ModelParams(Section):
     thinking: bool = described(
         False, "Let a model with a thinking mode, such as Qwen3, think before it answers"
     )
+
+    @field_validator("cache_dir", "adapters")
+    @classmethod
+    def _at_home(cls, path: str) -> str:
+        return os.path.expanduser(path)
 
     def trained_dtype(self, dtype: str) -> str:
         """Return what "auto" stands for where the machine recommends this number format."""

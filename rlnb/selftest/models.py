@@ -42,8 +42,8 @@ def model_params(
 ) -> ModelParams:
     """Return the parameters of a small model, built if it is missing, as this machine's choices have them.
 
-    kind: "endless" never writes an end token, "ends" ends a chat after some ten tokens, by a token that its own
-    files do not name as an end.
+    kind: "endless" never writes an end token, "ends" ends a chat after some ten tokens, by a token that its
+    own files do not name as an end.
     """
     dtype = str(changes.get("dtype", setting.choices.dtype))
     directory = setting.models / f"{family}-{dtype}-{kind}"

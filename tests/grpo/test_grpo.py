@@ -10,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import huggingface_hub
 import pandas
 import pytest
 import torch
@@ -21,8 +23,10 @@ from trl import GRPOConfig
 
 from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.grpo import training as grpo
+from rlnb.params.bases import find_base, read_base
 from rlnb.params.training import TrainingParams, VllmParams
-from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
+from rlnb.policy import model_directory, save_adapters
+from rlnb.run.checkpoints import checkpoint_step, find_damage, latest_checkpoint, saved_recipe
 from rlnb.run.metrics import METRICS, describe
 from rlnb.run.tracking import read_metrics
 
@@ -241,6 +245,17 @@ def test_old_checkpoints_are_cleaned_up(uninterrupted: Path) -> None:
     assert names == ["checkpoint-4", "checkpoint-6"]
 
 
+def test_a_checkpoint_names_its_model_whichever_copy_its_adapters_name(uninterrupted, tmp_path) -> None:
+    """unsloth writes its copy in 4 bits into adapter_config.json."""
+    checkpoint = tmp_path / "checkpoint-6"
+    shutil.copytree(str(latest_checkpoint(uninterrupted)), checkpoint)
+    assert find_damage(checkpoint) == "" and "base_model.json" in saved_recipe(checkpoint)["files"]
+    config = json.loads((checkpoint / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = "unsloth/other-unsloth-bnb-4bit"
+    (checkpoint / "adapter_config.json").write_text(json.dumps(config))
+    assert find_base(checkpoint) == "tiny"
+
+
 def config_with(vllm: VllmParams | None = None, *, seed: int = 1) -> GRPOConfig:
     training = TrainingParams(gradient_checkpointing=False, max_steps=3)
     return grpo.grpo_config(training, output_dir="out", seed=seed, dtype="float32", use_gpu=False, vllm=vllm)
@@ -284,6 +299,9 @@ def test_vllm_reaches_trl_only_where_it_is_enabled() -> None:
     config = config_with(VllmParams(enabled=True, gpu_memory_utilization=0.4, sleep_mode=True))
     assert (config.use_vllm, config.vllm_mode) == (True, "colocate")
     assert (config.vllm_gpu_memory_utilization, config.vllm_max_model_length) == (0.4, 2048)
+    assert config.vllm_enable_sleep_mode
+    config = config_with(VllmParams(enabled=True, gpu_memory_utilization=0.4, sleep_mode=False))
+    assert not config.vllm_enable_sleep_mode
     config = config_with(VllmParams(enabled=True, mode="server", server_base_url="http://host:8000"))
     assert (config.use_vllm, config.vllm_mode) == (True, "server")
     assert (config.vllm_server_base_url, config.vllm_max_model_length) == ("http://host:8000", None)
@@ -324,11 +342,37 @@ def test_vllm_stops_where_the_policy_does(cache_dir: Path, monkeypatch: pytest.M
         return SimpleNamespace(args=args)
 
     monkeypatch.setattr(grpo, "CpuGRPOTrainer", trainer)
-    for vllm in (VllmParams(enabled=True, gpu_memory_utilization=0.4, sleep_mode=False), None):
+    colocated = VllmParams(enabled=True, gpu_memory_utilization=0.4, sleep_mode=False)
+    served = VllmParams(enabled=True, mode="server", server_base_url="http://host:8000")
+    for vllm in (colocated, served, None):
         grpo.make_trainer(policy, config_with(vllm), rewards=[], prompts=None)
-    with_vllm, without = trained_with
-    assert with_vllm.generation_kwargs == {"stop_token_ids": [2, 70]}
+    *with_vllm, without = trained_with
+    assert [config.generation_kwargs for config in with_vllm] == [{"stop_token_ids": [2, 70]}] * 2
     assert without.generation_kwargs is None
+
+
+def test_vllm_loads_the_files_of_the_model_cache(cache_dir: Path, tmp_path: Path, monkeypatch) -> None:
+    """TRL gives vLLM the model's name alone, which vLLM would look for in the hub's own cache."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    snapshot = tmp_path / "models--someone--small" / "snapshots" / "1a2b"
+    shutil.copytree(model_directory("tiny", cache_dir), snapshot)
+    reference = tmp_path / "models--someone--small" / "refs" / "main"
+    reference.parent.mkdir()
+    reference.write_text("1a2b")
+    policy = load_tiny(tmp_path, id="someone/small")
+    assert policy.model.name_or_path == "someone/small"
+    named = []
+
+    def trainer(model: Any, *, args: GRPOConfig, **_: object) -> SimpleNamespace:
+        named.append(model.name_or_path)
+        return SimpleNamespace(args=args)
+
+    monkeypatch.setattr(grpo, "CpuGRPOTrainer", trainer)
+    vllm = VllmParams(enabled=True, gpu_memory_utilization=0.4, sleep_mode=False)
+    grpo.make_trainer(policy, config_with(vllm), rewards=[], prompts=None)
+    assert named == [str(snapshot)]
+    save_adapters(policy, tmp_path / "adapters")
+    assert read_base(tmp_path / "adapters") == "someone/small"
 
 
 @pytest.mark.parametrize(("fp16", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])

@@ -184,8 +184,31 @@ def test_a_gb10_alone_is_told_its_ptxas_and_what_the_user_has_set_stays():
         assert "TRITON_PTXAS_PATH" not in choose(name, 119.6).environment
     environ = dict(mine)
     chosen = choose("gb10", 119.6, files=(PTXAS,))
-    assert apply_environment(chosen, environ) == TELEMETRY_OFF
-    assert environ == mine | TELEMETRY_OFF
+    usual = TELEMETRY_OFF | {"CUDA_VISIBLE_DEVICES": "0"}
+    assert apply_environment(chosen, environ) == usual
+    assert environ == mine | usual
+
+
+@pytest.mark.parametrize(
+    ("environ", "visible"),
+    [
+        ({}, "0"),
+        ({"CUDA_VISIBLE_DEVICES": "2, 3"}, "2"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, "GPU-1a"),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, "1"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ""),
+        ({"CUDA_VISIBLE_DEVICES": "2,3", "LOCAL_RANK": "1"}, "2,3"),
+        ({"LOCAL_RANK": "1"}, None),
+    ],
+)
+def test_a_process_sees_one_gpu_and_a_rank_all_of_them_to_take_its_own(environ, visible):
+    """Trainer would put a batch on all that a process sees by DataParallel, which TRL refuses."""
+    environ = dict(environ)
+    apply_environment(choose("a100", 80.0, **environ), environ)
+    assert environ.get("CUDA_VISIBLE_DEVICES") == visible
+    environ.pop("CUDA_VISIBLE_DEVICES", None)
+    apply_environment(choose("cpu", 16.0), environ)
+    assert "CUDA_VISIBLE_DEVICES" not in environ
 
 
 @pytest.mark.parametrize(

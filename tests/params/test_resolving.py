@@ -48,6 +48,17 @@ def test_every_auto_becomes_what_is_recommended(no_login):
     ]
 
 
+def test_all_weights_are_trained_in_float32_where_the_gpu_has_no_bfloat16(no_login):
+    """GradScaler takes no gradients of float16; adapters are float32."""
+    dtypes = {}
+    for machine, lora_rank in ((V100, 0), (V100, 16), (A100, 0)):
+        overrides = {"model": {"lora_rank": lora_rank}}
+        params = load_params("spiral_self_play", profile="default", overrides=overrides, environ={})
+        resolved = resolve(params, recommended(machine), environ=no_login)
+        dtypes[machine.name, lora_rank] = resolved.model.dtype
+    assert dtypes == {("v100", 0): "float32", ("v100", 16): "float16", ("a100", 0): "bfloat16"}
+
+
 def test_a_value_that_was_given_stays(no_login):
     given = {"model": {"id": "me/mine", "dtype": "float32"}, "training": {"gradient_checkpointing": False}}
     params = with_cell(given)

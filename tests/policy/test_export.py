@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tiny_policy import save_tiny_gpt_oss, tiny_params, train_by_hand
 
 from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.params.bases import find_base
 from rlnb.params.sections import ModelParams
 from rlnb.policy import Policy, generate, load_policy, model_directory, save_adapters
 from rlnb.policy.export import (
@@ -23,6 +24,7 @@ from rlnb.policy.export import (
     reload,
     save_in_format,
 )
+from rlnb.policy.export_params import ExportModelParams
 
 PROMPTS = ["def double(n):", "What is a prime number?", "a"]
 # Weights of about 0.02 in bfloat16 are wrong by 1 in 256 at most: logits of about 1 by a few hundredths.
@@ -185,6 +187,21 @@ def test_adapters_name_the_copy_that_unsloth_loaded_and_belong_to_the_model_all_
         (adapters / "base_model.json").unlink()
     again = load_for_export(model_params(cache_dir, adapters=str(adapters)))
     assert difference(again, policy).largest < ROUNDING
+
+
+@pytest.mark.parametrize("suffix", ["-unsloth-bnb-4bit", "-bnb-4bit", ""])
+def test_the_base_of_an_export_is_the_model_in_16_bits(tmp_path, suffix):
+    config = {"base_model_name_or_path": f"unsloth/gpt-oss-20b{suffix}"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    completed = ExportModelParams(model=ModelParams(adapters=str(tmp_path))).complete()
+    assert completed.model.id == "unsloth/gpt-oss-20b"
+
+
+def test_a_directory_whose_name_ends_like_a_copy_in_4_bits_is_taken_as_it_is(tmp_path):
+    base = tmp_path / "mine-bnb-4bit"
+    base.mkdir()
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    assert find_base(tmp_path) == str(base)
 
 
 @pytest.mark.filterwarnings("ignore:Found missing adapter keys")

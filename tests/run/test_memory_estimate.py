@@ -1,6 +1,7 @@
 """Sizes of models against models themselves, the estimate against what torch keeps, and its advice."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from rlnb.machine import Machine, recommend
 from rlnb.machine.table import MACHINES
 from rlnb.params import check_machine, load_params, resolve
 from rlnb.params.loading import MODELS, choose_profile
+from rlnb.ppo.checkpoint_arena import PlayedParams, describe_play_memory, load_run_params
 from rlnb.run.memory import GIB, _layer_bytes, _with_value, estimate_memory, settle_memory
 from rlnb.run.model_sizes import load_model_sizes
 
@@ -245,13 +247,15 @@ def test_the_changes_that_are_advised_make_it_fit():
     assert after.verdict == "fits"
 
 
-# GiB that the driver shows of cards with 16, 24, 32, ... GB; of a machine without a GPU its memory.
+# GiB that the driver shows of cards with 8, 12, 16, 24, 32, ... GB; of a machine without a GPU its memory.
 CARDS = {
     "cpu": (8.0, 16.0), "cpu_bf16": (8.0, 16.0), "older": (16.0,), "v100": (15.8, 31.7), "t4": (15.0,),
-    "a100": (40.0, 80.0), "ampere": (22.5, 24.0, 45.0), "ada": (22.5, 24.0, 45.0), "h100": (79.6, 140.4),
+    "a100": (40.0, 80.0), "ampere": (7.75, 11.75, 22.5, 24.0, 45.0), "ada": (7.75, 11.75, 22.5, 24.0, 45.0),
+    "h100": (79.6, 140.4),
     "b200": (178.4,), "rtx_blackwell": (31.8, 95.0), "gb10": (119.7,), "newer": (31.8,),
 }  # fmt: skip
 TIGHT_ALL_THE_SAME = {("gpt_oss_2048", "t4")}  # 10.6 GiB of weights in 4 bits
+LEAST_FOR_GPT_OSS = 14.0
 
 
 def machine_of(row, memory_gib):
@@ -260,7 +264,10 @@ def machine_of(row, memory_gib):
     return Machine(row.name, gpu, capability, memory_gib, 8, "workstation", "unasked")
 
 
-@pytest.mark.parametrize("notebook", sorted(set(MODELS) - {"arena_eval", "compare_runs", "configure"}))
+WITHOUT_MODEL = {"compare_runs", "configure"}
+
+
+@pytest.mark.parametrize("notebook", sorted(set(MODELS) - WITHOUT_MODEL - {"arena_eval"}))
 @pytest.mark.parametrize("row", MACHINES, ids=lambda row: row.name)
 def test_the_profile_that_auto_takes_fits_every_machine_of_the_table(notebook, row, monkeypatch):
     """With unsloth where setup.sh installs it and without; every package else is there."""
@@ -277,9 +284,42 @@ def test_the_profile_that_auto_takes_fits_every_machine_of_the_table(notebook, r
                 assert resolved.model.engine == "transformers" and resolved.model.load_in_4bit is True
                 continue
             check_machine(resolved, machine, environ={})
-            _, line = settle_memory(resolved, machine, environ={"HF_HOME": "/nowhere"})
+            if notebook == "gpt_oss_2048" and row.capabilities and memory_gib < LEAST_FOR_GPT_OSS:
+                assert "That is not enough: take a smaller model.id" in refused(settled, resolved, machine)
+                continue
+            _, line = settled(resolved, machine)
             verdict = "tight" if (notebook, row.name) in TIGHT_ALL_THE_SAME else "fits"
             assert f" of {memory_gib:.1f} GiB: {verdict} (as published)" in line, profile
+
+
+@pytest.mark.parametrize("notebook", ["ppo_openspiel", "spiral_self_play"])
+def test_the_arena_says_what_a_run_s_model_needs_there_which_is_less_than_its_training(notebook):
+    for row in MACHINES:
+        machine = machine_of(row, CARDS[row.name][0])
+        contest = load_params("arena_eval", profile="default", environ={}).contest
+        contest = contest.model_copy(update={"notebook": notebook})
+        recommendation = recommend(machine, environ={}, version={"bitsandbytes": "1"}.get)
+        run = load_run_params(contest, recommendation)
+        line = describe_play_memory(contest, run, machine, environ={"HF_HOME": "/nowhere"})
+        assert ": fits (" in line, line
+        trained = estimate_memory(run, machine, environ={"HF_HOME": "/nowhere"})
+        assert float(re.search(r"memory: ([\d.]+)", line)[1]) <= trained.total_gib
+
+
+def test_the_arena_counts_every_copy_of_weights_that_were_all_trained():
+    run = on(gpu(80.0), "spiral_self_play", model={"id": "Qwen/Qwen2.5-3B", "lora_rank": 0})
+    contest = load_params("arena_eval", profile="default", environ={}).contest
+    environ = {"HF_HOME": "/nowhere"}
+    played = PlayedParams(model=run.model, game=run.game, contest=contest)
+    parts = {part.name: part.gib for part in estimate_memory(played, gpu(80.0), environ=environ).parts}
+    assert parts["checkpoints"] == pytest.approx(2 * parts["weights"])  # the untrained ones and the others
+
+
+def test_ppo_s_profile_for_little_memory_fits_8_gib():
+    machine = machine_of(next(row for row in MACHINES if row.name == "ampere"), 7.75)
+    params = params_of("ppo_openspiel", "low_vram", model={"load_in_4bit": True, "cache_dir": "nowhere"})
+    resolved = resolve(params, recommend(machine, environ={}, version={"bitsandbytes": "1"}.get), environ={})
+    assert ": fits (as published)" in settled(resolved, machine)[1]
 
 
 def machine_refusal(params, machine) -> str:

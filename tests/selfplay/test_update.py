@@ -20,6 +20,7 @@ from rlnb.selfplay.update import (
     Learner,
     LogprobsBefore,
     check_first_ratio,
+    compute_logprobs_before,
     make_batch,
     optimizer_step,
     schedule,
@@ -205,6 +206,21 @@ def test_losses_of_float16_are_scaled_whatever_the_first_parameter_is(cache_dir)
     assert not learner_with(actor).scaler.is_enabled()
     actor.policy = replace(actor.policy, dtype=torch.float16)
     assert learner_with(actor).scaler.is_enabled()
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_gradient_checkpointing_passes_each_layer_again_and_changes_no_gradient(cache_dir, turns, lora_rank):
+    batch, passes, results = Toy.of(turns["kuhn_poker"]).batch(), {}, {}
+    for switch in (False, True):
+        actor = tiny_actor(cache_dir, lora_rank=lora_rank)
+        layer = next(m for name, m in actor.policy.model.named_modules() if name.endswith("layers.0.mlp"))
+        learner = learner_with(actor, gradient_checkpointing=switch)
+        before = compute_logprobs_before(learner, batch)
+        counted = []
+        layer.register_forward_pre_hook(lambda *_, counted=counted: counted.append(1))
+        results[switch], passes[switch] = gradients(learner, batch, before), len(counted)
+    assert passes[True] == 2 * passes[False] > 0
+    same(results[True], results[False])
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])

@@ -89,6 +89,11 @@ CONFLICTS = [
         "model.lora_rank = 0 trains weights that model.load_in_4bit has quantized; write 16, or false there",
     ),
     (
+        {"model": {"lora_rank": 0, "dtype": "float16"}},
+        "model.dtype = 'float16' has gradients that cannot be scaled, since model.lora_rank = 0 trains every "
+        "weight; write float32 or auto, or model.lora_rank = 16",
+    ),
+    (
         {"game": {"acting": "constrained", "warm_up_steps": 10}},
         "game.warm_up_steps = 10 teaches what game.acting = 'constrained' enforces anyway; write 0, or "
         "acting = free",
