@@ -1,13 +1,15 @@
 """Evaluations of a policy in training: written as soon as they are done, and read by a run that resumes."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 from rlnb.errors import ParamsError
 from rlnb.machine import rank
@@ -37,8 +39,9 @@ class PlainForm(Generic[Evaluation]):
     kind: type[Evaluation]
 
     def dump(self, evaluation: Evaluation) -> Mapping[str, object]:
-        plain = to_jsonable_python(evaluation, inf_nan_mode="strings", fallback=to_plain_data)
-        return {"evaluation": plain}
+        # JSON has no NaN and no infinity; as texts they are read back as floats.
+        text = to_json(evaluation, inf_nan_mode="strings", fallback=to_plain_data)
+        return {"evaluation": json.loads(text)}
 
     def load(self, saved: Mapping[str, object]) -> Evaluation:
         return TypeAdapter(self.kind).validate_python(saved["evaluation"])
@@ -62,6 +65,7 @@ def measure_once(
     depends on. params: of the run, kept in the file for its readers.
     """
     settings = {**settings, "trained_sha256": hash_trained(policy, snapshots)}
+    PartialState(cpu=policy.device.type == "cpu")  # otherwise ranks on CPUs would not find each other
     (kept,) = broadcast_object_list([_read(path, form, settings) if rank() == 0 else None])
     if kept is not None:
         return kept

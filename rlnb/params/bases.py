@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 
 # Models that are built in the model cache: {model.id: directory}.
-BUILT_DIRECTORIES = {"embedded": "SmolLM2-135M-Instruct", "tiny": "tiny-2x128"}
+BUILT_DIRECTORIES = {
+    "embedded": "SmolLM2-135M-Instruct",
+    "tiny": "tiny-2x128",
+    "tiny_code": "tiny-code-2x128",
+}
 
 
 def read_base(adapters: str | Path) -> str:

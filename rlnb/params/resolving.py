@@ -12,6 +12,7 @@ from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, Recommendation, installed_version, world_size
 from rlnb.machine.facts import WANDB_HOSTS
 from rlnb.machine.table import MACHINES
+from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.params.model_cache import find_mbpp, find_missing
 from rlnb.params.problems import show
 from rlnb.params.sections import (
@@ -26,7 +27,6 @@ from rlnb.params.sections import (
 )
 from rlnb.params.training import TrainingParams, VllmParams
 
-WITHOUT_HUB = ("embedded", "tiny")  # models that come with a package or are made here
 WITHOUT_BITSANDBYTES = "needs bitsandbytes, which is not installed; run ./setup.sh cuda"
 PREFETCH = "run `rlnb prefetch` with this notebook, --profile and --set on a machine with a network"
 OFFLINE = see("no-network")
@@ -38,7 +38,7 @@ def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.envi
     """Return whether a run may download a model or data, upload, or report to W&B."""
     tracking = _section(params, "tracking", TrackingParams)
     reports = tracking is not None and tracking.wandb == "auto" and has_wandb_key(environ)
-    loads = any(name not in WITHOUT_HUB for name in model_names(params).values())
+    loads = any(name not in BUILT_DIRECTORIES for name in model_names(params).values())
     return reports or loads or bool(mbpp_downloads(params)) or params.uses_network()
 
 
@@ -201,7 +201,7 @@ def _offline_conflicts(params: NotebookParams) -> Iterator[Conflict]:
     model = loaded_model(params)
     if model is not None and model.engine != "unsloth":  # which loads copies under other names
         for field, name in model_names(params).items():
-            if name in WITHOUT_HUB or os.path.isdir(name):
+            if name in BUILT_DIRECTORIES or os.path.isdir(name):
                 continue
             if missing := find_missing(model.cache_dir, name):
                 reason = f"lacks {', '.join(missing[:2])} in {model.cache_dir} and the hub cannot be reached"

@@ -1,12 +1,13 @@
-"""Models without a hub: SmolLM2 from a package, and a tiny one with random weights for tests."""
+"""Models without a hub: SmolLM2 from a package, and tiny ones with random weights for tests."""
 
 import importlib.util
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from string import ascii_lowercase
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -28,10 +29,10 @@ BUILDING_SECONDS = 300
 
 
 def model_directory(model_id: str, cache_dir: str | Path) -> str:
-    """Return a directory for "embedded" and "tiny", built if missing, else the id itself."""
+    """Return a directory for an id of BUILT_DIRECTORIES, built if missing, else the id itself."""
     if model_id not in BUILT_DIRECTORIES:
         return model_id
-    build = {"embedded": convert_embedded, "tiny": build_tiny}[model_id]
+    build = {"embedded": convert_embedded, "tiny": build_tiny, "tiny_code": build_tiny_code}[model_id]
     directory = Path(cache_dir) / BUILT_DIRECTORIES[model_id]
     if rank() and not (directory / "config.json").exists():
         wait_for_rank_0(directory)
@@ -98,11 +99,29 @@ def convert_embedded(directory: Path) -> None:
     tokenizer.save_pretrained(directory)
 
 
-def build_tiny(directory: Path) -> None:
-    """Build a Llama of two layers with random weights and a tokenizer of bytes; it learns small games."""
+def build_tiny_code(directory: Path) -> None:
+    """Build the tiny model with tokens that end a program which the prompt has begun, and close its fence.
+
+    A third of its answers ends a call (`print(`), a third the body of a function. So some of what random
+    weights write runs, and the members of a group earn different rewards.
+    """
+    values = [*map(str, range(200)), *map(repr, ascii_lowercase)]
+    build_tiny(
+        directory,
+        endings=[f"{start}\n```\n" for value in values for start in (f"{value})", f" return {value}")],
+    )
+
+
+def build_tiny(directory: Path, endings: Sequence[str] = ()) -> None:
+    """Build a Llama of two layers with random weights and a tokenizer of bytes; it learns small games.
+
+    endings: texts that are further tokens, which the model may write; the tokenizer reads bytes only.
+    """
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate([*special, *letters])}
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    further = [byte_level.pre_tokenize_str(text)[0][0] for text in endings]
+    vocabulary = {token: index for index, token in enumerate([*special, *letters, *further])}
     bytes_only = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bytes_only.decoder = decoders.ByteLevel()

@@ -9,6 +9,7 @@ from transformers import PretrainedConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from rlnb.errors import PolicyUnavailable
+from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.params.sections import ModelParams
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
@@ -67,7 +68,7 @@ def check_readable(source: str, params: ModelParams, *, installed: str = version
         part["rope_parameters"] for part in parts if "rope_parameters" in part and "rope_theta" not in part
     ]
     remedy = "export it again with this rlnb, whose files both read, or use a machine with transformers 5"
-    if params.id in ("embedded", "tiny"):
+    if params.id in BUILT_DIRECTORIES:
         remedy = "delete that directory, and it is built again"
     if any("rope_theta" not in rope for rope in ropes):
         reason = f"{CONFIG} has a rope_theta for each kind of layer"

@@ -35,6 +35,7 @@ def _published(model_type: str, *sizes: int, **others: object) -> dict[str, obje
 # The models that profiles and "auto" take, as published: known before they are downloaded or built.
 PUBLISHED = {
     "tiny-2x128": _published("llama", 128, 384, 2, 4, 4, 32, 259),
+    "tiny-code-2x128": _published("llama", 128, 384, 2, 4, 4, 32, 711),
     "smollm2-135m": _published("llama", 576, 1536, 30, 9, 3, 64, 49_152, tie_word_embeddings=True),
     "qwen2.5-1.5b": _published("qwen2", 1536, 8960, 28, 12, 2, 128, 151_936, tie_word_embeddings=True),
     "qwen2.5-3b": _published("qwen2", 2048, 11_008, 36, 16, 2, 128, 151_936, tie_word_embeddings=True),

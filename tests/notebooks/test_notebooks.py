@@ -15,6 +15,7 @@ from typing import Any
 import nbformat
 import papermill
 import pytest
+from safetensors.numpy import load_file
 
 from rlnb.params import load_params
 from rlnb.params.loading import MODELS
@@ -25,6 +26,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
 # Run by `make test`: GRPO by TRL, a loop of our own, an evaluation. `make slow` runs all ten.
 QUICK = ("grpo_code_game", "mbpp_eval", "ppo_openspiel")
+GRPO = ("gpt_oss_2048", "grpo_code_execution", "grpo_code_game")
 PARAMETER_LINE = re.compile(r"^(\w+): (str|int|float|bool|dict|list) = ([^#]+?)  # ([^#=]+)$")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -131,6 +133,8 @@ def test_a_notebook_runs_under_nbval_at_its_tiny_profile(path: Path, tmp_path: P
         cwd=ROOT, capture_output=True, text=True, timeout=600, env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout[-4000:]
+    if path.stem in GRPO:
+        assert_adapters_have_moved(tmp_path / "run")
 
 
 def make_sweep(folder: Path) -> Path:
@@ -157,31 +161,87 @@ def test_the_2048_notebook_trains_a_step_on_the_published_rewards(tmp_path: Path
     assert row["reward"] == pytest.approx(sum(means)) and means[0] >= -2.0
 
 
-def start_run(out: Path, *, steps: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "rlnb.cli", "run", str(ROOT / "notebooks/grpo_code_execution.ipynb")]
-    options = ["--profile", "tiny", "--set", f"training.max_steps={steps}", "--out", str(out)]
+def start_run(notebook: str, out: Path, *settings: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "rlnb.cli", "run", str(ROOT / "notebooks" / f"{notebook}.ipynb")]
+    options = ["--profile", "tiny", "--out", str(out), *(f"--set={setting}" for setting in settings)]
     return subprocess.Popen(
         [*command, *options], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
 
 
-def test_a_run_stopped_by_sigterm_in_mid_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with start_run(out, steps=20) as run:
-        deadline = time.monotonic() + 200
-        while len(read_metrics(out / "metrics.jsonl") if (out / "metrics.jsonl").exists() else []) < 4:
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    """Return the metrics, except times."""
+    rows = read_metrics(out / "metrics.jsonl") if (out / "metrics.jsonl").exists() else []
+    return [{name: row[name] for name in row if not re.search(r"\btime\b|_time\b", name)} for row in rows]
+
+
+def results_of(out: Path) -> Any:
+    """Return results.json without the run's directory and without times."""
+
+    def without_times(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                key: without_times(item)
+                for key, item in value.items()
+                if key not in ("seconds", "output_dir")
+            }
+        return list(map(without_times, value)) if isinstance(value, list) else value
+
+    return without_times(json.loads((out / "results.json").read_text()))
+
+
+def assert_adapters_have_moved(out: Path) -> None:
+    """A run whose groups are all tied has no gradient, and would hide a broken update."""
+    norms = [row["grad_norm"] for row in read_metrics(out / "metrics.jsonl") if "grad_norm" in row]
+    assert norms and all(norm > 0 for norm in norms)
+    weights = load_file(next(out.glob("*/adapter_model.safetensors")))
+    assert sum(abs(weight).sum() for name, weight in weights.items() if "lora_B" in name) > 0
+
+
+@pytest.mark.parametrize(
+    "notebook, settings",
+    [
+        ("grpo_code_execution", ()),
+        pytest.param("grpo_code_game", ("evaluation.control=false",), marks=pytest.mark.slow),
+        pytest.param("gpt_oss_2048", ("save.formats=[lora]",), marks=pytest.mark.slow),
+        pytest.param("ppo_openspiel", ("evaluation.eval_interval_steps=1",), marks=pytest.mark.slow),
+        pytest.param("spiral_self_play", (), marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_stopped_by_sigterm_goes_on_where_it_stopped_and_measures_the_same_once(
+    notebook: str, settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "stopped"
+    settings = (*settings, "training.max_steps=6")
+    with start_run(notebook, out, *settings) as run:
+        deadline = time.monotonic() + 300
+        while len(rows_of(out)) < 3:
             assert run.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.02)
         run.send_signal(signal.SIGTERM)
-        said = run.communicate(timeout=200)[0]
+        said = run.communicate(timeout=300)[0]
     assert run.returncode == 85, said
     status = json.loads((out / "status.json").read_text())
     assert (status["state"], status["signal"], status["attempt"]) == ("preempted", "SIGTERM", 1)
-    stopped_at = read_metrics(out / "metrics.jsonl")[-1]["step"]
-    with start_run(out, steps=20) as run:
+    stopped_at, before = (
+        rows_of(out)[-1],
+        {path: path.stat().st_mtime_ns for path in out.glob("*_before.json")},
+    )
+    assert stopped_at["step"] < 6 and not any("heldout/" in name or "arena/" in name for name in stopped_at)
+    with start_run(notebook, out, *settings) as run:
         said = run.communicate(timeout=300)[0]
     assert run.returncode == 0, said
-    assert f"20 steps, resuming from {out}/checkpoints/checkpoint-{stopped_at}" in said
-    # The held-out tasks were measured before the first step and after the last.
-    assert [row["step"] for row in read_metrics(out / "metrics.jsonl")] == list(range(21))
+    assert len(before) == (1 if notebook == "gpt_oss_2048" else 2)
+    for path, written in before.items():
+        assert f"{path} has this evaluation of the same weights; it is not done again" in said
+        assert path.stat().st_mtime_ns == written
     assert json.loads((out / "status.json").read_text())["state"] == "done"
+    with start_run(notebook, whole, *settings) as run:
+        said = run.communicate(timeout=300)[0]
+    assert run.returncode == 0, said
+    # The evaluation that the signal skipped is made up, like the others in each of the steps.
+    assert [row["step"] for row in rows_of(out)] == list(range(7))
+    assert rows_of(out) == rows_of(whole)
+    assert results_of(out) == results_of(whole)
+    if notebook in GRPO:
+        assert_adapters_have_moved(out)

@@ -228,7 +228,7 @@ def test_adapters_of_another_model_are_refused_before_anything_loads(tmp_path):
     adapters.mkdir()
     (adapters / "adapter_config.json").write_text('{"base_model_name_or_path": "cache/tiny-2x128"}')
     for notebook in ("mbpp_eval", "grpo_code_execution"):
-        overrides = {"model": {"adapters": str(adapters)}}
+        overrides = {"model": {"adapters": str(adapters), "id": "tiny"}}
         params = load_params(notebook, profile="tiny", overrides=overrides, environ={})
         params.check_files()
         overrides["model"]["id"] = "embedded"

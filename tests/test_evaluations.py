@@ -1,0 +1,137 @@
+"""Evaluations that a run keeps: read by a resumed run, whatever its ranks see."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from tiny_policy import load_tiny, train_by_hand
+
+from rlnb.code_execution.evaluation import AnswerForm, JudgedAnswer
+from rlnb.code_execution.reward import Judgement
+from rlnb.code_execution.tasks import Task
+from rlnb.code_execution.tasks import Test as Case
+from rlnb.evaluations import PlainForm, measure_once
+from rlnb.policy.adapters import WeightSnapshot
+
+
+class ParamsOfTest(BaseModel):
+    seed: int = 7
+
+
+@dataclass(frozen=True)
+class Verdict:
+    text: str
+    logprob: float
+    parts: tuple[tuple[bool | None, ...], ...] = ()
+
+
+VERDICTS = [Verdict("NaN", math.inf, ((True, None), ())), Verdict("", 0.1 + 0.2)]
+
+
+@pytest.fixture(scope="module")
+def policy(cache_dir: Path):
+    return load_tiny(cache_dir)
+
+
+@pytest.fixture
+def measure(policy, tmp_path):
+    """A function that measures, perhaps otherwise, and returns the evaluation and whether it was done."""
+
+    def measure(evaluation: object = VERDICTS, **changes: object) -> tuple[object, bool]:
+        calls = []
+
+        def evaluate() -> object:
+            calls.append(1)
+            return evaluation
+
+        options = {"form": PlainForm(list[Verdict]), "policy": policy, "params": ParamsOfTest()}
+        options |= {"settings": {"games": (1, 2)}, **changes}
+        return measure_once(tmp_path / "run" / "game_before.json", evaluate, **options), bool(calls)
+
+    return measure
+
+
+def test_an_evaluation_is_done_once_and_read_to_the_bit(measure, tmp_path, capsys):
+    assert measure() == (VERDICTS, True)
+    assert measure() == (VERDICTS, False)
+    path = tmp_path / "run" / "game_before.json"
+    said = f"{path} has this evaluation of the same weights; it is not done again\n"
+    assert capsys.readouterr().out == said
+    assert json.loads(path.read_text())["params"] == {"seed": 7}
+    measure([Verdict("", math.nan)], settings={})
+    ((verdict,), is_done) = measure(settings={})
+    assert math.isnan(verdict.logprob) and not is_done
+
+
+def test_other_settings_weights_or_averages_are_evaluated_again(measure, policy, capsys):
+    average = WeightSnapshot.take(policy)
+    assert [measure(settings=settings)[1] for settings in ({"games": 1}, {"games": 2})] == [True, True]
+    assert [measure(snapshots=[average])[1] for _ in range(2)] == [True, False]
+    before = WeightSnapshot.take(policy)
+    train_by_hand(policy)
+    assert [measure(snapshots=[average])[1] for _ in range(2)] == [True, False]
+    average.copy_from(policy)
+    assert measure(snapshots=[average])[1]
+    before.restore(policy)
+    assert "damaged" not in capsys.readouterr().out
+
+
+def test_a_damaged_file_is_said_and_evaluated_again(measure, tmp_path, capsys):
+    measure()
+    path = tmp_path / "run" / "game_before.json"
+    for text in (path.read_text()[:-30], path.read_text().replace("logprob", "probability")):
+        path.write_text(text)
+        assert measure() == (VERDICTS, True)
+        assert capsys.readouterr().out == f"{path} is damaged or of another version; evaluating again\n"
+
+
+def test_answers_come_back_with_their_tasks_whatever_these_hold():
+    task = Task("t", "f", 1, "f", "x", "Return x.", Case(((1,),), {1: {2}}), (Case((b"\xff",), 1j),))
+    answer = JudgedAnswer(task, "new", True, "text", Judgement("f", "no_code", None, (None,)))
+    form = AnswerForm({"t": task})
+    plain = json.loads(json.dumps(PlainForm(object).dump(form.dump([answer]))["evaluation"]))
+    assert form.load(plain) == [answer]
+
+
+RANKS = """
+import os, sys
+from pathlib import Path
+from test_evaluations import ParamsOfTest, VERDICTS, Verdict
+from tiny_policy import load_tiny
+from rlnb.evaluations import PlainForm, measure_once
+from rlnb.machine import rank
+
+policy = load_tiny(Path(sys.argv[1]))
+for attempt in (1, 2):
+    calls = []
+    evaluation = measure_once(
+        Path(sys.argv[2], f"seen-by-{rank()}", "arena_before.json"), lambda: calls.append(1) or VERDICTS,
+        form=PlainForm(list[Verdict]), policy=policy, params=ParamsOfTest(), settings={},
+    )
+    assert evaluation == VERDICTS
+    os.write(1, f"attempt {attempt}: rank {rank()} evaluated {len(calls)} times\\n".encode())
+"""
+
+
+def test_rank_0_writes_and_decides_for_ranks_that_do_not_see_its_file(policy, cache_dir, tmp_path):
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    finished = subprocess.run(
+        [*launch, str(script), str(cache_dir), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    said = sorted(line for line in finished.stdout.splitlines() if line.startswith("attempt"))
+    assert said == [
+        f"attempt {attempt}: rank {rank} evaluated {2 - attempt} times"
+        for attempt in (1, 2) for rank in (0, 1)
+    ]  # fmt: skip
+    assert [path.parent.name for path in tmp_path.rglob("*.json")] == ["seen-by-0"]
