@@ -15,7 +15,7 @@ CPUS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_C
 TESTS ?=
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test cpus lint lab gallery slow gpu-paths code seeds selfplay ppo bench baselines
+.PHONY: help setup run test cpus lint lab gallery slow slurm gpu-paths code seeds selfplay ppo bench baselines
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 18
@@ -45,6 +45,9 @@ lint: $(READY) ## style, types, Dockerfile
 
 slow: $(READY) ## the tests that take minutes each, all notebooks' tiny runs among them; half an hour together
 	$(BIN)/python -m pytest -m slow
+
+slurm: $(READY) ## jobs on a real SLURM, which it installs, starts and stops here: Debian, root; half an hour
+	$(BIN)/python -m pytest tests/slurm/jobs.py
 
 gpu-paths: $(READY) ## the GPU code without a GPU: the real unsloth, 4 bits, the V100's versions; half an hour
 	tests/gpu_paths/environment.sh unsloth .gpu_paths/unsloth

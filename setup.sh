@@ -158,6 +158,7 @@ say "[2/4] packages: requirements/$set.txt, dev.txt, embedded.txt, and rlnb itse
 say "[3/4] Jupyter kernel 'rlnb'"
 register_kernel
 echo "$set" >"$marker"
+mkdir -p outputs # where slurm/run.sbatch has its log: SLURM does not make folders
 
 say "[4/4] rlnb doctor"
 "$venv/bin/rlnb" doctor

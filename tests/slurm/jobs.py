@@ -1,0 +1,239 @@
+"""Jobs on a real SLURM, and what happens to them; run by `make slurm`, minutes each on two cores."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from conftest import CLUSTER, Job, Submitter, adapters, call, steps, wait_for
+
+
+def test_a_run_is_submitted_and_its_state_and_log_are_where_submit_says(submit: Submitter):
+    job = submit()
+    wait_for(lambda: job.state != "PENDING", "the start")
+    job.wait_end()
+    assert submit.runs() == {str(job.directory): "done"}
+    assert f"attempt 1: done: {job.directory.relative_to(submit.folder)}/attempt-01.ipynb" in job.log
+    assert job.status is not None
+    assert (job.status.job, job.status.step) == (job.number, 6)
+
+
+def test_an_array_runs_its_points_and_the_one_that_fails_says_so_alone(submit: Submitter):
+    sweep = submit.folder / "seeds.yaml"
+    sweep.write_text("list: [{seed: 1}, {seed: 2}, {seed: 3}, {seed: 4}]\n")
+    arguments = ("--sweep", str(sweep), "--array-parallel", "2")
+    printed = submit.rlnb("submit", *arguments, "--dry-run", training__max_steps="2")
+    assert "#SBATCH --array=0-3%2" in printed
+    folder = submit.folder / "outputs/ppo_openspiel/seeds-tiny"
+    names = [point["name"] for point in json.loads((folder / "points.json").read_text())["points"]]
+    (folder / names[2]).mkdir()
+    (folder / names[2] / "checkpoints").write_text("a file where a folder should be")
+    array = submit(*arguments, training__max_steps="2")
+    wait_for(
+        lambda: not call("squeue", "--noheader", "--jobs", array.number, check=False).startswith(" "),
+        "the end",
+    )
+    states = [submit.runs()[str(folder / name)] for name in names]
+    assert states == ["done", "done", "failed", "done"]
+    (folder / names[2] / "checkpoints").unlink()
+    again = submit(*arguments, training__max_steps="2")
+    assert "#SBATCH --array=2%2\n" in (folder / "job.sbatch").read_text()
+    wait_for(lambda: submit.runs()[str(folder / names[2])] == "done", "the point that failed")
+    assert again.number != array.number
+
+
+def test_a_job_saves_before_its_limit_goes_back_into_the_queue_and_resumes(submit: Submitter):
+    job = submit("--warning-seconds", "60", training__max_steps="60", training__save_steps="50")
+    wait_for(lambda: job.directory.joinpath("metrics.jsonl").exists() and steps(job.directory), "a step")
+    job.limit(1)  # which is over or nearly so
+    job.wait_restarts(1)
+    job.limit(60)
+    job.wait_end()
+    assert len(steps(job.directory)) > 0
+    assert steps(job.directory)[-1] == 60
+    assert "The time limit is near and the run has stopped: back into the queue." in job.log
+    assert "attempt 2: " in job.log
+    assert job.status is not None
+    assert job.status.attempt == 2
+
+
+def test_a_step_that_outlasts_the_warning_costs_that_step_alone(submit: Submitter):
+    job = submit("--warning-seconds", "10", training__max_steps="8")
+    job.wait_saved(2)
+    job.kernel().send_signal(signal.SIGSTOP)
+    saved = job.saved
+    job.limit(1)
+    job.wait_restarts(1)
+    job.limit(60)
+    job.wait_end()
+    assert "The time limit has come before the run was saved: back into the queue." in job.log
+    assert f"going on from checkpoint-{saved}" in job.log or job.saved == 8
+    assert job.status is not None
+    assert (job.status.attempt, job.status.step) == (2, 8)
+
+
+def test_a_set_up_that_never_fits_ends_after_two_attempts_with_the_reason(submit: Submitter):
+    job = submit("--time", "1", "--warning-seconds", "55")
+    job.wait_end("FAILED")
+    assert job.facts()["Restarts"] == "1"
+    assert "2 attempts in a row have ended without a further saved step (the last is 0)" in job.log
+    assert submit.runs() == {str(job.directory): "failed"}
+
+
+def test_a_job_that_is_cancelled_stays_dead_and_the_same_command_goes_on(submit: Submitter):
+    job = submit(training__max_steps="12")
+    job.wait_saved(2)
+    call("scancel", job.number)
+    job.wait_end("CANCELLED")
+    saved = job.saved
+    assert submit.runs() == {str(job.directory): "preempted"}
+    again = submit(training__max_steps="12")
+    assert again.directory == job.directory
+    again.wait_end()
+    assert steps(again.directory) == list(range(steps(again.directory)[0], 13))
+    assert f"checkpoint-{saved}" in again.log
+
+
+def preempt(job: Job) -> None:
+    """Let a job of the partition that comes first take all cores for a moment."""
+    before = int(job.facts()["Restarts"])
+    call(
+        "sbatch",
+        "--parsable",
+        "--partition=high",
+        f"--cpus-per-task={os.cpu_count()}",
+        "--mem=100",
+        "--output=/dev/null",
+        "--wrap=true",
+    )
+    job.wait_restarts(before + 1)
+
+
+def test_a_job_that_is_preempted_saves_and_resumes(submit: Submitter):
+    job = submit(training__max_steps="10")
+    job.wait_saved(2)
+    preempt(job)
+    job.wait_end()
+    assert "SIGTERM: passed on to the kernel" in job.log
+    assert job.status is not None
+    assert (job.status.attempt, job.status.step) == (2, 10)
+
+
+def test_twenty_preemptions_in_a_row_change_nothing_of_what_is_learned(submit: Submitter):
+    length = {"training__max_steps": "44"}
+    whole = submit(**length, training__save_steps="44")
+    whole.wait_end()
+    job = submit("--out", "outputs/preempted", **length)
+    for times in range(1, 21):
+        target = job.saved + 1
+        job.wait_saved(target)
+        preempt(job)
+        assert job.facts()["Restarts"] == str(times)
+    job.wait_end()
+    assert job.status is not None
+    assert job.status.attempt == 21
+    assert steps(job.directory) == steps(whole.directory)
+    assert adapters(job.directory) == adapters(whole.directory)
+
+
+def test_a_kernel_that_is_killed_fails_the_job_and_the_same_command_goes_on(submit: Submitter):
+    job = submit(training__max_steps="8")
+    job.wait_saved(2)
+    job.kernel().kill()
+    job.wait_end("FAILED")
+    assert job.facts()["ExitCode"] == "138:0"
+    state = submit.runs()[str(job.directory)]
+    assert state.startswith("died at step ")
+    again = submit(training__max_steps="8")
+    again.wait_end()
+    assert again.directory == job.directory
+
+
+def test_a_job_that_takes_more_memory_than_it_may_is_dead_and_known_to_be(submit: Submitter):
+    job = submit("--sbatch-option", "mem=400")
+    wait_for(lambda: not job.is_alive(), "the end")
+    assert job.state in ("OUT_OF_MEMORY", "FAILED", "CANCELLED")
+    wait_for(lambda: submit.runs()[str(job.directory)] != "running", "rlnb runs to see it")
+    assert submit.runs()[str(job.directory)].split(" at ")[0] in ("died", "preempted", "new")
+
+
+def test_a_node_that_fails_gives_its_job_back_and_it_resumes(submit: Submitter):
+    job = submit(training__max_steps="10")
+    job.wait_saved(2)
+    run = job.run_process()
+    script = run.parent()
+    assert script is not None
+    daemon = script.parent()
+    assert daemon is not None
+    assert daemon.name() == "slurmstepd"
+    processes = [daemon, *daemon.children(recursive=True)]
+    call(CLUSTER, "reboot", *[str(each.pid) for each in processes])
+    assert submit.runs()[str(job.directory)].split(" at ")[0] in ("died", "waiting")
+    job.wait_restarts(1)
+    job.wait_end()
+    assert job.status is not None
+    assert (job.status.attempt, job.status.step) == (2, 10)
+
+
+def test_a_disk_that_fills_up_ends_the_job_in_a_sentence_and_it_goes_on_with_room(submit: Submitter):
+    disk = submit.folder / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", disk], check=True)
+    try:
+        job = submit("--out", str(disk / "run"), training__max_steps="12")
+        job.wait_saved(2)
+        with (disk / "filler").open("wb") as file:
+            try:
+                while file.write(bytes(1 << 20)):
+                    file.flush()
+            except OSError:
+                file.raw.close()
+        job.wait_end("FAILED")
+        assert "Traceback" not in job.log
+        assert job.status is not None
+        assert job.status.state == "failed"
+        (disk / "filler").unlink()
+        again = submit("--out", str(disk / "run"), training__max_steps="12")
+        again.wait_end()
+        assert again.status is not None
+        assert again.status.step == 12
+    finally:
+        for number in submit.jobs:
+            call("scancel", number, check=False)
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_a_damaged_checkpoint_is_passed_over(submit: Submitter):
+    job = submit(training__max_steps="12")
+    job.wait_saved(3)
+    call("scancel", job.number)
+    job.wait_end("CANCELLED")
+    newest = job.directory / "checkpoints" / f"checkpoint-{job.saved}"
+    weights = next(newest.glob("*.safetensors"))
+    os.truncate(weights, weights.stat().st_size // 2)
+    again = submit(training__max_steps="12")
+    again.wait_end()
+    assert newest.name in again.log
+    assert steps(again.directory)[-1] == 12
+
+
+def test_ranks_on_two_tasks_of_slurm_train_together_and_hear_the_warning(submit: Submitter):
+    printed = submit.rlnb("submit", "--nodes", "2", "--dry-run", training__max_steps="200")
+    script = Path(printed.rpartition("sbatch ")[2].strip())
+    # One node has both tasks here, which is all that differs from two nodes.
+    text = (
+        script.read_text()
+        .replace("--nodes=2\n", "--nodes=1\n")
+        .replace("--ntasks-per-node=1\n", "--ntasks=2\n")
+    )
+    script.write_text(text.replace("B:USR1@300", "B:USR1@60"))
+    job = Job(call("sbatch", "--parsable", str(script)).strip(), script.parent.absolute())
+    submit.jobs.append(job.number)
+    job.wait_saved(2)
+    assert (job.directory / "attempt-01.rank1.ipynb").exists()
+    job.limit(1)
+    job.wait_restarts(1)
+    call("scancel", job.number)
+    assert job.status is not None
+    assert (job.status.state, job.status.signal) == ("preempted", "SIGUSR1")
