@@ -276,8 +276,8 @@ def test_a_checkpoint_with_more_steps_than_are_asked_for_is_refused_before_anyth
     write_notebook("print('ran')")
     Path("old/checkpoint-5").mkdir(parents=True)
     Path("old/checkpoint-5/trainer_state.json").write_text('{"global_step": 5}')
-    resume = ["--set", "training.resume=old/checkpoint-5", "training.resume_state=full"]
-    assert run("--out", "new", *resume, "training.max_steps=5") == 2
+    values = ("training.resume=old/checkpoint-5", "training.resume_state=full", "training.max_steps=5")
+    assert run("--out", "new", *(word for value in values for word in ("--set", value))) == 2
     assert capsys.readouterr().err == (
         "rlnb: training.max_steps = 5 leaves nothing to train after the 5 steps of old/checkpoint-5; write "
         "more, or training.resume_state = weights to start at step 0\n"
