@@ -145,6 +145,21 @@ def test_a_signal_reaches_the_training_cell_and_no_cell_starts_after_it(
     assert list(temporary_files.glob("rlnb-*")) == []
 
 
+def test_a_job_whose_second_attempt_saves_no_step_either_fails_with_the_reason(
+    tmp_path, start_papermill, monkeypatch
+):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    first = runs.start_attempt(tmp_path, notebook="")
+    runs.end_attempt(tmp_path, first, state="preempted", signal="SIGUSR1")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    process = start_papermill(SLEEPS)
+    process.send_signal(signal.SIGUSR1)
+    process.wait(timeout=60)
+    state, code, name, reason = outcome_of(tmp_path)
+    assert (state, code, name) == ("failed", 1, "SIGUSR1")
+    assert reason.startswith("job 7: 2 attempts in a row have ended without a further saved step")
+
+
 def test_nohup_is_respected():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -163,6 +178,16 @@ def test_a_signal_before_there_is_a_kernel_is_a_preemption(tmp_path, monkeypatch
     assert signal.getsignal(signal.SIGTERM) == before
     reason = "stopped by SIGTERM while no cell was running"
     assert outcome_of(tmp_path) == ("preempted", 85, "SIGTERM", reason)
+
+
+def test_a_warning_that_a_job_sends_again_is_left_to_the_engine_while_there_is_no_kernel():
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        with runs.stopping_early():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_second_ctrl_c_kills_a_kernel_that_does_not_listen(tmp_path, start_papermill):

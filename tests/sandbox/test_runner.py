@@ -208,3 +208,9 @@ def test_a_closed_sandbox_says_so():
     with pytest.raises(SandboxUnavailable) as raised:
         sandbox.run("print(1)")
     assert str(raised.value) == "sandbox: it is closed and runs nothing more; make another `Sandbox`"
+
+
+def test_a_job_of_a_cluster_uses_the_cores_that_it_was_given(monkeypatch):
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    with Sandbox(require="none") as sandbox:
+        assert sandbox.num_workers == 1

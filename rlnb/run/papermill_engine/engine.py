@@ -29,6 +29,7 @@ from papermill.iorw import LocalHandler, papermill_io
 from papermill.log import logger
 
 from rlnb.errors import ParamsError, Preempted
+from rlnb.machine import rank
 from rlnb.params.problems import did_you_mean
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
@@ -284,7 +285,7 @@ def describe_cells(nb: NotebookNode) -> dict[str, str]:
 
 def _check_progress(directory: Path) -> None:
     """Raise NoProgress, and write it, where a job that its time limit has stopped saves no steps any more."""
-    status, saved_step = runs.read_status(directory), checkpoint_step(latest_checkpoint(directory))
+    status, saved_step = runs.read_status(directory, rank()), checkpoint_step(latest_checkpoint(directory))
     try:
         runs.check_progress(runs.count_idle_attempts(status, saved_step), saved_step)
     except runs.NoProgress as error:
