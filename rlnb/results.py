@@ -138,7 +138,8 @@ def save_results(
     The file holds {"params", "comparison"} and `records` under their names. Dataclasses become objects, numpy
     arrays lists, NaN and infinities null. Raises TypeError for other types.
     """
-    write_record(path, {"params": params, "comparison": comparison, **records})
+    values = params.model_dump() if isinstance(params, BaseModel) else params
+    write_record(path, {"params": values, "comparison": comparison, **records})
 
 
 def write_record(path: str | Path, record: Mapping[str, object]) -> None:
