@@ -311,6 +311,11 @@ def add_submit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="NAME=VALUE",
         help="any other option of sbatch, such as gres=gpu:volta:1; may be repeated",
     )
+    submit.add_argument(
+        "--vllm-node",
+        action="store_true",
+        help="one more node, on which a vLLM server writes the completions",
+    )
     submit.add_argument("--dry-run", action="store_true", help="write the script and print it, nothing more")
     submit.set_defaults(command=_submit)
 
@@ -343,6 +348,7 @@ def _submit(options: argparse.Namespace) -> int:
         partition=options.partition,
         warning_seconds=options.warning_seconds,
         array_parallel=options.array_parallel,
+        vllm_node=options.vllm_node,
         others=tuple(options.sbatch_option),
     )
     names = ("profile", "out", "machine", "gpu_memory")

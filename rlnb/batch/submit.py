@@ -20,8 +20,9 @@ from rlnb.batch.machines import describe_missing, job_machine
 from rlnb.batch.overview import JOB_FILE
 from rlnb.batch.sweeps import prepare_sweep
 from rlnb.errors import ParamsError
-from rlnb.machine import Machine
-from rlnb.params import dump_yaml, parse_set
+from rlnb.machine import Machine, recommend
+from rlnb.params import dump_yaml, parse_set, resolve
+from rlnb.params.sections import value_of
 from rlnb.run import directory as runs
 from rlnb.run.headless import Plan, choose_run_directory, is_finished, make_directory, move_run, plan_run
 from rlnb.run.slurm import jobs_in_queue
@@ -36,7 +37,25 @@ TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
 RENDEZVOUS = """\
 master=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((20000 + SLURM_JOB_ID % 20000))
 on_node={on_node}
-command=(srun --kill-on-bad-exit=0 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c "$on_node" "$master")
+tasks=(--nodes={num_nodes} --ntasks={num_nodes} --kill-on-bad-exit=0 --cpus-per-task="$SLURM_CPUS_PER_TASK")
+command=(srun "${{tasks[@]}}" bash -c "$on_node" "$master")
+"""
+# The last node of the job writes completions for the trainer on the others. The address in the parameters is
+# the same for each attempt; the node is not.
+VLLM_PORT, VLLM_ADDRESS = 8000, "http://$VLLM_NODE:8000"
+VLLM_SERVER = """\
+export VLLM_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1)
+srun --nodes=1 --ntasks=1 --nodelist="$VLLM_NODE" {serve} >{log} 2>&1 &
+server=$!
+trap 'kill "$server" 2>/dev/null' EXIT
+echo "waiting for vLLM on $VLLM_NODE"
+until curl --silent --fail --output /dev/null --max-time 5 "http://$VLLM_NODE:{port}/health"; do
+    if ! kill -0 "$server" 2>/dev/null; then
+        echo "vLLM has ended before it was ready: $(tail -n 1 {log})"
+        finish 1
+    fi
+    sleep 2
+done
 """
 
 
@@ -44,8 +63,9 @@ command=(srun --kill-on-bad-exit=0 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -
 class JobOptions:
     """What is asked of SLURM; None leaves what slurm/run.sbatch says.
 
-    gpus: of a node; None means 1 for a profile that is for a GPU, else 0. others: any option of sbatch,
-    "qos=long". array_parallel: the points of a sweep that run at the same time.
+    nodes: that train; vllm_node: the job has one more. gpus: of a node; None means 1 for a profile that is
+    for a GPU, else 0. others: any option of sbatch, "qos=long". array_parallel: the points of a sweep that run
+    at the same time.
     """
 
     time: str | None = None
@@ -55,6 +75,7 @@ class JobOptions:
     partition: str | None = None
     warning_seconds: int | None = None
     array_parallel: int | None = None
+    vllm_node: bool = False
     others: tuple[str, ...] = ()
 
     @property
@@ -132,6 +153,10 @@ def submit_run(
         raise ParamsError("--profile: is missing; this machine does not tell which one the job will get")
     target = _check_target(profile, options, machine, gpu_memory)
     check = functools.partial(plan_run, notebook, machine=target, is_memory_known=gpu_memory is not None)
+    if options.vllm_node:
+        given = overrides.get("vllm")
+        server = {"enabled": True, "mode": "server", "server_base_url": VLLM_ADDRESS}
+        overrides = {**overrides, "vllm": {**(given if isinstance(given, dict) else {}), **server}}
     plan = check(profile=profile, overrides=overrides, out=out)
     with ExitStack() as stack:
         if out is None:
@@ -148,7 +173,9 @@ def submit_run(
         runs.write_text(plan.directory / "params.yaml", dump_yaml(plan.params))
         command = ["run", str(notebook), "--out", str(plan.directory)]
         name = f"{notebook.stem}-{plan.directory.name}"
-        job = _make_job(plan.directory, name, command, options, num_gpus=_count_gpus(options, target))
+        num_gpus = _count_gpus(options, target)
+        before = _vllm_server(plan, num_gpus=num_gpus) if options.vllm_node else ""
+        job = _make_job(plan.directory, name, command, options, num_gpus=num_gpus, before=before)
         _print_checks(plan)
         return _submit(job, is_dry=is_dry)
 
@@ -172,6 +199,8 @@ def submit_sweep(
         raise ParamsError("--profile: is missing; this machine does not tell which one the job will get")
     target = _check_target(profile, options, machine, gpu_memory)
     num_gpus = _count_gpus(options, target)
+    if options.vllm_node:
+        raise ParamsError("--vllm-node: is for one run; write a submit for each point")
     if options.nodes > 1 or num_gpus > 1:
         raise ParamsError("--nodes and --gpus: a point of a sweep has one node and one GPU; write 1")
     prepared = prepare_sweep(
@@ -234,8 +263,12 @@ def _make_job(
     *,
     num_gpus: int,
     points: Sequence[int] = (),
+    before: str = "",
 ) -> Job:
-    """Return the script that runs `rlnb` with these arguments. points: of the array, () for one job."""
+    """Return the script that runs `rlnb` with these arguments.
+
+    points: of the array, () for one job. before: lines that come before the command.
+    """
     job = Job(folder, name, "", tuple(points))
     program = [str(Path(sys.executable).with_name("rlnb")), *arguments]
     if num_gpus > 1:
@@ -244,9 +277,23 @@ def _make_job(
     if options.nodes > 1:
         rank = f'--nnodes {options.nodes} --node-rank "$SLURM_PROCID" --master "$0"'
         on_node = f"trap '' USR1; exec {shlex.join(program)} {rank}"
-        command = RENDEZVOUS.format(on_node=shlex.quote(on_node))
+        command = RENDEZVOUS.format(on_node=shlex.quote(on_node), num_nodes=options.nodes)
     header = _header(job, options, num_gpus=num_gpus)
-    return Job(folder, name, _fill_in(header, command), job.points)
+    return Job(folder, name, _fill_in(header, before + command), job.points)
+
+
+def _vllm_server(plan: Plan, *, num_gpus: int) -> str:
+    """Return the lines that start a server of the run's model on the last node and wait for it."""
+    params = resolve(plan.params, recommend(plan.machine))
+    model, cache_dir = (str(value_of(params, f"model.{name}")) for name in ("id", "cache_dir"))
+    trl = shlex.join([str(Path(sys.executable).with_name("trl")), "vllm-serve", "--model", model])
+    serve = (
+        f"env HF_HUB_CACHE={shlex.quote(str(Path(cache_dir).absolute()))} {trl} --host 0.0.0.0 "
+        f"--port {VLLM_PORT} --tensor_parallel_size {max(1, num_gpus)} "
+        f"--max_model_len {value_of(params, 'vllm.max_model_len')}"
+    )
+    log = shlex.quote(str((plan.directory / "vllm.log").absolute()))
+    return VLLM_SERVER.format(serve=serve, log=log, port=VLLM_PORT)
 
 
 _TASK = ' --point "$SLURM_ARRAY_TASK_ID"'
@@ -257,7 +304,7 @@ def _header(job: Job, options: JobOptions, *, num_gpus: int) -> dict[str, str | 
     header: dict[str, str | None] = dict(OPTION.findall(TEMPLATE.read_text()))
     header = {name: value or None for name, value in header.items()}
     header |= {"job-name": job.name, "output": str(job.log("%A_%a" if job.points else "%j").absolute())}
-    header |= {"gres": f"gpu:{num_gpus}", "nodes": str(options.nodes)}
+    header |= {"gres": f"gpu:{num_gpus}", "nodes": str(options.nodes + options.vllm_node)}
     if not num_gpus:
         del header["gres"]
     if job.points:

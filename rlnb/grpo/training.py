@@ -4,6 +4,7 @@ The step itself is TRL's; docs/one_grpo_step.md maps each hook here to the metho
 """
 
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +86,8 @@ def grpo_config(
     """
     options: dict[str, object] = {}
     if vllm and vllm.enabled and vllm.mode == "server":  # its owner has set its memory
-        options = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": vllm.server_base_url}
+        address = os.path.expandvars(vllm.server_base_url)  # of a node that a job is told when it starts
+        options = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": address}
     elif vllm and vllm.enabled:
         options = {
             "use_vllm": True,

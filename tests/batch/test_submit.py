@@ -2,10 +2,15 @@
 
 import json
 import os
+import re
+import shlex
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+from transformers import HfArgumentParser
+from trl.scripts.vllm_serve import ScriptArguments
 
 from rlnb import cli
 from rlnb.params import load_dotenv
@@ -160,3 +165,57 @@ def test_a_cluster_without_a_network_refuses_what_would_have_to_be_downloaded(ca
     monkeypatch.setenv("RLNB_OFFLINE", "1")
     assert cli.main(["submit", NOTEBOOK, "--profile", "v100"]) == 2
     assert "tasks.source = 'mbpp' is not in ./model_cache" in capsys.readouterr().err
+
+
+def run_until_the_training(script: str, *, scontrol: str, srun: str, folder: Path) -> str:
+    """Run a script's lines up to its command with stand-ins for SLURM, and return what they print."""
+    for name, text in (("scontrol", scontrol), ("srun", srun)):
+        (folder / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / "bin" / name).chmod(0o755)
+    lines = script[script.index("export VLLM_NODE") : script.index("command=(")]
+    finish = 'finish() { echo "exit $1"; exit "$1"; }\n'
+    shell = ["bash", "-c", f'{finish}{lines}echo "training at $VLLM_NODE"']
+    environment = {**os.environ, "SLURM_JOB_NODELIST": "nodes"}
+    return subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.fixture
+def vllm_script(capsys, monkeypatch) -> str:
+    """The script of a run with a node for vLLM, which is said to be installed."""
+    monkeypatch.setattr("rlnb.params.training.installed_version", lambda _: "0.20")
+    assert submit("--vllm-node", "--dry-run", "--set", "model.id=tiny") == 0
+    return capsys.readouterr().out
+
+
+def test_a_vllm_server_gets_a_node_of_its_own_and_an_address_that_stays(vllm_script):
+    assert "#SBATCH --nodes=2\n" in vllm_script
+    served = re.search(r"trl vllm-serve (.*) >(\S+) 2>&1 &", vllm_script)
+    words = shlex.split(served[1])
+    (arguments,) = HfArgumentParser(ScriptArguments).parse_args_into_dataclasses(words)
+    assert (arguments.port, arguments.tensor_parallel_size) == (8000, 1)
+    assert arguments.max_model_len == 2048
+    params = Path("outputs/grpo_code_execution/tiny-001/params.yaml").read_text()
+    assert "mode: server" in params and "server_base_url: http://$VLLM_NODE:8000" in params
+    assert submit("--vllm-node", "--dry-run", "--set", "model.id=tiny") == 0  # goes on in the same directory
+    assert not Path("outputs/grpo_code_execution/tiny-002").exists()
+
+
+def test_the_training_waits_until_the_server_answers_and_is_told_where_it_is(vllm_script, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (tmp_path / "health").write_text("")
+    srun = f"sleep 1; exec python3 -m http.server --directory {tmp_path} --bind 127.0.0.1 {port}"
+    script = vllm_script.replace(":8000/health", f":{port}/health")
+    printed = run_until_the_training(
+        script, scontrol="echo first; echo 127.0.0.1", srun=srun, folder=tmp_path
+    )
+    assert printed == "waiting for vLLM on 127.0.0.1\ntraining at 127.0.0.1\n"
+
+
+def test_a_server_that_cannot_start_ends_the_job_with_its_reason(vllm_script, tmp_path):
+    script = vllm_script.replace(":8000/health", ":9/health")
+    printed = run_until_the_training(
+        script, scontrol="echo 127.0.0.1", srun="echo CUDA out of memory; exit 1", folder=tmp_path
+    )
+    assert printed.endswith("vLLM has ended before it was ready: CUDA out of memory\nexit 1\n")
