@@ -64,8 +64,8 @@ class JobOptions:
     """What is asked of SLURM; None leaves what slurm/run.sbatch says.
 
     nodes: that train; vllm_node: the job has one more. gpus: of a node; None means 1 for a profile that is
-    for a GPU, else 0. others: any option of sbatch, "qos=long". array_parallel: the points of a sweep that run
-    at the same time.
+    for a GPU, else 0. others: any option of sbatch, "qos=long". array_parallel: the points of a sweep that
+    run at the same time.
     """
 
     time: str | None = None
