@@ -147,13 +147,16 @@ def make_hub(root: Path, *models: str) -> None:
         (folder / "original").mkdir()
         (folder / "original" / "model.safetensors").write_bytes(b"and again")
     problems = [json.loads(line) for line in BUILTIN.read_text(encoding="utf-8").splitlines()]
-    splits = {"prompt": (0, 10), "test": (10, 30), "validation": (30, 35), "train": (35, 50)}
+    # MBPP tells its splits by task_id, and rlnb too.
+    splits = {"prompt": (0, 10, 1), "test": (10, 30, 11), "validation": (30, 35, 511), "train": (35, 50, 601)}
     for subset in ("full", "sanitized"):
         folder = root / "datasets" / "google-research-datasets" / "mbpp" / subset
         folder.mkdir(parents=True)
-        for split, (first, last) in splits.items():
-            shard = folder / f"{split}-00000-of-00001.parquet"
-            parquet.write_table(pyarrow.Table.from_pylist(problems[first:last]), shard)
+        for split, (first, last, task_id) in splits.items():
+            rows = [
+                problem | {"task_id": task_id + index} for index, problem in enumerate(problems[first:last])
+            ]
+            parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
 
 
 def rlnb(*arguments: object, before: Sequence[str] = (), **environ: str) -> "subprocess.Popen[str]":

@@ -326,11 +326,11 @@ def _header(job: Job, options: JobOptions, *, num_gpus: int) -> dict[str, str | 
 def _ranges(numbers: Sequence[int]) -> str:
     """Return 0-3,7 for 0, 1, 2, 3, 7."""
     parts: list[list[int]] = []
-    for number_of_point in sorted(numbers):
-        if parts and parts[-1][-1] == number_of_point - 1:
-            parts[-1].append(number_of_point)
+    for point in sorted(numbers):
+        if parts and parts[-1][-1] == point - 1:
+            parts[-1].append(point)
         else:
-            parts.append([number_of_point])
+            parts.append([point])
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 

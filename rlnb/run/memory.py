@@ -258,7 +258,7 @@ def _parts(params: NotebookParams, machine: Machine, loaded: Loaded) -> tuple[Me
 
 
 def _uses_vllm_here(params: NotebookParams) -> bool:
-    return bool(_get(params, "vllm.enabled")) and _get(params, "vllm.mode") == "colocate"
+    return bool(get_value(params, "vllm.enabled")) and get_value(params, "vllm.mode") == "colocate"
 
 
 def _settle_vllm(params: SomeParams, machine: Machine, loaded: Loaded | None) -> SomeParams:
@@ -295,10 +295,10 @@ def _settle_vllm(params: SomeParams, machine: Machine, loaded: Loaded | None) ->
 def _vllm_needs(params: NotebookParams, sizes: ModelSizes) -> tuple[float, float]:
     """Return the GiB of vLLM for one of the longest texts, and for a step's batch of them."""
     model: ModelParams = value_of(params, "model")
-    rows = _get(params, "training.per_device_train_batch_size")
-    rows *= _get(params, "training.gradient_accumulation_steps")
-    row = _get(params, "vllm.max_model_len") * sizes.num_layers * 2 * sizes.kv_width * BYTES[model.dtype]
-    fixed = VLLM_GIB + _weights(model, sizes).gib
+    rows = get_value(params, "training.per_device_train_batch_size")
+    rows *= get_value(params, "training.gradient_accumulation_steps")
+    row = get_value(params, "vllm.max_model_len") * sizes.cache_bytes(BYTES[model.dtype])
+    fixed = VLLM_GIB + estimate_weights(model, sizes).gib
     return fixed + row / GIB, fixed + rows * row / GIB
 
 
@@ -308,7 +308,7 @@ def _staying_parts(params: NotebookParams, machine: Machine, loaded: Loaded) -> 
     reason = "CUDA's context and kernels" if machine.capability else "Python with torch"
     parts = [MemoryPart("process", PROCESS_GIB[reason], reason)]
     for field, (name, sizes) in loaded.items():
-        weights = _weights(model, sizes)
+        weights = estimate_weights(model, sizes)
         other = MemoryPart(field.partition(".")[0], weights.gib, f"weights of {name} ({field})")
         parts.append(weights if field == "model.id" else other)
     sizes = loaded["model.id"][1]
@@ -317,7 +317,7 @@ def _staying_parts(params: NotebookParams, machine: Machine, loaded: Loaded) -> 
     elif hasattr(params, "contest"):
         parts.append(_compared_weights(params, sizes))
     elif model.adapters:
-        gib = 4 * _count_adapters(model, sizes) / GIB
+        gib = 4 * count_adapters(model, sizes) / GIB
         parts.append(MemoryPart("adapters", gib, "model.adapters"))
     return parts
 
@@ -335,7 +335,8 @@ def _total_gib(parts: Iterable[MemoryPart]) -> float:
     return sum(part.gib for part in parts)
 
 
-def _weights(model: ModelParams, sizes: ModelSizes) -> MemoryPart:
+def estimate_weights(model: ModelParams, sizes: ModelSizes) -> MemoryPart:
+    """Return the memory of a model's weights in the precision that is asked for."""
     number_bytes, millions = BYTES[model.dtype], f"{sizes.num_parameters / 1e6:,.1f} million"
     by_unsloth, ends = model.engine == "unsloth", sizes.embedding_parameters
     if model.offload_embedding and by_unsloth:
@@ -363,12 +364,12 @@ def _count_trained(params: NotebookParams, sizes: ModelSizes) -> TrainedNumbers:
     model: ModelParams = value_of(params, "model")
     rank, _ = _adapters(model)
     # peft's adapters are float32.
-    count, wide = (_count_adapters(model, sizes), 4) if rank else (sizes.num_parameters, BYTES[model.dtype])
-    moments = 2 if _get(params, "training.optim", "").endswith("8bit") else 2 * wide
-    has_kl = _get(params, "training.kl_coef") or _get(params, "training.init_kl_coef")
-    has_average = _get(params, "training.average_decay", None) is not None
+    count, wide = (count_adapters(model, sizes), 4) if rank else (sizes.num_parameters, BYTES[model.dtype])
+    moments = 2 if get_value(params, "training.optim", "").endswith("8bit") else 2 * wide
+    has_kl = get_value(params, "training.kl_coef") or get_value(params, "training.init_kl_coef")
+    has_average = get_value(params, "training.average_decay", None) is not None
     # With adapters the untrained model of the KL penalty is the same one without them.
-    copies = (has_average, _get(params, "training.magnet_coef") > 0, has_kl and not rank)
+    copies = (has_average, get_value(params, "training.magnet_coef") > 0, has_kl and not rank)
     return TrainedNumbers(count, wide, moments, sum(map(bool, copies)))
 
 
@@ -387,7 +388,7 @@ def _compared_weights(params: NotebookParams, sizes: ModelSizes) -> MemoryPart:
     """Return the trained weights of an arena: as loaded, untrained, and those of the checkpoints."""
     model, contest = value_of(params, "model"), value_of(params, "contest")
     is_adapted = _adapters(model)[0] > 0
-    count = _count_adapters(model, sizes) if is_adapted else sizes.num_parameters
+    count = count_adapters(model, sizes) if is_adapted else sizes.num_parameters
     wide = 4 if is_adapted else BYTES[model.dtype]
     num_copies = is_adapted + 1 + bool(contest.checkpoint) + bool(contest.compare_with)
     return MemoryPart("checkpoints", count * wide * num_copies / GIB, f"{num_copies} of trained weights")
@@ -403,7 +404,8 @@ def _adapters(model: ModelParams) -> tuple[int, tuple[str, ...]]:
     return int(config["r"]), (targets,) if isinstance(targets, str) else tuple(targets)
 
 
-def _count_adapters(model: ModelParams, sizes: ModelSizes) -> int:
+def count_adapters(model: ModelParams, sizes: ModelSizes) -> int:
+    """Return the number of weights of the adapters that are trained."""
     rank, targets = _adapters(model)
     return sizes.count_adapter_parameters(rank, targets)
 
@@ -411,23 +413,25 @@ def _count_adapters(model: ModelParams, sizes: ModelSizes) -> int:
 def _training_pass(params: NotebookParams, machine: Machine, sizes: ModelSizes) -> list[MemoryPart]:
     """Return what one forward and backward pass keeps: activations, and the logits that are read."""
     model: ModelParams = value_of(params, "model")
-    tokens, number_bytes = _get(params, "training.tokens_per_pass"), BYTES[model.dtype]
-    checkpointing = bool(_get(params, "training.gradient_checkpointing"))
+    tokens, number_bytes = get_value(params, "training.tokens_per_pass"), BYTES[model.dtype]
+    checkpointing = bool(get_value(params, "training.gradient_checkpointing"))
     is_adapted, by_unsloth = _adapters(model)[0] > 0, model.engine == "unsloth"
     if by_unsloth and sizes.expert_parameters and model.dtype == "float16":
         number_bytes = 4  # GPT-OSS overflows in float16, so unsloth computes it in float32
-    is_lean = machine.capability is None and bool(_get(params, "training.short_step")) and not checkpointing
+    is_lean = (
+        machine.capability is None and bool(get_value(params, "training.short_step")) and not checkpointing
+    )
     if tokens:
-        answer = _get(params, "game.max_new_tokens") if _get(params, "game.acting") == "free" else 1
-        length = min(_longest_prompt(params) + answer, tokens)  # of the longest row
-        read = -(-tokens * answer // (answer + ROW_TOKENS[_get(params, "game.style")]))
+        answer = get_value(params, "game.max_new_tokens") if get_value(params, "game.acting") == "free" else 1
+        length = min(longest_prompt(params) + answer, tokens)  # of the longest row
+        read = -(-tokens * answer // (answer + ROW_TOKENS[get_value(params, "game.style")]))
         reason = f"{tokens} tokens (training.tokens_per_pass)"
         logits, places = read * COPIES_OF_LOGITS, f"{read} places"
     else:
-        rows, prompt = _get(params, "training.per_device_train_batch_size"), _longest_prompt(params)
-        answer = _get(params, "training.max_completion_length")
+        rows, prompt = get_value(params, "training.per_device_train_batch_size"), longest_prompt(params)
+        answer = get_value(params, "training.max_completion_length")
         length, read = prompt + answer, rows * answer
-        prompts = -(-rows // _get(params, "training.num_generations")) if is_lean else rows
+        prompts = -(-rows // get_value(params, "training.num_generations")) if is_lean else rows
         tokens, reason = rows * answer + prompts * prompt, f"{rows} x {answer} + {prompts} x {prompt} tokens"
         # unsloth reads a row at a time.
         tile = min(read, TILE_TOKENS) * min(1.0, TILE_WORDS / sizes.vocabulary) * 2
@@ -452,14 +456,15 @@ def _training_pass(params: NotebookParams, machine: Machine, sizes: ModelSizes) 
     ]
 
 
-def _longest_prompt(params: NotebookParams) -> int:
+def longest_prompt(params: NotebookParams) -> int:
+    """Return the tokens of the longest prompt that the parameters allow."""
     for section in ("game", "tasks"):
-        tokens: int = _get(params, f"{section}.max_prompt_tokens")
+        tokens: int = get_value(params, f"{section}.max_prompt_tokens")
         if tokens:
-            is_compact = _get(params, f"{section}.style") == "compact"
+            is_compact = get_value(params, f"{section}.style") == "compact"
             return min(tokens, LONGEST_COMPACT) if is_compact else tokens
-    longest: int = _get(params, "model.max_seq_length")
-    return max(1, longest - _get(params, "training.max_completion_length")) if longest else PROMPT_TOKENS
+    longest: int = get_value(params, "model.max_seq_length")
+    return max(1, longest - get_value(params, "training.max_completion_length")) if longest else PROMPT_TOKENS
 
 
 def _layer_bytes(sizes: ModelSizes, number_bytes: int, *, adapted: bool, eager_length: int) -> float:
@@ -478,21 +483,23 @@ def _layer_bytes(sizes: ModelSizes, number_bytes: int, *, adapted: bool, eager_l
 
 def _generation(params: NotebookParams, sizes: ModelSizes) -> list[MemoryPart]:
     """Return the keys and values of the largest batch of completions that are generated together."""
-    prompt, training_rows = _longest_prompt(params), _get(params, "training.per_device_train_batch_size")
-    completed = prompt + _get(params, "training.max_completion_length")
-    plays_freely = _get(params, "evaluation.enabled") and "free" in _get(params, "evaluation.modes", ())
-    training_batch = training_rows * _get(params, "training.gradient_accumulation_steps")
-    batches = [(0 if _get(params, "vllm.enabled") else training_batch, completed, "training's batch")]
+    prompt, training_rows = longest_prompt(params), get_value(params, "training.per_device_train_batch_size")
+    completed = prompt + get_value(params, "training.max_completion_length")
+    plays_freely = get_value(params, "evaluation.enabled") and "free" in get_value(
+        params, "evaluation.modes", ()
+    )
+    training_batch = training_rows * get_value(params, "training.gradient_accumulation_steps")
+    batches = [(0 if get_value(params, "vllm.enabled") else training_batch, completed, "training's batch")]
     if training_rows:
-        batches.append((_get(params, "evaluation.batch_size"), completed, "evaluation.batch_size"))
-    if _get(params, "game.acting") == "free" or plays_freely:
-        length = prompt + _get(params, "game.max_new_tokens")
-        batches.append((_get(params, "game.batch_size"), length, "game.batch_size"))
-    if _get(params, "mbpp.enabled", True):
-        length = PROMPT_TOKENS + _get(params, "mbpp.max_completion_length")
-        batches.append((_get(params, "mbpp.batch_size"), length, "mbpp.batch_size"))
+        batches.append((get_value(params, "evaluation.batch_size"), completed, "evaluation.batch_size"))
+    if get_value(params, "game.acting") == "free" or plays_freely:
+        length = prompt + get_value(params, "game.max_new_tokens")
+        batches.append((get_value(params, "game.batch_size"), length, "game.batch_size"))
+    if get_value(params, "mbpp.enabled", True):
+        length = PROMPT_TOKENS + get_value(params, "mbpp.max_completion_length")
+        batches.append((get_value(params, "mbpp.batch_size"), length, "mbpp.batch_size"))
     rows, length, field = max(batches, key=lambda batch: batch[0] * batch[1])
-    cache = rows * length * sizes.num_layers * 2 * sizes.kv_width * BYTES[value_of(params, "model.dtype")]
+    cache = rows * length * sizes.cache_bytes(BYTES[value_of(params, "model.dtype")])
     logits = rows * sizes.vocabulary * 4 * 3
     reason = f"{rows} x {length} tokens of keys, values ({field})"
     return [MemoryPart("generation", (cache + logits) / GIB, reason)]
@@ -523,7 +530,7 @@ def _propose_changes(params: NotebookParams, machine: Machine, loaded: Loaded) -
 
 def _values_to_try(params: NotebookParams, field: str, smallest: int, machine: Machine) -> list[int | str]:
     """Return other values of a field that may help, the mildest first."""
-    now, model = _get(params, field, None), value_of(params, "model")
+    now, model = get_value(params, field, None), value_of(params, "model")
     if now is None:
         return []
     if smallest:
@@ -546,12 +553,12 @@ def _with_value(params: NotebookParams, field: str, value: int | str) -> Noteboo
     section: Section = getattr(params, section_name)
     update = {name: value}
     if name == "per_device_train_batch_size":
-        num_completions = _get(params, field) * _get(params, "training.gradient_accumulation_steps")
+        num_completions = get_value(params, field) * get_value(params, "training.gradient_accumulation_steps")
         update["gradient_accumulation_steps"] = num_completions // int(value)
     return params.model_copy(update={section_name: section.model_copy(update=update)})
 
 
-def _get(params: NotebookParams, field: str, default: Any = 0) -> Any:
+def get_value(params: NotebookParams, field: str, default: Any = 0) -> Any:
     """Return the value of a field, the default where this notebook has no such field."""
     section, _, name = field.partition(".")
     return getattr(getattr(params, section, None), name, default)

@@ -75,6 +75,16 @@ class ModelSizes:
     in_4bit: bool = False
     is_guess: bool = False
 
+    @property
+    def active_parameters(self) -> int:
+        """The parameters that a token is multiplied with: of experts those that it is sent to."""
+        used = 3 * self.num_layers * self.width * self.mlp_width if self.expert_parameters else 0
+        return self.num_parameters - self.expert_parameters + used
+
+    def cache_bytes(self, number_bytes: int) -> int:
+        """Return the bytes of a token's keys and values in all layers."""
+        return self.num_layers * 2 * self.kv_width * number_bytes
+
     def count_adapter_parameters(self, rank: int, targets: tuple[str, ...]) -> int:
         """Return the size of LoRA adapters of a rank; targets: as model.lora_target_modules."""
         names = {target.rpartition(".")[2] for target in targets}
