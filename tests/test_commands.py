@@ -79,7 +79,7 @@ def is_mention(command: str) -> bool:
     """Whether it names a command, or an option of it, and is none: `rlnb run`, `rlnb eval --checkpoint`."""
     first, *others = command.split()
     is_bare = not others and first not in ("eval", "configure", "doctor")
-    return is_bare or others[-1:] in (["--checkpoint"], ["--help"])
+    return is_bare or others[-1:] in (["--check"], ["--checkpoint"], ["--help"])
 
 
 COMMANDS = {command: page for command, page in read_documents().items() if not is_mention(command)}
@@ -172,7 +172,7 @@ def as_written(command: str, files: dict[str, str]) -> list[str]:
 def test_the_parameters_of_a_command_are_accepted_as_it_is_written(command, files, monkeypatch, capsys):
     """All of `rlnb` up to the run itself, whose machine these profiles may not be for."""
 
-    def read_parameters(notebook: Path, *, profile, overrides, out) -> int:
+    def read_parameters(notebook: Path, *, profile, overrides, out, ranks) -> int:
         assert (ROOT / notebook).is_file()
         params = load_params(notebook.stem, profile=profile or "auto", overrides=overrides, place="--set")
         resolve(params.complete(), recommend(probe(ask_hub=False))).check_files()

@@ -9,6 +9,7 @@ which a damaged checkpoint is recognised and passed over.
 
 import json
 import math
+import os
 import re
 import shutil
 import zlib
@@ -125,7 +126,8 @@ def check_resuming(params: NotebookParams, output_dir: str | Path) -> None:
     resume: str = value_of(params, "training.resume")
     if resume == "never":
         return
-    latest = latest_checkpoint(output_dir)
+    # Unlike Path.glob this takes names that are too long; they are refused where the directory is made.
+    latest = latest_checkpoint(output_dir) if os.path.isdir(output_dir) else None
     if latest is not None:
         _check_latest(latest, params)
     elif resume != "auto":

@@ -154,7 +154,8 @@ def plan_run(
         plan = move_run(plan, choose_run_directory(plan))
     else:
         check_same_run(notebook, out, params)
-    if "training" in type(params).model_fields and not is_finished(plan.directory, params):
+    is_done = os.path.isdir(plan.directory) and is_finished(plan.directory, params)
+    if "training" in type(params).model_fields and not is_done:
         check_resuming(resolved, plan.directory)
     return plan
 
