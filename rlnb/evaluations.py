@@ -94,9 +94,11 @@ def _read(path: Path, form: RecordForm[Evaluation], settings: Mapping[str, objec
 def make_up(step: int, evaluate: Callable[[int], Mapping[str, float]], tracker: Tracker) -> None:
     """Report the evaluation of the step that a run resumes from, if a signal had left no time for it.
 
-    evaluate: returns the metrics of this step; what `measure_once` has kept is read.
+    evaluate: returns the metrics of this step; what `measure_once` has kept is read. A step that another run
+    made has no row in this run's metrics.jsonl, and gets none.
     """
-    metrics = evaluate(step)
-    rows = (row for row in read_metrics(tracker.path) if row["step"] == step)
-    if not any(metrics.keys() <= row.keys() for row in rows):
+    rows = [row for row in read_metrics(tracker.path) if row["step"] == step]
+    (is_own_step,) = broadcast_object_list([bool(rows)])  # rank 0 alone has the rows
+    metrics = evaluate(step) if is_own_step else {}
+    if not all(metrics.keys() <= row.keys() for row in rows):
         tracker.report(step, metrics)
