@@ -34,10 +34,10 @@ SCRIPT = str(Path(__file__).with_name("tiny_run.py"))
 COMPARED = ("loss", "grad_norm", "reward", "entropy", "learning_rate", "completions/mean_length")
 
 
-def run(output_dir: Path, *options: str) -> None:
-    subprocess.run(
-        [sys.executable, SCRIPT, str(output_dir), *options], check=True, capture_output=True, timeout=200
-    )
+def run(output_dir: Path, *options: str) -> str:
+    """Train to the end, and return what was printed."""
+    command = [sys.executable, SCRIPT, str(output_dir), *options]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=200).stdout
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +287,7 @@ def test_a_run_whose_training_was_through_trains_no_further(uninterrupted: Path,
     again = tmp_path / "again"
     shutil.copytree(uninterrupted, again)
     written = read_completions(again)
-    run(again)
+    assert "This attempt trained no step.\n" in run(again)
     assert_same_training(uninterrupted, again)
     assert read_completions(again) == written
     assert [row["step"] for row in read_metrics(again / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]

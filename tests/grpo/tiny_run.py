@@ -74,6 +74,7 @@ def main() -> None:
     reporter = grpo.MetricsReporter(tracker, trainer, show=show)
     evaluation = grpo.IntervalEvaluation(evaluate, interval=interval, reporter=reporter)
     grpo.train(trainer, params, reporter, checkpoint=checkpoint, callbacks=[evaluation])
+    print(reporter.describe_overhead(0.0))
     save_adapters(policy, arguments.output_dir / "adapters")
     history = [row for row in trainer.state.log_history if "loss" in row]
     (arguments.output_dir / "history.json").write_text(json.dumps(history))

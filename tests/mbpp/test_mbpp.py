@@ -14,10 +14,11 @@ from rlnb.mbpp.data import draw_problems
 from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.problems import Problem, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
-from rlnb.mbpp.results import read_evaluation, save_evaluation
+from rlnb.mbpp.results import SampleForm, save_evaluation
 from rlnb.mbpp.samples import WrittenSample
 from rlnb.mbpp.writers import CachedWriter
 from rlnb.params import load_params
+from rlnb.results import load_results
 from rlnb.sandbox import Limits, Sandbox, zygotes
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -277,7 +278,7 @@ def test_an_evaluation_is_written_at_once_and_read_back_for_the_same_weights(tmp
     first, num_asked = ask("before")
     assert (len(first), num_asked) == (6, 6) and saved.is_file()
     assert ask("before") == (first, 0)
-    said = f"MBPP: {saved} has the answers of these weights; they are not asked again\n"
+    said = f"{saved} has this evaluation of the same weights; it is not done again\n"
     assert capsys.readouterr().out == said
     assert ask("step-20")[1] == 6, "a file of its own"
     assert ask("before", measurement(tmp_path, sandbox, num_samples=1))[1] == 3, "other settings"
@@ -295,6 +296,4 @@ def test_outcomes_of_every_kind_survive_being_saved(tmp_path, sandbox):
     samples = evaluate_samples([DOUBLE], CHAT, written, sandbox, timeout_seconds=1)
     assert [s.outcome for s in samples] == ["no_code", "wrong", "runtime_error", "timeout", "passed"]
     save_evaluation(tmp_path / "m.json", samples, params={}, settings={"seed": 1})
-    again = read_evaluation(tmp_path / "m.json", [DOUBLE], CHAT, settings={"seed": 1})
-    assert again == samples
-    assert read_evaluation(tmp_path / "m.json", [DOUBLE], CHAT, settings={"seed": 2}) is None
+    assert SampleForm([DOUBLE], CHAT).load(load_results(tmp_path / "m.json")) == samples
