@@ -21,7 +21,8 @@ RLNB = Path(sys.executable).with_name("rlnb")
 # Seconds a step, nothing but training, every step saved.
 QUICK = {
     "evaluation.enabled": "false", "training.save_steps": "1", "training.max_steps": "6",
-    "tracking.tensorboard": "false",
+    "tracking.tensorboard": "false", "training.learning_rate": "1e-4", "training.final_learning_rate": "1e-5",
+    "alarms.kl_factor": "1000",
 }  # fmt: skip
 PATIENCE = 600  # seconds; other programs may keep the machine busy
 
@@ -74,14 +75,21 @@ class Job:
         assert self.saved >= step, self.log
 
     def wait_end(self, state: str = "COMPLETED") -> None:
-        wait_for(lambda: self.facts().get("EndTime") and not self.is_alive(), "the end")
+        wait_for(lambda: not self.is_alive(), "the end")
         assert self.state == state, self.log
 
     def is_alive(self) -> bool:
-        return self.state in ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "PREEMPTED")
+        """Whether it runs or may go back into the queue: TIMEOUT is said between the two."""
+        over = ("COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY")
+        return self.state not in over
 
     def wait_restarts(self, count: int) -> None:
         wait_for(lambda: int(self.facts()["Restarts"]) >= count, f"{count} restarts")
+
+    def limit_soon(self) -> None:
+        """Give it one to two minutes more."""
+        hours, minutes, _ = map(int, self.facts()["RunTime"].split(":"))
+        self.limit(60 * hours + minutes + 2)
 
     def limit(self, minutes: int) -> None:
         call("scontrol", "update", f"jobid={self.number}", f"timelimit={minutes}")
@@ -162,5 +170,6 @@ def adapters(directory: Path) -> dict[str, bytes]:
 
 def steps(directory: Path) -> list[int]:
     """The steps of metrics.jsonl, each once."""
-    lines = (directory / "metrics.jsonl").read_text().splitlines()
-    return sorted({json.loads(line)["step"] for line in lines})
+    path = directory / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sorted({json.loads(line)["step"] for line in lines if line.endswith("}")} - {0})
