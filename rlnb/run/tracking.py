@@ -199,6 +199,10 @@ def _open_wandb(
     """Return a W&B run whose id is saved in the directory, so that a resumed run continues its curve."""
     import wandb
 
+    if mode == "offline":
+        # Its messages advise what `rlnb sync` does, in colours that a log shows as codes. Here and not for
+        # the run alone: TRL asks for the run's address with each checkpoint, which is warned of.
+        wandb.setup(wandb.Settings(silent=True))
     id_file = directory / "wandb_run_id.txt"
     if not id_file.exists():
         id_file.write_text(uuid.uuid4().hex[:12])
@@ -210,8 +214,7 @@ def _open_wandb(
         mode=mode,  # type: ignore[arg-type]
         dir=str(directory),
         config=dict(config),
-        # Offline its messages advise what `rlnb sync` does, in colours that a log shows as codes.
-        settings=wandb.Settings(console="off", quiet=True, silent=mode == "offline"),
+        settings=wandb.Settings(console="off", quiet=True),
     )
     print(f"W&B: {run.url if mode == 'online' else f'offline; upload it later by `rlnb sync {directory}`'}")
     run.define_metric(STEP_AXIS)
