@@ -365,23 +365,23 @@ def _submit(job: Job, *, is_dry: bool) -> int:
         print(f"Not submitted. To submit it: sbatch {shlex.quote(str(job.path))}", file=sys.stderr)
         return runs.EXIT_DONE
     _call_sbatch("--test-only", str(job.path))
-    number = _call_sbatch("--parsable", str(job.path)).split(";")[0]
-    log = job.log(f"{number}_{job.points[0]}" if job.points else number)
-    content = {"job": number, "points": list(job.points), "log": str(log), "submitted": runs.now()}
+    job_id = _call_sbatch("--parsable", str(job.path)).split(";")[0]
+    log = job.log(f"{job_id}_{job.points[0]}" if job.points else job_id)
+    content = {"job": job_id, "points": list(job.points), "log": str(log), "submitted": runs.now()}
     runs.write_text(job.folder / JOB_FILE, json.dumps(content) + "\n")
-    what = f"job {number}, {len(job.points)} points" if job.points else f"job {number}"
+    what = f"job {job_id}, {len(job.points)} points" if job.points else f"job {job_id}"
     print(f"submitted {what}: {job.folder}")
-    for line in _how_to_watch(job, number, log):
+    for line in _how_to_watch(job, job_id, log):
         print(line)
     return runs.EXIT_DONE
 
 
-def _how_to_watch(job: Job, number: str, log: Path) -> Iterator[str]:
+def _how_to_watch(job: Job, job_id: str, log: Path) -> Iterator[str]:
     program = shlex.quote(str(Path(sys.executable).with_name("rlnb")))
     yield f"  script: {job.path}"
     yield f"  log:    tail -F {shlex.quote(str(log))}"
     yield f"  state:  {program} runs {shlex.quote(str(job.folder))}"
-    yield f"  end it: scancel {number}   (the same command again goes on)"
+    yield f"  end it: scancel {job_id}   (the same command again goes on)"
 
 
 def _call_sbatch(*arguments: str) -> str:

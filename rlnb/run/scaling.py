@@ -63,7 +63,7 @@ class StepEstimate(NamedTuple):
         return max(parts, key=lambda part: float(getattr(self, part)))
 
 
-class Batch(NamedTuple):
+class StepBatch(NamedTuple):
     """What a rank writes and learns from in a step; prompts and answers are the longest that are allowed.
 
     at_once: rows that are decoded together. passes: times that the update reads a row. updates: optimizer
@@ -114,7 +114,7 @@ def estimate_efficiency(params: NotebookParams, sizes: ModelSizes, hardware: Har
     return together.tokens / together.seconds / hardware.num_ranks / (alone.tokens / alone.seconds)
 
 
-def count_batch(params: NotebookParams, hardware: Hardware) -> Batch:
+def count_batch(params: NotebookParams, hardware: Hardware) -> StepBatch:
     """Return what a rank does in a step: its share of self-play's games, or a batch of GRPO of its own."""
     prompt = longest_prompt(params)
     if get_value(params, "training.games_per_step"):
@@ -126,13 +126,13 @@ def count_batch(params: NotebookParams, hardware: Hardware) -> Batch:
         is_free = value_of(params, "game.acting") == "free"
         answer = value_of(params, "game.max_new_tokens") if is_free else 1
         at_once = min(games, value_of(params, "game.batch_size")) if is_free else games
-        return Batch(games * PLIES, prompt, answer, at_once, passes=epochs, updates=epochs * parts)
+        return StepBatch(games * PLIES, prompt, answer, at_once, passes=epochs, updates=epochs * parts)
     rows = value_of(params, "training.per_device_train_batch_size")
     rows *= value_of(params, "training.gradient_accumulation_steps")
     answer = value_of(params, "training.max_completion_length")
     # A strategy for 2048 plays on several boards.
     programs = rows * max(1, get_value(params, "reward.num_boards"))
-    return Batch(rows, prompt, answer, at_once=rows, programs=programs)
+    return StepBatch(rows, prompt, answer, at_once=rows, programs=programs)
 
 
 def gradient_bytes(model: ModelParams, sizes: ModelSizes) -> int:
