@@ -213,6 +213,7 @@ def test_gradient_checkpointing_passes_each_layer_again_and_changes_no_gradient(
     batch, passes, results = Toy.of(turns["kuhn_poker"]).batch(), {}, {}
     for switch in (False, True):
         actor = tiny_actor(cache_dir, lora_rank=lora_rank)
+        actor.policy.model.eval()  # as from_pretrained returns it; the tiny model is made anew
         layer = next(m for name, m in actor.policy.model.named_modules() if name.endswith("layers.0.mlp"))
         learner = learner_with(actor, gradient_checkpointing=switch)
         before = compute_logprobs_before(learner, batch)
