@@ -55,7 +55,7 @@ MpiDefault=none
 ReturnToService=2
 JobRequeue=1
 MinJobAge=3600
-KillWait=10
+KillWait=60
 BatchStartTimeout=10
 OverTimeLimit=0
 CompleteWait=0
@@ -68,7 +68,7 @@ PreemptMode=REQUEUE
 GresTypes=gpu
 DefMemPerCPU=4000
 NodeName=$host NodeAddr=127.0.0.1 CPUs=$cpus RealMemory=$mem Gres=gpu:volta:2 State=UNKNOWN
-PartitionName=low Nodes=$host Default=YES MaxTime=1-00:00:00 State=UP OverSubscribe=YES:4 PriorityTier=1 PreemptMode=REQUEUE GraceTime=90
+PartitionName=low Nodes=$host Default=YES MaxTime=1-00:00:00 State=UP OverSubscribe=YES:4 PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=high Nodes=$host Default=NO MaxTime=1-00:00:00 State=UP OverSubscribe=YES:4 PriorityTier=10 PreemptMode=OFF
 CFG
   # two count-only GPUs backed by harmless device files
