@@ -365,13 +365,13 @@ def _submit(job: Job, *, is_dry: bool) -> int:
         print(f"Not submitted. To submit it: sbatch {shlex.quote(str(job.path))}", file=sys.stderr)
         return runs.EXIT_DONE
     _call_sbatch("--test-only", str(job.path))
-    number = _call_sbatch("--parsable", str(job.path)).split(";")[0]
-    log = job.log(f"{number}_{job.points[0]}" if job.points else number)
-    content = {"job": number, "points": list(job.points), "log": str(log), "submitted": runs.now()}
+    job_id = _call_sbatch("--parsable", str(job.path)).split(";")[0]
+    log = job.log(f"{job_id}_{job.points[0]}" if job.points else job_id)
+    content = {"job": job_id, "points": list(job.points), "log": str(log), "submitted": runs.now()}
     runs.write_text(job.folder / JOB_FILE, json.dumps(content) + "\n")
-    what = f"job {number}, {len(job.points)} points" if job.points else f"job {number}"
+    what = f"job {job_id}, {len(job.points)} points" if job.points else f"job {job_id}"
     print(f"submitted {what}: {job.folder}")
-    for line in _how_to_watch(job, number, log):
+    for line in _how_to_watch(job, job_id, log):
         print(line)
     return runs.EXIT_DONE
 
