@@ -139,6 +139,9 @@ def grpo_config(
         "ddp_find_unused_parameters": False,  # each adapter is used in each pass
     }
     config = GRPOConfig(**settings, **options)
+    if config.world_size > 1 and config.device.type == "cpu":
+        # transformers 5.17 loads an optimizer's state to cpu:0, which torch 2.13 does not know there.
+        vars(config)["_setup_devices"] = torch.device("cpu")
     check_as_asked(config, settings | options)
     return config
 
