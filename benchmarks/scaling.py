@@ -44,7 +44,7 @@ MACHINES = (
 PIPELINES = (
     "grpo_code_execution", "grpo_code_game", "gpt_oss_2048", "spiral_self_play", "ppo_openspiel",
 )  # fmt: skip
-STEPS = ("training.max_steps=4", "training.num_threads=1", "training.games_per_step=64")
+STEPS = ("training.max_steps=4", "training.num_threads=1", "training.games_per_step=256")
 QUIET = (
     "evaluation.enabled=false",
     "mbpp.enabled=false",
@@ -123,8 +123,7 @@ def time_training(num_ranks: int) -> float:
             str(out),
             *settings,
         ]
-        ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
-        command = [sys.executable, *(ranks if num_ranks > 1 else []), "-m", "rlnb.cli", *notebook]
+        command = [sys.executable, "-m", "rlnb.cli", *notebook, "--nproc", str(num_ranks)]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "RLNB_OFFLINE": "1"}
         done = run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,13 +38,14 @@ def sync(directories: Sequence[Path]) -> int:
         raise ParamsError(
             f"WANDB_API_KEY: is not set; put it into .env, or run `wandb login`{see('wb-logs-nothing')}"
         )
-    # WANDB_MODE is offline or disabled on many clusters, for the runs.
-    environ = {**os.environ, "WANDB_MODE": "online", "WANDB_ERROR_REPORTING": "false"}
     server = find_server()
     if not answers(server, seconds=10.0):  # else wandb would try for many minutes
         raise ParamsError(f"{server}: does not answer; run the same command on a machine with a network")
     command = [sys.executable, "-m", "wandb", "sync", "--include-synced", *(str(f.parent) for f in waiting)]
-    code = subprocess.run(command, env=environ, check=False).returncode
+    with tempfile.TemporaryDirectory() as logs:  # else in a folder wandb/ of the working directory
+        # WANDB_MODE is offline or disabled on many clusters, for the runs.
+        settings = {"WANDB_MODE": "online", "WANDB_ERROR_REPORTING": "false", "WANDB_DIR": logs}
+        code = subprocess.run(command, env={**os.environ, **settings}, check=False).returncode
     left = [file for file in waiting if not is_uploaded(file)]
     for file in left:
         print(f"{file.parents[2]}: not uploaded; run the same command again", file=sys.stderr)
