@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json, to_jsonable_python
@@ -65,7 +64,6 @@ def measure_once(
     depends on. params: of the run, kept in the file for its readers.
     """
     settings = {**settings, "trained_sha256": hash_trained(policy, snapshots)}
-    PartialState(cpu=policy.device.type == "cpu")  # otherwise ranks on CPUs would not find each other
     (kept,) = broadcast_object_list([_read(path, form, settings) if rank() == 0 else None])
     if kept is not None:
         return kept

@@ -16,7 +16,15 @@ from safetensors import SafetensorError
 import rlnb
 from rlnb.display.tables import Table, fold, show_facts
 from rlnb.errors import DiskFull, OutOfMemory, ParamsError
-from rlnb.machine import Machine, Recommendation, apply_environment, installed_version, probe, recommend
+from rlnb.machine import (
+    Machine,
+    Recommendation,
+    apply_environment,
+    installed_version,
+    probe,
+    recommend,
+    world_size,
+)
 from rlnb.machine.threads import set_threads
 from rlnb.params import asks_network, check_machine, describe_params, load_dotenv, load_params, resolve
 from rlnb.params.loading import load_model_class
@@ -54,6 +62,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     params, memory = settle_memory(params, machine)
     check_room(params)
     num_threads = _set_threads(params)
+    join_ranks(machine)
     shell = get_ipython()
     if shell is not None:
         advise_on_memory_and_disk(shell, params)
@@ -62,6 +71,17 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     display(*_show_parameters(notebook, params))
     display(show_facts(_facts(params, machine, recommendation, num_threads)))
     return params, machine
+
+
+def join_ranks(machine: Machine) -> None:
+    """Let the ranks of a run find each other, before anything asks how many there are.
+
+    accelerate counts ranks on CPUs only where its first caller says `cpu`; otherwise each would train alone.
+    """
+    if world_size() > 1:
+        from accelerate import PartialState
+
+        PartialState(cpu=machine.capability is None)
 
 
 def advise_on_memory_and_disk(shell: InteractiveShell, params: NotebookParams) -> None:

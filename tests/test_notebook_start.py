@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -173,3 +174,20 @@ def test_other_errors_are_shown_as_they_were(capsys):
     shell.run_cell("def broken():\n    raise RuntimeError('nothing about disks')\nbroken()")
     shown = capsys.readouterr().out
     assert shown.strip().endswith("RuntimeError: nothing about disks") and "rlnb" not in shown
+
+
+def test_the_ranks_of_a_run_on_a_cpu_know_of_each_other(tmp_path):
+    """accelerate alone would call each of them the only one, and each would train by itself."""
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "from accelerate import PartialState\n"
+        "from rlnb.machine import Machine\n"
+        "from rlnb.notebook import join_ranks\n"
+        f"join_ranks({CPU!r})\n"
+        "print('ranks', PartialState().num_processes)\n"
+        "PartialState().destroy_process_group()\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.count("ranks 2") == 2, done.stderr[-2000:]
