@@ -37,7 +37,7 @@ TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
 RENDEZVOUS = """\
 master=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((20000 + SLURM_JOB_ID % 20000))
 on_node={on_node}
-tasks=(--nodes={num_nodes} --ntasks={num_nodes} --kill-on-bad-exit=0 --cpus-per-task="$SLURM_CPUS_PER_TASK")
+tasks=({share} --kill-on-bad-exit=0 --cpus-per-task="$SLURM_CPUS_PER_TASK")
 command=(srun "${{tasks[@]}}" bash -c "$on_node" "$master")
 """
 # The last node of the job writes completions for the trainer on the others. The address in the parameters is
@@ -276,8 +276,10 @@ def _make_job(
     command = f"command=({shlex.join(program)}{_TASK if points else ''})\n"
     if options.nodes > 1:
         rank = f'--nnodes {options.nodes} --node-rank "$SLURM_PROCID" --master "$0"'
+        # All nodes, but for the one of vLLM.
+        share = f"--nodes={options.nodes} --ntasks={options.nodes}" if options.vllm_node else ""
         on_node = f"trap '' USR1; exec {shlex.join(program)} {rank}"
-        command = RENDEZVOUS.format(on_node=shlex.quote(on_node), num_nodes=options.nodes)
+        command = RENDEZVOUS.format(on_node=shlex.quote(on_node), share=share)
     header = _header(job, options, num_gpus=num_gpus)
     return Job(folder, name, _fill_in(header, before + command), job.points)
 

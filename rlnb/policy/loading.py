@@ -143,7 +143,7 @@ def load_with_transformers(
             bnb_4bit_use_double_quant=True,
         )
     if torch.cuda.is_available():
-        options["device_map"] = {"": int(os.environ.get("LOCAL_RANK", "0"))}
+        options["device_map"] = choose_device_map()
     tokenizer = load_tokenizer(params)
     with explain_load_errors(params):
         model = AutoModelForCausalLM.from_pretrained(source, cache_dir=params.cache_dir, **options)
@@ -153,6 +153,14 @@ def load_with_transformers(
         for weight in model.parameters():
             weight.data = weight.data.to(dtype) if weight.dtype == torch.bfloat16 else weight.data
     return attach_adapters(model, params, is_trained=is_trained) if params.adapters else model, tokenizer
+
+
+def choose_device_map() -> dict[str, int]:
+    """Return the map of a whole model onto this rank's GPU, which becomes the one that cuda alone means."""
+    local_rank = os.environ.get("LOCAL_RANK")
+    if local_rank is not None:
+        torch.cuda.set_device(int(local_rank))
+    return {"": int(local_rank or "0")}
 
 
 def attach_adapters(model: PreTrainedModel, params: ModelParams, *, is_trained: bool) -> PeftModel:
@@ -182,6 +190,7 @@ def load_with_unsloth(
             use_gradient_checkpointing=checkpointing,
             cache_dir=params.cache_dir,
             offload_embedding=params.offload_embedding,
+            **({"device_map": choose_device_map()} if "LOCAL_RANK" in os.environ else {}),
         )
     # unsloth sets it to max_seq_length: beside max_new_tokens it has no effect but a warning for each batch.
     model.generation_config.max_length = None

@@ -200,6 +200,13 @@ def test_a_vllm_server_gets_a_node_of_its_own_and_an_address_that_stays(vllm_scr
     assert not Path("outputs/grpo_code_execution/tiny-002").exists()
 
 
+def test_ranks_of_several_nodes_leave_the_last_one_to_vllm(vllm_script, capsys):
+    assert submit("--vllm-node", "--nodes", "2", "--dry-run", "--set", "model.id=tiny") == 0
+    script = capsys.readouterr().out
+    assert "#SBATCH --nodes=3\n" in script
+    assert "tasks=(--nodes=2 --ntasks=2 --kill-on-bad-exit=0 " in script
+
+
 def test_the_training_waits_until_the_server_answers_and_is_told_where_it_is(vllm_script, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
