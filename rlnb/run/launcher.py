@@ -204,6 +204,8 @@ class Launch:
                 start_new_session=True,
             )  # fmt: skip
         self.running.append(RankProcess(rank, notebook, log, process))
+        for sent in self.passed_on:  # before this rank was there
+            process.send_signal(sent)
 
     def pass_on(self, signal_number: int, _: FrameType | None) -> None:
         """Send a signal to all ranks, once. After Ctrl-C they save and stop; a second one interrupts them."""
@@ -256,8 +258,7 @@ def run_ranks(
     """Run the notebook on the ranks of this node, print how it ended, and return the exit code.
 
     output: the notebook of rank 0; the others' are next to it. settings: variables for every rank. The exit
-    code is that of the rank that failed
-    first, 85 after a signal.
+    code is that of the rank that failed first, 85 after a signal.
     """
     launch, started = Launch(ranks), runs.now()
     with ExitStack() as stack:

@@ -17,7 +17,7 @@ from rlnb.errors import ParamsError
 from rlnb.machine.facts import usable_cores
 from rlnb.params import load_params
 from rlnb.run import launcher
-from rlnb.run.launcher import Ending, find_cause
+from rlnb.run.launcher import Ending, Launch, Ranks, find_cause, rank_notebook
 
 PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\n'
 BEGINS = """
@@ -187,6 +187,16 @@ def test_ranks_on_one_machine_share_its_cores():
     alone = usable_cores({})
     assert usable_cores({"LOCAL_WORLD_SIZE": str(alone)}) == 1
     assert usable_cores({"SLURM_CPUS_PER_TASK": "1", "LOCAL_WORLD_SIZE": "4"}) == 1
+
+
+def test_a_signal_between_the_starts_of_two_ranks_stops_both(tmp_path):
+    launch = Launch(Ranks(2))
+    for rank in (0, 1):
+        notebook = rank_notebook(tmp_path / "attempt-01.ipynb", rank)
+        launch.start(rank, [sys.executable, "-c", "import time; time.sleep(600)"], notebook, os.environ)
+        launch.pass_on(signal.SIGTERM, None)
+    launch.wait()
+    assert {ending.rank: ending.state for ending in launch.endings} == {0: "preempted", 1: "preempted"}
 
 
 def test_a_lost_peer_is_not_the_cause_that_is_told():
