@@ -193,14 +193,17 @@ def idle_before(last: Status | None, saved_step: int) -> int:
     return count_idle_attempts(last, saved_step) if is_same else 0
 
 
-def check_progress(idle: int, saved_step: int) -> None:
-    """Raise NoProgress for a job that has had MOST_IDLE_ATTEMPTS in a row."""
-    if idle >= MOST_IDLE_ATTEMPTS:
-        raise NoProgress(
-            f"job {own_job()}: {idle} attempts in a row have ended without a further saved step (the last is "
-            f"{saved_step}), so it is not put back into the queue. Give the job more time (--time), or save "
-            "more often (training.save_steps)."
-        )
+def check_progress(directory: Path, last: Status | None, saved_step: int, *, idle: int) -> None:
+    """Raise NoProgress for a job that has had MOST_IDLE_ATTEMPTS in a row, `last` of them, and write it."""
+    if last is None or idle < MOST_IDLE_ATTEMPTS:
+        return
+    reason = (
+        f"job {own_job()}: {idle} attempts in a row have ended without a further saved step (the last is "
+        f"{saved_step}), so it is not put back into the queue. Give the job more time (--time), or save more "
+        "often (training.save_steps)."
+    )
+    end_attempt(directory, last, state="failed", signal=last.signal, reason=reason)
+    raise NoProgress(reason)
 
 
 def end_attempt(directory: Path, status: Status, *, state: str, signal: str = "", reason: str = "") -> None:

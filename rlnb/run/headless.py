@@ -190,7 +190,8 @@ def _run_attempt(plan: Plan, ranks: Ranks, *, first_rank: int, settings: Mapping
         return runs.EXIT_DONE
     if first_rank == 0:
         saved_step = checkpoint_step(latest_checkpoint(directory))
-        runs.check_progress(runs.idle_before(last, saved_step), saved_step)
+        idle = runs.idle_before(last, saved_step)
+        runs.check_progress(directory, last, saved_step, idle=idle)
     # By every rank: the text is the same, and the rename is whole.
     runs.write_text(directory / "params.yaml", dump_yaml(params))
     output = runs.attempt_notebook(directory, rank=first_rank)

@@ -194,7 +194,8 @@ def test_a_job_is_ended_after_two_attempts_in_a_row_that_save_no_step(tmp_path, 
     monkeypatch.setenv("SLURM_RESTART_COUNT", "4")
     last = runs.read_status(tmp_path)
     with pytest.raises(runs.NoProgress, match="^job 17: 2 attempts in a row have ended without a further"):
-        runs.check_progress(runs.idle_before(last, 4), 4)
+        runs.check_progress(tmp_path, last, 4, idle=runs.idle_before(last, 4))
+    assert runs.read_status(tmp_path).state == "failed"
     assert runs.idle_before(last, 5) == 0
     monkeypatch.setenv("SLURM_JOB_ID", "18")  # submitted again, with more time perhaps
     monkeypatch.setenv("SLURM_RESTART_COUNT", "0")

@@ -71,7 +71,7 @@ class Job:
         return "".join(path.read_text() for path in sorted(self.directory.glob(f"*-{self.number}.log")))
 
     def wait_saved(self, step: int) -> None:
-        wait_for(lambda: self.saved >= step or self.state == "FAILED", f"step {step}")
+        wait_for(lambda: self.saved >= step or not self.is_alive(), f"step {step}")
         assert self.saved >= step, self.log
 
     def wait_end(self, state: str = "COMPLETED") -> None:
@@ -84,7 +84,8 @@ class Job:
         return self.state not in over
 
     def wait_restarts(self, count: int) -> None:
-        wait_for(lambda: int(self.facts()["Restarts"]) >= count, f"{count} restarts")
+        wait_for(lambda: int(self.facts()["Restarts"]) >= count or not self.is_alive(), f"{count} restarts")
+        assert int(self.facts()["Restarts"]) >= count, self.log
 
     def limit_soon(self) -> None:
         """Give it one to two minutes more."""

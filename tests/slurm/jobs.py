@@ -123,8 +123,8 @@ def test_a_job_that_is_preempted_saves_and_resumes(submit: Submitter):
 
 
 def test_twenty_preemptions_in_a_row_change_nothing_of_what_is_learned(submit: Submitter):
-    length = {"training__max_steps": "44"}
-    whole = submit(**length, training__save_steps="44")
+    length = {"training__max_steps": "400"}
+    whole = submit(**length, training__save_steps="400")
     whole.wait_end()
     job = submit("--out", "outputs/preempted", **length)
     for times in range(1, 21):

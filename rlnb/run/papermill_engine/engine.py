@@ -68,8 +68,8 @@ class RlnbEngine(NBClientEngine):
         directory = _status_directory(output_path)
         if directory is None:
             return super().execute_notebook(nb, kernel_name, output_path, **kwargs)
-        saved_step = checkpoint_step(latest_checkpoint(directory))
-        status = runs.start_attempt(directory, notebook=Path(str(output_path)).name, saved_step=saved_step)
+        name, saved_step = Path(str(output_path)).name, _saved_step(directory)
+        status = runs.start_attempt(directory, notebook=name, saved_step=saved_step)
         signals: list[signal.Signals] = []
         heartbeat = Heartbeat(directory, status, signal=lambda: signals[0].name if signals else "")
         try:
@@ -78,7 +78,9 @@ class RlnbEngine(NBClientEngine):
         except BaseException as error:
             runs.end_attempt(directory, heartbeat.status, **describe_error(error))
             if isinstance(error, Stopped) and error.signal == "SIGUSR1":
-                _check_progress(directory)
+                status, saved_step = runs.read_status(directory, rank()), _saved_step(directory)
+                idle = runs.count_idle_attempts(status, saved_step)
+                runs.check_progress(directory, status, saved_step, idle=idle)
             raise
         runs.end_attempt(directory, heartbeat.status, **describe_cells(nb))
         return nb
@@ -283,15 +285,8 @@ def describe_cells(nb: NotebookNode) -> dict[str, str]:
     return {"state": "done"}
 
 
-def _check_progress(directory: Path) -> None:
-    """Raise NoProgress, and write it, where a job that its time limit has stopped saves no steps any more."""
-    status, saved_step = runs.read_status(directory, rank()), checkpoint_step(latest_checkpoint(directory))
-    try:
-        runs.check_progress(runs.count_idle_attempts(status, saved_step), saved_step)
-    except runs.NoProgress as error:
-        if status is not None:
-            runs.end_attempt(directory, status, state="failed", signal=status.signal, reason=str(error))
-        raise
+def _saved_step(directory: Path) -> int:
+    return checkpoint_step(latest_checkpoint(directory))
 
 
 def _status_directory(output_path: str | None) -> Path | None:
