@@ -78,9 +78,9 @@ class RlnbEngine(NBClientEngine):
         except BaseException as error:
             runs.end_attempt(directory, heartbeat.status, **describe_error(error))
             if isinstance(error, Stopped) and error.signal == "SIGUSR1":
-                status, saved_step = runs.read_status(directory, rank()), _saved_step(directory)
-                idle = runs.count_idle_attempts(status, saved_step)
-                runs.check_progress(directory, status, saved_step, idle=idle)
+                last, saved_step = runs.read_status(directory, rank()), _saved_step(directory)
+                idle = runs.count_idle_attempts(last, saved_step)
+                runs.check_progress(directory, last, saved_step, idle=idle)
             raise
         runs.end_attempt(directory, heartbeat.status, **describe_cells(nb))
         return nb
