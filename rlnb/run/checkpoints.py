@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from rlnb.errors import ParamsError
+from rlnb.errors import CheckpointUnreadable, ParamsError, see
 from rlnb.machine import rank, world_size
 from rlnb.params.problems import show
 from rlnb.params.sections import NotebookParams, value_of
@@ -229,8 +229,19 @@ def latest_checkpoint(output_dir: str | Path) -> str | None:
 
 def complete_checkpoints(output_dir: str | Path) -> list[str]:
     """Return the complete checkpoints of a run, oldest first."""
-    steps = {str(path): saved_step(path) for path in (Path(output_dir) / "checkpoints").glob("checkpoint-*")}
+    steps = {str(path): saved_step(path) for path in _checkpoints(output_dir)}
     return [path for _, path in sorted((step, path) for path, step in steps.items() if step is not None)]
+
+
+def _checkpoints(output_dir: str | Path) -> list[Path]:
+    """Return the checkpoints of a run, in any order and state; unlike glob, raise where none can be listed."""
+    folder = Path(output_dir) / "checkpoints"
+    try:
+        return [path for path in folder.iterdir() if path.name.startswith("checkpoint-")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
 
 
 def latest_whole_checkpoint(output_dir: str | Path) -> str | None:
@@ -263,12 +274,12 @@ def find_damage(checkpoint: str | Path, *, reads_files: bool = True) -> str:
     """Return what a checkpoint lacks or has otherwise than when it was saved, "" for a whole one.
 
     reads_files: compare the bytes of the files as well, not their sizes alone. Checkpoints of older versions
-    do not list their files.
+    do not list their files. Raises CheckpointUnreadable where a file is there but cannot be read.
     """
     directory, name = Path(checkpoint), STATE_FILE
-    if (directory / INCOMPLETE_MARK).exists():
-        return _read_mark(directory / INCOMPLETE_MARK)
     try:
+        if (directory / INCOMPLETE_MARK).exists():
+            return _read_mark(directory / INCOMPLETE_MARK)
         step = _read_step(directory)
         name = RECIPE_FILE
         if not (directory / name).exists() and _follows_recipes(directory, step):
@@ -281,11 +292,18 @@ def find_damage(checkpoint: str | Path, *, reads_files: bool = True) -> str:
                 return f"{name} does not hold what was written to it"
     except FileNotFoundError:
         return f"{name} is missing"
-    except OSError as error:
-        return f"{name} cannot be read: {error.strerror}"
-    except (ValueError, LookupError, TypeError):
+    except (NotADirectoryError, IsADirectoryError, ValueError, LookupError, TypeError):
         return f"{name} is damaged"
+    except OSError as error:  # a network file system's may pass
+        raise _unreadable(directory / name, error) from error
     return ""
+
+
+def _unreadable(path: Path, error: OSError) -> CheckpointUnreadable:
+    return CheckpointUnreadable(
+        f"{path} cannot be read: {error.strerror}. It may be whole all the same, so nothing is passed over or "
+        f"removed: run again once it can be read, or delete the checkpoint{see('damaged-files')}"
+    )
 
 
 def _read_step(directory: Path) -> int:
@@ -332,10 +350,7 @@ def compute_checksum(path: Path) -> str:
 
 def list_damaged(output_dir: str | Path) -> dict[Path, str]:
     """Return {checkpoint: what is wrong} of a run's checkpoints that are damaged or half-written."""
-    folder = Path(output_dir) / "checkpoints"
-    paths = sorted(
-        (path for path in folder.glob("checkpoint-*") if _step_in_name(path) >= 0), key=_step_in_name
-    )
+    paths = sorted((path for path in _checkpoints(output_dir) if _step_in_name(path) >= 0), key=_step_in_name)
     return {path: damage for path in paths if (damage := find_damage(path, reads_files=False))}
 
 
@@ -379,7 +394,11 @@ def remove_old_checkpoints(output_dir: str | Path, *, step: int, keep: int) -> N
 
     Later steps are of an earlier attempt, before this one started over.
     """
-    complete = complete_checkpoints(output_dir)
+    try:
+        complete = complete_checkpoints(output_dir)
+    except CheckpointUnreadable as error:  # no reason to end a training: the next save deletes them
+        say(output_dir, f"warning: older checkpoints are kept for now: {error}")
+        return
     up_to_now = [path for path in complete if checkpoint_step(path) <= step]
     for path in set(complete) - set(up_to_now[-keep:]):
         shutil.rmtree(path)

@@ -1,5 +1,6 @@
 """Which checkpoint a run goes on from: the newest whole one, and never one of another experiment."""
 
+import errno
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from transformers import TrainerControl, TrainerState
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
-from rlnb.errors import ParamsError
+from rlnb.errors import CheckpointUnreadable, ParamsError
 from rlnb.grpo.training import SaveRecipe
 from rlnb.params.sections import NotebookParams
 from rlnb.ppo.params import PpoOpenspielParams
@@ -166,6 +167,37 @@ def test_a_damaged_checkpoint_is_named_removed_and_the_one_before_is_taken(
     assert capsys.readouterr().out == line
     assert (tmp_path / "train.log").read_text().endswith(line)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-9"]
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("open", "optimizer.pt"),
+        ("open", "trainer_state.json"),
+        ("stat", "rlnb.json"),
+        ("iterdir", "checkpoints"),
+    ],
+)
+def test_a_read_error_that_passes_ends_the_attempt_and_costs_no_checkpoint(
+    tmp_path: Path, method: str, name: str
+) -> None:
+    old, new = (save_checkpoint(tmp_path, step=step, params=params_with()) for step in (9, 10))
+    before, real = sorted(tmp_path.rglob("*")), getattr(Path, method)
+
+    def fail(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == name and old not in path.parents:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return real(path, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(Path, method, fail)
+        with pytest.raises(CheckpointUnreadable, match=f"{name} cannot be read: Stale file handle. It may be"):
+            to_resume("auto", tmp_path)
+        if name != "optimizer.pt":  # whose bytes are read only to go on from them
+            checkpoints.remove_old_checkpoints(tmp_path, step=10, keep=1)
+            assert "older checkpoints are kept for now" in (tmp_path / "train.log").read_text()
+    assert sorted(path for path in tmp_path.rglob("*") if path.name != "train.log") == before
+    assert to_resume("auto", tmp_path) == str(new)
 
 
 def test_without_a_whole_checkpoint_a_run_starts_again_and_deletes_none(tmp_path: Path, capsys) -> None:
