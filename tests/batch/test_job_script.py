@@ -30,6 +30,14 @@ Path('ready').touch()
 time.sleep(60)
 """
 
+SRUN = """\
+import signal, subprocess, sys
+task = subprocess.Popen(sys.argv[1:])
+signal.signal(signal.SIGTERM, lambda number, frame: task.kill())
+signal.signal(signal.SIGUSR1, lambda number, frame: task.send_signal(number))
+sys.exit(task.wait() % 256)
+"""
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Path:
@@ -47,12 +55,12 @@ def cluster(tmp_path: Path) -> Path:
 
 
 def start_job(
-    cluster: Path, *arguments: str, waits_for: str = "ready", **slurm: str
+    cluster: Path, *arguments: str, waits_for: str = "ready", script: Path = SCRIPT, **slurm: str
 ) -> subprocess.Popen[str]:
     slurm = {"SLURM_SUBMIT_DIR": str(cluster), "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"} | slurm
     environ = {"PATH": f"{cluster}:{os.environ['PATH']}", **slurm}
     job = subprocess.Popen(
-        ["bash", SCRIPT, "notebooks/a.ipynb", *arguments],
+        ["bash", script, "notebooks/a.ipynb", *arguments],
         cwd=cluster, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 60
@@ -89,6 +97,18 @@ def test_a_job_that_is_cancelled_saves_and_stays_out_of_the_queue(cluster, warne
         job.send_signal(signal.SIGUSR1)
     job.send_signal(signal.SIGTERM)
     assert end_of(job)[0] == 85
+    assert requests(cluster) == ""
+
+
+def test_a_job_of_several_nodes_that_is_cancelled_saves_although_srun_makes_a_kill_of_term(cluster):
+    (cluster / "srun").write_text(f"#!{sys.executable}\n{SRUN}")
+    (cluster / "srun").chmod(0o755)
+    script = cluster / "job.sbatch"
+    script.write_text(SCRIPT.read_text().replace("command=(", "command=(srun "))
+    job = start_job(cluster, script=script)
+    job.send_signal(signal.SIGTERM)
+    assert end_of(job)[0] == 85
+    assert (cluster / "stopped").exists()
     assert requests(cluster) == ""
 
 

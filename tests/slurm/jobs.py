@@ -220,7 +220,7 @@ def test_a_damaged_checkpoint_is_passed_over(submit: Submitter):
     assert steps(again.directory)[-1] == 12
 
 
-def test_ranks_on_two_tasks_of_slurm_train_together_and_hear_the_warning(submit: Submitter):
+def test_ranks_on_two_tasks_of_slurm_train_together_and_save_at_a_warning_and_at_a_cancel(submit: Submitter):
     printed = submit.rlnb("submit", "--nodes", "2", "--dry-run", training__max_steps="200")
     script = Path(printed.rpartition("sbatch ")[2].strip())
     # One node has both tasks here, which is all that differs from two nodes.
@@ -236,6 +236,19 @@ def test_ranks_on_two_tasks_of_slurm_train_together_and_hear_the_warning(submit:
     assert (job.directory / "attempt-01.rank1.ipynb").exists()
     job.limit_soon()
     job.wait_restarts(1)
-    call("scancel", job.number)
     assert job.status is not None
     assert (job.status.state, job.status.signal) == ("preempted", "SIGUSR1")
+    job.limit(60)
+    for how in (
+        ["--batch", "--signal=TERM"],
+        [],
+    ):  # to the script alone, which must not hand it to srun; to all
+        job.wait_saved(job.saved + 1)
+        call("scancel", *how, job.number)
+        job.wait_end("FAILED" if how else "CANCELLED")
+        assert job.status is not None
+        assert (job.status.state, job.status.exit, job.status.step) == ("preempted", 85, job.saved)
+        if how:
+            assert job.facts()["ExitCode"] == "85:0"
+            job = Job(call("sbatch", "--parsable", str(script)).strip(), job.directory)
+            submit.jobs.append(job.number)
