@@ -109,9 +109,11 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
     say_half_written(output_dir)
     for path, damage in list_damaged(output_dir).items():
         say(output_dir, f"{path}: {damage}; no whole checkpoint is left")
+    changes = [] if resume == "auto" else _check_beginning(params, output_dir)
+    if kept := set_aside(output_dir):
+        say(output_dir, f"the run begins again; kept of it until here: {', '.join(map(str, kept))}")
     if resume == "auto":
         return None
-    changes = _check_beginning(params, output_dir)
     if value_of(params, "training.resume_state") == "weights":
         say(output_dir, f"taking the weights alone of {resume}: step 0, a new optimizer")
         return None
@@ -209,17 +211,18 @@ def too_few_steps(checkpoint: str, params: NotebookParams, otherwise: str) -> Pa
     )
 
 
-def set_aside(output_dir: str | Path) -> None:
-    """Rename checkpoints/ and the run's records to the first free suffix, so that a run starts afresh."""
+def set_aside(output_dir: str | Path) -> list[Path]:
+    """Rename checkpoints/ and the run's records to the first free suffix, so that a run starts afresh.
+
+    Returns the new paths, none where the run has no checkpoint, not even a damaged one. Rank 0 only.
+    """
     directory, suffix = Path(output_dir), 1
-    if rank() != 0 or latest_checkpoint(directory) is None:
-        return
+    if rank() != 0 or not _checkpoints(directory):
+        return []
     while (directory / f"checkpoints-{suffix}").exists():
         suffix += 1
-    for name in (*RECORDS, "checkpoints"):
-        path = directory / name
-        if path.exists():
-            path.rename(path.with_name(f"{path.stem}-{suffix}{path.suffix}"))
+    paths = [path for name in (*RECORDS, "checkpoints") if (path := directory / name).exists()]
+    return [path.rename(path.with_name(f"{path.stem}-{suffix}{path.suffix}")) for path in paths]
 
 
 def latest_checkpoint(output_dir: str | Path) -> str | None:

@@ -18,6 +18,7 @@ from rlnb.grpo.training import SaveRecipe
 from rlnb.params.sections import NotebookParams
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.run import checkpoints
+from rlnb.run.tracking import open_tracker
 from rlnb.spiral.params import SpiralSelfPlayParams
 
 
@@ -200,14 +201,29 @@ def test_a_read_error_that_passes_ends_the_attempt_and_costs_no_checkpoint(
     assert to_resume("auto", tmp_path) == str(new)
 
 
-def test_without_a_whole_checkpoint_a_run_starts_again_and_deletes_none(tmp_path: Path, capsys) -> None:
-    folder = save_checkpoint(tmp_path, step=3, params=params_with())
+def test_without_a_whole_checkpoint_a_run_starts_again_and_keeps_all_until_then(
+    tmp_path: Path, capsys
+) -> None:
+    folder, rows = save_checkpoint(tmp_path, step=3, params=params_with()), '{"step": 2}\n'
+    for name in ("metrics.jsonl", "games.jsonl"):
+        (tmp_path / name).write_text(rows)
     (folder / "optimizer.pt").write_bytes(bytes(7000))
     others = save_checkpoint(tmp_path / "other", step=5, params=params_with())
+    line = f"{folder}: optimizer.pt does not hold what was written to it; no whole checkpoint is left\n"
+    with pytest.raises(ParamsError, match="'latest' finds no complete checkpoint"):
+        to_resume("latest", tmp_path)
+    assert capsys.readouterr().out == line
+    assert folder.is_dir() and (tmp_path / "metrics.jsonl").exists()  # the user is to decide
     assert to_resume("auto", tmp_path) is None
-    damage = "optimizer.pt does not hold what was written to it"
-    assert capsys.readouterr().out == f"{folder}: {damage}; no whole checkpoint is left\n"
-    assert folder.is_dir() and checkpoints.latest_checkpoint(tmp_path) is None
+    names = ("metrics-1.jsonl", "games-1.jsonl", "train-1.log", "checkpoints-1")
+    kept = [tmp_path / name for name in names]
+    begins = f"the run begins again; kept of it until here: {', '.join(map(str, kept))}\n"
+    assert capsys.readouterr().out == line + begins
+    assert (kept[3] / "checkpoint-3" / "optimizer.pt").exists() and not folder.exists()
+    assert [path.read_text() for path in kept[:2]] == [rows, rows]
+    with open_tracker(tmp_path, config={}, tensorboard=False) as tracker:
+        tracker.report(1, {"reward": 1.0})
+    assert kept[0].read_text() == rows  # which the new attempt would have cut from metrics.jsonl
     asked = params_with(training={"resume": str(others), "resume_state": "weights"})
     assert checkpoints.weights_to_begin_with(asked, tmp_path) == str(others)
 
@@ -361,3 +377,7 @@ def test_what_is_begun_anew_leaves_the_former_attempt_beside_it(tmp_path: Path) 
         assert (tmp_path / f"metrics-{number}.jsonl").read_text() == f"{step}"
     assert to_resume("never", tmp_path) is None
     assert not (tmp_path / "checkpoints-3").exists()
+    (save_checkpoint(tmp_path, step=8, params=params_with()) / "trainer_state.json").unlink()
+    (tmp_path / "metrics.jsonl").write_text("8")
+    assert to_resume("never", tmp_path) is None
+    assert (tmp_path / "metrics-3.jsonl").read_text() == "8"  # though no checkpoint is whole
