@@ -237,7 +237,7 @@ def complete_checkpoints(output_dir: str | Path) -> list[str]:
 
 
 def _checkpoints(output_dir: str | Path) -> list[Path]:
-    """Return the checkpoints of a run, in any order and state; unlike glob, raise where none can be listed."""
+    """Return the checkpoints of a run, in any state; unlike glob, raise where they cannot be listed."""
     folder = Path(output_dir) / "checkpoints"
     try:
         return [path for path in folder.iterdir() if path.name.startswith("checkpoint-")]
@@ -304,8 +304,8 @@ def find_damage(checkpoint: str | Path, *, reads_files: bool = True) -> str:
 
 def _unreadable(path: Path, error: OSError) -> CheckpointUnreadable:
     return CheckpointUnreadable(
-        f"{path} cannot be read: {error.strerror}. It may be whole all the same, so nothing is passed over or "
-        f"removed: run again once it can be read, or delete the checkpoint{see('damaged-files')}"
+        f"{path} cannot be read: {error.strerror}. It may be whole all the same, so nothing is passed over "
+        f"or removed: run again once it can be read, or delete the checkpoint{see('damaged-files')}"
     )
 
 

@@ -5,6 +5,7 @@ import datetime
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from rlnb.run.directory import HEARTBEAT_SECONDS, Status, now, write_status
 
 TAIL_BYTES = 1 << 18  # of metrics.jsonl, some hundred steps
+SIGNAL_SECONDS = 1.0  # by which a signal is in status.json: SLURM may kill the run before the next heartbeat
 
 
 class MetricsRow(NamedTuple):
@@ -38,7 +40,7 @@ def _parse_row(line: bytes) -> MetricsRow | None:
         row = json.loads(line)
         reward = row.get("reward", row.get("play/score"))
         return MetricsRow(int(row["step"]), float(row["time"]), None if reward is None else float(reward))
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
@@ -55,8 +57,9 @@ def measure_pace(rows: list[MetricsRow], *, since: datetime.datetime) -> tuple[i
 class Heartbeat:
     """A context in which a thread writes a run's status every HEARTBEAT_SECONDS; `status` is the latest.
 
-    signal: returns the name of the signal that has come, "" for none, so that a run which is killed while it
-    saves does not hide it.
+    signal: returns the name of the signal that has come, "" for none. It is asked every SIGNAL_SECONDS, so
+    that a run which is killed while it saves does not hide it. A signal's handler could not wake the thread:
+    it may interrupt itself, and then waits forever for the lock of an Event.
     """
 
     def __init__(
@@ -91,12 +94,16 @@ class Heartbeat:
         )
 
     def _beat(self) -> None:
-        while not self._is_over.wait(self._seconds):
+        written, time_of_it = self.status, time.monotonic()
+        while not self._is_over.wait(min(self._seconds, SIGNAL_SECONDS)):
             try:
+                if time.monotonic() - time_of_it < self._seconds and self._signal() == written.signal:
+                    continue
                 self.update()
                 write_status(self._directory, self.status)
+                written, time_of_it = self.status, time.monotonic()
                 self._has_failed = False
-            except OSError as error:  # a full disk may have room again
+            except Exception as error:  # it may pass, and without this thread a run looks dead
                 if not self._has_failed:
-                    print(f"status.json: cannot be written: {error.strerror}", file=sys.stderr, flush=True)
+                    print(f"status.json: cannot be written: {error!r}", file=sys.stderr, flush=True)
                 self._has_failed = True

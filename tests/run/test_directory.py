@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,12 +123,45 @@ def test_the_heartbeat_writes_step_and_pace_while_it_runs(tmp_path):
     lines = [json.dumps(row) for row in rows]
     (tmp_path / "metrics.jsonl").write_text("\0\0\n" + "\n".join([*lines, '{"step": 12, "ti']))
     with Heartbeat(tmp_path, status, signal=lambda: "SIGUSR1", seconds=0.02):
-        deadline = time.monotonic() + 60
-        while (seen := runs.read_status(tmp_path)) is None or seen.step is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(lambda: runs.read_status(tmp_path).step is not None)
+        seen = runs.read_status(tmp_path)
     assert (seen.state, seen.step, seen.steps_per_hour) == ("running", 11, 120.0)  # two steps in a minute
     assert (seen.signal, seen.host, seen.job) == ("SIGUSR1", socket.gethostname(), "")
+
+
+def test_a_signal_is_on_record_before_the_next_heartbeat_so_that_a_kill_looks_like_the_preemption_it_is(
+    tmp_path,
+):
+    signals: list[str] = []
+    status = runs.start_attempt(tmp_path, notebook="attempt-01.ipynb")
+    with Heartbeat(tmp_path, status, signal=lambda: "".join(signals), seconds=9999):
+        signals.append("SIGTERM")
+        wait_for(lambda: runs.read_status(tmp_path).signal == "SIGTERM")
+        killed = dataclasses.replace(runs.read_status(tmp_path), state="killed")  # what a SIGKILL leaves
+    assert runs.count_idle_attempts(killed, 0) == 0
+
+
+def test_the_heartbeat_outlasts_rows_without_sense_and_errors_of_any_kind(tmp_path, capfd):
+    rows = ['{"step": Infinity, "time": 1.0}', f'{{"step": 1, "time": {10**400}}}', "[" * 9999]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(['{"step": 4, "time": 1.0}', *rows]))
+    errors = [RuntimeError("once"), RuntimeError("twice")]
+
+    def signal() -> str:
+        if errors:
+            raise errors.pop(0)
+        return ""
+
+    status = runs.start_attempt(tmp_path, notebook="attempt-01.ipynb")
+    with Heartbeat(tmp_path, status, signal=signal, seconds=0.02):
+        wait_for(lambda: runs.read_status(tmp_path).step == 4)
+    assert capfd.readouterr().err == "status.json: cannot be written: RuntimeError('once')\n"
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 CLAIM = """
