@@ -74,6 +74,17 @@ class Job:
         wait_for(lambda: self.saved >= step or not self.is_alive(), f"step {step}")
         assert self.saved >= step, self.log
 
+    def wait_step_of(self, *, attempt: int) -> None:
+        """Wait until this attempt has saved a step of its own."""
+
+        def has_saved() -> bool:
+            status = self.status
+            is_this = status is not None and status.attempt == attempt and status.state == "running"
+            return bool(is_this and status and self.saved > status.saved_step)
+
+        wait_for(lambda: has_saved() or not self.is_alive(), f"a step of attempt {attempt}")
+        assert has_saved(), self.log
+
     def wait_end(self, state: str = "COMPLETED") -> None:
         wait_for(lambda: not self.is_alive(), "the end")
         assert self.state == state, self.log

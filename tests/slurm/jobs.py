@@ -128,8 +128,7 @@ def test_twenty_preemptions_in_a_row_change_nothing_of_what_is_learned(submit: S
     whole.wait_end()
     job = submit("--out", "outputs/preempted", **length)
     for times in range(1, 21):
-        target = job.saved + 1
-        job.wait_saved(target)
+        job.wait_step_of(attempt=times)
         preempt(job)
         assert job.facts()["Restarts"] == str(times)
     job.wait_end()
