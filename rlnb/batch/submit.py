@@ -18,7 +18,7 @@ from pathlib import Path
 import rlnb
 from rlnb.batch.machines import describe_missing, job_machine
 from rlnb.batch.overview import JOB_FILE
-from rlnb.batch.sweeps import prepare_sweep
+from rlnb.batch.sweeps import POINTS_FILE, prepare_sweep
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, recommend
 from rlnb.params import dump_yaml, parse_set, resolve
@@ -90,7 +90,7 @@ class JobOptions:
         limit = _seconds(self.time or DEFAULT_TIME)
         if limit is None:
             raise ParamsError(f"--time {self.time}: is not a time of SLURM; write 08:00:00, or 2-00:00:00")
-        if self.warning >= limit:
+        if 0 < limit <= self.warning:
             raise ParamsError(f"--warning-seconds {self.warning}: is all of --time {self.time}; write less")
         least = {"gpus": 0, "nodes": 1, "cpus_per_task": 1, "warning_seconds": 0, "array_parallel": 1}
         for name, lowest in least.items():
@@ -105,7 +105,10 @@ class JobOptions:
 
 
 def _seconds(time: str) -> int | None:
-    """Return the seconds of a time as sbatch takes it, None where it is none: 5 and 5:00 are minutes."""
+    """Return the seconds of a time as sbatch takes it, None where it is none: 5 and 5:00 are minutes.
+
+    0 is no limit of the job's own.
+    """
     match = TIME.fullmatch(time)
     if match is None:
         return None
@@ -170,14 +173,14 @@ def submit_run(
             make_directory(plan.directory)
             stack.enter_context(runs.locked(plan.directory))
         _refuse_queued(plan.directory)
-        runs.write_text(plan.directory / "params.yaml", dump_yaml(plan.params))
+        is_ready = _write(plan.directory / "params.yaml", dump_yaml(plan.params), is_dry=is_dry)
         command = ["run", str(notebook), "--out", str(plan.directory)]
         name = f"{notebook.stem}-{plan.directory.name}"
         num_gpus = _count_gpus(options, target)
         before = _vllm_server(plan, num_gpus=num_gpus) if options.vllm_node else ""
         job = _make_job(plan.directory, name, command, options, num_gpus=num_gpus, before=before)
         _print_checks(plan)
-        return _submit(job, is_dry=is_dry)
+        return _print_script(job, is_ready=is_ready) if is_dry else _submit(job)
 
 
 def submit_sweep(
@@ -206,7 +209,6 @@ def submit_sweep(
     prepared = prepare_sweep(
         notebook, profile=profile, sweep=sweep, seeds=seeds, assignments=assignments, out=out
     )
-    _refuse_queued(prepared.directory)
     check = functools.partial(plan_run, notebook, machine=target, is_memory_known=gpu_memory is not None)
     points: dict[int, Plan] = {}
     for index in prepared.selected:
@@ -219,9 +221,13 @@ def submit_sweep(
         return runs.EXIT_DONE
     command = ["sweep", str(prepared.directory)]
     name = f"{notebook.stem}-{prepared.directory.name}"
-    _print_checks(next(iter(points.values())))
     job = _make_job(prepared.directory, name, command, options, num_gpus=num_gpus, points=list(points))
-    return _submit(job, is_dry=is_dry)
+    make_directory(prepared.directory)
+    with runs.locked(prepared.directory):
+        _refuse_queued(prepared.directory)
+        is_ready = _write(prepared.directory / POINTS_FILE, prepared.text(), is_dry=is_dry)
+        _print_checks(next(iter(points.values())))
+        return _print_script(job, is_ready=is_ready) if is_dry else _submit(job)
 
 
 def _check_target(
@@ -239,6 +245,14 @@ def _check_target(
 def _count_gpus(options: JobOptions, target: Machine) -> int:
     """Return the GPUs of a node."""
     return (1 if target.capability else 0) if options.gpus is None else options.gpus
+
+
+def _write(path: Path, text: str, *, is_dry: bool) -> bool:
+    """Write what the job will read, and return whether it is there: a dry run changes no file that is."""
+    if is_dry and path.exists():
+        return path.read_text(encoding="utf-8") == text
+    runs.write_text(path, text)
+    return True
 
 
 def _refuse_queued(folder: Path) -> None:
@@ -359,13 +373,26 @@ def _print_checks(plan: Plan) -> None:
         print(f"On a node without a network this would be refused:\n{missing}", file=sys.stderr)
 
 
-def _submit(job: Job, *, is_dry: bool) -> int:
-    """Write the script, submit it and say how to watch it; with `is_dry` print it instead."""
+def _print_script(job: Job, *, is_ready: bool) -> int:
+    """Print the script; write it where the files that it reads are as it needs them."""
+    print(job.script, end="")
+    if is_ready:
+        runs.write_text(job.path, job.script)
+        end = (
+            "To submit it leave out --dry-run, or by hand, of which a second submit does not know: "
+            f"sbatch {shlex.quote(str(job.path))}"
+        )
+    else:
+        end = (
+            f"{job.folder} keeps its settings, which are others; to change and submit it leave out --dry-run"
+        )
+    print(f"Not submitted. {end}", file=sys.stderr)
+    return runs.EXIT_DONE
+
+
+def _submit(job: Job) -> int:
+    """Write the script, submit it and say how to watch it."""
     runs.write_text(job.path, job.script)
-    if is_dry:
-        print(job.script, end="")
-        print(f"Not submitted. To submit it: sbatch {shlex.quote(str(job.path))}", file=sys.stderr)
-        return runs.EXIT_DONE
     _call_sbatch("--test-only", str(job.path))
     job_id = _call_sbatch("--parsable", str(job.path)).split(";")[0]
     log = job.log(f"{job_id}_{job.points[0]}" if job.points else job_id)

@@ -135,6 +135,40 @@ def test_the_points_of_a_sweep_are_an_array_without_those_that_are_done(capsys):
     assert json.loads((folder / "job.json").read_text())["points"] == [0, 2, 3]
 
 
+def test_points_that_wait_in_the_queue_stay_as_they_were_submitted(capsys):
+    assert submit("--seeds", "1-2") == 0
+    folder = Path("outputs/grpo_code_execution/seeds-tiny")
+    before = {path: path.read_text() for path in folder.glob("*.*")}
+    Path("queue").write_text("31_0 PENDING\n")
+    for dry in ((), ("--dry-run",)):
+        assert submit("--seeds", "1-3", "--set", "training.learning_rate=0.5", *dry) == 2
+        assert "its job 31 is pending already" in capsys.readouterr().err
+    assert {path: path.read_text() for path in folder.glob("*.*")} == before
+
+
+def test_a_dry_run_changes_no_settings_of_a_run_or_a_sweep_that_is_there(capsys):
+    for options in (("--seeds", "1-2", "--out", "sweep"), ("--out", "run")):
+        assert submit(*options, "--dry-run") == 0
+        folder = Path(options[-1])
+        assert (
+            f"by hand, of which a second submit does not know: sbatch {folder}/job.sbatch"
+            in capsys.readouterr().err
+        )
+        before = {path: path.read_text() for path in folder.glob("*.*")}
+        assert submit(*options, "--set", "training.max_steps=9", "--dry-run") == 0
+        printed = capsys.readouterr()
+        assert printed.out.startswith("#!/bin/bash\n")
+        assert f"{folder} keeps its settings, which are others" in printed.err
+        assert {path: path.read_text() for path in folder.glob("*.*")} == before
+    assert not Path("submitted").exists()
+
+
+def test_a_job_without_a_limit_of_its_own_is_submitted():
+    assert submit("--time", "0", "--out", "run") == 0
+    header = header_of(Path("run/job.sbatch"))
+    assert (header["time"], header["signal"]) == ("0", "B:USR1@300")
+
+
 def test_ranks_on_several_nodes_meet_at_the_first(capsys):
     assert submit("--nodes", "2", "--dry-run", "--time", "60") == 0
     script = capsys.readouterr().out
