@@ -43,19 +43,28 @@ command=(srun "${{tasks[@]}}" bash -c "$on_node" "$master")
 # The last node of the job writes completions for the trainer on the others. The address in the parameters is
 # the same for each attempt; the node is not.
 VLLM_PORT, VLLM_ADDRESS = 8000, "http://$VLLM_NODE:8000"
+VLLM_SECONDS = 3600  # until it answers: a large model is read from a slow disk
 VLLM_SERVER = """\
 export VLLM_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1)
-srun --nodes=1 --ntasks=1 --nodelist="$VLLM_NODE" {serve} >{log} 2>&1 &
+srun --nodes=1 --ntasks=1 --nodelist="$VLLM_NODE" --cpus-per-task="$SLURM_CPUS_PER_TASK" {serve} >{log} 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null' EXIT
+give_up() {{
+    echo "$1: $(tail -n 1 {log})"
+    finish "$2"
+}}
+trap 'give_up "stopped before vLLM was ready" 85' TERM
 echo "waiting for vLLM on $VLLM_NODE"
 until curl --silent --fail --output /dev/null --max-time 5 "http://$VLLM_NODE:{port}/health"; do
-    if ! kill -0 "$server" 2>/dev/null; then
-        echo "vLLM has ended before it was ready: $(tail -n 1 {log})"
-        finish 1
-    fi
+    kill -0 "$server" 2>/dev/null || give_up "vLLM has ended before it was ready" 1
+    [ -z "$warned" ] || give_up "the time limit is near and vLLM is not ready" 1
+    [ "$SECONDS" -lt {seconds} ] || give_up "vLLM is not ready after {seconds} seconds" 1
     sleep 2
 done
+# When the server ends, the run cannot go on: it is told to save.
+(while kill -0 "$server"; do sleep 2; done; kill -USR2 $$) >/dev/null 2>&1 &
+trap "kill $! $server 2>/dev/null" EXIT
+trap 'echo "vLLM has ended: $(tail -n 1 {log})"; [ -z "$run" ] || stop' USR2
 """
 
 
@@ -309,7 +318,7 @@ def _vllm_server(plan: Plan, *, num_gpus: int) -> str:
         f"--max_model_len {value_of(params, 'vllm.max_model_len')}"
     )
     log = shlex.quote(str((plan.directory / "vllm.log").absolute()))
-    return VLLM_SERVER.format(serve=serve, log=log, port=VLLM_PORT)
+    return VLLM_SERVER.format(serve=serve, log=log, port=VLLM_PORT, seconds=VLLM_SECONDS)
 
 
 _TASK = ' --point "$SLURM_ARRAY_TASK_ID"'

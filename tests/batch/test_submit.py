@@ -201,15 +201,23 @@ def test_a_cluster_without_a_network_refuses_what_would_have_to_be_downloaded(ca
     assert "tasks.source = 'mbpp' is not in ./model_cache" in capsys.readouterr().err
 
 
-def run_until_the_training(script: str, *, scontrol: str, srun: str, folder: Path) -> str:
-    """Run a script's lines up to its command with stand-ins for SLURM, and return what they print."""
+TRAINING = 'echo "training at $VLLM_NODE"'
+
+
+def run_until_the_training(
+    script: str, *, scontrol: str, srun: str, folder: Path, before: str = "", training: str = TRAINING
+) -> str:
+    """Run a script's lines up to its command with stand-ins for SLURM, and return what they print.
+
+    before: lines before them. training: in place of the command.
+    """
     for name, text in (("scontrol", scontrol), ("srun", srun)):
         (folder / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
         (folder / "bin" / name).chmod(0o755)
     lines = script[script.index("export VLLM_NODE") : script.index("command=(")]
     finish = 'finish() { echo "exit $1"; exit "$1"; }\n'
-    shell = ["bash", "-c", f'{finish}{lines}echo "training at $VLLM_NODE"']
-    environment = {**os.environ, "SLURM_JOB_NODELIST": "nodes"}
+    shell = ["bash", "-c", f"set -u\nrun= warned=\n{finish}{before}\n{lines}{training}"]
+    environment = {**os.environ, "SLURM_JOB_NODELIST": "nodes", "SLURM_CPUS_PER_TASK": "8"}
     return subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60).stdout
 
 
@@ -241,15 +249,22 @@ def test_ranks_of_several_nodes_leave_the_last_one_to_vllm(vllm_script, capsys):
     assert "tasks=(--nodes=2 --ntasks=2 --kill-on-bad-exit=0 " in script
 
 
-def test_the_training_waits_until_the_server_answers_and_is_told_where_it_is(vllm_script, tmp_path):
+@pytest.fixture
+def server(tmp_path) -> tuple[str, str]:
+    """The port and the command of a server that answers as vLLM does when it is ready."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     (tmp_path / "health").write_text("")
-    srun = f"sleep 1; exec python3 -m http.server --directory {tmp_path} --bind 127.0.0.1 {port}"
+    return str(port), f"python3 -m http.server --directory {tmp_path} --bind 127.0.0.1 {port}"
+
+
+def test_the_training_waits_until_the_server_answers_and_is_told_where_it_is(vllm_script, tmp_path, server):
+    port, serve = server
     script = vllm_script.replace(":8000/health", f":{port}/health")
+    assert '--cpus-per-task="$SLURM_CPUS_PER_TASK"' in script
     printed = run_until_the_training(
-        script, scontrol="echo first; echo 127.0.0.1", srun=srun, folder=tmp_path
+        script, scontrol="echo first; echo 127.0.0.1", srun=f"sleep 1; exec {serve}", folder=tmp_path
     )
     assert printed == "waiting for vLLM on 127.0.0.1\ntraining at 127.0.0.1\n"
 
@@ -260,3 +275,39 @@ def test_a_server_that_cannot_start_ends_the_job_with_its_reason(vllm_script, tm
         script, scontrol="echo 127.0.0.1", srun="echo CUDA out of memory; exit 1", folder=tmp_path
     )
     assert printed.endswith("vLLM has ended before it was ready: CUDA out of memory\nexit 1\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "srun", "end"),
+    [
+        ("warned=yes", "", "the time limit is near and vLLM is not ready: loading\nexit 1\n"),
+        ("SECONDS=7200", "", "vLLM is not ready after 3600 seconds: loading\nexit 1\n"),
+        ("", "kill $PPID;", "stopped before vLLM was ready: loading\nexit 85\n"),
+    ],
+)
+def test_a_server_that_is_not_ready_in_time_ends_the_job_with_the_reason(
+    vllm_script, tmp_path, before, srun, end
+):
+    check = '[ -z "$warned" ]'
+    wait = "touch waiting; until [ -e loading ]; do sleep 0.1; done"
+    loading = "until [ -e waiting ]; do sleep 0.1; done; echo loading; touch loading"
+    printed = run_until_the_training(
+        vllm_script.replace(":8000/health", ":9/health").replace(check, f"{wait}\n{check}"),
+        scontrol="echo 127.0.0.1",
+        srun=f"{loading}; {srun} exec sleep 60",
+        folder=tmp_path,
+        before=before,
+    )
+    assert printed.endswith(end)
+
+
+def test_a_server_that_ends_during_the_training_tells_the_run_to_save(vllm_script, tmp_path, server):
+    port, serve = server
+    printed = run_until_the_training(
+        vllm_script.replace(":8000/health", f":{port}/health"),
+        scontrol="echo 127.0.0.1",
+        srun=f"{serve} & until [ -e training ]; do sleep 0.1; done; kill $!; echo CUDA error",
+        folder=tmp_path,
+        training="stop() { echo saving; exit; }; run=1; touch training; for _ in {1..90}; do sleep 0.5; done",
+    )
+    assert printed.endswith("vLLM has ended: CUDA error\nsaving\n")
