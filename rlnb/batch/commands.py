@@ -316,7 +316,7 @@ def add_submit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="store_true",
         help="one more node, on which a vLLM server writes the completions",
     )
-    submit.add_argument("--dry-run", action="store_true", help="write the script and print it, nothing more")
+    submit.add_argument("--dry-run", action="store_true", help="print the script, and submit nothing")
     submit.set_defaults(command=_submit)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from rlnb.batch.sweeps import Sweep, check_points
+from rlnb.batch.sweeps import Sweep, check_points, write_sweep
 from rlnb.machine.facts import usable_cores
 from rlnb.run import directory as runs
 from rlnb.run.headless import is_finished
@@ -34,6 +34,7 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
     """
     params = check_points(sweep, place=str(sweep.directory))
     with runs.locked(sweep.directory):
+        write_sweep(sweep)
         waiting = deque(
             index
             for index in sweep.selected

@@ -18,7 +18,7 @@ from pathlib import Path
 import rlnb
 from rlnb.batch.machines import describe_missing, job_machine
 from rlnb.batch.overview import JOB_FILE
-from rlnb.batch.sweeps import prepare_sweep
+from rlnb.batch.sweeps import POINTS_FILE, prepare_sweep
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, recommend
 from rlnb.params import dump_yaml, parse_set, resolve
@@ -43,19 +43,28 @@ command=(srun "${{tasks[@]}}" bash -c "$on_node" "$master")
 # The last node of the job writes completions for the trainer on the others. The address in the parameters is
 # the same for each attempt; the node is not.
 VLLM_PORT, VLLM_ADDRESS = 8000, "http://$VLLM_NODE:8000"
+VLLM_SECONDS = 3600  # until it answers: a large model is read from a slow disk
 VLLM_SERVER = """\
 export VLLM_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1)
-srun --nodes=1 --ntasks=1 --nodelist="$VLLM_NODE" {serve} >{log} 2>&1 &
+srun --nodes=1 --ntasks=1 --nodelist="$VLLM_NODE" --cpus-per-task="$SLURM_CPUS_PER_TASK" {serve} >{log} 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null' EXIT
+give_up() {{
+    echo "$1: $(tail -n 1 {log})"
+    finish "$2"
+}}
+trap 'give_up "stopped before vLLM was ready" 85' TERM
 echo "waiting for vLLM on $VLLM_NODE"
 until curl --silent --fail --output /dev/null --max-time 5 "http://$VLLM_NODE:{port}/health"; do
-    if ! kill -0 "$server" 2>/dev/null; then
-        echo "vLLM has ended before it was ready: $(tail -n 1 {log})"
-        finish 1
-    fi
+    kill -0 "$server" 2>/dev/null || give_up "vLLM has ended before it was ready" 1
+    [ -z "$warned" ] || give_up "the time limit is near and vLLM is not ready" 1
+    [ "$SECONDS" -lt {seconds} ] || give_up "vLLM is not ready after {seconds} seconds" 1
     sleep 2
 done
+# When the server ends, the run cannot go on: it is told to save.
+(while kill -0 "$server"; do sleep 2; done; kill -USR2 $$) >/dev/null 2>&1 &
+trap "kill $! $server 2>/dev/null" EXIT
+trap 'echo "vLLM has ended: $(tail -n 1 {log})"; [ -z "$run" ] || stop' USR2
 """
 
 
@@ -90,7 +99,7 @@ class JobOptions:
         limit = _seconds(self.time or DEFAULT_TIME)
         if limit is None:
             raise ParamsError(f"--time {self.time}: is not a time of SLURM; write 08:00:00, or 2-00:00:00")
-        if self.warning >= limit:
+        if 0 < limit <= self.warning:
             raise ParamsError(f"--warning-seconds {self.warning}: is all of --time {self.time}; write less")
         least = {"gpus": 0, "nodes": 1, "cpus_per_task": 1, "warning_seconds": 0, "array_parallel": 1}
         for name, lowest in least.items():
@@ -105,7 +114,10 @@ class JobOptions:
 
 
 def _seconds(time: str) -> int | None:
-    """Return the seconds of a time as sbatch takes it, None where it is none: 5 and 5:00 are minutes."""
+    """Return the seconds of a time as sbatch takes it, None where it is none: 5 and 5:00 are minutes.
+
+    0 is no limit of the job's own.
+    """
     match = TIME.fullmatch(time)
     if match is None:
         return None
@@ -170,14 +182,14 @@ def submit_run(
             make_directory(plan.directory)
             stack.enter_context(runs.locked(plan.directory))
         _refuse_queued(plan.directory)
-        runs.write_text(plan.directory / "params.yaml", dump_yaml(plan.params))
+        is_ready = _write(plan.directory / "params.yaml", dump_yaml(plan.params), is_dry=is_dry)
         command = ["run", str(notebook), "--out", str(plan.directory)]
         name = f"{notebook.stem}-{plan.directory.name}"
         num_gpus = _count_gpus(options, target)
         before = _vllm_server(plan, num_gpus=num_gpus) if options.vllm_node else ""
         job = _make_job(plan.directory, name, command, options, num_gpus=num_gpus, before=before)
         _print_checks(plan)
-        return _submit(job, is_dry=is_dry)
+        return _print_script(job, is_ready=is_ready) if is_dry else _submit(job)
 
 
 def submit_sweep(
@@ -206,7 +218,6 @@ def submit_sweep(
     prepared = prepare_sweep(
         notebook, profile=profile, sweep=sweep, seeds=seeds, assignments=assignments, out=out
     )
-    _refuse_queued(prepared.directory)
     check = functools.partial(plan_run, notebook, machine=target, is_memory_known=gpu_memory is not None)
     points: dict[int, Plan] = {}
     for index in prepared.selected:
@@ -219,9 +230,13 @@ def submit_sweep(
         return runs.EXIT_DONE
     command = ["sweep", str(prepared.directory)]
     name = f"{notebook.stem}-{prepared.directory.name}"
-    _print_checks(next(iter(points.values())))
     job = _make_job(prepared.directory, name, command, options, num_gpus=num_gpus, points=list(points))
-    return _submit(job, is_dry=is_dry)
+    make_directory(prepared.directory)
+    with runs.locked(prepared.directory):
+        _refuse_queued(prepared.directory)
+        is_ready = _write(prepared.directory / POINTS_FILE, prepared.text(), is_dry=is_dry)
+        _print_checks(next(iter(points.values())))
+        return _print_script(job, is_ready=is_ready) if is_dry else _submit(job)
 
 
 def _check_target(
@@ -239,6 +254,14 @@ def _check_target(
 def _count_gpus(options: JobOptions, target: Machine) -> int:
     """Return the GPUs of a node."""
     return (1 if target.capability else 0) if options.gpus is None else options.gpus
+
+
+def _write(path: Path, text: str, *, is_dry: bool) -> bool:
+    """Write what the job will read, and return whether it is there: a dry run changes no file that is."""
+    if is_dry and path.exists():
+        return path.read_text(encoding="utf-8") == text
+    runs.write_text(path, text)
+    return True
 
 
 def _refuse_queued(folder: Path) -> None:
@@ -295,7 +318,7 @@ def _vllm_server(plan: Plan, *, num_gpus: int) -> str:
         f"--max_model_len {value_of(params, 'vllm.max_model_len')}"
     )
     log = shlex.quote(str((plan.directory / "vllm.log").absolute()))
-    return VLLM_SERVER.format(serve=serve, log=log, port=VLLM_PORT)
+    return VLLM_SERVER.format(serve=serve, log=log, port=VLLM_PORT, seconds=VLLM_SECONDS)
 
 
 _TASK = ' --point "$SLURM_ARRAY_TASK_ID"'
@@ -359,13 +382,26 @@ def _print_checks(plan: Plan) -> None:
         print(f"On a node without a network this would be refused:\n{missing}", file=sys.stderr)
 
 
-def _submit(job: Job, *, is_dry: bool) -> int:
-    """Write the script, submit it and say how to watch it; with `is_dry` print it instead."""
+def _print_script(job: Job, *, is_ready: bool) -> int:
+    """Print the script; write it where the files that it reads are as it needs them."""
+    print(job.script, end="")
+    if is_ready:
+        runs.write_text(job.path, job.script)
+        end = (
+            "To submit it leave out --dry-run, or by hand, of which a second submit does not know: "
+            f"sbatch {shlex.quote(str(job.path))}"
+        )
+    else:
+        end = (
+            f"{job.folder} keeps its settings, which are others; to change and submit it leave out --dry-run"
+        )
+    print(f"Not submitted. {end}", file=sys.stderr)
+    return runs.EXIT_DONE
+
+
+def _submit(job: Job) -> int:
+    """Write the script, submit it and say how to watch it."""
     runs.write_text(job.path, job.script)
-    if is_dry:
-        print(job.script, end="")
-        print(f"Not submitted. To submit it: sbatch {shlex.quote(str(job.path))}", file=sys.stderr)
-        return runs.EXIT_DONE
     _call_sbatch("--test-only", str(job.path))
     job_id = _call_sbatch("--parsable", str(job.path)).split(";")[0]
     log = job.log(f"{job_id}_{job.points[0]}" if job.points else job_id)

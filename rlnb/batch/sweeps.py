@@ -62,6 +62,12 @@ class Sweep:
     points: tuple[Point, ...]
     selected: tuple[int, ...]
 
+    def text(self) -> str:
+        """Return the content of points.json."""
+        points = [{"name": point.name, "overrides": point.overrides} for point in self.points]
+        content = {"notebook": str(self.notebook), "profile": self.profile, "points": points}
+        return json.dumps(content, indent=1, default=str) + "\n"
+
     def run_directory(self, index: int) -> Path:
         return self.directory / self.points[index].name
 
@@ -113,7 +119,7 @@ def prepare_sweep(
     assignments: Sequence[str] = (),
     out: Path | None = None,
 ) -> Sweep:
-    """Check all points, write points.json into the folder of the sweep, and return it.
+    """Check all points, and return the sweep; `write_sweep` writes its points.json.
 
     profile: None is what suits this machine. assignments: of --set, for all points. out: None is
     outputs/<notebook>/<sweep>-<profile>, <sweep> being the name of the file, or `seeds`. A folder that was
@@ -134,7 +140,6 @@ def prepare_sweep(
     params = check_points(made, place=place)
     if (directory / POINTS_FILE).exists():
         made = _join(read_sweep(directory), made, params)
-    _write_sweep(made)
     return made
 
 
@@ -225,15 +230,11 @@ def _join(before: Sweep, now: Sweep, params: Mapping[str, NotebookParams]) -> Sw
     return replace(now, points=tuple(points.values()), selected=selected)
 
 
-def _write_sweep(sweep: Sweep) -> None:
-    content = {
-        "notebook": str(sweep.notebook),
-        "profile": sweep.profile,
-        "points": [{"name": point.name, "overrides": point.overrides} for point in sweep.points],
-    }
+def write_sweep(sweep: Sweep) -> None:
+    """Write points.json. The caller has locked the folder: what runs or waits there reads that file."""
     try:
         sweep.directory.mkdir(parents=True, exist_ok=True)
-        write_text(sweep.directory / POINTS_FILE, json.dumps(content, indent=1, default=str) + "\n")
+        write_text(sweep.directory / POINTS_FILE, sweep.text())
     except OSError as error:
         raise ParamsError(
             f"{sweep.directory}: cannot be the folder of a sweep: {error.strerror}. Give another --out."

@@ -135,6 +135,40 @@ def test_the_points_of_a_sweep_are_an_array_without_those_that_are_done(capsys):
     assert json.loads((folder / "job.json").read_text())["points"] == [0, 2, 3]
 
 
+def test_points_that_wait_in_the_queue_stay_as_they_were_submitted(capsys):
+    assert submit("--seeds", "1-2") == 0
+    folder = Path("outputs/grpo_code_execution/seeds-tiny")
+    before = {path: path.read_text() for path in folder.glob("*.*")}
+    Path("queue").write_text("31_0 PENDING\n")
+    for dry in ((), ("--dry-run",)):
+        assert submit("--seeds", "1-3", "--set", "training.learning_rate=0.5", *dry) == 2
+        assert "its job 31 is pending already" in capsys.readouterr().err
+    assert {path: path.read_text() for path in folder.glob("*.*")} == before
+
+
+def test_a_dry_run_changes_no_settings_of_a_run_or_a_sweep_that_is_there(capsys):
+    for options in (("--seeds", "1-2", "--out", "sweep"), ("--out", "run")):
+        assert submit(*options, "--dry-run") == 0
+        folder = Path(options[-1])
+        assert (
+            f"by hand, of which a second submit does not know: sbatch {folder}/job.sbatch"
+            in capsys.readouterr().err
+        )
+        before = {path: path.read_text() for path in folder.glob("*.*")}
+        assert submit(*options, "--set", "training.max_steps=9", "--dry-run") == 0
+        printed = capsys.readouterr()
+        assert printed.out.startswith("#!/bin/bash\n")
+        assert f"{folder} keeps its settings, which are others" in printed.err
+        assert {path: path.read_text() for path in folder.glob("*.*")} == before
+    assert not Path("submitted").exists()
+
+
+def test_a_job_without_a_limit_of_its_own_is_submitted():
+    assert submit("--time", "0", "--out", "run") == 0
+    header = header_of(Path("run/job.sbatch"))
+    assert (header["time"], header["signal"]) == ("0", "B:USR1@300")
+
+
 def test_ranks_on_several_nodes_meet_at_the_first(capsys):
     assert submit("--nodes", "2", "--dry-run", "--time", "60") == 0
     script = capsys.readouterr().out
@@ -167,15 +201,23 @@ def test_a_cluster_without_a_network_refuses_what_would_have_to_be_downloaded(ca
     assert "tasks.source = 'mbpp' is not in ./model_cache" in capsys.readouterr().err
 
 
-def run_until_the_training(script: str, *, scontrol: str, srun: str, folder: Path) -> str:
-    """Run a script's lines up to its command with stand-ins for SLURM, and return what they print."""
+TRAINING = 'echo "training at $VLLM_NODE"'
+
+
+def run_until_the_training(
+    script: str, *, scontrol: str, srun: str, folder: Path, before: str = "", training: str = TRAINING
+) -> str:
+    """Run a script's lines up to its command with stand-ins for SLURM, and return what they print.
+
+    before: lines before them. training: in place of the command.
+    """
     for name, text in (("scontrol", scontrol), ("srun", srun)):
         (folder / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
         (folder / "bin" / name).chmod(0o755)
     lines = script[script.index("export VLLM_NODE") : script.index("command=(")]
     finish = 'finish() { echo "exit $1"; exit "$1"; }\n'
-    shell = ["bash", "-c", f'{finish}{lines}echo "training at $VLLM_NODE"']
-    environment = {**os.environ, "SLURM_JOB_NODELIST": "nodes"}
+    shell = ["bash", "-c", f"set -u\nrun= warned=\n{finish}{before}\n{lines}{training}"]
+    environment = {**os.environ, "SLURM_JOB_NODELIST": "nodes", "SLURM_CPUS_PER_TASK": "8"}
     return subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60).stdout
 
 
@@ -207,15 +249,22 @@ def test_ranks_of_several_nodes_leave_the_last_one_to_vllm(vllm_script, capsys):
     assert "tasks=(--nodes=2 --ntasks=2 --kill-on-bad-exit=0 " in script
 
 
-def test_the_training_waits_until_the_server_answers_and_is_told_where_it_is(vllm_script, tmp_path):
+@pytest.fixture
+def server(tmp_path) -> tuple[str, str]:
+    """The port and the command of a server that answers as vLLM does when it is ready."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     (tmp_path / "health").write_text("")
-    srun = f"sleep 1; exec python3 -m http.server --directory {tmp_path} --bind 127.0.0.1 {port}"
+    return str(port), f"python3 -m http.server --directory {tmp_path} --bind 127.0.0.1 {port}"
+
+
+def test_the_training_waits_until_the_server_answers_and_is_told_where_it_is(vllm_script, tmp_path, server):
+    port, serve = server
     script = vllm_script.replace(":8000/health", f":{port}/health")
+    assert '--cpus-per-task="$SLURM_CPUS_PER_TASK"' in script
     printed = run_until_the_training(
-        script, scontrol="echo first; echo 127.0.0.1", srun=srun, folder=tmp_path
+        script, scontrol="echo first; echo 127.0.0.1", srun=f"sleep 1; exec {serve}", folder=tmp_path
     )
     assert printed == "waiting for vLLM on 127.0.0.1\ntraining at 127.0.0.1\n"
 
@@ -226,3 +275,39 @@ def test_a_server_that_cannot_start_ends_the_job_with_its_reason(vllm_script, tm
         script, scontrol="echo 127.0.0.1", srun="echo CUDA out of memory; exit 1", folder=tmp_path
     )
     assert printed.endswith("vLLM has ended before it was ready: CUDA out of memory\nexit 1\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "srun", "end"),
+    [
+        ("warned=yes", "", "the time limit is near and vLLM is not ready: loading\nexit 1\n"),
+        ("SECONDS=7200", "", "vLLM is not ready after 3600 seconds: loading\nexit 1\n"),
+        ("", "kill $PPID;", "stopped before vLLM was ready: loading\nexit 85\n"),
+    ],
+)
+def test_a_server_that_is_not_ready_in_time_ends_the_job_with_the_reason(
+    vllm_script, tmp_path, before, srun, end
+):
+    check = '[ -z "$warned" ]'
+    wait = "touch waiting; until [ -e loading ]; do sleep 0.1; done"
+    loading = "until [ -e waiting ]; do sleep 0.1; done; echo loading; touch loading"
+    printed = run_until_the_training(
+        vllm_script.replace(":8000/health", ":9/health").replace(check, f"{wait}\n{check}"),
+        scontrol="echo 127.0.0.1",
+        srun=f"{loading}; {srun} exec sleep 60",
+        folder=tmp_path,
+        before=before,
+    )
+    assert printed.endswith(end)
+
+
+def test_a_server_that_ends_during_the_training_tells_the_run_to_save(vllm_script, tmp_path, server):
+    port, serve = server
+    printed = run_until_the_training(
+        vllm_script.replace(":8000/health", f":{port}/health"),
+        scontrol="echo 127.0.0.1",
+        srun=f"{serve} & until [ -e training ]; do sleep 0.1; done; kill $!; echo CUDA error",
+        folder=tmp_path,
+        training="stop() { echo saving; exit; }; run=1; touch training; for _ in {1..90}; do sleep 0.5; done",
+    )
+    assert printed.endswith("vLLM has ended: CUDA error\nsaving\n")

@@ -16,6 +16,7 @@ from pages import CODE
 from rlnb import cli
 from rlnb.batch.local import share_cores
 from rlnb.batch.sweeps import load_points, prepare_sweep, read_sweep
+from rlnb.batch.sweeps import write_sweep as write_points
 from rlnb.errors import ParamsError
 from rlnb.machine.facts import usable_cores
 from rlnb.params import dump_yaml, load_params
@@ -183,6 +184,7 @@ def prepare(text: str | None = None, **options) -> "list[str]":
     """Prepare a sweep, and return the names of its points with a star at those that are selected."""
     file = None if text is None else write_sweep(text)
     made = prepare_sweep(NOTEBOOK, profile="tiny", sweep=file, **{"seeds": None, **options})
+    write_points(made)
     assert read_sweep(made.directory).points == made.points
     return [point.name + "*" * (index in made.selected) for index, point in enumerate(made.points)]
 
@@ -190,6 +192,16 @@ def prepare(text: str | None = None, **options) -> "list[str]":
 def test_a_sweep_that_grew_keeps_its_points_where_they_are_and_adds_the_new_ones():
     assert prepare(seeds="2-3") == ["seed=2*", "seed=3*"]
     assert prepare(seeds="1-2") == ["seed=2*", "seed=3", "seed=1*"]
+
+
+def test_a_second_sweep_in_a_folder_where_one_runs_changes_nothing_there(capsys):
+    prepare(seeds="1-2")
+    points = Path("outputs/ppo_openspiel/seeds-tiny/points.json")
+    before = points.read_text()
+    with runs.locked(points.parent):
+        assert cli.main(["sweep", str(NOTEBOOK), "--profile", "tiny", "--seeds", "1-3"]) == 2
+    assert "is running here" in capsys.readouterr().err
+    assert points.read_text() == before
 
 
 def test_a_point_that_has_started_may_change_only_what_its_run_may():
@@ -296,6 +308,6 @@ def test_a_sweep_of_the_documents_has_points_that_can_be_run(line, tmp_path, mon
         assert (ROOT / "params" / Path(words[1]).parent.name / f"{folder[2]}.yaml").is_file()
         return
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("rlnb.batch.local.run_points", lambda sweep, num_jobs: 0)
+    monkeypatch.setattr("rlnb.batch.local.run_points", lambda sweep, num_jobs: write_points(sweep) or 0)
     assert cli.main([*words, "--out", str(tmp_path / "sweep")]) == 0
     assert read_sweep(tmp_path / "sweep").points

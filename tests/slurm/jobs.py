@@ -238,10 +238,8 @@ def test_ranks_on_two_tasks_of_slurm_train_together_and_save_at_a_warning_and_at
     assert job.status is not None
     assert (job.status.state, job.status.signal) == ("preempted", "SIGUSR1")
     job.limit(60)
-    for how in (
-        ["--batch", "--signal=TERM"],
-        [],
-    ):  # to the script alone, which must not hand it to srun; to all
+    # First to the script alone, which must not hand TERM to srun, then to all.
+    for how in (["--batch", "--signal=TERM"], []):
         job.wait_saved(job.saved + 1)
         call("scancel", *how, job.number)
         job.wait_end("FAILED" if how else "CANCELLED")
