@@ -76,7 +76,7 @@ def test_parameters_that_differ_from_default_come_first_and_all_others_are_folde
     assert isinstance(changed, Table)
     values = {field: (value, source) for field, value, source in changed.rows}
     assert values["training.learning_rate"] == ("1.0e-5", "parameters cell")
-    assert values["model.id"] == ("'tiny'", f"params/{NOTEBOOK}/tiny.yaml:3")
+    assert values["model.id"] == ("'tiny_code'", f"params/{NOTEBOOK}/tiny.yaml:3")
     assert "training.temperature" not in values
     assert changed.caption.startswith(f"Profile tiny. {len(changed.rows)} of ")
     html = folded._repr_html_()

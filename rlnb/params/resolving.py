@@ -108,11 +108,11 @@ def resolve(
     training.resume keeps its "auto", since only the run's directory tells which checkpoint that is, and so
     does the section vllm, of which `rlnb.run.memory.settle_memory` decides by the memory that is left.
     """
-    model, dtype = _section(params, "model", ModelParams), recommendation.dtype
+    model_section, dtype = _section(params, "model", ModelParams), recommendation.dtype
     choices: dict[tuple[str, str], object] = {
         ("model", "id"): recommendation.model_id,
         ("model", "engine"): recommendation.engine,
-        ("model", "dtype"): model.trained_dtype(dtype) if model else dtype,
+        ("model", "dtype"): model_section.trained_dtype(dtype) if model_section else dtype,
         ("model", "attention"): recommendation.attention,
         ("model", "load_in_4bit"): recommendation.load_in_4bit,
         ("training", "gradient_checkpointing"): recommendation.gradient_checkpointing,

@@ -180,6 +180,7 @@ def load_with_unsloth(
     from unsloth import FastLanguageModel
     from unsloth.models.loader_utils import get_model_name
 
+    ranks: dict[str, object] = {"device_map": choose_device_map()} if "LOCAL_RANK" in os.environ else {}
     mirror = get_model_name(source, load_in_4bit=bool(params.load_in_4bit))
     with explain_load_errors(params, loaded_as=mirror):
         model, tokenizer = FastLanguageModel.from_pretrained(
@@ -190,7 +191,7 @@ def load_with_unsloth(
             use_gradient_checkpointing=checkpointing,
             cache_dir=params.cache_dir,
             offload_embedding=params.offload_embedding,
-            **({"device_map": choose_device_map()} if "LOCAL_RANK" in os.environ else {}),
+            **ranks,
         )
     # unsloth sets it to max_seq_length: beside max_new_tokens it has no effect but a warning for each batch.
     model.generation_config.max_length = None

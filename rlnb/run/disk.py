@@ -6,10 +6,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlnb.errors import DiskFull, ParamsError, see
 from rlnb.machine import rank
-from rlnb.params.training import ResumableParams
+
+if TYPE_CHECKING:
+    from rlnb.params.training import ResumableParams
 
 MIB, GIB = 2**20, 2**30
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -40,7 +43,7 @@ def show_size(num_bytes: float) -> str:
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.1f} MiB"
 
 
-def check_disk(output_dir: str | Path, num_bytes: int, training: ResumableParams) -> None:
+def check_disk(output_dir: str | Path, num_bytes: int, training: "ResumableParams") -> None:
     """Raise ParamsError where a run's checkpoints of `num_bytes` each, and one being written, do not fit.
 
     Checkpoints that are already there count as written.

@@ -144,7 +144,12 @@ def test_another_model_is_asked_of_the_hub_and_missed_offline(sections, field, t
     assert asks_network(params, environ=NO_LOGIN)
     offline = replace(CPU, hub="unreachable")
     check_machine(params, CPU, environ=NO_LOGIN)
-    with pytest.raises(ParamsError, match=f"^parameters cell: {field} = 'me/mine' is not in ./model"):
+    with pytest.raises(
+        ParamsError, match=f"^parameters cell: {field} = 'me/mine' lacks all files in ./model"
+    ):
         check_machine(params, offline, environ=NO_LOGIN)
-    (tmp_path / "model_cache" / "models--me--mine").mkdir(parents=True)
+    snapshot = tmp_path / "model_cache" / "models--me--mine" / "snapshots" / "c0ffee"
+    for path in (snapshot / "config.json", snapshot / "model.safetensors", snapshot.parents[1] / "refs/main"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("c0ffee" if path.name == "main" else "{}")
     check_machine(params, offline, environ=NO_LOGIN)

@@ -190,7 +190,7 @@ def test_the_environment_is_not_written_into_a_profile_but_mentioned():
 
 
 def test_what_this_machine_would_refuse_is_said():
-    draft = draft_of(profile="cpu").answer({"model.dtype": "float16"})
+    draft = draft_of("grpo_code_execution", "cpu").answer({"model.dtype": "float16"})
     assert remarks(draft, CPU, environ={}) == [
         "this machine would refuse it: your answer: model.dtype = 'float16' trains on GPUs only; "
         "write float32"

@@ -89,7 +89,8 @@ def test_mbpp_that_cannot_be_had_is_refused_with_both_remedies(tmp_path):
     params = resolved(load(model={"id": "embedded"}, tracking={"wandb": "disabled"}))
     offline, environ = replace(CPU, hub="unreachable"), {"HF_HOME": str(tmp_path)}
     assert refused(check_machine, params, offline, environ=environ) == (
-        "auto: mbpp.source = 'hub' is not available: the hub cannot be reached; "
+        "auto: mbpp.source = 'hub' is not in ./model_cache and the hub cannot be reached; "
+        "run `rlnb prefetch` with this notebook, --profile and --set on a machine with a network, "
         "set mbpp.path to a copy, or write builtin (docs/troubleshooting.md#no-network)"
     )
     mbpp = {"enabled": False, "source": "hub"}
