@@ -16,7 +16,7 @@ from statistics import fmean
 import yaml
 
 from rlnb.batch.local import last_line
-from rlnb.batch.overview import RunRow, list_runs
+from rlnb.batch.overview import RunRow, find_runs, list_runs
 from rlnb.batch.sweeps import POINTS_FILE, read_sweep
 from rlnb.display.tables import Table, as_text
 from rlnb.errors import ParamsError
@@ -314,22 +314,22 @@ def _match_field(field: str, known: Sequence[str]) -> str:
 
 def _find_runs(directory: Path) -> dict[Path, Mapping[str, object]]:
     """Return {directory of a run: its overrides, {} where not known}, in the order of points.json."""
-    if (directory / POINTS_FILE).is_file():
-        sweep = read_sweep(directory)
-        return {directory / point.name: point.overrides for point in sweep.points}
-    if (directory / "params.yaml").is_file():
-        return {directory: {}}
     if not directory.is_dir():
         raise ParamsError(f"{directory}: is not a folder in {Path.cwd()}; name that of a sweep, or of runs")
-    folders = [path for path in sorted(directory.iterdir()) if path.is_dir() and not path.is_symlink()]
-    return {
-        run: given
-        for folder in folders
-        if not folder.name.startswith(".")
-        for run, given in _find_runs(folder).items()
+    runs = [
+        run.directory
+        for run in find_runs(directory)
+        if run.is_point or (run.directory / "params.yaml").is_file()
+    ]
+    sweeps = [
+        folder for folder in {directory, *(run.parent for run in runs)} if (folder / POINTS_FILE).is_file()
+    ]
+    overrides = {
+        folder / point.name: point.overrides for folder in sweeps for point in read_sweep(folder).points
     }
 
 
+    return {run: overrides.get(run, {}) for run in runs}
 def _read_settings(directory: Path, overrides: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters of a run as {"section.field": value}; its overrides before it has started."""
     path = directory / "params.yaml"
