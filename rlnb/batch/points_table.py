@@ -53,7 +53,8 @@ class PointResult:
 
     fields: the parameters in which the runs differ, without the seed. state: as `rlnb runs` tells it.
     rows: of metrics.jsonl. values: {measure: last value}, those of comparisons under "<measure> (<split>):
-    before" and so on. reason: why it failed, or what of it cannot be read.
+    before" and so on. lost: measures that were a number before and at last were none, as NaN is reported.
+    reason: why it failed, or what of it cannot be read.
     """
 
     name: str
@@ -64,6 +65,7 @@ class PointResult:
     step: int | None
     rows: Sequence[Mapping[str, float | None]]
     values: Mapping[str, float]
+    lost: Sequence[str]
     comparisons: Sequence[Comparison]
     reason: str
 
@@ -141,7 +143,7 @@ def group_results(results: Sequence[PointResult], *, by: Sequence[str] = ()) -> 
 
 def choose_measures(results: Sequence[PointResult], wanted: Sequence[str] = ()) -> list[str]:
     """Return the measures to show: those named, else the main ones that the runs have."""
-    names = list(dict.fromkeys(name for result in results for name in result.values))
+    names = list(dict.fromkeys(name for result in results for name in (*result.values, *result.lost)))
     for name in wanted:
         if name not in names:
             raise ParamsError(f"measure {name!r} is in none of these runs{did_you_mean(name, names)}")
@@ -327,9 +329,9 @@ def _find_runs(directory: Path) -> dict[Path, Mapping[str, object]]:
     overrides = {
         folder / point.name: point.overrides for folder in sweeps for point in read_sweep(folder).points
     }
-
-
     return {run: overrides.get(run, {}) for run in runs}
+
+
 def _read_settings(directory: Path, overrides: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters of a run as {"section.field": value}; its overrides before it has started."""
     path = directory / "params.yaml"
@@ -370,6 +372,10 @@ def _read_result(
         problems.append(str(error))
     if told.state == "pending" and (line := last_line(directory)):  # refused before it began
         problems.append(line)
+    lost = _lost_values(rows)
+    if lost:
+        listed = ", ".join(lost[:NUM_SHOWN]) + (", ..." if len(lost) > NUM_SHOWN else "")
+        problems.append(f"the last value is not a number, and in no mean: {listed}")
     seed = settings.get("seed")
     return PointResult(
         name=directory.name,
@@ -384,6 +390,7 @@ def _read_result(
             **_summary_values(results),
             **_comparison_values(comparisons),
         },
+        lost=lost,
         comparisons=comparisons,
         reason="; ".join(problems),
     )
@@ -397,7 +404,8 @@ def _last_values(
     values: dict[str, float] = {}
     for row in rows:
         values |= {name: value for name, value in row.items() if isinstance(value, int | float)}
-    values.pop("time", None)
+    for name in ("time", *_lost_values(rows)):
+        values.pop(name, None)
     seconds = [row.get(name) or 0.0 for row in rows for name in PARTS_OF_A_STEP]
     if any(seconds):
         values[TRAINING_MINUTES] = sum(seconds) / 60
@@ -406,6 +414,16 @@ def _last_values(
             values[text] = steps[0]
     values.pop("step", None)
     return values
+
+
+def _lost_values(rows: Sequence[Mapping[str, float | None]]) -> list[str]:
+    """Return the metrics that were a number before and None at last; what is first in the tables is first."""
+    last: dict[str, float | None] = {}
+    for row in rows:
+        last |= row
+    numbers = {name for row in rows for name, value in row.items() if value is not None}
+    lost = [name for name, value in last.items() if value is None and name in numbers]
+    return sorted(lost, key=lambda name: not any(pattern.search(name) for pattern in MAIN_MEASURES))
 
 
 def _summary_values(results: Mapping[str, object]) -> dict[str, float]:
@@ -437,6 +455,8 @@ def _parse_conditions(text: str) -> Callable[[Mapping[str, float | None]], bool]
         match = CONDITION.fullmatch(part)
         try:
             name, sign, limit = match.groups() if match else ("", "", "none")
+            if math.isnan(float(limit)):
+                raise ValueError("no value meets it")
             parts.append((name, 1.0 if sign == ">=" else -1.0, float(limit)))
         except ValueError:
             raise ParamsError(f"--reach {text}: {part!r} is not a condition; write MEASURE>=0.75") from None
