@@ -214,9 +214,12 @@ def test_a_finished_point_is_not_taken_for_one_with_other_parameters(capsys):
     Path("outputs/ppo_openspiel/seeds-tiny").mkdir(parents=True)
     arguments = ["sweep", str(NOTEBOOK), "--profile", "tiny", "--seeds", "1"]
     assert cli.main(arguments) == 0
+    points = Path("outputs/ppo_openspiel/seeds-tiny/points.json")
+    before = points.read_text()
     assert cli.main([*arguments, "--set", "training.learning_rate=1e-4"]) == 2
     expected = "outputs/ppo_openspiel/seeds-tiny/seed=1: finished by attempt 1 with other parameters: "
     assert f"rlnb: {expected}training.learning_rate" in capsys.readouterr().err
+    assert points.read_text() == before
 
 
 def test_a_point_that_has_started_may_change_only_what_its_run_may():
