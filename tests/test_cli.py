@@ -264,12 +264,26 @@ def test_a_run_goes_on_with_other_settings_also_beyond_its_last_step(capsys):
     checkpoint.mkdir(parents=True)
     (checkpoint / "trainer_state.json").write_text('{"global_step": 2}')
     before = Path("here/params.yaml").read_text()
-    assert cli.main([*go_on, "training.learning_rate=1e-4"]) == 0
+    assert cli.main([*go_on, "training.save_steps=1"]) == 0
     assert "here: finished by attempt 1." in capsys.readouterr().out
     assert Path("here/params.yaml").read_text() == before
-    assert cli.main([*go_on, "training.max_steps=3"]) == 0
+    assert cli.main([*go_on, "training.max_steps=3", "--set", "training.learning_rate=1e-4"]) == 0
     assert "here/attempt-02.ipynb" in capsys.readouterr().out
     assert "max_steps: 3" in Path("here/params.yaml").read_text()
+
+
+def test_a_finished_run_is_not_taken_for_one_with_other_parameters(capsys):
+    write_notebook("print('ran')")
+    assert run("--out", "here", "--set", "training.max_steps=2") == 0
+    go_on = ["run", "grpo_code_execution.ipynb", "--out", "here", "--set"]
+    capsys.readouterr()
+    assert cli.main([*go_on, "training.learning_rate=1e-4"]) == 2
+    assert capsys.readouterr().err == (
+        "rlnb: here: finished by attempt 1 with other parameters: training.learning_rate 0.001 -> 0.0001. A "
+        "finished run does not train again: give another --out.\n"
+    )
+    assert cli.main([*go_on, "tracking.tensorboard=false"]) == 0
+    assert "here: finished by attempt 1." in capsys.readouterr().out
 
 
 def test_a_checkpoint_with_more_steps_than_are_asked_for_is_refused_before_anything_is_written(capsys):

@@ -34,12 +34,12 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
     """
     params = check_points(sweep, place=str(sweep.directory))
     with runs.locked(sweep.directory):
-        write_sweep(sweep)
         waiting = deque(
             index
             for index in sweep.selected
             if not is_finished(sweep.run_directory(index), params[sweep.points[index].name])
         )
+        write_sweep(sweep)
         num_done, num_points = len(sweep.selected) - len(waiting), len(sweep.selected)
         print(f"{sweep.directory}: {num_points} points, {num_done} of them done before", flush=True)
         codes: dict[int, int] = {}

@@ -75,7 +75,8 @@ def find_runs(folder: Path) -> Iterator[FoundRun]:
         elif not set(files).isdisjoint(RUN_FILES):
             job = _read_json(directory / JOB_FILE).get("job", "")
             yield FoundRun(directory, job=str(job))
-            names.clear()
+            if not set(files).isdisjoint(RUN_FILES[:2]):  # a job alone may have been given a folder of runs
+                names.clear()
         names[:] = sorted(name for name in names if not name.startswith("."))
 
 
@@ -173,8 +174,11 @@ def runs_text(rows: Sequence[RunRow]) -> str:
     from rlnb.display.tables import Table  # pandas, which CSV does without
 
     headers = ["run", "state", "step", "steps/h", "ETA", "reward", "attempts", "ended", "job", "reason"]
-    above = Path(os.path.commonpath([Path(row.run).parent for row in rows])) if rows else Path()
-    cells = ([str(Path(row.run).relative_to(above)), *_cells(row)] for row in rows)
+    paths = [Path(row.run) for row in rows]
+    if len({path.is_absolute() for path in paths}) > 1:
+        paths = [path.absolute() for path in paths]
+    above = Path(os.path.commonpath([path.parent for path in paths])) if rows else Path()
+    cells = ([str(path.relative_to(above)), *_cells(row)] for path, row in zip(paths, rows, strict=True))
     table = Table(headers, cells, f"in {above}:")
     states = [row.state.split(" at ")[0] for row in rows]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))

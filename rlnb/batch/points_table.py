@@ -16,7 +16,7 @@ from statistics import fmean
 import yaml
 
 from rlnb.batch.local import last_line
-from rlnb.batch.overview import RunRow, list_runs
+from rlnb.batch.overview import RunRow, find_runs, list_runs
 from rlnb.batch.sweeps import POINTS_FILE, read_sweep
 from rlnb.display.tables import Table, as_text
 from rlnb.errors import ParamsError
@@ -53,7 +53,8 @@ class PointResult:
 
     fields: the parameters in which the runs differ, without the seed. state: as `rlnb runs` tells it.
     rows: of metrics.jsonl. values: {measure: last value}, those of comparisons under "<measure> (<split>):
-    before" and so on. reason: why it failed, or what of it cannot be read.
+    before" and so on. lost: measures that were a number before and at last were none, as NaN is reported.
+    reason: why it failed, or what of it cannot be read.
     """
 
     name: str
@@ -64,6 +65,7 @@ class PointResult:
     step: int | None
     rows: Sequence[Mapping[str, float | None]]
     values: Mapping[str, float]
+    lost: Sequence[str]
     comparisons: Sequence[Comparison]
     reason: str
 
@@ -141,7 +143,7 @@ def group_results(results: Sequence[PointResult], *, by: Sequence[str] = ()) -> 
 
 def choose_measures(results: Sequence[PointResult], wanted: Sequence[str] = ()) -> list[str]:
     """Return the measures to show: those named, else the main ones that the runs have."""
-    names = list(dict.fromkeys(name for result in results for name in result.values))
+    names = list(dict.fromkeys(name for result in results for name in (*result.values, *result.lost)))
     for name in wanted:
         if name not in names:
             raise ParamsError(f"measure {name!r} is in none of these runs{did_you_mean(name, names)}")
@@ -314,20 +316,20 @@ def _match_field(field: str, known: Sequence[str]) -> str:
 
 def _find_runs(directory: Path) -> dict[Path, Mapping[str, object]]:
     """Return {directory of a run: its overrides, {} where not known}, in the order of points.json."""
-    if (directory / POINTS_FILE).is_file():
-        sweep = read_sweep(directory)
-        return {directory / point.name: point.overrides for point in sweep.points}
-    if (directory / "params.yaml").is_file():
-        return {directory: {}}
     if not directory.is_dir():
         raise ParamsError(f"{directory}: is not a folder in {Path.cwd()}; name that of a sweep, or of runs")
-    folders = [path for path in sorted(directory.iterdir()) if path.is_dir() and not path.is_symlink()]
-    return {
-        run: given
-        for folder in folders
-        if not folder.name.startswith(".")
-        for run, given in _find_runs(folder).items()
+    runs = [
+        run.directory
+        for run in find_runs(directory)
+        if run.is_point or (run.directory / "params.yaml").is_file()
+    ]
+    sweeps = [
+        folder for folder in {directory, *(run.parent for run in runs)} if (folder / POINTS_FILE).is_file()
+    ]
+    overrides = {
+        folder / point.name: point.overrides for folder in sweeps for point in read_sweep(folder).points
     }
+    return {run: overrides.get(run, {}) for run in runs}
 
 
 def _read_settings(directory: Path, overrides: Mapping[str, object]) -> dict[str, object]:
@@ -370,6 +372,10 @@ def _read_result(
         problems.append(str(error))
     if told.state == "pending" and (line := last_line(directory)):  # refused before it began
         problems.append(line)
+    lost = _lost_values(rows)
+    if lost:
+        listed = ", ".join(lost[:NUM_SHOWN]) + (", ..." if len(lost) > NUM_SHOWN else "")
+        problems.append(f"the last value is not a number, and in no mean: {listed}")
     seed = settings.get("seed")
     return PointResult(
         name=directory.name,
@@ -384,6 +390,7 @@ def _read_result(
             **_summary_values(results),
             **_comparison_values(comparisons),
         },
+        lost=lost,
         comparisons=comparisons,
         reason="; ".join(problems),
     )
@@ -397,7 +404,8 @@ def _last_values(
     values: dict[str, float] = {}
     for row in rows:
         values |= {name: value for name, value in row.items() if isinstance(value, int | float)}
-    values.pop("time", None)
+    for name in ("time", *_lost_values(rows)):
+        values.pop(name, None)
     seconds = [row.get(name) or 0.0 for row in rows for name in PARTS_OF_A_STEP]
     if any(seconds):
         values[TRAINING_MINUTES] = sum(seconds) / 60
@@ -406,6 +414,16 @@ def _last_values(
             values[text] = steps[0]
     values.pop("step", None)
     return values
+
+
+def _lost_values(rows: Sequence[Mapping[str, float | None]]) -> list[str]:
+    """Return the metrics that were a number before and None at last; what is first in the tables is first."""
+    last: dict[str, float | None] = {}
+    for row in rows:
+        last |= row
+    numbers = {name for row in rows for name, value in row.items() if value is not None}
+    lost = [name for name, value in last.items() if value is None and name in numbers]
+    return sorted(lost, key=lambda name: not any(pattern.search(name) for pattern in MAIN_MEASURES))
 
 
 def _summary_values(results: Mapping[str, object]) -> dict[str, float]:
@@ -437,6 +455,8 @@ def _parse_conditions(text: str) -> Callable[[Mapping[str, float | None]], bool]
         match = CONDITION.fullmatch(part)
         try:
             name, sign, limit = match.groups() if match else ("", "", "none")
+            if math.isnan(float(limit)):
+                raise ValueError("no value meets it")
             parts.append((name, 1.0 if sign == ">=" else -1.0, float(limit)))
         except ValueError:
             raise ParamsError(f"--reach {text}: {part!r} is not a condition; write MEASURE>=0.75") from None

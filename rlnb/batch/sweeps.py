@@ -214,7 +214,10 @@ def _describe_points(sweep: Sweep, indices: Sequence[int]) -> str:
 
 
 def _join(before: Sweep, now: Sweep, params: Mapping[str, NotebookParams]) -> Sweep:
-    """Return the sweep of a folder that was prepared before, with its new points at the end."""
+    """Return the sweep of a folder that was prepared before, with its new points at the end.
+
+    A point with the overrides of an old one is that one, even where it would be named otherwise now.
+    """
     path = before.directory / POINTS_FILE
     for name, old, new in (
         ("notebook", before.notebook.name, now.notebook.name),
@@ -222,11 +225,16 @@ def _join(before: Sweep, now: Sweep, params: Mapping[str, NotebookParams]) -> Sw
     ):
         if old != new:
             raise ParamsError(f"{path}: was made with {name} {old}, not {new}. Give another --out.")
-    for point in now.points:
-        check_same_run(now.notebook, before.directory / point.name, params[point.name])
-    points = {point.name: point for point in (*before.points, *now.points)}
+    names_before = {frozenset(point.assignments()): point.name for point in before.points}
+    joined = [
+        replace(point, name=names_before.get(frozenset(point.assignments()), point.name))
+        for point in now.points
+    ]
+    for point, named_now in zip(joined, now.points, strict=True):
+        check_same_run(now.notebook, before.directory / point.name, params[named_now.name])
+    points = {point.name: point for point in (*before.points, *joined)}
     names = list(points)
-    selected = tuple(names.index(point.name) for point in now.points)
+    selected = tuple(names.index(point.name) for point in joined)
     return replace(now, points=tuple(points.values()), selected=selected)
 
 

@@ -136,11 +136,15 @@ def describe_params(params: NotebookParams) -> list[ShownParameter]:
 
 def dump_yaml(params: NotebookParams) -> str:
     """Return all values as YAML; `load_params(notebook, profile="its/path.yaml")` restores them."""
-    location = f"{type(params).__module__}:{type(params).__name__}"
-    notebook = next(name for name, known in MODELS.items() if known == location)
-    values = {"notebook": notebook, **params.model_dump(mode="json")}
+    values = {"notebook": notebook_name(params), **params.model_dump(mode="json")}
     head = "# All values of one run, written by rlnb. Overrides change them, environment variables do not.\n"
     return head + str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+
+
+def notebook_name(params: NotebookParams) -> str:
+    """Return the name of the notebook that the parameters are of, as `load_params` takes it."""
+    location = f"{type(params).__module__}:{type(params).__name__}"
+    return next(name for name, known in MODELS.items() if known == location)
 
 
 def _read_profile(notebook: str, profile: str, root: Path) -> tuple[list[GivenValue], list[str]]:

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ import yaml
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe, rank, recommend
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
-from rlnb.params.loading import choose_profile
+from rlnb.params.loading import choose_profile, notebook_name
 from rlnb.params.older_names import explain_path
 from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
@@ -39,6 +40,11 @@ from rlnb.run.disk import telling_full_disk
 from rlnb.run.launcher import Ranks, accelerate_environment, run_ranks
 from rlnb.run.memory import check_room, settle_memory
 from rlnb.sandbox import Sandbox
+
+# Fields that leave the results of a finished run as they are.
+NOT_OF_RESULTS = (
+    "tracking.*", "training.save_*", "training.num_threads", "sandbox.num_workers", "model.check_memory",
+)  # fmt: skip
 
 
 class Plan(NamedTuple):
@@ -312,9 +318,31 @@ def check_same_run(notebook: Path, directory: Path, params: NotebookParams) -> N
 
 
 def is_finished(directory: Path, params: NotebookParams) -> bool:
-    """Return whether the run in a directory is done, and these parameters ask for no more steps."""
+    """Return whether the run in a directory is done, and these parameters ask for no more steps.
+
+    Raises ParamsError where they ask for another training, which a finished run does not become.
+    """
     last = runs.read_status(directory)
     if last is None or last.state != "done":
         return False
     checkpoint = latest_checkpoint(directory) if "training" in type(params).model_fields else None
-    return checkpoint is None or checkpoint_step(checkpoint) >= value_of(params, "training.max_steps")
+    if checkpoint is not None and checkpoint_step(checkpoint) < value_of(params, "training.max_steps"):
+        return False
+    path = directory / "params.yaml"
+    if path.exists():
+        saved = load_params(notebook_name(params), profile=str(path))
+        changes = [
+            change
+            for change in compare(run_recipe(saved), run_recipe(params), {})
+            if not any(fnmatchcase(change.field, pattern) for pattern in NOT_OF_RESULTS)
+        ]
+        if changes:
+            more = (
+                "" if checkpoint is None else ", or a larger training.max_steps, to go on from its last step"
+            )
+            raise ParamsError(
+                f"{directory}: finished by attempt {last.attempt} with other parameters: "
+                f"{', '.join(map(str, changes))}. A finished run does not train again: give another "
+                f"--out{more}."
+            )
+    return True

@@ -144,6 +144,26 @@ def test_the_command_prints_a_table_or_csv(outputs, capsys):
     assert second["ended"] == "2026-01-02T03:04:05+00:00"
 
 
+def test_directories_may_be_given_in_both_ways(outputs, tmp_path, capsys):
+    make_run(outputs / "a", "done")
+    make_run(tmp_path / "elsewhere" / "b", "done")
+    assert cli.main(["runs", "outputs", str(tmp_path / "elsewhere")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"in {tmp_path}:"
+    assert [line.split()[0] for line in lines[2:4]] == [
+        str(tmp_path / "elsewhere" / "b").removeprefix(f"{tmp_path}/"),
+        "outputs/a",
+    ]
+
+
+def test_a_run_below_a_folder_with_a_job_alone_is_found(outputs, capsys):
+    make_run(outputs / "old" / "a", "done")
+    (outputs / "old" / "job.json").write_text('{"job": "17"}')
+    assert states() == {"old": "new", "old/a": "done"}
+    assert cli.main(["results", "outputs"]) == 0
+    assert "0.750" in capsys.readouterr().out
+
+
 def test_a_folder_that_is_missing_is_refused(capsys):
     assert cli.main(["runs", "outputs", "nowhere"]) == 2
     assert capsys.readouterr().err == "rlnb: nowhere: is not a directory; name one that holds runs\n"

@@ -129,8 +129,20 @@ def test_the_first_step_that_meets_a_condition_is_a_measure(sweep):
     assert results[0].values["curriculum/stage>=2"] == 10
     assert condition not in results[0].values  # no step has both
     assert results[0].values[tables.TRAINING_MINUTES] == 1.5
-    with pytest.raises(ParamsError, match="--reach curriculum/stage=2: .* is not a condition"):
-        results_of(sweep, reach=["curriculum/stage=2"])
+    for text in ("curriculum/stage=2", "curriculum/stage>=nan"):
+        with pytest.raises(ParamsError, match=f"--reach {text}: .* is not a condition"):
+            results_of(sweep, reach=[text])
+
+
+def test_a_value_that_was_lost_is_not_replaced_by_an_older_one(sweep, capsys):
+    with (sweep / "kind=rae_seed=1" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 30, "time": 4.0, LOSSES[0]: None}) + "\n")  # NaN, as it is reported
+    results = results_of(sweep)
+    assert results[0].reason == f"the last value is not a number, and in no mean: {LOSSES[0]}"
+    assert tables.show_points(results, LOSSES).rows[0][-2:] == ["–", "0.300"]
+    assert tables.group_results(results)[0].values(LOSSES[:1]) == [0.2]  # of the second seed
+    assert cli.main(["results", str(sweep / "kind=rae_seed=1"), "--show", LOSSES[0]]) == 0
+    assert results[0].reason in capsys.readouterr().out
 
 
 def test_the_command_prints_tables_or_csv_and_says_which_measures_there_are(sweep, capsys):

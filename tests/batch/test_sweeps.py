@@ -204,6 +204,24 @@ def test_a_second_sweep_in_a_folder_where_one_runs_changes_nothing_there(capsys)
     assert points.read_text() == before
 
 
+def test_a_point_keeps_its_directory_where_a_new_one_makes_its_name_longer():
+    assert prepare("list:\n- {mbpp.enabled: false}\n") == ["enabled=false*"]
+    grown = prepare("list:\n- {mbpp.enabled: false}\n- {evaluation.enabled: false}\n")
+    assert grown == ["enabled=false*", "evaluation.enabled=false*"]
+
+
+def test_a_finished_point_is_not_taken_for_one_with_other_parameters(capsys):
+    Path("outputs/ppo_openspiel/seeds-tiny").mkdir(parents=True)
+    arguments = ["sweep", str(NOTEBOOK), "--profile", "tiny", "--seeds", "1"]
+    assert cli.main(arguments) == 0
+    points = Path("outputs/ppo_openspiel/seeds-tiny/points.json")
+    before = points.read_text()
+    assert cli.main([*arguments, "--set", "training.learning_rate=1e-4"]) == 2
+    expected = "outputs/ppo_openspiel/seeds-tiny/seed=1: finished by attempt 1 with other parameters: "
+    assert f"rlnb: {expected}training.learning_rate" in capsys.readouterr().err
+    assert points.read_text() == before
+
+
 def test_a_point_that_has_started_may_change_only_what_its_run_may():
     prepare(seeds="1", assignments=["training.max_steps=4"])
     directory = Path("outputs/ppo_openspiel/seeds-tiny/seed=1")

@@ -110,6 +110,19 @@ def test_the_gallery_shows_the_notebooks_as_they_are(path: Path) -> None:
     assert all(output.output_type != "error" for cell in shown for output in cell.outputs)
 
 
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_the_gallery_shows_no_parameter_that_is_gone(path: Path) -> None:
+    values = load_params(path.stem, profile="default").model_dump()
+    known = {f"{name}.{field}" for name, each in values.items() if isinstance(each, dict) for field in each}
+    texts = [
+        output.get("data", {}).get("text/html", "") for cell in code_cells(path) for output in cell.outputs
+    ]
+    (table,) = (text for text in texts if " parameters</summary>" in text)
+    shown = re.findall(r"<tr><td[^>]*>([\w.]+)</td>", table)
+    assert f"<summary>All {len(shown)} parameters<" in table
+    assert {name for name in shown if "." in name} <= known
+
+
 @pytest.mark.parametrize(
     "path",
     [
