@@ -1,11 +1,14 @@
-"""The page of requirements names tests that exist; tests/test_docs.py checks its links."""
+"""The pages of requirements and faults name tests that exist; tests/test_docs.py checks their links."""
 
 import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
+FAULTS = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
 STATES = ("works", "differs", "not shown here: no GPU", "open")
 TEST = re.compile(r"`(tests/[^`]+\.py)::(\w+)`")
 
@@ -16,9 +19,13 @@ def rows(*, num_cells: int) -> list[list[str]]:
     return [cells for cells in lines if len(cells) == num_cells and cells[1] != "state"]
 
 
-def test_every_test_that_the_page_names_exists():
-    named = set(TEST.findall(PAGE))
-    assert len(named) > 90 and PAGE.count("`tests/") == len(TEST.findall(PAGE)) + PAGE.count("`tests/`")
+@pytest.mark.parametrize(("page", "least"), [(PAGE, 90), (FAULTS, 30)], ids=["requirements", "faults"])
+def test_every_test_that_a_page_names_exists(page, least):
+    named = set(TEST.findall(page))
+    assert len(named) > least
+    assert page.count("`tests/") == len(TEST.findall(page)) + len(
+        re.findall(r"`tests/(?:slurm/jobs\.py)?`", page)
+    )
     missing = [
         f"{file}::{test}"
         for file, test in named
