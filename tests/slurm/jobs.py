@@ -75,7 +75,8 @@ def test_a_step_that_outlasts_the_warning_costs_that_step_alone(submit: Submitte
 
 
 def test_a_set_up_that_never_fits_ends_after_two_attempts_with_the_reason(submit: Submitter):
-    job = submit("--time", "1", "--warning-seconds", "55")
+    long = {"evaluation__enabled": "true", "evaluation__num_games": "20000"}
+    job = submit("--time", "1", "--warning-seconds", "30", **long)
     job.wait_end("FAILED")
     assert job.facts()["Restarts"] == "1"
     assert "2 attempts in a row have ended without a further saved step (the last is 0)" in job.log
