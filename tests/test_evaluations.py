@@ -102,11 +102,13 @@ def test_answers_come_back_with_their_tasks_whatever_these_hold():
 RANKS = """
 import os, sys
 from pathlib import Path
+from accelerate import PartialState
 from test_evaluations import ParamsOfTest, VERDICTS, Verdict
 from tiny_policy import load_tiny
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.machine import rank
 
+PartialState(cpu=True)  # as rlnb.notebook.start does
 policy = load_tiny(Path(sys.argv[1]))
 for attempt in (1, 2):
     calls = []
