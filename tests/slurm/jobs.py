@@ -71,7 +71,8 @@ def test_a_step_that_outlasts_the_warning_costs_that_step_alone(submit: Submitte
     job.wait_end()
     assert "The time limit has come before the run was saved: back into the queue." in job.log
     assert job.status is not None
-    assert (job.status.attempt, job.status.step, job.status.saved_step) == (2, 8, saved)
+    assert (job.status.attempt, job.status.step) == (2, 8)
+    assert job.status.saved_step >= saved  # with SIGTERM SLURM sends SIGCONT: a step may just be saved
 
 
 def test_a_set_up_that_never_fits_ends_after_two_attempts_with_the_reason(submit: Submitter):
