@@ -20,13 +20,17 @@ from pages import CODE
 from plus_file import ADD
 
 from rlnb import cli
+from rlnb.batch import local, overview, points_table, prefetch
 from rlnb.machine import probe, recommend
 from rlnb.params import load_params, resolve
 from rlnb.run import headless
 
 ROOT = Path(__file__).parents[1]
-SUBCOMMANDS = "run|eval|export|compare|configure|doctor"
-COMMAND = re.compile(rf"(?:|.*[ /])(?:rlnb (?=(?:{SUBCOMMANDS})\b)|slurm/run\.sbatch )")
+SUBCOMMANDS = ("run", "eval", "export", "compare", "configure", "doctor")
+ABOUT_MANY_RUNS = ("sweep", "submit", "prefetch", "results", "runs", "sync")
+COMMAND = re.compile(
+    rf"(?:|.*[ /])(?:rlnb (?=(?:{'|'.join((*SUBCOMMANDS, *ABOUT_MANY_RUNS))})\b)|slurm/run\.sbatch )"
+)
 # What is not run here, and why; its parameters are read all the same.
 NOT_RUN = {
     "eval --endpoint http://localhost:8000/v1 --served-model NAME": "there is no server",
@@ -37,6 +41,7 @@ NOT_RUN = {
 # What the reader has to make first, and what `rlnb` says before that.
 NOT_YET = {
     "run notebooks/grpo_code_execution.ipynb --profile a100x2 --set training.max_steps=2": "'a100x2'",
+    "sweep notebooks/grpo_code_execution.ipynb --profile cpu --seeds 1-3 --set reward.preset=short": "short",
 }
 # Runs that others need; {names} stand for files of the run of that name.
 EXECUTION = ("run", "notebooks/grpo_code_execution.ipynb")
@@ -78,6 +83,8 @@ def read_documents() -> dict[str, str]:
 def is_mention(command: str) -> bool:
     """Whether it names a command, or an option of it, and is none: `rlnb run`, `rlnb eval --checkpoint`."""
     first, *others = command.split()
+    if first in ABOUT_MANY_RUNS:
+        return not any("/" in word for word in others)
     is_bare = not others and first not in ("eval", "configure", "doctor")
     return is_bare or others[-1:] in (["--check"], ["--checkpoint"], ["--help"])
 
@@ -118,7 +125,8 @@ def make_tiny(command: str) -> tuple[str, ...]:
     return tuple(changed)
 
 
-TINY = {make_tiny(command): command for command in reversed(COMMANDS) if command not in (*NOT_RUN, *NOT_YET)}
+RUN_HERE = [command for command in COMMANDS if command.split()[0] in SUBCOMMANDS]
+TINY = {make_tiny(command): command for command in reversed(RUN_HERE) if command not in (*NOT_RUN, *NOT_YET)}
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +155,8 @@ def test_a_command_or_option_that_is_mentioned_exists(command, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main([name, "--help"])
     assert ended.value.code == 0
-    assert set(options) <= set(re.findall(r"--[\w-]+", capsys.readouterr().out))
+    named = {word for word in options if word.startswith("--")}
+    assert named <= set(re.findall(r"--[\w-]+", capsys.readouterr().out))
 
 
 def as_written(command: str, files: dict[str, str]) -> list[str]:
@@ -183,6 +192,30 @@ def test_the_parameters_of_a_command_are_accepted_as_it_is_written(command, file
         monkeypatch.delenv(name)
     code, said = cli.main(as_written(command, files)), capsys.readouterr().err
     assert (code, NOT_YET[command] in said) == (2, True) if command in NOT_YET else (code, said) == (0, "")
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each.split()[0] in ABOUT_MANY_RUNS])
+def test_a_command_about_many_runs_is_accepted_as_it_is_written(command, monkeypatch, tmp_path, capsys):
+    """A sweep up to its first run, a job up to its script, a prefetch up to the hub."""
+    words = [str(ROOT / word) if (ROOT / word).is_file() else word for word in shlex.split(command)]
+    words = words[: words.index(">")] if ">" in words else words
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("RLNB_", "MBPP_"))]:
+        monkeypatch.delenv(name)
+    asked: list[object] = []
+    monkeypatch.setattr(local, "run_points", lambda sweep, **_: asked.append(sweep) or 0)
+    monkeypatch.setattr(prefetch, "prefetch", lambda notebook, **_: asked.append(notebook) or 0)
+    monkeypatch.setattr(points_table, "gather_results", lambda folders, **_: asked.append(folders))
+    monkeypatch.setattr(points_table, "group_results", lambda *_, **__: [])
+    monkeypatch.setattr(points_table, "points_csv", lambda _: "")
+    monkeypatch.setattr(points_table, "groups_csv", lambda _: "")
+    monkeypatch.setattr(overview, "list_runs", lambda folders: asked.append(folders) or [])
+    more = {"submit": ["--dry-run"], "results": ["--csv"]}.get(words[0], [])
+    code, said = cli.main([*words, *more]), capsys.readouterr()
+    if command in NOT_YET:
+        assert code == 2 and NOT_YET[command] in said.err
+    else:
+        assert code == 0 and (asked or "#SBATCH --time=" in said.out), said.err
 
 
 class Runs:
