@@ -18,11 +18,11 @@ from pathlib import Path
 import rlnb
 from rlnb.batch.machines import describe_missing, job_machine
 from rlnb.batch.overview import JOB_FILE
-from rlnb.batch.sweeps import POINTS_FILE, prepare_sweep
+from rlnb.batch.sweeps import POINTS_FILE, load_points, prepare_sweep
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, recommend
-from rlnb.params import dump_yaml, parse_set, resolve
-from rlnb.params.sections import value_of
+from rlnb.params import dump_yaml, load_params, parse_set, resolve
+from rlnb.params.sections import ModelParams, value_of
 from rlnb.run import directory as runs
 from rlnb.run.headless import Plan, choose_run_directory, is_finished, make_directory, move_run, plan_run
 from rlnb.run.slurm import jobs_in_queue
@@ -166,9 +166,11 @@ def submit_run(
     target = _check_target(profile, options, machine, gpu_memory)
     check = functools.partial(plan_run, notebook, machine=target, is_memory_known=gpu_memory is not None)
     if options.vllm_node:
-        given = overrides.get("vllm")
         server = {"enabled": True, "mode": "server", "server_base_url": VLLM_ADDRESS}
-        overrides = {**overrides, "vllm": {**(given if isinstance(given, dict) else {}), **server}}
+        overrides = _set_in(overrides, "vllm", server)
+    saved = out / "params.yaml" if out is not None and (out / "params.yaml").exists() else None
+    if model := _choose_model(notebook, profile or str(saved), overrides, target, saved=saved):
+        overrides = _set_in(overrides, "model", {"id": model})
     plan = check(profile=profile, overrides=overrides, out=out)
     with ExitStack() as stack:
         if out is None:
@@ -215,6 +217,9 @@ def submit_sweep(
         raise ParamsError("--vllm-node: is for one run; write a submit for each point")
     if options.nodes > 1 or num_gpus > 1:
         raise ParamsError("--nodes and --gpus: a point of a sweep has one node and one GPU; write 1")
+    if not any("model.id" in point.overrides for point in load_points(sweep, seeds=seeds)):
+        model = _choose_model(notebook, profile, parse_set(*assignments), target)
+        assignments = [*assignments, *([f"model.id={model}"] if model else [])]
     prepared = prepare_sweep(
         notebook, profile=profile, sweep=sweep, seeds=seeds, assignments=assignments, out=out
     )
@@ -249,6 +254,37 @@ def _check_target(
             "write --machine v100, a100, h100 or gb10 as well"
         )
     return target
+
+
+def _set_in(
+    overrides: Mapping[str, object], section: str, values: Mapping[str, object]
+) -> Mapping[str, object]:
+    given = overrides.get(section)
+    return {**overrides, section: {**(given if isinstance(given, dict) else {}), **values}}
+
+
+def _choose_model(
+    notebook: Path,
+    profile: str,
+    overrides: Mapping[str, object],
+    target: Machine,
+    *,
+    saved: Path | None = None,
+) -> str | None:
+    """Return the model that `auto` stands for in the job, and say so; None where it is named, or a CPU's.
+
+    A node with more memory than was checked would take a larger model, which may not have been fetched, and
+    a later attempt may get a node with less. saved: parameters of a run that was started; it keeps its model.
+    """
+    params = load_params(notebook.stem, profile=profile, overrides=overrides, place="--set")
+    model = getattr(params, "model", None)
+    if target.capability is None or not isinstance(model, ModelParams) or model.id != "auto":
+        return None
+    if saved is not None:
+        return str(value_of(load_params(notebook.stem, profile=str(saved)), "model.id"))
+    chosen = str(value_of(resolve(params, recommend(target)), "model.id"))
+    print(f"model.id = auto is {chosen} on {target.memory_gib:g} GiB (--gpu-memory)", file=sys.stderr)
+    return chosen
 
 
 def _count_gpus(options: JobOptions, target: Machine) -> int:

@@ -109,6 +109,27 @@ def test_what_the_job_would_refuse_is_refused_and_nothing_is_submitted(capsys, a
     assert not Path("submitted").exists()
 
 
+def model_of(folder: str) -> str:
+    saved = Path("outputs/grpo_code_execution", folder, "params.yaml").read_text()
+    return re.search(r"^model:\n(?: .*\n)*?  id: (\S+)$", saved, re.MULTILINE)[1]
+
+
+def test_a_job_keeps_the_model_that_was_checked_whatever_memory_its_node_has(capsys):
+    command = ["submit", NOTEBOOK, "--profile", "v100", "--set", "tasks.source=builtin"]
+    assert cli.main(command) == 0
+    assert "model.id = auto is Qwen/Qwen2.5-1.5B on 16 GiB (--gpu-memory)" in capsys.readouterr().err
+    assert model_of("v100-001") == "Qwen/Qwen2.5-1.5B"
+    assert cli.main([*command, "--gpu-memory", "32"]) == 0
+    assert model_of("v100-002") == "Qwen/Qwen2.5-3B"
+    for more in ((), ("--out", "outputs/grpo_code_execution/v100-002", "--set", "training.max_steps=900")):
+        assert cli.main([*command, *more]) == 0  # they go on
+    assert (model_of("v100-001"), model_of("v100-002")) == ("Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-3B")
+    assert not Path("outputs/grpo_code_execution/v100-003").exists()
+    assert cli.main([*command, "--seeds", "1-2"]) == 0
+    points = json.loads(Path("outputs/grpo_code_execution/seeds-v100/points.json").read_text())["points"]
+    assert {point["overrides"]["model.id"] for point in points} == {"Qwen/Qwen2.5-1.5B"}
+
+
 def test_what_slurm_refuses_is_told_in_its_words(capsys):
     Path("refuses").write_text("allocation failure: Requested node configuration is not available")
     assert submit() == 2
