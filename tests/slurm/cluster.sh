@@ -18,7 +18,7 @@ install_pkgs() {
 
 write_conf() {
   local host cpus mem
-  host=$(hostname -s); cpus=$(nproc); mem=$(( $(awk '/MemTotal/{print $2}' /proc/meminfo) / 1024 - 512 ))
+  host=$(hostname -s); cpus=$(nproc --all); mem=$(( $(awk '/MemTotal/{print $2}' /proc/meminfo) / 1024 - 512 ))
   mkdir -p /etc/slurm "$ROOT"/{ctld,slurmd,log,jobcomp}
   chmod 755 "$ROOT"
   getent hosts "$host" >/dev/null || echo "127.0.0.1 $host" >> /etc/hosts
