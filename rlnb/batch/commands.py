@@ -37,7 +37,7 @@ def add_sweep(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", m
     )
     sweep.add_argument("target", type=Path, metavar="NOTEBOOK", help="with --point: the folder of a sweep")
     add_points(sweep)
-    sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="points at a time (default: 1)")
+    sweep.add_argument("--jobs", type=int, metavar="N", help="points at a time (default: 1)")
     sweep.add_argument(
         "--point", type=int, metavar="I", help="run point I of a prepared folder; points count from 0"
     )
@@ -68,9 +68,14 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
     from rlnb.batch.sweeps import prepare_sweep, read_point
 
     if options.point is not None:
+        names = ("profile", "sweep", "seeds", "out", "assignments", "jobs")
+        if given := [name for name in names if getattr(options, name) not in (None, [])]:
+            word = given[0].replace("assignments", "set")
+            raise ParamsError(f"--{word}: has no place beside --point, which takes what points.json says")
         return main(read_point(options.target, options.point))
-    if options.jobs < 1:
-        raise ParamsError(f"--jobs {options.jobs}: is not a number of points; write 1 or more")
+    num_jobs = 1 if options.jobs is None else options.jobs
+    if num_jobs < 1:
+        raise ParamsError(f"--jobs {num_jobs}: is not a number of points; write 1 or more")
     from rlnb.batch.local import run_points
 
     sweep = prepare_sweep(
@@ -81,7 +86,7 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
         assignments=options.assignments,
         out=options.out,
     )
-    return run_points(sweep, num_jobs=options.jobs)
+    return run_points(sweep, num_jobs=num_jobs)
 
 
 RESULTS_HELP = """\
@@ -374,12 +379,14 @@ def check_run(options: argparse.Namespace) -> int:
     from rlnb.batch.machines import describe_missing, job_machine
     from rlnb.params import parse_set
     from rlnb.run.headless import plan_run
+    from rlnb.run.launcher import Ranks
 
     plan = plan_run(
         options.notebook,
         profile=options.profile,
         overrides=parse_set(*options.assignments),
         out=None if options.out is None else Path(options.out),
+        ranks=Ranks(options.nproc, options.nnodes),
         machine=job_machine(options.profile, options.machine, options.gpu_memory),
         is_memory_known=options.gpu_memory is not None,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from rlnb.batch.overview import refuse_queued
 from rlnb.batch.sweeps import Sweep, check_points, write_sweep
 from rlnb.machine.facts import usable_cores
 from rlnb.run import directory as runs
@@ -34,6 +35,7 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
     """
     params = check_points(sweep, place=str(sweep.directory))
     with runs.locked(sweep.directory):
+        refuse_queued(sweep.directory)
         waiting = deque(
             index
             for index in sweep.selected

@@ -11,12 +11,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rlnb.errors import ParamsError
-from rlnb.run.directory import Status, read_status
+from rlnb.run.directory import POINTS_FILE, Status, read_status
 from rlnb.run.heartbeat import read_last_rows
 from rlnb.run.slurm import RUNNING, jobs_in_queue
 
 JOB_FILE = "job.json"  # in the folder of a run or a sweep: {"job": ..., "points": [...], "log": ...}
-POINTS_FILE = "points.json"
 RUN_FILES = ("status.json", "params.yaml", JOB_FILE)
 # Lines of params.yaml, as `dump_yaml` writes them: this also reads a file that is cut off.
 MAX_STEPS = re.compile(r"^training:\n(?: .*\n)*?  max_steps: (\d+)$", re.MULTILINE)
@@ -51,6 +50,16 @@ class FoundRun:
     directory: Path
     is_point: bool = False
     job: str = ""
+
+
+def refuse_queued(folder: Path) -> None:
+    """Raise ParamsError where the job that was submitted for a folder is still in the queue."""
+    job = str(_read_json(folder / JOB_FILE).get("job", ""))
+    if queue := jobs_in_queue([job]):
+        state = next(iter(queue.values())).lower()
+        raise ParamsError(
+            f"{folder}: its job {job} is {state} already. Give another --out, or scancel {job}."
+        )
 
 
 def list_runs(directories: Sequence[Path]) -> list[RunRow]:

@@ -23,7 +23,7 @@ from rlnb.params.model_cache import (
     write_manifest,
 )
 from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads, model_names
-from rlnb.params.sections import ModelParams, NotebookParams
+from rlnb.params.sections import NotebookParams
 
 DAMAGED = 1  # exit code
 
@@ -69,10 +69,9 @@ def prefetch(
     for repository, field in repositories.items():
         place = f"{params._sources.get(field, 'default')}: {field}"
         print(f"  {repository.id}: {fetch(repository, cache_dir, place=place)}", flush=True)
-    pins = []
-    if isinstance(chosen := getattr(given, "model", None), ModelParams) and chosen.id == "auto":
-        pins = [f"model.id={params.model.id}"]  # type: ignore[attr-defined]
-    print(f"then: {_submit_line(notebook, str(profile), [*assignments, *pins])}")
+    kind = {"--machine": machine, "--gpu-memory": None if gpu_memory is None else f"{gpu_memory:g}"}
+    options = [word for option, value in kind.items() if value is not None for word in (option, value)]
+    print(f"then: {_submit_line(notebook, str(profile), assignments)} {shlex.join(options)}".rstrip())
     return 0
 
 

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import rlnb
 from rlnb.batch.machines import describe_missing, job_machine
-from rlnb.batch.overview import JOB_FILE
-from rlnb.batch.sweeps import POINTS_FILE, load_points, prepare_sweep
+from rlnb.batch.overview import JOB_FILE, refuse_queued
+from rlnb.batch.sweeps import check_unchanged, prepare_sweep
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, recommend
-from rlnb.params import dump_yaml, load_params, parse_set, resolve
-from rlnb.params.sections import ModelParams, value_of
+from rlnb.params import dump_yaml, parse_set, resolve
+from rlnb.params.sections import value_of
 from rlnb.run import directory as runs
 from rlnb.run.headless import Plan, choose_run_directory, is_finished, make_directory, move_run, plan_run
-from rlnb.run.slurm import jobs_in_queue
+from rlnb.run.launcher import Ranks
 
 TEMPLATE = Path(rlnb.__file__).resolve().parents[1] / "slurm" / "run.sbatch"
 SCRIPT_FILE = "job.sbatch"
@@ -33,6 +33,11 @@ OPTION = re.compile(r"^#SBATCH --([\w-]+)(?:=(.*))?$", re.MULTILINE)
 DEFAULT_TIME = "04:00:00"
 WARNING_SECONDS = 300
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
+# Options of sbatch that others of the script depend on: the options of `rlnb submit` that set them.
+OWN_OPTIONS = {
+    "time": "--time", "signal": "--warning-seconds", "nodes": "--nodes", "array": "--sweep and --seeds",
+    "cpus-per-task": "--cpus-per-task",
+}  # fmt: skip
 # Ranks on several nodes: one task of SLURM a node, which starts that node's ranks.
 RENDEZVOUS = """\
 master=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((20000 + SLURM_JOB_ID % 20000))
@@ -64,7 +69,11 @@ done
 # When the server ends, the run cannot go on: it is told to save.
 (while kill -0 "$server"; do sleep 2; done; kill -USR2 $$) >/dev/null 2>&1 &
 trap "kill $! $server 2>/dev/null" EXIT
-trap 'echo "vLLM has ended: $(tail -n 1 {log})"; [ -z "$run" ] || stop' USR2
+vllm_has_ended() {{
+    echo "vLLM has ended: $(tail -n 1 {log})"
+    [ -z "$run" ] || stop
+}}
+trap vllm_has_ended USR2
 """
 
 
@@ -110,6 +119,11 @@ class JobOptions:
             if not re.fullmatch(r"(--)?[a-z][\w-]*(=.*)?", other):
                 raise ParamsError(
                     f"--sbatch-option {other}: write NAME=VALUE, as in --sbatch-option qos=long"
+                )
+            name = other.removeprefix("--").partition("=")[0]
+            if name in OWN_OPTIONS:
+                raise ParamsError(
+                    f"--sbatch-option {other}: is computed from {OWN_OPTIONS[name]}; write that"
                 )
 
 
@@ -161,17 +175,21 @@ def submit_run(
     Raises ParamsError for all that the job would refuse, and for a run whose job is in the queue already.
     """
     options.check()
-    if profile is None and (out is None or not (out / "params.yaml").exists()):
-        raise ParamsError("--profile: is missing; this machine does not tell which one the job will get")
+    if options.array_parallel is not None:
+        raise ParamsError(
+            f"--array-parallel {options.array_parallel}: is for a sweep; give --sweep or --seeds"
+        )
     target = _check_target(profile, options, machine, gpu_memory)
-    check = functools.partial(plan_run, notebook, machine=target, is_memory_known=gpu_memory is not None)
+    num_gpus = _count_gpus(options, target)
+    ranks = Ranks(max(1, num_gpus), options.nodes)
     if options.vllm_node:
+        given = overrides.get("vllm")
         server = {"enabled": True, "mode": "server", "server_base_url": VLLM_ADDRESS}
-        overrides = _set_in(overrides, "vllm", server)
-    saved = out / "params.yaml" if out is not None and (out / "params.yaml").exists() else None
-    if model := _choose_model(notebook, profile or str(saved), overrides, target, saved=saved):
-        overrides = _set_in(overrides, "model", {"id": model})
-    plan = check(profile=profile, overrides=overrides, out=out)
+        overrides = {**overrides, "vllm": {**(given if isinstance(given, dict) else {}), **server}}
+    plan = plan_run(
+        notebook, profile=profile, overrides=overrides, out=out,
+        ranks=ranks, machine=target, is_memory_known=gpu_memory is not None,
+    )  # fmt: skip
     with ExitStack() as stack:
         if out is None:
             make_directory(plan.directory.parent)
@@ -183,12 +201,12 @@ def submit_run(
         else:
             make_directory(plan.directory)
             stack.enter_context(runs.locked(plan.directory))
-        _refuse_queued(plan.directory)
+        refuse_queued(plan.directory)
         is_ready = _write(plan.directory / "params.yaml", dump_yaml(plan.params), is_dry=is_dry)
         command = ["run", str(notebook), "--out", str(plan.directory)]
         name = f"{notebook.stem}-{plan.directory.name}"
-        num_gpus = _count_gpus(options, target)
-        before = _vllm_server(plan, num_gpus=num_gpus) if options.vllm_node else ""
+        before = _fix_memory(target)
+        before += _vllm_server(plan, num_gpus=num_gpus) if options.vllm_node else ""
         job = _make_job(plan.directory, name, command, options, num_gpus=num_gpus, before=before)
         _print_checks(plan)
         return _print_script(job, is_ready=is_ready) if is_dry else _submit(job)
@@ -209,17 +227,12 @@ def submit_sweep(
 ) -> int:
     """Submit the points of a sweep that are not done as an array; the arguments are as in `submit_run`."""
     options.check()
-    if profile is None:
-        raise ParamsError("--profile: is missing; this machine does not tell which one the job will get")
     target = _check_target(profile, options, machine, gpu_memory)
     num_gpus = _count_gpus(options, target)
     if options.vllm_node:
         raise ParamsError("--vllm-node: is for one run; write a submit for each point")
     if options.nodes > 1 or num_gpus > 1:
         raise ParamsError("--nodes and --gpus: a point of a sweep has one node and one GPU; write 1")
-    if not any("model.id" in point.overrides for point in load_points(sweep, seeds=seeds)):
-        model = _choose_model(notebook, profile, parse_set(*assignments), target)
-        assignments = [*assignments, *([f"model.id={model}"] if model else [])]
     prepared = prepare_sweep(
         notebook, profile=profile, sweep=sweep, seeds=seeds, assignments=assignments, out=out
     )
@@ -235,11 +248,15 @@ def submit_sweep(
         return runs.EXIT_DONE
     command = ["sweep", str(prepared.directory)]
     name = f"{notebook.stem}-{prepared.directory.name}"
-    job = _make_job(prepared.directory, name, command, options, num_gpus=num_gpus, points=list(points))
+    job = _make_job(
+        prepared.directory, name, command, options,
+        num_gpus=num_gpus, points=list(points), before=_fix_memory(target),
+    )  # fmt: skip
     make_directory(prepared.directory)
     with runs.locked(prepared.directory):
-        _refuse_queued(prepared.directory)
-        is_ready = _write(prepared.directory / POINTS_FILE, prepared.text(), is_dry=is_dry)
+        refuse_queued(prepared.directory)
+        check_unchanged(prepared)
+        is_ready = _write(prepared.directory / runs.POINTS_FILE, prepared.text(), is_dry=is_dry)
         _print_checks(next(iter(points.values())))
         return _print_script(job, is_ready=is_ready) if is_dry else _submit(job)
 
@@ -247,6 +264,11 @@ def submit_sweep(
 def _check_target(
     profile: str | None, options: JobOptions, machine: str | None, gpu_memory: float | None
 ) -> Machine:
+    if machine is None and profile in (None, "auto"):
+        raise ParamsError(
+            f"--profile: is {profile or 'missing'}, which does not tell what machine the job will get; name "
+            "one, or write --machine v100, a100, h100, gb10 or cpu as well"
+        )
     target = job_machine(profile, machine, gpu_memory)
     if options.gpus and target.capability is None:
         raise ParamsError(
@@ -254,37 +276,6 @@ def _check_target(
             "write --machine v100, a100, h100 or gb10 as well"
         )
     return target
-
-
-def _set_in(
-    overrides: Mapping[str, object], section: str, values: Mapping[str, object]
-) -> Mapping[str, object]:
-    given = overrides.get(section)
-    return {**overrides, section: {**(given if isinstance(given, dict) else {}), **values}}
-
-
-def _choose_model(
-    notebook: Path,
-    profile: str,
-    overrides: Mapping[str, object],
-    target: Machine,
-    *,
-    saved: Path | None = None,
-) -> str | None:
-    """Return the model that `auto` stands for in the job, and say so; None where it is named, or a CPU's.
-
-    A node with more memory than was checked would take a larger model, which may not have been fetched, and
-    a later attempt may get a node with less. saved: parameters of a run that was started; it keeps its model.
-    """
-    params = load_params(notebook.stem, profile=profile, overrides=overrides, place="--set")
-    model = getattr(params, "model", None)
-    if target.capability is None or not isinstance(model, ModelParams) or model.id != "auto":
-        return None
-    if saved is not None:
-        return str(value_of(load_params(notebook.stem, profile=str(saved)), "model.id"))
-    chosen = str(value_of(resolve(params, recommend(target)), "model.id"))
-    print(f"model.id = auto is {chosen} on {target.memory_gib:g} GiB (--gpu-memory)", file=sys.stderr)
-    return chosen
 
 
 def _count_gpus(options: JobOptions, target: Machine) -> int:
@@ -300,18 +291,9 @@ def _write(path: Path, text: str, *, is_dry: bool) -> bool:
     return True
 
 
-def _refuse_queued(folder: Path) -> None:
-    """Raise ParamsError where the job that was submitted for a folder is still in the queue."""
-    path = folder / JOB_FILE
-    try:
-        job = str(json.loads(path.read_text(encoding="utf-8"))["job"]) if path.exists() else ""
-    except (ValueError, LookupError, TypeError):
-        job = ""
-    if queue := jobs_in_queue([job]):
-        state = next(iter(queue.values())).lower()
-        raise ParamsError(
-            f"{folder}: its job {job} is {state} already. Give another --out, or scancel {job}."
-        )
+def _fix_memory(target: Machine) -> str:
+    """Return the line by which the job chooses as was checked, also on a GPU with more memory."""
+    return f"export RLNB_GPU_MEMORY={target.memory_gib:g}\n" if target.capability else ""
 
 
 def _make_job(
@@ -345,7 +327,7 @@ def _make_job(
 
 def _vllm_server(plan: Plan, *, num_gpus: int) -> str:
     """Return the lines that start a server of the run's model on the last node and wait for it."""
-    params = resolve(plan.params, recommend(plan.machine))
+    params = resolve(plan.params.complete(), recommend(plan.machine))
     model, cache_dir = (str(value_of(params, f"model.{name}")) for name in ("id", "cache_dir"))
     trl = shlex.join([str(Path(sys.executable).with_name("trl")), "vllm-serve", "--model", model])
     serve = (

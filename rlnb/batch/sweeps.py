@@ -26,10 +26,9 @@ from rlnb.params.loading import PROFILE_ENDINGS, choose_profile
 from rlnb.params.problems import did_you_mean, show
 from rlnb.params.reading import NUMBER_WITHOUT_DOT, read_yaml
 from rlnb.params.sections import NotebookParams
-from rlnb.run.directory import write_text
+from rlnb.run.directory import POINTS_FILE, write_text
 from rlnb.run.headless import check_same_run, read_parameter_names
 
-POINTS_FILE = "points.json"
 MAX_POINTS = 1000  # SLURM's usual MaxArraySize is 1001
 MAX_NAME_LENGTH = 100  # characters of a point's name, a directory
 NUM_SHOWN = 5  # points listed in a message
@@ -135,6 +134,8 @@ def prepare_sweep(
         profile = str(Path(profile).absolute())
     folder_name = f"{sweep.stem if sweep else 'seeds'}-{Path(profile).stem}"
     directory = out or Path("outputs", notebook.stem, folder_name)
+    if (directory / "params.yaml").exists():
+        raise ParamsError(f"--out {directory}: is the directory of a run; name another for the sweep")
     made = Sweep(directory, notebook.absolute(), profile, tuple(points), tuple(range(len(points))))
     place = str(sweep or f"--seeds {seeds}") + (" or --set" if assignments else "")
     params = check_points(made, place=place)
@@ -238,8 +239,22 @@ def _join(before: Sweep, now: Sweep, params: Mapping[str, NotebookParams]) -> Sw
     return replace(now, points=tuple(points.values()), selected=selected)
 
 
+def check_unchanged(sweep: Sweep) -> None:
+    """Raise ParamsError where points.json has got other points since the sweep was prepared.
+
+    The caller has locked the folder: what runs or waits there reads its points by their places in that file.
+    """
+    if (sweep.directory / POINTS_FILE).exists():
+        names = [point.name for point in read_sweep(sweep.directory).points]
+        if names != [point.name for point in sweep.points[: len(names)]]:
+            raise ParamsError(
+                f"{sweep.directory / POINTS_FILE}: another command has changed it; run this one again"
+            )
+
+
 def write_sweep(sweep: Sweep) -> None:
-    """Write points.json. The caller has locked the folder: what runs or waits there reads that file."""
+    """Write points.json. The caller has locked the folder, see `check_unchanged`."""
+    check_unchanged(sweep)
     try:
         sweep.directory.mkdir(parents=True, exist_ok=True)
         write_text(sweep.directory / POINTS_FILE, sweep.text())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import dropwhile
 
-from rlnb.errors import see
+from rlnb.errors import ParamsError, see
 from rlnb.machine.facts import ON, Machine
 from rlnb.machine.table import MACHINES, PROFILE_MEMORY_GIB
 
@@ -45,6 +45,13 @@ def installed_version(package: str) -> str | None:
         return None
 
 
+def _read_gib(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ParamsError(f"RLNB_GPU_MEMORY={text}: is no number of GiB; write 32, or unset it") from None
+
+
 def recommend(
     machine: Machine,
     *,
@@ -52,9 +59,15 @@ def recommend(
     environ: Mapping[str, str] = os.environ,
     version: Callable[[str], str | None] = installed_version,
 ) -> Recommendation:
-    """Return the settings that suit a machine, a pure function of the arguments."""
+    """Return the settings that suit a machine, a pure function of the arguments.
+
+    A GPU counts with no more memory than RLNB_GPU_MEMORY says, in GiB: a job of SLURM takes what was checked
+    for it, whatever GPU of its kind it gets.
+    """
     row = next(row for row in MACHINES if row.name == machine.name)
     on_gpu, memory_gib = row.profile != "cpu", machine.memory_gib
+    if on_gpu and (checked := environ.get("RLNB_GPU_MEMORY")):
+        memory_gib = min(memory_gib, _read_gib(checked))
     smaller = dropwhile(lambda step: step[0] != row.profile, PROFILE_MEMORY_GIB)
     unsloth = row.unsloth and version("unsloth") is not None
     # Compute nodes of Supercloud have no network; RLNB_OFFLINE=0 is for its login nodes.

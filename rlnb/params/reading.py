@@ -23,7 +23,7 @@ ENVIRONMENT_NAMES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = tuple(
     for fields in row.here.split("; ")
 )
 PREFIX = "RLNB_"
-NO_FIELDS = ("RLNB_OFFLINE",)  # read by rlnb/machine
+NO_FIELDS = ("RLNB_OFFLINE", "RLNB_GPU_MEMORY")  # read by rlnb/machine
 MAX_VALUES = 1000  # of one field, aliases expanded
 MAX_NUMBER_LENGTH = 100  # characters
 NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")

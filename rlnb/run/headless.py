@@ -127,6 +127,8 @@ def plan_run(
     if ranks is not None and machine is None:
         ranks.check(os.environ, here, out=out)
     overrides = overrides or {}
+    if out is not None and os.path.exists(out / runs.POINTS_FILE):
+        raise ParamsError(f"--out {out}: is the folder of a sweep; name another, or a point in it")
     if "output_dir" in overrides:
         raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
     if out is not None:
@@ -140,7 +142,7 @@ def plan_run(
     params = load_params(notebook.stem, profile=profile, overrides=values, place="--set")
     if machine is None and asks_network(params):
         here = probe()
-    resolved = resolve(params, recommend(here))
+    resolved = resolve(params.complete(), recommend(here))
     sharing = {"WORLD_SIZE": str(ranks.total)} if ranks is not None and ranks.total > 1 else {}
     check_machine(resolved, here, environ={**os.environ, **sharing})
     resolved.check_files()

@@ -35,8 +35,7 @@ def cache(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Path:
     code, said, errors = prefetch(hub, cache)
     assert (code, said[-1]) == (
         0,
-        f"then: .venv/bin/rlnb submit {NOTEBOOK} --profile v100 --set model.cache_dir={cache} "
-        "--set model.id=Qwen/Qwen2.5-1.5B",
+        f"then: .venv/bin/rlnb submit {NOTEBOOK} --profile v100 --set model.cache_dir={cache}",
     ), errors
     assert said[0] == f"grpo_code_execution, profile v100, for v100, 16 GiB, into {cache}:"
     return cache

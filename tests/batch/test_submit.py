@@ -13,6 +13,7 @@ from transformers import HfArgumentParser
 from trl.scripts.vllm_serve import ScriptArguments
 
 from rlnb import cli
+from rlnb.machine import Machine, recommend
 from rlnb.params import load_dotenv
 from rlnb.run import directory as runs
 
@@ -100,6 +101,10 @@ def test_the_same_command_goes_on_where_the_job_was_and_waits_for_one_that_is_in
         (("--time", "soon"), "--time soon: is not a time of SLURM; write 08:00:00, or 2-00:00:00"),
         (("--gpus", "2"), "profile tiny does not tell which GPU that is"),
         (("--seeds", "1-2", "--nodes", "2"), "a point of a sweep has one node and one GPU; write 1"),
+        (("--gpu-memory", "40"), "--gpu-memory 40: profile tiny does not tell which GPU that is"),
+        (("--gpu-memory", "-3", "--machine", "v100"), "--gpu-memory -3: is not the memory of a GPU"),
+        (("--array-parallel", "2"), "--array-parallel 2: is for a sweep; give --sweep or --seeds"),
+        (("--sbatch-option", "time=1"), "--sbatch-option time=1: is computed from --time; write that"),
         (("--sbatch-option", "a b"), "write NAME=VALUE, as in --sbatch-option qos=long"),
     ],
 )
@@ -109,25 +114,70 @@ def test_what_the_job_would_refuse_is_refused_and_nothing_is_submitted(capsys, a
     assert not Path("submitted").exists()
 
 
-def model_of(folder: str) -> str:
-    saved = Path("outputs/grpo_code_execution", folder, "params.yaml").read_text()
-    return re.search(r"^model:\n(?: .*\n)*?  id: (\S+)$", saved, re.MULTILINE)[1]
-
-
-def test_a_job_keeps_the_model_that_was_checked_whatever_memory_its_node_has(capsys):
+def test_a_job_chooses_as_was_checked_whatever_memory_its_gpu_has(capsys):
     command = ["submit", NOTEBOOK, "--profile", "v100", "--set", "tasks.source=builtin"]
-    assert cli.main(command) == 0
-    assert "model.id = auto is Qwen/Qwen2.5-1.5B on 16 GiB (--gpu-memory)" in capsys.readouterr().err
-    assert model_of("v100-001") == "Qwen/Qwen2.5-1.5B"
-    assert cli.main([*command, "--gpu-memory", "32"]) == 0
-    assert model_of("v100-002") == "Qwen/Qwen2.5-3B"
-    for more in ((), ("--out", "outputs/grpo_code_execution/v100-002", "--set", "training.max_steps=900")):
-        assert cli.main([*command, *more]) == 0  # they go on
-    assert (model_of("v100-001"), model_of("v100-002")) == ("Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-3B")
-    assert not Path("outputs/grpo_code_execution/v100-003").exists()
+    folder = Path("outputs/grpo_code_execution/v100-001")
+    for options, memory, model in (([], 16, "Qwen2.5-1.5B"), (["--gpu-memory", "32"], 32, "Qwen2.5-3B")):
+        assert cli.main([*command, *options]) == 0
+        assert f"Qwen/{model}" in capsys.readouterr().err  # what a node without a network would lack
+        assert f"\nexport RLNB_GPU_MEMORY={memory}\ncommand=(" in (folder / "job.sbatch").read_text()
+    assert [path.name for path in folder.parent.iterdir()] == ["v100-001"]  # both are the same run
+    gpu = Machine("v100", "V100", (7, 0), 31.7, 8, "slurm", "offline")
+    assert recommend(gpu, environ={}).model_id == "Qwen/Qwen2.5-3B"
+    assert recommend(gpu, environ={"RLNB_GPU_MEMORY": "16"}).model_id == "Qwen/Qwen2.5-1.5B"
+    assert recommend(gpu, environ={"RLNB_GPU_MEMORY": "80"}).model_id == "Qwen/Qwen2.5-3B"
     assert cli.main([*command, "--seeds", "1-2"]) == 0
-    points = json.loads(Path("outputs/grpo_code_execution/seeds-v100/points.json").read_text())["points"]
-    assert {point["overrides"]["model.id"] for point in points} == {"Qwen/Qwen2.5-1.5B"}
+    script = Path("outputs/grpo_code_execution/seeds-v100/job.sbatch").read_text()
+    assert "\nexport RLNB_GPU_MEMORY=16\ncommand=(" in script
+
+
+def test_what_stands_in_the_env_file_is_read_before_the_job_is_checked(capsys, monkeypatch):
+    monkeypatch.setenv("RLNB_MODEL__ID", "")  # so that it is taken back
+    Path(".env").write_text("RLNB_MODEL__ID=tiny\nRLNB_OFFLINE=1\n")
+    assert cli.main(["submit", NOTEBOOK, "--profile", "v100", "--dry-run"]) == 2
+    refusal = capsys.readouterr().err
+    assert "tasks.source = 'mbpp' is not in" in refusal and "model.id" not in refusal
+
+
+def test_adapters_are_checked_with_the_base_that_they_name(capsys, monkeypatch):
+    Path("adapters").mkdir()
+    base = {"base_model_name_or_path": "Qwen/Qwen2.5-0.5B", "r": 16}
+    Path("adapters/adapter_config.json").write_text(json.dumps(base))
+    Path("export_model.ipynb").write_text(Path(NOTEBOOK).read_text())
+    monkeypatch.setenv("RLNB_OFFLINE", "1")
+    options = ("--profile", "v100", "--set", "model.adapters=adapters", "--check")
+    assert cli.main(["run", "export_model.ipynb", *options]) == 2
+    assert "model.id = 'Qwen/Qwen2.5-0.5B' lacks all files" in capsys.readouterr().err
+
+
+def test_a_profile_that_names_no_machine_is_refused(capsys):
+    assert cli.main(["submit", NOTEBOOK, "--profile", "v100", "--set", "model.id=tiny", "--dry-run"]) == 0
+    again = ["submit", NOTEBOOK, "--out", "outputs/grpo_code_execution/v100-001", "--dry-run"]
+    for more in ([], ["--profile", "auto"], ["--seeds", "1-2"]):
+        assert cli.main([*again, *more]) == 2
+        assert "which does not tell what machine the job will get" in capsys.readouterr().err
+    assert cli.main([*again, "--machine", "v100"]) == 0
+    assert "#SBATCH --gres=gpu:1\n" in capsys.readouterr().out
+
+
+def test_ranks_that_cannot_share_the_work_are_refused(capsys):
+    for name in ("spiral_self_play", "mbpp_eval"):
+        Path(f"{name}.ipynb").write_text(Path(NOTEBOOK).read_text())
+    tiny = ["spiral_self_play.ipynb", "--profile", "tiny"]
+    for command in (["submit", *tiny, "--nodes", "3"], ["run", *tiny, "--nproc", "3", "--check"]):
+        assert cli.main(command) == 2
+        assert "games_per_step = 8 cannot be shared by 3 ranks" in capsys.readouterr().err
+    assert cli.main(["submit", "mbpp_eval.ipynb", "--profile", "a100", "--gpus", "2"]) == 2
+    assert "trains nothing, which several ranks could share" in capsys.readouterr().err
+
+
+def test_a_sweep_and_a_run_do_not_share_a_folder(capsys):
+    assert submit("--seeds", "1-2", "--out", "sweep", "--dry-run") == 0
+    assert submit("--out", "sweep") == 2
+    assert "--out sweep: is the folder of a sweep; name another" in capsys.readouterr().err
+    assert submit("--out", "run", "--dry-run") == 0
+    assert submit("--seeds", "1-2", "--out", "run") == 2
+    assert "--out run: is the directory of a run; name another" in capsys.readouterr().err
 
 
 def test_what_slurm_refuses_is_told_in_its_words(capsys):
@@ -320,6 +370,20 @@ def test_a_server_that_is_not_ready_in_time_ends_the_job_with_the_reason(
         before=before,
     )
     assert printed.endswith(end)
+
+
+def test_the_end_of_a_server_is_told_whatever_the_folder_is_called(capsys, monkeypatch, tmp_path, server):
+    monkeypatch.setattr("rlnb.params.training.installed_version", lambda _: "0.20")
+    assert submit("--vllm-node", "--dry-run", "--set", "model.id=tiny", "--out", "it's a run") == 0
+    port, serve = server
+    printed = run_until_the_training(
+        capsys.readouterr().out.replace(":8000/health", f":{port}/health"),
+        scontrol="echo 127.0.0.1",
+        srun=f"{serve} & until [ -e training ]; do sleep 0.1; done; kill $!; echo CUDA error",
+        folder=tmp_path,
+        training="touch training; stop() { exit; }; run=yes; while true; do sleep 0.1; done",
+    )
+    assert printed.endswith("vLLM has ended: CUDA error\n")
 
 
 def test_a_server_that_ends_during_the_training_tells_the_run_to_save(vllm_script, tmp_path, server):

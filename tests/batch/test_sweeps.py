@@ -204,6 +204,24 @@ def test_a_second_sweep_in_a_folder_where_one_runs_changes_nothing_there(capsys)
     assert points.read_text() == before
 
 
+def test_points_that_were_added_since_the_check_are_not_taken_away(capsys):
+    options = {"profile": "tiny", "sweep": None}
+    later = prepare_sweep(NOTEBOOK, seeds="1-2", **options)
+    write_points(prepare_sweep(NOTEBOOK, seeds="5", **options))  # meanwhile, by another command
+    with pytest.raises(ParamsError, match="points.json: another command has changed it; run this one again"):
+        write_points(later)
+    write_points(prepare_sweep(NOTEBOOK, seeds="1-2", **options))
+    names = [point.name for point in read_sweep(later.directory).points]
+    assert names == ["seed=5", "seed=1", "seed=2"]
+
+
+def test_a_sweep_whose_array_waits_in_the_queue_is_not_started(capsys, monkeypatch):
+    monkeypatch.setattr("rlnb.batch.overview.jobs_in_queue", lambda jobs: {"31_0": "PENDING"})
+    assert cli.main(["sweep", str(NOTEBOOK), "--profile", "tiny", "--seeds", "1"]) == 2
+    assert "seeds-tiny: its job " in capsys.readouterr().err
+    assert not Path("outputs/ppo_openspiel/seeds-tiny/points.json").exists()
+
+
 def test_a_point_keeps_its_directory_where_a_new_one_makes_its_name_longer():
     assert prepare("list:\n- {mbpp.enabled: false}\n") == ["enabled=false*"]
     grown = prepare("list:\n- {mbpp.enabled: false}\n- {evaluation.enabled: false}\n")
@@ -250,11 +268,13 @@ def test_a_task_of_an_array_runs_its_point_alone_by_the_values_of_the_folder():
     [
         ("2", "s", "--point 2: is not in s/points.json; it has the points 0 to 1"),
         ("0", ".", ".: holds no points.json; name the folder of a sweep"),
+        ("0 --set seed=1", "s", "--set: has no place beside --point, which takes what points.json says"),
+        ("0 --jobs 2", "s", "--jobs: has no place beside --point, which takes what points.json says"),
     ],
 )  # fmt: skip
 def test_a_point_that_is_not_there_is_refused(capsys, point, folder, message):
     prepare(seeds="5-6", out=Path("s"))
-    assert cli.main(["sweep", "--point", point, folder]) == 2
+    assert cli.main(["sweep", folder, "--point", *point.split()]) == 2
     assert capsys.readouterr().err == f"rlnb: {message}\n"
 
 
