@@ -189,23 +189,24 @@ def rows_of(out: Path) -> list[dict[str, Any]]:
 
 
 def results_of(out: Path) -> Any:
-    """Return results.json without the run's directory and without times."""
+    """Return results.json without times, the run's directory and the one whose boards it takes."""
 
     def without_times(value: Any) -> Any:
         if isinstance(value, dict):
             return {
                 key: without_times(item)
                 for key, item in value.items()
-                if key not in ("seconds", "output_dir")
+                if key not in ("seconds", "output_dir", "same_as")
             }
         return list(map(without_times, value)) if isinstance(value, list) else value
 
     return without_times(json.loads((out / "results.json").read_text()))
 
 
-def assert_adapters_have_moved(out: Path) -> None:
+def assert_adapters_have_moved(out: Path, *, may_be_tied: bool = False) -> None:
     """A run whose groups are all tied has no gradient, and would hide a broken update."""
-    norms = [row["grad_norm"] for row in read_metrics(out / "metrics.jsonl") if "grad_norm" in row]
+    steps = [row for row in read_metrics(out / "metrics.jsonl") if "grad_norm" in row]
+    norms = [row["grad_norm"] for row in steps if not may_be_tied or row["frac_reward_zero_std"] < 1]
     assert norms and all(norm > 0 for norm in norms)
     weights = load_file(next(out.glob("*/adapter_model.safetensors")))
     assert sum(abs(weight).sum() for name, weight in weights.items() if "lora_B" in name) > 0
@@ -249,6 +250,8 @@ def test_a_run_stopped_by_sigterm_goes_on_where_it_stopped_and_measures_the_same
         assert f"{path} has this evaluation of the same weights; it is not done again" in said
         assert path.stat().st_mtime_ns == written
     assert json.loads((out / "status.json").read_text())["state"] == "done"
+    if notebook == "gpt_oss_2048":  # each run draws its own boards otherwise
+        settings = (*settings, f"board.same_as={out}")
     with start_run(notebook, whole, *settings) as run:
         said = run.communicate(timeout=900)[0]
     assert run.returncode == 0, said
@@ -257,4 +260,4 @@ def test_a_run_stopped_by_sigterm_goes_on_where_it_stopped_and_measures_the_same
     assert rows_of(out) == rows_of(whole)
     assert results_of(out) == results_of(whole)
     if notebook in GRPO:
-        assert_adapters_have_moved(out)
+        assert_adapters_have_moved(out, may_be_tied=True)  # more steps than the profile has
