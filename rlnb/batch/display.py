@@ -13,12 +13,16 @@ LINES = ("-", "--", "-.", ":")
 
 
 def tabulate_curves(group: Group, metric: str) -> pandas.DataFrame:
-    """Return the values of a metric, a row a step and a column a run, unfinished ones too."""
+    """Return the values of a metric, a row a step and a column a run, unfinished ones too.
+
+    Columns are called by the directories of the runs: in several sweeps the names are the same.
+    """
     columns = {}
     for result in group.results:
         rows = [row for row in result.rows if known(row, metric)]
         if rows:
-            columns[result.name] = pandas.Series([row[metric] for row in rows], [row["step"] for row in rows])
+            steps = [row["step"] for row in rows]
+            columns[str(result.directory)] = pandas.Series([row[metric] for row in rows], steps)
     return pandas.DataFrame(columns).sort_index()
 
 
@@ -30,17 +34,17 @@ def draw_curves(groups: Sequence[Group], metric: str) -> Figure:
     """
     figure, (axes,) = make_panels(size=(8, 4.6))
     tables = {group.label: tabulate_curves(group, metric) for group in groups}
-    done = [result.name for group in groups for result in group.finished]
     last = max((table.index.max() for table in tables.values() if len(table)), default=1)
-    for index, (label, table) in enumerate(tables.items()):
+    for index, group in enumerate(groups):
+        table = tables[group.label]
         colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
         for _, column in table.items():
             axes.plot(column.dropna(), line, color=colour, linewidth=0.8, alpha=0.35)
-        finished = table[[name for name in done if name in table]]
+        finished = table[[str(each.directory) for each in group.finished if str(each.directory) in table]]
         shared, num_runs = finished.dropna(), len(finished.columns)
         if len(shared):
             means = shared.mean(axis=1)
-            axes.plot(means, line, color=colour, linewidth=2, label=f"{label} ({num_runs})")
+            axes.plot(means, line, color=colour, linewidth=2, label=f"{group.label} ({num_runs})")
             if num_runs > 1:
                 bands = [student_mean(values) for values in shared.to_numpy()]
                 low, high = [band.low for band in bands], [band.high for band in bands]

@@ -217,8 +217,8 @@ def show_points(results: Sequence[PointResult], measures: Sequence[str]) -> Tabl
 def show_failures(results: Sequence[PointResult]) -> list[str]:
     """Return a line for each run that is not done, with its reason."""
     return [
-        f"{result.name}: {result.state}" + (f": {result.reason}" if result.reason else "")
-        for result in results
+        f"{name}: {result.state}" + (f": {result.reason}" if result.reason else "")
+        for name, result in zip(_distinct_names(results), results, strict=True)
         if result.state != "done" or result.reason
     ]
 
@@ -271,9 +271,9 @@ def points_csv(results: Sequence[PointResult]) -> str:
     fields = list(dict.fromkeys(field for result in results for field in result.fields))
     measures = list(dict.fromkeys(name for result in results for name in result.values))
     rows: list[list[object]] = [
-        [result.name, *(_plain(result.fields.get(field)) for field in fields), result.seed, result.state]
+        [point, *(_plain(result.fields.get(field)) for field in fields), result.seed, result.state]
         + [result.step, result.reason, *(result.values.get(name) for name in measures)]
-        for result in results
+        for point, result in zip(_distinct_names(results), results, strict=True)
     ]
     return _as_csv(["point", *fields, "seed", "state", "step", "reason", *measures], rows)
 
@@ -288,6 +288,12 @@ def groups_csv(groups: Sequence[Group]) -> str:
             ends = [mean.low, mean.high] if isinstance(mean, Estimate) else [None, None]
             rows.append([group.label, name, len(values), fmean(values), *ends])
     return _as_csv(["group", "measure", "runs", "mean", "low", "high"], rows)
+
+
+def _distinct_names(results: Sequence[PointResult]) -> list[str]:
+    """Return the names of the runs, with their folders where a name is that of several runs."""
+    names = [result.name for result in results]
+    return names if len(set(names)) == len(names) else [str(result.directory) for result in results]
 
 
 def _as_csv(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -1,5 +1,7 @@
 """Runs in one table: what differs, what is averaged, what is paired, what is left out and why."""
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -63,6 +65,31 @@ def sweep(tmp_path, monkeypatch):
     }
     (folder / POINTS_FILE).write_text(json.dumps(content))
     return folder
+
+
+def make_run(directory: Path, *, reward: float, rate: float, state: str = "done") -> Path:
+    """A run seed=N whose reward is 0 at step 1 and `reward` at step 2."""
+    directory.mkdir(parents=True)
+    seed = int(directory.name.removeprefix("seed="))
+    overrides = {"training": {"learning_rate": rate}, "seed": seed, "output_dir": str(directory)}
+    params = load_params("grpo_code_execution", profile="tiny", overrides=overrides, environ={})
+    (directory / "params.yaml").write_text(dump_yaml(params))
+    status = runs.start_attempt(directory, notebook="grpo_code_execution.ipynb")
+    runs.end_attempt(directory, status, state=state)
+    rows = [{"step": step, "time": float(step), "reward": reward * (step - 1)} for step in (1, 2)]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return directory
+
+
+@pytest.fixture
+def two_sweeps(tmp_path, monkeypatch):
+    """Two folders with the same names of runs; of the second the first run failed. Means: A .2, B .7."""
+    monkeypatch.chdir(tmp_path)
+    for seed in (1, 2, 3):
+        make_run(Path("A", f"seed={seed}"), reward=seed / 10, rate=1e-5)
+        state = "failed" if seed == 1 else "done"
+        make_run(Path("B", f"seed={seed}"), reward=0.2 + seed / 5, rate=2e-5, state=state)
+    return [Path("A"), Path("B")]
 
 
 def results_of(folder: Path, **options) -> list[tables.PointResult]:
@@ -182,7 +209,10 @@ def test_runs_of_any_folder_are_found_and_a_damaged_file_is_a_reason(sweep):
 def test_curves_have_a_mean_over_finished_runs_and_a_band_of_students_interval(sweep):
     rae, none = tables.group_results(results_of(sweep))
     table = tabulate_curves(none, LOSSES[0])
-    assert table.to_dict("list") == {"kind=none_seed=1": [0.0, 0.2], "kind=none_seed=2": [0.0, 0.3]}
+    assert table.to_dict("list") == {
+        "sweep/kind=none_seed=1": [0.0, 0.2],
+        "sweep/kind=none_seed=2": [0.0, 0.3],
+    }
     axes = draw_curves([rae, none], LOSSES[0]).axes[0]
     means = {line.get_label(): line.get_ydata().tolist() for line in axes.lines}
     assert means["kind=none (2)"] == pytest.approx([0.0, 0.25])
@@ -192,3 +222,28 @@ def test_curves_have_a_mean_over_finished_runs_and_a_band_of_students_interval(s
     assert len(axes.collections) == 2
     picture = draw_ranking({"kind=rae": Estimate(0.2, 0.1, 0.3), "kind=none": None}, "loss").axes[0]
     assert [label.get_text() for label in picture.get_yticklabels()] == ["kind=rae", "kind=none"]
+
+
+def test_curves_of_several_sweeps_are_of_their_own_runs_whatever_their_names(two_sweeps):
+    groups = tables.group_results(tables.gather_results(two_sweeps))
+    axes = draw_curves(groups, "reward").axes[0]
+    means = {line.get_label(): line.get_ydata().tolist() for line in axes.lines if line.get_linewidth() == 2}
+    assert means["learning_rate=1e-05 (3)"] == pytest.approx([0.0, 0.2])
+    assert means["learning_rate=2e-05 (2)"] == pytest.approx([0.0, 0.7])  # .6 and .8; the failed .4 is not in
+    assert [len(band.get_paths()) for band in axes.collections] == [1, 1]
+
+
+def test_runs_of_one_group_with_the_same_name_keep_their_curves(two_sweeps):
+    results = tables.gather_results(two_sweeps)
+    together = tables.Group("all runs", tuple(results))
+    assert list(tabulate_curves(together, "reward")) == [str(result.directory) for result in results]
+    lines = draw_curves([together], "reward").axes[0].lines
+    assert "all runs (5)" in [line.get_label() for line in lines]
+
+
+def test_a_name_that_several_runs_have_is_shown_with_its_folder(two_sweeps):
+    results = tables.gather_results(two_sweeps)
+    assert tables.show_failures(results) == ["B/seed=1: failed"]
+    points = [row["point"] for row in csv.DictReader(io.StringIO(tables.points_csv(results)))]
+    assert points == [f"{folder}/seed={seed}" for folder in "AB" for seed in (1, 2, 3)]
+    assert tables.show_failures(results_of(Path("B"))) == ["seed=1: failed"]
