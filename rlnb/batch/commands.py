@@ -138,7 +138,9 @@ def add_results(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def _results(options: argparse.Namespace) -> int:
     from rlnb.batch import points_table as tables
+    from rlnb.params import load_dotenv
 
+    load_dotenv(Path.cwd())  # whose fields the points that have not begun will take
     results = tables.gather_results(options.directories, reach=options.reach)
     groups = tables.group_results(results, by=options.by)
     if options.csv:

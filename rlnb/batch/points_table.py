@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import yaml
 
 from rlnb.batch.local import last_line
 from rlnb.batch.overview import RunRow, find_runs, list_runs
-from rlnb.batch.sweeps import POINTS_FILE, read_sweep
+from rlnb.batch.sweeps import POINTS_FILE, Point, Sweep, read_sweep
 from rlnb.display.tables import Table, as_text
 from rlnb.errors import ParamsError
+from rlnb.params import dump_yaml, load_params, parse_set
 from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import parse_yaml
 from rlnb.results import Comparison, load_results, pool_comparisons, read_comparisons
@@ -90,6 +92,13 @@ class Group:
         ]
 
 
+class PlannedPoint(NamedTuple):
+    """A point and the sweep that names its notebook and profile."""
+
+    sweep: Sweep
+    point: Point
+
+
 def gather_results(directories: Sequence[Path], *, reach: Sequence[str] = ()) -> list[PointResult]:
     """Return the runs in folders: of sweeps, of runs, or runs themselves.
 
@@ -97,14 +106,15 @@ def gather_results(directories: Sequence[Path], *, reach: Sequence[str] = ()) ->
     ParamsError for a folder without runs.
     """
     conditions = {text: _parse_conditions(text) for text in reach}
-    overrides: dict[Path, Mapping[str, object]] = {}
+    planned: dict[Path, PlannedPoint | None] = {}
     for directory in directories:
         runs = _find_runs(directory)
         if not runs:
             raise ParamsError(f"{directory}: holds no runs; name the folder of a sweep, or of runs")
-        overrides |= runs
-    settings = {directory: _read_settings(directory, given) for directory, given in overrides.items()}
-    listed = [*overrides.values(), *settings.values()]  # in the order of the sweep's file
+        planned |= runs
+    settings = {directory: _read_settings(directory, each) for directory, each in planned.items()}
+    overrides = [each.point.overrides for each in planned.values() if each is not None]
+    listed = [*overrides, *settings.values()]  # in the order of the sweep's file
     names = dict.fromkeys(name for values in listed for name in values if name not in NOT_COMPARED)
     differing = [
         name for name in names if len({str(each[name]) for each in settings.values() if name in each}) > 1
@@ -320,8 +330,8 @@ def _match_field(field: str, known: Sequence[str]) -> str:
     return matching[0]
 
 
-def _find_runs(directory: Path) -> dict[Path, Mapping[str, object]]:
-    """Return {directory of a run: its overrides, {} where not known}, in the order of points.json."""
+def _find_runs(directory: Path) -> dict[Path, PlannedPoint | None]:
+    """Return {directory of a run: its point, None for a run of no sweep}, in the order of points.json."""
     if not directory.is_dir():
         raise ParamsError(f"{directory}: is not a folder in {Path.cwd()}; name that of a sweep, or of runs")
     runs = [
@@ -332,23 +342,40 @@ def _find_runs(directory: Path) -> dict[Path, Mapping[str, object]]:
     sweeps = [
         folder for folder in {directory, *(run.parent for run in runs)} if (folder / POINTS_FILE).is_file()
     ]
-    overrides = {
-        folder / point.name: point.overrides for folder in sweeps for point in read_sweep(folder).points
+    planned = {
+        folder / point.name: PlannedPoint(sweep, point)
+        for folder in sweeps
+        for sweep in [read_sweep(folder)]
+        for point in sweep.points
     }
-    return {run: overrides.get(run, {}) for run in runs}
+    return {run: planned.get(run) for run in runs}
 
 
-def _read_settings(directory: Path, overrides: Mapping[str, object]) -> dict[str, object]:
-    """Return the parameters of a run as {"section.field": value}; its overrides before it has started."""
+def _read_settings(directory: Path, planned: PlannedPoint | None) -> dict[str, object]:
+    """Return the parameters of a run as {"section.field": value}; before it starts, those it will have."""
     path = directory / "params.yaml"
-    if not path.is_file():
-        return dict(overrides)
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8")) if path.is_file() else None
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        return dict(overrides)  # damaged; the run itself says so when it goes on
+        content = None  # damaged; the run itself says so when it goes on
+    if isinstance(content, dict):
+        return _flatten(content)
+    return {} if planned is None else _plan_settings(planned)
+
+
+def _plan_settings(planned: PlannedPoint) -> dict[str, object]:
+    """Return the parameters that a point will write when it starts; its overrides where they are refused."""
+    sweep, point = planned
+    try:
+        overrides = parse_set(*point.assignments())
+        params = load_params(sweep.notebook.stem, profile=sweep.profile, overrides=overrides)
+    except ParamsError:
+        return dict(point.overrides)
+    content = parse_yaml(dump_yaml(params))  # as texts, numbers and lists are read back from params.yaml
+    return _flatten(content) if isinstance(content, dict) else {}
+
+
+def _flatten(content: Mapping[object, object]) -> dict[str, object]:
     settings: dict[str, object] = {}
     for name, value in content.items():
         if isinstance(value, dict):

@@ -247,3 +247,26 @@ def test_a_name_that_several_runs_have_is_shown_with_its_folder(two_sweeps):
     points = [row["point"] for row in csv.DictReader(io.StringIO(tables.points_csv(results)))]
     assert points == [f"{folder}/seed={seed}" for folder in "AB" for seed in (1, 2, 3)]
     assert tables.show_failures(results_of(Path("B"))) == ["seed=1: failed"]
+
+
+def test_points_that_have_not_begun_are_in_the_group_of_their_equals(tmp_path, monkeypatch):
+    """They have texts of --set, and older names, where params.yaml has values under the present names."""
+    monkeypatch.chdir(tmp_path)
+    for folder, given, rate in (("A", "1e-5", 1e-5), ("B", "0.00002", 2e-5)):
+        make_run(Path(folder, "seed=1"), reward=0.5, rate=rate)
+        texts = {"training_args.learning_rate": given, "tracking.tensorboard": "yes"}
+        points = [{"name": f"seed={seed}", "overrides": {**texts, "seed": seed}} for seed in (1, 2)]
+        content = {"notebook": "grpo_code_execution.ipynb", "profile": "tiny", "points": points}
+        Path(folder, POINTS_FILE).write_text(json.dumps(content))
+    groups = tables.group_results(tables.gather_results([Path("A"), Path("B")]))
+    assert {group.label: [result.state for result in group.results] for group in groups} == {
+        "learning_rate=1e-05": ["done", "pending"],
+        "learning_rate=2e-05": ["done", "pending"],
+    }
+
+
+def test_a_point_whose_parameters_are_refused_now_shows_what_it_was_given(sweep):
+    content = json.loads((sweep / POINTS_FILE).read_text())
+    content["points"][5]["overrides"] |= {"advantage.kind": "gone"}
+    (sweep / POINTS_FILE).write_text(json.dumps(content))
+    assert results_of(sweep)[5].fields == {"advantage.kind": "gone"}
