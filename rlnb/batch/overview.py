@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from rlnb.errors import ParamsError
@@ -63,14 +63,22 @@ def refuse_queued(folder: Path) -> None:
 
 
 def list_runs(directories: Sequence[Path]) -> list[RunRow]:
-    """Return a row for each run in and below directories. Raises ParamsError for one that is missing."""
+    """Return a row for each run in and below directories, under the path by which it is found first.
+
+    Raises ParamsError for a directory that is missing.
+    """
     for directory in directories:
         if not directory.is_dir():
             raise ParamsError(f"{directory}: is not a directory; name one that holds runs")
-    runs = {run.directory: run for directory in directories for run in find_runs(directory)}
+    runs: dict[str, FoundRun] = {}
+    for run in (run for directory in directories for run in find_runs(directory)):
+        path = os.path.realpath(run.directory)
+        first = runs.setdefault(path, run)
+        if run.is_point:  # Only the folder of a sweep tells the job of a point.
+            runs[path] = replace(run, directory=first.directory)
     jobs = {run.job for run in runs.values()} | {_read_job(run.directory) for run in runs.values()}
     queue = jobs_in_queue(jobs)
-    return [_describe(run, queue) for _, run in sorted(runs.items())]
+    return [_describe(run, queue) for run in sorted(runs.values(), key=lambda run: run.directory)]
 
 
 def find_runs(folder: Path) -> Iterator[FoundRun]:

@@ -7,6 +7,7 @@ runs only, with Student's 95% interval over the runs.
 import csv
 import io
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class PlannedPoint(NamedTuple):
 
 
 def gather_results(directories: Sequence[Path], *, reach: Sequence[str] = ()) -> list[PointResult]:
-    """Return the runs in folders: of sweeps, of runs, or runs themselves.
+    """Return the runs in folders: of sweeps, of runs, or runs themselves; each once.
 
     reach: conditions such as "curriculum/stage>=2", whose measure is the first step that meets them. Raises
     ParamsError for a folder without runs.
@@ -111,7 +112,8 @@ def gather_results(directories: Sequence[Path], *, reach: Sequence[str] = ()) ->
         runs = _find_runs(directory)
         if not runs:
             raise ParamsError(f"{directory}: holds no runs; name the folder of a sweep, or of runs")
-        planned |= runs
+        known = set(map(os.path.realpath, planned))
+        planned |= {run: each for run, each in runs.items() if os.path.realpath(run) not in known}
     settings = {directory: _read_settings(directory, each) for directory, each in planned.items()}
     overrides = [each.point.overrides for each in planned.values() if each is not None]
     listed = [*overrides, *settings.values()]  # in the order of the sweep's file
@@ -119,9 +121,9 @@ def gather_results(directories: Sequence[Path], *, reach: Sequence[str] = ()) ->
     differing = [
         name for name in names if len({str(each[name]) for each in settings.values() if name in each}) > 1
     ]
-    told = {row.run: row for row in list_runs(directories)}
+    told = {os.path.realpath(row.run): row for row in list_runs(directories)}
     return [
-        _read_result(directory, values, differing, conditions, told[str(directory)])
+        _read_result(directory, values, differing, conditions, told[os.path.realpath(directory)])
         for directory, values in settings.items()
     ]
 

@@ -156,6 +156,20 @@ def test_directories_may_be_given_in_both_ways(outputs, tmp_path, capsys):
     ]
 
 
+def test_a_run_is_shown_once_by_the_path_that_was_given_first(outputs, queue):
+    queue.write_text("18_0 PENDING\n")
+    make_run(outputs / "a", "done")
+    make_run(outputs / "sweep" / "seed=0", "preempted")
+    (outputs / "sweep" / "points.json").write_text('{"points": [{"name": "seed=0"}]}')
+    (outputs / "sweep" / "job.json").write_text('{"job": "18", "points": [0]}')
+    names = ["outputs/a", "outputs/sweep/seed=0"]
+    assert [row.run for row in list_runs([outputs, outputs.absolute(), outputs / "a"])] == names
+    absolute = [str(Path(name).absolute()) for name in names]
+    assert [row.run for row in list_runs([outputs.absolute(), outputs])] == absolute
+    alone_first = list_runs([outputs.absolute() / "sweep" / "seed=0", outputs / "sweep"])
+    assert [(row.run, row.state) for row in alone_first] == [(absolute[1], "waiting")]  # its array is known
+
+
 def test_a_run_below_a_folder_with_a_job_alone_is_found(outputs, capsys):
     make_run(outputs / "old" / "a", "done")
     (outputs / "old" / "job.json").write_text('{"job": "17"}')

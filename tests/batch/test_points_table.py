@@ -270,3 +270,14 @@ def test_a_point_whose_parameters_are_refused_now_shows_what_it_was_given(sweep)
     content["points"][5]["overrides"] |= {"advantage.kind": "gone"}
     (sweep / POINTS_FILE).write_text(json.dumps(content))
     assert results_of(sweep)[5].fields == {"advantage.kind": "gone"}
+
+
+def test_a_run_counts_once_however_often_and_by_whatever_path_its_folder_is_given(sweep):
+    once = results_of(sweep)
+    Path("link").symlink_to(sweep)
+    for directories in ([sweep, sweep.absolute(), sweep], [sweep, Path("link"), sweep / "kind=rae_seed=1"]):
+        twice = tables.gather_results(directories)
+        assert [result.directory for result in twice] == [result.directory for result in once]
+        assert len(tables.group_results(twice)[0].finished) == 2
+    absolute = tables.gather_results([sweep.absolute(), sweep])
+    assert [result.directory for result in absolute] == [result.directory.absolute() for result in once]
