@@ -16,7 +16,7 @@ from rlnb.run.heartbeat import read_last_rows
 from rlnb.run.slurm import RUNNING, jobs_in_queue
 
 JOB_FILE = "job.json"  # in the folder of a run or a sweep: {"job": ..., "points": [...], "log": ...}
-RUN_FILES = ("status.json", "params.yaml", JOB_FILE)
+RUN_FILES = ("status.json", "params.yaml")
 # Lines of params.yaml, as `dump_yaml` writes them: this also reads a file that is cut off.
 MAX_STEPS = re.compile(r"^training:\n(?: .*\n)*?  max_steps: (\d+)$", re.MULTILINE)
 
@@ -82,18 +82,23 @@ def list_runs(directories: Sequence[Path]) -> list[RunRow]:
 
 
 def find_runs(folder: Path) -> Iterator[FoundRun]:
-    """Yield the runs in and below a folder, points of sweeps that have not begun among them."""
+    """Yield the runs in and below a folder, points of sweeps that have not begun among them.
+
+    A folder may hold a sweep and also be the directory of a run.
+    """
     for path, names, files in os.walk(folder):
         directory = Path(path)
-        if POINTS_FILE in files:
+        is_sweep, is_run = POINTS_FILE in files, not set(files).isdisjoint(RUN_FILES)
+        if is_sweep:
             points = dict(_find_points(directory))
             yield from points.values()
             names[:] = [name for name in names if directory / name not in points]
-        elif not set(files).isdisjoint(RUN_FILES):
-            job = _read_json(directory / JOB_FILE).get("job", "")
-            yield FoundRun(directory, job=str(job))
-            if not set(files).isdisjoint(RUN_FILES[:2]):  # a job alone may have been given a folder of runs
-                names.clear()
+        if is_run or (JOB_FILE in files and not is_sweep):
+            submitted = _read_json(directory / JOB_FILE)
+            is_array = is_sweep and submitted.get("points")
+            yield FoundRun(directory, job="" if is_array else str(submitted.get("job", "")))
+        if is_run:  # A job alone may have been given a folder of runs.
+            names.clear()
         names[:] = sorted(name for name in names if not name.startswith("."))
 
 

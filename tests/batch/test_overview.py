@@ -170,6 +170,18 @@ def test_a_run_is_shown_once_by_the_path_that_was_given_first(outputs, queue):
     assert [(row.run, row.state) for row in alone_first] == [(absolute[1], "waiting")]  # its array is known
 
 
+def test_a_folder_of_a_sweep_that_is_also_the_directory_of_a_run_shows_both(outputs, queue):
+    queue.write_text("18_1 PENDING\n")
+    both = make_run(outputs / "both", "failed")
+    (both / "checkpoints" / "checkpoint-1").mkdir(parents=True)
+    (both / "checkpoints" / "checkpoint-1" / "params.yaml").touch()
+    make_run(both / "seed=0", "done")
+    (both / "points.json").write_text('{"points": [{"name": "seed=0"}, {"name": "seed=1"}]}')
+    (both / "job.json").write_text('{"job": "18", "points": [0, 1]}')
+    assert states() == {"both": "failed", "both/seed=0": "done", "both/seed=1": "waiting"}
+    assert [row.job for row in list_runs([outputs])] == ["", "18_0", "18_1"]
+
+
 def test_a_run_below_a_folder_with_a_job_alone_is_found(outputs, capsys):
     make_run(outputs / "old" / "a", "done")
     (outputs / "old" / "job.json").write_text('{"job": "17"}')
