@@ -146,8 +146,9 @@ def _results(options: argparse.Namespace) -> int:
     if options.csv:
         print(tables.groups_csv(groups) if options.by else tables.points_csv(results), end="")
         return 0
-    wanted = dict.fromkeys([*options.show, *options.rank, *options.reach])
-    measures = tables.choose_measures(results, list(wanted) if options.show or options.rank else [])
+    named = [name for name in dict.fromkeys([*options.show, *options.rank]) if name not in options.reach]
+    # A condition is a column even where no run has met it.
+    measures = list(dict.fromkeys([*tables.choose_measures(results, named), *options.reach]))
     first = groups[0]
     if options.rank:
         groups = tables.rank_groups(groups, options.rank, lowest_first=options.lowest_first)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -281,3 +282,33 @@ def test_a_run_counts_once_however_often_and_by_whatever_path_its_folder_is_give
         assert len(tables.group_results(twice)[0].finished) == 2
     absolute = tables.gather_results([sweep.absolute(), sweep])
     assert [result.directory for result in absolute] == [result.directory.absolute() for result in once]
+
+
+def columns(text: str) -> list[str]:
+    """The headers of the first table that was printed."""
+    return re.split(r"  +", text.splitlines()[1].strip())
+
+
+def test_a_condition_is_a_column_more_also_where_no_run_meets_it(two_sweeps, capsys):
+    assert cli.main(["results", "A", "--reach", "reward>=0.3", "--reach", "reward>=9"]) == 0
+    printed = capsys.readouterr().out
+    assert columns(printed) == ["seed", "state", "step", "reward", "reward>=0.3", "reward>=9"]
+    assert [line.split()[-3:] for line in printed.splitlines()[2:5]] == [
+        ["0.100", "–", "–"],
+        ["0.200", "–", "–"],
+        ["0.300", "2", "–"],
+    ]
+    assert cli.main(["results", "A", "--reach", "reward>=9", "--rank", "reward"]) == 0
+    assert columns(capsys.readouterr().out) == ["seed", "state", "step", "reward", "reward>=9"]
+    assert cli.main(["results", "A", "--reach", "reward>=9", "--show", "rewards"]) == 2
+    assert "measure 'rewards' is in none of these runs; did you mean reward?" in capsys.readouterr().err
+
+
+def test_groups_are_ranked_by_a_condition_also_where_no_run_meets_it(two_sweeps, capsys):
+    Path("A/seed=3/metrics.jsonl").write_text('{"step": 1, "time": 1.0, "reward": 0.4}\n')
+    for condition, order in (("reward>=0.3", ["1e-05", "2e-05"]), ("reward>=9", ["2e-05", "1e-05"])):
+        options = ["--reach", condition, "--rank", condition, "--lowest-first"]
+        assert cli.main(["results", "B", "A", *options]) == 0
+        printed = capsys.readouterr().out
+        assert f"Difference: {condition}, minus learning_rate=2e-05, over paired seeds." in printed
+        assert re.findall(r"^learning_rate=(\S+)", printed, re.MULTILINE) == order  # A is there at step 1
