@@ -205,12 +205,11 @@ def test_a_command_about_many_runs_is_accepted_as_it_is_written(command, monkeyp
     asked: list[object] = []
     monkeypatch.setattr(local, "run_points", lambda sweep, **_: asked.append(sweep) or 0)
     monkeypatch.setattr(prefetch, "prefetch", lambda notebook, **_: asked.append(notebook) or 0)
-    monkeypatch.setattr(points_table, "gather_results", lambda folders, **_: asked.append(folders))
-    monkeypatch.setattr(points_table, "group_results", lambda *_, **__: [])
-    monkeypatch.setattr(points_table, "points_csv", lambda _: "")
-    monkeypatch.setattr(points_table, "groups_csv", lambda _: "")
+    monkeypatch.setattr(points_table, "gather_results", lambda folders, **_: asked.append(folders) or [])
+    monkeypatch.setattr(points_table, "group_results", lambda *_, **__: [points_table.Group("all runs", ())])
+    monkeypatch.setattr(points_table, "choose_measures", lambda *_: [])
     monkeypatch.setattr(overview, "list_runs", lambda folders: asked.append(folders) or [])
-    more = {"submit": ["--dry-run"], "results": ["--csv"]}.get(words[0], [])
+    more = ["--dry-run"] if words[0] == "submit" else []
     code, said = cli.main([*words, *more]), capsys.readouterr()
     if command in NOT_YET:
         assert code == 2 and NOT_YET[command] in said.err

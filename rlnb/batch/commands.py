@@ -140,6 +140,8 @@ def _results(options: argparse.Namespace) -> int:
     from rlnb.batch import points_table as tables
     from rlnb.params import load_dotenv
 
+    if options.csv:
+        _refuse_options_of_tables(options)
     load_dotenv(Path.cwd())  # whose fields the points that have not begun will take
     results = tables.gather_results(options.directories, reach=options.reach)
     groups = tables.group_results(results, by=options.by)
@@ -162,6 +164,17 @@ def _results(options: argparse.Namespace) -> int:
     if failures := tables.show_failures(results):
         print("", *failures, sep="\n")
     return 0
+
+
+def _refuse_options_of_tables(options: argparse.Namespace) -> None:
+    """Raise ParamsError for the options of the tables, which would change nothing in the CSV."""
+    given = [f"--show {name}" for name in options.show] + [f"--rank {name}" for name in options.rank]
+    given += ["--lowest-first"] * options.lowest_first + ["--gains"] * options.gains
+    if given:
+        raise ParamsError(
+            f"--csv with {' '.join(given)}: CSV holds all measures and ranks nothing; leave out "
+            f"{'this option' if len(given) == 1 else 'these options'}, or --csv"
+        )
 
 
 PREFETCH_HELP = """\

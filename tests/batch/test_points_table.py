@@ -312,3 +312,17 @@ def test_groups_are_ranked_by_a_condition_also_where_no_run_meets_it(two_sweeps,
         printed = capsys.readouterr().out
         assert f"Difference: {condition}, minus learning_rate=2e-05, over paired seeds." in printed
         assert re.findall(r"^learning_rate=(\S+)", printed, re.MULTILINE) == order  # A is there at step 1
+
+
+def test_options_that_would_change_nothing_in_the_csv_are_refused(sweep, capsys):
+    options = ["--show", LOSSES[1], "--rank", LOSSES[0], "--gains"]
+    assert cli.main(["results", str(sweep), "--csv", *options]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "rlnb: --csv with --show exact/loss_second --rank exact/loss_first --gains: CSV holds all measures "
+        "and ranks nothing; leave out these options, or --csv\n",
+    )
+    assert cli.main(["results", str(sweep), "--csv", "--by", "kind", "--lowest-first"]) == 2
+    assert "--csv with --lowest-first: CSV" in capsys.readouterr().err
+    assert cli.main(["results", str(sweep), "--csv", "--by", "kind", "--reach", "curriculum/stage>=2"]) == 0
+    assert "kind=rae,curriculum/stage>=2,2,10" in capsys.readouterr().out
