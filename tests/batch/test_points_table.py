@@ -326,3 +326,20 @@ def test_options_that_would_change_nothing_in_the_csv_are_refused(sweep, capsys)
     assert "--csv with --lowest-first: CSV" in capsys.readouterr().err
     assert cli.main(["results", str(sweep), "--csv", "--by", "kind", "--reach", "curriculum/stage>=2"]) == 0
     assert "kind=rae,curriculum/stage>=2,2,10" in capsys.readouterr().out
+
+
+def test_the_fields_of_dotenv_are_those_of_points_that_have_not_begun(two_sweeps, monkeypatch, capsys):
+    make_run(Path("C/seed=1"), reward=0.5, rate=1e-5)
+    text = Path("C/seed=1/params.yaml").read_text()
+    Path("C/seed=1/params.yaml").write_text(text.replace("project: rlnb", "project: mine"))
+    points = [
+        {"name": f"seed={seed}", "overrides": {"training.learning_rate": 1e-5, "seed": seed}}
+        for seed in (1, 2)
+    ]
+    content = {"notebook": "grpo_code_execution.ipynb", "profile": "tiny", "points": points}
+    Path("C", POINTS_FILE).write_text(json.dumps(content))
+    Path(".env").write_text("RLNB_TRACKING__PROJECT=mine\n")
+    monkeypatch.setenv("RLNB_TRACKING__PROJECT", "")  # so that it is unset again after the test
+    monkeypatch.delenv("RLNB_TRACKING__PROJECT")
+    assert cli.main(["results", "C"]) == 0
+    assert columns(capsys.readouterr().out) == ["seed", "state", "step", "reward"]
