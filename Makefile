@@ -61,12 +61,15 @@ lab: $(READY) ## JupyterLab with the notebooks
 
 gallery: $(READY) ## run the notebooks at their cpu profiles and keep the executed copies in docs/gallery/
 	@mkdir -p docs/gallery
+	$(BIN)/rlnb sweep notebooks/spiral_self_play.ipynb --profile kuhn --seeds 1-2 \
+	    --sweep params/sweeps/spiral_advantages.yaml --out outputs/gallery/advantages
 	@set -e; for name in grpo_code_execution grpo_code_game spiral_self_play gpt_oss_2048 \
-	    ppo_openspiel arena_eval mbpp_eval export_model configure; do \
+	    ppo_openspiel arena_eval mbpp_eval export_model configure compare_runs; do \
 	    rm -rf outputs/gallery/$$name; \
 	    profile=cpu; [ -f params/$$name/cpu.yaml ] || profile=default; \
 	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile $$profile --out outputs/gallery/$$name \
 	        $$(case $$name in \
+	            (compare_runs) echo "--set compare.directories=[outputs/gallery/advantages]";; \
 	            (export_model) echo "--set model.adapters=outputs/gallery/grpo_code_game/adapters";; \
 	            (arena_eval) echo "--set contest.compare_with=untrained" \
 	                "--set contest.checkpoint=$$(ls -d outputs/gallery/ppo_openspiel/checkpoints/* | sort -V | tail -n 1)";; \

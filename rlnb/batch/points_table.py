@@ -42,7 +42,8 @@ MAIN_MEASURES = tuple(
         r"^reward$",
     )
 )
-LOWER_IS_BETTER = re.compile(r"(^|/)exact/(\w+[_/])?(nash_conv|loss|blunder)(_|$)|^loss$")
+# Of a condition the measure is the first step that meets it.
+LOWER_IS_BETTER = re.compile(r"(^|/)exact/(\w+[_/])?(nash_conv|loss|blunder)(_|$)|^loss$|[<>]=")
 NUM_SHOWN = 6  # measures that a table shows where none is named
 TRAINING_MINUTES = "training minutes"  # play and updates, without evaluations
 PARTS_OF_A_STEP = ("time/rollout_seconds", "time/update_seconds", "step_time")

@@ -307,7 +307,7 @@ def test_a_condition_is_a_column_more_also_where_no_run_meets_it(two_sweeps, cap
 def test_groups_are_ranked_by_a_condition_also_where_no_run_meets_it(two_sweeps, capsys):
     Path("A/seed=3/metrics.jsonl").write_text('{"step": 1, "time": 1.0, "reward": 0.4}\n')
     for condition, order in (("reward>=0.3", ["1e-05", "2e-05"]), ("reward>=9", ["2e-05", "1e-05"])):
-        options = ["--reach", condition, "--rank", condition, "--lowest-first"]
+        options = ["--reach", condition, "--rank", condition]
         assert cli.main(["results", "B", "A", *options]) == 0
         printed = capsys.readouterr().out
         assert f"Difference: {condition}, minus learning_rate=2e-05, over paired seeds." in printed
