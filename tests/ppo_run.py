@@ -7,6 +7,8 @@ from self_play_run import notebook_reward, small_params
 from rlnb.policy import load_policy
 from rlnb.ppo import setup
 from rlnb.ppo.params import PpoOpenspielParams
+from rlnb.run.checkpoints import checkpoint_to_resume
+from rlnb.run.tracking import read_metrics
 
 
 def params_of(cache_dir: Path, **sections) -> PpoOpenspielParams:
@@ -24,4 +26,11 @@ def make_run(params: PpoOpenspielParams) -> setup.PpoRun:
 
 
 def train_run(params: PpoOpenspielParams, output_dir: Path, **options) -> list[dict[str, float]]:
-    return setup.run_ppo(params, output_dir, reward=notebook_reward(params, "ppo_openspiel"), **options)
+    """Train a run, or resume it, as the notebook does; return the rows of its metrics.jsonl."""
+    run = make_run(params)
+    state = run.restore(checkpoint_to_resume(params, output_dir), output_dir)
+    before = run.measure() if state.step == 0 else None
+    state = run.train(state, output_dir, evaluate=lambda _: run.measure(), before=before, **options)
+    with run.open_tracker(output_dir, state) as tracker:
+        tracker.report(state.step, run.measure())  # an earlier attempt may have been killed just before this
+    return read_metrics(output_dir / "metrics.jsonl")

@@ -9,14 +9,14 @@ from accelerate import PartialState
 
 from rlnb.errors import ParamsError
 from rlnb.games.text_games import TextGame, states_in_play
-from rlnb.policy import Policy, load_policy
+from rlnb.policy import Policy
 from rlnb.policy.loading import load_tokenizer
 from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents, move_to_stage, weak_gates
 from rlnb.ppo.params import PpoActingParams, PpoOpenspielParams
 from rlnb.ppo.training import GamePlan, PpoState, train_ppo
-from rlnb.run.checkpoints import checkpoint_to_resume, saved_recipe, weights_to_begin_with
+from rlnb.run.checkpoints import saved_recipe, weights_to_begin_with
 from rlnb.run.directory import say
-from rlnb.run.tracking import Tracker, open_tracker, read_metrics
+from rlnb.run.tracking import Tracker, open_tracker
 from rlnb.selfplay.acting import Encoder, make_encoder
 from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
 from rlnb.selfplay.checkpoints import prepare_output, restore, save_checkpoint
@@ -158,22 +158,3 @@ def make_ppo_run(
     )  # fmt: skip
     plan = GamePlan(params, curriculum, arena, load_opponents(curriculum))
     return PpoRun(params, curriculum, arena, learner, plan)
-
-
-def run_ppo(
-    params: PpoOpenspielParams,
-    output_dir: str | Path,
-    *,
-    reward: RewardFunction,
-    show: Callable[[int, int], None] | None = None,
-    say: Callable[[str], None] = print,
-) -> list[dict[str, float]]:
-    """Train a run, or resume it, without a notebook; return the rows of its metrics.jsonl."""
-    curriculum = load_playable_curriculum(params)
-    run = make_ppo_run(params, curriculum, load_policy(params.model, seed=params.seed), reward=reward)
-    state = run.restore(checkpoint_to_resume(params, output_dir), output_dir)
-    before = run.measure() if state.step == 0 else None
-    state = run.train(state, output_dir, evaluate=lambda _: run.measure(), before=before, show=show, say=say)
-    with run.open_tracker(output_dir, state) as tracker:
-        tracker.report(state.step, run.measure())  # an earlier attempt may have been killed just before this
-    return read_metrics(Path(output_dir) / "metrics.jsonl")
