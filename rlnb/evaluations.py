@@ -68,7 +68,6 @@ def measure_once(
     if kept is not None:
         return kept
     evaluation = evaluate()
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_record(path, {"params": params, "settings": settings, **form.dump(evaluation)})
     return evaluation
 

@@ -145,6 +145,7 @@ def save_results(
 def write_record(path: str | Path, record: Mapping[str, object]) -> None:
     """Write a record as `save_results` does."""
     if rank() == 0:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         plain = to_jsonable_python(record, inf_nan_mode="null", fallback=to_plain_data)
         write_text(Path(path), json.dumps(plain, indent=1, allow_nan=False) + "\n")
 

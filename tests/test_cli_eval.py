@@ -184,3 +184,15 @@ def test_a_file_that_is_no_result_is_refused(capsys):
         "rlnb: other.json: is not a result of an evaluation on MBPP; name the results.json of two runs of "
         "mbpp_eval or of gpt_oss_2048, or a training's mbpp_before.json and mbpp_after.json\n"
     )
+
+
+def test_more_samples_asked_than_a_file_holds_are_refused_before_anything_is_checked(tmp_path, capsys):
+    plus, samples = tmp_path / "plus.jsonl", tmp_path / "samples.jsonl"
+    plus.write_text(json.dumps(ADD) + "\n")
+    sample = {"task_id": ADD["task_id"], "solution": ADD["canonical_solution"]}
+    samples.write_text(f"{json.dumps(sample)}\n")
+    options = ["--profile", "tiny", "--plus", str(plus), "--samples", str(samples), "--out", "run"]
+    assert cli.main(["eval", *options, "--set", "evaluation.num_questions=0"]) == 2
+    expected = f"evaluation.k = [1, 2] asks for 2 samples, and {samples} holds at most 1 of a problem; write "
+    assert expected in capsys.readouterr().err
+    assert not Path("run").exists()

@@ -38,6 +38,7 @@ NOT_RUN = {
     "export --adapters DIR --repo-id OWNER/NAME": "it would upload",
     "run notebooks/ppo_openspiel.ipynb --config config/train_config.json": "the file is the profile, of 4B",
 }
+NOT_RUN["run notebooks/compare_runs.ipynb"] = "it needs a sweep, which tests/notebooks makes"
 # What the reader has to make first, and what `rlnb` says before that.
 NOT_YET = {
     "run notebooks/grpo_code_execution.ipynb --profile a100x2 --set training.max_steps=2": "'a100x2'",
@@ -51,7 +52,7 @@ STRATEGIES = ("run", "notebooks/gpt_oss_2048.ipynb")
 QUICK = {EXECUTION, MBPP}
 SMALLER = {
     "training.max_steps": "4", "training.learning_rate": "5e-4", "opponent.refresh_steps": "1",
-    "mbpp.max_completion_length": "16", "model.id": "tiny", "board.same_as": "{strategies}",
+    "mbpp.max_completion_length": "16", "model.id": "tiny_code", "board.same_as": "{strategies}",
     "curriculum.start": "both",
 }  # fmt: skip
 
@@ -97,7 +98,7 @@ def make_tiny(command: str) -> tuple[str, ...]:
     """The words of a command at the profile tiny, with the names of files that tests make; without --out."""
     words, changed = iter(shlex.split(command)), []
     replaced = {
-        "--adapters": "{adapters}", "--checkpoint": "{checkpoint}", "--base": "tiny", "--episodes": "4",
+        "--adapters": "{adapters}", "--checkpoint": "{checkpoint}", "--base": "tiny_code", "--episodes": "4",
         "--samples": "{samples}", "--plus": "{plus}", "--output": "{mine}",
     }  # fmt: skip
     for word in words:
@@ -120,6 +121,12 @@ def make_tiny(command: str) -> tuple[str, ...]:
             break
         else:
             changed.append(word)
+    if changed[0] == "export" and "{adapters}" in changed and "--base" not in changed:
+        changed += ["--set", "model.id=auto"]  # the model that they belong to
+    if "{samples}" in changed:
+        changed += ["--set", "evaluation.k=[1]"]
+    if "{ppo}" in changed:
+        changed += ["--set", "training.max_steps=6"]  # that run is finished
     if "{plus}" in changed:
         changed += ["--set", "evaluation.num_questions=0"]
     return tuple(changed)

@@ -197,11 +197,11 @@ def check_games(params: NotebookParams) -> list[str]:
     Raises ParamsError for games, opponents and thresholds that a run of self-play or PPO would refuse.
     """
     # Imported here: these bring torch.
+    from rlnb.games.opponents import check_opponents
     from rlnb.ppo.curriculum import load_curriculum, weak_gates
     from rlnb.ppo.params import PpoOpenspielParams
-    from rlnb.selfplay.arena import check_opponents, playable_opponents
+    from rlnb.selfplay.arena import playable_opponents
     from rlnb.spiral.params import SpiralSelfPlayParams
-    from rlnb.spiral.setup import load_self_play_game
 
     if isinstance(params, PpoOpenspielParams):
         curriculum = load_curriculum(params)
@@ -209,7 +209,7 @@ def check_games(params: NotebookParams) -> list[str]:
             check_opponents(game, playable_opponents(game, params.evaluation.opponents))
         return weak_gates(curriculum)
     if isinstance(params, SpiralSelfPlayParams):
-        load_self_play_game(params)
+        params.load_game()
     return []
 
 

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, cast
 
 from rlnb.errors import ParamsError
 from rlnb.games.opponent_names import opponent_kind
-from rlnb.games.opponents import refusals
+from rlnb.games.opponents import check_opponents, refusals
 from rlnb.games.text_games import load_game
 from rlnb.machine import Machine, Recommendation
 from rlnb.params import load_params, resolve
@@ -18,7 +18,7 @@ from rlnb.ppo.curriculum import Curriculum, load_curriculum
 from rlnb.ppo.params import UNTRAINED, ArenaEvalParams, ContestParams, PpoOpenspielParams
 from rlnb.run.checkpoints import MODEL_FIELDS
 from rlnb.run.memory import UNKNOWN_SIZE, estimate_memory
-from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
+from rlnb.selfplay.arena import Arena, make_arena, playable_opponents
 from rlnb.selfplay.checkpoints import PARAMS_FILE, load_weights
 from rlnb.selfplay.params import ActingParams, ArenaParams, PlayerModelParams, UpdateParams
 from rlnb.selfplay.rollouts import GameRules

@@ -11,16 +11,16 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
 import pyspiel
 
 from rlnb.errors import ParamsError
-from rlnb.games.opponent_names import opponent_kind
-from rlnb.games.opponents import Opponent, best_scores, load_opponent, refusals
-from rlnb.games.text_games import TextGame, load_game
-from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams, ReplayParams, Stage
+from rlnb.games.opponents import Opponent, best_scores, load_opponent
+from rlnb.games.text_games import TextGame
+from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams, ReplayParams
 from rlnb.selfplay.arena import Match, select_matches
 from rlnb.selfplay.random_play import score_random_play
 from rlnb.selfplay.rollouts import LEARNER, Episode, FinishedGame, paired_episodes
@@ -72,37 +72,11 @@ def load_curriculum(params: PpoOpenspielParams) -> Curriculum:
     Raises ParamsError for an unknown game or opponent, for a game that none of its opponents can play, and
     for a threshold above the known ceiling of its stage.
     """
-    stages, max_opening_plies = params.curriculum.stages, params.game.max_opening_plies
-    names = dict.fromkeys(name for stage in stages for name in stage.games)
-    games = {name: load_game(name, style=params.game.style, field=FIELD) for name in names}
-    pairings = tuple(
-        tuple(Pairing(games[name], choose_opponent(games[name], stage)) for name in stage.games)
-        for stage in stages
-    )
-    curriculum = Curriculum(params.curriculum, pairings, max_opening_plies)
-    for index in range(len(stages)):
+    pairings = tuple(tuple(starmap(Pairing, stage)) for stage in params.load_games())
+    curriculum = Curriculum(params.curriculum, pairings, params.game.max_opening_plies)
+    for index in range(len(pairings)):
         check_threshold(curriculum, index)
     return curriculum
-
-
-def choose_opponent(game: TextGame, stage: Stage) -> str:
-    """Return the first of the stage's opponents that can play the game without cheating."""
-    reasons = refusals(game)
-    refused, able = [], []
-    for name in stage.opponents:
-        kind, place = opponent_kind(name), f"{FIELD}: stage {stage.name!r}: opponent"
-        if reasons.get(kind):
-            refused.append(f"{name!r}: {reasons[kind]}")
-        else:
-            load_opponent(name, game, field=place)
-            able.append(name)
-    if able:
-        return able[0]
-    usable = " or ".join(repr(kind) for kind, reason in reasons.items() if not reason)
-    raise ParamsError(
-        f"{FIELD}: stage {stage.name!r}: none of its opponents can play {game.name}: {' '.join(refused)} "
-        f"Add {usable} to its opponents, or take the game out."
-    )
 
 
 def check_threshold(curriculum: Curriculum, index: int) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,9 @@ from rlnb.params.problems import show_number
 from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described
 from rlnb.selfplay import params as play
 from rlnb.selfplay.params import Modes, Opponents, Players, unmeasured_acting
+
+if TYPE_CHECKING:
+    from rlnb.games.text_games import TextGame
 
 UNTRAINED = "untrained"
 CHECKPOINT_FILES = ("params.yaml", "trainer_state.json")  # of a checkpoint; its run has the first one alone
@@ -192,6 +195,31 @@ class PpoOpenspielParams(NotebookParams):
     def loss_tokens(self) -> int:
         """The divisor of sums over an answer's tokens."""
         return self.training.loss_tokens or 1
+
+    def load_games(self) -> list[list[tuple["TextGame", str]]]:
+        """Return the games of each stage of the curriculum, with their opponents.
+
+        Raises ParamsError for an unknown game or opponent, and for a game that none of them can play.
+        """
+        # Imported here: pyspiel takes half a second, which whoever reads parameters need not wait for.
+        from rlnb.games.opponents import choose_opponent
+        from rlnb.games.text_games import load_game
+
+        stages, field = self.curriculum.stages, "curriculum.stages"
+        names = dict.fromkeys(name for stage in stages for name in stage.games)
+        games = {name: load_game(name, style=self.game.style, field=field) for name in names}
+        pairings = []
+        for stage in stages:
+            place = f"{field}: stage {stage.name!r}"
+            stage_games = [games[name] for name in stage.games]
+            pairings.append(
+                [(game, choose_opponent(game, stage.opponents, field=place)) for game in stage_games]
+            )
+        return pairings
+
+    def check_files(self) -> None:
+        super().check_files()
+        self.load_games()
 
     def rank_conflicts(self, num_ranks: int) -> Iterator[Conflict]:
         yield from play.unshared_games(self.training.games_per_step, 2, num_ranks)

@@ -8,6 +8,7 @@ from pathlib import Path
 from accelerate import PartialState
 
 from rlnb.errors import ParamsError
+from rlnb.games.opponents import check_opponents
 from rlnb.games.text_games import TextGame, states_in_play
 from rlnb.policy import Policy
 from rlnb.policy.loading import load_tokenizer
@@ -18,7 +19,7 @@ from rlnb.run.checkpoints import saved_recipe, weights_to_begin_with
 from rlnb.run.directory import say
 from rlnb.run.tracking import Tracker, open_tracker
 from rlnb.selfplay.acting import Encoder, make_encoder
-from rlnb.selfplay.arena import Arena, check_opponents, make_arena, playable_opponents
+from rlnb.selfplay.arena import Arena, make_arena, playable_opponents
 from rlnb.selfplay.checkpoints import prepare_output, restore, save_checkpoint
 from rlnb.selfplay.rollouts import GameRules, RewardFunction, ask_again
 from rlnb.selfplay.update import Learner, PpoOptions

@@ -413,10 +413,3 @@ def playable_opponents(game: TextGame, names: Sequence[str]) -> tuple[str, ...]:
     """Return the opponents that can play the game, in their order; a checkpoint's directory always can."""
     reasons = refusals(game)
     return tuple(name for name in names if not reasons.get(opponent_kind(name)))
-
-
-def check_opponents(game: TextGame, names: Sequence[str], *, field: str = "evaluation.opponents") -> None:
-    """Raise ParamsError for a name that is neither an opponent of this game nor a checkpoint's directory."""
-    for name in names:
-        if not has_trained(name):
-            load_opponent(name, game, field=field)

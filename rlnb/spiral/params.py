@@ -1,7 +1,7 @@
 """Parameters of notebooks/spiral_self_play.ipynb."""
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
 
@@ -10,6 +10,9 @@ from rlnb.params import sections
 from rlnb.params.sections import Conflict, NotebookParams, described
 from rlnb.selfplay import params as play
 from rlnb.selfplay.params import unmeasured_acting
+
+if TYPE_CHECKING:
+    from rlnb.games.text_games import TextGame
 
 
 def check_seat(name: str) -> str:
@@ -95,6 +98,22 @@ class SpiralSelfPlayParams(NotebookParams):
                 "game.games_per_opening",
                 f"does not divide training.games_per_step = {self.training.games_per_step}",
             )
+
+    def load_game(self) -> "TextGame":
+        """Return the game. Raises ParamsError for an unknown one, and for opponents that cannot play it."""
+        # Imported here: pyspiel takes half a second, which whoever reads parameters need not wait for.
+        from rlnb.games.opponents import check_opponents, load_opponent
+        from rlnb.games.text_games import load_game
+
+        game = load_game(self.game.name, style=self.game.style)
+        if self.game.opponent != "self":
+            load_opponent(self.game.opponent, game, field="game.opponent")
+        check_opponents(game, self.evaluation.opponents)
+        return game
+
+    def check_files(self) -> None:
+        super().check_files()
+        self.load_game()
 
     def rank_conflicts(self, num_ranks: int) -> Iterator[Conflict]:
         yield from play.unshared_games(self.training.games_per_step, self.games_per_opening, num_ranks)

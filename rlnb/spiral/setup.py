@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlnb.games.opponents import load_opponent
-from rlnb.games.text_games import TextGame, load_game
+from rlnb.games.text_games import TextGame
 from rlnb.policy.loading import Policy, load_policy
 from rlnb.run.checkpoints import checkpoint_to_resume, weights_to_begin_with
 from rlnb.run.tracking import open_tracker, read_metrics
-from rlnb.selfplay.arena import Arena, check_opponents, make_arena
+from rlnb.selfplay.arena import Arena, make_arena
 from rlnb.selfplay.checkpoints import prepare_output, restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
 from rlnb.selfplay.update import Learner
@@ -19,15 +19,8 @@ from rlnb.spiral.warm_up import warm_up
 
 
 def load_self_play_game(params: SpiralSelfPlayParams) -> TextGame:
-    """Return the game.
-
-    Raises ParamsError, before any model is loaded, if an opponent cannot play the game.
-    """
-    game = load_game(params.game.name, style=params.game.style)
-    if params.game.opponent != "self":
-        load_opponent(params.game.opponent, game, field="game.opponent")
-    check_opponents(game, params.evaluation.opponents)
-    return game
+    """Return the game. Raises ParamsError if an opponent cannot play it."""
+    return params.load_game()
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,30 @@ def test_ranks_that_cannot_share_the_work_are_refused(capsys):
     assert "trains nothing, which several ranks could share" in capsys.readouterr().err
 
 
+STAGES = '[{"name": "one", "games": ["kuhn_poker"], "opponents": ["perfect"], "threshold": 0.5}]'
+
+
+@pytest.mark.parametrize(
+    ("notebook", "setting", "refusal"),
+    [
+        (
+            "spiral_self_play",
+            "game.name=kuhn_poker",
+            "evaluation.opponents = 'perfect' cannot play kuhn_poker: only tic_tac_toe is solved.",
+        ),
+        (
+            "ppo_openspiel",
+            f"curriculum.stages={STAGES}",
+            "curriculum.stages: stage 'one': none of its opponents can play kuhn_poker: 'perfect': only",
+        ),
+    ],
+)
+def test_opponents_that_cannot_play_are_refused_before_the_job_waits(notebook, setting, refusal, capsys):
+    Path(f"{notebook}.ipynb").write_text(Path(NOTEBOOK).read_text())
+    assert cli.main(["submit", f"{notebook}.ipynb", "--profile", "tiny", "--set", setting]) == 2
+    assert refusal in capsys.readouterr().err
+
+
 def test_a_sweep_and_a_run_do_not_share_a_folder(capsys):
     assert submit("--seeds", "1-2", "--out", "sweep", "--dry-run") == 0
     assert submit("--out", "sweep") == 2
