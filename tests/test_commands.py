@@ -121,7 +121,7 @@ def make_tiny(command: str) -> tuple[str, ...]:
             break
         else:
             changed.append(word)
-    if changed[0] == "export" and "{adapters}" in changed and "--base" not in changed:
+    if changed[0] in ("export", "eval") and "{adapters}" in changed and "--base" not in changed:
         changed += ["--set", "model.id=auto"]  # the model that they belong to
     if "{samples}" in changed:
         changed += ["--set", "evaluation.k=[1]"]

@@ -180,7 +180,9 @@ def load_with_unsloth(
     from unsloth import FastLanguageModel
     from unsloth.models.loader_utils import get_model_name
 
-    ranks: dict[str, object] = {"device_map": choose_device_map()} if "LOCAL_RANK" in os.environ else {}
+    ranks: dict[str, object] = {}
+    if "LOCAL_RANK" in os.environ:
+        ranks["device_map"] = choose_device_map()
     mirror = get_model_name(source, load_in_4bit=bool(params.load_in_4bit))
     with explain_load_errors(params, loaded_as=mirror):
         model, tokenizer = FastLanguageModel.from_pretrained(
