@@ -122,7 +122,7 @@ def make_tiny(command: str) -> tuple[str, ...]:
         else:
             changed.append(word)
     if changed[0] in ("export", "eval") and "{adapters}" in changed and "--base" not in changed:
-        changed += ["--set", "model.id=auto"]  # the model that they belong to
+        changed += ["--set", "model.id=tiny_code"]  # the model that they belong to
     if "{samples}" in changed:
         changed += ["--set", "evaluation.k=[1]"]
     if "{ppo}" in changed:
