@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
@@ -100,9 +101,13 @@ def pool_comparisons(runs: Sequence[Sequence[Comparison]]) -> list[PooledCompari
 def _items_of(
     rows: Mapping[tuple[str, str], Comparison], key: tuple[str, str]
 ) -> dict[tuple[str, str], float]:
-    """Return {(split, item): difference}."""
+    """Return {(split, item): difference}. Behind "all" come its splits, then those of other evaluations."""
     measure, split = key
-    parts = [row for row in rows.values() if row.measure == measure and split in ("all", row.split)]
+    parts = [rows[key]]
+    if split == "all":
+        splits = [row for row in rows.values() if row.measure == measure and row.split != "all"]
+        counts = accumulate(row.num_items for row in splits)
+        parts = splits[: sum(count <= rows[key].num_items for count in counts)]
     return {(row.split, item): after - before for row in parts for item, (before, after) in row.items.items()}
 
 

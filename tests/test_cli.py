@@ -336,9 +336,10 @@ def test_a_missing_notebook_is_one_line_and_one_of_the_folder_beside_is_meant(ca
     assert capsys.readouterr().err == f"rlnb: grpo_code_execution.ipynb: no such notebook in {tmp_path}\n"
     Path("notebooks").mkdir()
     Path("notebooks", "mine.ipynb").touch()
-    assert cli.main(["run", "mine"]) == 2
-    expected = f"rlnb: mine: no such notebook in {tmp_path}; did you mean notebooks/mine.ipynb?\n"
-    assert capsys.readouterr().err == expected
+    for name, meant in (("mine", "notebooks/mine.ipynb"), ("mien.ipynb", "mine")):
+        assert cli.main(["run", name]) == 2
+        expected = f"rlnb: {name}: no such notebook in {tmp_path}; did you mean {meant}?\n"
+        assert capsys.readouterr().err == expected
 
 
 def test_the_directory_is_named_by_out_alone_and_under_torchrun_always(capsys, monkeypatch):

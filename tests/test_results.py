@@ -55,6 +55,9 @@ def test_runs_are_pooled_over_the_items_that_all_have_and_all_splits_together():
     assert rows["all"].over_items == bootstrap_mean([1.0, 0.5, 0.25])
     assert rows["all"].over_runs == student_mean([0.5, 2 / 3])
     assert rows["all"].over_both == bootstrap_two_way([[[1.0, 0.0, 0.5], [1.0, 1.0, 0.0]]])
+    other = {"pass": {"mbpp": {"1": 0.0, "2": 0.0}}}  # of another evaluation, as a training has it
+    more = [[*run, *compare(other, {"pass": {"mbpp": {"1": 1.0, "2": 1.0}}})] for run in runs]
+    assert pool_comparisons(more)[:3] == list(rows.values())
     (alone, *_) = pool_comparisons(runs[:1])
     assert (alone.over_runs, alone.over_both) == (None, None)
     assert pool_comparisons([]) == []

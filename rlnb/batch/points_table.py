@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -123,10 +123,17 @@ def gather_results(directories: Sequence[Path], *, reach: Sequence[str] = ()) ->
         name for name in names if len({str(each[name]) for each in settings.values() if name in each}) > 1
     ]
     told = {os.path.realpath(row.run): row for row in list_runs(directories)}
-    return [
-        _read_result(directory, values, differing, conditions, told[os.path.realpath(directory)])
+    results = {
+        directory: _read_result(directory, values, differing, conditions, told[os.path.realpath(directory)])
         for directory, values in settings.items()
-    ]
+    }
+    first: dict[str, Path] = {}
+    for directory, values in settings.items():
+        recipe = str({name: value for name, value in values.items() if name != "output_dir"})
+        if results[directory].state == "done" and first.setdefault(recipe, directory) != directory:
+            reason = f"has the parameters and the seed of {first[recipe]}, so it is in no mean"
+            results[directory] = replace(results[directory], state="repeat", reason=reason)
+    return list(results.values())
 
 
 def newest_sweep(outputs: Path) -> Path:

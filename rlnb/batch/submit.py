@@ -20,7 +20,7 @@ from rlnb.batch.machines import describe_missing, job_machine
 from rlnb.batch.overview import JOB_FILE, refuse_queued
 from rlnb.batch.sweeps import check_unchanged, prepare_sweep
 from rlnb.errors import ParamsError
-from rlnb.machine import Machine, recommend
+from rlnb.machine import Machine, installed_version, recommend
 from rlnb.params import dump_yaml, parse_set, resolve
 from rlnb.params.sections import value_of
 from rlnb.run import directory as runs
@@ -394,6 +394,9 @@ def _fill_in(header: Mapping[str, str | None], command: str) -> str:
 
 
 def _print_checks(plan: Plan) -> None:
+    if plan.machine.capability and (installed_version("torch") or "").endswith("+cpu"):
+        kind = "volta" if plan.machine.name == "v100" else "cuda"
+        print(f"warning: torch here is a CPU's; ./setup.sh {kind} installs the job's", file=sys.stderr)
     if plan.memory:
         print(plan.memory, file=sys.stderr)  # a script that is printed stays whole
     if missing := describe_missing(plan):

@@ -19,9 +19,11 @@ import yaml
 
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe, rank, recommend
+from rlnb.machine.table import MACHINES
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile, notebook_name
 from rlnb.params.older_names import explain_path
+from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
 from rlnb.run import directory as runs
@@ -42,6 +44,7 @@ from rlnb.run.memory import check_room, settle_memory
 from rlnb.sandbox import Sandbox
 
 # Fields that leave the results of a finished run as they are.
+GPU_PROFILES = {name for row in MACHINES if row.capabilities for name in (row.name, row.profile)}
 NOT_OF_RESULTS = (
     "tracking.*", "training.save_*", "training.num_threads", "sandbox.num_workers", "model.check_memory",
 )  # fmt: skip
@@ -129,6 +132,8 @@ def plan_run(
     overrides = overrides or {}
     if out is not None and os.path.exists(out / runs.POINTS_FILE):
         raise ParamsError(f"--out {out}: is the folder of a sweep; name another, or a point in it")
+    if out is not None and not os.path.exists(out / "params.yaml") and _holds_runs(out):
+        raise ParamsError(f"--out {out}: holds other runs; name a folder of its own, such as {out / 'try'}")
     if "output_dir" in overrides:
         raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
     if out is not None:
@@ -166,6 +171,14 @@ def plan_run(
     if "training" in type(params).model_fields and not is_done:
         check_resuming(resolved, plan.directory)
     return plan
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Return whether a folder, or one in it, holds directories of runs."""
+    try:
+        return any(any(folder.glob(f"{inner}*/status.json")) for inner in ("", "*/"))
+    except OSError:  # a name that is too long: refused where the directory is made
+        return False
 
 
 def choose_run_directory(plan: Plan, without: Collection[Path] = ()) -> Path:
@@ -208,6 +221,8 @@ def _run_attempt(plan: Plan, ranks: Ranks, *, first_rank: int, settings: Mapping
         print(f"{output}: {notebook.name}, profile {plan.profile}{_after(last)}", flush=True)
         if plan.memory:
             print(plan.memory, flush=True)
+        if plan.machine.capability is None and Path(plan.profile).stem in GPU_PROFILES:
+            print(f"warning: profile {plan.profile} is for a GPU, and this machine has none", flush=True)
     values = {"profile": str(directory / "params.yaml"), **params.model_dump(mode="json")}
     # Sections stay as the notebook has them, empty: their values come from params.yaml.
     given = {
@@ -239,7 +254,9 @@ def read_parameter_names(notebook: Path) -> list[str]:
     """
     if not notebook.is_file():
         meant = Path("notebooks", f"{notebook.stem}.ipynb")
-        hint = f"; did you mean {meant}?" if meant.is_file() else explain_path(str(notebook))
+        known = [path.stem for path in Path("notebooks").glob("*.ipynb")]
+        hint = explain_path(str(notebook)) or (did_you_mean(notebook.stem, known) if known else "")
+        hint = f"; did you mean {meant}?" if meant.is_file() else hint
         raise ParamsError(f"{notebook}: no such notebook in {os.getcwd()}{hint}")
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]

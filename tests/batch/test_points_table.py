@@ -93,6 +93,14 @@ def two_sweeps(tmp_path, monkeypatch):
     return [Path("A"), Path("B")]
 
 
+def test_a_run_made_twice_is_no_evidence_of_its_own(two_sweeps, capsys):
+    make_run(Path("A2", "seed=3"), reward=0.3, rate=1e-5)
+    assert cli.main(["results", "A", "A2"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^all runs +3 +", printed, re.MULTILINE)
+    assert "A2/seed=3: repeat: has the parameters and the seed of A/seed=3, so it is in no mean" in printed
+
+
 def results_of(folder: Path, **options) -> list[tables.PointResult]:
     return tables.gather_results([folder], **options)
 

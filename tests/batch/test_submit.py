@@ -6,6 +6,7 @@ import re
 import shlex
 import socket
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,25 @@ def test_opponents_that_cannot_play_are_refused_before_the_job_waits(notebook, s
     Path(f"{notebook}.ipynb").write_text(Path(NOTEBOOK).read_text())
     assert cli.main(["submit", f"{notebook}.ipynb", "--profile", "tiny", "--set", setting]) == 2
     assert refusal in capsys.readouterr().err
+
+
+def test_the_wrong_torch_for_the_job_is_told(capsys):
+    command = ["submit", NOTEBOOK, "--set", "model.id=tiny", "--dry-run", "--profile"]
+    for profile, kind in (("v100", "volta"), ("h100", "cuda")):
+        assert cli.main([*command, profile]) == 0
+        told = f"warning: torch here is a CPU's; ./setup.sh {kind} installs the job's\n"
+        assert (told in capsys.readouterr().err) == version("torch").endswith("+cpu")
+    assert cli.main([*command, "tiny"]) == 0
+    assert "torch" not in capsys.readouterr().err
+
+
+def test_a_folder_of_other_runs_is_no_directory_of_a_run(capsys):
+    first = Path("outputs/grpo_code_execution/tiny-001")
+    assert submit() == 0
+    runs.end_attempt(first, runs.start_attempt(first, notebook=""), state="failed")
+    for folder in ("outputs", "outputs/grpo_code_execution"):
+        assert cli.main(["run", NOTEBOOK, "--profile", "tiny", "--check", "--out", folder]) == 2
+        assert f"--out {folder}: holds other runs; name a folder of its own" in capsys.readouterr().err
 
 
 def test_a_sweep_and_a_run_do_not_share_a_folder(capsys):
