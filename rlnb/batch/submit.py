@@ -22,6 +22,7 @@ from rlnb.batch.sweeps import check_unchanged, prepare_sweep
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, installed_version, recommend
 from rlnb.params import dump_yaml, parse_set, resolve
+from rlnb.params.loading import choose_profile
 from rlnb.params.sections import value_of
 from rlnb.run import directory as runs
 from rlnb.run.headless import Plan, choose_run_directory, is_finished, make_directory, move_run, plan_run
@@ -228,6 +229,8 @@ def submit_sweep(
     """Submit the points of a sweep that are not done as an array; the arguments are as in `submit_run`."""
     options.check()
     target = _check_target(profile, options, machine, gpu_memory)
+    if profile in (None, "auto"):
+        profile = choose_profile(notebook.stem, recommend(target).profile)
     num_gpus = _count_gpus(options, target)
     if options.vllm_node:
         raise ParamsError("--vllm-node: is for one run; write a submit for each point")

@@ -167,7 +167,7 @@ def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Oppo
 def check_opponents(game: TextGame, names: Sequence[str], *, field: str = "evaluation.opponents") -> None:
     """Raise ParamsError for a name that is neither an opponent of this game nor a checkpoint's directory."""
     for name in names:
-        if not os.path.isdir(name):
+        if not (name_fault(name) and os.path.isdir(name)):
             load_opponent(name, game, field=field)
 
 

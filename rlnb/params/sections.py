@@ -201,7 +201,7 @@ class NotebookParams(Section):
         return self
 
     def check_files(self) -> None:
-        """Raise ParamsError for files that are only read late in a run; called on resolved parameters."""
+        """Raise ParamsError for files and games that a run loads late; called on resolved parameters."""
         model = getattr(self, "model", None)
         if not isinstance(model, ModelParams) or not model.adapters:
             return

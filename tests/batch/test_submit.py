@@ -159,6 +159,9 @@ def test_a_profile_that_names_no_machine_is_refused(capsys):
         assert "which does not tell what machine the job will get" in capsys.readouterr().err
     assert cli.main([*again, "--machine", "v100"]) == 0
     assert "#SBATCH --gres=gpu:1\n" in capsys.readouterr().out
+    sweep = ["submit", NOTEBOOK, "--machine", "v100", "--seeds", "1-2", "--dry-run"]
+    assert cli.main(sweep) == 0
+    assert Path("outputs/grpo_code_execution/seeds-v100/points.json").exists()  # not this machine's profile
 
 
 def test_ranks_that_cannot_share_the_work_are_refused(capsys):
