@@ -218,7 +218,7 @@ def test_a_kernel_that_dies_is_138(capsys):
     [
         ["--set", "training.learning_rat=1e-5"],
         ["--set", "seed=0x" + "f" * 5000],
-        ["--set", "tracking.run_name=\x1b[31mred\u202eevil"],
+        ["--set", "tracking.project=\x1b[31mred\u202eevil"],
         ["--profile", "mine.yaml"],
         ["--out", "a\x1b[31m"],
     ],

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from peft.tuners.lora import LoraLayer
 from transformers import AutoTokenizer, GptOssConfig, GptOssForCausalLM
 
 from rlnb.params.sections import ModelParams
@@ -26,6 +27,13 @@ def train_by_hand(policy: Policy, *, std: float = 0.5, seed: int = 0) -> None:
         for name, parameter in policy.model.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(std=std, generator=generator)
+
+
+def add_dropout(policy: Policy, share: float) -> None:
+    """Drop a share of the adapters' inputs in training, so that training and evaluation differ."""
+    for module in policy.model.modules():
+        if isinstance(module, LoraLayer):
+            module.lora_dropout["default"] = torch.nn.Dropout(share)
 
 
 def save_tiny_gpt_oss(directory: Path, *, cache_dir: Path, dtype: torch.dtype = torch.float32) -> None:

@@ -240,7 +240,6 @@ class ModelParams(Section):
     ones"""
     lora_rank: int = described(16, "Rank of the LoRA adapters", ge=1, le=1024)
     lora_alpha: int = described(32, "LoRA scale; the adapter's output is multiplied by alpha / rank", ge=1)
-    lora_dropout: float = described(0.0, "Share of LoRA inputs dropped in training", ge=0, lt=1)
     lora_target_modules: Names = Field(default=("all-linear",), min_length=1)
     """Names of the layers with adapters; all-linear alone = every linear layer"""
     thinking: bool = described(
@@ -350,7 +349,6 @@ class MbppInTrainingParams(MbppParams):
 class SandboxParams(Section):
     timeout_seconds: float = described(5.0, "Time limit of one program (seconds)", gt=0, le=600)
     memory_mib: int = described(512, "Memory limit of one program (MiB)", ge=64)
-    output_kib: int = described(64, "Limit of what one program may print (KiB)", ge=1)
     num_workers: int = described(0, "Programs run at the same time; 0 = one a usable core", ge=0)
     require: Literal["basic", "standard", "strict"] = "standard"
     """Least isolation to run with: basic = own process and limits, standard = few system calls and files too,
@@ -384,7 +382,6 @@ class TrackingParams(Section):
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
     """Weights & Biases; auto = online where a key is found and the network may be used"""
     project: str = described("rlnb", "Weights & Biases project", min_length=1)
-    run_name: str = described("", "Name of the run; empty = the output directory's name")
     tensorboard: bool = described(True, "Write TensorBoard files as well; metrics.jsonl is always written")
 
 

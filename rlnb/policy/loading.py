@@ -210,7 +210,7 @@ def add_fresh_adapters(
     lora: dict[str, object] = {
         "r": params.lora_rank,
         "lora_alpha": params.lora_alpha,
-        "lora_dropout": params.lora_dropout,
+        "lora_dropout": 0.0,
         "target_modules": targets,
     }
     if params.engine == "unsloth":

@@ -128,7 +128,6 @@ def open_tracker(
     resume_step: int = 0,
     wandb: str = "disabled",
     project: str = "rlnb",
-    run_name: str = "",
     tensorboard: bool = True,
 ) -> Tracker:
     """Return a tracker that writes to output_dir: metrics.jsonl, tensorboard/, and the W&B run's folder.
@@ -152,7 +151,7 @@ def open_tracker(
         # From purge_step on TensorBoard ignores what earlier files of this directory hold.
         writer = SummaryWriter(str(directory / "tensorboard"), purge_step=resume_step + 1)
     if wandb != "disabled":
-        wandb_run = _open_wandb(directory, mode=wandb, project=project, run_name=run_name, config=config)
+        wandb_run = _open_wandb(directory, mode=wandb, project=project, config=config)
     if wandb == "offline":
         _rewrite_offline_run(directory, wandb_run, read_rows(path))
     return Tracker(path, tensorboard=writer, wandb_run=wandb_run)
@@ -193,9 +192,7 @@ def find_offline_runs(directory: Path) -> list[Path]:
     return sorted((directory / "wandb").glob("offline-run-*"))
 
 
-def _open_wandb(
-    directory: Path, *, mode: str, project: str, run_name: str, config: Mapping[str, object]
-) -> "Run":
+def _open_wandb(directory: Path, *, mode: str, project: str, config: Mapping[str, object]) -> "Run":
     """Return a W&B run whose id is saved in the directory, so that a resumed run continues its curve."""
     import wandb
 
@@ -208,7 +205,7 @@ def _open_wandb(
         id_file.write_text(uuid.uuid4().hex[:12])
     run = wandb.init(
         project=project,
-        name=run_name or directory.name,
+        name=directory.name,
         id=id_file.read_text().strip(),
         resume="allow" if mode == "online" else None,  # offline there is nothing to look up: W&B would warn
         mode=mode,  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ class Limits:
 
     @classmethod
     def from_params(cls, params: SandboxParams) -> "Limits":
-        return cls(params.timeout_seconds, params.memory_mib, params.output_kib)
+        return cls(params.timeout_seconds, params.memory_mib)
 
     @property
     def wall_seconds(self) -> float:

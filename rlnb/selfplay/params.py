@@ -83,11 +83,6 @@ class PlayerModelParams(ModelParams):
                 "has gradients that cannot be scaled, since model.lora_rank = 0 trains every weight; write "
                 "float32 or auto, or model.lora_rank = 16",
             )
-        if self.lora_dropout:
-            yield Conflict(
-                "model.lora_dropout",
-                "makes two passes over the same turns differ, and with them the first ratio; write 0",
-            )
         if self.lora_rank == 0 and self.load_in_4bit is True:
             yield Conflict(
                 "model.lora_rank",

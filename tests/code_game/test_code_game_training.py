@@ -100,7 +100,7 @@ def run(
 ) -> Run:  # fmt: skip
     """Train the tiny model against an opponent of this kind."""
     torch.set_num_threads(1)
-    params, policy = game_params(), load_tiny(cache_dir, lora_dropout=0.1)
+    params, policy = game_params(), load_tiny(cache_dir)
     config = config_of(params, output_dir)
     snapshot = WeightSnapshot.take(policy) if kind == "snapshot" else None
     pool = ProgramPool() if two_sided else None

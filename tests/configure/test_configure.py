@@ -143,11 +143,11 @@ def test_a_profile_holds_what_differs_from_default_and_what_a_changed_value_was(
 
 
 @settings(max_examples=25, deadline=None)
-@given(name=st.text(LETTERS), modules=st.lists(st.text(LETTERS, min_size=1), min_size=1))
+@given(name=st.text(LETTERS, min_size=1), modules=st.lists(st.text(LETTERS, min_size=1), min_size=1))
 @example(name="\n", modules=["\n"])
 @example(name="a\tb: c  # d", modules=["\n \n", "\u2028"])
 def test_whatever_text_is_in_a_profile_comes_back(name, modules, tmp_path_factory):
-    draft = draft_of().with_values({"tracking.run_name": name, "model.lora_target_modules": modules}, "test")
+    draft = draft_of().with_values({"tracking.project": name, "model.lora_target_modules": modules}, "test")
     assert loaded(draft, tmp_path_factory.mktemp("texts") / "mine.yaml") == draft.params
 
 

@@ -41,7 +41,7 @@ class SeededTrainer(GRPOTrainer):
 def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, object]:
     """Return the adapters and metrics of two steps of 16 completions, shared by the ranks."""
     set_threads(1)
-    model = tiny_model(output_dir.parent).model_copy(update={"lora_dropout": 0.0})
+    model = tiny_model(output_dir.parent)
     policy = load_policy(model)
     training = TrainingParams(
         learning_rate=LEARNING_RATE, lr_scheduler="constant", max_steps=STEPS, loss_type=loss_type,

@@ -50,7 +50,7 @@ def test_a_number_that_is_too_long_is_refused(project, text, field, number):
         (f"seed: 0x{'f' * 98}", f"1: seed = 0x{'f' * 54} ... must be below 4294967296"),
         (f"model: {{id: 0x{'f' * 98}}}", f"1: model.id = 0x{'f' * 54} ... is not text; put it in quotes"),
         *table("""
-tracking: {run_name: 2001-99-99} => 1: tracking.run_name = '2001-99-99' is not the number, date or switch
+tracking: {project: 2001-99-99} => 1: tracking.project = '2001-99-99' is not the number, date or switch
   that it is written as; put text in quotes
 evaluation: {enabled: !!bool maybe} => 1: evaluation.enabled = 'maybe' is not the number, date or switch
   that it is written as; put text in quotes

@@ -53,7 +53,7 @@ tasks: {levels: []} => tasks.levels = [] must not be empty
 evaluation: {enabled: 1} => evaluation.enabled = 1 is neither true nor false; write true
 - training => holds no sections; write them as 'training:' with indented fields below
 training: [ => is not YAML: expected the node content, but found '<stream end>'
-tracking: {run_name: !!python/object/apply:os.system [ls]} => is not YAML:
+tracking: {project: !!python/object/apply:os.system [ls]} => is not YAML:
   could not determine a constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.system'
 """)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_policy import load_tiny, train_by_hand
+from tiny_policy import add_dropout, load_tiny, train_by_hand
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -25,7 +25,8 @@ JOINING = Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\
 
 @pytest.fixture(scope="module")
 def tiny(cache_dir: Path) -> Policy:
-    policy = load_tiny(cache_dir, lora_dropout=0.1)
+    policy = load_tiny(cache_dir)
+    add_dropout(policy, 0.1)
     train_by_hand(policy)
     return policy
 

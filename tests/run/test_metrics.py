@@ -147,7 +147,7 @@ def test_tensorboard_reads_back_what_was_reported(tmp_path):
 
 def test_wandb_offline_is_one_folder_a_run_with_exact_names_and_each_step_once(tmp_path, capfd):
     offline = {"config": {"seed": 42}, "wandb": "offline", "tensorboard": False}
-    with open_tracker(tmp_path, **offline, run_name="short") as tracker:
+    with open_tracker(tmp_path, **offline) as tracker:
         tracker.report(7, {"reward/avg_batch_reward": 0.5, "kl": None})
         tracker.report(8, {"reward/avg_batch_reward": 0.25})  # killed before the checkpoint of this step
     run_id = (tmp_path / "wandb_run_id.txt").read_text()

@@ -270,11 +270,9 @@ def test_what_cannot_be_had_is_refused_and_nothing_stays():
 
 
 def test_parameters_ask_for_limits_and_level():
-    params = SimpleNamespace(
-        timeout_seconds=2.0, memory_mib=300, output_kib=8, num_workers=1, require="basic"
-    )
+    params = SimpleNamespace(timeout_seconds=2.0, memory_mib=300, num_workers=1, require="basic")
     with Reruns.from_params(params, num_interpreters=2) as reruns:
-        assert reruns.limits == Limits(cpu_seconds=2.0, memory_mib=300, output_kib=8)
+        assert reruns.limits == Limits(cpu_seconds=2.0, memory_mib=300)
         assert (reruns.num_workers, len(reruns.sandboxes)) == (1, 2)
         (rerun,) = reruns.run_many(["print(1)"])
         assert rerun == Rerun(rerun.execution, "")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pytest import approx
 from tiny_actor import assert_same_gradients, played, tiny_actor, training
-from tiny_policy import load_tiny
+from tiny_policy import add_dropout, load_tiny
 
 from rlnb.errors import TrainingDiverged
 from rlnb.policy.adapters import WeightSnapshot, adapters_off, trained_parameters
@@ -161,7 +161,8 @@ def test_a_loss_that_is_no_number_stops_the_run_with_the_weights_as_they_were(ca
 
 
 def test_a_model_that_reads_otherwise_in_training_is_found_before_the_first_step(cache_dir, turns):
-    actor = tiny_actor(cache_dir, lora_rank=4, lora_dropout=0.5)
+    actor = tiny_actor(cache_dir, lora_rank=4)
+    add_dropout(actor.policy, 0.5)
     move(actor, seed=4, scale=0.3)
     actor.policy.model.train()
     learner, weights = learner_with(actor), held(actor)

@@ -80,11 +80,6 @@ CONFLICTS = [
         "game.opponent must be self and game.acting constrained: a forfeit is not zero-sum; write gae",
     ),
     (
-        {"model": {"lora_dropout": 0.1}},
-        "model.lora_dropout = 0.1 makes two passes over the same turns differ, and with them the first "
-        "ratio; write 0",
-    ),
-    (
         {"model": {"lora_rank": 0, "load_in_4bit": True}},
         "model.lora_rank = 0 trains weights that model.load_in_4bit has quantized; write 16, or false there",
     ),
