@@ -180,14 +180,18 @@ def test_the_ranks_of_a_run_on_a_cpu_know_of_each_other(tmp_path):
     """accelerate alone would call each of them the only one, and each would train by itself."""
     script = tmp_path / "ranks.py"
     script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
         "from accelerate import PartialState\n"
-        "from rlnb.machine import Machine\n"
+        "from rlnb.machine import Machine, rank\n"
         "from rlnb.notebook import join_ranks\n"
         f"join_ranks({CPU!r})\n"
-        "print('ranks', PartialState().num_processes)\n"
+        "Path(sys.argv[1], f'seen-by-{rank()}').write_text(str(PartialState().num_processes))\n"
         "PartialState().destroy_process_group()\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command += [str(script), str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.stdout.count("ranks 2") == 2, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [(tmp_path / f"seen-by-{rank}").read_text() for rank in (0, 1)] == ["2", "2"]

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +26,7 @@ from rlnb.params.bases import find_base, read_base
 from rlnb.params.training import TrainingParams, VllmParams
 from rlnb.policy import model_directory, save_adapters
 from rlnb.run.checkpoints import checkpoint_step, find_damage, latest_checkpoint, saved_recipe
+from rlnb.run.launcher import reserved_port
 from rlnb.run.metrics import METRICS, describe
 from rlnb.run.tracking import read_metrics
 
@@ -185,26 +185,24 @@ def test_a_run_takes_the_weights_alone_of_another(uninterrupted: Path, tmp_path:
 
 @pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_rank_0_alone_writes(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     command = [sys.executable, SCRIPT, str(tmp_path / "run"), "--announce", "--max-steps", "50"]
-    ranks = [
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
-                              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    try:
-        assert ranks[0].stdout is not None
-        assert any(line.strip() == "step 2" for line in ranks[0].stdout)
-        ranks[1].send_signal(signal.SIGTERM)
-        said = [rank.communicate(timeout=100)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    with reserved_port() as port:
+        environ = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+        ranks = [
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
+            )
+            for rank in (0, 1)
+        ]  # fmt: skip
+        try:
+            assert ranks[0].stdout is not None
+            assert any(line.strip() == "step 2" for line in ranks[0].stdout)
+            ranks[1].send_signal(signal.SIGTERM)
+            said = [rank.communicate(timeout=100)[1] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
     assert all("Preempted: SIGTERM: the checkpoint of this step is saved" in text for text in said), said
     steps = [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
     assert steps == list(range(1, checkpoint_step(latest_checkpoint(tmp_path / "run")) + 1))

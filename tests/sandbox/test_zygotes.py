@@ -89,8 +89,8 @@ def test_programs_and_zygotes_die_with_the_process_that_runs_them(tmp_path, with
         wait_for(lambda: len(descendants_of(str(parent.pid))) == 3)
         family = descendants_of(str(parent.pid))
         parent.kill()
-    wait_for(lambda: not any(map(is_running, family)), seconds=3)
-    wait_for(lambda: os.listdir(tmp_path) == [], seconds=3)
+    wait_for(lambda: not any(map(is_running, family)))
+    wait_for(lambda: os.listdir(tmp_path) == [])
 
 
 def test_a_folder_that_a_killed_process_left_goes_with_the_next_sandbox(own_folder, tmp_path):
