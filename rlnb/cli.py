@@ -363,26 +363,10 @@ def _run_shipped(notebook: str, options: argparse.Namespace, chosen: Mapping[str
 
 
 def _compare(options: argparse.Namespace) -> int:
-    first, second = (_find_results(path) for path in (options.first, options.second))
-    # Imported here: scipy takes a second, which a refusal need not wait for.
-    from rlnb.game_2048 import comparison as strategy_comparison
-    from rlnb.mbpp import comparison as mbpp_comparison
+    from rlnb.results import compare_files  # numpy, which a refusal need not wait for
 
-    if strategy_comparison.holds_strategies(first):
-        rows = strategy_comparison.compare_runs(first, second)
-        print(strategy_comparison.describe_strategies(rows))
-    else:
-        print(mbpp_comparison.compare_results(first, second))
+    print(compare_files(options.first, options.second))
     return 0
-
-
-def _find_results(path: Path) -> Path:
-    """Return the file of results at a path, or in a run's directory."""
-    file = path / "results.json" if path.is_dir() else path
-    if not file.is_file():
-        problem = f"{path}: holds no results.json" if path.is_dir() else f"{path}: no such file"
-        raise ParamsError(f"{problem}; name the results.json of a finished evaluation, or its directory")
-    return file
 
 
 def _configure(options: argparse.Namespace) -> int:

@@ -1,14 +1,14 @@
-"""Results of evaluations: before and after compared with intervals, and the file that keeps them."""
+"""Results of evaluations: before and after compared with intervals, the file that keeps them, two files."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import AliasPath, BaseModel, Field, StrictBool, StrictInt, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from rlnb.errors import ParamsError
@@ -19,10 +19,13 @@ from rlnb.statistics import (
     bootstrap_difference,
     bootstrap_mean,
     bootstrap_two_way,
+    mcnemar_p,
     student_mean,
 )
 
 Measures = Mapping[str, Mapping[str, Mapping[str, float]]]  # {measure: {split: {item id: mean}}}
+# {measure: {kind of board: scores of each completion on each board}}
+BoardScores = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,69 @@ def compare(before: Measures, after: Measures) -> list[Comparison]:
                 kept = items.get(split, {})
                 comparisons.append(Comparison(measure, split, len(old), *means, difference, kept))
     return comparisons
+
+
+@dataclass(frozen=True)
+class BoardComparison:
+    """A measure of programs that play boards, before and after; None where it could not be taken.
+
+    difference: after - before, on the boards that were played both times. boards: the kinds of boards that
+    are compared, "" for all of them; num_boards: how many boards.
+    """
+
+    measure: str
+    before: Estimate | float | None
+    after: Estimate | float | None
+    difference: Estimate | None = None
+    boards: str = ""
+    num_boards: int = 0
+
+    def __str__(self) -> str:
+        values = (self.before, self.after)
+        before, after = (f"{v:.3f}" if isinstance(v, float) else v or "none" for v in values)
+        name = self.measure + (f" on {self.boards}" if self.boards else "")
+        return f"{name}: {before} / {after}" + (f"; difference {self.difference}" if self.difference else "")
+
+
+def compare_boards(before: BoardScores, after: BoardScores) -> list[BoardComparison]:
+    """Return a comparison for each measure, on the kinds of boards for which it was taken both times.
+
+    Intervals resample completions and boards. Raises ValueError if the two played other numbers of boards.
+    """
+    num_kinds = len({kind for scores in before.values() for kind in scores})
+    rows = []
+    for measure, old in before.items():
+        new = after.get(measure, {})
+        common = [kind for kind in new if kind in old]
+        old_scores, new_scores = ([scores[kind] for kind in common or scores] for scores in (old, new))
+        measured = common or list(old) or list(new)
+        rows.append(
+            BoardComparison(
+                measure,
+                before=bootstrap_two_way(old_scores) if old else None,
+                after=bootstrap_two_way(new_scores) if new else None,
+                difference=bootstrap_two_way(new_scores, old_scores) if common else None,
+                boards=", ".join(measured) if len(measured) < num_kinds else "",
+                num_boards=sum(len(new[kind][0]) for kind in common),
+            )
+        )
+    return rows
+
+
+def to_comparisons(rows: Iterable[BoardComparison]) -> list[Comparison]:
+    """Return the rows that have a difference, for results files and pictures; their items are boards."""
+    return [
+        Comparison(
+            measure=row.measure,
+            split=row.boards or "all boards",
+            num_items=row.num_boards,
+            before=row.before.value,
+            after=row.after.value,
+            difference=row.difference,
+        )
+        for row in rows
+        if isinstance(row.before, Estimate) and isinstance(row.after, Estimate) and row.difference
+    ]
 
 
 def pool_comparisons(runs: Sequence[Sequence[Comparison]]) -> list[PooledComparison]:
@@ -182,3 +248,158 @@ def read_comparisons(path: str | Path) -> list[Comparison]:
         return TypeAdapter(list[Comparison]).validate_python(rows)
     except ValidationError as error:
         raise ParamsError(f"{path}: its comparison cannot be read; name the results.json of a run") from error
+
+
+class SavedSample(BaseModel):
+    """A sample in a file of an evaluation on MBPP."""
+
+    task_id: StrictInt
+    passed: StrictBool | None
+
+
+class SavedEvaluation(BaseModel):
+    """The parts of an evaluation on MBPP that a comparison reads."""
+
+    settings: dict[str, object]
+    samples: list[SavedSample]
+
+
+class SavedStrategies(BaseModel):
+    """The parts of a results file of gpt_oss_2048 that a comparison reads; figures also holds shares."""
+
+    board_fingerprint: str
+    preset: str = Field(validation_alias=AliasPath("params", "prompt", "preset"))
+    play_on: bool = Field(validation_alias=AliasPath("params", "board", "play_on"))
+    scores: dict[str, dict[str, list[list[float]]]] = Field(validation_alias=AliasPath("scores", "after"))
+    figures: dict[str, Estimate | float] = Field({}, validation_alias=AliasPath("figures", "after"))
+
+
+def compare_files(first: Path, second: Path) -> str:
+    """Return how the second of two results differs from the first, in lines for a terminal.
+
+    Each is a run's directory or a file: results.json of mbpp_eval or gpt_oss_2048, or the mbpp_before.json
+    and mbpp_after.json of a training. Raises ParamsError for other files, and for two that do not compare.
+    """
+    first, second = find_results(first), find_results(second)
+    if "board_fingerprint" in load_results(first):
+        return "\n".join(map(str, compare_strategy_files(first, second)))
+    return describe_difference(first, second)
+
+
+def find_results(path: Path) -> Path:
+    """Return the file of results at a path, or in a run's directory. Raises ParamsError."""
+    file = path / "results.json" if path.is_dir() else path
+    if not file.is_file():
+        problem = f"{path}: holds no results.json" if path.is_dir() else f"{path}: no such file"
+        raise ParamsError(f"{problem}; name the results.json of a finished evaluation, or its directory")
+    return file
+
+
+def compare_strategy_files(first: Path, second: Path) -> list[BoardComparison]:
+    """Return the comparison of two trained models on the boards of both; see `compare_files`.
+
+    Shares and counts are compared where both played the same kinds of boards.
+    """
+    old, new = load_strategies(first), load_strategies(second)
+    for setting, reason, before, after in (
+        (
+            "board_fingerprint",
+            "were measured on different boards",
+            old.board_fingerprint,
+            new.board_fingerprint,
+        ),
+        ("prompt.preset", "were asked different questions", old.preset, new.preset),
+        ("board.play_on", "played by different rules", old.play_on, new.play_on),
+    ):
+        if before != after:
+            is_boards = setting == "board_fingerprint"
+            remedy = f"board.same_as={first.parent}" if is_boards else f"{setting} = {before}"
+            raise ParamsError(
+                f"{first} and {second}: {reason}: {setting} is {before!r} and {after!r}; run the second "
+                f"again, in a new directory, with {remedy}"
+            )
+    old_kinds, new_kinds = ({kind for kinds in file.scores.values() for kind in kinds} for file in (old, new))
+    kinds = old_kinds & new_kinds
+    if not kinds:
+        raise ParamsError(f"{first} and {second}: have no kind of board in common; run both with the same")
+    old_scores, new_scores = (
+        {
+            name: {k: rows for k, rows in by_kind.items() if k in kinds}
+            for name, by_kind in file.scores.items()
+        }
+        for file in (old, new)
+    )
+    try:
+        rows = compare_boards(old_scores, new_scores)
+    except ValueError as error:
+        raise ParamsError(
+            f"{first} and {second}: do not pair: {error}; name results of one version"
+        ) from error
+    shares = old.figures.keys() - old.scores.keys() if old_kinds == new_kinds else ()
+    names = [name for name in old.figures if name in shares and name in new.figures]
+    return rows + [BoardComparison(name, old.figures[name], new.figures[name]) for name in names]
+
+
+def load_strategies(path: Path) -> SavedStrategies:
+    try:
+        saved = SavedStrategies.model_validate(load_results(path))
+    except ValidationError as error:
+        message = f"{path}: is not a result of gpt_oss_2048; name the results.json in a run's directory"
+        raise ParamsError(message) from error
+    if not any(saved.scores.values()):
+        raise ParamsError(f"{path}: holds no held-out games; run with evaluation.enabled = true")
+    return saved
+
+
+def describe_difference(first: Path, second: Path) -> str:
+    """Return the problems of MBPP that one of two evaluations solves and the other does not.
+
+    A problem counts as solved if at least half of its samples pass. The difference of pass@1 is paired over
+    problems, and gains and losses are tested by McNemar's exact test.
+    """
+    old, new = load_evaluation(first), load_evaluation(second)
+    if old.settings.get("sha256") != new.settings.get("sha256"):
+        raise ParamsError(f"{first} and {second}: use different data (sha256); compare runs on the same file")
+    rates, new_rates = (
+        {task_id: fmean(passed) for task_id, passed in passes.items()}
+        for passes in (group_passes((s.task_id, s.passed) for s in file.samples) for file in (old, new))
+    )
+    common = sorted(rates.keys() & new_rates.keys())
+    if not common:
+        raise ParamsError(f"{first} and {second}: have no problem in common; compare runs on the same split")
+    gained = [task_id for task_id in common if rates[task_id] < 0.5 <= new_rates[task_id]]
+    lost = [task_id for task_id in common if new_rates[task_id] < 0.5 <= rates[task_id]]
+    difference = bootstrap_difference([rates[i] for i in common], [new_rates[i] for i in common])
+    changed = [
+        f"{name}: {old.settings.get(name)} / {new.settings.get(name)}"
+        for name in sorted(old.settings.keys() | new.settings.keys())
+        if old.settings.get(name) != new.settings.get(name)
+    ]
+    lines = [
+        f"{len(common)} problems in both",
+        f"pass@1 {difference}",
+        f"gained {len(gained)}: {', '.join(map(str, gained)) or 'none'}",
+        f"lost {len(lost)}: {', '.join(map(str, lost)) or 'none'}",
+        f"McNemar's exact test: p = {mcnemar_p(len(gained), len(lost)):.3g}",
+    ]
+    return "\n".join(lines + changed)
+
+
+def group_passes(samples: Iterable[tuple[int, bool | None]]) -> dict[int, list[bool]]:
+    """Return {task_id: whether each sample passed} of (task_id, passed), without those that are None."""
+    passes: dict[int, list[bool]] = {}
+    for task_id, passed in samples:
+        if passed is not None:
+            passes.setdefault(task_id, []).append(passed)
+    return passes
+
+
+def load_evaluation(path: Path) -> SavedEvaluation:
+    try:
+        return SavedEvaluation.model_validate(load_results(path))
+    except ValidationError as error:
+        message = (
+            f"{path}: is not a result of an evaluation on MBPP; name the results.json of two runs of "
+            "mbpp_eval or of gpt_oss_2048, or a training's mbpp_before.json and mbpp_after.json"
+        )
+        raise ParamsError(message) from error

@@ -15,9 +15,10 @@ from rlnb.display.replay import Frame, Replay
 from rlnb.display.tables import Table, as_code, as_text
 from rlnb.game_2048.baselines import BaselineResult, load_baselines
 from rlnb.game_2048.board import DIRECTION_BY_LETTER, KEYS, GameBoard, slide_board, tile_colours
-from rlnb.game_2048.comparison import JudgedCompletion, StrategyComparison, measure_strategies
+from rlnb.game_2048.evaluation import JudgedCompletion, measure_strategies
 from rlnb.game_2048.play import BoardRules, StrategyGame
 from rlnb.game_2048.reward import StrategyReferee, StrategyResult, StrategyRewardFunction
+from rlnb.results import BoardComparison
 from rlnb.statistics import Estimate, wilson_interval
 
 LONGEST_REPLAY = 2000  # positions
@@ -187,7 +188,7 @@ def show_strategy_rewards(
     return Table(["strategy", "ended as", "why", *presets], rows)
 
 
-def show_strategy_comparison(rows: Sequence[StrategyComparison]) -> Table:
+def show_strategy_comparison(rows: Sequence[BoardComparison]) -> Table:
     """Return a table of before and after, with intervals."""
     cells = []
     for row in rows:

@@ -12,27 +12,37 @@ from pathlib import Path
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.game_2048.board import KEYS, BoardKind
 from rlnb.game_2048.board_secret import BoardSecret
-from rlnb.game_2048.comparison import (
-    JudgedCompletion,
-    collect_figures,
-    compare_strategies,
-    measure_strategies,
-    to_comparisons,
-)
 from rlnb.game_2048.params import HARD_BOARDS, GptOss2048Params
 from rlnb.game_2048.prompts import HELD_OUT_WORDING, PREFIX, build_strategy_prompt, fence_strategy
 from rlnb.game_2048.queries import make_queries_source
-from rlnb.game_2048.reward import NO_STRATEGY_LEVEL, StrategyReferee
+from rlnb.game_2048.reward import (
+    NO_STRATEGY_LEVEL,
+    StrategyReferee,
+    StrategyResult,
+    compute_strategy_shares,
+)
 from rlnb.policy import Policy, generate
-from rlnb.results import save_results
+from rlnb.results import BoardComparison, BoardScores, compare_boards, save_results, to_comparisons
 from rlnb.sandbox import Sandbox
-from rlnb.statistics import Estimate
+from rlnb.statistics import Estimate, bootstrap_two_way
 
 # Other players, written as strategies; random play is what all scores are measured from.
 PLAYERS: Mapping[str, str] = {
     "corner": "    return next(key for key in {corner!r} if can_move(board, key))",
     "greedy merge": "    return max(legal_moves(board), key=lambda key: merged(board, key))",
 }
+
+SCORE_MEASURES = ("score", "skill", "greedy_score", "greedy_skill")  # skill: of honest completions only
+
+
+@dataclass(frozen=True)
+class JudgedCompletion:
+    """A completion with its result. greedy: decoded at temperature 0, and played on more boards."""
+
+    kind: BoardKind
+    greedy: bool
+    completion: str
+    result: StrategyResult
 
 
 @dataclass(frozen=True)
@@ -149,6 +159,49 @@ class StrategyEvaluation:
         return [sample for kind in self.kinds for sample in self.judge(best, prefix, kind, greedy=True)]
 
 
+def score_boards(judged: Sequence[JudgedCompletion]) -> BoardScores:
+    """Return the scores that each of SCORE_MEASURES is a mean of.
+
+    Completions with a game in which the sandbox failed are left out.
+    """
+    scores: dict[str, dict[str, list[tuple[float, ...]]]] = {measure: {} for measure in SCORE_MEASURES}
+    for completion in judged:
+        result = completion.result
+        if len(result.board_scores) == len(result.baselines):
+            prefix = "greedy_" if completion.greedy else ""
+            for measure in ("score", "skill") if result.is_honest else ("score",):
+                by_kind = scores[prefix + measure]
+                by_kind.setdefault(str(completion.kind), []).append(result.board_scores)
+    return scores
+
+
+def measure_strategies(judged: Sequence[JudgedCompletion]) -> dict[str, Estimate]:
+    """Return SCORE_MEASURES with intervals over boards and completions, without those of no completion."""
+    scores = score_boards(judged)
+    return {name: bootstrap_two_way(list(kinds.values())) for name, kinds in scores.items() if kinds}
+
+
+def measure_shares(judged: Sequence[JudgedCompletion]) -> dict[str, float]:
+    """Return the shares and counts of the sampled completions."""
+    return compute_strategy_shares([completion.result for completion in judged if not completion.greedy])
+
+
+def collect_figures(judged: Sequence[JudgedCompletion]) -> Mapping[str, Estimate | float]:
+    """Return all measures of judged completions by name."""
+    return {**measure_strategies(judged), **measure_shares(judged)} if judged else {}
+
+
+def compare_strategies(
+    before: Sequence[JudgedCompletion], after: Sequence[JudgedCompletion]
+) -> list[BoardComparison]:
+    """Return a comparison for each measure and share; [] if nothing was judged before or after."""
+    if not before or not after:
+        return []
+    new_shares = measure_shares(after)
+    shares = [BoardComparison(name, old, new_shares[name]) for name, old in measure_shares(before).items()]
+    return compare_boards(score_boards(before), score_boards(after)) + shares
+
+
 def strategy_heldout_metrics(judged: Sequence[JudgedCompletion]) -> dict[str, float]:
     """Return the measures under their metric names, `heldout/strategy/<measure>`."""
     return {
@@ -172,7 +225,7 @@ def save_strategies(
     """Write parameters, figures and every completion by `save_results`.
 
     judged: {name: completions}; "before" and "after" are compared. "board_fingerprint" names the boards: the
-    figures of runs with the same one are of the same boards.
+    figures of runs with the same one are of the same boards, and `rlnb.results.compare_files` compares them.
     """
     save_results(
         path,
@@ -180,5 +233,6 @@ def save_strategies(
         comparison=to_comparisons(compare_strategies(judged.get("before", ()), judged.get("after", ()))),
         board_fingerprint=BoardSecret.of_run(params).fingerprint,
         figures={name: collect_figures(completions) for name, completions in judged.items() if completions},
+        scores={name: score_boards(completions) for name, completions in judged.items()},
         completions=judged,
     )

@@ -14,11 +14,10 @@ import rlnb
 from rlnb.errors import ParamsError
 from rlnb.machine import installed_version
 from rlnb.mbpp.checking import Sample
-from rlnb.mbpp.comparison import SavedSample, group_passes
 from rlnb.mbpp.evalplus import PlusReport
 from rlnb.mbpp.problems import Problem
 from rlnb.mbpp.prompts import Template
-from rlnb.results import Comparison, compare, write_record
+from rlnb.results import Comparison, SavedSample, compare, group_passes, write_record
 from rlnb.sandbox import Verdict
 from rlnb.sandbox.executions import Status
 from rlnb.statistics import bootstrap_mean, pass_at_k, wilson_interval

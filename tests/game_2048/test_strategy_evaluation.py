@@ -6,21 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlnb import cli
 from rlnb.errors import ParamsError
 from rlnb.game_2048.board import BoardKind, replay
-from rlnb.game_2048.comparison import (
-    JudgedCompletion,
-    compare_runs,
-    compare_strategies,
-    describe_strategies,
-    measure_strategies,
-    read_strategies,
-    to_comparisons,
-)
 from rlnb.game_2048.display import show_players, show_strategy_comparison
 from rlnb.game_2048.evaluation import (
+    JudgedCompletion,
     StrategyEvaluation,
+    compare_strategies,
+    measure_strategies,
     player_metrics,
     save_strategies,
     strategy_heldout_metrics,
@@ -31,6 +24,7 @@ from rlnb.game_2048.prompts import fence_strategy
 from rlnb.game_2048.reward import StrategyResult
 from rlnb.params import load_params
 from rlnb.policy import load_policy
+from rlnb.results import compare_files, to_comparisons
 from rlnb.run.metrics import METRICS
 from rlnb.statistics import bootstrap_two_way
 
@@ -133,7 +127,7 @@ def test_without_an_honest_completion_there_is_no_skill(evaluate):
     assert metrics.keys() <= METRICS.keys()
     row = compare_strategies(bad, bad)[1]
     assert (row.before, row.after, row.difference, row.boards) == (None, None, None, "")
-    assert describe_strategies([row]) == "skill: none / none"
+    assert str(row) == "skill: none / none"
 
 
 def test_a_game_in_which_the_sandbox_failed_leaves_its_completion_out_and_shows_a_dash():
@@ -176,62 +170,63 @@ def test_an_evaluation_is_the_same_again_and_its_file_rebuilds_the_games(evaluat
     assert saved["figures"].keys() == {"before"} and saved["comparison"] == []
 
 
-def test_runs_on_the_same_boards_are_compared_from_their_files_as_in_memory(root, runs, capsys):
-    paths = [f"{root}/{name}/results.json" for name in ("first", "second")]
-    rows = compare_runs(*paths)
-    assert rows == compare_strategies(runs["first"], runs["second"])
-    assert cli.main(["compare", *paths]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_runs_on_the_same_boards_are_compared_from_their_files_as_in_memory(root, runs):
+    lines = compare_files(root / "first", root / "second" / "results.json").splitlines()
+    assert lines == [str(row) for row in compare_strategies(runs["first"], runs["second"])]
     assert lines[0].startswith("score: -") and "; difference +" in lines[0]
     assert lines[3].startswith("greedy_skill: none / +") and "difference" not in lines[3]
     assert "honest_share: 0.500 / 1.000" in lines
-
-
-def test_runs_on_different_boards_are_refused_with_the_remedy(root, runs, capsys):
-    first, other = f"{root}/first/results.json", f"{root}/other/results.json"
-    texts = [Path(path).read_text() for path in (first, other)]
-    marks = [json.loads(text)["board_fingerprint"] for text in texts]
-    assert "5e" * 32 not in texts[0] and [len(mark) for mark in marks] == [16, 16]
-    assert cli.main(["compare", first, other]) == 2
-    assert capsys.readouterr().err == (
-        f"rlnb: {first} and {other}: were measured on different boards: board_fingerprint is {marks[0]!r} "
-        f"and {marks[1]!r}; run the second again, in a new directory, with board.same_as={root}/first\n"
-    )
 
 
 def change_file(root: Path, tmp_path: Path, change) -> Path:
     results = json.loads((root / "first" / "results.json").read_text())
     change(results)
     (tmp_path / "results.json").write_text(json.dumps(results))
-    return tmp_path / "results.json"
+    return tmp_path
 
 
-def test_runs_that_measured_differently_are_refused(root, runs, tmp_path):
-    for section, field, value, reason in (
-        ("prompt", "preset", "board", "were asked different questions: prompt.preset is 'api' and 'board'"),
-        ("board", "patience", 9, "played by different rules: board.patience is 64 and 9"),
-        ("evaluation", "num_boards", 7, "different numbers of games: evaluation.num_boards is 6 and 7"),
-    ):
-        path = change_file(root, tmp_path, lambda r: r["params"][section].update({field: value}))  # noqa: B023
-        with pytest.raises(ParamsError) as raised:
-            compare_runs(root / "first" / "results.json", path)
-        assert reason in str(raised.value)
-        assert "run the second again, in a new directory, with" in str(raised.value)
+def test_runs_on_different_boards_are_refused_and_no_file_holds_their_secret(root, runs):
+    with pytest.raises(ParamsError, match=f"board_fingerprint is .* with board.same_as={root}/first$"):
+        compare_files(root / "first", root / "other")
+    assert "5e" * 32 not in (root / "first" / "results.json").read_text()
+
+
+@pytest.mark.parametrize("section, field, value", [("prompt", "preset", "board"), ("board", "play_on", True)])
+def test_runs_that_measured_differently_are_refused(section, field, value, root, runs, tmp_path):
+    changed = change_file(root, tmp_path, lambda results: results["params"][section].update({field: value}))
+    with pytest.raises(ParamsError, match=f"{section}.{field} is "):
+        compare_files(root / "first", changed)
+
+
+def test_runs_are_compared_on_the_kinds_of_boards_of_both(root, runs, tmp_path):
+    def leave_one_kind_out(results):
+        for by_kind in results["scores"]["after"].values():
+            by_kind.pop("4x4/256", None)
+
+    lines = compare_files(root / "second", change_file(root, tmp_path, leave_one_kind_out)).splitlines()
+    small = [[judged for judged in runs[name] if judged.kind == SMALL] for name in ("second", "first")]
+    assert lines == [str(row) for row in compare_strategies(*small)[:4]]  # shares are over all kinds
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda results: results.pop("board_fingerprint"),
         lambda results: results["params"].pop("prompt"),
-        lambda results: results["completions"]["after"][0]["kind"].update(size=1),
-        lambda results: results["completions"]["after"][0]["result"]["games"].pop(),
-        lambda results: results["completions"]["after"][0]["result"]["games"][0].update(largest="many"),
+        lambda results: results.pop("scores"),
+        lambda results: results["scores"]["after"]["score"]["3x3/64"][0].append("many"),
     ],
 )
 def test_other_files_are_refused(change, root, runs, tmp_path):
-    with pytest.raises(ParamsError, match="is not a result of gpt_oss_2048; name the results.json"):
-        read_strategies(change_file(root, tmp_path, change))
-    path = change_file(root, tmp_path, lambda results: results["completions"].update(after=[]))
-    with pytest.raises(ParamsError, match="holds no held-out games; run with evaluation.enabled = true"):
-        read_strategies(path)
+    with pytest.raises(ParamsError, match="is not a result of gpt_oss_2048"):
+        compare_files(root / "first", change_file(root, tmp_path, change))
+
+
+def test_runs_without_held_out_games_or_with_other_numbers_of_them_are_refused(root, runs, tmp_path):
+    changed = change_file(root, tmp_path, lambda results: results["scores"].update(after={}))
+    with pytest.raises(ParamsError, match="holds no held-out games"):
+        compare_files(changed, root / "first")
+    changed = change_file(
+        root, tmp_path, lambda r: [row.pop() for row in r["scores"]["after"]["score"]["3x3/64"]]
+    )
+    with pytest.raises(ParamsError, match="same boards"):
+        compare_files(changed, root / "first")

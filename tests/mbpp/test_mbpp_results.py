@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 from refusals import refused
 
+from rlnb.errors import ParamsError
 from rlnb.mbpp.checking import Sample
-from rlnb.mbpp.comparison import compare_results
 from rlnb.mbpp.problems import Problem
 from rlnb.mbpp.results import compare_samples, mbpp_metrics, save_evaluation, summarize
+from rlnb.results import compare_files
 from rlnb.sandbox import Verdict
+from rlnb.statistics import bootstrap_difference
 
 DOUBLE = Problem(1, "Write a function to double a number.", "def double(n): return 2 * n", ("assert 1",) * 3)
 
@@ -57,29 +59,31 @@ def test_two_results_are_compared_by_gains_and_losses(tmp_path):
     record = results["samples"][-1]
     assert (record["task_id"], record["outcome"], record["results"]) == (19, "wrong", list(BAD))
     assert record["failing_assertion"] == "assert 1"
-    difference = compare_results(first, second)
-    assert (difference.gained, difference.lost) == (list(range(9, 20)), [2, 3, 4])
-    assert difference.p_value == pytest.approx(2 * sum([1, 14, 91, 364]) / 2**14)
-    assert difference.difference.value == pytest.approx(0.4)
-    assert difference.settings == {"template": ("chat", "paper")}
-    assert "gained 11: 9, 10, 11" in str(difference)
+    p_value = 2 * sum([1, 14, 91, 364]) / 2**14
+    assert compare_files(first, second).splitlines() == [
+        "20 problems in both",
+        f"pass@1 {bootstrap_difference([1.0] * 5 + [0.0] * 15, [1.0] * 2 + [0.0] * 7 + [1.0] * 11)}",
+        "gained 11: 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19",
+        "lost 3: 2, 3, 4",
+        f"McNemar's exact test: p = {p_value:.3g}",
+        "template: chat / paper",
+    ]
     (row,) = compare_samples(old, new)
     assert (row.before, row.after, row.difference.value) == (0.25, 0.65, pytest.approx(0.4))
 
     save_evaluation(second, new, params={}, settings={"sha256": "def"})
-    assert refused(compare_results, first, second) == (
-        f"{first} and {second}: use different data (sha256); compare runs on the same file"
-    )
+    with pytest.raises(ParamsError, match="use different data"):
+        compare_files(first, second)
+    save_evaluation(second, [a_sample(30, 0, *GOOD)], params={}, settings=SETTINGS)
+    with pytest.raises(ParamsError, match="no problem in common"):
+        compare_files(first, second)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"samples": [{"passed": true}], "settings": {}}'])
 def test_a_file_without_results_is_refused_by_a_comparison(text, tmp_path):
-    path = tmp_path / "other.json"
-    path.write_text(text)
-    assert refused(compare_results, path, path) == (
-        f"{path}: is not a result of an evaluation on MBPP; name the results.json of two runs of mbpp_eval "
-        "or of gpt_oss_2048, or a training's mbpp_before.json and mbpp_after.json"
-    )
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(ParamsError, match="not a result of an evaluation on MBPP"):
+        compare_files(tmp_path, tmp_path)
 
 
 def test_a_problem_with_too_few_samples_is_left_out_of_pass_at_k():
