@@ -15,7 +15,7 @@ CPUS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_C
 TESTS ?=
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test cpus lint lab gallery slow slurm gpu-paths code seeds selfplay ppo bench baselines
+.PHONY: help setup run test cpus lint lab gallery slow slurm test-gpu gpu-paths code seeds selfplay ppo bench baselines
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 18
@@ -49,11 +49,16 @@ slow: $(READY) ## the tests that take minutes each, all notebooks' tiny runs amo
 slurm: $(READY) ## jobs on a real SLURM, which it installs, starts and stops here: Debian, root; half an hour
 	$(BIN)/python -m pytest tests/slurm/jobs.py
 
+test-gpu: $(READY) ## every path of a training with tiny models, on a GPU machine: minutes; numbers in gpu.xml
+	$(BIN)/python -m pytest tests/gpu --durations=0 --junitxml=gpu.xml
+	! $(BIN)/python -c "import importlib.util as u; exit(not u.find_spec('unsloth'))" || \
+	    $(BIN)/python -m pytest tests/gpu_paths/unsloth_paths.py --junitxml=gpu-unsloth.xml
+
 gpu-paths: $(READY) ## the GPU code without a GPU: the real unsloth, 4 bits, the V100's versions; half an hour
 	tests/gpu_paths/environment.sh unsloth .gpu_paths/unsloth
 	tests/gpu_paths/environment.sh volta .gpu_paths/volta
 	.gpu_paths/unsloth/bin/python -m pytest tests/gpu_paths/unsloth_paths.py
-	.gpu_paths/unsloth/bin/python -m pytest tests/gpu_paths/four_bit_paths.py
+	.gpu_paths/unsloth/bin/python -m pytest tests/gpu
 	.gpu_paths/volta/bin/python -m pytest -m "not slow" tests/policy tests/grpo tests/selfplay tests/ppo tests/spiral
 
 lab: $(READY) ## JupyterLab with the notebooks

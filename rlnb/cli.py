@@ -243,14 +243,6 @@ def _parser() -> argparse.ArgumentParser:
     configure.set_defaults(command=_configure)
 
     doctor = commands.add_parser("doctor", help="what this machine has, and what to do about what is missing")
-    doctor.add_argument(
-        "--selftest",
-        nargs="*",
-        metavar="ROW",
-        help="try every path of a training with small models, some two minutes, a line each; or these rows "
-        "alone. The numbers go to ./selftest.json. Exit code 1 if any failed",
-    )
-    doctor.add_argument("--json", action="store_true", help="of the self-test: the numbers as the last line")
     doctor.set_defaults(command=_doctor)
     return parser
 
@@ -377,12 +369,6 @@ def _configure(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    if options.selftest is not None:
-        from rlnb.selftest.runner import main as run_selftest
-
-        return run_selftest(options.selftest, as_json=options.json)
-    if options.json:
-        raise ParamsError("--json: belongs to --selftest; give both")
     from rlnb.doctor import main
 
     return main()

@@ -14,7 +14,6 @@ WINGS = {"games", "grpo", "mbpp", "selfplay"}
 # From top to bottom: a package imports what is in a lower layer or in its own, never another pipeline.
 LAYERS = (
     {"cli", "doctor"},
-    {"selftest"},
     {"batch", "configure"},
     PIPELINES,
     WINGS,

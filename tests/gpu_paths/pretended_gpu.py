@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,8 +38,13 @@ class Stream:
     wait_event = synchronize = record = wait_stream
 
 
-def import_unsloth() -> None:
-    """Import unsloth as on a machine with a GPU, with its patches of TRL; once in a process, before trl."""
+def import_unsloth() -> bool:
+    """Import unsloth, before trl; where there is no GPU pretend one, and return False."""
+    if Path("/dev/nvidiactl").exists():
+        os.environ |= {"UNSLOTH_DISABLE_STATISTICS": "1", "HF_HUB_OFFLINE": "1"}
+        import unsloth  # noqa: F401
+
+        return True
     os.environ |= {
         "UNSLOTH_ALLOW_CPU": "1",
         "TRITON_INTERPRET": "1",
@@ -58,6 +64,7 @@ def import_unsloth() -> None:
     pretend_facts()
     keep_tensors_on_the_cpu()
     tell_unsloth()
+    return False
 
 
 def pretend_facts() -> None:

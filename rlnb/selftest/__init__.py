@@ -1,1 +1,0 @@
-"""`rlnb doctor --selftest`: short trials of every path of a training on this machine."""

@@ -1,0 +1,140 @@
+"""Tiny models of the families that GPU machines train, and GRPO steps of them.
+
+As a script it computes with transformers alone, which unsloth would patch in the tests' own process:
+
+    python tiny_families.py build  DIRECTORY                          build the models
+    python tiny_families.py score  MODEL ATTENTION [DEVICE]           log-probabilities of CONTINUATION
+    python tiny_families.py logits MODEL ATTENTION DEVICE [ADAPTERS]  logits of PROMPTS
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+MODELS = ("llama", "qwen3", "gpt_oss")
+PROMPTS = ["2048 is", "a longer prompt", "x"]
+CONTINUATION = " is it"
+ATTENTION_ONLY = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+def attention_of(name: str) -> str:
+    return "eager" if name == "gpt_oss" else "sdpa"
+
+
+def family_params(models: Path, name: str, **options: object):
+    """Return the section `model` of one of the models: float32, adapters on the attention."""
+    from rlnb.params.sections import ModelParams
+
+    values = {
+        "id": str(models / name), "engine": "transformers", "dtype": "float32", "load_in_4bit": False,
+        "attention": attention_of(name), "cache_dir": str(models / "cache"), "lora_rank": 4, "lora_alpha": 8,
+        "lora_target_modules": ATTENTION_ONLY,
+    }  # fmt: skip
+    return ModelParams(**values | options)
+
+
+def build_models(directory: Path) -> None:
+    """Build a llama, a qwen3 and a gpt-oss of two layers, with tokens of bytes."""
+    import torch
+    from tiny_policy import save_tiny_gpt_oss
+    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+    from rlnb.policy.builtin import build_tiny
+
+    (directory / "llama").mkdir(parents=True)
+    build_tiny(directory / "llama")
+    tokenizer = AutoTokenizer.from_pretrained(directory / "llama")
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=384, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=2048,
+        tie_word_embeddings=True, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    Qwen3ForCausalLM(config).save_pretrained(directory / "qwen3")
+    tokenizer.save_pretrained(directory / "qwen3")
+    save_tiny_gpt_oss(directory / "gpt_oss", cache_dir=directory / "cache")
+
+
+def by_transformers(task: str, *arguments: object) -> list:
+    """Return what a process without unsloth computes."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("UNSLOTH")}
+    done = subprocess.run(
+        [sys.executable, __file__, task, *map(str, arguments)], env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def grpo_params(model, *, vllm: dict | None = None, **training: object):
+    """Return the parameters of three GRPO steps of two completions, all of them cut at four tokens."""
+    from rlnb.code_execution.params import GrpoCodeExecutionParams
+    from rlnb.params.training import TrainingParams, VllmParams
+
+    usual = {
+        "max_steps": 3, "max_completion_length": 4, "per_device_train_batch_size": 2, "num_generations": 2,
+        "gradient_accumulation_steps": 1, "save_steps": 1, "learning_rate": 1e-3, "lr_scheduler": "constant",
+        "gradient_checkpointing": True, "kl_interval_steps": 1,
+    }  # fmt: skip
+    return GrpoCodeExecutionParams(
+        model=model, training=TrainingParams(**usual | training), vllm=VllmParams(**(vllm or {}))
+    )
+
+
+def train_grpo(policy, params, output_dir: Path, *, reward: Callable, evaluate: Callable | None = None):
+    """Train, or go on from the newest checkpoint; return the trainer, and the log of each step made now."""
+    import torch
+    from datasets import Dataset
+
+    from rlnb.grpo import training as grpo
+    from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume
+    from rlnb.run.tracking import open_tracker
+
+    config = grpo.grpo_config(
+        params.training, output_dir=output_dir, seed=0, dtype=params.model.dtype,
+        use_gpu=torch.cuda.is_available(), vllm=params.vllm,
+    )  # fmt: skip
+    rows = grpo.order_prompts([{"prompt": prompt} for prompt in PROMPTS], config)
+    trainer = grpo.make_trainer(
+        policy, config, rewards=[reward], prompts=Dataset.from_list(rows), short_step=False
+    )
+    checkpoint = checkpoint_to_resume(params, output_dir)
+    start = checkpoint_step(checkpoint)
+    reporter = grpo.MetricsReporter(
+        open_tracker(output_dir, config={}, resume_step=start, tensorboard=False), trainer
+    )
+    callbacks = [grpo.IntervalEvaluation(evaluate, interval=1, reporter=reporter)] if evaluate else []
+    grpo.train(trainer, params, reporter, checkpoint=checkpoint, callbacks=callbacks)
+    history = [row for row in trainer.state.log_history if "loss" in row and row["step"] > start]
+    return trainer, history
+
+
+def main(task: str, model: str, attention: str = "sdpa", device: str = "cpu", adapters: str = "") -> None:
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is imported
+    import torch
+
+    from rlnb.policy import load_policy
+    from rlnb.policy.export import compute_logits
+    from rlnb.policy.scoring import score
+
+    torch.set_num_threads(1)
+    if task == "build":
+        build_models(Path(model))
+        print(json.dumps(MODELS))
+        return
+    directory = Path(model)
+    params = family_params(directory.parent, directory.name, attention=attention, adapters=adapters)
+    policy = load_policy(params, is_trained=False)
+    if task == "score":
+        scores = score(policy, PROMPTS, [CONTINUATION] * len(PROMPTS))
+        print(json.dumps([each.logprobs.tolist() for each in scores]))
+    else:
+        print(json.dumps([logits.tolist() for logits in compute_logits(policy, PROMPTS)]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
