@@ -76,8 +76,8 @@ def grpo_params(model, *, vllm: dict | None = None, **training: object):
 
     usual = {
         "max_steps": 3, "max_completion_length": 4, "per_device_train_batch_size": 2, "num_generations": 2,
-        "gradient_accumulation_steps": 1, "save_steps": 1, "learning_rate": 1e-3, "lr_scheduler": "constant",
-        "gradient_checkpointing": True, "kl_interval_steps": 1,
+        "gradient_accumulation_steps": 1, "save_steps": 1, "learning_rate": 1e-3,
+        "gradient_checkpointing": True,
     }  # fmt: skip
     return GrpoCodeExecutionParams(
         model=model, training=TrainingParams(**usual | training), vllm=VllmParams(**(vllm or {}))
@@ -89,14 +89,17 @@ def train_grpo(policy, params, output_dir: Path, *, reward: Callable, evaluate: 
     import torch
     from datasets import Dataset
 
+    from rlnb.grpo import kl
     from rlnb.grpo import training as grpo
     from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume
     from rlnb.run.tracking import open_tracker
 
+    kl.INTERVAL_STEPS = 1
     config = grpo.grpo_config(
         params.training, output_dir=output_dir, seed=0, dtype=params.model.dtype,
         use_gpu=torch.cuda.is_available(), vllm=params.vllm,
     )  # fmt: skip
+    config.lr_scheduler_type = "constant"  # a run cut at two steps has the rates of the whole one
     rows = grpo.order_prompts([{"prompt": prompt} for prompt in PROMPTS], config)
     trainer = grpo.make_trainer(
         policy, config, rewards=[reward], prompts=Dataset.from_list(rows), short_step=False

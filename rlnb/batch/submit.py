@@ -185,7 +185,7 @@ def submit_run(
     ranks = Ranks(max(1, num_gpus), options.nodes)
     if options.vllm_node:
         given = overrides.get("vllm")
-        server = {"enabled": True, "mode": "server", "server_base_url": VLLM_ADDRESS}
+        server = {"enabled": True, "server_base_url": VLLM_ADDRESS}
         overrides = {**overrides, "vllm": {**(given if isinstance(given, dict) else {}), **server}}
     plan = plan_run(
         notebook, profile=profile, overrides=overrides, out=out,

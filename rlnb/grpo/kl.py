@@ -4,21 +4,22 @@ import torch
 from transformers import TrainerCallback, TrainerState
 from trl import GRPOTrainer
 
+INTERVAL_STEPS = 10
+
 
 class MeasureKl(TrainerCallback):
-    """Logs `kl` every `interval` steps and at the last, 0 = never; with `beta` > 0 TRL logs it at each.
+    """Logs `kl` every INTERVAL_STEPS steps and at the last; with `beta` > 0 TRL logs it at each.
 
     The step's completions are read once with the adapters and once without, after the gradients are known and
     before the weights change. Nothing of the training changes: no gradient, no random number is drawn.
     """
 
-    def __init__(self, trainer: GRPOTrainer, *, interval: int) -> None:
+    def __init__(self, trainer: GRPOTrainer) -> None:
         self.trainer = trainer
-        self.interval = interval
 
     def on_pre_optimizer_step(self, args: object, state: TrainerState, control: object, **_: object) -> None:
         step = state.global_step + 1
-        if self.interval and (step % self.interval == 0 or step == state.max_steps):
+        if step % INTERVAL_STEPS == 0 or step == state.max_steps:
             values = [measure_kl(self.trainer, batch) for batch in self.trainer._buffered_inputs]
             self.trainer._metrics["train"]["kl"] += values
 

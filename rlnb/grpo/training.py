@@ -85,7 +85,7 @@ def grpo_config(
     replaces TRL's reporting.
     """
     options: dict[str, object] = {}
-    if vllm and vllm.enabled and vllm.mode == "server":  # its owner has set its memory
+    if vllm and vllm.enabled and vllm.server_base_url:  # its owner has set its memory
         address = os.path.expandvars(vllm.server_base_url)  # of a node that a job is told when it starts
         options = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": address}
     elif vllm and vllm.enabled:
@@ -93,7 +93,7 @@ def grpo_config(
             "use_vllm": True,
             "vllm_mode": "colocate",
             "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
-            "vllm_enable_sleep_mode": vllm.sleep_mode,
+            "vllm_enable_sleep_mode": vllm.sleeps,
             "vllm_max_model_length": vllm.max_model_len,
         }
     settings: dict[str, object] = {
@@ -105,7 +105,7 @@ def grpo_config(
         "num_generations": training.num_generations,
         "max_completion_length": training.max_completion_length,
         "temperature": training.temperature,
-        "top_p": training.top_p,
+        "top_p": 1.0,
         "beta": training.beta,
         "loss_type": training.loss_type,
         "scale_rewards": training.scale_rewards,
@@ -120,8 +120,8 @@ def grpo_config(
         "save_steps": training.save_steps,
         "save_total_limit": None,  # `SaveRecipe` deletes older ones, once the new one is complete
         "save_only_model": not training.save_optimizer,
-        "warmup_steps": training.warmup_steps or round(training.warmup_ratio * training.max_steps),
-        "lr_scheduler_type": training.lr_scheduler,
+        "warmup_steps": training.warmup_steps,
+        "lr_scheduler_type": "linear",
         "gradient_checkpointing": bool(training.gradient_checkpointing),
         "seed": seed,
         "use_cpu": not use_gpu,
@@ -253,9 +253,8 @@ def train(
     signal, OutOfMemory, and TrainingDiverged.
     """
     prepare_adapters(trainer)
-    interval = 0 if trainer.args.beta else value_of(params, "training.kl_interval_steps")
-    kl = MeasureKl(trainer, interval=interval)
-    for callback in (UsePresentSettings(), kl, reporter, *callbacks, SaveRecipe(params)):
+    kl = [] if trainer.args.beta else [MeasureKl(trainer)]  # TRL measures it itself where it is a penalty
+    for callback in (UsePresentSettings(), *kl, reporter, *callbacks, SaveRecipe(params)):
         trainer.add_callback(callback)
     weights_of = weights_to_begin_with(params, Path(str(trainer.args.output_dir)).parent)
     beginning = f"resuming from {checkpoint}" if checkpoint else "from the start"

@@ -185,9 +185,9 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
             yield Conflict("model.dtype", f"is not computed by {device}; write float16")
         if model.attention == "flash_attention_2" and (not is_ampere or is_gb10):
             yield Conflict("model.attention", f"does not work on {device}; write sdpa")
-    if vllm is not None and vllm.enabled and vllm.mode == "colocate":
+    if vllm is not None and vllm.runs_here:
         if capability < (7, 5):
-            yield Conflict("vllm.enabled", f"does not work on {device}; write false, or vllm.mode = server")
+            yield Conflict("vllm.enabled", f"does not work on {device}; write false, or vllm.server_base_url")
         elif is_gb10 and getattr(getattr(params, "model", None), "engine", "") == "unsloth":
             reason = f"is switched off by unsloth on {device}; write false, or model.engine = transformers"
             yield Conflict("vllm.enabled", reason)

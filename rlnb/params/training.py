@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from rlnb.machine import installed_version
 from rlnb.params.sections import Conflict, Section, Switch, VllmAddress, described
@@ -49,22 +49,15 @@ class TrainingParams(ResumableParams):
     num_generations: int = described(2, "Completions of each prompt; GRPO compares them with one another")
     max_completion_length: int = described(256, "Longest completion (tokens)", ge=1)
     temperature: float = described(1.0, "Sampling temperature of the completions trained on", gt=0, le=10)
-    top_p: float = described(1.0, "Share of probability sampled from; 1 = all", gt=0, le=1)
     beta: float = described(0.0, "Weight of the KL penalty; 0 = no reference model, less memory", ge=0)
-    kl_interval_steps: int = described(
-        10, "With beta = 0: steps between measurements of the KL to the untrained model; 0 = none", ge=0
-    )
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of an entropy bonus, against the collapse to one completion"""
     loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = "dapo"
     """How token losses are averaged (TRL's names)"""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """Divide advantages by the standard deviation of the group's rewards, the batch's, or not"""
-    warmup_steps: int = described(0, "Steps in which the learning rate rises from 0", ge=0)
-    warmup_ratio: float = Field(default=0.0, ge=0, lt=1)
-    """The same as a share of the run; in the place of warmup_steps"""
-    lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
-    """Course of the learning rate after the warm-up"""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps in which the learning rate rises from 0; it falls to 0 over the rest of the run, both linearly"""
     optim: Literal["adamw_torch_fused", "adamw_torch", "adamw_8bit", "paged_adamw_8bit"] = "adamw_torch_fused"
     """Optimizer; those with 8 bits keep their state smaller (bitsandbytes, CUDA only)"""
     max_grad_norm: float = described(1.0, "Gradients are clipped to this norm", gt=0)
@@ -90,25 +83,27 @@ class TrainingParams(ResumableParams):
                 f"use one of {divisors or 'a larger batch'}",
                 ("training.per_device_train_batch_size", "training.gradient_accumulation_steps"),
             )
-        if self.warmup_steps and self.warmup_ratio:
-            yield Conflict(
-                "training.warmup_ratio",
-                f"is set together with warmup_steps = {self.warmup_steps}; write one of them",
-                ("training.warmup_steps",),
-            )
 
 
 class VllmParams(Section):
     enabled: bool = described(False, "Generate completions with vLLM")
-    mode: Literal["colocate", "server"] = "colocate"
-    """colocate = on the training GPU, server = a vLLM server that runs already"""
+    server_base_url: VllmAddress = ""
+    """Address of a vLLM server that runs already, http://host:port; empty = vLLM on the training GPU"""
     gpu_memory_utilization: Literal["auto"] | Annotated[float, Field(gt=0, le=1)] = "auto"
     """Share of the GPU's memory that vLLM takes; auto = what it needs, at most what training leaves"""
-    sleep_mode: Switch = "auto"
-    """Take vLLM's weights and cache off the GPU while the policy learns, for mode colocate; auto = where both
-    do not fit side by side"""
     max_model_len: int = described(2048, "Longest prompt and completion together (tokens)", ge=64)
-    server_base_url: VllmAddress = described("", "Address of the server, for mode server; http://host:port")
+
+    _sleeps: bool | None = PrivateAttr(default=None)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether vLLM is to run on the training GPU."""
+        return self.enabled and not self.server_base_url
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether vLLM leaves the GPU while the policy learns; until `settle_memory` has decided, it does."""
+        return self._sleeps is not False
 
     def find_lack_of_room(
         self, prompts: str, max_prompt_tokens: int, training: TrainingParams
@@ -124,11 +119,5 @@ class VllmParams(Section):
             )
 
     def conflicts(self) -> Iterator[Conflict]:
-        if not self.enabled:
-            return
-        if installed_version("vllm") is None:
+        if self.enabled and installed_version("vllm") is None:
             yield Conflict("vllm.enabled", "needs vllm, which is not installed; ./setup.sh vllm installs it")
-        if self.mode == "server" and not self.server_base_url:
-            yield Conflict(
-                "vllm.server_base_url", "is needed by vllm.mode = 'server'; write http://host:port"
-            )

@@ -377,11 +377,10 @@ def find_memory_remedies(
     has_adapters, is_free = bool(values.get("model.lora_rank")), values.get("game.acting") == "free"
     plays_games = "game.acting" in values
     remedies: dict[str, str] = {}
-    if values.get("vllm.enabled") and values["vllm.mode"] == "colocate":
+    if values.get("vllm.enabled") and not values["vllm.server_base_url"]:
         share = values["vllm.gpu_memory_utilization"]
         less = "0.2" if share == "auto" else f"{share / 2:.2g}"
         remedies["vllm.gpu_memory_utilization"] = f"write {less}, which leaves more to the rest"
-        remedies |= switch("vllm.sleep_mode", True)
     if doing == "training":
         remedies |= halve("training.tokens_per_pass", least=128) | _smaller_batch(values)
         remedies |= switch("training.gradient_checkpointing", True)

@@ -38,7 +38,6 @@ MIN_SAVING = 0.05  # a change that saves a smaller share is not proposed
 # Settings to change, the cheapest first. Numbers are halved, down to the second entry.
 CHANGES: tuple[tuple[str, int], ...] = (
     ("vllm.gpu_memory_utilization", 0),
-    ("vllm.sleep_mode", 0),
     ("training.tokens_per_pass", 256),
     ("training.per_device_train_batch_size", 1),
     ("training.gradient_checkpointing", 0),
@@ -250,7 +249,7 @@ def _parts(params: NotebookParams, machine: Machine, loaded: Loaded) -> tuple[Me
         share = float(vllm.gpu_memory_utilization)
         reason = f"vllm.gpu_memory_utilization = {show(vllm.gpu_memory_utilization)}"
         part = MemoryPart("vLLM", share * machine.memory_gib, reason)
-        if vllm.sleep_mode:
+        if vllm.sleeps:
             in_turns.append([part])
         else:
             staying.append(part)
@@ -258,7 +257,7 @@ def _parts(params: NotebookParams, machine: Machine, loaded: Loaded) -> tuple[Me
 
 
 def _uses_vllm_here(params: NotebookParams) -> bool:
-    return bool(get_value(params, "vllm.enabled")) and get_value(params, "vllm.mode") == "colocate"
+    return bool(get_value(params, "vllm.enabled")) and not get_value(params, "vllm.server_base_url")
 
 
 def _settle_vllm(params: SomeParams, machine: Machine, loaded: Loaded | None) -> SomeParams:
@@ -270,25 +269,26 @@ def _settle_vllm(params: SomeParams, machine: Machine, loaded: Loaded | None) ->
     if not _uses_vllm_here(params):
         return params
     vllm: VllmParams = value_of(params, "vllm")
-    if "auto" not in (vllm.gpu_memory_utilization, vllm.sleep_mode):
+    capacity, share, sleeps = machine.memory_gib, vllm.gpu_memory_utilization, vllm._sleeps
+    if share != "auto" and sleeps is not None:
         return params
-    capacity, share, sleeps = machine.memory_gib, vllm.gpu_memory_utilization, vllm.sleep_mode
     if loaded is None or not capacity:
         share = UNKNOWN_CARD_SHARE if share == "auto" else share
-        sleeps = True if sleeps == "auto" else sleeps
+        sleeps = True
     else:
         left = TIGHT * capacity - _total_gib(_staying_parts(params, machine, loaded))
         beside = left - max(map(_total_gib, _parts_in_turns(params, machine, loaded)))
         least, whole = _vllm_needs(params, loaded["model.id"][1])
         wanted = whole if share == "auto" else share * capacity
-        sleeps = wanted > beside if sleeps == "auto" else sleeps
+        sleeps = wanted > beside if sleeps is None else sleeps
         if share == "auto":
             room = max(least, min(whole, left if sleeps else beside))
             share = min(0.95, math.ceil(100 * room / capacity) / 100)
-    changed = {"gpu_memory_utilization": share, "sleep_mode": sleeps}
-    settled = params.model_copy(update={"vllm": vllm.model_copy(update=changed)})
-    fields = [f"vllm.{name}" for name in changed if getattr(vllm, name) == "auto"]
-    settled._sources = params._sources | dict.fromkeys(fields, "auto")
+    settled_vllm = vllm.model_copy(update={"gpu_memory_utilization": share})
+    settled_vllm._sleeps = sleeps
+    settled = params.model_copy(update={"vllm": settled_vllm})
+    if vllm.gpu_memory_utilization == "auto":
+        settled._sources = params._sources | {"vllm.gpu_memory_utilization": "auto"}
     return settled
 
 

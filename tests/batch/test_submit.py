@@ -355,7 +355,7 @@ def test_a_vllm_server_gets_a_node_of_its_own_and_an_address_that_stays(vllm_scr
     assert (arguments.port, arguments.tensor_parallel_size) == (8000, 1)
     assert arguments.max_model_len == 2048
     params = Path("outputs/grpo_code_execution/tiny-001/params.yaml").read_text()
-    assert "mode: server" in params and "server_base_url: http://$VLLM_NODE:8000" in params
+    assert "server_base_url: http://$VLLM_NODE:8000" in params
     assert submit("--vllm-node", "--dry-run", "--set", "model.id=tiny") == 0  # goes on in the same directory
     assert not Path("outputs/grpo_code_execution/tiny-002").exists()
 

@@ -126,7 +126,6 @@ def test_every_auto_is_settled_and_mbpp_is_the_hubs():
     assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == [
         "training.resume",
         "vllm.gpu_memory_utilization",
-        "vllm.sleep_mode",
     ]
     assert (resolved.model.id, resolved.mbpp.source) == ("embedded", "hub")
 

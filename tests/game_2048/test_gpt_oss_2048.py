@@ -24,7 +24,7 @@ def test_the_defaults_are_the_requirement():
     model, training = params.model, params.training
     assert (model.id, model.load_in_4bit, model.offload_embedding) == ("unsloth/gpt-oss-20b", True, True)
     assert (model.lora_rank, model.lora_alpha, model.max_seq_length) == (4, 8, 768)
-    assert (training.learning_rate, training.lr_scheduler, training.warmup_ratio) == (5e-5, "linear", 0.1)
+    assert (training.learning_rate, training.warmup_steps) == (5e-5, 100)
     assert (training.optim, training.max_steps, training.save_steps) == ("adamw_8bit", 1000, 100)
     assert (training.max_completion_length, training.num_generations) == (200, 2)
     assert training.gradient_accumulation_steps == 4

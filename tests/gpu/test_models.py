@@ -172,7 +172,7 @@ def test_what_is_exported_is_read_again(models, tmp_path, name, form, dtype, mea
 @pytest.mark.needs("gpu", "vllm")
 def test_vllm_on_the_same_gpu_ends_completions_where_the_policy_does(models, tmp_path, dtype, measured):
     """The model's files do not name "x" as an end: only the policy can tell vLLM."""
-    vllm = {"enabled": True, "gpu_memory_utilization": 0.2, "sleep_mode": True, "max_model_len": 1024}
+    vllm = {"enabled": True, "gpu_memory_utilization": 0.2, "max_model_len": 1024}
     model = family_params(models, "llama", dtype=dtype)
     params = grpo_params(
         model, vllm=vllm, max_completion_length=128, per_device_train_batch_size=4, num_generations=4

@@ -44,13 +44,13 @@ def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, obje
     model = tiny_model(output_dir.parent)
     policy = load_policy(model)
     training = TrainingParams(
-        learning_rate=LEARNING_RATE, lr_scheduler="constant", max_steps=STEPS, loss_type=loss_type,
+        learning_rate=LEARNING_RATE, max_steps=STEPS, loss_type=loss_type,
         per_device_train_batch_size=GROUP, gradient_accumulation_steps=COMPLETIONS // GROUP // num_ranks,
-        num_generations=GROUP, max_completion_length=12, gradient_checkpointing=False, kl_interval_steps=0,
+        num_generations=GROUP, max_completion_length=12, gradient_checkpointing=False,
         short_step=False,
     )  # fmt: skip
     config = grpo.grpo_config(training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
-    config.optim = "sgd"
+    config.optim, config.lr_scheduler_type = "sgd", "constant"
     prompts = prompt_dataset(
         builtin_tasks()[:3], policy, config, form="chat", printed_example=False, max_prompt_tokens=500
     )

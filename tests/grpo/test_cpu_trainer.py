@@ -10,13 +10,13 @@ import torch
 from tiny_policy import load_tiny, train_by_hand
 from trl import GRPOConfig, GRPOTrainer
 
+from rlnb.grpo import kl
 from rlnb.grpo import training as grpo
 from rlnb.grpo.cpu_trainer import (
     CpuGRPOTrainer,
     completion_logprobs,
     drop_tied_rows,
 )
-from rlnb.grpo.kl import MeasureKl, measure_kl
 from rlnb.params.training import TrainingParams
 from rlnb.policy import Policy
 from rlnb.policy.adapters import adapters_in_weights_dtype
@@ -223,15 +223,19 @@ def test_a_cpu_takes_the_short_step_unless_it_is_switched_off(policy, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [GRPOTrainer, CpuGRPOTrainer])
-def test_the_kl_that_is_measured_without_a_penalty_is_the_one_that_trl_logs_with_one(kind, policy, tmp_path):
+def test_the_kl_that_is_measured_without_a_penalty_is_the_one_that_trl_logs_with_one(
+    kind, policy, tmp_path, monkeypatch
+):
     """Two passes a step of batches that hold completions of several lengths, and groups that tie."""
+    monkeypatch.setattr(kl, "INTERVAL_STEPS", 1)
     start = {name: value.clone() for name, value in policy.model.state_dict().items()}
     logged = []
     for beta in (0.0, 1e-12):
         policy.model.load_state_dict(start)
         trainer = make_trainer(kind, policy, tmp_path, beta=beta, gradient_accumulation_steps=2)
         grpo.prepare_adapters(trainer)
-        trainer.add_callback(MeasureKl(trainer, interval=1 if beta == 0 else 0))
+        if beta == 0:
+            trainer.add_callback(kl.MeasureKl(trainer))
         trainer.train()
         logged.append([row["kl"] for row in trainer.state.log_history if "kl" in row])
     assert len(logged[0]) == 2 and min(logged[0]) > 1e-3
@@ -242,13 +246,13 @@ def test_the_kl_is_that_of_the_completions_and_leaves_no_trace(policy, tmp_path)
     trainer = make_trainer(CpuGRPOTrainer, policy, tmp_path)
     batch, random_state = batch_of(policy, ADVANTAGES), torch.get_rng_state()
     trainer.model.train()
-    value = measure_kl(trainer, batch)
+    value = kl.measure_kl(trainer, batch)
     assert trainer.model.training and torch.equal(torch.get_rng_state(), random_state)
     assert all(parameter.grad is None for parameter in policy.model.parameters())
     assert [name for name, each in policy.model.named_parameters() if each.requires_grad]
     batch["completion_ids"] = torch.where(batch["completion_mask"] == 0, 7, batch["completion_ids"])
-    assert measure_kl(trainer, batch) == pytest.approx(value, rel=1e-6) and value > 0
+    assert kl.measure_kl(trainer, batch) == pytest.approx(value, rel=1e-6) and value > 0
     for name, parameter in policy.model.named_parameters():
         if "lora_B" in name:
             parameter.data.zero_()
-    assert measure_kl(trainer, batch) == 0
+    assert kl.measure_kl(trainer, batch) == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.prompts import prompt_dataset
+from rlnb.grpo import kl
 from rlnb.grpo import training as grpo
 from rlnb.machine.threads import set_threads
 from rlnb.params.sections import ModelParams
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--beta", type=float, default=0.0)
     parser.add_argument("--without-optimizer", action="store_true", help="keep its state out of checkpoints")
-    parser.add_argument("--kl-interval", type=int, default=10)
+    parser.add_argument("--kl-interval", type=int, default=10, help="steps between measurements of the KL")
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--save-steps", type=int, default=2)
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--announce", action="store_true", help="print a line a step")
     arguments = parser.parse_args()
     set_threads(1)
+    kl.INTERVAL_STEPS = arguments.kl_interval
     model = tiny_model(arguments.output_dir.parent)
     policy = load_policy(model)
     training = TrainingParams(
@@ -48,7 +50,7 @@ def main() -> None:
         gradient_accumulation_steps=2, max_completion_length=12, save_steps=arguments.save_steps,
         save_minutes=arguments.save_minutes,
         gradient_checkpointing=False, beta=arguments.beta,
-        kl_interval_steps=arguments.kl_interval, save_optimizer=not arguments.without_optimizer,
+        save_optimizer=not arguments.without_optimizer,
     )  # fmt: skip
     if arguments.weights_of:
         training = training.model_copy(update={"resume": arguments.weights_of, "resume_state": "weights"})

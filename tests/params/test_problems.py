@@ -31,7 +31,6 @@ max_steps: => training.max_steps = null is not a whole number; write one such as
 max_step: 4 => training.max_step is not a field; did you mean max_steps?
 num_questions: 4 => training.num_questions is not a field; did you mean evaluation.num_questions or
   mbpp.num_questions?
-top_p: 1.5 => training.top_p = 1.5 must be at most 1
 loss_type: dpo => training.loss_type = 'dpo' is not one of dapo, grpo, dr_grpo, bnpo; did you mean dapo?
 gradient_checkpointing: 'true' => training.gradient_checkpointing = 'true' is not one of auto, true, false;
   did you mean true?
@@ -193,8 +192,6 @@ def test_a_conflict_is_laid_to_whichever_value_was_given_last(project):
     "assignments, said",
     table("""
 vllm.enabled=true => vllm.enabled = true needs vllm, which is not installed; ./setup.sh vllm installs it
-vllm.enabled=true vllm.mode=server => vllm.server_base_url = '' is needed by vllm.mode = 'server';
-  write http://host:port
 vllm.enabled=true vllm.max_model_len=512 => vllm.max_model_len = 512 is below tasks.max_prompt_tokens +
   training.max_completion_length; write at least 768
 model.engine=unsloth => model.engine = 'unsloth' needs unsloth, which is not installed; ./setup.sh cuda

@@ -44,7 +44,6 @@ def test_every_auto_becomes_what_is_recommended(no_login):
     assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == [
         "training.resume",
         "vllm.gpu_memory_utilization",
-        "vllm.sleep_mode",
     ]
 
 
@@ -101,7 +100,7 @@ v100 model: {attention: flash_attention_2} => model.attention = 'flash_attention
   Tesla V100; write sdpa
 gb10 model: {attention: flash_attention_2} => model.attention = 'flash_attention_2' does not work on
   NVIDIA GB10; write sdpa
-cpu vllm: {enabled: true} => vllm.enabled = true does not work on a CPU; write false, or vllm.mode = server
+cpu vllm: {enabled: true} => vllm.enabled = true does not work on a CPU; write false, or vllm.server_base_url
 gb10 {vllm: {enabled: true}, model: {engine: unsloth}} => vllm.enabled = true is switched off by unsloth on
   NVIDIA GB10; write false, or model.engine = transformers
 a100 tracking: {wandb: online} => tracking.wandb = 'online' needs a key; set WANDB_API_KEY, in .env for

@@ -308,12 +308,12 @@ def test_a_smaller_batch_keeps_the_completions_of_a_step():
 
 
 def test_vllm_beside_the_training_is_the_first_to_give_way():
-    vllm = VllmParams(enabled=True, mode="colocate", gpu_memory_utilization=0.8)
+    vllm = VllmParams(enabled=True, gpu_memory_utilization=0.8)
     params = GrpoCodeExecutionParams(vllm=vllm)
     for doing in ("training", "evaluation"):
         told = out_of_memory(params, doing=doing)
         assert "1. vllm.gpu_memory_utilization = 0.8: write 0.4, which leaves more to the rest" in told
-    server = GrpoCodeExecutionParams(vllm=vllm.model_copy(update={"mode": "server"}))
+    server = GrpoCodeExecutionParams(vllm=vllm.model_copy(update={"server_base_url": "http://host:8000"}))
     assert "vllm" not in out_of_memory(server)
 
 

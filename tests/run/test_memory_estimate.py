@@ -402,24 +402,25 @@ def test_vllm_gets_what_it_needs_and_sleeps_where_that_does_not_fit_beside_the_t
     # 2.88 GiB of weights, 8 x 2,048 tokens of 28 KiB, and 1.5: 4.82 GiB, rounded up to a hundredth.
     for memory_gib, share, sleeps in ((80.0, 0.07, False), (40.0, 0.13, False), (24.0, 0.21, False)):
         vllm = vllm_of(memory_gib)
-        assert (vllm.gpu_memory_utilization, vllm.sleep_mode) == (share, sleeps)
+        assert (vllm.gpu_memory_utilization, vllm.sleeps) == (share, sleeps)
     # Of 12 GiB 10.2 are used; the rest needs about 6, and of it activations, logits give way in turns.
     vllm = vllm_of(12.0, training={"per_device_train_batch_size": 32})
-    assert vllm.sleep_mode is True and vllm.gpu_memory_utilization < 0.6
-    mine = vllm_of(80.0, gpu_memory_utilization=0.9, sleep_mode=False)
-    assert (mine.gpu_memory_utilization, mine.sleep_mode) == (0.9, False)
+    assert vllm.sleeps and vllm.gpu_memory_utilization < 0.6
+    mine = vllm_of(80.0, gpu_memory_utilization=0.8)  # beside 68 - 64 GiB, which are not enough
+    assert (mine.gpu_memory_utilization, mine.sleeps) == (0.8, True)
     unknown = vllm_of(0.0)
-    assert (unknown.gpu_memory_utilization, unknown.sleep_mode) == (0.3, True)
+    assert (unknown.gpu_memory_utilization, unknown.sleeps) == (0.3, True)
 
 
 @pytest.mark.usefixtures("vllm_installed")
 def test_vllm_s_share_counts_and_too_large_a_one_is_refused_with_auto_as_the_remedy():
     machine = gpu(24.0)
-    vllm = {"enabled": True, "gpu_memory_utilization": 0.9, "sleep_mode": False}
+    vllm = {"enabled": True, "gpu_memory_utilization": 0.9}
     params = on(machine, model={"id": "Qwen/Qwen2.5-1.5B", "load_in_4bit": False}, vllm=vllm)
     assert "1. vllm.gpu_memory_utilization = 0.9: write auto: " in refused(settled, params, machine)
-    awake = on(gpu(26.0), vllm=vllm | {"gpu_memory_utilization": 0.75})
-    asleep = on(gpu(26.0), vllm=vllm | {"gpu_memory_utilization": 0.75, "sleep_mode": True})
+    asleep = on(gpu(26.0), vllm=vllm | {"gpu_memory_utilization": 0.75})
+    awake = asleep.model_copy(update={"vllm": asleep.vllm.model_copy()})
+    awake.vllm._sleeps = False
     totals = [estimated(params, gpu(26.0)).total_gib for params in (awake, asleep)]
     parts = parts_of(awake, gpu(26.0))
     in_turns = parts["activations"] + parts["logits"]  # with vLLM's 19.5 GiB, which are more
