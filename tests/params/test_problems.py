@@ -75,9 +75,9 @@ def test_a_field_set_twice_and_a_file_nested_too_deeply_are_refused(project):
 
 
 def test_all_problems_are_told_at_once(project):
-    told = refused(project, "training: {max_steps: 0, top_k: 3}", environ={"RLNB_TRAINING__BETA": "-1"})
+    told = refused(project, "training: {max_steps: 0, betas: 3}", environ={"RLNB_TRAINING__BETA": "-1"})
     assert told.splitlines() == [
-        f"{FILE}:1: training.top_k is not a field; did you mean top_p?",
+        f"{FILE}:1: training.betas is not a field; did you mean beta?",
         f"{FILE}:1: training.max_steps = 0 must be at least 1",
         "environment variable RLNB_TRAINING__BETA: training.beta = -1 must be at least 0",
     ]
