@@ -117,5 +117,5 @@ bench: $(READY) ## side-by-side measurements against peers, one JSON line each
 	    echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; \
 	done
 
-baselines: $(READY) ## what simple strategies reach at 2048, measured anew, minutes; kept in rlnb/game_2048/baselines.json
+baselines: $(READY) ## what simple strategies reach at 2048, measured anew, minutes; kept in benchmarks/baselines_2048.json
 	$(BIN)/python benchmarks/baselines_2048.py

@@ -8,14 +8,14 @@ import json
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
+from pathlib import Path
 
 import numpy as np
 from batch_2048 import Boards, PlayedGames, Policy, changed, play, pushed
 from numpy.typing import NDArray
 
-from rlnb.game_2048.baselines import BASELINES_FILE, BaselineResult
 from rlnb.game_2048.board import (
     DIRECTION_BY_LETTER,
     DIRECTIONS,
@@ -29,6 +29,7 @@ from rlnb.game_2048.board import (
 )
 from rlnb.statistics import wilson_interval
 
+BASELINES_FILE = Path(__file__).with_suffix(".json")
 # (rows, number of moves played so far, randomness) -> a direction
 Player = Callable[[Sequence[Sequence[int]], int, random.Random], Direction]
 ORDER: tuple[Direction, ...] = ("left", "down", "right", "up")  # the first of equally good moves is taken
@@ -40,6 +41,25 @@ VALUES = np.array(TILES[:32], np.float32)
 SNAKE_RATIO, EMPTY_VALUE = 0.5, 0.01
 SAMPLED_CELLS = 6
 NEW_TILES = ((1, 0.9), (2, 0.1))  # exponent and probability, as the look-ahead takes them
+
+
+@dataclass(frozen=True)
+class BaselineResult:
+    """The result of a baseline on a board. low, high: the 95% interval of the share of games won (Wilson)."""
+
+    board: str
+    baseline: str
+    num_games: int
+    won: float
+    low: float
+    high: float
+    stuck: float
+    median_largest: int
+    median_moves: int
+
+
+def load_baselines() -> list[BaselineResult]:
+    return [BaselineResult(**entry) for entry in json.loads(BASELINES_FILE.read_text(encoding="utf-8"))]
 
 
 def random_keys(boards: Boards, num_moves: int, rng: np.random.Generator) -> NDArray[np.integer]:

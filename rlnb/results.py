@@ -109,11 +109,16 @@ class BoardComparison:
     boards: str = ""
     num_boards: int = 0
 
+    @property
+    def name(self) -> str:
+        return self.measure + (f" on {self.boards}" if self.boards else "")
+
     def __str__(self) -> str:
         values = (self.before, self.after)
         before, after = (f"{v:.3f}" if isinstance(v, float) else v or "none" for v in values)
-        name = self.measure + (f" on {self.boards}" if self.boards else "")
-        return f"{name}: {before} / {after}" + (f"; difference {self.difference}" if self.difference else "")
+        return f"{self.name}: {before} / {after}" + (
+            f"; difference {self.difference}" if self.difference else ""
+        )
 
 
 def compare_boards(before: BoardScores, after: BoardScores) -> list[BoardComparison]:

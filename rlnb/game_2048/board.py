@@ -2,12 +2,12 @@
 
 A board is a list of rows, top row first, of tile values; 0 is an empty cell. Gabriele Cirulli's rules: a move
 slides all tiles, two equal tiles that meet become one of twice the value, each tile merges at most once a
-move; then a 2, or with `four_probability` a 4, appears in a random empty cell. A move that changes nothing is
+move; then a 2, or one time in ten a 4, appears in a random empty cell. A move that changes nothing is
 allowed and spawns nothing.
 
 Internally a board is one string of bytes: the exponents of its tiles (1 for a 2, 2 for a 4, 0 for an empty
 cell), row after row, with an EDGE between rows. Turning it, packing its rows and finding its empty cells is
-then one call each into C, and rows slide by a table of the rows that were seen before.
+then one call each into C, and the rows that were seen before slide by a lookup.
 """
 
 import math
@@ -17,9 +17,9 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, compress
+from itertools import chain, compress, repeat
 from operator import eq
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Literal, get_args
 
 Direction = Literal["up", "down", "left", "right"]
 State = Literal["ongoing", "success", "failed", "stuck"]
@@ -31,29 +31,18 @@ KEYS: Mapping[str, Mapping[Direction, str]] = {
     "arrows": {"up": "↑", "down": "↓", "left": "←", "right": "→"},
 }
 SMALLEST_SIZE, LARGEST_SIZE = 2, 8
+FOUR_PROBABILITY = 0.1  # of a new tile
+PATIENCE = 64  # moves in a row that change nothing, after which a game ends as stuck
 DIRECTION_BY_LETTER: Mapping[str, Direction] = {"U": "up", "D": "down", "L": "left", "R": "right"}
 LETTERS: Mapping[Direction, str] = {direction: letter for letter, direction in DIRECTION_BY_LETTER.items()}
 LONGEST_KEY = 8  # characters of a reply; a longer one is not a key
-CACHED_ROWS = 2**16  # of each size; then the table is emptied
+CACHED_ROWS = 2**18
 EMPTY, EDGE = b"\0", b"\xff"
 IS_EMPTY = b"\1".ljust(256, b"\0")  # for bytes.translate: 1 where a cell is empty
 TILES = (0, *(2**exponent for exponent in range(1, LARGEST_SIZE**2 + 2)))  # no board can hold a larger tile
 EXPONENTS = {tile: exponent for exponent, tile in enumerate(TILES)}
 # Points of all the merges that make a tile out of tiles of 2: 4 for a 4, 4 + 4 + 8 for an 8.
 POINTS = tuple(tile * max(exponent - 1, 0) for exponent, tile in enumerate(TILES))
-# Backgrounds of the tiles 2, 4, 8 and so on, up to 2048 Cirulli's; tiles beyond 131072 have the last one.
-TILE_COLOURS = (
-    "#eee4da", "#ede0c8", "#f2b179", "#f59563", "#f67c5f", "#f65e3b", "#edcf72", "#edcc61", "#edc850",
-    "#edc53f", "#edc22e", "#8ab661", "#4f9d69", "#3d8b8b", "#3a6ea5", "#5b4b9a", "#3c3a32",
-)  # fmt: skip
-
-
-class GameOptions(TypedDict, total=False):
-    """The options of `GameBoard` besides its kind and seed."""
-
-    four_probability: float
-    patience: int
-    play_on: bool
 
 
 @dataclass(frozen=True)
@@ -94,30 +83,19 @@ def parse_key(reply: object, keys: Mapping[Direction, str]) -> Direction | None:
     return next((direction for direction, name in keys.items() if name == key), None)
 
 
-class SlideTable(dict[bytes, bytes]):
-    """{tiles of a row without its gaps: the row after a move to the left}, computed on first use."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
-    def __missing__(self, tiles: bytes) -> bytes:
-        row = bytearray()
-        last = 0  # the tile that the next one may merge with
-        for tile in tiles:
-            if tile == last:
-                row[-1] += 1
-                last = 0
-            else:
-                row.append(tile)
-                last = tile
-        if len(self) >= CACHED_ROWS:
-            self.clear()
-        self[tiles] = slid = bytes(row).ljust(self.size, EMPTY)
-        return slid
-
-
-slide_table = lru_cache(maxsize=LARGEST_SIZE)(SlideTable)  # all boards of a size share a table
+@lru_cache(maxsize=CACHED_ROWS)
+def slide(tiles: bytes, size: int) -> bytes:
+    """Return a row of `size` cells after a move to the left. tiles: the row without its gaps."""
+    row = bytearray()
+    last = 0  # the tile that the next one may merge with
+    for tile in tiles:
+        if tile == last:
+            row[-1] += 1
+            last = 0
+        else:
+            row.append(tile)
+            last = tile
+    return bytes(row).ljust(size, EMPTY)
 
 
 @lru_cache(maxsize=LARGEST_SIZE)
@@ -133,8 +111,8 @@ def turn(board: bytes, order: bytes) -> bytes:
     return order.translate(board.ljust(256))
 
 
-def push_left(board: bytes, table: SlideTable) -> bytes:
-    return EDGE.join(map(table.__getitem__, board.translate(None, EMPTY).split(EDGE)))
+def push_left(board: bytes, size: int) -> bytes:
+    return EDGE.join(map(slide, board.translate(None, EMPTY).split(EDGE), repeat(size)))
 
 
 def has_pair(board: bytes) -> bool:
@@ -161,35 +139,22 @@ def decode_rows(board: bytes) -> list[list[int]]:
 
 class GameBoard:
     """One game. `state` is "ongoing", "success" (the target is there), "failed" (no move is left) or "stuck"
-    (`patience` moves in a row changed nothing).
+    (PATIENCE moves in a row changed nothing).
 
     seed: of `random.Random`, which draws the cells and values of new tiles; the same seed and moves give the
     same game. play_on: go on beyond the target, until no move is left; whatever ends the game after the
-    target was reached is still "success". Raises ValueError as `BoardKind` does, and for a probability
-    outside 0 to 1.
+    target was reached is still "success". Raises ValueError as `BoardKind` does.
     """
 
-    def __init__(
-        self,
-        size: int = 6,
-        target: int = 2048,
-        seed: int = 0,
-        *,
-        four_probability: float = 0.1,
-        patience: int = 64,
-        play_on: bool = False,
-    ) -> None:
+    def __init__(self, size: int = 6, target: int = 2048, seed: int = 0, *, play_on: bool = False) -> None:
         self.kind = BoardKind(size, target)
-        if not 0 <= four_probability <= 1:
-            raise ValueError(f"four_probability {four_probability} is not in 0 to 1")
-        self.seed, self.four_probability = seed, four_probability
-        self.patience, self.play_on = patience, play_on
+        self.seed, self.play_on = seed, play_on
         self.state: State = "ongoing"
         self.num_idle = self._num_fours = 0
         self._has_target = False
         self._moves: list[str] = []
         self._draw = random.Random(seed).random
-        self._orders, self._table = turn_orders(size), slide_table(size)
+        self._orders = turn_orders(size)
         self._cells = range(size * (size + 1) - 1)
         self._board = EDGE.join([EMPTY * size] * size)
         self._spawn()
@@ -226,10 +191,10 @@ class GameBoard:
         order = self._orders[direction]
         self._moves.append(LETTERS[direction])
         before = turn(self._board, order)
-        after = push_left(before, self._table)
+        after = push_left(before, self.kind.size)
         if after == before:
             self.num_idle += 1
-            if self.num_idle >= self.patience:
+            if self.num_idle >= PATIENCE:
                 self.state = "success" if self._has_target else "stuck"
             return False
         self._board, self.num_idle = turn(after, order), 0
@@ -239,14 +204,14 @@ class GameBoard:
     def legal_moves(self) -> list[Direction]:
         """Return the directions that change the board."""
         lines = {direction: turn(self._board, order) for direction, order in self._orders.items()}
-        return [d for d, before in lines.items() if push_left(before, self._table) != before]
+        return [d for d, before in lines.items() if push_left(before, self.kind.size) != before]
 
     def _spawn(self) -> None:
         """Add a tile and update the state. One random number draws its cell, the next its value."""
         board = self._board
         empty = list(compress(self._cells, board.translate(IS_EMPTY)))
         cell = empty[int(self._draw() * len(empty))]
-        is_four = self._draw() < self.four_probability
+        is_four = self._draw() < FOUR_PROBABILITY
         self._num_fours += is_four
         self._board = board = board[:cell] + (b"\2" if is_four else b"\1") + board[cell + 1 :]
         if not self._has_target:
@@ -256,33 +221,18 @@ class GameBoard:
         elif len(empty) == 1 and not (has_pair(board) or has_pair(turn(board, self._orders["up"]))):
             self.state = "success" if self._has_target else "failed"
 
-    def __str__(self) -> str:
-        width = len(str(self.largest))
-        return "\n".join(" ".join(str(tile or ".").rjust(width) for tile in row) for row in self.rows)
-
-    def __repr__(self) -> str:
-        played = f"{self.kind}, seed {self.seed}, {len(self._moves)} moves"
-        return f"{played}, score {self.score}: {self.state}\n{self}"
-
 
 def slide_board(rows: Sequence[Sequence[int]], direction: Direction) -> tuple[list[tuple[int, ...]], int]:
     """Return a square board after a move, before a tile appears, and the points of its merges."""
     size, before = len(rows), encode_rows(rows)
     order = turn_orders(size)[direction]
-    after = turn(push_left(turn(before, order), slide_table(size)), order)
+    after = turn(push_left(turn(before, order), size), order)
     return [tuple(row) for row in decode_rows(after)], merge_points(after) - merge_points(before)
 
 
-def tile_colours(tile: int) -> tuple[str, str]:
-    """Return the background of a tile and the ink that contrasts with it, for any theme of a notebook."""
-    background = TILE_COLOURS[min(tile.bit_length() - 1, len(TILE_COLOURS)) - 1]
-    red, green, blue = bytes.fromhex(background[1:])
-    return background, "#33302b" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 * 255 else "#ffffff"
-
-
-def replay(kind: BoardKind, seed: int, moves: str, **options: Unpack[GameOptions]) -> GameBoard:
-    """Return the position after `moves` (letters of LETTERS) of the game with this seed and these options."""
-    board = GameBoard(kind.size, kind.target, seed, **options)
+def replay(kind: BoardKind, seed: int, moves: str, *, play_on: bool = False) -> GameBoard:
+    """Return the position after `moves` (letters of LETTERS) of the game with this seed."""
+    board = GameBoard(kind.size, kind.target, seed, play_on=play_on)
     for letter in moves:
         board.move(DIRECTION_BY_LETTER[letter])
     return board

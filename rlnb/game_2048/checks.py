@@ -6,9 +6,10 @@ names at run time pass it.
 
 import ast
 import importlib
+import re
 import sys
 
-from rlnb.source_code.checks import iterate_scopes, shown
+from rlnb.source_code.checks import LONGEST_PROGRAM, iterate_scopes, shown
 from rlnb.source_code.extraction import UNREADABLE, parse
 from rlnb.source_code.reflection import WITHHELD, ProgramRules
 
@@ -40,6 +41,27 @@ RULES = ProgramRules(
     reason=NOT_NEEDED,
     modules_are_values=True,
 )  # fmt: skip
+
+# What a person should look at, in a program as `ast.unparse` writes it: it catches everything, keeps state
+# between moves, reads the clock or seeds random, or names the game.
+SUSPICIOUS = re.compile(
+    r"^ *except(:| .*\b(Base)?Exception\b)|^ *global |\brandom\.(Random|getstate|seed|setstate)\b"
+    r"|\b(GameBoard|engine|game)\b",
+    re.MULTILINE,
+)
+
+
+def is_suspicious(code: str) -> bool:
+    """Return whether a person should look at a program; it may be honest all the same.
+
+    It shows what SUSPICIOUS says, or what the check refuses unless the standard library is allowed.
+    """
+    if not code or len(code) > LONGEST_PROGRAM:
+        return False
+    try:
+        return bool(SUSPICIOUS.search(ast.unparse(parse(code))) or check_strategy(code))
+    except UNREADABLE:  # also chains so deep that a walk along them raises RecursionError
+        return False
 
 
 def check_strategy(code: str, *, standard_library: bool = False) -> str:

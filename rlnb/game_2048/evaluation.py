@@ -32,6 +32,7 @@ PLAYERS: Mapping[str, str] = {
     "greedy merge": "    return max(legal_moves(board), key=lambda key: merged(board, key))",
 }
 
+NUM_BOARDS, NUM_GREEDY_BOARDS = 16, 100  # held-out games of a sampled completion, and of a greedy one
 SCORE_MEASURES = ("score", "skill", "greedy_score", "greedy_skill")  # skill: of honest completions only
 
 
@@ -86,27 +87,26 @@ class StrategyEvaluation:
         return judged
 
     def measure(
-        self, policy: Policy, label: str, *, progress: Callable[[int, int], None] | None = None
+        self,
+        policy: Policy,
+        label: str,
+        *,
+        evaluate: Callable[[], list[JudgedCompletion]] | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> list[JudgedCompletion]:
         """Judge a policy in training, and keep the result in strategies_<label>.json; see `measure_once`.
 
-        label: "before", "step-20" or "after".
+        label: "before", "step-20" or "after". evaluate: what else to keep.
         """
-        return self.keep(policy, label, lambda: self(policy, progress=progress))
-
-    def keep(
-        self, policy: Policy, label: str, evaluate: Callable[[], list[JudgedCompletion]]
-    ) -> list[JudgedCompletion]:
         sections = {"model", "board", "prompt", "sandbox", "evaluation"}
         return measure_once(
             Path(self.params.output_dir, f"strategies_{label}.json"),
-            evaluate,
+            evaluate or (lambda: self(policy, progress=progress)),
             form=PlainForm(list[JudgedCompletion]),
             policy=policy,
             params=self.params,
             settings={
                 **self.params.model_dump(mode="json", include=sections),
-                "random_games": self.params.reward.random_games,
                 "max_completion_length": self.params.training.max_completion_length,
                 "board_fingerprint": self.secret.fingerprint,
                 "isolation": self.referee.sandbox.level,
@@ -126,9 +126,8 @@ class StrategyEvaluation:
 
     def board_seeds(self, kind: BoardKind, *, greedy: bool) -> list[int]:
         """Return the seeds of the held-out boards, which differ for sampled and greedy completions."""
-        num_sampled, num_greedy = self.params.evaluation.num_boards, self.params.evaluation.num_greedy_boards
-        seeds = self.secret.seeds("held out", kind, num_boards=num_sampled + num_greedy)
-        return seeds[num_sampled:] if greedy else seeds[:num_sampled]
+        seeds = self.secret.seeds("held out", kind, num_boards=NUM_BOARDS + NUM_GREEDY_BOARDS)
+        return seeds[NUM_BOARDS:] if greedy else seeds[:NUM_BOARDS]
 
     def play_others(self) -> dict[str, list[JudgedCompletion]]:
         """Return the other players' games on the boards of greedy completions."""

@@ -29,8 +29,6 @@ class BoardParams(Section):
     """Boards played in training, size and the tile that wins: 4x4/2048; prompts alternate"""
     keys: Literal["bepo", "wasd", "arrows"] = "bepo"
     """Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows"""
-    four_probability: float = described(0.1, "Share of new tiles that are a 4", ge=0, le=1)
-    patience: int = described(64, "Consecutive moves without a change that end a game as stuck", ge=1)
     play_on: bool = described(False, "Go on beyond the winning tile until no move is left, for graded scores")
     same_as: str = ""
     """Directory of another run whose boards to play, for an exact comparison of the two; empty = new
@@ -68,8 +66,6 @@ class StrategyRewardParams(Section):
     """requirements = function works, no cheating, strategy succeeds, and strategies may import the standard
     library; graded = how large the tiles became, against random play"""
     num_boards: int = described(1, "Games of one strategy, the same for a group", ge=1, le=1000)
-    random_games: int = Field(default=8, ge=1, le=1000)
-    """Games of random play from each of these boards, for graded"""
 
 
 class StrategySandboxParams(sections.SandboxParams):
@@ -88,9 +84,6 @@ class StrategyEvaluationParams(Section):
     )
     num_samples: int = Field(default=24, ge=1)
     """Sampled completions for each kind of board, in a held-out wording"""
-    num_boards: int = described(16, "Held-out games of each sampled completion", ge=2)
-    num_greedy_boards: int = Field(default=100, ge=2)
-    """Held-out games of the greedy completion and of other players"""
     temperature: float = described(1.0, "Sampling temperature", gt=0, le=2)
     eval_interval_steps: int = described(0, "Steps between evaluations; 0 = only before and after", ge=0)
     batch_size: int = described(24, "Completions generated at a time", ge=1)
@@ -118,14 +111,6 @@ class GptOss2048Params(NotebookParams):
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        for kind in self.board.kinds:
-            size, target = int(kind[0]), int(kind.partition("/")[2])
-            if size > 6 and (self.board.play_on or target > 4096):
-                yield Conflict(
-                    "board.kinds",
-                    f"holds {kind}, where one game of random play, which scores are measured from, takes "
-                    "minutes; write at most 4096 there and board.play_on = false, or a smaller board",
-                )
         if self.training.max_completion_length >= self.model.max_seq_length:
             yield Conflict(
                 "training.max_completion_length",

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Literal
 
-from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, Direction, GameBoard, GameOptions, parse_key
+from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, Direction, GameBoard, parse_key
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.queries import make_queries_source
 from rlnb.game_2048.strategies import FUNCTION
@@ -26,7 +26,8 @@ from rlnb.sandbox.calls import Call
 from rlnb.sandbox.executions import Execution, describe
 
 Ending = Literal["success", "failed", "stuck", "illegal", "exception", "timeout", "sandbox_error"]
-CACHED_RANDOM_GAMES = 2**12
+RANDOM_GAMES = 8  # games of random play from each board, from which scores are measured
+CACHED_BOARDS = 2**12  # whose random play is remembered
 LONGEST_ERROR = 300  # characters
 
 
@@ -34,15 +35,13 @@ LONGEST_ERROR = 300  # characters
 class BoardRules:
     """The rules by which strategies play.
 
-    keys: names of the directions. four_probability, patience, play_on: see `GameBoard`. move_cpu_seconds,
-    board_cpu_seconds: CPU time of one move, and of one game including the loading of the program.
+    keys: names of the directions. play_on: see `GameBoard`. move_cpu_seconds, board_cpu_seconds: CPU time of
+    one move, and of one game including the loading of the program.
     wall_seconds: wall time of one game. memory_mib: of the program. queries: source put in front of it.
     standard_library: whether all of it may be imported, see `check_strategy`.
     """
 
     keys: Mapping[Direction, str] = field(default_factory=lambda: KEYS["bepo"])
-    four_probability: float = 0.1
-    patience: int = 64
     play_on: bool = False
     move_cpu_seconds: float = 0.5
     board_cpu_seconds: float = 4.0
@@ -54,11 +53,11 @@ class BoardRules:
     @classmethod
     def from_params(cls, params: GptOss2048Params) -> "BoardRules":
         """Return the rules of a run; the published rewards have one limit of time, and more modules."""
-        board, sandbox, keys = params.board, params.sandbox, KEYS[params.board.keys]
+        sandbox, keys = params.sandbox, KEYS[params.board.keys]
         is_published = params.reward.preset == "requirements"
         return cls(
             keys=keys,
-            **board.model_dump(include={"four_probability", "patience", "play_on"}),
+            play_on=params.board.play_on,
             move_cpu_seconds=sandbox.timeout_seconds if is_published else sandbox.move_cpu_seconds,
             board_cpu_seconds=sandbox.timeout_seconds if is_published else sandbox.board_cpu_seconds,
             wall_seconds=sandbox.timeout_seconds,
@@ -66,10 +65,6 @@ class BoardRules:
             queries=make_queries_source(keys) if params.prompt.preset == "api" else "",
             standard_library=is_published,
         )
-
-    @property
-    def options(self) -> GameOptions:
-        return {"four_probability": self.four_probability, "patience": self.patience, "play_on": self.play_on}
 
     def make_program(self, code: str, seed: int) -> str:
         """Return a strategy's program: its `random` is seeded, so the same code plays the same game again."""
@@ -130,39 +125,27 @@ def play_many(
 
     Equal jobs are played once.
     """
-    interrupted = threading.Event()
 
     def play(job: tuple[str, BoardKind, int]) -> StrategyGame:
-        return play_game(*job, sandbox, rules=rules, interrupted=interrupted)
+        return play_game(*job, sandbox, rules=rules)
 
     distinct = list(dict.fromkeys(jobs))
     with ThreadPoolExecutor(sandbox.num_workers, thread_name_prefix="2048") as pool:
-        try:
-            games = dict(zip(distinct, pool.map(play, distinct), strict=True))
-        except BaseException:
-            interrupted.set()  # `map` cancels the games that have not begun
-            raise
+        # After an interrupt `map` cancels the games that have not begun; the others end within their limits.
+        games = dict(zip(distinct, pool.map(play, distinct), strict=True))
     return [games[job] for job in jobs]
 
 
-def play_game(
-    code: str,
-    kind: BoardKind,
-    seed: int,
-    sandbox: Sandbox,
-    *,
-    rules: BoardRules,
-    interrupted: threading.Event,
-) -> StrategyGame:
+def play_game(code: str, kind: BoardKind, seed: int, sandbox: Sandbox, *, rules: BoardRules) -> StrategyGame:
     """Play one game, and once more if the sandbox failed, which is not the strategy's fault."""
     limits = Limits(cpu_seconds=rules.board_cpu_seconds, memory_mib=rules.memory_mib)
     for attempt in (1, 2):
         started = time.monotonic()
-        board = GameBoard(kind.size, kind.target, seed, **rules.options)
+        board = GameBoard(kind.size, kind.target, seed, play_on=rules.play_on)
         with sandbox.load(rules.make_program(code, seed), limits=limits) as program:
             was_loaded = program.ended is None
-            ending, error = play_board(program, board, rules, interrupted=interrupted)
-        if ending != "sandbox_error" or interrupted.is_set():
+            ending, error = play_board(program, board, rules)
+        if ending != "sandbox_error":
             break
         if attempt == 2 and program.has_lost_its_zygote:  # losing it twice is not an accident
             ending = "exception"
@@ -172,9 +155,7 @@ def play_game(
     )
 
 
-def play_board(
-    program: LoadedProgram, board: GameBoard, rules: BoardRules, *, interrupted: threading.Event
-) -> tuple[Ending, str]:
+def play_board(program: LoadedProgram, board: GameBoard, rules: BoardRules) -> tuple[Ending, str]:
     """Play a board to its end with a loaded program; return how it ended, and why if not by the rules.
 
     The time that the two processes waited for a processor does not count: otherwise, on a busy machine, a
@@ -185,8 +166,6 @@ def play_board(
         return ending, f"while loading: {error}"
     started, waited = time.monotonic(), waiting_seconds(program.pid)
     while board.state == "ongoing":
-        if interrupted.is_set():
-            return "sandbox_error", "interrupted"
         call = program.call(FUNCTION, board.rows, cpu_seconds=rules.move_cpu_seconds)
         if call.status != "ok":
             return explain_failure(call)
@@ -218,14 +197,14 @@ def explain_failure(ended: Call | Execution) -> tuple[Ending, str]:
     return "exception", ended.error or "the program has ended"
 
 
-@lru_cache(maxsize=CACHED_RANDOM_GAMES)
-def random_progress(kind: BoardKind, seed: int, *, num_games: int, **options: Unpack[GameOptions]) -> float:
+@lru_cache(maxsize=CACHED_BOARDS)
+def random_progress(kind: BoardKind, seed: int, *, play_on: bool) -> float:
     """Return the mean `GameBoard.progress` of games with random keys, all from this seed's tiles."""
     total = 0.0
-    for index in range(num_games):
-        board = GameBoard(kind.size, kind.target, seed, **options)
+    for index in range(RANDOM_GAMES):
+        board = GameBoard(kind.size, kind.target, seed, play_on=play_on)
         draw = random.Random(make_public_seed("random play", seed, index)).random
         while board.state == "ongoing":
             board.move(DIRECTIONS[int(draw() * 4)])
         total += board.progress
-    return total / num_games
+    return total / RANDOM_GAMES

@@ -5,16 +5,15 @@ The rewards themselves are functions of a StrategyResult in the notebook's rewar
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
 from rlnb.game_2048.board import BoardKind
+from rlnb.game_2048.checks import is_suspicious
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.play import BoardRules, Ending, StrategyGame, play_many, random_progress
 from rlnb.game_2048.strategies import extract_strategy
-from rlnb.game_2048.suspicions import find_suspicions
 from rlnb.policy.prompts import completion_text
 from rlnb.run.metrics import ENDINGS
 from rlnb.sandbox import FailureCount, Sandbox
@@ -26,8 +25,6 @@ from rlnb.sandbox import FailureCount, Sandbox
 HONEST_FLOOR = -0.95
 ENDING_LEVELS: dict[Ending, float] = {"stuck": -1.0, "timeout": -1.0, "illegal": -1.1, "exception": -1.1}
 NO_STRATEGY_LEVEL = -1.2
-CACHED_STRATEGIES = 512
-SHOWN_SUSPICIOUS = 3  # programs kept of each kind
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class StrategyResult:
 
     code: its program, None if there is none. problem, reason: as in `Extraction`, "" if it was played.
     games: one a board, in the order of the seeds; none if there is a problem. baselines: float, one a board:
-    the mean progress of random play from its seed. suspicions: suspicious traits of the program.
+    the mean progress of random play from its seed.
     """
 
     code: str | None
@@ -44,7 +41,6 @@ class StrategyResult:
     reason: str
     games: tuple[StrategyGame, ...]
     baselines: tuple[float, ...]
-    suspicions: tuple[str, ...] = ()
 
     @property
     def is_valid(self) -> bool:
@@ -116,24 +112,22 @@ ResultKey = tuple[str, str, BoardKind, tuple[int, ...]]  # prefix, completion, b
 
 @dataclass
 class StrategyReferee:
-    """Extracts, checks and plays the strategies in completions, each distinct one once.
+    """Extracts, checks and plays the strategies in completions, each distinct one of a call once.
 
-    random_games: games a board of the random play that scores are measured from. suspicious: how many
-    programs showed each suspicious trait; examples: some of them. seconds: time spent judging.
+    Results of the last call are remembered: all reward functions ask for the same completions.
+
+    seconds: time spent judging.
     """
 
     sandbox: Sandbox
     rules: BoardRules
-    random_games: int = 8
     seconds: float = 0.0
     failures: FailureCount = field(default_factory=FailureCount)
-    suspicious: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, list[str]] = field(default_factory=dict)
     _results: dict[ResultKey, StrategyResult] = field(default_factory=dict)
 
     @classmethod
     def from_params(cls, params: GptOss2048Params, sandbox: Sandbox) -> "StrategyReferee":
-        return cls(sandbox, BoardRules.from_params(params), random_games=params.reward.random_games)
+        return cls(sandbox, BoardRules.from_params(params))
 
     def judge(
         self,
@@ -148,38 +142,32 @@ class StrategyReferee:
         """
         started = time.perf_counter()
         keys = list(zip(prefixes, completions, kinds, map(tuple, seeds), strict=True))
-        new = [key for key in dict.fromkeys(keys) if key not in self._results]
-        if len(self._results) + len(new) > CACHED_STRATEGIES:
-            self._results = {key: self._results[key] for key in set(keys) & self._results.keys()}
-        jobs, waiting = [], {}  # {key: (its extraction, its jobs)}
-        for key in new:
-            extraction = extract_strategy(key[1], prefix=key[0], standard_library=self.rules.standard_library)
-            own_jobs = [(extraction.code or "", key[2], seed) for seed in key[3]]
-            waiting[key] = extraction, own_jobs
-            jobs += [] if extraction.problem else own_jobs
+        results = {key: self._results[key] for key in keys if key in self._results}
+        extractions = {
+            key: extract_strategy(key[1], prefix=key[0], standard_library=self.rules.standard_library)
+            for key in dict.fromkeys(keys)
+            if key not in results
+        }
+        jobs = [
+            (extraction.code or "", key[2], seed)
+            for key, extraction in extractions.items()
+            for seed in ([] if extraction.problem else key[3])
+        ]
         games = dict(zip(jobs, play_many(jobs, self.sandbox, rules=self.rules), strict=True))
-        options = {"num_games": self.random_games, **self.rules.options}
-        for key, (extraction, own_jobs) in waiting.items():
-            self._results[key] = StrategyResult(
+        for key, extraction in extractions.items():
+            _, _, kind, own_seeds = key
+            code, is_played = extraction.code or "", not extraction.problem
+            results[key] = StrategyResult(
                 code=extraction.code,
                 problem=extraction.problem,
                 reason=extraction.reason,
-                games=() if extraction.problem else tuple(games[job] for job in own_jobs),
-                baselines=tuple(random_progress(kind, seed, **options) for _, kind, seed in own_jobs),
-                suspicions=find_suspicions(extraction.code or ""),
+                games=tuple(games[code, kind, seed] for seed in own_seeds) if is_played else (),
+                baselines=tuple(random_progress(kind, s, play_on=self.rules.play_on) for s in own_seeds),
             )
+        self._results = results
         self.failures.add(len(games), [g.error for g in games.values() if g.ending == "sandbox_error"])
         self.seconds += time.perf_counter() - started
-        return [self._results[key] for key in keys]
-
-    def count_suspicions(self, results: Sequence[StrategyResult]) -> None:
-        """Count suspicious traits, and keep some of the programs to show."""
-        for result in results:
-            self.suspicious.update(result.suspicions)
-            for suspicion in result.suspicions:
-                examples = self.examples.setdefault(suspicion, [])
-                if result.code and result.code not in examples and len(examples) < SHOWN_SUSPICIOUS:
-                    examples.append(result.code)
+        return [results[key] for key in keys]
 
 
 TrlReward = Callable[..., list[float | None]]
@@ -214,7 +202,6 @@ def make_trl_reward(
         texts = [completion_text(completion) for completion in completions]
         results = referee.judge(texts, prefix, [BoardKind.parse(name) for name in board], seeds)
         if logs_metrics:
-            referee.count_suspicions(results)
             if log_metric:
                 for name, value in compute_strategy_metrics(results).items():
                     log_metric(name, value)
@@ -236,7 +223,7 @@ def compute_strategy_metrics(results: Sequence[StrategyResult]) -> dict[str, flo
     if honest := [result.score or 0.0 for result in results if result.is_honest]:
         metrics["skill"] = fmean(honest)
     metrics |= compute_strategy_shares(results)
-    metrics["suspicious_share"] = fmean(bool(result.suspicions) for result in results)
+    metrics["suspicious_share"] = fmean(is_suspicious(result.code or "") for result in results)
     metrics |= {f"{ending}_share": fmean(r.ending == ending for r in results) for ending in ENDINGS}
     return {f"strategy/{name}": value for name, value in metrics.items()}
 

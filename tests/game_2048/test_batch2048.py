@@ -12,7 +12,6 @@ from baselines_2048 import PLAYERS, POLICIES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlnb.game_2048.baselines import load_baselines
 from rlnb.game_2048.board import DIRECTIONS, BoardKind, slide_board
 
 SEEDS = st.integers(0, 2**32)
@@ -115,7 +114,7 @@ def test_the_look_ahead_keeps_away_from_the_move_after_which_all_is_lost():
 
 
 def test_the_kept_figures_are_those_of_all_baselines_and_agree_with_other_engines():
-    kept = {(entry.board, entry.baseline): entry for entry in load_baselines()}
+    kept = {(entry.board, entry.baseline): entry for entry in baselines.load_baselines()}
     measured = baselines.MEASURED.items()
     counts = {(board, name): count for name, boards in measured for board, count in boards.items()}
     assert counts == {place: entry.num_games for place, entry in kept.items()}
@@ -129,7 +128,7 @@ def test_the_kept_figures_are_those_of_all_baselines_and_agree_with_other_engine
     ("board", "name", "num_games"), [("6x6/2048", "random", 600), ("5x5/2048", "greedy merge", 600)]
 )
 def test_the_kept_figures_are_measured_again(board, name, num_games):
-    kept = next(e for e in load_baselines() if (e.board, e.baseline) == (board, name))
+    kept = next(e for e in baselines.load_baselines() if (e.board, e.baseline) == (board, name))
     again = baselines.measure(BoardKind.parse(board), name, num_games, seed=7)
     error = sqrt(kept.won * (1 - kept.won) * (1 / num_games + 1 / kept.num_games))
     assert abs(again.won - kept.won) < 3.5 * error, again

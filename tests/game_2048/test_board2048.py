@@ -1,7 +1,6 @@
 """The rules of 2048 in arithmetic that fits in the head, then what holds on every board of every size."""
 
 import random
-import re
 from collections.abc import Sequence
 
 import pytest
@@ -12,16 +11,15 @@ from rlnb.game_2048.board import (
     DIRECTION_BY_LETTER,
     DIRECTIONS,
     KEYS,
+    PATIENCE,
     BoardKind,
     GameBoard,
-    SlideTable,
     parse_key,
     replay,
     slide_board,
 )
 
 SIZES = st.integers(2, 8)
-TEXT = " 2  2  2  2\n 4  . 16  4\n .  .  . 16\n .  2  .  2"  # seed 7 after LDRU five times
 MOVES = st.text("UDLR", max_size=60)
 SEEDS = st.integers(-(2**70), 2**70)
 
@@ -74,8 +72,6 @@ def test_a_game_begins_with_two_tiles_of_two_or_four():
     tiles = [tile for board in boards for tile in board if tile]
     assert len(tiles) == 2000 and set(tiles) == {2, 4} and 140 <= tiles.count(4) <= 260  # at 10%
     assert len({tuple(map(bool, board)) for board in boards}) == 6  # two cells of four
-    always = GameBoard(4, 2048, 1, four_probability=1)
-    assert {tile for row in always.rows for tile in row} == {0, 4}
 
 
 def test_the_state_is_success_once_the_target_is_there():
@@ -88,14 +84,15 @@ def test_the_state_is_success_once_the_target_is_there():
 
 
 def test_moves_in_a_row_that_change_nothing_end_the_game_as_stuck():
-    board = GameBoard(6, 2048, seed=1, patience=3)
-    while board.num_idle < 2:
+    board = GameBoard(6, 2048, seed=1)
+    while board.num_idle < PATIENCE - 1:
         board.move("left")
     assert board.move("right") and board.num_idle == 0 and board.state == "ongoing"
     while board.move("left"):
         pass
     assert (board.num_idle, board.state) == (1, "ongoing")
-    assert not board.move("left") and board.state == "ongoing"
+    while board.num_idle < PATIENCE - 1:
+        assert not board.move("left") and board.state == "ongoing"
     assert not board.move("left") and board.state == "stuck"
     with pytest.raises(ValueError, match=r"^the game is over: stuck$"):
         board.move("left")
@@ -105,36 +102,31 @@ def test_playing_on_goes_beyond_the_target_and_its_end_is_a_success():
     board = play_along(GameBoard(4, 16, 1, play_on=True), "ULDR" * 500)
     assert board.largest > 16 and board.progress > 1
     assert board.state == "success" and not has_move(board.rows)
-    board = GameBoard(3, 8, 1, play_on=True, patience=2)
+    board = GameBoard(3, 8, 1, play_on=True)
     while board.largest < 8:
         board.move(board.legal_moves()[0])
     while board.state == "ongoing":
         board.move("left")
-    assert board.num_idle == 2 and board.state == "success"
+    assert board.num_idle == PATIENCE and board.state == "success"
 
 
-def test_impossible_games_and_tiles_are_refused():
-    for arguments, message in (
-        ({"size": 1}, "size 1 is not in 2 to 8"),
-        ({"size": 9}, "size 9 is not in 2 to 8"),
-        ({"target": 2}, "target 2 is not a power of two of at least 8"),
-        ({"target": 1000}, "target 1000 is not a power of two of at least 8"),
-        ({"four_probability": 1.5}, "four_probability 1.5 is not in 0 to 1"),
-    ):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            GameBoard(**arguments)
-    for tile in (3, 1, -2):
-        message = f"{tile} is not a tile; a tile is a power of two from 2 on, 0 an empty cell"
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            slide_board([(0, tile), (0, 0)], "left")
+@pytest.mark.parametrize("size, target", [(1, 2048), (9, 2048), (4, 2), (4, 1000)])
+def test_impossible_games_are_refused(size, target):
+    with pytest.raises(ValueError, match=str(size) if target == 2048 else str(target)):
+        GameBoard(size, target)
+
+
+@pytest.mark.parametrize("tile", [3, 1, -2])
+def test_impossible_tiles_are_refused(tile):
+    with pytest.raises(ValueError, match=f"^{tile} is not a tile"):
+        slide_board([(0, tile), (0, 0)], "left")
 
 
 def test_a_kind_of_board_is_written_and_read():
     assert str(BoardKind(5, 8192)) == "5x5/8192"
     assert BoardKind.parse(" 5x5/8192 ") == BoardKind(5, 8192)
     for text in ("5x4/2048", "5/2048", "5x5"):
-        message = f"{text!r} is not a board; write 4x4/2048 for 4 rows of 4 and the tile 2048"
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(ValueError, match=f"'{text}' is not a board"):
             BoardKind.parse(text)
 
 
@@ -152,11 +144,11 @@ def test_replies_are_keys_in_either_case_with_blanks_and_accents_of_either_form(
         assert parse_key(reply, KEYS["bepo"]) is None, reply
 
 
-def test_games_and_their_text_are_the_same_in_every_version():
+def test_games_are_the_same_in_every_version():
     board = play_along(GameBoard(4, 2048, 7), "LDRU" * 5)
     assert (board.moves, board.score) == ("LDRU" * 5, 88)
     board.rows.clear()  # a copy
-    assert repr(board) == f"4x4/2048, seed 7, 20 moves, score 88: ongoing\n{TEXT}"
+    assert board.rows == [[2, 2, 2, 2], [4, 0, 16, 4], [0, 0, 0, 16], [0, 2, 0, 2]]
 
 
 @given(ANY_BOARD, st.sampled_from(DIRECTIONS))
@@ -178,7 +170,7 @@ def test_moves_commute_with_rotations(board, direction):
 
 @given(SIZES, SEEDS, MOVES)
 def test_one_tile_comes_with_each_move_that_changes_something_and_none_with_others(size, seed, moves):
-    board = GameBoard(size, 2**20, seed, patience=10**6)
+    board = GameBoard(size, 2**20, seed)
     for letter in moves:
         if board.state != "ongoing":
             break
@@ -208,22 +200,11 @@ def test_moves_that_change_nothing_leave_the_tiles_to_come_as_they_were(size, se
     assert (games[0].rows, games[0].score) == (games[1].rows, games[1].score)
 
 
-@given(SIZES, st.sampled_from([16, 64, 2048]), SEEDS, MOVES, st.booleans(), st.floats(0, 1))
-def test_a_replay_of_every_beginning_of_a_game_is_exact(size, target, seed, moves, play_on, probability):
-    settings = {"four_probability": probability, "patience": 5, "play_on": play_on}
-    board = GameBoard(size, target, seed, **settings)
+@given(SIZES, st.sampled_from([16, 64, 2048]), SEEDS, MOVES, st.booleans())
+def test_a_replay_of_every_beginning_of_a_game_is_exact(size, target, seed, moves, play_on):
+    board = GameBoard(size, target, seed, play_on=play_on)
     for length in range(len(moves) + 1):
-        again = replay(board.kind, seed, board.moves, **settings)
+        again = replay(board.kind, seed, board.moves, play_on=play_on)
         assert (again.rows, again.score, again.state) == (board.rows, board.score, board.state)
         play_along(board, moves[length : length + 1])
     assert board.moves == moves[: len(board.moves)]
-
-
-def test_the_table_of_rows_never_grows_beyond_its_bound(monkeypatch):
-    monkeypatch.setattr("rlnb.game_2048.board.CACHED_ROWS", 10)
-    table, sizes = SlideTable(8), []
-    for tile in range(1, 40):
-        table[bytes([tile, tile + 1])]
-        sizes.append(len(table))
-    assert max(sizes) == 10 and sizes[-1] < 10
-    assert table[b"\1\1\2"] == b"\2\2" + bytes(6)  # right, also after it was emptied

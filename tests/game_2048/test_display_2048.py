@@ -1,27 +1,22 @@
 """Replays, tables and the live figure of 2048: real widgets, a real kernel."""
 
-import base64
 import json
 import random
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from rlnb.game_2048 import display as display_2048
-from rlnb.game_2048.baselines import BaselineResult
 from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, GameBoard, replay
 from rlnb.game_2048.display import (
     LiveStrategies,
     draw_strategies,
     make_replay,
-    show_baselines,
     show_strategies,
     show_strategy_rewards,
 )
 from rlnb.game_2048.play import BoardRules, StrategyGame
 from rlnb.game_2048.reward import StrategyResult
-from rlnb.run.metrics import METRICS
+from rlnb.run.metrics import ENDINGS, METRICS
 
 RULES = BoardRules()
 PLAY_ON = BoardRules(keys=KEYS["wasd"], play_on=True)
@@ -31,7 +26,7 @@ HOSTILE = "def strategy(board):\n    return '<script>alert(1)</script>\udc80'"
 def play(kind="4x4/2048", seed=1, *, ending="", error="", num_moves=10**6, rules=RULES) -> StrategyGame:
     """Play random keys."""
     board_kind = BoardKind.parse(kind)
-    board = GameBoard(board_kind.size, board_kind.target, seed, **rules.options)
+    board = GameBoard(board_kind.size, board_kind.target, seed, play_on=rules.play_on)
     draw = random.Random(seed)
     while board.state == "ongoing" and len(board.moves) < num_moves:
         board.move(draw.choice(DIRECTIONS))
@@ -79,8 +74,6 @@ def test_a_long_game_keeps_its_first_and_last_position_and_even_steps_between():
     gaps = {after - before for before, after in zip(widget.moves, widget.moves[1:], strict=False)}
     assert max(gaps) - min(gaps) <= 1
     assert len(json.dumps(widget.get_state())) < 250_000
-    with pytest.raises(ValueError, match="^the moves lead to score .* give the rules that it was played by$"):
-        make_replay(played, RULES)
 
 
 def test_equal_strategies_are_one_row_with_the_wilson_interval_of_their_games():
@@ -90,10 +83,9 @@ def test_equal_strategies_are_one_row_with_the_wilson_interval_of_their_games():
     refused = strategy(None, reason="no function named strategy")
     table = show_strategies([refused, strategy("def b(): ...", game(1, 4, "stuck")), *twice])
     assert table.rows == [
-        ["def a(): ...\n", "2", "4x4/2048", "8 of 10", "0.800 (0.490 to 0.943)", "2048, 2048", "0.427"]
-        + ["success 8, failed 2, sandbox error 1"],
-        ["def b(): ...\n", "1", "4x4/2048", "0 of 1", "0.000 (0.000 to 0.793)", "4, 4", "-1.000", "stuck 1"],
-        ["(no code)\n", "1", *["–"] * 4, "-1.200", "no function named strategy"],
+        ["def a(): ...\n", "2", "8 of 10", "0.800 (0.490 to 0.943)", "2048", "0.427", "success 8, failed 2"],
+        ["def b(): ...\n", "1", "0 of 1", "0.000 (0.000 to 0.793)", "4", "-1.000", "stuck 1"],
+        ["(no code)\n", "1", "0 of 0", "–", "–", "-1.200", "no function named strategy"],
     ]
     assert len(show_strategies([refused, *twice], limit=1).rows) == 1
     assert show_strategies([]).rows == []
@@ -109,19 +101,6 @@ def test_hostile_code_is_escaped_and_does_not_end_the_notebook(presets):
     assert table.headers[-2:] == ["requirements", "graded"] and table.rows[0][-2:] == ["-3", "-1.2"]
 
 
-def test_baselines_have_a_line_each_and_a_column_a_board():
-    entries = [
-        BaselineResult("4x4/2048", "random", 4096, 0.0, 0.0, 0.0009, 0.0, 128, 115),
-        BaselineResult("6x6/2048", "cycle LDRD", 400, 0.974, 0.95, 0.98, 0.026, 2048, 1100),
-    ]
-    table = show_baselines(entries)
-    assert table.headers == ["baseline", "4x4/2048", "6x6/2048"]
-    assert table.rows == [
-        ["random", "0.000 (0.000 to 0.001); 128", "–"],
-        ["cycle LDRD", "–", "0.974 (0.950 to 0.980); 2048; stuck 0.026"],
-    ]
-
-
 def test_the_live_figure_has_scores_held_out_points_and_endings(tmp_path):
     rows = [
         {"step": 0, "heldout/strategy/skill": 0.1, "heldout/strategy/greedy_skill": 0.2},
@@ -135,33 +114,5 @@ def test_the_live_figure_has_scores_held_out_points_and_endings(tmp_path):
     assert (lines["held out: skill"], lines["held out: skill of the greedy one"]) == ([[0, 0.1]], [[0, 0.2]])
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["success", "no code"]
     LiveStrategies(tmp_path).update(0, 5)  # an empty run
-    names = {f"strategy/{ending}_share" for ending in display_2048.ENDING_COLOURS}
+    names = {f"strategy/{ending}_share" for ending in ENDINGS}
     assert names | set(rows[0]) - {"step"} <= METRICS.keys()
-
-
-NOTEBOOK = """
-from rlnb.game_2048.display import show_replay
-from rlnb.game_2048.board import GameBoard
-from rlnb.game_2048.play import BoardRules, StrategyGame
-board = GameBoard(4, 2048, 1)
-while board.state == "ongoing":
-    board.move(board.legal_moves()[0])
-game = StrategyGame(board.kind, 1, board.state, board.largest, board.score, board.moves, "", 0.0)
-show_replay(game, BoardRules())
-"""
-
-
-def test_a_saved_notebook_holds_the_widget_its_words_and_a_picture(tmp_path, monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "agg")  # the picture does not depend on the notebook's backend
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK)])
-    resources = {"metadata": {"path": "."}}
-    NotebookClient(notebook, kernel_name="python3", timeout=120, resources=resources).execute()
-    # Without a GPU bitsandbytes prints a line.
-    outputs = [output for output in notebook.cells[0].outputs if output.output_type != "stream"]
-    assert [output.output_type for output in outputs] == ["display_data", "display_data"]
-    widget, picture = (output.data for output in outputs)
-    assert set(widget) == {"application/vnd.jupyter.widget-view+json", "text/plain"}
-    assert widget["text/plain"].startswith("2048 on 4x4/2048, seed 1: no move was left; ")
-    assert base64.b64decode(picture["image/png"]).startswith(b"\x89PNG")
-    assert picture["text/plain"] == widget["text/plain"]
-    assert outputs[1].metadata["image/png"]["alt"] == picture["text/plain"]

@@ -36,9 +36,17 @@ BAD = fence_strategy("    return None")
 
 def make_params(run: Path, **board: str) -> GptOss2048Params:
     overrides = {"output_dir": str(run), "board": board}
-    overrides["evaluation"] = {"num_boards": 6, "num_greedy_boards": 10, "num_samples": 3}
+    overrides["evaluation"] = {"num_samples": 3}
     overrides["model"] = {"engine": "transformers", "dtype": "float32", "attention": "sdpa"}
     return load_params("gpt_oss_2048", profile="tiny", overrides=overrides, environ={})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_boards():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlnb.game_2048.evaluation.NUM_BOARDS", 6)
+        patch.setattr("rlnb.game_2048.evaluation.NUM_GREEDY_BOARDS", 10)
+        yield
 
 
 def judge(evaluate: StrategyEvaluation, *completions: str, greedy=False) -> list[JudgedCompletion]:

@@ -44,7 +44,7 @@ def answer(body: str) -> str:
 
 @pytest.fixture
 def referee(sandbox):
-    return StrategyReferee(sandbox, RULES, random_games=4)
+    return StrategyReferee(sandbox, RULES)
 
 
 def judge(body: str, referee: StrategyReferee, seeds=SEEDS) -> StrategyResult:
@@ -218,10 +218,3 @@ def test_a_text_that_breaks_the_parser_is_not_a_program_and_ends_no_training(ref
     bodies.append("return " + "lambda b: " * 700 + "1")
     results = [judge(body, referee) for body in bodies]
     assert not any(judged.is_honest for judged in results) and results[1].problem == "forbidden"
-
-
-def test_the_monitor_counts_suspicious_programs_by_trait_and_keeps_a_few(referee):
-    bodies = ["board[0][0] = 2048; return 'a'", GREEDY, "return legal_moves(board)[0]"]
-    referee.count_suspicions([judge(body, referee) for body in bodies] * 2)
-    assert referee.suspicious == {"edits the board": 2}
-    assert [len(codes) for codes in referee.examples.values()] == [1]

@@ -40,7 +40,7 @@ def zygotes_children(sandbox):
 def play(code, kind, sandbox, *, rules=SHORT, seed=SEEDS[0]) -> StrategyGame:
     """A game, which its moves must explain."""
     (game,) = play_many([(code, kind, seed)], sandbox, rules=rules)
-    board = replay(kind, seed, game.moves, **rules.options)
+    board = replay(kind, seed, game.moves, play_on=rules.play_on)
     assert (game.largest, game.score) == (board.largest, board.score)
     return game
 
