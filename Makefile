@@ -69,7 +69,7 @@ gallery: $(READY) ## run the notebooks at their cpu profiles and keep the execut
 	$(BIN)/rlnb sweep notebooks/spiral_self_play.ipynb --profile kuhn --seeds 1-2 \
 	    --sweep params/sweeps/spiral_advantages.yaml --out outputs/gallery/advantages
 	@set -e; for name in grpo_code_execution grpo_code_game spiral_self_play gpt_oss_2048 \
-	    ppo_openspiel arena_eval mbpp_eval export_model configure compare_runs; do \
+	    ppo_openspiel arena_eval mbpp_eval export_model compare_runs; do \
 	    rm -rf outputs/gallery/$$name; \
 	    profile=cpu; [ -f params/$$name/cpu.yaml ] || profile=default; \
 	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile $$profile --out outputs/gallery/$$name \

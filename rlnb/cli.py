@@ -70,8 +70,6 @@ EXPORT_OPTIONS = {
     "--format": ("export.format", "FORM to write: lora, merged_16bit (default) or mxfp4"),
     "--repo-id": ("export.repo_id", "OWNER/NAME on the hub to upload to"),
 }
-PROFILE_OPTIONS = ("--profile", "--config")  # the second as in the older scripts
-OLDER_OPTIONS = {"--episodes": ("--num_episodes",)}
 
 
 class LastingStream(io.TextIOBase):
@@ -108,26 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out, err = LastingStream(sys.stdout, descriptor=1), LastingStream(sys.stderr, descriptor=2)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         parser = _parser()
-        options, unknown = parser.parse_known_args(arguments)
+        options = parser.parse_args(arguments)
         try:
-            if unknown:
-                _refuse_older_options(options, unknown)
-                parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             return int(options.command(options))
         except RlnbError as error:
             print(f"rlnb: {error}", file=sys.stderr)
             return EXIT_REFUSED
-
-
-def _refuse_older_options(options: argparse.Namespace, unknown: Sequence[str]) -> None:
-    """Raise ParamsError where an unknown option is one of the older scripts, or one of their keys."""
-    from rlnb.params.older_names import explain_option
-
-    notebook = Path(getattr(options, "notebook", None) or "").stem
-    names = [argument.partition("=")[0] for argument in unknown if argument.startswith("--")]
-    told = {name: answer for name in names if (answer := explain_option(name, notebook))}
-    if told:
-        raise ParamsError("\n".join(f"{name}: {answer}" for name, answer in told.items()))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -143,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     run.add_argument(
-        *PROFILE_OPTIONS,
+        "--profile",
         metavar="PROFILE",
         help="a file of params/<notebook>/ by its name, or a path ending in .yaml or .json "
         "(default: what suits this machine, or what the run in --out was started with)",
@@ -229,16 +213,19 @@ def _parser() -> argparse.ArgumentParser:
 
     configure = commands.add_parser(
         "configure",
-        help="a profile by questions and answers, for `rlnb run`",
+        help="a profile by questions and answers, or all parameters as YAML",
         description="Ask for the parameters of a notebook, check each answer at once, say how much memory "
-        "they will need, and write what differs from default.yaml as a profile.",
+        "they need, and write what differs from default.yaml as a profile; or print all of them.",
     )
     configure.add_argument("notebook", nargs="?", metavar="NOTEBOOK", help="its name (default: a question)")
-    configure.add_argument(*PROFILE_OPTIONS, metavar="BASE", help="what to start from (default: a question)")
+    configure.add_argument("--profile", metavar="BASE", help="what to start from (default: a question)")
     configure.add_argument("--output", metavar="FILE.yaml", help="default: params/<notebook>/mine.yaml")
     _add_set(configure)
     configure.add_argument(
-        "--yes", action="store_true", help="ask nothing, and overwrite the file where there is one"
+        "--print",
+        action="store_true",
+        dest="show_all",
+        help="ask nothing and print all values as YAML, to be edited and run with --profile FILE.yaml",
     )
     configure.set_defaults(command=_configure)
 
@@ -255,10 +242,9 @@ def _add_set(parser: argparse.ArgumentParser, *, help: str | None = None) -> Non
 
 def _add_short_options(parser: argparse.ArgumentParser, short: Mapping[str, tuple[str, str]]) -> None:
     """Add the options of a command for one notebook. short: {option: (field, NAME and meaning)}."""
-    parser.add_argument(*PROFILE_OPTIONS, metavar="PROFILE", help="as in `rlnb run`")
+    parser.add_argument("--profile", metavar="PROFILE", help="as in `rlnb run`")
     for option, (field, meaning) in short.items():
-        older = OLDER_OPTIONS.get(option, ())
-        parser.add_argument(option, *older, dest=field, metavar=meaning.split()[0].rstrip(":"), help=meaning)
+        parser.add_argument(option, dest=field, metavar=meaning.split()[0].rstrip(":"), help=meaning)
     _add_set(parser)
     parser.add_argument("--out", metavar="DIR", help="directory of the run, as in `rlnb run`")
 
@@ -364,7 +350,7 @@ def _compare(options: argparse.Namespace) -> int:
 def _configure(options: argparse.Namespace) -> int:
     from rlnb.configure.terminal import main
 
-    names = ("notebook", "profile", "output", "assignments", "yes")
+    names = ("notebook", "profile", "output", "assignments", "show_all")
     return main(**{name: getattr(options, name) for name in names})
 
 

@@ -86,8 +86,8 @@ def test_parameters_that_differ_from_default_come_first_and_all_others_are_folde
 
 
 def test_auto_falls_back_to_default_where_the_machine_has_no_profile_of_its_own(shown):
-    start("configure", {"profile": "auto"})
-    assert shown[0].caption.startswith("Profile default, since params/configure has no ")
+    start("compare_runs", {"profile": "auto"})
+    assert shown[0].caption.startswith("Profile default, since params/compare_runs has no ")
 
 
 def test_unsloth_is_imported_only_where_it_is_the_engine(shown, monkeypatch, tmp_path):
@@ -110,14 +110,14 @@ def test_torch_is_limited_to_the_threads_asked_for(shown, monkeypatch):
     )
     start(NOTEBOOK, {"profile": "tiny", "training": {"num_threads": 3}})
     start("arena_eval", {"profile": "tiny", "contest": {"num_threads": 2}})
-    start("configure", {"profile": "tiny"})
+    start("compare_runs", {"profile": "tiny"})
     assert threads == [3, 2]
 
 
 def test_a_notebook_opened_in_its_folder_works_from_the_project(shown, monkeypatch, tmp_path):
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
-    start("configure", {"profile": "tiny"})
+    start("compare_runs", {"profile": "tiny"})
     assert Path.cwd() == tmp_path
 
 

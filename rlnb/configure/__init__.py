@@ -1,1 +1,1 @@
-"""Writing a parameter file by answering questions: `rlnb configure` and `notebooks/configure.ipynb`."""
+"""`rlnb configure`: a profile from questions and answers, or all parameters as YAML to edit."""

@@ -1,271 +1,205 @@
-"""`rlnb configure`: questions and answers on a terminal, or on standard input, until a profile is written."""
+"""Questions and answers on a terminal, or on standard input, until a profile is written."""
 
 import contextlib
-import difflib
-import itertools
-import re
+import os
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args, get_origin
 
-from rlnb.configure.draft import (
-    PLACE,
-    Draft,
-    Question,
-    check_games,
-    check_output,
-    default_output,
-    notebooks,
-    remarks,
-    run_command,
-    save_profile,
-    shown_path,
-    start_draft,
-)
+from rlnb.configure.profile_text import profile_text
 from rlnb.errors import ParamsError
-from rlnb.machine import Machine, probe
-from rlnb.params.problems import all_and_nearest, show
-from rlnb.params.sections import value_of
+from rlnb.machine import Machine, probe, recommend
+from rlnb.params import check_machine, load_params, parse_set, resolve
+from rlnb.params.loading import MODELS, ROOT, choose_profile, list_fields, load_model_class
+from rlnb.params.problems import did_you_mean, show
+from rlnb.params.reading import read_yaml
+from rlnb.params.sections import NotebookParams, value_of
 from rlnb.run.memory import describe_memory
 
-EXIT_INTERRUPTED = 130  # as shells report Ctrl-C
-DEFAULT_NOTEBOOK = "ppo_openspiel"
-Answer = TypeVar("Answer")
-MAIN, ALL, NONE = "main", "all", "none"
-WIDTH = 100
-KEYS = """\
-Enter keeps the value that is shown, ? explains. Lists are typed with commas; "" is an empty text.
-section.field=value sets any field, and several of them set fields that only fit together.
-Ctrl-C ends without writing anything.
+KEYS = """
+Enter keeps the value in brackets. Lists are typed as [a, b]; "" is an empty text. Ctrl-C writes nothing.
+Fields to change: main, those that default.yaml sets; all; names of fields and sections; none ends.
+section.field=value there sets a field, and several of them set fields that only fit together.
 """
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A valid set of parameters: a profile, and the answers over it as `--set` takes them."""
+
+    notebook: str
+    profile: str
+    params: NotebookParams
+    answers: tuple[str, ...] = ()
+
+    def answer(self, *assignments: str) -> "Draft":
+        """Return the draft with these answers as well. Raises ParamsError with every problem."""
+        answers = (*self.answers, *assignments)
+        return replace(self, params=_load(self.notebook, self.profile, answers), answers=answers)
 
 
 def main(
     *,
-    notebook: str | None = None,
-    profile: str | None = None,
-    output: str | None = None,
-    assignments: Sequence[str] = (),
-    yes: bool = False,
+    notebook: str | None,
+    profile: str | None,
+    output: str | None,
+    assignments: Sequence[str],
+    show_all: bool,
 ) -> int:
     """Ask, write a profile and print the command that runs it; return 130 after Ctrl-C, which writes nothing.
 
-    The arguments are the options of the command line, None where they were not given. Raises ParamsError for
-    errors in them, and where the input ends too early.
+    The arguments are the options of the command line, None where they were not given. show_all: print every
+    field of the profile instead. Raises ParamsError, also where the input ends too early.
     """
+    machine = probe(ask_hub=False)
+    if show_all:
+        if notebook is None:
+            raise ParamsError("--print: needs a notebook; write `rlnb configure NOTEBOOK --print`")
+        name = Path(notebook).stem
+        chosen = profile or choose_profile(name, recommend(machine).profile)
+        params = _load(name, chosen, assignments)
+        print(profile_text(params, title=f"All parameters of {name}, profile {chosen}."), end="")
+        return 0
     try:
-        if output is not None:
-            check_output(output)
-        machine = probe(ask_hub=False)
-        draft = _start(machine, notebook, profile, assignments, yes=yes)
-        if yes:
-            _summarize(draft, machine)
-            _warn_of_games(draft)
-            path = Path(output or default_output(draft))
-        else:
-            draft = _ask_until_playable(draft, machine)
-            path = _choose_output(draft, output)
-        save_profile(draft, path, overwrite=True)
+        path = None if output is None else _check_output(output)
+        draft = _ask_for_fields(_start(machine, notebook, profile).answer(*assignments), machine)
+        path = path or _ask("\nFile to write", f"params/{draft.notebook}/mine.yaml", _check_output)
     except KeyboardInterrupt:
         print("\nNothing was written.", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    print(f"\nWritten: {shown_path(path)}\nRun it:  {run_command(draft, path)}")
+        return 130  # as shells report Ctrl-C
+    default = load_params(draft.notebook, profile="default", environ={})
+    title = f"By `rlnb configure`, from profile {draft.profile}: what differs from default.yaml."
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(profile_text(draft.params, title=title, default=default), encoding="utf-8")
+    print(f"\nWritten: {path}\nRun it:  {_command(draft.notebook, str(path))}")
     return 0
 
 
-def _start(
-    machine: Machine, notebook: str | None, profile: str | None, assignments: Sequence[str], *, yes: bool
-) -> Draft:
-    """Return the draft of the notebook and profile that the command line names, or that are asked for."""
-    names = notebooks()
+def _load(notebook: str, profile: str, assignments: Sequence[str] = ()) -> NotebookParams:
+    """Return the parameters of a profile without the environment's values, which do not belong in a file."""
+    overrides = parse_set(*assignments)
+    return load_params(notebook, profile=profile, overrides=overrides, place="your answer", environ={})
 
-    def check(name: str) -> str:
-        if name not in names:
-            raise ParamsError(f"notebook {name!r} is not in params/{all_and_nearest(name, names)}")
+
+def _command(notebook: str, profile: str) -> str:
+    path = os.path.relpath(ROOT / "notebooks" / f"{notebook}.ipynb")
+    return shlex.join(["rlnb", "run", path, "--profile", profile])
+
+
+def _start(machine: Machine, notebook: str | None, profile: str | None) -> Draft:
+    """Return the draft of the notebook and profile that the command line names, or that are asked for."""
+
+    def check(given: str) -> str:
+        name = Path(given).stem
+        load_model_class(name)
         return name
 
-    def start(base: str) -> Draft:
-        return start_draft(name, machine, profile=base, assignments=assignments)
-
-    if notebook is None and not yes:
-        print(f"Notebooks: {', '.join(names)}")
-        name = _ask("Notebook", DEFAULT_NOTEBOOK, check, names)
-    else:
-        name = check(Path(notebook or DEFAULT_NOTEBOOK).stem)
-    if profile is not None or yes:
-        return start(profile or "auto")
-    draft = start("auto")
-    profiles = sorted(path.stem for path in (draft.root / "params" / name).glob("*.yaml"))
-    print(f"\nProfiles to start from, or a path of your own; {draft.profile} suits this machine.")
-    print(f"Profiles: {', '.join(profiles)}")
-    return _ask("Profile", draft.profile, start, profiles)
+    if notebook is None:
+        print(f"Notebooks: {', '.join(sorted(MODELS))}")
+    name = check(notebook) if notebook is not None else _ask("Notebook", "ppo_openspiel", check)
+    if profile is not None:
+        return Draft(name, profile, _load(name, profile))
+    profiles = sorted(path.stem for path in (ROOT / "params" / name).glob("*.yaml"))
+    print(f"Profiles to start from, or a path of your own: {', '.join(profiles)}")
+    suitable = choose_profile(name, recommend(machine).profile)
+    return _ask("Profile", suitable, lambda chosen: Draft(name, chosen, _load(name, chosen)))
 
 
-def _ask_until_playable(draft: Draft, machine: Machine) -> Draft:
-    sections = _sections(draft)
-    print(
-        f"\n{KEYS}\nFields to ask for: {MAIN}, the {len(draft.main_fields())} that profiles of "
-        f"{draft.notebook} set; {ALL}, all {len(draft.questions())}; {NONE};\n"
-        f"or names of fields and sections: {', '.join(sections)}."
-    )
+def _ask_for_fields(draft: Draft, machine: Machine) -> Draft:
+    """Ask which fields to change, and for their values, until none is to be changed."""
+    sections = dict.fromkeys(path[0] for path in list_fields(type(draft.params)) if len(path) == 2)
+    print(f"{KEYS}Sections: {', '.join(sections)}.")
 
-    def select(text: str) -> list[Question]:
-        return [] if text == NONE else _select_questions(draft, text)
+    def choose(text: str) -> tuple[Draft, list[str]]:
+        if "=" in text:
+            return draft.answer(*shlex.split(text)), []
+        return draft, _select_fields(draft, text)
 
-    def change(text: str) -> tuple[Draft, list[Question]] | None:
-        if text == NONE:
-            _warn_of_games(draft)  # last, since equilibria take seconds
-            return None
-        assigned = _read_assignments(draft, text)
-        return (draft.answer(assigned), []) if assigned else (draft, _select_questions(draft, text))
-
-    questions = _ask("Fields", MAIN, select, (MAIN, ALL, NONE, *sections), what="the fields to ask for")
+    usual = "main"
     while True:
-        draft = _ask_fields(draft, questions, machine)
         _summarize(draft, machine)
-        changed = _ask("\nAnother field or section to change", NONE, change, what="what else to change")
-        if changed is None:
+        changed, fields = _ask("\nFields to change", usual, choose)
+        if changed is draft and not fields:
             return draft
-        draft, questions = changed
+        draft, usual = changed, "none"
+        for field in fields:
+            draft = _ask_for_field(draft, field)
 
 
-def _ask_fields(draft: Draft, questions: Sequence[Question], machine: Machine) -> Draft:
-    memory = describe_memory(draft.params, machine)[0] if questions else ""
-    for section, group in itertools.groupby(questions, key=lambda question: question.section):
-        fields = list(group)
-        print(f"\n-- {section or 'the run'}: {len(fields)} field{'s' if len(fields) > 1 else ''}")
-        for question in fields:
-            if question in draft.questions():  # its list may be shorter now
-                draft = _ask_field(draft, question)
-            before, memory = memory, describe_memory(draft.params, machine)[0]
-            if memory != before:
-                print("  " + memory)
-    return draft
+def _select_fields(draft: Draft, text: str) -> list[str]:
+    """Return the fields that a line of names means. Raises ParamsError for an unknown name."""
+    fields = [".".join(path) for path in list_fields(type(draft.params))]
+    default_yaml = ROOT / "params" / draft.notebook / "default.yaml"
+    main_fields = {".".join(entry.field) for entry in read_yaml(default_yaml, default_yaml.name)[0]}
+    selected: list[str] = []
+    for name in text.replace(",", " ").split():
+        groups = {"main": main_fields, "all": set(fields), "none": set()}
+        wanted = groups.get(name, {field for field in fields if name in (field, field.partition(".")[0])})
+        if not wanted and name != "none":
+            raise ParamsError(f"{name} is neither a field nor a section{did_you_mean(name, fields)}")
+        selected += [field for field in fields if field in wanted and field not in selected]
+    return selected
 
 
-def _ask_field(draft: Draft, question: Question) -> Draft:
-    field, name, typed = question.field, question.field.partition("[")[0], _short(draft.typed(question.field))
-    allowed = f" {question.bounds.capitalize()}." if question.bounds else ""
-    if question.choices:
-        allowed = f" One of {', '.join(question.choices)}."
-    base, default = show(value_of(draft.base, name)), show(value_of(draft.default, name))
-    meaning = f"{name} is {base} in profile {draft.profile}, {default} in default.yaml."
+def _ask_for_field(draft: Draft, field: str) -> Draft:
+    info = list_fields(type(draft.params))[tuple(field.split("."))]
+    choices = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
+    allowed = f" One of {', '.join(map(show, choices))}." if choices else ""
+    print(f"\n{field}, set by {draft.params._sources.get(field, 'the default')}")
+    print(textwrap.indent(f"{info.description}.{allowed}", "  "))
 
     def read(text: str) -> Draft:
-        if text == "?":
-            raise ParamsError(f"{question.help}.{allowed}\n{meaning}\n{KEYS}")
-        return draft.answer(_read_assignments(draft, text) or {field: text}) if text else draft
+        empty = text in ("''", '""')
+        return draft.answer(f"{field}={'' if empty else text}") if text else draft
 
-    print(f"\n{field} = {typed}  ({draft.source(field)})")
-    _print_wrapped(f"{question.help}.{allowed}")
-    return _ask(f"{field} [{typed}]", "", read, question.choices, what=field)
+    return _ask(f"{field} [{show(value_of(draft.params, field))}]", "", read)
 
 
 def _summarize(draft: Draft, machine: Machine) -> None:
-    changes = draft.changes()
-    print(f"\n{draft.notebook}, profile {draft.profile}, {'changed:' if changes else 'unchanged'}")
-    for field, old, new in changes:
-        print(f"  {field} = {_short(show(new))}  (was {_short(show(old))})")
-    notes = [f"! {remark}" for remark in remarks(draft, machine)]
-    print(*describe_memory(draft.params, machine), *notes, sep="\n")
+    """Show the memory that the run needs, and what this machine would refuse; it may be meant for another."""
+    print("", *describe_memory(draft.params, machine), sep="\n")
+    try:
+        check_machine(resolve(draft.params, recommend(machine)), machine)
+    except ParamsError as error:
+        print(*(f"! this machine would refuse it: {line}" for line in str(error).splitlines()), sep="\n")
 
 
-def _warn_of_games(draft: Draft) -> None:
-    for warning in check_games(draft.params):
-        print(f"! {warning}")
+def _check_output(text: str) -> Path:
+    """Return the path if a profile may be written to it. Raises ParamsError with the reason otherwise."""
+    path = Path(text)
+    if path.suffix != ".yaml" or path.name == "default.yaml":
+        raise ParamsError(f"{path}: cannot be a profile; write a name that ends in .yaml, but default.yaml")
+    if path.exists():
+        raise ParamsError(f"{path}: exists already; write another name")
+    return path
 
 
-def _sections(draft: Draft) -> list[str]:
-    return list(dict.fromkeys(question.section for question in draft.questions() if question.section))
-
-
-def _select_questions(draft: Draft, text: str) -> list[Question]:
-    """Return the questions that a line of names means. Raises ParamsError for an unknown name."""
-    questions = draft.questions()
-    selected: dict[str, Question] = {}
-    for name in text.replace(",", " ").split():
-        names = draft.main_fields() if name == MAIN else [name]
-        matching = {
-            question.field: question
-            for question in questions
-            if name == ALL or question.field in names or question.section == name
-        }
-        if not matching:
-            fields, sections = [question.field for question in questions], _sections(draft)
-            near = [field for field in fields if field.endswith(f".{name}")]
-            near = near or difflib.get_close_matches(name, [*fields, *sections], n=1)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"sections: {', '.join(sections)}"
-            raise ParamsError(f"{name} is neither a field nor a section of {draft.notebook}; {hint}")
-        selected |= matching
-    return list(selected.values())
-
-
-def _read_assignments(draft: Draft, text: str) -> dict[str, str]:
-    """Return {field: text} of "model.lora_rank=0 model.load_in_4bit=false", {} for a plain value."""
-    names = "|".join(re.escape(question.field) for question in draft.questions())
-    parts = re.split(rf"(?:^| )({names})=", text)  # what is before the first, a name, its text, ...
-    return dict(zip(parts[1::2], parts[2::2], strict=True)) if not parts[0] else {}
-
-
-def _choose_output(draft: Draft, given: str | None) -> Path:
-    """Return a path that is free or may be overwritten; given: by the command line, taken the first time."""
-    usual = shown_path(default_output(draft))
-    path = Path(given) if given else None
-    while True:
-        path = path or _ask("\nFile to write", usual, check_output, what="the file to write")
-        question = f"{shown_path(path)} exists already. Overwrite it? yes or no"
-        if not path.exists() or _ask(question, "no", str.lower, ("yes", "no")) in ("y", "yes"):
-            return path
-        path = None
-
-
-def _ask(
-    message: str, default: str, read: Callable[[str], Answer], choices: Sequence[str] = (), *, what: str = ""
-) -> Answer:
-    """Return what `read` makes of a line, asking again after a ParamsError; an empty line is the default.
-
-    what: is asked for, in the error of an input that ends early.
-    """
-    prompt = f"{message} [{default}]: " if default else f"{message}: "
+def _ask(question: str, default: str, read: Callable[[str], Answer]) -> Answer:
+    """Return what `read` makes of a line, asking again after a ParamsError; an empty line is the default."""
+    prompt = f"{question} [{default}]: " if default else f"{question}: "
     while True:
         try:
-            text = _read_line(prompt, choices).strip()
+            return read(_read_line(prompt).strip() or default)
         except EOFError:
-            print()
             raise ParamsError(
-                f"configure: the input ended at the question for {what or message.strip()}, and nothing was "
-                "written; --yes takes all values as they are"
+                f"configure: the input ended at the question {question.strip()!r} and nothing was written; "
+                "--print takes all values as they are"
             ) from None
-        except UnicodeDecodeError:
-            raise ParamsError("configure: the input is not UTF-8; nothing was written") from None
-        if not text.isprintable():
-            print("  holds a character that cannot be shown; type it again")
-            continue
-        try:
-            return read(text or default)
-        except ParamsError as error:
-            _print_wrapped(str(error).replace(f"{PLACE}: ", ""))
+        except (ParamsError, ValueError) as error:  # the second of shlex
+            print(textwrap.indent(str(error).replace("your answer: ", ""), "  "))
 
 
-def _read_line(prompt: str, choices: Sequence[str]) -> str:
-    if sys.stdin.isatty():
-        import questionary  # line editing and completion, which need a terminal
+def _read_line(prompt: str) -> str:
+    if not sys.stdin.isatty():
+        text = input(prompt)
+        print(text)  # as a terminal would have shown it
+        return text
+    import readline  # noqa: F401  # with it, input() edits lines
 
-        with contextlib.redirect_stdout(sys.__stdout__):  # which `rlnb.cli` has replaced
-            if choices:
-                return str(questionary.autocomplete(prompt, list(choices), qmark="").unsafe_ask())
-            return str(questionary.text(prompt, qmark="").unsafe_ask())
-    text = input(prompt)
-    print(text)  # as a terminal would have shown it
-    return text
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:56] + " ..."
-
-
-def _print_wrapped(text: str) -> None:
-    for line in text.splitlines():
-        print(*textwrap.wrap(line, WIDTH, initial_indent="  ", subsequent_indent="  "), sep="\n")
+    with contextlib.redirect_stdout(sys.__stdout__):  # which `rlnb.cli` has replaced
+        return input(prompt)

@@ -8,11 +8,10 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 import rlnb
-from rlnb.params.reading import ENVIRONMENT_NAMES, PREFIX
+from rlnb.params.reading import OTHER_VARIABLES, PREFIX
 
 PROJECT = Path(rlnb.__file__).resolve().parents[1]
 SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "OPENAI_API_KEY")
-OLDER_VARIABLES = {name for name, _ in ENVIRONMENT_NAMES}
 
 
 def load_dotenv(
@@ -31,7 +30,7 @@ def load_dotenv(
             continue
         values = dotenv_values(stream=io.StringIO(text), interpolate=False)
         for name, value in values.items():
-            is_parameter = name in OLDER_VARIABLES or name.startswith(PREFIX)
+            is_parameter = name.startswith(PREFIX) or name in dict(OTHER_VARIABLES)
             if not value or environ.get(name) or not (is_parameter or name in SECRETS):
                 continue
             if value.isprintable() and (is_parameter or value.isascii()) and not value.startswith("#"):

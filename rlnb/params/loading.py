@@ -7,7 +7,7 @@ All problems are reported at once, one per line: place, field, value, reason, re
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from pydantic_core import ErrorDetails
 import rlnb
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
-from rlnb.params.older_names import accepted_fields, explain_key, explain_path, find_key, moved_fields
 from rlnb.params.problems import all_and_nearest, did_you_mean, explain, show, show_address, show_name
 from rlnb.params.reading import FieldPath, GivenValue, nest, read_environment, read_mapping, read_yaml
 from rlnb.params.sections import Conflict, NotebookParams, Section, value_of
@@ -29,7 +28,6 @@ ROOT = Path(rlnb.__file__).resolve().parents[1]
 MODELS = {
     "arena_eval": "rlnb.ppo.params:ArenaEvalParams",
     "compare_runs": "rlnb.batch.params:CompareRunsParams",
-    "configure": "rlnb.configure.params:ConfigureParams",
     "export_model": "rlnb.policy.export_params:ExportModelParams",
     "gpt_oss_2048": "rlnb.game_2048.params:GptOss2048Params",
     "grpo_code_execution": "rlnb.code_execution.params:GrpoCodeExecutionParams",
@@ -39,8 +37,6 @@ MODELS = {
     "spiral_self_play": "rlnb.spiral.params:SpiralSelfPlayParams",
 }
 PROFILE_ENDINGS = (".yaml", ".json")  # of a profile that is given by its path
-# Sections that older runs saved and no notebook has any more: such a run can still go on.
-RETIRED = ("ablation",)
 SAVED_FOR = ("notebook",)  # the key that marks a file as written by dump_yaml
 
 
@@ -72,8 +68,6 @@ def load_params(
     environ = os.environ if environ is None else environ
     model = load_model_class(notebook, root)
     fields = list_fields(model)
-    renamed = accepted_fields(notebook)
-    readable = fields | {older: fields[field] for older, field in renamed.items()}
     note = profile
     if profile == "auto":
         recommended = recommend(probe(ask_hub=False, environ=environ), environ=environ).profile
@@ -81,20 +75,19 @@ def load_params(
         if profile != recommended:
             note = f"{profile}, since params/{notebook} has no {recommended}.yaml"
     given, problems = _read_profile(notebook, profile, root)
-    given = _rename(given, renamed, problems)
     saved_for = [entry.value for entry in given if entry.field == SAVED_FOR]
     if saved_for and saved_for != [notebook]:
         other = saved_for[0] if isinstance(saved_for[0], str) else show(saved_for[0])
         raise ParamsError(f"{profile}: holds the parameters of {show_name(other)}, not those of {notebook}")
     if saved_for:
-        given = [entry for entry in given if entry.field != SAVED_FOR and entry.field[0] not in RETIRED]
+        given = [entry for entry in given if entry.field != SAVED_FOR]
     else:
         defaults, default_problems = _read_profile(notebook, "default", root)
-        from_environment, environment_problems = read_environment(environ, fields, renamed)
-        given = defaults + given + _rename(from_environment, renamed, environment_problems)
+        from_environment, environment_problems = read_environment(environ, fields)
+        given = defaults + given + from_environment
         problems = default_problems + problems + environment_problems
-    given += _rename(read_mapping(overrides or {}, place, readable), renamed, problems)
-    params = _validate(model, fields, given, problems, notebook=notebook)
+    given += read_mapping(overrides or {}, place, fields)
+    params = _validate(model, fields, given, problems)
     params._profile = note
     return params
 
@@ -151,7 +144,7 @@ def _read_profile(notebook: str, profile: str, root: Path) -> tuple[list[GivenVa
     if profile.endswith(PROFILE_ENDINGS):
         path = Path(profile)
         if not path.is_file():
-            raise ParamsError(f"profile {profile!r} is not a file in {os.getcwd()}{explain_path(profile)}")
+            raise ParamsError(f"profile {profile!r} is not a file in {os.getcwd()}")
         return read_yaml(path, profile)
     folder = root / "params" / notebook
     known = ["auto", *(path.stem for path in folder.glob("*.yaml"))]
@@ -163,32 +156,15 @@ def _read_profile(notebook: str, profile: str, root: Path) -> tuple[list[GivenVa
     return read_yaml(path, path.relative_to(root).as_posix())
 
 
-def _rename(
-    given: list[GivenValue], renamed: Mapping[FieldPath, FieldPath], problems: list[str]
-) -> list[GivenValue]:
-    """Return the values of one place under their new names; add a problem for a field set under both."""
-    fields = [entry.field for entry in given]
-    entries = []
-    for entry in given:
-        field = renamed.get(entry.field, entry.field)
-        if field != entry.field and field in fields:
-            older, new = ".".join(entry.field), ".".join(field)
-            problems.append(f"{entry.place}: {older} is {new} here, which is set as well; keep one")
-        entries.append(entry._replace(field=field))
-    return entries
-
-
 def _validate(
     model: type[NotebookParams],
     fields: Mapping[FieldPath, FieldInfo],
     given: list[GivenValue],
     problems: list[str],
-    *,
-    notebook: str,
 ) -> NotebookParams:
     last: dict[FieldPath, GivenValue] = {}  # in the order given, so that a conflict names the latest
     for entry in given:
-        if problem := _misplaced(entry, fields, notebook):
+        if problem := _misplaced(entry, fields):
             problems.append(f"{entry.place}: {problem}")
         elif entry.field in fields:
             last.pop(entry.field, None)
@@ -196,8 +172,9 @@ def _validate(
     try:
         params = model.model_validate(nest({".".join(field): entry.value for field, entry in last.items()}))
     except ValidationError as invalid:
-        errors = invalid.errors(include_url=False)
-        problems += [_describe_error(error, fields, last) for error in errors if not _follows(error, errors)]
+        # A list with faulty items also counts as too short, since pydantic does not count them.
+        errors = [error for error in invalid.errors() if error["type"] != "too_short" or not error["input"]]
+        problems += [_describe_error(error, fields, last) for error in errors]
         raise ParamsError("\n".join(problems)) from None
     problems += [_describe_conflict(params, conflict, last) for conflict in params.conflicts()]
     if problems:
@@ -206,7 +183,7 @@ def _validate(
     return params
 
 
-def _misplaced(entry: GivenValue, fields: Mapping[FieldPath, FieldInfo], notebook: str) -> str:
+def _misplaced(entry: GivenValue, fields: Mapping[FieldPath, FieldInfo]) -> str:
     """Return why no field takes this value; empty where one does, and for an empty section."""
     section, name = entry.field[0], entry.field[-1]
     sections = {field[0] for field in fields if len(field) == 2}
@@ -214,27 +191,15 @@ def _misplaced(entry: GivenValue, fields: Mapping[FieldPath, FieldInfo], noteboo
         return ""
     if entry.field == (section,) and section in sections:
         return f"{section} = {show(entry.value)} is not a section; write its fields below it"
-    if older := explain_key(entry.field, notebook, fields):
-        return older
     if (section,) in fields:
         return f"{section} is a single value, not a section"
     if len(entry.field) == 2 and section not in sections:
-        older_section = find_key((section,), notebook)
-        hint = f"; did you mean {older_section.here}?" if older_section else did_you_mean(section, sections)
-        return f"{show_name(section)} is not a section{hint}"
-    # An older name, or a right one in a wrong section, is likelier than a misspelt one.
-    homes = moved_fields(name, fields) or [".".join(field) for field in fields if field[-1] == name]
+        return f"{show_name(section)} is not a section{did_you_mean(section, sections)}"
+    # A right name in a wrong section is likelier than a misspelt one.
+    homes = [".".join(field) for field in fields if field[-1] == name]
     siblings = [field[-1] for field in fields if field[:-1] == entry.field[:-1]]
     hint = f"; did you mean {' or '.join(homes)}?" if homes else did_you_mean(name, siblings)
     return f"{show_name('.'.join(entry.field))} is not a field{hint}"
-
-
-def _follows(error: ErrorDetails, errors: Sequence[ErrorDetails]) -> bool:
-    """Return whether a list counts as too short only because pydantic does not count its faulty items."""
-    place = error["loc"]
-    return error["type"] == "too_short" and any(
-        other["loc"][: len(place)] == place and len(other["loc"]) > len(place) for other in errors
-    )
 
 
 def _describe_error(
@@ -254,5 +219,4 @@ def _describe_conflict(
     involved = conflict.involved
     places = ["default", *(entry.place for field, entry in last.items() if ".".join(field) in involved)]
     value = value_of(params, conflict.field)
-    older = explain_path(value) if isinstance(value, str) else ""
-    return f"{places[-1]}: {conflict.field} = {show(value)} {conflict.reason}{older}"
+    return f"{places[-1]}: {conflict.field} = {show(value)} {conflict.reason}"

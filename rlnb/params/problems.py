@@ -47,24 +47,14 @@ def show(value: object) -> str:
     if isinstance(value, float):
         return show_number(value)
     if isinstance(value, list | tuple):
-        text = f"[{_join(map(show, value))}]"
+        text = f"[{', '.join(map(show, value))}]"
     elif isinstance(value, Mapping):
-        text = f"{{{_join(f'{show(key)}: {show(item)}' for key, item in value.items())}}}"
+        text = f"{{{', '.join(f'{show(key)}: {show(item)}' for key, item in value.items())}}}"
     elif isinstance(value, int) and value.bit_length() > 4 * MAX_SHOWN:
         text = hex(value)  # Python writes no integer of more than 4,300 digits in decimal
     else:
         text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 4]} ..."
-
-
-def _join(items: Iterable[str]) -> str:
-    """Return the items with commas, up to the first that is not shown: a list may hold 10**8."""
-    text = ""
-    for item in items:
-        text += f", {item}" if text else item
-        if len(text) > MAX_SHOWN:
-            break
-    return text
 
 
 def show_name(name: str) -> str:

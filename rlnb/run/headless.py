@@ -22,7 +22,6 @@ from rlnb.machine import Machine, probe, rank, recommend
 from rlnb.machine.table import MACHINES
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile, notebook_name
-from rlnb.params.older_names import explain_path
 from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
@@ -255,15 +254,14 @@ def read_parameter_names(notebook: Path) -> list[str]:
     if not notebook.is_file():
         meant = Path("notebooks", f"{notebook.stem}.ipynb")
         known = [path.stem for path in Path("notebooks").glob("*.ipynb")]
-        hint = explain_path(str(notebook)) or (did_you_mean(notebook.stem, known) if known else "")
+        hint = did_you_mean(notebook.stem, known) if known else ""
         hint = f"; did you mean {meant}?" if meant.is_file() else hint
         raise ParamsError(f"{notebook}: no such notebook in {os.getcwd()}{hint}")
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
     except (ValueError, LookupError, TypeError, AttributeError):
-        hint = explain_path(str(notebook))
-        raise ParamsError(f"{notebook}: is not a notebook in the format that Jupyter writes{hint}") from None
+        raise ParamsError(f"{notebook}: is not a notebook in the format that Jupyter writes") from None
     if not tagged:
         raise ParamsError(
             f"{notebook}: no cell is tagged 'parameters'. Tag the one that defines profile and output_dir, "

@@ -13,7 +13,7 @@ SPECIAL = {
     "ppo_openspiel": {"embedded", "low_vram", "quality", "requirements", "speed"},
     "spiral_self_play": {"embedded", "kuhn", "leduc"},
 }
-WITHOUT_MACHINES = {"compare_runs", "configure"}  # the same on every machine: `auto` is default.yaml
+WITHOUT_MACHINES = {"compare_runs"}  # the same on every machine: `auto` is default.yaml
 PROFILES = [(notebook, profile) for notebook in NOTEBOOKS for profile in profiles_of(notebook)]
 
 

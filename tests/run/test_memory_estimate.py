@@ -264,7 +264,7 @@ def machine_of(row, memory_gib):
     return Machine(row.name, gpu, capability, memory_gib, 8, "workstation", "unasked")
 
 
-WITHOUT_MODEL = {"compare_runs", "configure"}
+WITHOUT_MODEL = {"compare_runs"}
 
 
 @pytest.mark.parametrize("notebook", sorted(set(MODELS) - WITHOUT_MODEL - {"arena_eval"}))
