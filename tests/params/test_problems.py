@@ -50,7 +50,7 @@ def test_every_kind_of_problem_is_told_as_in_the_golden_file(project, tmp_path, 
 def test_the_line_of_a_field_is_told_and_all_problems_at_once(project):
     text = "# comment\ntraining:\n  max_steps: 0\n  top_k: 3\n  save_steps: 2\n  save_steps: 3\n"
     told = refused(project, text, environ={"RLNB_TRAINING__BETA": "-1"}).splitlines()
-    assert [line.rpartition(": ")[0] for line in told] == [
+    assert [line.partition(": ")[0] for line in told] == [
         f"{FILE}:6", f"{FILE}:4", f"{FILE}:3", "environment variable RLNB_TRAINING__BETA"
     ]  # fmt: skip
     told = refused(with_cell, {"training": {"max_steps": 0}, "seed": -1}).splitlines()
