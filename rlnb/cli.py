@@ -12,14 +12,12 @@ from typing import TextIO
 
 import rlnb
 from rlnb.batch.commands import (
-    add_prefetch,
-    add_results,
-    add_runs,
-    add_submit,
-    add_sweep,
-    add_sync,
-    add_target,
+    add_batch_commands,
+    add_command,
     check_run,
+    machine_options,
+    out_option,
+    parameter_options,
 )
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
@@ -105,8 +103,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors of the user are one message, no traceback."""
     out, err = LastingStream(sys.stdout, descriptor=1), LastingStream(sys.stderr, descriptor=2)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        if "--" in given:
+            given, sbatch = given[: given.index("--")], given[given.index("--") + 1 :]
+        else:
+            sbatch = []
         parser = _parser()
-        options = parser.parse_args(arguments)
+        options = parser.parse_args(given)
+        if sbatch and given[0] != "submit":
+            parser.error("only `rlnb submit` takes options of sbatch after --")
+        options.sbatch = sbatch
         try:
             return int(options.command(options))
         except RlnbError as error:
@@ -117,28 +123,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rlnb", description="Reinforcement learning of language models.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run_options = [parameter_options(), out_option()]
 
-    run = commands.add_parser(
-        "run",
-        help="run a notebook, or go on with an unfinished run",
-        description=RUN_HELP,
-        epilog=RUN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    run = add_command(
+        commands, "run", _run, "run a notebook, or go on with an unfinished run",
+        description=RUN_HELP, examples=RUN_EXAMPLES, parents=[*run_options, machine_options()],
+    )  # fmt: skip
     run.add_argument("notebook", type=Path, metavar="NOTEBOOK")
-    run.add_argument(
-        "--profile",
-        metavar="PROFILE",
-        help="a file of params/<notebook>/ by its name, or a path ending in .yaml or .json "
-        "(default: what suits this machine, or what the run in --out was started with)",
-    )
-    _add_set(run, help="one parameter, over the profile and the environment; may be repeated")
-    run.add_argument(
-        "--out",
-        metavar="DIR",
-        help="directory of the run (default: outputs/<notebook>/<profile>-NNN, the newest unfinished one "
-        "with the same parameters or else a new one)",
-    )
     run.add_argument(
         "--nproc",
         type=int,
@@ -160,15 +151,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--check", action="store_true", help="say what would be refused, also on another machine; run nothing"
     )
-    add_target(run)
-    run.set_defaults(command=_run)
 
-    add_sweep(commands, main)
-    add_submit(commands)
-    add_runs(commands)
-    add_results(commands)
-    add_prefetch(commands)
-    add_sync(commands)
+    add_batch_commands(commands, main)
 
     # Without help, so not listed: what `rlnb run --nproc` starts for each rank.
     of_rank = commands.add_parser("rank")
@@ -178,75 +162,47 @@ def _parser() -> argparse.ArgumentParser:
     of_rank.add_argument("parameters", type=json.loads)
     of_rank.set_defaults(command=_run_as_rank)
 
-    evaluate = commands.add_parser(
-        "eval",
-        help="pass rates on MBPP, or a checkpoint's games: `rlnb run` of mbpp_eval or arena_eval",
-        description="Run notebooks/mbpp_eval.ipynb: the pass rates of a model, a server or a file on MBPP. "
+    evaluate = add_command(
+        commands, "eval", _evaluate,
+        "pass rates on MBPP, or a checkpoint's games: `rlnb run` of mbpp_eval or arena_eval",
+        description="Run notebooks/mbpp_eval.ipynb: the pass rates of a model, a server or a file on MBPP.\n"
         "With --checkpoint run notebooks/arena_eval.ipynb: how a checkpoint of self-play or PPO plays.",
-    )
+        parents=run_options,
+    )  # fmt: skip
     _add_short_options(evaluate, EVAL_OPTIONS | ARENA_OPTIONS)
-    evaluate.set_defaults(command=_evaluate)
 
-    export = commands.add_parser(
-        "export",
-        help="adapters as a model that others load: `rlnb run` of notebooks/export_model.ipynb",
-        description="Run notebooks/export_model.ipynb: write trained adapters alone or merged into a base, "
+    export = add_command(
+        commands, "export", _export,
+        "adapters as a model that others load: `rlnb run` of notebooks/export_model.ipynb",
+        description="Run notebooks/export_model.ipynb: write trained adapters alone or merged into a base,\n"
         "load what was written, compare it, and upload it where --repo-id says so.",
-    )
+        parents=run_options,
+    )  # fmt: skip
     _add_short_options(export, EXPORT_OPTIONS)
-    export.set_defaults(command=_export)
 
-    compare = commands.add_parser(
-        "compare",
-        help="two results of MBPP, or of gpt_oss_2048: what was gained",
-        description="Print what the second result gained over the first, with 95% intervals.",
-    )
-    for name in ("first", "second"):
-        compare.add_argument(
-            name,
-            type=Path,
-            metavar="RESULTS",
-            help="run's directory, or its results.json, of mbpp_eval or gpt_oss_2048; mbpp_before.json, "
-            "mbpp_after.json of a training",
-        )
-    compare.set_defaults(command=_compare)
-
-    configure = commands.add_parser(
-        "configure",
-        help="a profile by questions and answers, or all parameters as YAML",
-        description="Ask for the parameters of a notebook, check each answer at once, say how much memory "
+    configure = add_command(
+        commands, "configure", _configure, "a profile by questions and answers, or all parameters as YAML",
+        description="Ask for the parameters of a notebook, check each answer at once, say how much memory\n"
         "they need, and write what differs from default.yaml as a profile; or print all of them.",
-    )
+        parents=[parameter_options()],
+    )  # fmt: skip
     configure.add_argument("notebook", nargs="?", metavar="NOTEBOOK", help="its name (default: a question)")
-    configure.add_argument("--profile", metavar="BASE", help="what to start from (default: a question)")
     configure.add_argument("--output", metavar="FILE.yaml", help="default: params/<notebook>/mine.yaml")
-    _add_set(configure)
     configure.add_argument(
         "--print",
         action="store_true",
         dest="show_all",
         help="ask nothing and print all values as YAML, to be edited and run with --profile FILE.yaml",
     )
-    configure.set_defaults(command=_configure)
 
-    doctor = commands.add_parser("doctor", help="what this machine has, and what to do about what is missing")
-    doctor.set_defaults(command=_doctor)
+    add_command(commands, "doctor", _doctor, "what this machine has, and what to do about what is missing")
     return parser
 
 
-def _add_set(parser: argparse.ArgumentParser, *, help: str | None = None) -> None:
-    parser.add_argument(
-        "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE", help=help
-    )
-
-
 def _add_short_options(parser: argparse.ArgumentParser, short: Mapping[str, tuple[str, str]]) -> None:
-    """Add the options of a command for one notebook. short: {option: (field, NAME and meaning)}."""
-    parser.add_argument("--profile", metavar="PROFILE", help="as in `rlnb run`")
+    """Add the options that set one field each. short: {option: (field, NAME and meaning)}."""
     for option, (field, meaning) in short.items():
         parser.add_argument(option, dest=field, metavar=meaning.split()[0].rstrip(":"), help=meaning)
-    _add_set(parser)
-    parser.add_argument("--out", metavar="DIR", help="directory of the run, as in `rlnb run`")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -338,13 +294,6 @@ def _run_shipped(notebook: str, options: argparse.Namespace, chosen: Mapping[str
     options.assignments = [f"{field}={value}" for field, value in chosen.items()] + options.assignments
     options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / f"{notebook}.ipynb"
     return _run(options)
-
-
-def _compare(options: argparse.Namespace) -> int:
-    from rlnb.results import compare_files  # numpy, which a refusal need not wait for
-
-    print(compare_files(options.first, options.second))
-    return 0
 
 
 def _configure(options: argparse.Namespace) -> int:

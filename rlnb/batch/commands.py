@@ -1,11 +1,18 @@
-"""The commands about many runs. Only argparse is needed until one of them is called."""
+"""The commands about many runs, and the options that commands share. Only argparse is imported at first."""
 
 import argparse
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from rlnb.errors import ParamsError
+
+Parser = argparse.ArgumentParser
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Main = Callable[[Sequence[str]], int]  # `main` of rlnb/cli.py
+Run = Callable[[argparse.Namespace], int]
+COMPARED = ("mbpp_eval", "gpt_oss_2048")  # notebooks of which `rlnb results` compares two runs
 
 SWEEP_HELP = """\
 Run every point of a sweep on this machine, some at a time. Each point is a run in a directory of its own,
@@ -19,49 +26,196 @@ examples:
   rlnb sweep --point 3 outputs/spiral_self_play/spiral_advantages-cpu     # that one alone, as a SLURM task
 
 exit codes:
-  0 all points are done; 1 some failed, the table says why; 2 refused before any point ran;
+  0 all points are done; 1 some failed; 2 refused before any point ran;
   85 stopped by a signal, which all running points received: run again to go on.
 """
+SUBMIT_HELP = """\
+Submit a run, or the points of a sweep as an array, to SLURM. What the job would refuse is refused here, also
+for a GPU that this machine does not have. Options of sbatch follow `--`. The job saves before its time is up
+and goes back into the queue as long as it makes steps. The same command again goes on with what is not done.
+"""
+SUBMIT_EXAMPLES = """\
+examples:
+  rlnb submit notebooks/grpo_code_execution.ipynb --profile v100 -- --time=08:00:00 --gres=gpu:volta:1
+  rlnb submit notebooks/spiral_self_play.ipynb --profile cpu --sweep params/sweeps/spiral_advantages.yaml \\
+      --seeds 1-5 --array-parallel 10 -- --cpus-per-task=2
+  rlnb submit notebooks/ppo_openspiel.ipynb --profile h100 -- --nodes=2 --gres=gpu:8
+  rlnb submit notebooks/ppo_openspiel.ipynb --profile tiny --dry-run        # print the script, write nothing
+"""
+RUNS_HELP = """\
+Print the state of each run in and below the directories: done, running, preempted, failed, died at step N
+(its process or its job is gone, whatever status.json says), waiting (its job is in the queue), pending (a
+point of a sweep that has not begun).
+"""
+RESULTS_HELP = """\
+Print the runs of a sweep, or of any folder, as one table: the parameters in which they differ, how each
+ended, and the last value of each measure, never the best one. Runs that differ only in their seed are one
+group, with the mean and Student's 95% interval over them, and the difference from the first group over
+paired seeds.
+Two runs of mbpp_eval or gpt_oss_2048, or two of their files of results, are compared item by item.
+"""
+RESULTS_EXAMPLES = """\
+examples:
+  rlnb results outputs/spiral_self_play/spiral_advantages-cpu
+  rlnb results outputs/grpo_code_execution/seeds-cpu --gains
+  rlnb results outputs/ppo_openspiel/seeds-cpu --csv > points.csv
+  rlnb results outputs/mbpp_eval/a outputs/mbpp_eval/b
+"""
+PREFETCH_HELP = """\
+Fetch what a run will need, on a machine with a network such as a login node: its models in the form that the
+profile's machine loads, its tokenizer, MBPP. Files that are there are not fetched again. Prints the command
+that submits the run.
+"""
+PREFETCH_EXAMPLES = """\
+examples:
+  rlnb prefetch notebooks/grpo_code_execution.ipynb --profile v100
+  rlnb prefetch notebooks/grpo_code_execution.ipynb --profile v100 --gpu-memory 32 --set tasks.source=builtin
+  rlnb prefetch notebooks/mbpp_eval.ipynb --profile mine.yaml --machine a100
+"""
 
-Main = Callable[[Sequence[str]], int]  # `main` of rlnb/cli.py
 
-
-def add_sweep(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", main: Main) -> None:
-    """Add `rlnb sweep`. main: runs another command of rlnb."""
-    sweep = commands.add_parser(
-        "sweep",
-        help="run a grid of parameters, or several seeds, on this machine",
-        description=SWEEP_HELP,
-        epilog=SWEEP_EXAMPLES,
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Run,
+    help: str,
+    *,
+    description: str = "",
+    examples: str = "",
+    parents: Sequence[Parser] = (),
+) -> Parser:
+    """Add a command that calls `run` with its options, and return its parser."""
+    command = commands.add_parser(
+        name,
+        help=help,
+        description=description or help,
+        epilog=examples,
+        parents=parents,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    sweep.add_argument("target", type=Path, metavar="NOTEBOOK", help="with --point: the folder of a sweep")
-    add_points(sweep)
-    sweep.add_argument("--jobs", type=int, metavar="N", help="points at a time (default: 1)")
-    sweep.add_argument(
-        "--point", type=int, metavar="I", help="run point I of a prepared folder; points count from 0"
-    )
-    sweep.set_defaults(command=lambda options: _sweep(options, main))
+    command.set_defaults(command=run)
+    return command
 
 
-def add_points(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which points a command is about."""
-    parser.add_argument("--profile", metavar="PROFILE", help="as in `rlnb run`, for all points")
-    parser.add_argument(
-        "--sweep", type=Path, metavar="FILE", help="a grid or a list: params/sweeps/NAME.yaml"
+def parameter_options() -> Parser:
+    """Return the options that say which parameters a command is about."""
+    options = Parser(add_help=False)
+    options.add_argument(
+        "--profile",
+        metavar="PROFILE",
+        help="a file of params/<notebook>/ by its name, or a path ending in .yaml or .json "
+        "(default: what suits this machine, or what the run in --out was started with)",
     )
-    parser.add_argument("--seeds", metavar="1-5", help="every point with these seeds: 1-5, or 1,3,7")
-    parser.add_argument(
+    options.add_argument(
         "--set",
         action="append",
         default=[],
         dest="assignments",
         metavar="SECTION.FIELD=VALUE",
-        help="one parameter of all points; may be repeated",
+        help="one parameter, over the profile and the environment; may be repeated",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder (default: outputs/<notebook>/<sweep>-<profile>)"
+    return options
+
+
+def out_option() -> Parser:
+    """Return the option that names the folder of a run or a sweep."""
+    options = Parser(add_help=False)
+    options.add_argument(
+        "--out",
+        metavar="DIR",
+        help="directory (default: outputs/<notebook>/<profile>-NNN, the newest unfinished run with the same "
+        "parameters or else a new one; of a sweep outputs/<notebook>/<sweep>-<profile>)",
     )
+    return options
+
+
+def point_options() -> Parser:
+    """Return the options that say which points a sweep has."""
+    options = Parser(add_help=False)
+    options.add_argument(
+        "--sweep", type=Path, metavar="FILE", help="a grid or a list: params/sweeps/NAME.yaml"
+    )
+    options.add_argument("--seeds", metavar="1-5", help="every point with these seeds: 1-5, or 1,3,7")
+    return options
+
+
+def machine_options() -> Parser:
+    """Return the options that name the machine that a run is for."""
+    options = Parser(add_help=False)
+    options.add_argument(
+        "--machine",
+        metavar="NAME",
+        help="kind of the machine that runs it: v100, t4, a100, h100, gb10, ... (default: the one that the "
+        "profile is named after, else this one)",
+    )
+    options.add_argument(
+        "--gpu-memory",
+        type=float,
+        metavar="GIB",
+        help="memory of its GPU, on which model.id = auto depends (default: of the smallest such machine)",
+    )
+    return options
+
+
+def add_batch_commands(commands: Commands, main: Main) -> None:
+    """Add the commands of this module. main: runs another command of rlnb."""
+    points = [parameter_options(), out_option(), point_options()]
+    sweep = add_command(
+        commands, "sweep", lambda options: _sweep(options, main),
+        "run a grid of parameters, or several seeds, on this machine",
+        description=SWEEP_HELP, examples=SWEEP_EXAMPLES, parents=points,
+    )  # fmt: skip
+    sweep.add_argument("target", type=Path, metavar="NOTEBOOK", help="with --point: the folder of a sweep")
+    sweep.add_argument("--jobs", type=int, metavar="N", help="points at a time (default: 1)")
+    sweep.add_argument(
+        "--point", type=int, metavar="I", help="run point I of a prepared folder; points count from 0"
+    )
+
+    submit = add_command(
+        commands, "submit", _submit, "a run, or a sweep, as a job of SLURM",
+        description=SUBMIT_HELP, examples=SUBMIT_EXAMPLES, parents=[*points, machine_options()],
+    )  # fmt: skip
+    submit.usage = "rlnb submit NOTEBOOK [options] [-- --OPTION=VALUE of sbatch ...]"
+    submit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
+    submit.add_argument(
+        "--array-parallel", type=int, metavar="K", help="points of a sweep at a time (default: all)"
+    )
+    submit.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
+
+    runs = add_command(
+        commands, "runs", _runs, "how all runs are: done, running, failed, dead, waiting",
+        description=RUNS_HELP,
+    )  # fmt: skip
+    runs.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="default: outputs")
+    runs.add_argument("--csv", action="store_true", help="print CSV, with job and host")
+
+    results = add_command(
+        commands, "results", _results, "the runs of a sweep, or of any folder, as one table; or two compared",
+        description=RESULTS_HELP, examples=RESULTS_EXAMPLES,
+    )  # fmt: skip
+    results.add_argument(
+        "paths", type=Path, nargs="+", metavar="DIR", help="of a sweep, or of runs; or two results to compare"
+    )
+    results.add_argument(
+        "--show",
+        action="append",
+        default=[],
+        metavar="MEASURE",
+        help="a measure to show (default: the main ones); may be repeated",
+    )
+    results.add_argument(
+        "--gains",
+        action="store_true",
+        help="before, after and difference, each with its intervals over items, over runs and over both",
+    )
+    results.add_argument("--csv", action="store_true", help="print CSV: a line a run, all measures")
+
+    prefetch = add_command(
+        commands, "prefetch", _prefetch, "fetch a run's models and data, for a machine without a network",
+        description=PREFETCH_HELP, examples=PREFETCH_EXAMPLES,
+        parents=[parameter_options(), machine_options()],
+    )  # fmt: skip
+    prefetch.add_argument("notebook", type=Path, metavar="NOTEBOOK")
 
 
 def _sweep(options: argparse.Namespace, main: Main) -> int:
@@ -71,7 +225,7 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
         names = ("profile", "sweep", "seeds", "out", "assignments", "jobs")
         if given := [name for name in names if getattr(options, name) not in (None, [])]:
             word = given[0].replace("assignments", "set")
-            raise ParamsError(f"--{word}: has no place beside --point, which takes what points.json says")
+            raise ParamsError(f"--{word}: cannot be given with --point, which takes what points.json says")
         return main(read_point(options.target, options.point))
     num_jobs = 1 if options.jobs is None else options.jobs
     if num_jobs < 1:
@@ -84,79 +238,35 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
         sweep=options.sweep,
         seeds=options.seeds,
         assignments=options.assignments,
-        out=options.out,
+        out=_path(options.out),
     )
     return run_points(sweep, num_jobs=num_jobs)
 
 
-RESULTS_HELP = """\
-Gather the runs of a sweep, or of any folder, into one table: the parameters in which they differ, how each
-ended, and the last value of each measure, never the best one. Runs that differ in their seed alone are one
-group, with the mean and Student's 95% interval over them.
-"""
-RESULTS_EXAMPLES = """\
-examples:
-  rlnb results outputs/spiral_self_play/spiral_advantages-cpu \\
-      --rank exact/loss_first --rank exact/loss_second
-  rlnb results outputs/grpo_code_execution/seeds-cpu --gains
-  rlnb results outputs/ppo_openspiel/seeds-cpu --reach "curriculum/stage>=2" --csv > points.csv
-"""
-
-
-def add_results(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `rlnb results`."""
-    results = commands.add_parser(
-        "results",
-        help="the runs of a sweep, or of any folder, as one table",
-        description=RESULTS_HELP,
-        epilog=RESULTS_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    results.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="of a sweep, or of runs")
-    for option, name, help in (
-        ("--by", "FIELD", "group the runs by this field (default: by all in which they differ but the seed)"),
-        ("--show", "MEASURE", "a measure to show (default: the main ones); all of them are in --csv"),
-        ("--rank", "MEASURE", "rank the groups by it, by the mean where several are given"),
-        ("--reach", "MEASURE>=X", "a measure more: the first step that meets it; several with commas"),
-    ):
-        results.add_argument(
-            option, action="append", default=[], metavar=name, help=f"{help}; may be repeated"
-        )
-    results.add_argument(
-        "--lowest-first", action="store_true", help="--rank: lower is better, as it is for losses"
-    )
-    results.add_argument(
-        "--gains",
-        action="store_true",
-        help="before, after and difference, each with its intervals over items, over runs and over both",
-    )
-    results.add_argument(
-        "--csv", action="store_true", help="print CSV: a line a run, with --by a line a group and measure"
-    )
-    results.set_defaults(command=_results)
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def _results(options: argparse.Namespace) -> int:
     from rlnb.batch import points_table as tables
     from rlnb.params import load_dotenv
 
-    if options.csv:
-        _refuse_options_of_tables(options)
-    load_dotenv(Path.cwd())  # whose fields the points that have not begun will take
-    results = tables.gather_results(options.directories, reach=options.reach)
-    groups = tables.group_results(results, by=options.by)
-    if options.csv:
-        print(tables.groups_csv(groups) if options.by else tables.points_csv(results), end="")
+    is_plain = not (options.show or options.gains or options.csv)
+    if len(options.paths) == 2 and is_plain and all(map(_can_be_compared, options.paths)):
+        from rlnb.results import compare_files
+
+        print(compare_files(*options.paths))
         return 0
-    named = [name for name in dict.fromkeys([*options.show, *options.rank]) if name not in options.reach]
-    # A condition is a column even where no run has met it.
-    measures = list(dict.fromkeys([*tables.choose_measures(results, named), *options.reach]))
-    first = groups[0]
-    if options.rank:
-        groups = tables.rank_groups(groups, options.rank, lowest_first=options.lowest_first)
+    load_dotenv(Path.cwd())  # whose fields the points that have not begun will take
+    results = tables.gather_results(options.paths)
+    if options.csv:
+        print(tables.tabulate_points(results).to_csv(index=False), end="")
+        return 0
+    groups = tables.group_results(results)
+    measures = tables.choose_measures(results, options.show)
     print(tables.show_points(results, measures))
     if any(len(group.results) > 1 for group in groups):
-        print("", tables.show_groups(groups, measures, judged_by=options.rank, first=first), sep="\n")
+        print("", tables.show_groups(groups, measures), sep="\n")
     if options.gains:
         for group in groups:
             if group.finished:
@@ -166,63 +276,13 @@ def _results(options: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_options_of_tables(options: argparse.Namespace) -> None:
-    """Raise ParamsError for the options of the tables, which would change nothing in the CSV."""
-    given = [f"--show {name}" for name in options.show] + [f"--rank {name}" for name in options.rank]
-    given += ["--lowest-first"] * options.lowest_first + ["--gains"] * options.gains
-    if given:
-        raise ParamsError(
-            f"--csv with {' '.join(given)}: CSV holds all measures and ranks nothing; leave out "
-            f"{'this option' if len(given) == 1 else 'these options'}, or --csv"
-        )
-
-
-PREFETCH_HELP = """\
-Fetch what a run will need, on a machine with a network such as a login node: its models in the form that the
-profile's machine loads, its tokenizer, MBPP. What is there and verifies is not fetched again. Prints the
-command that submits the run.
-"""
-PREFETCH_EXAMPLES = """\
-examples:
-  rlnb prefetch notebooks/grpo_code_execution.ipynb --profile v100
-  rlnb prefetch notebooks/grpo_code_execution.ipynb --profile v100 --gpu-memory 32 --set tasks.source=builtin
-  rlnb prefetch notebooks/mbpp_eval.ipynb --profile mine.yaml --machine a100
-  rlnb prefetch notebooks/grpo_code_execution.ipynb --profile v100 --verify     # without a network
-
-exit codes: 0 all is there; 1 --verify found something missing or damaged; 2 refused, or not to be had.
-"""
-
-
-def add_prefetch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `rlnb prefetch`."""
-    prefetch = commands.add_parser(
-        "prefetch",
-        help="fetch a run's models and data, for a machine without a network",
-        description=PREFETCH_HELP,
-        epilog=PREFETCH_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    prefetch.add_argument("notebook", type=Path, metavar="NOTEBOOK")
-    prefetch.add_argument("--profile", metavar="PROFILE", help="as in `rlnb run`")
-    prefetch.add_argument(
-        "--set", action="append", default=[], dest="assignments", metavar="SECTION.FIELD=VALUE",
-        help="one parameter, as in `rlnb run`",
-    )  # fmt: skip
-    add_target(prefetch)
-    prefetch.add_argument("--verify", action="store_true", help="only compare checksums with the manifests")
-    prefetch.set_defaults(command=_prefetch)
-
-
-def add_sync(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `rlnb sync`."""
-    sync = commands.add_parser(
-        "sync",
-        help="upload to W&B what was tracked offline",
-        description="Upload the runs in and below the directories that were tracked with tracking.wandb = "
-        "offline. Runs that have not changed since they were uploaded are left out.",
-    )
-    sync.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="default: outputs")
-    sync.set_defaults(command=_sync)
+def _can_be_compared(path: Path) -> bool:
+    """Return whether a path is a file of results, or the directory of a run that compares item by item."""
+    saved = path / "params.yaml"
+    if not saved.is_file():
+        return path.is_file()
+    lines = saved.read_text(encoding="utf-8", errors="replace").splitlines()
+    return any(line == f"notebook: {name}" for line in lines for name in COMPARED)
 
 
 def _prefetch(options: argparse.Namespace) -> int:
@@ -237,40 +297,7 @@ def _prefetch(options: argparse.Namespace) -> int:
         assignments=options.assignments,
         machine=options.machine,
         gpu_memory=options.gpu_memory,
-        verify=options.verify,
     )
-
-
-def _sync(options: argparse.Namespace) -> int:
-    from rlnb.batch.wandb_sync import sync
-
-    return sync(options.directories or [Path("outputs")])
-
-
-RUNS_HELP = """\
-Say of each run in and below the directories how it is: done, running, preempted, failed, died at step N (its
-process or its job is gone, whatever status.json says), waiting (its job is in the queue), pending (a point of
-a sweep that has not begun). A run on another host is dead when nothing was heard of it for two minutes.
-"""
-RUNS_EXAMPLES = """\
-examples:
-  rlnb runs
-  rlnb runs outputs/spiral_self_play --csv > runs.csv
-"""
-
-
-def add_runs(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `rlnb runs`."""
-    runs = commands.add_parser(
-        "runs",
-        help="how all runs are: done, running, failed, dead, waiting",
-        description=RUNS_HELP,
-        epilog=RUNS_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    runs.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="default: outputs")
-    runs.add_argument("--csv", action="store_true", help="print CSV, with job and host")
-    runs.set_defaults(command=_runs)
 
 
 def _runs(options: argparse.Namespace) -> int:
@@ -281,112 +308,25 @@ def _runs(options: argparse.Namespace) -> int:
     return 0
 
 
-SUBMIT_HELP = """\
-Submit a run, or the points of a sweep as an array, to SLURM. All that the job would refuse is refused here,
-also for a GPU that this machine has not. The script and the log lie in the folder of the run or the sweep.
-The job saves before its time is up and goes back into the queue as long as it makes steps. The same command
-again goes on with what is not done.
-"""
-SUBMIT_EXAMPLES = """\
-examples:
-  rlnb submit notebooks/grpo_code_execution.ipynb --profile v100 --time 08:00:00 \\
-      --sbatch-option gres=gpu:volta:1
-  rlnb submit notebooks/spiral_self_play.ipynb --profile cpu --sweep params/sweeps/spiral_advantages.yaml \\
-      --seeds 1-5 --array-parallel 10 --cpus-per-task 2
-  rlnb submit notebooks/ppo_openspiel.ipynb --profile h100 --nodes 2 --gpus 8
-  rlnb submit notebooks/ppo_openspiel.ipynb --profile tiny --dry-run        # the script, not submitted
-"""
-
-
-def add_submit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `rlnb submit`."""
-    submit = commands.add_parser(
-        "submit",
-        help="a run, or a sweep, as a job of SLURM",
-        description=SUBMIT_HELP,
-        epilog=SUBMIT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    submit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
-    add_points(submit)
-    add_target(submit)
-    for option, kind, name, help in (
-        ("--time", str, "HH:MM:SS", "time limit (default: 04:00:00)"),
-        (
-            "--gpus",
-            int,
-            "K",
-            "GPUs of a node (default: 1 for the profile of a GPU, else 0); each gets a rank",
-        ),
-        ("--nodes", int, "M", "nodes, whose ranks train together (default: 1)"),
-        ("--cpus-per-task", int, "C", "cores of a node (default: 8)"),
-        ("--partition", str, "P", "partition (default: the cluster's)"),
-        ("--warning-seconds", int, "S", "save this long before the limit; a step must fit (default: 300)"),
-        ("--array-parallel", int, "K", "points of a sweep at a time (default: all)"),
-    ):
-        submit.add_argument(option, type=kind, metavar=name, help=help)
-    submit.add_argument(
-        "--sbatch-option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="any other option of sbatch, such as gres=gpu:volta:1; may be repeated",
-    )
-    submit.add_argument(
-        "--vllm-node",
-        action="store_true",
-        help="one more node, on which a vLLM server writes the completions",
-    )
-    submit.add_argument("--dry-run", action="store_true", help="print the script, and submit nothing")
-    submit.set_defaults(command=_submit)
-
-
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the machine that a run is for."""
-    parser.add_argument(
-        "--machine",
-        metavar="NAME",
-        help="kind of the machine that runs it: v100, t4, a100, h100, gb10, ... (default: the one that the "
-        "profile is named after, else this one)",
-    )
-    parser.add_argument(
-        "--gpu-memory",
-        type=float,
-        metavar="GIB",
-        help="memory of its GPU, on which model.id = auto depends (default: of the smallest such machine)",
-    )
-
-
 def _submit(options: argparse.Namespace) -> int:
-    from rlnb.batch.submit import JobOptions, submit_run, submit_sweep
-    from rlnb.params import parse_set
+    from rlnb.batch.submit import JobRequest, submit_run, submit_sweep
 
-    job = JobOptions(
-        time=options.time,
-        gpus=options.gpus,
-        nodes=1 if options.nodes is None else options.nodes,
-        cpus_per_task=options.cpus_per_task,
-        partition=options.partition,
-        warning_seconds=options.warning_seconds,
-        array_parallel=options.array_parallel,
-        vllm_node=options.vllm_node,
-        others=tuple(options.sbatch_option),
-    )
-    names = ("profile", "out", "machine", "gpu_memory")
-    common = {name: getattr(options, name) for name in names}
-    if options.sweep is None and options.seeds is None:
-        overrides = parse_set(*options.assignments)
-        return submit_run(
-            options.notebook, overrides=overrides, options=job, is_dry=options.dry_run, **common
-        )
-    return submit_sweep(
+    request = JobRequest(
         options.notebook,
-        sweep=options.sweep,
-        seeds=options.seeds,
+        profile=options.profile,
         assignments=options.assignments,
-        options=job,
+        out=_path(options.out),
+        machine=options.machine,
+        gpu_memory=options.gpu_memory,
+        sbatch=options.sbatch,
         is_dry=options.dry_run,
-        **common,
+    )
+    if options.sweep is None and options.seeds is None:
+        if options.array_parallel is not None:
+            raise ParamsError("--array-parallel: is for a sweep; give --sweep or --seeds")
+        return submit_run(request)
+    return submit_sweep(
+        request, sweep=options.sweep, seeds=options.seeds, num_parallel=options.array_parallel
     )
 
 
@@ -401,7 +341,7 @@ def check_run(options: argparse.Namespace) -> int:
         options.notebook,
         profile=options.profile,
         overrides=parse_set(*options.assignments),
-        out=None if options.out is None else Path(options.out),
+        out=_path(options.out),
         ranks=Ranks(options.nproc, options.nnodes),
         machine=job_machine(options.profile, options.machine, options.gpu_memory),
         is_memory_known=options.gpu_memory is not None,
@@ -410,6 +350,6 @@ def check_run(options: argparse.Namespace) -> int:
     print(f"{plan.directory}: {name}, profile {plan.profile}, for {plan.machine.name}: not refused")
     if plan.memory:
         print(plan.memory)
-    if missing := describe_missing(plan):
+    if missing := describe_missing(plan.params, plan.machine):
         print(f"On a node without a network this would be refused:\n{missing}")
     return 0

@@ -6,8 +6,8 @@ import pandas
 from matplotlib.figure import Figure
 
 from rlnb.batch.points_table import Group
-from rlnb.display.plots import COLOURS, draw_estimates, known, label_lines, make_panels, put_legend
-from rlnb.statistics import Estimate, student_mean
+from rlnb.display.plots import COLOURS, known, make_panels, put_legend
+from rlnb.statistics import student_mean
 
 LINES = ("-", "--", "-.", ":")
 
@@ -64,15 +64,3 @@ def value_range(tables: Mapping[str, pandas.DataFrame]) -> tuple[float | None, f
         return None, None
     margin = 0.25 * (max(values) - min(values)) or 0.1
     return min(values) - margin, max(values) + margin
-
-
-def draw_ranking(means: Mapping[str, Estimate | float | None], measure: str) -> Figure:
-    """Draw the groups from the best to the last with their means and intervals; {label: mean}."""
-    figure, (axes,) = make_panels(size=(8, 1.6 + 0.4 * len(means)))
-    for height, mean in enumerate(means.values()):
-        if mean is not None:
-            estimate = mean if isinstance(mean, Estimate) else Estimate(mean, mean, mean)
-            draw_estimates(axes, [height], [estimate], color=COLOURS[0])
-    label_lines(axes, list(means))
-    axes.set(xlabel=measure, title="Mean of the last values over finished runs, 95% interval")
-    return figure

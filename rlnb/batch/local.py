@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from rlnb.batch.overview import refuse_queued
-from rlnb.batch.sweeps import Sweep, check_points, write_sweep
+from rlnb.batch.sweeps import Sweep, write_sweep
 from rlnb.machine.facts import usable_cores
 from rlnb.run import directory as runs
 from rlnb.run.headless import is_finished
@@ -33,18 +34,17 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
     A failing point does not end the others. A signal is passed on to all points, which save and stop, and no
     further one is started. Raises RunInUse if another `rlnb sweep` runs in this folder.
     """
-    params = check_points(sweep, place=str(sweep.directory))
     with runs.locked(sweep.directory):
         refuse_queued(sweep.directory)
         waiting = deque(
             index
             for index in sweep.selected
-            if not is_finished(sweep.run_directory(index), params[sweep.points[index].name])
+            if not is_finished(sweep.run_directory(index), sweep.params[index])
         )
         write_sweep(sweep)
         num_done, num_points = len(sweep.selected) - len(waiting), len(sweep.selected)
         print(f"{sweep.directory}: {num_points} points, {num_done} of them done before", flush=True)
-        codes: dict[int, int] = {}
+        codes: list[int] = []
         signals: list[int] = []
         running: list[RunningPoint] = []
 
@@ -63,7 +63,7 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
                 time.sleep(POLL_SECONDS)
                 for point in [point for point in running if point.process.poll() is not None]:
                     running.remove(point)
-                    codes[point.index] = point.process.returncode
+                    codes.append(point.process.returncode)
                     num_done += point.process.returncode == runs.EXIT_DONE
                     print(f"{num_done} of {num_points} done; {_describe_end(sweep, point)}", flush=True)
     return _conclude(sweep, codes, was_stopped=bool(signals))
@@ -104,13 +104,11 @@ def _describe_end(sweep: Sweep, point: RunningPoint) -> str:
         return f"{name} in {minutes:.1f} min"
     if code == runs.EXIT_PREEMPTED:
         return f"{name} has stopped, to go on later"
-    return f"{name} FAILED ({describe_code(code)}): {failure_reason(sweep.run_directory(point.index))}"
-
-
-def describe_code(code: int) -> str:
-    """Return what an exit code of `rlnb run` means; a negative one is the signal that killed it."""
-    names = {runs.EXIT_FAILED: "a cell failed", runs.EXIT_REFUSED: "refused", runs.EXIT_KILLED: "killed"}
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else names.get(code, f"exit code {code}")
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    directory = sweep.run_directory(point.index)
+    status = runs.read_status(directory)
+    reason = status.reason if status and status.state not in ("done", "running") else ""
+    return f"{name} FAILED ({how}): {' '.join((reason or last_line(directory)).split())}"
 
 
 def last_line(directory: Path) -> str:
@@ -122,28 +120,19 @@ def last_line(directory: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def failure_reason(directory: Path) -> str:
-    """Return why the last attempt in a directory of a run did not end well, in one line."""
-    status = runs.read_status(directory)
-    reason = "" if status is None or status.state in ("done", "running") else status.reason
-    return " ".join((reason or last_line(directory)).split())
-
-
-def _conclude(sweep: Sweep, codes: dict[int, int], *, was_stopped: bool) -> int:
-    """Print a table of the points that failed, and return the exit code of the sweep."""
-    well = (runs.EXIT_DONE, runs.EXIT_PREEMPTED)
-    failed = {index: code for index, code in sorted(codes.items()) if code not in well}
-    if failed:
-        print(f"failed: {len(failed)} points; the output of each is in its {LOG_FILE}", file=sys.stderr)
-    for index, code in failed.items():
-        reason = failure_reason(sweep.run_directory(index))
+def _conclude(sweep: Sweep, codes: Collection[int], *, was_stopped: bool) -> int:
+    """Say what is left to do, and return the exit code of the sweep."""
+    num_failed = sum(code not in (runs.EXIT_DONE, runs.EXIT_PREEMPTED) for code in codes)
+    if num_failed:
         print(
-            f"  point {index}, {sweep.points[index].name}: {describe_code(code)}: {reason}", file=sys.stderr
+            f"failed: {num_failed} points; the output of each is in its {LOG_FILE}, and the reasons are in "
+            f"rlnb results {sweep.directory}",
+            file=sys.stderr,
         )
-    if was_stopped or runs.EXIT_PREEMPTED in codes.values():
+    if was_stopped or runs.EXIT_PREEMPTED in codes:
         print("stopped: run the same command again to go on", file=sys.stderr)
         return runs.EXIT_PREEMPTED
-    if failed:
+    if num_failed:
         return runs.EXIT_FAILED
     print(f"done: rlnb results {sweep.directory}")
     return runs.EXIT_DONE

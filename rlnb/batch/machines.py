@@ -7,7 +7,7 @@ from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe, recommend
 from rlnb.machine.table import MACHINES, PROFILE_MEMORY_GIB
 from rlnb.params import check_machine, load_dotenv, resolve
-from rlnb.run.headless import Plan
+from rlnb.params.sections import NotebookParams
 
 # Of the smallest machine that a profile is for.
 LEAST_GIB = {**dict(PROFILE_MEMORY_GIB), "v100": 16.0, "gb10": 119.0}
@@ -45,11 +45,11 @@ def job_machine(profile: str | None, name: str | None, gpu_memory: float | None)
     return dataclasses.replace(target, environment=here.environment, hub=hub)
 
 
-def describe_missing(plan: Plan) -> str:
-    """Return what a run would lack on a node without a network, "" for nothing."""
-    machine = dataclasses.replace(plan.machine, hub="offline")
+def describe_missing(params: NotebookParams, machine: Machine) -> str:
+    """Return what a run would lack on such a machine without a network, "" for nothing."""
+    offline = dataclasses.replace(machine, hub="offline")
     try:
-        check_machine(resolve(plan.params.complete(), recommend(machine)), machine)
+        check_machine(resolve(params.complete(), recommend(offline)), offline)
     except ParamsError as error:
         return str(error)
     return ""

@@ -1,5 +1,6 @@
-"""`rlnb prefetch`: fetch on a machine with a network what a run elsewhere would fetch, and verify it."""
+"""`rlnb prefetch`: fetch on a machine with a network what a run elsewhere will load, by huggingface_hub."""
 
+import fnmatch
 import importlib.util
 import re
 import shlex
@@ -7,25 +8,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from runpy import run_path
 
-from rlnb.batch.hub_files import NotIntact, check_files, fetch, hash_folder
+from httpx import HTTPError
+from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
 from rlnb.batch.machines import target_machine
-from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.errors import ParamsError, PolicyUnavailable, see
 from rlnb.machine import recommend
 from rlnb.params import load_dotenv, load_params, resolve
 from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.params.loading import choose_profile
-from rlnb.params.model_cache import (
-    MBPP_ID,
-    Manifest,
-    Repository,
-    manifest_path,
-    read_manifest,
-    write_manifest,
-)
+from rlnb.params.model_cache import MBPP_ID, Repository
 from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads, model_names
 from rlnb.params.sections import NotebookParams
 
-DAMAGED = 1  # exit code
+# What transformers reads of a model: files at the top, and weights in the first of these formats.
+WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
+NOT_READ = (
+    "*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot",
+    "*.index.json", "*.md", "LICENSE*", ".gitattributes",
+)  # fmt: skip
+MBPP_FILES = ("full/*.parquet", "sanitized/*.parquet")
 
 
 def prefetch(
@@ -36,15 +39,12 @@ def prefetch(
     assignments: Sequence[str] = (),
     machine: str | None = None,
     gpu_memory: float | None = None,
-    verify: bool = False,
 ) -> int:
     """Fetch a run's models and data into its model cache, print the line that submits it, and return 0.
 
     assignments: the overrides as they were typed, for that line. machine: the name of a row of the table of
     machines; None means the one that the profile is named after, or this one. gpu_memory: of that machine
-    in GiB; None means that of the smallest. verify: only compare what is there with the manifests, without
-    a network; then the return value is 1 if something is missing or damaged. Raises ParamsError for what
-    the hub does not give.
+    in GiB; None means that of the smallest. Raises ParamsError for what the hub does not give.
     """
     load_dotenv(Path.cwd())
     target = target_machine(profile, machine, gpu_memory)
@@ -56,22 +56,22 @@ def prefetch(
     memory = f", {target.memory_gib:g} GiB" if target.memory_gib else ""
     print(f"{notebook.stem}, profile {profile}, for {target.name}{memory}, into {cache_dir}:")
     models = {field: name for field, name in model_names(params).items() if not Path(name).is_dir()}
-    built = sorted(name for name in set(models.values()) if name in BUILT_DIRECTORIES)
+    for name in sorted(set(models.values()) & BUILT_DIRECTORIES.keys()):
+        print(f"  {name}: built in {_build(name, cache_dir)}", flush=True)
     repositories = {
-        Repository(_loaded_name(params, name)): field for field, name in models.items() if name not in built
+        Repository(_loaded_name(params, name)): field
+        for field, name in models.items()
+        if name not in BUILT_DIRECTORIES
     }
     repositories |= {Repository(MBPP_ID, "dataset"): field for field in mbpp_downloads(params)}
-    if verify:
-        folders = [BUILT_DIRECTORIES[name] for name in built] + [item.folder for item in repositories]
-        return _verify(cache_dir, folders)
-    for name in built:
-        print(f"  {name}: {_build(name, cache_dir)}", flush=True)
     for repository, field in repositories.items():
         place = f"{params._sources.get(field, 'default')}: {field}"
         print(f"  {repository.id}: {fetch(repository, cache_dir, place=place)}", flush=True)
-    kind = {"--machine": machine, "--gpu-memory": None if gpu_memory is None else f"{gpu_memory:g}"}
-    options = [word for option, value in kind.items() if value is not None for word in (option, value)]
-    print(f"then: {_submit_line(notebook, str(profile), assignments)} {shlex.join(options)}".rstrip())
+    words = [".venv/bin/rlnb", "submit", str(notebook), "--profile", str(profile)]
+    words += [word for assignment in assignments for word in ("--set", assignment)]
+    words += [] if machine is None else ["--machine", machine]
+    words += [] if gpu_memory is None else ["--gpu-memory", f"{gpu_memory:g}"]
+    print(f"then: {shlex.join(words)}")
     return 0
 
 
@@ -95,44 +95,63 @@ def _loaded_name(params: NotebookParams, model_id: str) -> str:
     return {bad.lower(): better for bad, better in replaced.items()}.get(copy.lower(), copy)
 
 
-def _build(name: str, cache_dir: str) -> str:
-    """Build one of the models that need no hub, write its manifest, and describe what was done."""
+def _build(name: str, cache_dir: str) -> Path:
+    """Build one of the models that need no hub, unless it is there, and return its directory."""
     from rlnb.policy.builtin import model_directory  # torch
 
-    folder = BUILT_DIRECTORIES[name]
-    path, directory = manifest_path(cache_dir, folder), Path(cache_dir, folder)
-    manifest = read_manifest(path)
-    if manifest is not None and not check_files(directory, manifest):
-        return "is there and verifies"
     try:
-        model_directory(name, cache_dir)
+        return Path(model_directory(name, cache_dir))
     except PolicyUnavailable as error:
         raise ParamsError(str(error)) from error
-    write_manifest(path, Manifest("", hash_folder(directory)))
-    return f"built in {directory}"
 
 
-def _verify(cache_dir: str, folders: Sequence[str]) -> int:
-    """Compare the files of folders of the cache with their manifests, and return the exit code."""
-    damaged = 0
-    for folder in folders:
-        manifest = read_manifest(manifest_path(cache_dir, folder))
-        if manifest is None:
-            wrong = [NotIntact(str(manifest_path(cache_dir, folder)), "is missing")]
-        else:
-            inner = Path("snapshots", manifest.revision) if manifest.revision else Path()
-            wrong = check_files(Path(cache_dir, folder, inner), manifest)
-        if manifest is not None and not wrong:
-            size = sum(file.size for file in manifest.files.values())
-            print(f"  {folder}: {len(manifest.files)} files, {size / 1e6:,.1f} MB, all as fetched")
-        for file, reason in wrong:
-            print(f"  {folder}: {file} {reason}")
-        damaged += len(wrong)
-    if damaged:
-        print("The same command without --verify fetches these anew.")
-    return DAMAGED if damaged else 0
+def fetch(repository: Repository, cache_dir: str, *, place: str) -> str:
+    """Fetch the files of a repository that are missing, and describe what is there.
+
+    huggingface_hub checks what it downloads, gives a file its name only once it is whole, and keeps the whole
+    files of an earlier call that was interrupted. place: where the repository is named, for messages. Raises
+    ParamsError for what the hub does not give.
+    """
+    if constants.HF_HUB_OFFLINE:
+        raise ParamsError("HF_HUB_OFFLINE is set, so nothing can be fetched; unset it for this command")
+    try:
+        offered = HfApi().list_repo_files(repository.id, repo_type=repository.kind)
+        names = choose_files(offered, kind=repository.kind)
+        folder = snapshot_download(
+            repository.id, repo_type=repository.kind, cache_dir=cache_dir, allow_patterns=names
+        )
+    except (OSError, HTTPError, ValueError) as error:
+        raise ParamsError(f"{place} = {repository.id!r} {_explain(error, repository)}") from error
+    size = sum(Path(folder, name).stat().st_size for name in names)
+    return f"{len(names)} files, {size / 1e6:,.1f} MB, revision {Path(folder).name[:12]}"
 
 
-def _submit_line(notebook: Path, profile: str, assignments: Sequence[str]) -> str:
-    options = ["--profile", profile, *(word for item in assignments for word in ("--set", item))]
-    return shlex.join([".venv/bin/rlnb", "submit", str(notebook), *options])
+def choose_files(names: Sequence[str], *, kind: str) -> list[str]:
+    """Return the files of a repository that a run reads. Raises ValueError if it lacks weights or data."""
+    if kind == "dataset":
+        chosen = [name for pattern in MBPP_FILES for name in fnmatch.filter(names, pattern)]
+    else:
+        top = [name for name in names if "/" not in name]
+        weights = next(filter(None, (fnmatch.filter(top, pattern) for pattern in WEIGHTS)), [])
+        others = [name for name in top if not any(fnmatch.fnmatch(name, pattern) for pattern in NOT_READ)]
+        chosen = [*weights, *others] if weights else []
+    if not chosen:
+        raise ValueError(f"holds no {'weights' if kind == 'model' else 'data'} of a known format")
+    return sorted(set(chosen))
+
+
+def _explain(error: Exception, repository: Repository) -> str:
+    """Return what is wrong and the remedy, to follow the repository's name."""
+    if isinstance(error, GatedRepoError):
+        page = f"{constants.ENDPOINT}/{repository.id}"
+        return f"is gated: accept its terms on {page}, and put HF_TOKEN=... into .env{see('no-network')}"
+    if isinstance(error, RepositoryNotFoundError):
+        return (
+            f"is not on {constants.ENDPOINT}, or is private; correct the name, or put HF_TOKEN=... into .env"
+        )
+    if isinstance(error, HFValidationError):
+        return "is neither a directory here nor a name on the hub, which is OWNER/NAME"
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, ValueError):
+        return reason
+    return f"cannot be fetched: {reason}; the same command again goes on with the files that are missing"

@@ -13,18 +13,23 @@ run for each point. Points count from 0, as the tasks of a SLURM array do.
 import hashlib
 import itertools
 import json
+import math
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
-from rlnb.params import dump_yaml, load_dotenv, load_params, parse_set
+from rlnb.params import load_dotenv, load_params, parse_set
 from rlnb.params.loading import PROFILE_ENDINGS, choose_profile
-from rlnb.params.problems import did_you_mean, show
-from rlnb.params.reading import NUMBER_WITHOUT_DOT, read_yaml
+from rlnb.params.reading import NUMBER_WITHOUT_DOT, parse_yaml
 from rlnb.params.sections import NotebookParams
 from rlnb.run.directory import POINTS_FILE, write_text
 from rlnb.run.headless import check_same_run, read_parameter_names
@@ -32,6 +37,7 @@ from rlnb.run.headless import check_same_run, read_parameter_names
 MAX_POINTS = 1000  # SLURM's usual MaxArraySize is 1001
 MAX_NAME_LENGTH = 100  # characters of a point's name, a directory
 NUM_SHOWN = 5  # points listed in a message
+PROGRESS = 100  # points that are checked between two lines about it
 SEEDS_FORM = "write --seeds 1-5, or 1,3,7"
 
 
@@ -52,7 +58,7 @@ class Sweep:
     """The folder of a sweep and what its points.json says.
 
     points: all that were ever part of it, in the order of points.json. selected: the indices of those that
-    the present command is about.
+    the present command is about. params: of these, by their indices, where they have been checked.
     """
 
     directory: Path
@@ -60,6 +66,7 @@ class Sweep:
     profile: str
     points: tuple[Point, ...]
     selected: tuple[int, ...]
+    params: Mapping[int, NotebookParams] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the content of points.json."""
@@ -89,22 +96,18 @@ def load_points(sweep: Path | None, *, seeds: str | None, assignments: Sequence[
     if sweep is None and seeds is None:
         raise ParamsError("--sweep or --seeds: is missing; name a file of params/sweeps/, or " + SEEDS_FORM)
     combinations, common = _read_sweep_file(sweep) if sweep is not None else ([{}], {})
-    numbers = _read_seeds(seeds) if seeds is not None else None
-    num_points = len(combinations) * (1 if numbers is None else len(numbers))
-    if num_points > MAX_POINTS:
-        raise ParamsError(
-            f"{sweep or '--seeds'}: makes {num_points} points; at most {MAX_POINTS}, so split it"
-        )
-    if numbers is not None:
+    if seeds is not None:
+        numbers = _read_seeds(seeds)
         if any("seed" in values for values in [common, *combinations]):
             raise ParamsError(f"{sweep}: sets seed, and so does --seeds; keep one")
+        _check_size(len(combinations) * len(numbers), place=str(sweep or "--seeds"))
         combinations = [{**values, "seed": seed} for values in combinations for seed in numbers]
     parse_set(*assignments)  # refuses what is not an assignment
     for assignment in assignments:
-        field, _, text = assignment.partition("=")
-        if any(field.strip() in values for values in combinations):
-            raise ParamsError(f"--set {assignment}: the points set {field.strip()} as well; keep one")
-        common[field.strip()] = text
+        name, _, text = assignment.partition("=")
+        if any(name.strip() in values for values in combinations):
+            raise ParamsError(f"--set {assignment}: the points set {name.strip()} as well; keep one")
+        common[name.strip()] = text
     names = _point_names(combinations)
     return [Point(name, {**common, **values}) for name, values in zip(names, combinations, strict=True)]
 
@@ -138,10 +141,8 @@ def prepare_sweep(
         raise ParamsError(f"--out {directory}: is the directory of a run; name another for the sweep")
     made = Sweep(directory, notebook.absolute(), profile, tuple(points), tuple(range(len(points))))
     place = str(sweep or f"--seeds {seeds}") + (" or --set" if assignments else "")
-    params = check_points(made, place=place)
-    if (directory / POINTS_FILE).exists():
-        made = _join(read_sweep(directory), made, params)
-    return made
+    made = replace(made, params=_check_points(made, place=place))
+    return _join(read_sweep(directory), made) if (directory / POINTS_FILE).exists() else made
 
 
 def read_sweep(directory: Path) -> Sweep:
@@ -171,16 +172,17 @@ def read_point(directory: Path, index: int) -> list[str]:
     return sweep.run_arguments(index)
 
 
-def check_points(sweep: Sweep, *, place: str) -> dict[str, NotebookParams]:
-    """Return {name: parameters} of the points. Raises ParamsError with the problems of all of them.
+def _check_points(sweep: Sweep, *, place: str) -> dict[int, NotebookParams]:
+    """Return the parameters of the points. Raises ParamsError with the problems of all of them.
 
     place: where the values come from, for messages. Two points with equal parameters are a problem.
     """
-    params: dict[str, NotebookParams] = {}
+    params: dict[int, NotebookParams] = {}
     problems: dict[str, list[int]] = {}
-    indices_by_text: dict[str, int] = {}
-    for index in sweep.selected:
-        point = sweep.points[index]
+    indices: dict[str, int] = {}
+    for index, point in enumerate(sweep.points):
+        if index % PROGRESS == 0 and index > 0:
+            print(f"{index} of {len(sweep.points)} points checked", file=sys.stderr, flush=True)
         if "output_dir" in point.overrides:
             problems.setdefault(f"{place}: output_dir is set by --out; remove it", []).append(index)
             continue
@@ -193,14 +195,13 @@ def check_points(sweep: Sweep, *, place: str) -> dict[str, NotebookParams]:
             for line in str(error).splitlines():
                 problems.setdefault(line, []).append(index)
             continue
-        first = indices_by_text.setdefault(dump_yaml(checked), index)
+        first = indices.setdefault(checked.model_dump_json(), index)
         if first != index:
             line = f"{place}: is the same run as point {first} ({sweep.points[first].name}); keep one"
             problems.setdefault(line, []).append(index)
-        directory = str(sweep.run_directory(index))
-        params[point.name] = checked.model_copy(update={"output_dir": directory})
+        params[index] = checked.model_copy(update={"output_dir": str(sweep.run_directory(index))})
     if problems:
-        lines = [f"{line} ({_describe_points(sweep, indices)})" for line, indices in problems.items()]
+        lines = [f"{line} ({_describe_points(sweep, where)})" for line, where in problems.items()]
         raise ParamsError("\n".join(lines))
     return params
 
@@ -214,7 +215,7 @@ def _describe_points(sweep: Sweep, indices: Sequence[int]) -> str:
     return f"points {listed}" + (f" and {len(indices) - NUM_SHOWN} more" if len(indices) > NUM_SHOWN else "")
 
 
-def _join(before: Sweep, now: Sweep, params: Mapping[str, NotebookParams]) -> Sweep:
+def _join(before: Sweep, now: Sweep) -> Sweep:
     """Return the sweep of a folder that was prepared before, with its new points at the end.
 
     A point with the overrides of an old one is that one, even where it would be named otherwise now.
@@ -226,17 +227,17 @@ def _join(before: Sweep, now: Sweep, params: Mapping[str, NotebookParams]) -> Sw
     ):
         if old != new:
             raise ParamsError(f"{path}: was made with {name} {old}, not {new}. Give another --out.")
-    names_before = {frozenset(point.assignments()): point.name for point in before.points}
-    joined = [
-        replace(point, name=names_before.get(frozenset(point.assignments()), point.name))
-        for point in now.points
-    ]
-    for point, named_now in zip(joined, now.points, strict=True):
-        check_same_run(now.notebook, before.directory / point.name, params[named_now.name])
-    points = {point.name: point for point in (*before.points, *joined)}
-    names = list(points)
-    selected = tuple(names.index(point.name) for point in joined)
-    return replace(now, points=tuple(points.values()), selected=selected)
+    names = {frozenset(point.assignments()): point.name for point in before.points}
+    points = {point.name: point for point in before.points}
+    joined: dict[int, NotebookParams] = {}
+    for index, params in now.params.items():
+        point = now.points[index]
+        point = replace(point, name=names.get(frozenset(point.assignments()), point.name))
+        directory = before.directory / point.name
+        check_same_run(now.notebook, directory, params)
+        points[point.name] = point
+        joined[list(points).index(point.name)] = params.model_copy(update={"output_dir": str(directory)})
+    return replace(now, points=tuple(points.values()), selected=tuple(joined), params=joined)
 
 
 def check_unchanged(sweep: Sweep) -> None:
@@ -282,66 +283,63 @@ def _read_seeds(text: str) -> list[int]:
     return seeds
 
 
+def _check_size(num_points: int, *, place: str) -> None:
+    if num_points > MAX_POINTS:
+        raise ParamsError(f"{place}: makes {num_points} points; at most {MAX_POINTS}, so split it")
+
+
+def flatten(content: Mapping[object, object]) -> dict[str, object]:
+    """Return {"section.field": value} of a mapping whose sections may be written out."""
+    flat: dict[str, object] = {}
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{field}": inner for field, inner in value.items()}
+        else:
+            flat[str(name)] = value
+    return flat
+
+
+def _read_fields(content: object) -> object:
+    """Return a mapping of a sweep's file with its fields by their full names; 1e-5 is a number."""
+    if not isinstance(content, Mapping):
+        return content  # pydantic refuses it
+    return {name: _as_number(value) for name, value in flatten(content).items()}
+
+
+class SweepFile(BaseModel, extra="forbid"):
+    """A file of params/sweeps/: points as a grid or as a list, and values that all of them share."""
+
+    grid: Annotated[
+        dict[str, Annotated[list[object], Field(min_length=1)]], BeforeValidator(_read_fields)
+    ] = {}
+    points: list[Annotated[dict[str, object], BeforeValidator(_read_fields)]] = Field(
+        default=[], alias="list"
+    )
+    common: Annotated[dict[str, object], BeforeValidator(_read_fields)] = Field(default={}, alias="set")
+
+
 def _read_sweep_file(path: Path) -> tuple[list[dict[str, object]], dict[str, object]]:
     """Return the values of each point, and those of all points."""
-    given, problems = read_yaml(path, str(path))
-    grid: dict[str, list[object]] = {}
-    points: list[dict[str, object]] = []
-    common: dict[str, object] = {}
-    for field, value, place in given:
-        kind, name = field[0], field[-1]
-        if kind == "list" and len(field) == 1 and isinstance(value, list) and value:
-            for index, entry in enumerate(value):
-                if isinstance(entry, Mapping):
-                    points.append(dict(_flatten(entry)))
-                else:
-                    problems.append(
-                        f"{place}: point {index} is {show(entry)}; write {{section.field: value}}"
-                    )
-        elif kind == "grid" and len(field) == 2:
-            for dotted, values in _flatten({name: value}):
-                if isinstance(values, list) and values:
-                    grid[dotted] = values
-                else:
-                    problems.append(
-                        f"{place}: {dotted} = {show(values)} is not a list of values; write [...], or put it "
-                        "under set:"
-                    )
-        elif kind == "set" and len(field) == 2:
-            common.update(_flatten({name: value}))
-        elif kind in ("grid", "list", "set"):
-            form = "one mapping a point, each after a dash" if kind == "list" else "fields, such as seed: ..."
-            problems.append(f"{place}: {kind} = {show(value)} holds no points; write {form}")
-        else:
-            problems.append(
-                f"{place}: {kind} is not a part of a sweep{did_you_mean(kind, ('grid', 'list', 'set'))}"
-            )
-    if not problems and bool(grid) == bool(points):
-        problems.append(f"{path}: needs either grid: or list:, {'not both' if grid else 'and has neither'}")
-    if twice := sorted(common.keys() & {*grid, *(name for values in points for name in values)}):
-        problems.append(f"{path}: {twice[0]} is under set: and in the points; keep one")
-    if problems:
-        raise ParamsError("\n".join(problems))
-    size = len(points)
-    if grid:
-        size = 1
-        for values in grid.values():
-            size *= len(values)
-        if size <= MAX_POINTS:
-            points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    if size > MAX_POINTS:
-        raise ParamsError(f"{path}: makes {size} points; at most {MAX_POINTS}, so split it")
-    return points, common
-
-
-def _flatten(mapping: Mapping[object, object]) -> Iterator[tuple[str, object]]:
-    """Yield ("section.field", value); sections may be written out, and 1e-5 is a number."""
-    for name, value in mapping.items():
-        if isinstance(value, Mapping) and "." not in str(name):
-            for field, inner in value.items():
-                yield f"{name}.{field}", _as_number(inner)
-        else:
-            yield str(name), _as_number(value)
+    try:
+        file = SweepFile.model_validate(parse_yaml(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        problems = [f"{path}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ParamsError("\n".join(problems)) from None
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ParamsError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    if bool(file.grid) == bool(file.points):
+        raise ParamsError(
+            f"{path}: needs either grid: or list:, {'not both' if file.grid else 'has neither'}"
+        )
+    points = file.points
+    _check_size(len(points) or math.prod(map(len, file.grid.values())), place=str(path))
+    if file.grid:
+        points = [
+            dict(zip(file.grid, values, strict=True)) for values in itertools.product(*file.grid.values())
+        ]
+    if twice := sorted(file.common.keys() & {name for values in points for name in values}):
+        raise ParamsError(f"{path}: {twice[0]} is under set: and in the points; keep one")
+    return points, file.common
 
 
 def _as_number(value: object) -> object:

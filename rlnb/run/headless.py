@@ -146,21 +146,11 @@ def plan_run(
     params = load_params(notebook.stem, profile=profile, overrides=values, place="--set")
     if machine is None and asks_network(params):
         here = probe()
-    resolved = resolve(params.complete(), recommend(here))
-    sharing = {"WORLD_SIZE": str(ranks.total)} if ranks is not None and ranks.total > 1 else {}
-    check_machine(resolved, here, environ={**os.environ, **sharing})
-    resolved.check_files()
     if ranks is not None and ranks.total > 1 and "training" not in type(params).model_fields:
         raise ParamsError(f"--nproc: {notebook.name} trains nothing, which several ranks could share")
-    try:
-        _, memory = settle_memory(resolved, here)
-    except ParamsError as error:
-        if is_memory_known:
-            raise
-        memory = f"With the least memory of its kind, which --gpu-memory overrides: {error}"
-    check_room(resolved)
-    if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
-        Sandbox.from_params(sandbox).close()  # refuse before anything has run
+    memory = check_params(
+        params, here, num_ranks=ranks.total if ranks else 1, is_memory_known=is_memory_known
+    )
     plan = Plan(notebook, names, profile, params, here, memory)
     if out is None:
         plan = move_run(plan, choose_run_directory(plan))
@@ -168,8 +158,37 @@ def plan_run(
         check_same_run(notebook, out, params)
     is_done = os.path.isdir(plan.directory) and is_finished(plan.directory, params)
     if "training" in type(params).model_fields and not is_done:
-        check_resuming(resolved, plan.directory)
+        check_resuming(resolve(params.complete(), recommend(here)), plan.directory)
     return plan
+
+
+def check_params(
+    params: NotebookParams, machine: Machine, *, num_ranks: int = 1, is_memory_known: bool = True
+) -> str:
+    """Check what a run needs of a machine, and return the estimate of its memory in a line.
+
+    The arguments are as in `plan_run`. Raises ParamsError or SandboxUnavailable.
+    """
+    resolved = resolve(params.complete(), recommend(machine))
+    sharing = {"WORLD_SIZE": str(num_ranks)} if num_ranks > 1 else {}
+    check_machine(resolved, machine, environ={**os.environ, **sharing})
+    resolved.check_files()
+    try:
+        _, memory = settle_memory(resolved, machine)
+    except ParamsError as error:
+        if is_memory_known:
+            raise
+        memory = f"With the least memory of its kind, which --gpu-memory overrides: {error}"
+    check_room(resolved)
+    if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
+        _check_sandbox(sandbox)  # refuse before anything has run
+    return memory
+
+
+@functools.cache
+def _check_sandbox(sandbox: SandboxParams) -> None:
+    """Start a sandbox and end it, once for all points of a sweep. Raises SandboxUnavailable."""
+    Sandbox.from_params(sandbox).close()
 
 
 def _holds_runs(folder: Path) -> bool:

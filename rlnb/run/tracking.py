@@ -197,7 +197,7 @@ def _open_wandb(directory: Path, *, mode: str, project: str, config: Mapping[str
     import wandb
 
     if mode == "offline":
-        # Its messages advise what `rlnb sync` does, in colours that a log shows as codes. Here and not for
+        # Its messages advise `wandb sync`, in colours that a log shows as codes. Here and not for
         # the run alone: TRL asks for the run's address with each checkpoint, which is warned of.
         wandb.setup(wandb.Settings(silent=True))
     id_file = directory / "wandb_run_id.txt"
@@ -213,7 +213,8 @@ def _open_wandb(directory: Path, *, mode: str, project: str, config: Mapping[str
         config=dict(config),
         settings=wandb.Settings(console="off", quiet=True),
     )
-    print(f"W&B: {run.url if mode == 'online' else f'offline; upload it later by `rlnb sync {directory}`'}")
+    upload = f"offline; upload it by `wandb sync {directory}/wandb/offline-*`"
+    print(f"W&B: {run.url if mode == 'online' else upload}")
     run.define_metric(STEP_AXIS)
     run.define_metric("*", step_metric=STEP_AXIS)
     return run

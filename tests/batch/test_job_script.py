@@ -134,23 +134,19 @@ def test_a_queue_that_does_not_take_the_job_is_told(cluster):
     (cluster / "code").write_text("1")
     job = start_job(cluster)
     job.send_signal(signal.SIGUSR1)
-    assert (
-        "SLURM has not put it back into the queue; submit the same command again to go on." in end_of(job)[1]
-    )
+    assert "SLURM has not put it back into the queue" in end_of(job)[1]
 
 
-def test_a_job_that_ends_by_itself_hands_its_exit_code_on_and_each_line_is_dated(cluster):
+def test_a_job_that_ends_by_itself_hands_its_exit_code_on_and_its_log_is_dated(cluster):
     code, log = end_of(start_job(cluster, "--quick", waits_for="started", SLURM_RESTART_COUNT="1"))
     assert (code, requests(cluster)) == (0, "")
-    dated = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d n1 attempt 2: (two|lines)")
-    assert all(dated.fullmatch(line) for line in log.splitlines()), log
-    assert len(log.splitlines()) == 2
+    first, *others = log.splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d job 7 on n1", first)
+    assert others == ["two", "lines"]
 
 
 def test_a_job_from_another_folder_says_so_in_a_sentence(cluster, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     code, log = end_of(start_job(cluster, waits_for="", SLURM_SUBMIT_DIR=str(elsewhere)))
     assert code == 2
-    assert log.endswith(
-        f"{elsewhere}: has no .venv/bin/rlnb; call sbatch from the project's folder, or use rlnb submit\n"
-    )
+    assert f"{elsewhere}: has no .venv/bin/rlnb" in log

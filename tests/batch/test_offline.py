@@ -90,9 +90,5 @@ def test_what_was_not_fetched_is_refused_before_anything_runs_with_the_command_t
         weights.unlink()
     code, said, errors = run_on_node("grpo_code_execution", tmp_path / "cache", tmp_path / "run")
     assert (code, said) == (EXIT_REFUSED, "")
-    assert errors == (
-        f"rlnb: --set: model.id = 'lab/tiny' lacks model.safetensors in {tmp_path / 'cache'} and the hub "
-        "cannot be reached; run `rlnb prefetch` with this notebook, --profile and --set on a machine with a "
-        "network, or write embedded (docs/troubleshooting.md#no-network)\n"
-    )
+    assert "model.id = 'lab/tiny' lacks weights" in errors and "rlnb prefetch" in errors
     assert not (tmp_path / "run").exists()

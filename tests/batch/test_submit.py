@@ -2,21 +2,18 @@
 
 import json
 import os
-import re
-import shlex
-import socket
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from transformers import HfArgumentParser
-from trl.scripts.vllm_serve import ScriptArguments
 
 from rlnb import cli
+from rlnb.batch.submit import count_gpus
 from rlnb.machine import Machine, recommend
 from rlnb.params import load_dotenv
 from rlnb.run import directory as runs
+from rlnb.sandbox import Sandbox
 
 PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
 NOTEBOOK = "grpo_code_execution.ipynb"
@@ -35,7 +32,7 @@ def login_node(tmp_path, monkeypatch) -> Path:
     Path(NOTEBOOK).write_text(json.dumps(notebook))
     refuses = "[ ! -e refuses ] || { cat refuses >&2; exit 1; }"
     commands = {
-        "sbatch": f'#!/bin/sh\necho "$1" >> submitted\n{refuses}\necho 31\n',
+        "sbatch": f'#!/bin/sh\ncat >/dev/null\necho "$1" >> submitted\n{refuses}\necho 31\n',
         "squeue": "#!/bin/sh\ncat queue\n",
     }
     (tmp_path / "bin").mkdir()
@@ -47,8 +44,8 @@ def login_node(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def submit(*arguments: str) -> int:
-    return cli.main(["submit", NOTEBOOK, "--profile", "tiny", *arguments])
+def submit(*arguments: str, sbatch: str = "") -> int:
+    return cli.main(["submit", NOTEBOOK, "--profile", "tiny", *arguments, "--", *sbatch.split()])
 
 
 def header_of(script: Path) -> dict[str, str]:
@@ -57,7 +54,7 @@ def header_of(script: Path) -> dict[str, str]:
 
 
 def test_a_run_is_submitted_with_its_script_and_log_in_its_directory(capsys, tmp_path):
-    assert submit("--time", "00:40:00", "--cpus-per-task", "2", "--sbatch-option", "qos=long") == 0
+    assert submit(sbatch="--time=00:40:00 --cpus-per-task=2 --qos=long --exclusive") == 0
     folder = Path("outputs/grpo_code_execution/tiny-001")
     script = folder / "job.sbatch"
     subprocess.run(["bash", "-n", script], check=True)
@@ -67,13 +64,25 @@ def test_a_run_is_submitted_with_its_script_and_log_in_its_directory(capsys, tmp
     assert [header[key] for key in ("time", "cpus-per-task", "qos")] == ["00:40:00", "2", "long"]
     assert header["signal"] == "B:USR1@300"
     assert "gres" not in header  # the profile is for no GPU
+    assert "#SBATCH --exclusive\n" in script.read_text()
     assert f"project={tmp_path}\n" in script.read_text()
     assert f"/rlnb run {NOTEBOOK} --out {folder})\n" in script.read_text()
     assert Path("submitted").read_text().split() == ["--test-only", "--parsable"]
-    printed = capsys.readouterr().out
-    assert f"submitted job 31: {folder}\n" in printed
-    assert f"tail -F {folder}/{name}-31.log" in printed
+    assert f"tail -F {folder}/{name}-31.log" in capsys.readouterr().out
     assert json.loads((folder / "job.json").read_text())["job"] == "31"
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "signal"),
+    [
+        ("--time=0", "B:USR1@300"),  # no limit of its own
+        ("--time=10", "B:USR1@150"),  # minutes; a quarter of a short job
+        ("--time=1-00:00:00 --signal=B:USR1@900", "B:USR1@900"),
+    ],
+)
+def test_the_warning_comes_before_the_limit_or_when_it_is_asked_for(sbatch, signal):
+    assert submit("--out", "run", sbatch=sbatch) == 0
+    assert header_of(Path("run/job.sbatch"))["signal"] == signal
 
 
 def test_the_same_command_goes_on_where_the_job_was_and_waits_for_one_that_is_in_the_queue(capsys):
@@ -81,8 +90,7 @@ def test_the_same_command_goes_on_where_the_job_was_and_waits_for_one_that_is_in
     assert submit() == 0
     Path("queue").write_text("31 PENDING\n")
     assert submit() == 2
-    expected = f"rlnb: {first}: its job 31 is pending already. Give another --out, or scancel 31.\n"
-    assert capsys.readouterr().err.endswith(expected)
+    assert f"rlnb: {first}: its job 31 is pending already" in capsys.readouterr().err
     assert submit("--set", "seed=2") == 0  # another run
     Path("queue").write_text("")
     runs.end_attempt(first, runs.start_attempt(first, notebook=""), state="failed")
@@ -91,45 +99,68 @@ def test_the_same_command_goes_on_where_the_job_was_and_waits_for_one_that_is_in
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("arguments", "sbatch", "reason"),
     [
-        (("--set", "model.dtype=bfloat16", "--machine", "v100"), "is not computed by V100; write float16"),
-        (("--set", "training.max_stepz=1"), "training.max_stepz is not a field"),
-        (
-            ("--warning-seconds", "600", "--time", "10"),
-            "--warning-seconds 600: is all of --time 10; write less",
-        ),
-        (("--time", "soon"), "--time soon: is not a time of SLURM; write 08:00:00, or 2-00:00:00"),
-        (("--gpus", "2"), "profile tiny does not tell which GPU that is"),
-        (("--seeds", "1-2", "--nodes", "2"), "a point of a sweep has one node and one GPU; write 1"),
-        (("--gpu-memory", "40"), "--gpu-memory 40: profile tiny does not tell which GPU that is"),
-        (("--gpu-memory", "-3", "--machine", "v100"), "--gpu-memory -3: is not the memory of a GPU"),
-        (("--array-parallel", "2"), "--array-parallel 2: is for a sweep; give --sweep or --seeds"),
-        (("--sbatch-option", "time=1"), "--sbatch-option time=1: is computed from --time; write that"),
-        (("--sbatch-option", "a b"), "write NAME=VALUE, as in --sbatch-option qos=long"),
+        (("--set", "model.dtype=bfloat16", "--machine", "v100"), "", "model.dtype"),
+        (("--set", "training.max_stepz=1"), "", "training.max_stepz"),
+        ((), "--gres=gpu:2", "--machine"),
+        (("--seeds", "1-2"), "--nodes=2", "--nodes"),
+        (("--gpu-memory", "40"), "", "--gpu-memory 40"),
+        (("--gpu-memory", "-3", "--machine", "v100"), "", "--gpu-memory -3"),
+        (("--array-parallel", "2"), "", "--array-parallel"),
+        ((), "--array=0-9", "--array=0-9: is computed"),
+        ((), "-t 10", "-t: write"),
     ],
 )
-def test_what_the_job_would_refuse_is_refused_and_nothing_is_submitted(capsys, arguments, reason):
-    assert submit(*arguments) == 2
+def test_what_the_job_would_refuse_is_refused_and_nothing_is_submitted(capsys, arguments, sbatch, reason):
+    assert submit(*arguments, sbatch=sbatch) == 2
     assert reason in capsys.readouterr().err
-    assert not Path("submitted").exists()
+    assert not Path("submitted").exists() and not Path("outputs").exists()
+
+
+def test_only_submit_takes_options_of_sbatch(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["run", NOTEBOOK, "--check", "--", "--time=10"])
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "count"),
+    [
+        ("--gres=gpu:volta:2,tmp:10G", 2),
+        ("--gpus-per-node=volta:4", 4),
+        ("--gpus=8 --nodes=4", 2),
+        ("--gpus-per-task=1", 1),
+        ("--gres=gpu", 1),
+        ("--gres=tmp:10G", 0),
+    ],
+)
+def test_ranks_are_as_many_as_the_gpus_that_are_asked_for(sbatch, count):
+    given = dict(word.removeprefix("--").split("=") for word in sbatch.split())
+    assert count_gpus({"nodes": "1", **given}) == count
+
+
+def test_gpus_that_are_asked_for_replace_the_default(capsys):
+    command = ["submit", "spiral_self_play.ipynb", "--profile", "v100", "--set", "model.id=tiny", "--dry-run"]
+    Path("spiral_self_play.ipynb").write_text(Path(NOTEBOOK).read_text())
+    assert cli.main([*command, "--", "--gpus-per-node=volta:2"]) == 0
+    script = capsys.readouterr().out
+    assert "#SBATCH --gpus-per-node=volta:2\n" in script and "--gres" not in script
+    assert " --nproc 2)\n" in script
 
 
 def test_a_job_chooses_as_was_checked_whatever_memory_its_gpu_has(capsys):
-    command = ["submit", NOTEBOOK, "--profile", "v100", "--set", "tasks.source=builtin"]
-    folder = Path("outputs/grpo_code_execution/v100-001")
+    command = ["submit", NOTEBOOK, "--profile", "v100", "--set", "tasks.source=builtin", "--dry-run"]
     for options, memory, model in (([], 16, "Qwen2.5-1.5B"), (["--gpu-memory", "32"], 32, "Qwen2.5-3B")):
         assert cli.main([*command, *options]) == 0
-        assert f"Qwen/{model}" in capsys.readouterr().err  # what a node without a network would lack
-        assert f"\nexport RLNB_GPU_MEMORY={memory}\ncommand=(" in (folder / "job.sbatch").read_text()
-    assert [path.name for path in folder.parent.iterdir()] == ["v100-001"]  # both are the same run
+        printed = capsys.readouterr()
+        assert f"Qwen/{model}" in printed.err  # what a node without a network would lack
+        assert f"\nexport RLNB_GPU_MEMORY={memory}\ncommand=(" in printed.out
     gpu = Machine("v100", "V100", (7, 0), 31.7, 8, "slurm", "offline")
     assert recommend(gpu, environ={}).model_id == "Qwen/Qwen2.5-3B"
     assert recommend(gpu, environ={"RLNB_GPU_MEMORY": "16"}).model_id == "Qwen/Qwen2.5-1.5B"
     assert recommend(gpu, environ={"RLNB_GPU_MEMORY": "80"}).model_id == "Qwen/Qwen2.5-3B"
     assert cli.main([*command, "--seeds", "1-2"]) == 0
-    script = Path("outputs/grpo_code_execution/seeds-v100/job.sbatch").read_text()
-    assert "\nexport RLNB_GPU_MEMORY=16\ncommand=(" in script
+    assert "\nexport RLNB_GPU_MEMORY=16\ncommand=(" in capsys.readouterr().out
 
 
 def test_what_stands_in_the_env_file_is_read_before_the_job_is_checked(capsys, monkeypatch):
@@ -152,27 +183,25 @@ def test_adapters_are_checked_with_the_base_that_they_name(capsys, monkeypatch):
 
 
 def test_a_profile_that_names_no_machine_is_refused(capsys):
-    assert cli.main(["submit", NOTEBOOK, "--profile", "v100", "--set", "model.id=tiny", "--dry-run"]) == 0
-    again = ["submit", NOTEBOOK, "--out", "outputs/grpo_code_execution/v100-001", "--dry-run"]
+    command = ["submit", NOTEBOOK, "--set", "model.id=tiny", "--dry-run"]
     for more in ([], ["--profile", "auto"], ["--seeds", "1-2"]):
-        assert cli.main([*again, *more]) == 2
-        assert "which does not tell what machine the job will get" in capsys.readouterr().err
-    assert cli.main([*again, "--machine", "v100"]) == 0
+        assert cli.main([*command, *more]) == 2
+        assert "--profile: " in capsys.readouterr().err
+    assert cli.main([*command, "--machine", "v100"]) == 0
     assert "#SBATCH --gres=gpu:1\n" in capsys.readouterr().out
-    sweep = ["submit", NOTEBOOK, "--machine", "v100", "--seeds", "1-2", "--dry-run"]
-    assert cli.main(sweep) == 0
-    assert Path("outputs/grpo_code_execution/seeds-v100/points.json").exists()  # not this machine's profile
+    assert cli.main([*command, "--machine", "v100", "--seeds", "1-2"]) == 0
+    assert "/seeds-v100/" in capsys.readouterr().out  # not this machine's profile
 
 
 def test_ranks_that_cannot_share_the_work_are_refused(capsys):
     for name in ("spiral_self_play", "mbpp_eval"):
         Path(f"{name}.ipynb").write_text(Path(NOTEBOOK).read_text())
     tiny = ["spiral_self_play.ipynb", "--profile", "tiny"]
-    for command in (["submit", *tiny, "--nodes", "3"], ["run", *tiny, "--nproc", "3", "--check"]):
+    for command in (["submit", *tiny, "--", "--nodes=3"], ["run", *tiny, "--nproc", "3", "--check"]):
         assert cli.main(command) == 2
         assert "games_per_step = 8 cannot be shared by 3 ranks" in capsys.readouterr().err
-    assert cli.main(["submit", "mbpp_eval.ipynb", "--profile", "a100", "--gpus", "2"]) == 2
-    assert "trains nothing, which several ranks could share" in capsys.readouterr().err
+    assert cli.main(["submit", "mbpp_eval.ipynb", "--profile", "a100", "--", "--gres=gpu:2"]) == 2
+    assert "mbpp_eval.ipynb trains nothing" in capsys.readouterr().err
 
 
 STAGES = '[{"name": "one", "games": ["kuhn_poker"], "opponents": ["perfect"], "threshold": 0.5}]'
@@ -215,24 +244,25 @@ def test_a_folder_of_other_runs_is_no_directory_of_a_run(capsys):
     runs.end_attempt(first, runs.start_attempt(first, notebook=""), state="failed")
     for folder in ("outputs", "outputs/grpo_code_execution"):
         assert cli.main(["run", NOTEBOOK, "--profile", "tiny", "--check", "--out", folder]) == 2
-        assert f"--out {folder}: holds other runs; name a folder of its own" in capsys.readouterr().err
+        assert f"--out {folder}: " in capsys.readouterr().err
 
 
 def test_a_sweep_and_a_run_do_not_share_a_folder(capsys):
-    assert submit("--seeds", "1-2", "--out", "sweep", "--dry-run") == 0
+    assert submit("--seeds", "1-2", "--out", "sweep") == 0
     assert submit("--out", "sweep") == 2
-    assert "--out sweep: is the folder of a sweep; name another" in capsys.readouterr().err
-    assert submit("--out", "run", "--dry-run") == 0
+    assert "--out sweep: " in capsys.readouterr().err
+    assert submit("--out", "run") == 0
     assert submit("--seeds", "1-2", "--out", "run") == 2
-    assert "--out run: is the directory of a run; name another" in capsys.readouterr().err
+    assert "--out run: " in capsys.readouterr().err
 
 
-def test_what_slurm_refuses_is_told_in_its_words(capsys):
+def test_what_slurm_refuses_is_told_in_its_words_and_leaves_nothing(capsys):
     Path("refuses").write_text("allocation failure: Requested node configuration is not available")
-    assert submit() == 2
-    refusal = "rlnb: sbatch: allocation failure: Requested node configuration is not available. Ask for what "
-    assert refusal in capsys.readouterr().err
-    assert Path("submitted").read_text() == "--test-only\n"
+    for more in ((), ("--seeds", "1-2")):
+        assert submit(*more) == 2
+        assert "Requested node configuration is not available. Ask for" in capsys.readouterr().err
+    assert Path("submitted").read_text() == "--test-only\n--test-only\n"
+    assert not Path("outputs").exists()
 
 
 def test_the_points_of_a_sweep_are_an_array_without_those_that_are_done(capsys):
@@ -253,6 +283,18 @@ def test_the_points_of_a_sweep_are_an_array_without_those_that_are_done(capsys):
     assert json.loads((folder / "job.json").read_text())["points"] == [0, 2, 3]
 
 
+def test_many_points_start_one_sandbox_and_say_how_far_the_checks_are(capsys, monkeypatch):
+    started = []
+    from_params = Sandbox.from_params
+    monkeypatch.setattr(Sandbox, "from_params", lambda given: started.append(given) or from_params(given))
+    timeout = ("--set", "sandbox.timeout_seconds=1.25")  # a section that no other test has checked
+    assert submit("--seeds", "1-250", "--dry-run", *timeout) == 0
+    printed = capsys.readouterr()
+    assert "#SBATCH --array=0-249\n" in printed.out
+    assert "200 of 250 points checked" in printed.err
+    assert len(started) == 1
+
+
 def test_points_that_wait_in_the_queue_stay_as_they_were_submitted(capsys):
     assert submit("--seeds", "1-2") == 0
     folder = Path("outputs/grpo_code_execution/seeds-tiny")
@@ -264,37 +306,20 @@ def test_points_that_wait_in_the_queue_stay_as_they_were_submitted(capsys):
     assert {path: path.read_text() for path in folder.glob("*.*")} == before
 
 
-def test_a_dry_run_changes_no_settings_of_a_run_or_a_sweep_that_is_there(capsys):
-    for options in (("--seeds", "1-2", "--out", "sweep"), ("--out", "run")):
+def test_a_dry_run_prints_the_script_and_writes_nothing(capsys):
+    for options in (("--seeds", "1-2", "--out", "sweep"), ("--out", "run"), ()):
         assert submit(*options, "--dry-run") == 0
-        folder = Path(options[-1])
-        assert (
-            f"by hand, of which a second submit does not know: sbatch {folder}/job.sbatch"
-            in capsys.readouterr().err
-        )
-        before = {path: path.read_text() for path in folder.glob("*.*")}
-        assert submit(*options, "--set", "training.max_steps=9", "--dry-run") == 0
-        printed = capsys.readouterr()
-        assert printed.out.startswith("#!/bin/bash\n")
-        assert f"{folder} keeps its settings, which are others" in printed.err
-        assert {path: path.read_text() for path in folder.glob("*.*")} == before
-    assert not Path("submitted").exists()
-
-
-def test_a_job_without_a_limit_of_its_own_is_submitted():
-    assert submit("--time", "0", "--out", "run") == 0
-    header = header_of(Path("run/job.sbatch"))
-    assert (header["time"], header["signal"]) == ("0", "B:USR1@300")
+        assert capsys.readouterr().out.startswith("#!/bin/bash\n")
+    assert not any(Path(name).exists() for name in ("sweep", "run", "outputs", "submitted"))
 
 
 def test_ranks_on_several_nodes_meet_at_the_first(capsys):
-    assert submit("--nodes", "2", "--dry-run", "--time", "60") == 0
+    assert submit("--dry-run", sbatch="--nodes=2 --time=60") == 0
     script = capsys.readouterr().out
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n" in script
     assert 'master=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):' in script
     assert '--nnodes 2 --node-rank "$SLURM_PROCID" --master "$0"' in script
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    assert not Path("submitted").exists()
 
 
 def test_a_check_says_what_another_machine_would_refuse_and_leaves_nothing(capsys):
@@ -317,129 +342,3 @@ def test_a_cluster_without_a_network_refuses_what_would_have_to_be_downloaded(ca
     monkeypatch.setenv("RLNB_OFFLINE", "1")
     assert cli.main(["submit", NOTEBOOK, "--profile", "v100"]) == 2
     assert "tasks.source = 'mbpp' is not in ./model_cache" in capsys.readouterr().err
-
-
-TRAINING = 'echo "training at $VLLM_NODE"'
-
-
-def run_until_the_training(
-    script: str, *, scontrol: str, srun: str, folder: Path, before: str = "", training: str = TRAINING
-) -> str:
-    """Run a script's lines up to its command with stand-ins for SLURM, and return what they print.
-
-    before: lines before them. training: in place of the command.
-    """
-    for name, text in (("scontrol", scontrol), ("srun", srun)):
-        (folder / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
-        (folder / "bin" / name).chmod(0o755)
-    lines = script[script.index("export VLLM_NODE") : script.index("command=(")]
-    finish = 'finish() { echo "exit $1"; exit "$1"; }\n'
-    shell = ["bash", "-c", f"set -u\nrun= warned=\n{finish}{before}\n{lines}{training}"]
-    environment = {**os.environ, "SLURM_JOB_NODELIST": "nodes", "SLURM_CPUS_PER_TASK": "8"}
-    return subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60).stdout
-
-
-@pytest.fixture
-def vllm_script(capsys, monkeypatch) -> str:
-    """The script of a run with a node for vLLM, which is said to be installed."""
-    monkeypatch.setattr("rlnb.params.training.installed_version", lambda _: "0.20")
-    assert submit("--vllm-node", "--dry-run", "--set", "model.id=tiny") == 0
-    return capsys.readouterr().out
-
-
-def test_a_vllm_server_gets_a_node_of_its_own_and_an_address_that_stays(vllm_script):
-    assert "#SBATCH --nodes=2\n" in vllm_script
-    served = re.search(r"trl vllm-serve (.*) >(\S+) 2>&1 &", vllm_script)
-    words = shlex.split(served[1])
-    (arguments,) = HfArgumentParser(ScriptArguments).parse_args_into_dataclasses(words)
-    assert (arguments.port, arguments.tensor_parallel_size) == (8000, 1)
-    assert arguments.max_model_len == 2048
-    params = Path("outputs/grpo_code_execution/tiny-001/params.yaml").read_text()
-    assert "server_base_url: http://$VLLM_NODE:8000" in params
-    assert submit("--vllm-node", "--dry-run", "--set", "model.id=tiny") == 0  # goes on in the same directory
-    assert not Path("outputs/grpo_code_execution/tiny-002").exists()
-
-
-def test_ranks_of_several_nodes_leave_the_last_one_to_vllm(vllm_script, capsys):
-    assert submit("--vllm-node", "--nodes", "2", "--dry-run", "--set", "model.id=tiny") == 0
-    script = capsys.readouterr().out
-    assert "#SBATCH --nodes=3\n" in script
-    assert "tasks=(--nodes=2 --ntasks=2 --kill-on-bad-exit=0 " in script
-
-
-@pytest.fixture
-def server(tmp_path) -> tuple[str, str]:
-    """The port and the command of a server that answers as vLLM does when it is ready."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (tmp_path / "health").write_text("")
-    return str(port), f"python3 -m http.server --directory {tmp_path} --bind 127.0.0.1 {port}"
-
-
-def test_the_training_waits_until_the_server_answers_and_is_told_where_it_is(vllm_script, tmp_path, server):
-    port, serve = server
-    script = vllm_script.replace(":8000/health", f":{port}/health")
-    assert '--cpus-per-task="$SLURM_CPUS_PER_TASK"' in script
-    printed = run_until_the_training(
-        script, scontrol="echo first; echo 127.0.0.1", srun=f"sleep 1; exec {serve}", folder=tmp_path
-    )
-    assert printed == "waiting for vLLM on 127.0.0.1\ntraining at 127.0.0.1\n"
-
-
-def test_a_server_that_cannot_start_ends_the_job_with_its_reason(vllm_script, tmp_path):
-    script = vllm_script.replace(":8000/health", ":9/health")
-    printed = run_until_the_training(
-        script, scontrol="echo 127.0.0.1", srun="echo CUDA out of memory; exit 1", folder=tmp_path
-    )
-    assert printed.endswith("vLLM has ended before it was ready: CUDA out of memory\nexit 1\n")
-
-
-@pytest.mark.parametrize(
-    ("before", "srun", "end"),
-    [
-        ("warned=yes", "", "the time limit is near and vLLM is not ready: loading\nexit 1\n"),
-        ("SECONDS=7200", "", "vLLM is not ready after 3600 seconds: loading\nexit 1\n"),
-        ("", "kill $PPID;", "stopped before vLLM was ready: loading\nexit 85\n"),
-    ],
-)
-def test_a_server_that_is_not_ready_in_time_ends_the_job_with_the_reason(
-    vllm_script, tmp_path, before, srun, end
-):
-    check = '[ -z "$warned" ]'
-    wait = "touch waiting; until [ -e loading ]; do sleep 0.1; done"
-    loading = "until [ -e waiting ]; do sleep 0.1; done; echo loading; touch loading"
-    printed = run_until_the_training(
-        vllm_script.replace(":8000/health", ":9/health").replace(check, f"{wait}\n{check}"),
-        scontrol="echo 127.0.0.1",
-        srun=f"{loading}; {srun} exec sleep 60",
-        folder=tmp_path,
-        before=before,
-    )
-    assert printed.endswith(end)
-
-
-def test_the_end_of_a_server_is_told_whatever_the_folder_is_called(capsys, monkeypatch, tmp_path, server):
-    monkeypatch.setattr("rlnb.params.training.installed_version", lambda _: "0.20")
-    assert submit("--vllm-node", "--dry-run", "--set", "model.id=tiny", "--out", "it's a run") == 0
-    port, serve = server
-    printed = run_until_the_training(
-        capsys.readouterr().out.replace(":8000/health", f":{port}/health"),
-        scontrol="echo 127.0.0.1",
-        srun=f"{serve} & until [ -e training ]; do sleep 0.1; done; kill $!; echo CUDA error",
-        folder=tmp_path,
-        training="touch training; stop() { exit; }; run=yes; while true; do sleep 0.1; done",
-    )
-    assert printed.endswith("vLLM has ended: CUDA error\n")
-
-
-def test_a_server_that_ends_during_the_training_tells_the_run_to_save(vllm_script, tmp_path, server):
-    port, serve = server
-    printed = run_until_the_training(
-        vllm_script.replace(":8000/health", f":{port}/health"),
-        scontrol="echo 127.0.0.1",
-        srun=f"{serve} & until [ -e training ]; do sleep 0.1; done; kill $!; echo CUDA error",
-        folder=tmp_path,
-        training="stop() { echo saving; exit; }; run=1; touch training; for _ in {1..90}; do sleep 0.5; done",
-    )
-    assert printed.endswith("vLLM has ended: CUDA error\nsaving\n")

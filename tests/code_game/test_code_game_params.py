@@ -148,7 +148,8 @@ def test_another_model_is_asked_of_the_hub_and_missed_offline(sections, field, t
     ):
         check_machine(params, offline, environ=NO_LOGIN)
     snapshot = tmp_path / "model_cache" / "models--me--mine" / "snapshots" / "c0ffee"
-    for path in (snapshot / "config.json", snapshot / "model.safetensors", snapshot.parents[1] / "refs/main"):
+    names = ("config.json", "model.safetensors", "tokenizer.json", "../../refs/main")
+    for path in (snapshot / name for name in names):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("c0ffee" if path.name == "main" else "{}")
     check_machine(params, offline, environ=NO_LOGIN)

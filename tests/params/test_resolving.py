@@ -13,7 +13,7 @@ from rlnb.errors import ParamsError
 from rlnb.machine import Machine, installed_version, recommend
 from rlnb.params import asks_network, check_machine, describe_params, load_params, resolve
 from rlnb.params.bases import is_same_model
-from rlnb.params.model_cache import MBPP_SPLITS, CachedFile, Manifest, manifest_path, write_manifest
+from rlnb.params.model_cache import MBPP_SPLITS, find_missing
 from rlnb.params.resolving import is_mxfp4
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
@@ -169,7 +169,7 @@ def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypat
     offline = replace(CPU, hub="unreachable")
     check_machine(params, CPU)
     assert refused(check_machine, params, offline) == f"parameters cell: {said}"
-    cache("models--me--mine", "config.json", "model.safetensors")
+    cache("models--me--mine", "config.json", "tokenizer.json", "model.safetensors")
     cache("datasets--google-research-datasets--mbpp", *(f"full/{split}-0.parquet" for split in MBPP_SPLITS))
     check_machine(params, offline)
 
@@ -189,15 +189,20 @@ def test_an_incomplete_model_is_refused_offline_with_the_files_that_it_lacks(tmp
     monkeypatch.chdir(tmp_path)
     params = with_cell({"model": {"id": "me/mine", "cache_dir": "cache"}, "tasks": {"source": "builtin"}})
     offline = replace(CPU, hub="offline")
-    snapshot = cache("models--me--mine", "config.json", "a.safetensors")
+    snapshot = cache("models--me--mine", "config.json", "tokenizer.json", "a.safetensors")
     index = {"weight_map": {"one": "a.safetensors", "two": "b.safetensors"}}
     (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "model.id = 'me/mine' lacks b.safetensors in cache" in refused(check_machine, params, offline)
     (snapshot / "b.safetensors").write_text("{}")
     check_machine(params, offline)
-    file = CachedFile(size=9, sha256="")
-    write_manifest(manifest_path("cache", "models--me--mine"), Manifest("c0ffee", {"b.safetensors": file}))
-    assert "model.id = 'me/mine' lacks b.safetensors in cache" in refused(check_machine, params, offline)
+    (snapshot / "tokenizer.json").unlink()
+    assert "model.id = 'me/mine' lacks a tokenizer in cache" in refused(check_machine, params, offline)
+
+
+def test_a_shard_without_the_index_of_the_weights_is_a_download_that_was_cut_off(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cache("models--me--mine", "config.json", "tokenizer.json", "model-00001-of-00002.safetensors")
+    assert find_missing("cache", "me/mine") == ["the index of its weights"]
 
 
 def test_mxfp4_is_known_by_the_name_of_the_repository_and_by_config_json_in_a_directory(tmp_path):

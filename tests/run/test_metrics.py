@@ -168,7 +168,7 @@ def test_wandb_offline_is_one_folder_a_run_with_exact_names_and_each_step_once(t
     assert [row["_timestamp"] for row in rows[:2]] == times[:2], "of the report, not of its copy"
     assert run == (run_id, tmp_path.name), "without a name, that of the directory"
     said = capfd.readouterr()
-    assert said.out == f"W&B: offline; upload it later by `rlnb sync {tmp_path}`\n" * 3
+    assert said.out == f"W&B: offline; upload it by `wandb sync {tmp_path}/wandb/offline-*`\n" * 3
     assert said.err == ""
 
 
