@@ -119,7 +119,7 @@ def main() -> None:
     params = load_params("grpo_code_execution", profile="cpu")
     params = resolve(params, recommend(probe(ask_hub=False)))
     policy = load_policy(params.model, seed=1)
-    tasks = load_tasks("builtin", levels=params.tasks.levels, seed=1)["train"][: ROWS // GROUP]
+    tasks = load_tasks("builtin", seed=1)["train"][: ROWS // GROUP]
     prompts = [build_prompt(task, params.tasks.prompt, policy.tokenizer).text for task in tasks]
     ids = [tokens for tokens in policy.tokenizer(prompts)["input_ids"] for _ in range(GROUP)]
     padded = policy.tokenizer(prompts, return_tensors="pt", padding=True)

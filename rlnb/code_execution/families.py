@@ -65,8 +65,8 @@ class Member:
         return [reference(argument) for argument in arguments]
 
 
-def builtin_tasks(levels: tuple[int, ...] = (1, 2, 3), *, development: bool = False) -> list[Task]:
-    """Return the built-in tasks of some levels, the same on every machine: a task's name seeds its calls.
+def builtin_tasks(*, development: bool = False) -> list[Task]:
+    """Return the built-in tasks, the same on every machine: a task's name seeds its calls.
 
     development: only the tasks of that split, otherwise all others.
 
@@ -79,7 +79,7 @@ def builtin_tasks(levels: tuple[int, ...] = (1, 2, 3), *, development: bool = Fa
     tasks = []
     for member in members:
         family = member.family
-        if family.level not in levels or family.development != development:
+        if family.development != development:
             continue
         alike = [other for other in members if other.family.inputs == family.inputs and other is not member]
         wrong = [*(printed[other.id] for other in alike), list(map(repr, calls[family.inputs]))]

@@ -36,4 +36,4 @@ class GrpoCodeExecutionParams(NotebookParams):
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        yield from self.vllm.find_lack_of_room("tasks", self.tasks.max_prompt_tokens, self.training)
+        yield from self.vllm.find_lack_of_room(self.training)

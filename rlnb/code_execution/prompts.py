@@ -8,6 +8,7 @@ from trl import GRPOConfig
 
 from rlnb.code_execution.tasks import Task
 from rlnb.grpo.training import order_prompts
+from rlnb.params.training import MAX_PROMPT_TOKENS
 from rlnb.policy.loading import Policy
 from rlnb.policy.prompts import SYSTEM, Prompt, PromptForm, chat_text
 
@@ -59,14 +60,13 @@ def prompt_dataset(
     *,
     form: PromptForm,
     printed_example: bool,
-    max_prompt_tokens: int,
 ) -> Dataset:
-    """Return the prompts of the whole run in order, without tasks that exceed `max_prompt_tokens`."""
+    """Return the prompts of the whole run in order, without those of more than MAX_PROMPT_TOKENS."""
     wording = {"printed_example": printed_example, "thinking": policy.thinking}
     prompts = [build_prompt(task, form, policy.tokenizer, **wording) for task in tasks]
     rows = [
         {"prompt": prompt.text, "task_id": task.id, "prefix": prompt.prefix}
         for task, prompt in zip(tasks, prompts, strict=True)
-        if len(policy.tokenizer(prompt.text)["input_ids"]) <= max_prompt_tokens
+        if len(policy.tokenizer(prompt.text)["input_ids"]) <= MAX_PROMPT_TOKENS
     ]
     return Dataset.from_list(order_prompts(rows, config))

@@ -21,29 +21,25 @@ MBPP_SPLITS = {"train": SPLITS["train"], "known": SPLITS["validation"], "new": S
 def load_tasks(
     source: str,
     *,
-    levels: tuple[int, ...] = (1, 2, 3),
     held_out: str = "report",
     mbpp_path: str = "",
     jsonl_path: str = "",
     cache_dir: str | Path = "./model_cache",
     seed: int = 42,
 ) -> dict[str, list[Task]]:
-    """Return the splits "train", "known" and "new" of a source; the arguments are those of `TasksParams`,
-    and the cache of what the hub gives.
+    """Return the splits "train", "known" and "new" of a source, which is one of `TasksParams.source`.
 
     builtin: "known" holds out tasks of trained families, "new" whole families; the same for every seed, so
     that runs can be compared. With held_out = "development" both come from a fourth split, which no report
     uses: choose parameters by it. mbpp: the published ranges of task ids. jsonl: each record's "split" where
-    it has one, else "known" holds out tasks by the seed. Levels select built-in tasks and those of a file.
-    Raises ParamsError for a file that cannot be read, an invalid record, and a source without training tasks.
+    it has one, else "known" holds out tasks by the seed. cache_dir: of what the hub gives. Raises ParamsError
+    for a file that cannot be read, an invalid record, and a source without training tasks.
     """
     if source == "builtin":
-        splits = split_tasks(
-            builtin_tasks(levels), new_families=NEW_FAMILIES, known_share=KNOWN_SHARE, seed=0
-        )
+        splits = split_tasks(builtin_tasks(), new_families=NEW_FAMILIES, known_share=KNOWN_SHARE, seed=0)
         if held_out == "development":
             trained = {task.family for task in splits["train"]}
-            others = builtin_tasks(levels, development=True)
+            others = builtin_tasks(development=True)
             splits["known"] = [task for task in others if task.family in trained]
             splits["new"] = [task for task in others if task.family not in trained]
         return splits
@@ -59,12 +55,9 @@ def load_tasks(
             )
         return splits
     if source == "jsonl":
-        splits = file_tasks(jsonl_path, levels, seed=seed)
+        splits = file_tasks(jsonl_path, seed=seed)
         if not splits["train"]:
-            raise ParamsError(
-                f"{jsonl_path}: no task of tasks.levels = {list(levels)} is in split 'train'; "
-                "add some, or allow more levels"
-            )
+            raise ParamsError(f"{jsonl_path}: no task is in split 'train'; add some")
         return splits
     raise ParamsError(f"tasks.source = {source!r} is unknown; write 'builtin', 'mbpp' or 'jsonl'")
 
@@ -75,7 +68,7 @@ def mbpp_tasks(problems: Iterable[Problem]) -> dict[int, Task]:
     return {task_id: task for task_id, task in tasks.items() if task is not None}
 
 
-def file_tasks(path: str, levels: tuple[int, ...], *, seed: int) -> dict[str, list[Task]]:
+def file_tasks(path: str, *, seed: int) -> dict[str, list[Task]]:
     """Return the splits of a file's tasks, which may have MBPP's format or our own."""
     splits: dict[str, list[Task]] = {"train": [], "known": [], "new": []}
     undecided: list[Task] = []
@@ -92,8 +85,7 @@ def file_tasks(path: str, levels: tuple[int, ...], *, seed: int) -> dict[str, li
         split = record.get("split") if isinstance(record, Mapping) else None
         if split not in (None, *splits):
             raise ParamsError(f"{place}: split = {split!r} is unknown; write 'train', 'known' or 'new'")
-        if task.level in levels:
-            (undecided if split is None else splits[split]).append(task)
+        (undecided if split is None else splits[split]).append(task)
     drawn = split_tasks(undecided, new_families=(), known_share=KNOWN_SHARE, seed=seed)
     return {name: splits[name] + drawn[name] for name in splits}
 

@@ -1,12 +1,13 @@
 """The code game in notebooks: its live figure, the comparison with a control, tables of rounds."""
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from rlnb.code_game.evaluation import GameComparison, LevelResult
-from rlnb.code_game.prediction import PREDICTION_LEVELS
+from rlnb.code_game.evaluation import EvaluatedProgram, Measures
+from rlnb.code_game.opponents import Predictor
 from rlnb.code_game.reward import GameRound
 from rlnb.display.plots import (
     OUTCOME_COLOURS,
@@ -14,11 +15,10 @@ from rlnb.display.plots import (
     Row,
     draw_intervals,
     draw_training,
-    draw_trend,
     known,
     put_legend,
 )
-from rlnb.display.tables import Table, as_code, as_percent, as_text
+from rlnb.display.tables import Table, as_code, as_text
 from rlnb.run.metrics import INVALID_KINDS
 from rlnb.statistics import Estimate
 
@@ -35,21 +35,10 @@ KIND_COLOURS: dict[str, str] = {
 RIGHT_SHARE, RIGHT_WORDS = "game/opponent_right", "opponent right on valid"
 
 
-class LiveGame(LiveFigure):
-    """Wins, valid programs and right predictions of a run, and the kinds of its completions.
-
-    control: rows of the control's metrics.jsonl, once there are any.
-    """
-
-    def __init__(self, output_dir: str | Path) -> None:
-        super().__init__(output_dir, lambda rows, **more: draw_game(rows, control=self.control, **more))
-        self.control: Sequence[Row] = ()
-
-
-def draw_game(rows: Sequence[Row], *, max_steps: int, control: Sequence[Row] = ()) -> Figure:
+def draw_game(rows: Sequence[Row], *, max_steps: int) -> Figure:
     """Draw shares a step with running means and held-out points, left, and kinds of completions, right.
 
-    rows: of a run's metrics.jsonl. control: of another run's; its share of predicted programs is dashed.
+    rows: of a run's metrics.jsonl.
     """
     wins, valid = "game/win_share", "game/valid_share"
     trends = {wins: ("wins", WIN), valid: ("valid", VALID), RIGHT_SHARE: (RIGHT_WORDS, RIGHT)}
@@ -58,7 +47,7 @@ def draw_game(rows: Sequence[Row], *, max_steps: int, control: Sequence[Row] = (
         f"heldout/{RIGHT_SHARE}": (f"held out: {RIGHT_WORDS}", RIGHT, "s"),
     }
     kinds = {wins: ("win", WIN), "predicted": ("valid, but predicted", PREDICTED)}
-    kinds |= {f"game/{kind}_share": (words(kind), KIND_COLOURS[kind]) for kind in INVALID_KINDS}
+    kinds |= {f"game/{kind}_share": (kind.replace("_", " "), KIND_COLOURS[kind]) for kind in INVALID_KINDS}
     rows = [
         {**row, "predicted": max(0.0, row[valid] - row[wins])}
         if known(row, valid) and known(row, wins)
@@ -67,44 +56,32 @@ def draw_game(rows: Sequence[Row], *, max_steps: int, control: Sequence[Row] = (
     ]
     titles = ("The game in training", "The completions")
     figure = draw_training(rows, trends, heldout, kinds, max_steps=max_steps, titles=titles)
-    left = figure.axes[0]
-    left.set_ylim(-0.02, 1.02)
-    if any(known(row, RIGHT_SHARE) for row in control):
-        draw_trend(left, control, RIGHT_SHARE, label=f"control: {RIGHT_WORDS}", color=RIGHT, linestyle="--")
-        put_legend(left, 2)
+    figure.axes[0].set_ylim(-0.02, 1.02)
     return figure
 
 
-def draw_game_comparison(comparison: Sequence[GameComparison]) -> Figure:
+# The game of a run, redrawn after every step; called with its directory.
+LiveGame = partial(LiveFigure, draw=draw_game)
+
+
+def draw_shares(measures: Measures) -> Figure:
     """Draw each share before, after and in the control, with its 95% interval."""
-    values: dict[str, dict[str, Estimate]] = {}
-    for row in comparison:
-        for time, value in row.values.items():
-            if isinstance(value, Estimate):
-                values.setdefault(time, {})[row.measure] = value
-    figure, _ = draw_intervals(values)
-    axes = figure.axes[0]
-    axes.set_xlabel("share, 95% interval")
-    if not values:
-        axes.text(0.5, 0, "nothing was measured", ha="center", va="center")
-    put_legend(axes, 3)
+    shares = {
+        time: {name: value for name, value in values.items() if isinstance(value, Estimate)}
+        for time, values in measures.items()
+    }
+    figure, _ = draw_intervals(shares)
+    figure.axes[0].set_xlabel("share, 95% interval")
+    put_legend(figure.axes[0], 3)
     return figure
 
 
-def show_game(comparison: Sequence[GameComparison]) -> Table:
-    """Return a table of each measure at each time, and its differences."""
-    times = list(dict.fromkeys(time for row in comparison for time in row.values))
-    differences = list(dict.fromkeys(name for row in comparison for name in row.differences))
-    rows = [
-        (row.measure, *map(row.values.get, times))
-        + tuple(as_text(row.differences.get(name), signed=True) for name in differences)
-        for row in comparison
-    ]
-    caption = (
-        "Held-out questions; 95% intervals over questions, a difference's over the same ones. "
-        "win = valid x (1 - opponent right on valid)."
-    )
-    return Table(["measure", *times, *differences], rows, caption, empty="Nothing was measured.")
+def show_measures(measures: Measures) -> Table:
+    """Return a table of each measure before, after and in the control."""
+    names = dict.fromkeys(name for values in measures.values() for name in values)
+    rows = [(name, *(values[name] for values in measures.values())) for name in names]
+    caption = "Held-out questions; 95% intervals over questions. win = valid x (1 - opponent right on valid)."
+    return Table(["measure", *measures], rows, caption, empty="Nothing was measured.")
 
 
 def show_rounds(rounds: Sequence[GameRound], rewards: Sequence[Callable[[GameRound], float]]) -> Table:
@@ -115,70 +92,37 @@ def show_rounds(rounds: Sequence[GameRound], rewards: Sequence[Callable[[GameRou
         [
             (
                 as_code(played.code),
-                words(played.kind),
+                played.kind.replace("_", " "),
                 as_text(played.message)[:LONGEST_TEXT],
                 as_code(played.output, longest=LONGEST_TEXT),
                 ("right" if played.is_predicted else "wrong") if played.verdict else None,
-                *(format_reward(played, reward) for reward in rewards),
+                *(
+                    None if played.kind == "sandbox_error" else as_text(reward(played), signed=True)
+                    for reward in rewards
+                ),
                 played.token_probability,
             )
             for played in rounds
         ],
         caption="The opponent reads the program without comments and docstrings; the probability is its own, "
         "of a token of the true output.",
-        empty="No round was played.",
     )
 
 
-def format_reward(played: GameRound, reward: Callable[[GameRound], float]) -> str:
-    """Format a reward, as a dash where the sandbox failed or nobody judged a valid program."""
-    is_unpaid = played.kind == "sandbox_error" or played.is_valid and played.verdict is None
-    return as_text(None if is_unpaid else reward(played), signed=True)
+def show_hardest(programs: Sequence[EvaluatedProgram], predictor: Predictor, *, limit: int = 10) -> Table:
+    """Return a table of the distinct valid programs that the opponent failed on most, with its predictions.
 
-
-def show_hardest(hardest: Sequence[tuple[GameRound, str]]) -> Table:
-    """Return a table of (round, prediction), as `rlnb.code_game.evaluation.find_hardest` returns them."""
+    Those are the ones whose output it found least likely; where probabilities are unknown, any it failed on.
+    """
+    wins = {program.round.shown: program.round for program in programs if program.round.is_win}
+    hardest = sorted(wins.values(), key=lambda played: np.nan_to_num(played.token_probability))[:limit]
+    predictions = predictor.predict([played.shown for played in hardest])
     rows = [
         (*map(as_code, (played.shown, played.output, prediction)), played.token_probability)
-        for played, prediction in hardest
+        for played, prediction in zip(hardest, predictions, strict=True)
     ]
     return Table(
         ["program", "output", "prediction", "probability of a token"],
         rows,
         f"The {len(hardest)} distinct programs that the opponent failed on most, as it read them.",
-        empty="The opponent failed on no valid program.",
     )
-
-
-def show_counts(counts: Mapping[str, Mapping[str, tuple[int, int]]]) -> Table:
-    """Return how many valid programs the opponent predicts, by construct: before, after, of the control."""
-    rows = [
-        (words(name), *(f"{right} of {valid}" if valid else None for right, valid in by_time.values()))
-        for name, by_time in counts.items()
-    ]
-    caption = "Of the valid programs that show a construct, how many the opponent predicts."
-    times = next(iter(counts.values()), {})
-    return Table(["construct", *times], rows, caption, empty="No program was valid.")
-
-
-def show_kinds(shares: Mapping[str, Mapping[str, float]]) -> Table:
-    """Return a table of the invalid kinds by time."""
-    rows = [(words(kind), *map(as_percent, by_time.values())) for kind, by_time in shares.items()]
-    empty = "Every completion was valid, or there was none."
-    times = next(iter(shares.values()), {})
-    return Table(["kind", *times], rows, "Invalid completions, of all completions.", empty=empty)
-
-
-def show_levels(results: Sequence[LevelResult]) -> Table:
-    """Return a table of an opponent's results on the fixed programs."""
-    rows = [
-        (row.level, PREDICTION_LEVELS.get(row.level, ""), f"{row.num_right} of {row.num_programs}", row.share)
-        for row in results
-    ]
-    caption = "Programs that no policy wrote; 95% intervals by Wilson's score."
-    empty = "The opponent was not asked."
-    return Table(["level", "programs", "right", "share"], rows, caption, empty=empty)
-
-
-def words(name: str) -> str:
-    return name.replace("_", " ")

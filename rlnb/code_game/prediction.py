@@ -18,8 +18,9 @@ CONTROL_TOKEN = re.compile(
 MARKS = ("Mn", "Me", "Mc")  # categories of characters that are drawn on others; NFC leaves some
 INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u2800\ufffd")  # although Unicode calls them printable
 FENCE_LINE = re.compile(r"^[ \t]*(?:```|~~~)", re.MULTILINE)
-# Solved examples: a literal, arithmetic, a loop, texts and lists. None is a program of the fixed set.
-SHOTS: Sequence[tuple[str, str]] = (
+Shots = Sequence[tuple[str, str]]  # solved examples: program and output
+# A literal, arithmetic, a loop, texts and lists; and others of the same kinds. None is of the fixed set.
+SHOTS: Shots = (
     ("print('sunday')", "sunday"),
     ("print(6 * 7)", "42"),
     ("total = 0\nfor k in range(4):\n    total += k\nprint(total)", "6"),
@@ -27,7 +28,14 @@ SHOTS: Sequence[tuple[str, str]] = (
     ("xs = [4, 1, 9]\nprint(sorted(xs))", "[1, 4, 9]"),
     ("def f(n):\n    return n + 10\nprint(f(5), f(6))", "15 16"),
 )
-MAX_SHOTS = len(SHOTS)
+OTHER_SHOTS: Shots = (
+    ("print('violin')", "violin"),
+    ("print(9 * 5)", "45"),
+    ("n = 1\nfor k in range(4):\n    n *= 2\nprint(n)", "16"),
+    ("name = 'otter'\nprint(name.upper())", "OTTER"),
+    ("ys = [3, 8, 2]\nprint(ys[::-1])", "[2, 8, 3]"),
+    ("def g(x):\n    return x - 3\nprint(g(9), g(4))", "6 1"),
+)
 PREDICTION_FILE = Path(__file__).with_name("prediction_set.jsonl")
 # What the programs of a level do. Above the first, the output does not stand in the code.
 PREDICTION_LEVELS = {
@@ -38,10 +46,10 @@ PREDICTION_LEVELS = {
 }
 
 
-def prediction_prompt(program: str, *, num_shots: int = 0) -> str:
+def prediction_prompt(program: str, *, shots: Shots = ()) -> str:
     """Return the question what a program prints, as a text to be continued: the answer's fence is open."""
-    shots = [prediction_question(code) + prediction_answer(output) for code, output in SHOTS[:num_shots]]
-    return SEPARATOR.join([*shots, prediction_question(program)])
+    solved = [prediction_question(code) + prediction_answer(output) for code, output in shots]
+    return SEPARATOR.join([*solved, prediction_question(program)])
 
 
 def prediction_question(program: str) -> str:

@@ -1,7 +1,7 @@
 """Prompts of the code game: values that a program begins with, and topics."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
@@ -14,13 +14,14 @@ WORDS = (
     "kettle", "ladder", "meadow", "needle", "orange", "pencil", "rabbit", "silver", "tunnel", "violet",
     "window", "yellow", "zebra", "bridge", "cotton", "dragon", "feather", "gravel", "harbor", "lantern",
 )  # fmt: skip
+TOPICS = ("loops", "strings", "lists", "recursion", "big integers")
 NUM_TRAINED, NUM_KINDS = 160, 4
 SPLIT_SEED = 20260  # the values, and so the held-out ones, are the same for every run
 
 
 @dataclass(frozen=True)
 class GameQuestion:
-    """A request for a program. first_line: source that gives it values. topic: its subject, or ""."""
+    """A request for a program. first_line: source that gives it values. topic: "" in the form "seeded"."""
 
     id: str
     first_line: str
@@ -46,7 +47,7 @@ def first_lines(count: int, *, seed: int) -> list[str]:
     return list(lines)
 
 
-def game_questions(topics: Sequence[str] = ()) -> Mapping[str, list[GameQuestion]]:
+def game_questions(form: GameForm) -> Mapping[str, list[GameQuestion]]:
     """Return {"train": ..., "held_out": ...}, which share no value; topics alternate, each with all kinds."""
     lines = first_lines(NUM_TRAINED + NUM_HELD_OUT, seed=SPLIT_SEED)
     # Of every eight in a row three are held out: each kind of value occurs in both.
@@ -54,7 +55,7 @@ def game_questions(topics: Sequence[str] = ()) -> Mapping[str, list[GameQuestion
     for index, line in enumerate(lines):
         split = "held_out" if index // 4 % 8 in (1, 4, 7) else "train"
         members = questions[split]
-        topic = topics[len(members) // NUM_KINDS % len(topics)] if topics else ""
+        topic = TOPICS[len(members) // NUM_KINDS % len(TOPICS)] if form == "topic" else ""
         members.append(GameQuestion(f"{split}/{len(members)}", line, topic))
     return questions
 
@@ -75,10 +76,9 @@ def build_game_prompt(
         )
         prefix = f"```python\n{question.first_line}\nprint("
     else:
-        about = f" about {question.topic}" if question.topic else ""
         request = (
-            f"Write a short Python program{about}. It begins with `{question.first_line}` and prints one "
-            "value that is computed from it. Answer with one Python code block."
+            f"Write a short Python program about {question.topic}. It begins with `{question.first_line}` "
+            "and prints one value that is computed from it. Answer with one Python code block."
         )
         prefix = "```python\n"
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": request}]

@@ -4,30 +4,22 @@ What runs is what the opponent reads: the program without comments and docstring
 it. What a round pays is a function in the notebook's `reward` cell.
 """
 
-import json
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-
-from transformers import TrainerState
+from dataclasses import dataclass, field, replace
 
 from rlnb.code_game.determinism import find_forbidden_use
 from rlnb.code_game.opponents import Judge, PredictionVerdict
-from rlnb.code_game.params import GameParams
-from rlnb.code_game.prediction import holds_control_token, is_readable, normalise_output, parse_prediction
+from rlnb.code_game.params import MAX_OUTPUT_CHARS, GameParams
+from rlnb.code_game.prediction import holds_control_token, is_readable, normalise_output
 from rlnb.code_game.programs import is_echo, is_trivial, program_shape, strip_comments
 from rlnb.policy import Policy
 from rlnb.policy.prompts import completion_text
-from rlnb.run.directory import write_text
 from rlnb.run.metrics import INVALID_KINDS
 from rlnb.sandbox import FailureCount, Rerun, Reruns
 from rlnb.source_code.extraction import extract_code
-
-AUTHOR, PREDICTOR = "author", "predictor"
-POOL_SIZE = 512  # the newest are kept: a policy learns most from what it writes now
 
 
 @dataclass(frozen=True)
@@ -84,7 +76,7 @@ class GameReferee:
         def count_tokens(code: str) -> int:
             return len(policy.tokenizer(code, add_special_tokens=False)["input_ids"])
 
-        return cls(reruns, count_tokens, params.max_output_chars, params.max_code_tokens)
+        return cls(reruns, count_tokens, MAX_OUTPUT_CHARS[params.form], params.max_code_tokens)
 
     def play(self, completions: Sequence[str], prefixes: Sequence[str]) -> list[GameRound]:
         """Return a round for each completion of a prompt that ends in its prefix."""
@@ -139,50 +131,13 @@ def judge_rounds(rounds: Sequence[GameRound], judge: Judge) -> list[GameRound]:
     return [replace(played, verdict=next(verdicts)) if played.is_valid else played for played in rounds]
 
 
-@dataclass(frozen=True)
-class PooledProgram:
-    """A valid program. code: without comments. output: normalised. step: of training, when it was written."""
-
-    code: str
-    output: str
-    step: int
-
-
-@dataclass
-class ProgramPool:
-    """The newest valid programs, each once, which the policy will be asked to predict."""
-
-    programs: list[PooledProgram] = field(default_factory=list)
-
-    def add(self, programs: Sequence[PooledProgram]) -> None:
-        known = {program.code for program in self.programs}
-        self.programs += {p.code: p for p in programs if p.code not in known}.values()
-        # POOL_SIZE does not count those of the last step: the prompts of the next one are drawn before they
-        # come, or after it in a run that resumes, and must be the same; those drawn are still to be judged.
-        last = max((program.step for program in self.programs), default=0)
-        num_before = sum(program.step < last for program in self.programs)
-        self.programs = self.programs[max(0, num_before - POOL_SIZE) :]
-
-    def until(self, step: int) -> list[PooledProgram]:
-        """Return the newest POOL_SIZE of those that were written at `step` or before."""
-        return [program for program in self.programs if program.step <= step][-POOL_SIZE:]
-
-    def save(self, path: str | Path) -> None:
-        write_text(Path(path), json.dumps([asdict(program) for program in self.programs]) + "\n")
-
-    def load(self, path: str | Path) -> None:
-        self.programs = [PooledProgram(**record) for record in json.loads(Path(path).read_text("utf-8"))]
-
-
 @dataclass(eq=False)
 class CodeGameReward:
     """A reward function for TRL that plays a round with every completion.
 
-    reward: what a judged round pays; where the sandbox failed the reward is None. The dataset has the columns
-    `role` and `prefix` next to `prompt`. With a pool the game has two sides: a completion of the role
-    "predictor" predicts the program `prefix` of the pool, and earns what its author loses, +1 when it is
-    right and -1 when it is wrong. All members of a group have one role, so each role has a baseline of its
-    own. Raises SandboxUnavailable when more than 1% of the programs failed because of the sandbox.
+    reward: what a judged round pays; where the sandbox failed the reward is None. The dataset has the column
+    `prefix` next to `prompt`. Raises SandboxUnavailable when more than 1% of the programs failed because of
+    the sandbox.
     """
 
     __name__ = "game"
@@ -190,7 +145,6 @@ class CodeGameReward:
     referee: GameReferee
     opponent: Judge
     reward: Callable[[GameRound], float]
-    pool: ProgramPool | None = None
     failures: FailureCount = field(default_factory=FailureCount)
 
     def __call__(
@@ -198,31 +152,18 @@ class CodeGameReward:
         *,
         completions: Sequence[str | Sequence[Mapping[str, str]]],
         prefix: Sequence[str],
-        role: Sequence[str],
-        trainer_state: TrainerState | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         log_extra: Callable[[str, list[str]], None] | None = None,
         **_: object,
     ) -> list[float | None]:
         """Return one reward a completion. TRL's other columns are accepted and not used."""
         started = time.perf_counter()
-        texts = [completion_text(completion) for completion in completions]
-        authors = [row for row, name in enumerate(role) if name == AUTHOR]
-        rounds = self.referee.play([texts[row] for row in authors], [prefix[row] for row in authors])
+        rounds = self.referee.play(list(map(completion_text, completions)), prefix)
         judging_started = time.perf_counter()
         rounds = judge_rounds(rounds, self.opponent)
         opponent_seconds = time.perf_counter() - judging_started
         self.failures.add(len(rounds), [game.message for game in rounds if game.kind == "sandbox_error"])
-        games = dict(zip(authors, rounds, strict=True))
-        is_right: dict[int, bool] = {}
-        if self.pool is not None:
-            outputs = {program.code: program.output for program in self.pool.programs}
-            predictors = [row for row in range(len(texts)) if row not in games]
-            is_right = {row: parse_prediction(texts[row]) == outputs.get(prefix[row]) for row in predictors}
-            step = trainer_state.global_step if trainer_state else 0
-            self.pool.add([PooledProgram(game.shown, game.output, step) for game in rounds if game.is_valid])
-        by_row = [games.get(row) for row in range(len(texts))]
-        rewards = [self.pay(game) if game else 2.0 * is_right[row] - 1.0 for row, game in enumerate(by_row)]
+        rewards = [None if played.kind == "sandbox_error" else self.reward(played) for played in rounds]
         if log_metric:
             log_metric("reward/avg_batch_reward", mean_or_nan([r for r in rewards if r is not None]))
             log_metric(
@@ -230,18 +171,12 @@ class CodeGameReward:
             )
             for name, value in game_metrics(rounds).items():
                 log_metric(f"game/{name}", value)
-            if is_right:
-                log_metric("game/predictor_right", mean_or_nan(list(is_right.values())))
             log_metric("time/reward_seconds", time.perf_counter() - started)
             log_metric("time/opponent_seconds", opponent_seconds)
         if log_extra:
-            log_extra("outcome", [game.kind if game else PREDICTOR for game in by_row])
-            log_extra("output", [game.output if game else "" for game in by_row])
+            log_extra("outcome", [game.kind for game in rounds])
+            log_extra("output", [game.output for game in rounds])
         return rewards
-
-    def pay(self, played: GameRound) -> float | None:
-        """Return the reward of a judged round, None where the sandbox failed."""
-        return None if played.kind == "sandbox_error" else self.reward(played)
 
 
 def game_metrics(rounds: Sequence[GameRound]) -> dict[str, float]:

@@ -21,7 +21,6 @@ NO_FIELDS = ("RLNB_OFFLINE", "RLNB_GPU_MEMORY")  # read by rlnb/machine
 # Variables without the prefix. Each sets the first of its fields that a notebook has.
 OTHER_VARIABLES: tuple[tuple[str, tuple[FieldPath, ...]], ...] = (
     ("MBPP_EVAL_NUM_QUESTIONS", (("mbpp", "num_questions"), ("evaluation", "num_questions"))),
-    ("MBPP_DATASET_PATH", (("tasks", "mbpp_path"),)),
     ("MBPP_DATASET_PATH", (("mbpp", "path"),)),
 )
 # YAML 1.1 takes these for text, since they have no dot: 1e-5, 2E3.

@@ -71,13 +71,13 @@ def is_mxfp4(model_id: str) -> bool:
 def model_names(params: NotebookParams) -> dict[str, str]:
     """Return {field: hub id or directory} of the models that a run loads."""
     model = loaded_model(params)
-    return ({} if model is None else {"model.id": model.id}) | params.other_models()
+    return {} if model is None else {"model.id": model.id}
 
 
 def mbpp_downloads(params: NotebookParams) -> list[str]:
     """Return the field that asks for MBPP from the hub: that of the tasks, else that of the evaluation."""
     tasks, mbpp = _section(params, "tasks", TasksParams), resolve_mbpp(params)
-    if tasks is not None and tasks.source == "mbpp" and not tasks.mbpp_path:
+    if tasks is not None and tasks.source == "mbpp" and not (mbpp and mbpp.path):
         return ["tasks.source"]
     sections = (mbpp, getattr(params, "evaluation", None))
     is_measured = all(getattr(section, "enabled", True) for section in sections)
@@ -97,7 +97,7 @@ def resolve_mbpp(params: object) -> MbppParams | None:
         return mbpp.model_copy(update={"source": "hub"})
     if tasks.source != "mbpp":
         return mbpp.model_copy(update={"source": "builtin"})
-    return mbpp.model_copy(update={"source": "hub", "path": mbpp.path or tasks.mbpp_path})
+    return mbpp.model_copy(update={"source": "hub"})
 
 
 def resolve(
@@ -208,10 +208,9 @@ def _offline_conflicts(params: NotebookParams) -> Iterator[Conflict]:
                 yield Conflict(field, f"{reason}; {PREFETCH}, or write embedded{OFFLINE}")
     subset = getattr(resolve_mbpp(params), "subset", "full")
     for field in mbpp_downloads(params):
-        path, wanted = ("mbpp.path", subset) if field == "mbpp.source" else ("tasks.mbpp_path", "full")
-        if not find_mbpp(cache_directory(params), wanted):
+        if not find_mbpp(cache_directory(params), subset if field == "mbpp.source" else "full"):
             reason = f"is not in {cache_directory(params)} and the hub cannot be reached"
-            yield Conflict(field, f"{reason}; {PREFETCH}, set {path} to a copy, or write builtin{OFFLINE}")
+            yield Conflict(field, f"{reason}; {PREFETCH}, set mbpp.path to a copy, or write builtin{OFFLINE}")
 
 
 def _wandb_mode(recommendation: Recommendation, environ: Mapping[str, str]) -> str:

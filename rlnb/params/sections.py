@@ -192,10 +192,6 @@ class NotebookParams(Section):
         """Yield what so many ranks cannot share."""
         return iter(())
 
-    def other_models(self) -> dict[str, str]:
-        """Return {field: hub id or directory} of the models that a run loads besides `model.id`."""
-        return {}
-
     def complete(self) -> Self:
         """Return the parameters with the values that files named in them determine."""
         return self
@@ -281,33 +277,20 @@ class ModelParams(Section):
 class TasksParams(Section):
     source: Literal["mbpp", "builtin", "jsonl"] = "mbpp"
     """Programming tasks: MBPP, the generated built-in set, or a JSONL file"""
-    mbpp_path: str = described("", "Local copy of MBPP (file or directory); empty = from the hub")
     jsonl_path: str = described("", "File with one task a line; needed by source jsonl")
     prompt: Literal["chat", "prefilled", "completion"] = "chat"
     """Form of the prompt: chat = a question, prefilled = the reply already begins with the function's first
     line, completion = signature and docstring for a base model"""
     printed_example: bool = True
     """Ask for a printed example after the function, so that output is earned by running it"""
-    levels: Annotated[Integers, each_once("level")] = Field(default=(1, 2, 3), min_length=1)
-    """Levels of the built-in tasks, 1 (easy) to 3"""
     held_out: Literal["report", "development"] = "report"
     """Built-in tasks to measure on: those of reports, or others, for choosing parameters"""
-    max_prompt_tokens: int = described(512, "Tasks with a longer prompt are left out (tokens)", ge=16)
-
-    @field_validator("levels")
-    @classmethod
-    def _known_levels(cls, levels: tuple[int, ...]) -> tuple[int, ...]:
-        if not set(levels) <= {1, 2, 3}:
-            raise ValueError("may hold 1, 2 and 3 only")
-        return levels
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.source == "jsonl" and not self.jsonl_path:
             yield Conflict("tasks.jsonl_path", "is needed by tasks.source = 'jsonl'; write the file's path")
         if self.jsonl_path and not os.path.isfile(self.jsonl_path):
             yield Conflict("tasks.jsonl_path", f"is not a file in {os.getcwd()}")
-        if self.mbpp_path and not os.path.exists(self.mbpp_path):
-            yield Conflict("tasks.mbpp_path", f"is neither file nor directory in {os.getcwd()}")
         if self.held_out == "development" and self.source != "builtin":
             yield Conflict(
                 "tasks.held_out", "can be development for the built-in tasks only", ("tasks.source",)
@@ -319,7 +302,8 @@ class MbppParams(Section):
     """Problems: MBPP from the hub, or the 50 of its format that come with rlnb; auto = as tasks.source, hub
     where there is none"""
     path: str = ""
-    """File in MBPP's format, or a directory with the published one; wins over source"""
+    """File in MBPP's format, or a directory with the published one; wins over source, and is read by
+    tasks.source = mbpp as well"""
     subset: Literal["full", "sanitized"] = "full"
     """All 974 problems, or the 427 that people have checked"""
     split: Literal["auto", "test", "validation", "train", "prompt", "all", "plus"] = "auto"

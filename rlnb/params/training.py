@@ -9,6 +9,8 @@ from pydantic import Field, PrivateAttr
 from rlnb.machine import installed_version
 from rlnb.params.sections import Conflict, Section, Switch, VllmAddress, described
 
+MAX_PROMPT_TOKENS = 512  # of a prompt that asks for a program; tasks with a longer one are left out
+
 
 class ResumableParams(Section):
     """Memory, checkpoints and threads of every training loop."""
@@ -105,17 +107,15 @@ class VllmParams(Section):
         """Whether vLLM leaves the GPU while the policy learns; until `settle_memory` has decided, it does."""
         return self._sleeps is not False
 
-    def find_lack_of_room(
-        self, prompts: str, max_prompt_tokens: int, training: TrainingParams
-    ) -> Iterator[Conflict]:
-        """Yield a conflict if the longest prompt and completion do not fit; prompts: the prompts' section."""
-        longest_tokens = max_prompt_tokens + training.max_completion_length
+    def find_lack_of_room(self, training: TrainingParams) -> Iterator[Conflict]:
+        """Yield a conflict if the longest prompt for a program and its completion do not fit."""
+        longest_tokens = MAX_PROMPT_TOKENS + training.max_completion_length
         if self.enabled and self.max_model_len < longest_tokens:
             yield Conflict(
                 "vllm.max_model_len",
-                f"is below {prompts}.max_prompt_tokens + training.max_completion_length; "
-                f"write at least {longest_tokens}",
-                (f"{prompts}.max_prompt_tokens", "training.max_completion_length", "vllm.enabled"),
+                f"is below the {MAX_PROMPT_TOKENS} tokens of the longest prompt + "
+                f"training.max_completion_length; write at least {longest_tokens}",
+                ("training.max_completion_length", "vllm.enabled"),
             )
 
     def conflicts(self) -> Iterator[Conflict]:

@@ -203,7 +203,7 @@ def _load_all_sizes(
 ) -> dict[str, tuple[str, ModelSizes]] | None:
     """Return {field: (model, its sizes)}, model.id first; None if one of them is not known."""
     model: ModelParams = value_of(params, "model")
-    names = {"model.id": model.id} | params.other_models()
+    names = {"model.id": model.id}
     sizes = {
         field: (name, load_model_sizes(name, model.cache_dir, environ=environ))
         for field, name in names.items()

@@ -61,10 +61,6 @@ def test_a_rare_difference_becomes_a_test():
     assert 99 in chosen
 
 
-def test_the_tasks_of_a_level_do_not_depend_on_the_others():
-    assert builtin_tasks((2,)) == [task for task in builtin_tasks() if task.level == 2]
-
-
 def test_new_families_are_never_trained_and_trained_ones_have_tasks_held_out():
     splits = load_tasks("builtin", seed=1)
     families = {name: {task.family for task in tasks} for name, tasks in splits.items()}

@@ -48,15 +48,10 @@ def test_a_line_becomes_a_task_whose_first_test_is_the_example(write):
     assert [(test.arguments, test.expected) for test in task.tests] == [((5,), 10)]
 
 
-def test_records_of_the_levels_asked_for_go_to_the_split_they_name(write):
+def test_records_go_to_the_split_they_name(write):
     names = ("train", "known", "new")
-    path = write(
-        *({**RECORD, "id": name, "split": name, "level": level} for level, name in enumerate(names, 1))
-    )
-    splits = load(path)
+    splits = load(write(*({**RECORD, "id": name, "split": name} for name in names)))
     assert {name: [task.id for task in splits[name]] for name in splits} == {name: [name] for name in names}
-    splits = load_tasks("jsonl", jsonl_path=path, levels=(1, 3))
-    assert [task.id for tasks in splits.values() for task in tasks] == ["train", "new"]
 
 
 def test_records_without_a_split_family_or_id_are_split_by_the_seed(write):
@@ -70,45 +65,32 @@ def message_of(path, source="jsonl"):
 
 
 BROKEN = {
-    "is no object": ("5", "a record is an object with named fields"),
-    "lacks a field": ({"id": "x", "function": "f"}, "the field 'tests' is missing"),
-    "has a single test": (
-        {**RECORD, "tests": RECORD["tests"][:1]},
-        "tests must hold at least 2; the first is the prompt's example",
-    ),
-    "expects infinity": (
-        {**RECORD, "tests": [{"arguments": [1], "expected": float("inf")}] * 2},
-        "tests hold a number that is not finite; write finite ones",
-    ),
-    "names no function": ({**RECORD, "function": "f; g"}, "function = 'f; g' is not a name"),
-    "names its function by a number": ({**RECORD, "function": 5}, "function = 5 is not text"),
-    "names its function by a keyword": ({**RECORD, "function": "class"}, "function = 'class' is not a name"),
-    "has text for arguments": (
-        {**RECORD, "tests": [{"arguments": "ab", "expected": 1}] * 2},
-        "tests.0.arguments = 'ab' is not a list",
-    ),
-    "has arguments nested too deeply": (
-        {**RECORD, "tests": [{"arguments": json.loads("[" * 300 + "]" * 300), "expected": 1}] * 2},
-        "tests are nested too deeply",
-    ),
-    "has an endless level": ({**RECORD, "level": float("inf")}, "level = inf is not a whole number"),
-    "has parameters that do not parse": ({**RECORD, "parameters": "n, n ="}, "its code does not parse"),
-}
+    "a record is an object": "5",
+    "'tests' is missing": {"id": "x", "function": "f"},
+    "at least 2": {**RECORD, "tests": RECORD["tests"][:1]},
+    "not finite": {**RECORD, "tests": [{"arguments": [1], "expected": float("inf")}] * 2},
+    "function = 'f; g'": {**RECORD, "function": "f; g"},
+    "function = 5": {**RECORD, "function": 5},
+    "function = 'class'": {**RECORD, "function": "class"},
+    "tests.0.arguments = 'ab'": {**RECORD, "tests": [{"arguments": "ab", "expected": 1}] * 2},
+    "nested too deeply": {
+        **RECORD, "tests": [{"arguments": json.loads("[" * 300 + "]" * 300), "expected": 1}] * 2
+    },
+    "level = inf": {**RECORD, "level": float("inf")},
+    "does not parse": {**RECORD, "parameters": "n, n ="},
+    "split = 'dev'": {**RECORD, "split": "dev"},
+    "split = ['train']": {**RECORD, "split": ["train"]},
+    "a number is too long": json.dumps(RECORD).replace("10", "1" * 5000),
+    "not JSON": "{",
+    "already used": {**RECORD, "id": "good"},
+}  # fmt: skip
 
 
 def test_the_error_names_file_and_line_of_an_invalid_record(write):
-    for record, message in BROKEN.values():
+    for problem, record in BROKEN.items():
         path = write({**RECORD, "id": "good"}, record)
-        assert message_of(path) == f"{path}:2: not a task: {message}"
-    for split in ("dev", ["train"]):
-        path = write({**RECORD, "split": split})
-        assert message_of(path) == f"{path}:1: split = {split!r} is unknown; write 'train', 'known' or 'new'"
-    path = write(json.dumps(RECORD).replace("10", "1" * 5000))
-    assert message_of(path) == f"{path}:1: not JSON (a number is too long); write one task a line"
-    path = write(RECORD, "", "{")
-    assert message_of(path) == (
-        f"{path}:3: not JSON (Expecting property name enclosed in double quotes); write one task a line"
-    )
+        message = message_of(path)
+        assert message.startswith(f"{path}:2: ") and problem in message, (problem, message)
 
 
 INJECTED = {
@@ -148,35 +130,18 @@ def test_an_mbpp_task_is_left_out_whose_result_cannot_be_shown(literal, write):
 
 
 def test_a_file_without_a_task_to_train_on_is_refused(write):
-    path = write({**RECORD, "split": "new"})
-    assert message_of(path) == (
-        f"{path}: no task of tasks.levels = [1, 2, 3] is in split 'train'; add some, or allow more levels"
-    )
-    path = write({**MBPP_RECORD, "task_id": 11})
-    assert message_of(path, "mbpp") == (
-        f"{path}: no task_id is of MBPP's train split, 601 to 974; add such tasks"
-    )
+    for record, source in (({**RECORD, "split": "new"}, "jsonl"), ({**MBPP_RECORD, "task_id": 11}, "mbpp")):
+        path = write(record)
+        message = message_of(path, source)
+        assert message.startswith(f"{path}: ") and "train" in message
 
 
-def test_two_tasks_of_one_id_are_refused(write):
-    path = write(RECORD, RECORD)
-    assert message_of(path) == (
-        f"{path}:2: id 'double-1' is already used at {path}:1; give each task its own"
-    )
-
-
-def test_a_file_that_cannot_be_read_is_named(write, tmp_path):
-    missing, binary, broken = tmp_path / "no.jsonl", tmp_path / "binary.jsonl", write("[1, 2")
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    binary = tmp_path / "binary.jsonl"
     binary.write_bytes(b"{\xff}")
-    said = {
-        missing: ": cannot be read: No such file or directory; name a file of tasks",
-        binary: ": not UTF-8 text (byte 1); name a file of tasks",
-        broken: ": not JSON (Expecting ',' delimiter); write one task a line",
-    }
-    assert {path: message_of(str(path)) for path in said} == {
-        path: f"{path}{text}" for path, text in said.items()
-    }
-    assert message_of(str(tmp_path), "mbpp").startswith(f"{tmp_path / 'mbpp.jsonl'}: cannot be read: No such")
+    for path in (tmp_path / "no.jsonl", binary):
+        assert message_of(str(path)).startswith(f"{path}: ")
+    assert message_of(str(tmp_path), "mbpp").startswith(f"{tmp_path / 'mbpp.jsonl'}: ")
 
 
 def test_a_file_may_be_a_list_and_begin_with_a_byte_order_mark(tmp_path):
@@ -186,7 +151,7 @@ def test_a_file_may_be_a_list_and_begin_with_a_byte_order_mark(tmp_path):
 
 
 def test_an_unknown_source_is_refused():
-    assert message_of("", "mbbp") == ("tasks.source = 'mbbp' is unknown; write 'builtin', 'mbpp' or 'jsonl'")
+    assert message_of("", "mbbp").startswith("tasks.source = 'mbbp'")
 
 
 def test_mbpp_is_split_as_published(mbpp):

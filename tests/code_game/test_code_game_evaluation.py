@@ -11,13 +11,11 @@ from scripted_opponent import ScriptedOpponent
 from tiny_policy import load_tiny
 
 from rlnb.code_game.evaluation import (
+    NUM_PROGRAMS,
     EvaluatedProgram,
     GameEvaluation,
     compare_game,
-    count_constructs,
-    count_invalid_kinds,
     estimate_share,
-    find_hardest,
     game_heldout_metrics,
     measure_game,
     save_game,
@@ -26,6 +24,7 @@ from rlnb.code_game.opponents import ModelOpponent, PredictionVerdict
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prompts import GameQuestion, game_questions
 from rlnb.code_game.reward import GameReferee, GameRound
+from rlnb.results import Comparison, read_comparisons
 from rlnb.run.metrics import describe
 from rlnb.sandbox import Limits, Reruns
 from rlnb.statistics import Estimate, bootstrap_ratio, wilson_interval
@@ -59,19 +58,22 @@ AFTER = [
 
 
 JUDGED_TWICE = [
-    replace(program, second=verdict, counts_for_second=True)
+    replace(program, second=verdict)
     for program, verdict in zip(BEFORE, [RIGHT, RIGHT, WRONG, None], strict=True)
 ]
 
 
 def test_each_share_is_of_what_it_says():
-    measures = measure_game(JUDGED_TWICE)
-    values = {name: value.value if isinstance(value, Estimate) else value for name, value in measures.items()}
+    measures = measure_game({"before": JUDGED_TWICE, "control": []})
+    assert list(measures) == ["before"]
+    values = {
+        name: value.value if isinstance(value, Estimate) else value
+        for name, value in measures["before"].items()
+    }
     assert values == pytest.approx({
         "win": 2 / 4,
         "valid": 3 / 4,
         "opponent right on valid": 1 / 3,
-        "win under the second judge": 1 / 4,
         "second judge right on valid": 2 / 3,
         "trivial": 1 / 3,
         "echo": 1 / 3,
@@ -87,64 +89,51 @@ def test_intervals_draw_questions_not_completions():
     assert estimate_share(BEFORE, "opponent right on valid") == bootstrap_ratio([1, 0], [2, 1])
 
 
+def changes(before, after, *, control=()) -> dict[tuple[str, str], Comparison]:
+    rows = compare_game({"before": before, "after": after, "control": control})
+    return {(row.measure, row.split): row for row in rows}
+
+
 def test_a_difference_to_none_at_all_has_a_width():
     """Newcombe's: 0 of one question's programs against 1 of 2; nothing varies on the first side."""
     now = [valid(0, "print(2 + 3)", "5"), valid(1, "print(2 * 4)", "8")]
-    rows = {row.measure: row for row in compare_game({"before": BEFORE, "after": now})}
-    row = rows["opponent right on valid"]
-    assert row.values["after"] == wilson_interval(0.0, 2)
-    change = row.differences["after - before"]
-    assert change.value == pytest.approx(-1 / 3)
-    assert change.low == pytest.approx(-1 / 3 - (row.values["before"].high - 1 / 3))
-    assert change.high > change.value
-
-
-def test_what_the_second_judge_had_no_full_choice_for_counts_not():
-    class Chooser:
-        def judge(self, programs, outputs):
-            verdicts = (True, 4), (False, 4), (True, 1)
-            return [PredictionVerdict(is_right, num_options=count) for is_right, count in verdicts]
-
-    judged_twice = GameEvaluation(GrpoCodeGameParams(), None, None, None).judge_again(BEFORE, Chooser())
-    assert [program.counts_for_second for program in judged_twice] == [True, True, False, True]
-    assert estimate_share(judged_twice, "second judge right on valid").value == 0.5
-    assert estimate_share(judged_twice, "win under the second judge").value == pytest.approx(1 / 3)
+    row = changes(BEFORE, now)["opponent right on valid", "after - before"]
+    assert (row.before, row.after) == (pytest.approx(1 / 3), 0.0)
+    former = estimate_share(BEFORE, "opponent right on valid")
+    assert row.difference.value == pytest.approx(-1 / 3)
+    assert row.difference.low == pytest.approx(-1 / 3 - (former.high - 1 / 3))
+    assert row.difference.high > row.difference.value
 
 
 def test_what_nothing_tells_of_is_none():
-    measures = measure_game([invalid(0), invalid(1, "no_code")])
+    measures = measure_game({"before": [invalid(0), invalid(1, "no_code")]})["before"]
     assert measures["win"] == wilson_interval(0.0, 2)  # two questions; nothing varies between draws
     of_valid = [name for name in measures if name not in ("win", "valid")]
     assert {measures[name] for name in of_valid} == {None}
 
 
-def test_the_comparison_has_the_differences_of_each_measure_that_is_defined():
-    rows = {row.measure: row for row in compare_game({"before": BEFORE, "after": AFTER, "control": []})}
-    win = rows["win"]
-    assert (win.values["before"].value, win.values["after"].value) == (0.5, 0.75)
-    minus = ([1, 1], [2, 2])
-    assert win.differences == {"after - before": bootstrap_ratio([2, 1], [2, 2], minus=minus)}
-    right = rows["opponent right on valid"].differences["after - before"]
+def test_the_comparison_has_the_differences_of_each_share_that_is_defined():
+    rows = changes(BEFORE, AFTER)
+    win = rows["win", "after - before"]
+    assert (win.num_items, win.before, win.after) == (2, 0.5, 0.75)
+    assert win.difference == bootstrap_ratio([2, 1], [2, 2], minus=([1, 1], [2, 2]))
+    right = rows["opponent right on valid", "after - before"].difference
     assert right.value == pytest.approx(1 / 4 - 1 / 3)
-    assert "win under the second judge" not in rows  # nobody was asked
-    assert rows["characters of an output"].differences == {}
+    assert {split for _, split in rows} == {"after - before"}  # there is no control
+    assert "second judge right on valid" not in {measure for measure, _ in rows}  # it was not asked
 
 
 def test_a_time_compared_with_itself_differs_by_nothing_in_any_order():
-    rows = compare_game({"before": AFTER, "after": AFTER[::-1], "control": AFTER})
-    differences = [change for row in rows for change in row.differences.values() if change]
-    assert len(differences) >= 10
-    for change in differences:
-        assert change.value == 0.0 and change.low == -change.high
+    rows = changes(AFTER, AFTER[::-1], control=AFTER)
+    assert len(rows) == 10
+    for row in rows.values():
+        assert row.difference.value == 0.0 and row.difference.low == -row.difference.high
 
 
 def test_only_questions_of_both_times_are_compared():
-    more = [*AFTER, invalid(2), invalid(2)]
-    rows = {row.measure: row for row in compare_game({"before": BEFORE, "after": more})}
-    assert rows["valid"].values["after"].value == 4 / 6
-    assert rows["valid"].differences["after - before"].value == pytest.approx(1 - 3 / 4)
-    apart = compare_game({"before": BEFORE, "after": [valid(3, "print(1 + 1)", "2")]})
-    assert [change for row in apart for change in row.differences.values()] == [None] * 5
+    row = changes(BEFORE, [*AFTER, invalid(2), invalid(2)])["valid", "after - before"]
+    assert (row.before, row.after, row.num_items) == (0.75, 1.0, 2)
+    assert changes(BEFORE, [valid(3, "print(1 + 1)", "2")]) == {}
 
 
 def test_the_heldout_metrics_are_the_means_and_stand_in_the_table():
@@ -156,48 +145,10 @@ def test_the_heldout_metrics_are_the_means_and_stand_in_the_table():
         "heldout/game/second_right": 2 / 3,
     })  # fmt: skip
     assert all(describe(name) for name in metrics)
-    assert (game_heldout_metrics([]), compare_game({"before": [], "after": []})) == ({}, [])
+    assert game_heldout_metrics([]) == {}
 
 
-def test_kinds_of_invalid_programs_that_occur_have_a_row():
-    shares = count_invalid_kinds({"before": BEFORE, "after": AFTER, "control": [invalid(0, "no_code")]})
-    assert shares == {
-        "no_code": {"before": 0.0, "after": 0.0, "control": 1.0},
-        "silent": {"before": 0.25, "after": 0.0, "control": 0.0},
-    }
-
-
-def test_constructs_are_counted_with_how_often_they_were_predicted():
-    assert count_constructs({"before": BEFORE, "after": AFTER}) == {
-        "trivial": {"before": (1, 1), "after": (0, 0)},
-        "arithmetic": {"before": (0, 2), "after": (1, 4)},
-        "loops": {"before": (0, 0), "after": (0, 1)},
-        "lists": {"before": (0, 0), "after": (0, 1)},
-    }
-
-
-def test_the_hardest_are_distinct_wins_the_least_likely_output_first():
-    unlikely = PredictionVerdict(False, math.log(0.01), 1)
-    likely = PredictionVerdict(False, 4 * math.log(0.4), 4)
-    programs = [
-        valid(0, "print(1 + 1)", "2", likely),
-        valid(0, "print(2 + 2)", "4", unlikely),
-        valid(1, "print(2 + 2)", "4", unlikely),
-        valid(1, "print(7)", "7", RIGHT),
-        invalid(2),
-        valid(2, "print(3 + 3)", "6"),
-    ]
-    opponent = ScriptedOpponent({"print(2 + 2)": "5", "print(3 + 3)": "7"})
-    rows = find_hardest(programs, opponent)
-    assert [(played.shown, played.output, prediction) for played, prediction in rows] == [
-        ("print(2 + 2)", "4", "5"), ("print(3 + 3)", "6", "7"), ("print(1 + 1)", "2", ""),
-    ]  # fmt: skip
-    assert [played.token_probability for played, _ in rows] == pytest.approx([0.01, 0.1, 0.4])
-    assert find_hardest(programs, opponent, limit=1) == rows[:1]
-    assert find_hardest([invalid(0)], opponent) == []
-
-
-def test_what_is_saved_is_strict_json_with_every_round(tmp_path: Path):
+def test_what_is_saved_is_strict_json(tmp_path: Path):
     unknown = [valid(0, "print(1 + 1)", "2", PredictionVerdict(False)), invalid(1)]
     save_game(tmp_path / "game.json", GrpoCodeGameParams(), {"before": unknown, "after": AFTER})
 
@@ -205,31 +156,30 @@ def test_what_is_saved_is_strict_json_with_every_round(tmp_path: Path):
         raise ValueError(name)  # NaN is no JSON
 
     saved = json.loads((tmp_path / "game.json").read_text(encoding="utf-8"), parse_constant=refuse)
-    assert [program["kind"] for program in saved["rounds"]["before"]] == ["valid", "silent"]
-    assert [program["token_probability"] for program in saved["rounds"]["before"]] == [None, None]
-    assert [program["opponent_right"] for program in saved["rounds"]["after"]] == [False, False, False, True]
-    assert saved["measures"][0]["measure"] == "win"
-    assert saved["measures"][0]["values"]["after"]["value"] == 0.75
+    assert saved["measures"]["after"]["win"]["value"] == 0.75
+    assert saved["measures"]["before"]["probability of an output token"] is None
+    assert read_comparisons(tmp_path / "game.json") == compare_game({"before": unknown, "after": AFTER})
 
 
 def test_an_evaluation_asks_the_same_each_time_and_keeps_the_random_state(tmp_path: Path):
     sections = {"game": {"form": "seeded"}, "training": {"max_completion_length": 6}}
-    params = GrpoCodeGameParams(**sections, evaluation={"num_programs": 2, "num_prompts": 3})
+    params = GrpoCodeGameParams(**sections, evaluation={"num_prompts": 3})
     policy = load_tiny(tmp_path)
     with Reruns(Limits(cpu_seconds=1), num_interpreters=2, num_workers=1) as reruns:
         evaluate = GameEvaluation(
-            params, GameReferee(reruns, len), ModelOpponent(policy, num_shots=0), ScriptedOpponent({})
+            params, GameReferee(reruns, len), ModelOpponent(policy, shots=()), ScriptedOpponent({})
         )
         torch.manual_seed(3)
         state = torch.random.get_rng_state()
         first, second = (evaluate(policy) for _ in range(2))
         without = replace(evaluate, second=None)(policy)
+        between = evaluate(policy, is_interval=True)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert first == second
-    assert [program.question for program in first] == [
-        q for q in game_questions()["held_out"][:3] for _ in (1, 2)
-    ]
-    assert all(program.counts_for_second for program in first)
-    assert not any(program.counts_for_second for program in without)
+    asked = game_questions("seeded")["held_out"][:3]
+    assert [program.question for program in first] == [q for q in asked for _ in range(NUM_PROGRAMS)]
+    assert [program.second is not None for program in first] == [p.round.is_valid for p in first]
+    assert not any(program.second for program in without)
     assert [program.round for program in without] == [program.round for program in first]
-    assert len({program.completion for program in first}) > 3
+    assert len({program.completion for program in first}) > 6
+    assert {program.question for program in between} == {asked[0]}  # an eighth, and at least one

@@ -8,6 +8,7 @@ import pytest
 from rlnb.code_game.params import NUM_HELD_OUT
 from rlnb.code_game.prompts import (
     NUM_TRAINED,
+    TOPICS,
     GameQuestion,
     build_game_prompt,
     first_lines,
@@ -15,8 +16,6 @@ from rlnb.code_game.prompts import (
 )
 from rlnb.errors import ParamsError
 from rlnb.source_code.extraction import extract_code
-
-TOPICS = ("loops", "strings", "lists")
 
 
 class Chat:
@@ -38,7 +37,7 @@ def kinds_of(questions) -> set[str]:
 
 
 def test_the_questions_are_split_in_the_promised_numbers_and_share_no_value():
-    questions = game_questions()
+    questions = game_questions("seeded")
     lines = [question.first_line for members in questions.values() for question in members]
     assert {split: len(members) for split, members in questions.items()} == {
         "train": NUM_TRAINED, "held_out": NUM_HELD_OUT,
@@ -61,9 +60,9 @@ def test_lines_are_the_same_for_a_seed_and_leave_the_random_state_alone():
 
 
 def test_topics_take_turns_in_each_part_and_change_no_value():
-    plain, topical = game_questions(), game_questions(TOPICS)
+    plain, topical = game_questions("seeded"), game_questions("topic")
     for split, members in topical.items():
-        assert [question.topic for question in members[:12]] == [name for name in TOPICS for _ in range(4)]
+        assert [question.topic for question in members[:20]] == [name for name in TOPICS for _ in range(4)]
         assert [(question.id, question.first_line) for question in members] == [
             (question.id, question.first_line) for question in plain[split]
         ]
@@ -78,14 +77,13 @@ def test_the_seeded_form_gives_the_first_line_and_goes_on_at_print():
     assert extract_code("n * 2)\n```", prefix=prompt.prefix) == "n = 7\nprint(n * 2)\n"
 
 
-@pytest.mark.parametrize(("topic", "about"), [("loops", " about loops"), ("", "")])
-def test_the_topic_form_names_the_topic_and_opens_the_block(topic, about):
-    prompt = build_game_prompt(GameQuestion("train/0", "n = 7", topic), "topic", Chat())
-    assert f"Write a short Python program{about}. It begins with `n = 7` and prints one" in prompt.text
+def test_the_topic_form_names_the_topic_and_opens_the_block():
+    prompt = build_game_prompt(GameQuestion("train/0", "n = 7", "loops"), "topic", Chat())
+    assert "about loops" in prompt.text and "`n = 7`" in prompt.text
     assert prompt.prefix == "```python\n"
     assert prompt.text.endswith("<assistant>```python\n")
 
 
 def test_a_tokenizer_without_a_chat_is_refused():
-    with pytest.raises(ParamsError, match="^the code game needs a chat template, .* write model.id = "):
+    with pytest.raises(ParamsError, match="the code game needs a chat template"):
         build_game_prompt(GameQuestion("train/0", "n = 7"), "seeded", NoChat())

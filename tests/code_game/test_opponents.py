@@ -11,9 +11,10 @@ import pytest
 import torch
 from tiny_policy import load_tiny, train_by_hand
 
-from rlnb.code_game.opponents import EndpointOpponent, ModelOpponent, load_reader
+from rlnb.code_game.opponents import EndpointOpponent, ModelOpponent, load_reader, make_judges
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prediction import (
+    OTHER_SHOTS,
     SHOTS,
     load_prediction_set,
     prediction_answer,
@@ -21,7 +22,7 @@ from rlnb.code_game.prediction import (
     prediction_question,
 )
 from rlnb.policy import Policy, generate, model_directory
-from rlnb.policy.adapters import WeightSnapshot
+from rlnb.policy.adapters import WeightSnapshot, adapters_off
 from rlnb.policy.endpoint import Endpoint
 
 MAX_STEPS, LEARNED = 400, 0.98
@@ -68,7 +69,7 @@ def reader(cache_dir: Path) -> ModelOpponent:
     """The tiny model after it has learned a few programs by heart; on others it is wrong in like form."""
     policy = load_tiny(cache_dir, is_trained=False)
     assert fit(policy) >= LEARNED, "the fixture's model has not learned; mend fit() before the tests"
-    return ModelOpponent(policy, nullcontext, num_shots=0, max_prediction_tokens=40, batch_size=8)
+    return ModelOpponent(policy, nullcontext, shots=(), max_prediction_tokens=40, batch_size=8)
 
 
 def programs_read() -> list[str]:
@@ -128,8 +129,8 @@ def test_a_verdict_tells_the_probability_of_the_output_and_its_line_end_alone(re
 def test_examples_read_once_lead_to_the_same_verdicts(reader, monkeypatch):
     programs = programs_read()[:30]
     outputs = [code[-3:] for code in programs]
-    with_shots = replace(reader, num_shots=2)
-    whole = replace(reader, num_shots=2)
+    with_shots = replace(reader, shots=SHOTS[:2])
+    whole = replace(reader, shots=SHOTS[:2])
     verdicts = with_shots.judge(programs, outputs)
     assert with_shots.front() is not None
     monkeypatch.setattr("rlnb.code_game.opponents.cache_prefix", lambda *_: None)
@@ -138,37 +139,17 @@ def test_examples_read_once_lead_to_the_same_verdicts(reader, monkeypatch):
         assert verdict.logprob == pytest.approx(other.logprob, abs=1e-2)
 
 
-def test_the_choice_is_the_option_of_highest_mean_probability(reader):
-    programs = ["print(41)", "print(8)"]
-    options = [["14", "41", "a long text that it never saw"], ["8", "x"]]
-    assert reader.choose(programs, options) == [1, 0]
-    for program, texts, chosen in zip(programs, options, reader.choose(programs, options), strict=True):
-        shares = [verdict.token_probability for verdict in reader.judge([program] * len(texts), texts)]
-        assert chosen == shares.index(max(shares))
-
-
-def test_a_majority_of_samples_is_the_same_for_a_seed_and_knows_no_probability(reader):
-    voting = replace(reader, num_predictions=5, temperature=1.0, seed=3)
-    programs, outputs = ["print(41)", "print(3)"], ["41", "nothing"]
-    first, second = voting.judge(programs, outputs)
-    assert (first.is_right, second.is_right) == (True, False)
-    assert math.isnan(first.token_probability)
-    assert first.num_tokens == 0
-    unknown = [program.code for program in load_prediction_set()[:6]]
-    assert voting.predict(unknown) == voting.predict(unknown)
-
-
 def logprobs(opponent: ModelOpponent) -> list[float]:
     return [verdict.logprob for verdict in opponent.judge(["print(1)", "print(2)"], ["1", "a\nb"])]
 
 
 def test_the_base_opponent_stays_as_it_is_while_the_policy_changes(cache_dir: Path):
     policy = load_tiny(cache_dir)
-    opponent = ModelOpponent(policy, num_shots=1)
+    opponent = ModelOpponent(policy, shots=SHOTS[:1])
     before = logprobs(opponent)
     train_by_hand(policy, seed=1)
     assert logprobs(opponent) == before
-    assert logprobs(ModelOpponent(policy, nullcontext, num_shots=1)) != before
+    assert logprobs(ModelOpponent(policy, nullcontext, shots=SHOTS[:1])) != before
 
 
 def test_a_snapshot_follows_the_policy_only_when_it_is_taken_anew_and_what_was_read_forgotten(
@@ -177,20 +158,20 @@ def test_a_snapshot_follows_the_policy_only_when_it_is_taken_anew_and_what_was_r
     policy = load_tiny(cache_dir)
     train_by_hand(policy, seed=1)
     snapshot = WeightSnapshot.take(policy)
-    opponent = ModelOpponent(policy, snapshot.applied_to, num_shots=1)
+    opponent = ModelOpponent(policy, snapshot.applied_to, shots=SHOTS[:1])
     before = logprobs(opponent)
     train_by_hand(policy, seed=2)
     assert logprobs(opponent) == before
     snapshot.copy_from(policy)
     opponent.forget()
     renewed = logprobs(opponent)
-    assert renewed == logprobs(ModelOpponent(policy, nullcontext, num_shots=1)) != before
+    assert renewed == logprobs(ModelOpponent(policy, nullcontext, shots=SHOTS[:1])) != before
 
 
 @pytest.mark.slow
 def test_judging_agrees_with_writing_out_on_the_embedded_model(cache_dir: Path):
     policy = load_tiny(Path(model_directory("embedded", cache_dir)).parent, id="embedded")
-    opponent = ModelOpponent(policy, num_shots=6, max_prediction_tokens=24)
+    opponent = ModelOpponent(policy, max_prediction_tokens=24)
     programs = [program.code for program in load_prediction_set()]
     outputs = [program.output for program in load_prediction_set()]
     predictions = opponent.predict(programs)
@@ -225,37 +206,38 @@ class Served:
 
 def test_a_server_is_given_the_text_that_other_opponents_read_and_answers_greedily():
     served = Served({ADDS: ["4\n```\n\nProgram:"]})
-    assert EndpointOpponent(served, num_shots=2, max_prediction_tokens=9, seed=7).predict([ADDS]) == ["4"]
-    prompt = prediction_prompt(ADDS, num_shots=2)
-    settings = {"stop": ["\n```"], "temperature": 0.0, "max_tokens": 9, "seed": 7}
+    opponent = EndpointOpponent(served, shots=SHOTS[:2], max_prediction_tokens=9)
+    assert opponent.predict([ADDS]) == ["4"]
+    prompt = prediction_prompt(ADDS, shots=SHOTS[:2])
+    settings = {"stop": ["\n```"], "temperature": 0.0, "max_tokens": 9}
     assert served.asked == [("/completions", {"prompt": prompt, **settings})]
-    assert SHOTS[1][0] in prompt and SHOTS[2][0] not in prompt
 
 
 def test_predictions_come_in_the_order_of_the_programs_and_equal_ones_are_asked_once():
     served = Served({ADDS: ["4"], LINES: ["a \r\nb\n"], NOTHING: [""]})
     programs = [LINES, ADDS, LINES, NOTHING, ADDS]
     assert EndpointOpponent(served).predict(programs) == ["a\nb", "4", "a\nb", "", "4"]
-    assert [body["seed"] for _, body in served.asked] == [0, 1, 2]
-
-
-def test_the_commonest_of_several_samples_counts_and_of_equals_the_first():
-    served = Served({ADDS: ["5", "4", "4"], LINES: ["b", "a", "c"]})
-    opponent = EndpointOpponent(served, num_predictions=3, temperature=0.9, seed=10)
-    right, wrong = opponent.judge([ADDS, LINES], ["4", "a"])
+    assert len(served.asked) == 3
+    right, wrong = EndpointOpponent(served).judge([ADDS, LINES], ["4", "a"])
     assert (right.is_right, wrong.is_right) == (True, False)
     assert math.isnan(right.token_probability)
-    assert [body["seed"] for _, body in served.asked] == [10, 11, 12, 13, 14, 15]
-    assert {body["temperature"] for _, body in served.asked} == {0.9}
 
 
 def test_an_opponent_on_a_server_is_made_from_the_parameters():
-    section = {"kind": "endpoint", "base_url": "http://h/v1", "model_name": "served", "num_shots": 0,
-               "batch_size": 3}  # fmt: skip
-    params = GrpoCodeGameParams(opponent=section, evaluation={"second_judge": "none"}, seed=4)
-    endpoint, longest = (
-        Endpoint("http://h/v1", "served", num_parallel=3),
-        params.opponent.max_prediction_tokens,
-    )
-    opponent = EndpointOpponent(endpoint, num_shots=0, max_prediction_tokens=longest, seed=4)
-    assert load_reader(params, policy=None) == opponent
+    section = {"kind": "endpoint", "base_url": "http://h/v1", "model_id": "served", "batch_size": 3}
+    params = GrpoCodeGameParams(opponent=section)
+    opponent = load_reader(params, policy=None)
+    assert opponent.endpoint == Endpoint("http://h/v1", "served", num_parallel=3)
+    assert opponent.max_prediction_tokens == params.opponent.max_prediction_tokens
+
+
+def test_the_control_judges_with_the_untrained_model_after_other_examples(cache_dir: Path):
+    policy = load_tiny(cache_dir)
+    for kind in ("base", "snapshot"):
+        params = GrpoCodeGameParams(opponent={"kind": kind}, evaluation={"control": True})
+        reader = load_reader(params, policy)
+        first, second = make_judges(params, policy, reader)
+        assert (first is reader) == (kind == "base")
+        assert first.weights is second.weights is adapters_off
+        assert (first.shots, second.shots) == (SHOTS, OTHER_SHOTS)
+    assert make_judges(GrpoCodeGameParams(), policy, reader)[1] is None

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from rlnb.code_game.determinism import find_forbidden_use
 from rlnb.code_game.prediction import (
+    OTHER_SHOTS,
     PREDICTION_LEVELS,
     SHOTS,
     holds_control_token,
@@ -25,12 +26,12 @@ PROGRAMS = load_prediction_set()
 
 
 def test_the_question_to_the_letter():
-    assert prediction_prompt("print(1)\n", num_shots=1) == (
+    assert prediction_prompt("print(1)\n", shots=SHOTS[:1]) == (
         "Program:\n```python\nprint('sunday')\n```\nOutput:\n```\nsunday\n```\n\n"
         "Program:\n```python\nprint(1)\n```\nOutput:\n```\n"
     )
     assert prediction_prompt("print(1)") == prediction_question("print(1)")
-    assert prediction_prompt("x = 1", num_shots=6).count("Program:") == 7
+    assert prediction_prompt("x = 1", shots=SHOTS).count("Program:") == 7
 
 
 ANSWERS = {
@@ -83,7 +84,7 @@ def test_what_nobody_sees_is_no_difference():
 
 
 def test_every_fixed_program_and_every_example_prints_what_is_stored():
-    solved = [*SHOTS, *((program.code, program.output) for program in PROGRAMS)]
+    solved = [*SHOTS, *OTHER_SHOTS, *((program.code, program.output) for program in PROGRAMS)]
     with Sandbox(num_workers=2) as sandbox:
         executions = sandbox.run_many([code for code, _ in solved])
     assert [execution.status for execution in executions] == ["ok"] * len(solved)
@@ -93,7 +94,7 @@ def test_every_fixed_program_and_every_example_prints_what_is_stored():
 def test_there_are_fifteen_distinct_programs_a_level_and_none_is_a_solved_example():
     assert Counter(program.level for program in PROGRAMS) == dict.fromkeys(PREDICTION_LEVELS, 15)
     codes = {program.code for program in PROGRAMS}
-    assert len(codes) == 60 and not codes & {code for code, _ in SHOTS}
+    assert len(codes) == 60 and not codes & {code for code, _ in (*SHOTS, *OTHER_SHOTS)}
     assert [program.level for program in PROGRAMS] == sorted(program.level for program in PROGRAMS)
 
 

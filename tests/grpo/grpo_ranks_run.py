@@ -51,9 +51,7 @@ def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, obje
     )  # fmt: skip
     config = grpo.grpo_config(training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
     config.optim, config.lr_scheduler_type = "sgd", "constant"
-    prompts = prompt_dataset(
-        builtin_tasks()[:3], policy, config, form="chat", printed_example=False, max_prompt_tokens=500
-    )
+    prompts = prompt_dataset(builtin_tasks()[:3], policy, config, form="chat", printed_example=False)
     grpo.GRPOTrainer = SeededTrainer
     trainer = grpo.make_trainer(policy, config, rewards=[lower_case], prompts=prompts, short_step=False)
     reporter = grpo.MetricsReporter(open_tracker(output_dir, config={}, tensorboard=False), trainer)

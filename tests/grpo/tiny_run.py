@@ -57,9 +57,7 @@ def main() -> None:
     config = grpo.grpo_config(
         training, output_dir=arguments.output_dir, seed=1, dtype="float32", use_gpu=False
     )
-    prompts = prompt_dataset(
-        builtin_tasks()[:3], policy, config, form="chat", printed_example=False, max_prompt_tokens=500
-    )
+    prompts = prompt_dataset(builtin_tasks()[:3], policy, config, form="chat", printed_example=False)
     trainer = grpo.make_trainer(policy, config, rewards=[lower_case], prompts=prompts)
     params = GrpoCodeExecutionParams(model=model, training=training)
     checkpoint = checkpoint_to_resume(params, arguments.output_dir)

@@ -29,10 +29,10 @@ def test_the_defaults_are_the_published_setting():
     assert (evaluation.temperature, evaluation.timeout_seconds) == (0.2, 10.0)
 
 
-def test_the_older_variables_set_both_uses_of_the_data(tmp_path):
+def test_the_older_variables_set_data_and_number_of_problems(tmp_path):
     environ = {"MBPP_DATASET_PATH": str(tmp_path), "MBPP_EVAL_NUM_QUESTIONS": "7"}
     params = load("grpo_code_execution", environ)
-    assert (params.tasks.mbpp_path, params.mbpp.path) == (str(tmp_path), str(tmp_path))
+    assert params.mbpp.path == str(tmp_path)
     assert (params.mbpp.num_questions, params.evaluation.num_questions) == (7, 5)  # tasks stay as they are
     params = load(environ=environ)
     assert (params.mbpp.path, params.evaluation.num_questions) == (str(tmp_path), 7)
@@ -46,7 +46,7 @@ def test_a_training_is_measured_on_what_it_can_have(tmp_path):
     ):
         assert resolved(load("grpo_code_execution", **sections)).mbpp.source == source
     assert resolved(load()).mbpp.source == "hub"
-    params = resolved(load("grpo_code_execution", tasks={"mbpp_path": str(tmp_path)}))
+    params = resolved(load("grpo_code_execution", mbpp={"path": str(tmp_path)}))
     assert (params.mbpp.source, params.mbpp.path) == ("hub", str(tmp_path))
 
 

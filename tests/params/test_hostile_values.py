@@ -14,7 +14,7 @@ SEXAGESIMAL = ":".join(["59"] * 5000)
 @pytest.mark.parametrize("number", [HEX, "1" * 5000, SEXAGESIMAL], ids=["hex", "decimal", "sexagesimal"])
 def test_a_number_that_is_too_long_is_refused_wherever_it_is_given(project, number):
     assert refused(project, f"seed: {number}").startswith(f"{FILE}:1: seed = ")
-    assert refused(project, f"tasks: {{levels: [1, {number}]}}").startswith(f"{FILE}:1: tasks.levels")
+    assert refused(project, f"model: {{lora_rank: {number}}}").startswith(f"{FILE}:1: model.lora_rank")
     assert refused(with_set, f"seed={number}").startswith("--set: seed = ")
     said = refused(with_environment, RLNB_SEED=number)
     assert said.startswith("environment variable RLNB_SEED: seed = ") and len(said) < 200
@@ -30,7 +30,7 @@ def test_a_number_that_is_too_long_is_refused_wherever_it_is_given(project, numb
         ('model: {id: "\\UFFFFFFFF"}', "is not YAML"),
         ("a: " + "[" * 2000, "is not YAML"),
         ("evaluation: {enabled: !!bool maybe}", "1: evaluation.enabled"),
-        ("tasks: {levels: &a [1, *a]}", "1: tasks.levels"),
+        ("model: {lora_target_modules: &a [x, *a]}", "1: model.lora_target_modules"),
         ('seed: 1\n"\\e[31m\\nnew: line": 3', "2: '\\x1b[31m\\nnew: line' is not a field"),
         (f"{'x' * 900}: 3", f"1: '{'x' * 55} ... is not a field"),
         ('"\\u202e": 3\n"\\u202e": 3', "2: '\\u202e' is already set"),

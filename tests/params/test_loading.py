@@ -74,7 +74,7 @@ def test_the_older_environment_names_still_work_and_the_newer_ones_overrule_them
     dataset = tmp_path / "mbpp.jsonl"
     dataset.write_text("")
     params = with_environment(MBPP_EVAL_NUM_QUESTIONS="10", MBPP_DATASET_PATH=str(dataset))
-    assert (params.mbpp.num_questions, params.tasks.mbpp_path) == (10, str(dataset))
+    assert (params.mbpp.num_questions, params.mbpp.path) == (10, str(dataset))
     both = with_environment(MBPP_EVAL_NUM_QUESTIONS="10", RLNB_MBPP__NUM_QUESTIONS="11")
     assert both.mbpp.num_questions == 11
     assert with_environment(MBPP_EVAL_NUM_QUESTIONS="", MBPP_DATASET_PATH="") == with_environment()
@@ -85,11 +85,12 @@ def test_environment_values_have_the_type_of_their_field():
         RLNB_TRACKING__PROJECT="2026",
         RLNB_TRAINING__LEARNING_RATE="3e-5",
         RLNB_EVALUATION__ENABLED="false",
-        RLNB_TASKS__LEVELS="[1, 2]",
+        RLNB_MODEL__LORA_TARGET_MODULES="[q_proj, v_proj]",
         RLNB_SEED="7",
     )
     assert (params.tracking.project, params.training.learning_rate) == ("2026", 3e-5)
-    assert (params.evaluation.enabled, params.tasks.levels, params.seed) == (False, (1, 2), 7)
+    assert (params.evaluation.enabled, params.seed) == (False, 7)
+    assert params.model.lora_target_modules == ("q_proj", "v_proj")
 
 
 @pytest.mark.parametrize("number", ["1e-5", "1.0e-5", "1E-5", "0.00001"])
@@ -119,14 +120,13 @@ def test_a_text_is_taken_as_it_was_typed(name):
     project=st.text(
         st.characters(exclude_categories=("Cs", "Cc", "Cf"), include_characters=HARMLESS), min_size=1
     ),
-    levels=st.lists(st.sampled_from([1, 2, 3]), unique=True, min_size=1),
+    modules=st.lists(st.sampled_from(["q_proj", "k_proj", "v_proj"]), unique=True, min_size=1),
     load_in_4bit=st.sampled_from(["auto", True, False]),
 )
-def test_what_is_saved_is_loaded_again(tmp_path_factory, seed, learning_rate, project, levels, load_in_4bit):
+def test_what_is_saved_is_loaded_again(tmp_path_factory, seed, learning_rate, project, modules, load_in_4bit):
     params = GrpoCodeExecutionParams(
         seed=seed,
-        model={"load_in_4bit": load_in_4bit},
-        tasks={"levels": levels},
+        model={"load_in_4bit": load_in_4bit, "lora_target_modules": modules},
         training={"learning_rate": learning_rate},
         tracking={"project": project},
     )
@@ -155,7 +155,7 @@ def test_the_table_names_value_source_and_help_of_every_field(tmp_path):
     assert rows["seed"].source == "parameters cell"
     assert rows["mbpp.num_questions"].source == "environment variable MBPP_EVAL_NUM_QUESTIONS"
     assert rows["evaluation.num_samples"].source == "default"
-    assert (rows["tasks.levels"].value, rows["evaluation.enabled"].value) == ("[1, 2, 3]", "true")
+    assert rows["evaluation.enabled"].value == "true"
 
 
 def test_every_field_says_what_it_is_and_a_name_with_a_unit_says_the_unit():

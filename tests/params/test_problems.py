@@ -100,7 +100,7 @@ def test_a_wrong_value_fails_before_torch_is_imported():
         ("evaluation.temperature=0 evaluation.num_samples=4", "evaluation.num_samples = 4", "equal samples"),
         ("tasks.source=jsonl", "tasks.jsonl_path = ''", "is needed"),
         ("tasks.jsonl_path=no.jsonl", "tasks.jsonl_path = 'no.jsonl'", "is not a file"),
-        ("tasks.mbpp_path=data", "tasks.mbpp_path = 'data'", "is neither file nor directory"),
+        ("mbpp.path=data", "mbpp.path = 'data'", "is neither file nor directory"),
         ("vllm.enabled=true vllm.max_model_len=512", "vllm.max_model_len = 512", "write at least 768"),
         ("vllm.enabled=true", "vllm.enabled = true", "is not installed"),
         ("model.engine=unsloth", "model.engine = 'unsloth'", "is not installed"),

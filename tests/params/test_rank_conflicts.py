@@ -25,11 +25,6 @@ CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
             "training.games_per_step = 12 cannot be shared by 4 ranks in openings of 6 games; "
             "write a multiple of 24",
         ),
-        (
-            "grpo_code_game", ["game.two_sided=true", "training.gradient_accumulation_steps=4"],
-            "game.two_sided = true keeps the programs in one process, and there are 4; start one, "
-            "or write false",
-        ),
     ],
 )  # fmt: skip
 def test_what_four_ranks_cannot_share_is_refused(notebook, assignments, refusal):

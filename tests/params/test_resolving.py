@@ -144,7 +144,7 @@ def test_what_is_recommended_is_never_refused(no_login, machine):
         ({"model": {"id": "me/mine"}}, "", True),
         ({"model": {"id": "auto"}}, "", True),
         ({"tasks": {"source": "mbpp"}}, "", True),
-        ({"tasks": {"source": "mbpp", "mbpp_path": "."}}, "", False),
+        ({"tasks": {"source": "mbpp"}, "mbpp": {"path": "."}}, "", False),
     ],
 )
 def test_the_network_is_asked_for_only_where_a_run_may_need_it(no_login, given, key, asks):
@@ -160,7 +160,7 @@ def test_the_network_is_asked_for_only_where_a_run_may_need_it(no_login, given, 
   machine with a network, or write embedded (docs/troubleshooting.md#no-network)
 {model: {id: tiny, cache_dir: cache}, tasks: {source: mbpp}} => tasks.source = 'mbpp' is not in cache and the
   hub cannot be reached; run `rlnb prefetch` with this notebook, --profile and --set on a machine with a
-  network, set tasks.mbpp_path to a copy, or write builtin (docs/troubleshooting.md#no-network)
+  network, set mbpp.path to a copy, or write builtin (docs/troubleshooting.md#no-network)
 """),
 )
 def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypatch, given, said):

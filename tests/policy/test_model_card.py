@@ -22,7 +22,7 @@ def write_run(directory: Path) -> Path:
     params = {
         "notebook": "grpo_code_execution", "seed": 42, "output_dir": "/home/me/run",
         "model": {"id": "embedded", "cache_dir": "./model_cache", "adapters": ""},
-        "training": {"learning_rate": 2e-5, "resume": "auto"}, "tasks": {"mbpp_path": "/data/mbpp"},
+        "training": {"learning_rate": 2e-5, "resume": "auto"}, "mbpp": {"path": "/data/mbpp"},
         "tracking": {"project": "secret"},
     }  # fmt: skip
     (directory / "params.yaml").write_text(yaml.safe_dump(params))

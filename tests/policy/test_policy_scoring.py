@@ -11,7 +11,7 @@ from tiny_policy import add_dropout, load_tiny, train_by_hand
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from rlnb.code_game.prediction import prediction_prompt
+from rlnb.code_game.prediction import SHOTS, prediction_prompt
 from rlnb.policy import Policy, generate
 from rlnb.policy.adapters import adapters_off
 from rlnb.policy.scoring import CachedPrefix, TokenScores, cache_prefix, score
@@ -111,7 +111,7 @@ def joining(tiny: Policy) -> Policy:
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     trainer = trainers.BpeTrainer(vocab_size=259, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator([prediction_prompt("print(8)", num_shots=6)] * 3, trainer)
+    tokenizer.train_from_iterator([prediction_prompt("print(8)", shots=SHOTS)] * 3, trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
     )
@@ -121,7 +121,7 @@ def joining(tiny: Policy) -> Policy:
 def test_a_front_whose_end_joins_with_what_follows_changes_no_score(joining: Policy) -> None:
     fence = joining.tokenizer("```\n\nProgram")["input_ids"][0]
     assert joining.tokenizer.decode([fence]) == "```\n\n"  # else this test tells nothing
-    prompts = [prediction_prompt(program, num_shots=2) for program in ("print(3)", "total = 1", "(x)")]
+    prompts = [prediction_prompt(program, shots=SHOTS[:2]) for program in ("print(3)", "total = 1", "(x)")]
     front = cache_prefix(joining, prompts)
     assert front is not None
     assert fence in front.token_ids

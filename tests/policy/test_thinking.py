@@ -56,17 +56,17 @@ def ask_code_execution(policy: Policy, tmp_path: Path) -> None:
         "grpo_code_execution", policy, tmp_path, tasks={"prompt": "prefilled"},
         evaluation={"num_questions": 1, "temperature": 0.0},
     )  # fmt: skip
-    tasks, wording = builtin_tasks()[:1], {"printed_example": True, "max_prompt_tokens": 2000}
+    tasks, wording = builtin_tasks()[:1], {"printed_example": True}
     prompt_dataset(tasks, policy, config_of(params, tmp_path), form="chat", **wording)
     with Sandbox(num_workers=1) as sandbox:
         ProgramEvaluation(params, {"known": tasks}, sandbox)(policy)
 
 
 def ask_code_game(policy: Policy, tmp_path: Path) -> None:
-    params = params_of("grpo_code_game", policy, tmp_path, evaluation={"num_programs": 1, "num_prompts": 1})
+    params = params_of("grpo_code_game", policy, tmp_path, evaluation={"num_prompts": 1})
     build_game_dataset(params, policy, config_of(params, tmp_path))
     with Reruns(Limits(cpu_seconds=1), num_interpreters=2, num_workers=1) as reruns:
-        GameEvaluation(params, GameReferee(reruns, len), ModelOpponent(policy, num_shots=0), None)(policy)
+        GameEvaluation(params, GameReferee(reruns, len), ModelOpponent(policy, shots=()), None)(policy)
 
 
 def ask_2048(policy: Policy, tmp_path: Path) -> None:

@@ -448,12 +448,3 @@ def test_saved_adapters_count_by_their_own_rank_and_layers(tmp_path):
     model = {"id": str(tmp_path), "adapters": str(tmp_path), "load_in_4bit": False}
     parts = parts_of(params_of("mbpp_eval", model=model), gpu(40.0))
     assert parts["adapters"] == pytest.approx(8 * 3 * (32 + 64) * 4 / GIB)
-
-
-def test_every_other_model_of_a_run_counts():
-    game = {"opponent": {"kind": "model", "model_id": "Qwen/Qwen2.5-3B"}, "mbpp": {"enabled": False}}
-    game |= {"model": {"load_in_4bit": False, "dtype": "bfloat16"}}
-    game |= {"evaluation": {"second_judge": "Qwen/Qwen3-4B"}}
-    parts = parts_of(params_of("grpo_code_game", **game), gpu(80.0))
-    assert parts["opponent"] == pytest.approx(3_085_938_688 * 2 / GIB)
-    assert parts["evaluation"] == pytest.approx(4_022_468_096 * 2 / GIB)
