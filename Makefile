@@ -69,15 +69,13 @@ gallery: $(READY) ## run the notebooks at their cpu profiles and keep the execut
 	$(BIN)/rlnb sweep notebooks/spiral_self_play.ipynb --profile kuhn --seeds 1-2 \
 	    --sweep params/sweeps/spiral_advantages.yaml --out outputs/gallery/advantages
 	@set -e; for name in grpo_code_execution grpo_code_game spiral_self_play gpt_oss_2048 \
-	    ppo_openspiel arena_eval mbpp_eval export_model compare_runs; do \
+	    ppo_openspiel mbpp_eval export_model compare_runs; do \
 	    rm -rf outputs/gallery/$$name; \
 	    profile=cpu; [ -f params/$$name/cpu.yaml ] || profile=default; \
 	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile $$profile --out outputs/gallery/$$name \
 	        $$(case $$name in \
 	            (compare_runs) echo "--set compare.directories=[outputs/gallery/advantages]";; \
 	            (export_model) echo "--set model.adapters=outputs/gallery/grpo_code_game/adapters";; \
-	            (arena_eval) echo "--set contest.compare_with=untrained" \
-	                "--set contest.checkpoint=$$(ls -d outputs/gallery/ppo_openspiel/checkpoints/* | sort -V | tail -n 1)";; \
 	        esac); \
 	    cp "$$(ls outputs/gallery/$$name/attempt-*.ipynb | sort -V | tail -n 1)" docs/gallery/$$name.ipynb; \
 	done

@@ -54,12 +54,12 @@ EVAL_OPTIONS = {
     "--served-model": ("writer.served_model", "NAME of the model on that server"),
 }
 
-# The same for the arena, with --checkpoint.
+# The same for games, with --checkpoint: the argument of `evaluate_checkpoints`.
 ARENA_OPTIONS = {
-    "--checkpoint": ("contest.checkpoint", "DIR: a run's checkpoints/checkpoint-N, or the word untrained"),
-    "--compare-with": ("contest.compare_with", "DIR of another checkpoint, or untrained: the same games"),
-    "--opponent": ("contest.opponents", "NAME: random, mcts:N, perfect, nash; several with commas"),
-    "--episodes": ("contest.num_games", "NUMBER of games against each opponent, even"),
+    "--checkpoint": ("checkpoint", "DIR: a run's checkpoints/checkpoint-N, or the word untrained"),
+    "--compare-with": ("compare_with", "DIR of another checkpoint, or untrained: the same games"),
+    "--opponent": ("opponents", "NAMES: random, mcts:N, perfect, nash; with commas (default: random)"),
+    "--episodes": ("num_episodes", "NUMBER of games against each opponent, even (default: 100)"),
 }
 # Options of `rlnb export`.
 EXPORT_OPTIONS = {
@@ -164,9 +164,10 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = add_command(
         commands, "eval", _evaluate,
-        "pass rates on MBPP, or a checkpoint's games: `rlnb run` of mbpp_eval or arena_eval",
+        "pass rates on MBPP (`rlnb run` of mbpp_eval), or a checkpoint's games",
         description="Run notebooks/mbpp_eval.ipynb: the pass rates of a model, a server or a file on MBPP.\n"
-        "With --checkpoint run notebooks/arena_eval.ipynb: how a checkpoint of self-play or PPO plays.",
+        "With --checkpoint let a checkpoint of self-play or PPO play games: its scores are printed, and\n"
+        "written as JSON and a picture into --out (default: a new folder arena-001 of its run).",
         parents=run_options,
     )  # fmt: skip
     _add_short_options(evaluate, EVAL_OPTIONS | ARENA_OPTIONS)
@@ -264,14 +265,24 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _evaluate_in_arena(
     options: argparse.Namespace, chosen: Mapping[str, str], others: Mapping[str, str]
 ) -> int:
-    if "contest.checkpoint" not in chosen:
+    checkpoint, num_episodes = chosen.get("checkpoint"), chosen.get("num_episodes", "100")
+    if not checkpoint:
         raise ParamsError("--checkpoint: is missing; name a run's checkpoints/checkpoint-N, or untrained")
-    if names := [option for option, (field, _) in EVAL_OPTIONS.items() if field in others]:
+    names = [option for option, (field, _) in EVAL_OPTIONS.items() if field in others]
+    if names or options.assignments:
         raise ParamsError(
-            f"{' and '.join(names)}: are for MBPP, and --checkpoint is for games; give one kind"
+            f"{' and '.join(names or ['--set'])}: for MBPP, and --checkpoint is for games; give one kind"
         )
-    quoted = [f'"{name.strip()}"' for name in chosen.get("contest.opponents", "random").split(",")]
-    return _run_shipped("arena_eval", options, {**chosen, "contest.opponents": f"[{', '.join(quoted)}]"})
+    if not num_episodes.isdecimal():
+        raise ParamsError(f"--episodes = {num_episodes!r} is not a number; write an even one, such as 100")
+    from rlnb.ppo.checkpoint_arena import evaluate_checkpoints  # imports torch
+
+    evaluate_checkpoints(
+        checkpoint, compare_with=chosen.get("compare_with", ""), num_episodes=int(num_episodes),
+        opponents=[name.strip() for name in chosen.get("opponents", "random").split(",")],
+        profile=options.profile or "auto", out=options.out,
+    )  # fmt: skip
+    return 0
 
 
 def _export(options: argparse.Namespace) -> int:

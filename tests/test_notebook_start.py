@@ -109,9 +109,8 @@ def test_torch_is_limited_to_the_threads_asked_for(shown, monkeypatch):
         sys.modules, "torch", types.SimpleNamespace(set_num_threads=threads.append, get_num_threads=lambda: 4)
     )
     start(NOTEBOOK, {"profile": "tiny", "training": {"num_threads": 3}})
-    start("arena_eval", {"profile": "tiny", "contest": {"num_threads": 2}})
     start("compare_runs", {"profile": "tiny"})
-    assert threads == [3, 2]
+    assert threads == [3]
 
 
 def test_a_notebook_opened_in_its_folder_works_from_the_project(shown, monkeypatch, tmp_path):

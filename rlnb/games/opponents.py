@@ -6,9 +6,7 @@ on the other games that are played at the same time.
 
 import os
 import random
-import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -26,17 +24,10 @@ from rlnb.games.text_games import TextGame, load_game
 # Kuhn poker, 9e-4 for Leduc, 0.013 for liar's dice.
 CFR_ITERATIONS: Mapping[str, int] = {"kuhn_poker": 2000, "leduc_poker": 500, "liars_dice": 60}
 UCT_C, MCTS_MEMORY_MIB = 2.0, 1000
-# What MCTS would see of the other player; elsewhere "what the other player hides"
-HIDDEN: Mapping[str, str] = {
-    "kuhn_poker": "the other player's card",
-    "leduc_poker": "the other player's card",
-    "liars_dice": "the other player's dice",
-    "goofspiel": "the other player's bid",
-}
 
 
 class Opponent(Protocol):
-    """A player of one game. name: as a user writes it, such as "mcts:200"."""
+    """A player of games. name: as a user writes it, such as "mcts:200"."""
 
     @property
     def name(self) -> str: ...
@@ -84,7 +75,6 @@ class MctsPlayer:
     the search releases Python's lock.
     """
 
-    game: pyspiel.Game
     num_simulations: int
 
     @property
@@ -103,7 +93,7 @@ class MctsPlayer:
         evaluator = pyspiel.RandomRolloutEvaluator(1, seed)
         # Without `solve`: a solved position would be settled for, though another move asks more of the other.
         bot = pyspiel.MCTSBot(
-            self.game, evaluator, UCT_C, self.num_simulations, MCTS_MEMORY_MIB, False, seed, False
+            state.get_game(), evaluator, UCT_C, self.num_simulations, MCTS_MEMORY_MIB, False, seed, False
         )
         return int(bot.step(state))
 
@@ -115,24 +105,17 @@ def equilibrium(game: str) -> pyspiel.TabularPolicy:
     game: OpenSpiel's name, of kuhn_poker, leduc_poker or liars_dice with one die each. Some 0.1, 5 and 10 s.
     """
     loaded = pyspiel.load_game(game)
-    short_name = loaded.get_type().short_name
-    solver, started = pyspiel.CFRPlusSolver(loaded), time.monotonic()
-    is_slow = short_name != "kuhn_poker"
-    if is_slow:
-        print(f"Solving {game} by CFR+, once: some seconds.", end="", file=sys.stderr, flush=True)
-    for _ in range(CFR_ITERATIONS[short_name]):
+    solver = pyspiel.CFRPlusSolver(loaded)
+    for _ in range(CFR_ITERATIONS[loaded.get_type().short_name]):
         solver.evaluate_and_update_policy()
-    policy = solver.tabular_average_policy()  # a copy: the solver's own policy ends with the solver
-    if is_slow:
-        print(f" Done in {time.monotonic() - started:.0f} s.", file=sys.stderr, flush=True)
-    return policy
+    return solver.tabular_average_policy()  # a copy: the solver's own policy ends with the solver
 
 
 def refusals(game: TextGame) -> dict[str, str]:
     """Return {kind of opponent: why it cannot play the game, "" where it can}."""
     reasons = dict.fromkeys(("random", "mcts:N", "perfect", "nash"), "")
     if game.has_hidden_information:
-        reasons["mcts:N"] = f"MCTS sees {HIDDEN.get(game.short_name, 'what the other player hides')}."
+        reasons["mcts:N"] = "MCTS sees what the other player hides."
     if game.short_name != "tic_tac_toe":
         reasons["perfect"] = "only tic_tac_toe is solved."
     sizes = game.game.get_parameters()
@@ -159,16 +142,15 @@ def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Oppo
     if fault := name_fault(name):
         raise ParamsError(f"{field} = {name!r} {fault}.")
     if kind == "mcts:N":
-        return MctsPlayer(game.game, count_simulations(name))
+        return MctsPlayer(count_simulations(name))
     choices = {"random": choose_random, "perfect": choose_perfect, "nash": choose_nash}
     return StatePlayer(name, choices[kind])
 
 
 def check_opponents(game: TextGame, names: Sequence[str], *, field: str = "evaluation.opponents") -> None:
-    """Raise ParamsError for a name that is neither an opponent of this game nor a checkpoint's directory."""
+    """Raise ParamsError for a name that is not an opponent of this game."""
     for name in names:
-        if not (name_fault(name) and os.path.isdir(name)):
-            load_opponent(name, game, field=field)
+        load_opponent(name, game, field=field)
 
 
 def choose_opponent(game: TextGame, names: Sequence[str], *, field: str) -> str:
@@ -195,15 +177,11 @@ class Yardstick:
     """Reference scores of a game: random play against random play, and the best possible play against it.
 
     random_win: share of games won by (seat 0, seat 1); the rest is drawn. best_score: the highest mean score
-    (1 for a win, 0.5 for a draw) against random play in each seat; best_return: the highest mean return, in
-    the game's units; both exact, None where not computed. num_games: random games that were counted,
-    0 where random_win is exact too.
+    (1 for a win, 0.5 for a draw) against random play in each seat.
     """
 
     random_win: tuple[float, float]
-    best_score: tuple[float, float] | None = None
-    best_return: tuple[float, float] | None = None
-    num_games: int = 0
+    best_score: tuple[float, float]
 
     @property
     def random_score(self) -> tuple[float, float]:
@@ -212,24 +190,15 @@ class Yardstick:
         return (1 + first - second) / 2, (1 + second - first) / 2
 
 
-# By the names under which OpenSpiel loads the games. Shares of 40,000 games (othello 8,000) are good to 0.5
-# points (1.1).
+# By the names under which OpenSpiel loads the games. All shares are exact.
 KNOWN: Mapping[str, Yardstick] = MappingProxyType(
     {
-        "tic_tac_toe": Yardstick((0.58492, 0.28810), (0.99740, 0.96243), (0.99479, 0.92487)),
-        "kuhn_poker": Yardstick((0.5625, 0.4375), (0.75, 0.625), (0.5, 0.41667)),
-        "leduc_poker": Yardstick((0.49479, 0.42708), (0.77778, 0.82986), (2.0875, 2.65972)),
-        "liars_dice": Yardstick((0.48380, 0.51620), (0.89775, 0.88300), (0.79549, 0.76600)),
-        "nim": Yardstick((0.5, 0.5), (1.0, 1.0), (1.0, 1.0)),
-        "dots_and_boxes": Yardstick((0.42049, 0.42064), (1.0, 0.96387), (1.0, 0.92773)),
-        "connect_four": Yardstick((0.5558, 0.4416), num_games=40_000),
-        "breakthrough": Yardstick((0.5090, 0.4910), num_games=40_000),
-        "breakthrough(rows=6,columns=6)": Yardstick((0.5150, 0.4850), num_games=40_000),
-        "hex(board_size=5)": Yardstick((0.5714, 0.4286), num_games=40_000),
-        "othello": Yardstick((0.4581, 0.5018), num_games=8_000),
-        "clobber": Yardstick((0.5006, 0.4994), num_games=40_000),
-        "goofspiel": Yardstick((0.4978, 0.4875), num_games=40_000),
-        "goofspiel(num_cards=8)": Yardstick((0.4695, 0.4732), num_games=40_000),
+        "tic_tac_toe": Yardstick((0.58492, 0.28810), (0.99740, 0.96243)),
+        "kuhn_poker": Yardstick((0.5625, 0.4375), (0.75, 0.625)),
+        "leduc_poker": Yardstick((0.49479, 0.42708), (0.77778, 0.82986)),
+        "liars_dice": Yardstick((0.48380, 0.51620), (0.89775, 0.88300)),
+        "nim": Yardstick((0.5, 0.5), (1.0, 1.0)),
+        "dots_and_boxes": Yardstick((0.42049, 0.42064), (1.0, 0.96387)),
     }
 )
 # The highest mean score in (seat 0, seat 1) against `equilibrium`, by a best response to that very table,
@@ -244,18 +213,15 @@ BEST_AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 
 
-def same_game(game: TextGame, names: Iterable[str]) -> str | None:
-    """Return the name that means the game with these parameters, None if there is none."""
+def has_usual_parameters(game: TextGame) -> bool:
+    """Return whether the game has OpenSpiel's default parameters."""
     # By parameters: OpenSpiel writes "kuhn_poker(players=2)" and "kuhn_poker" each as it came.
-    sizes = game.game.get_parameters()
-    alike = (name for name in names if name.partition("(")[0] == game.short_name)
-    return next((name for name in alike if load_game(name).game.get_parameters() == sizes), None)
+    return bool(load_game(game.short_name).game.get_parameters() == game.game.get_parameters())
 
 
 def yardstick(game: TextGame) -> Yardstick | None:
-    """Return the reference scores of the game with these parameters, None if KNOWN does not have it."""
-    name = same_game(game, KNOWN)
-    return KNOWN[name] if name else None
+    """Return the reference scores of the game, None if KNOWN does not have it with these parameters."""
+    return KNOWN[game.short_name] if game.short_name in KNOWN and has_usual_parameters(game) else None
 
 
 def best_scores(game: TextGame, opponent: str) -> tuple[float, float] | None:

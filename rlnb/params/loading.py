@@ -26,7 +26,6 @@ from rlnb.params.sections import Conflict, NotebookParams, Section, value_of
 ROOT = Path(rlnb.__file__).resolve().parents[1]
 # The parameters of each notebook, imported when they are needed.
 MODELS = {
-    "arena_eval": "rlnb.ppo.params:ArenaEvalParams",
     "compare_runs": "rlnb.batch.params:CompareRunsParams",
     "export_model": "rlnb.policy.export_params:ExportModelParams",
     "gpt_oss_2048": "rlnb.game_2048.params:GptOss2048Params",

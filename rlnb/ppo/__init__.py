@@ -1,1 +1,1 @@
-"""PPO on OpenSpiel: `notebooks/ppo_openspiel.ipynb` and `notebooks/arena_eval.ipynb`."""
+"""PPO on OpenSpiel: `notebooks/ppo_openspiel.ipynb` and `rlnb eval --checkpoint`."""

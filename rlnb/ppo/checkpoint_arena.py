@@ -1,135 +1,199 @@
-"""A checkpoint as a player: its run's parameters, its model and its weights in the arena."""
+"""`rlnb eval --checkpoint`: a checkpoint's games against opponents, alone or next to another checkpoint's.
 
-import os
-from collections.abc import Mapping
+The weights play from both seats, in every way to answer. Model, prompts, temperature, games and seeds are
+those of the checkpoint's run, so two checkpoints of a run play the same games.
+"""
+
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import cast
 
+from rlnb.display.tables import Table, show_comparison
 from rlnb.errors import ParamsError
-from rlnb.games.opponent_names import opponent_kind
-from rlnb.games.opponents import check_opponents, refusals
-from rlnb.games.text_games import load_game
-from rlnb.machine import Machine, Recommendation
-from rlnb.params import load_params, resolve
-from rlnb.params.sections import NotebookParams
+from rlnb.games.opponent_names import name_fault, opponent_kind
+from rlnb.games.opponents import refusals
+from rlnb.games.text_games import TextGame, load_game
+from rlnb.machine import apply_environment, probe, recommend
+from rlnb.machine.threads import set_threads
+from rlnb.params import asks_network, check_machine, load_dotenv, load_params, resolve
 from rlnb.policy import load_policy
 from rlnb.policy.adapters import WeightSnapshot
-from rlnb.ppo.curriculum import Curriculum, load_curriculum
-from rlnb.ppo.params import UNTRAINED, ArenaEvalParams, ContestParams, PpoOpenspielParams
+from rlnb.ppo.curriculum import load_curriculum, score_stages
+from rlnb.ppo.display import show_success
+from rlnb.ppo.params import PpoOpenspielParams
+from rlnb.results import compare, save_results
 from rlnb.run.checkpoints import MODEL_FIELDS
-from rlnb.run.memory import UNKNOWN_SIZE, estimate_memory
-from rlnb.selfplay.arena import Arena, make_arena, playable_opponents
+from rlnb.selfplay.arena import (
+    SEATS,
+    WAYS,
+    Arena,
+    Match,
+    make_arena,
+    match_measures,
+    playable_opponents,
+    select_matches,
+)
 from rlnb.selfplay.checkpoints import PARAMS_FILE, load_weights
-from rlnb.selfplay.params import ActingParams, ArenaParams, PlayerModelParams, UpdateParams
+from rlnb.selfplay.display import draw_arena
+from rlnb.selfplay.params import GameRunParams
 from rlnb.selfplay.rollouts import GameRules
 
-
-class GameRunParams(Protocol):
-    """The parameters of a run whose policy plays games: of ppo_openspiel or spiral_self_play."""
-
-    @property
-    def seed(self) -> int: ...
-    @property
-    def model(self) -> PlayerModelParams: ...
-    @property
-    def game(self) -> ActingParams: ...
-    @property
-    def training(self) -> UpdateParams: ...
-    @property
-    def evaluation(self) -> ArenaParams: ...
+UNTRAINED = "untrained"
+CHECKPOINT_FILES = (PARAMS_FILE, "trainer_state.json")  # of a checkpoint; its run has the first one alone
 
 
-def load_run_params(contest: ContestParams, recommendation: Recommendation) -> GameRunParams:
-    """Return the parameters of the first checkpoint's run, or of the profile of an untrained model.
+def evaluate_checkpoints(
+    checkpoint: str,
+    *,
+    compare_with: str = "",
+    opponents: Sequence[str] = ("random",),
+    num_episodes: int = 100,
+    profile: str = "auto",
+    out: str | None = None,
+) -> None:
+    """Play `num_episodes` games against each opponent; print the scores and write arena.json and arena.png.
 
-    Raises ParamsError for two checkpoints of different models.
+    checkpoint, compare_with: a run's checkpoints/checkpoint-N, or UNTRAINED. profile: of ppo_openspiel, for
+    an untrained model alone. out: the folder of the results, by default a new one in the checkpoint's run.
+    Raises ParamsError before a model is loaded.
     """
-    checkpoints = [path for path in (contest.checkpoint, contest.compare_with) if path not in ("", UNTRAINED)]
-    if not checkpoints:
-        params = resolve(load_params(contest.notebook, profile=contest.run_profile), recommendation)
-        return cast(GameRunParams, params)
-    run, *others = map(load_saved_params, checkpoints)
-    for other in others:
-        pairs = {name: (getattr(run.model, name), getattr(other.model, name)) for name in MODEL_FIELDS}
-        changed = [f"model.{name} = {a!r} and {b!r}" for name, (a, b) in pairs.items() if a != b]
-        if changed:
+    names = [name for name in (checkpoint, compare_with) if name]
+    check_options(names, opponents, num_episodes)
+    load_dotenv(Path.cwd())
+    run = load_run_params(names, profile=profile)
+    games = [load_game(name, style=run.game.style) for name in run.game_names()]
+    pairings = [(game, choose_opponents(game, opponents)) for game in games]
+    folder = Path(out) if out else new_folder(checkpoint)
+    arena = make_arena(
+        load_policy(run.model, seed=run.seed), GameRules(invalid=run.game.invalid), pairings,
+        acting=run.game, training=run.training, seed=run.seed, has_value=False,
+    )  # fmt: skip
+    rows = arena.play_matches(
+        list(itertools.product(WAYS, names)), load_snapshots(names, arena), num_games=num_episodes,
+        progress=lambda done, total: print(f"match {done} of {total}", file=sys.stderr),
+    )  # fmt: skip
+    by_name = {name: select_matches(rows, weights=name) for name in names}
+    trained_way = {
+        name: select_matches(matches, acting=arena.acting, greedy=False) for name, matches in by_name.items()
+    }
+    print(show_scores([row for matches in trained_way.values() for row in matches]))
+    comparison = []
+    if compare_with:
+        first, second = (match_measures(by_name[name]) for name in names)
+        comparison = compare(second, first)
+        differences = [row for row in comparison if f", {arena.acting}, sampled" in row.measure]
+        print(f"\n{checkpoint} minus {compare_with}, on the same seeds:\n{show_comparison(differences)}")
+    if isinstance(run, PpoOpenspielParams):
+        for name, matches in trained_way.items():
+            print(f"\n{name}: {show_success(score_stages(matches, load_curriculum(run)))}")
+    folder.mkdir(parents=True, exist_ok=True)
+    save_results(
+        folder / "arena.json", params=run, comparison=comparison, rows=rows,
+        checkpoint=checkpoint, compare_with=compare_with, num_episodes=num_episodes,
+    )  # fmt: skip
+    draw_arena({short_name(name): rows for name, rows in trained_way.items()}).savefig(
+        folder / "arena.png", bbox_inches="tight"
+    )
+    print(f"\n{folder}: arena.json, arena.png")
+
+
+def check_options(checkpoints: Sequence[str], opponents: Sequence[str], num_episodes: int) -> None:
+    """Raise ParamsError for options that are wrong whatever the run is."""
+    for option, path in zip(("--checkpoint", "--compare-with"), checkpoints, strict=False):
+        missing = [name for name in CHECKPOINT_FILES if not Path(path, name).is_file()]
+        if path != UNTRAINED and missing:
             raise ParamsError(
-                f"contest.compare_with = {contest.compare_with!r} is of another model: {'; '.join(changed)}; "
-                "evaluate each by itself"
+                f"{option} = {path!r} holds no {missing[0]}, as checkpoints of spiral_self_play and "
+                "ppo_openspiel do; write a run's checkpoints/checkpoint-N, or untrained"
+            )
+    if len(set(checkpoints)) < len(checkpoints):
+        raise ParamsError("--compare-with: is --checkpoint itself; write another, or leave it out")
+    for name in opponents:
+        if fault := name_fault(name):
+            raise ParamsError(f"--opponent = {name!r} {fault}")
+    if num_episodes < 2 or num_episodes % 2:
+        raise ParamsError(
+            f"--episodes = {num_episodes} cannot be played half from each seat; write an even number"
+        )
+
+
+def load_run_params(checkpoints: Sequence[str], *, profile: str = "auto") -> GameRunParams:
+    """Return the parameters of the checkpoints' run, or of a profile of ppo_openspiel if none is of a run.
+
+    Raises ParamsError for two checkpoints of different models, and for a model that this machine cannot run.
+    """
+    runs = [load_saved_params(path) for path in checkpoints if path != UNTRAINED]
+    run = runs[0] if runs else cast(GameRunParams, load_params("ppo_openspiel", profile=profile))
+    machine = probe(ask_hub=asks_network(run))
+    recommendation = recommend(machine)
+    apply_environment(recommendation)
+    if not runs:
+        run = resolve(run, recommendation)
+    check_machine(run, machine)
+    set_threads(run.training.num_threads)
+    for other in runs[1:]:
+        pairs = {name: (getattr(run.model, name), getattr(other.model, name)) for name in MODEL_FIELDS}
+        if changed := [f"model.{name} = {a!r} and {b!r}" for name, (a, b) in pairs.items() if a != b]:
+            raise ParamsError(
+                f"--compare-with = {checkpoints[1]!r} is of another model: {'; '.join(changed)}; evaluate "
+                "each by itself"
             )
     return run
 
 
-class PlayedParams(NotebookParams):
-    """What takes memory in the arena: the model of a run, the way it plays, and the weights that play."""
-
-    model: PlayerModelParams
-    game: ActingParams
-    contest: ContestParams
-
-
-def describe_play_memory(
-    contest: ContestParams, run: GameRunParams, machine: Machine, *, environ: Mapping[str, str] = os.environ
-) -> str:
-    """Return the estimated memory of the arena in a line; only said, since a run's model stays as it is."""
-    acting: Literal["free", "constrained"] = "free" if "free" in contest.modes else "constrained"
-    game = run.game.model_copy(update={"acting": acting})
-    played = PlayedParams(model=run.model, game=game, contest=contest)
-    estimate = estimate_memory(played, machine, environ=environ)
-    return UNKNOWN_SIZE if estimate is None else estimate.summary
-
-
 def load_saved_params(checkpoint: str) -> GameRunParams:
     path = Path(checkpoint) / PARAMS_FILE
-    lines = path.read_text().splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     notebook = next((line.split()[1] for line in lines if line.startswith("notebook: ")), "")
     # The checkpoint that the run started from may be gone by now.
     params = load_params(notebook, profile=str(path), overrides={"training": {"resume": "auto"}})
     return cast(GameRunParams, params)
 
 
-def load_arena(params: ArenaEvalParams, run: GameRunParams) -> Arena:
-    """Return the run's untrained model in an arena with the games and opponents of `contest`.
-
-    A game that none of the opponents can play is played against an equilibrium where it has one, else against
-    random play; a line says so. Raises ParamsError for opponents and games that are none.
-    """
-    contest = params.contest
-    if isinstance(run, PpoOpenspielParams):
-        run_games = [name for stage in run.curriculum.stages for name in stage.games]
-    else:
-        run_games = [str(run.game.model_dump()["name"])]
-    pairings = []
-    for name in dict.fromkeys(contest.games or run_games):
-        game = load_game(name, style=run.game.style, field="contest.games")
-        opponents = playable_opponents(game, contest.opponents)
-        if not opponents:
-            reasons = refusals(game)
-            opponents = ("random",) if reasons["nash"] else ("nash",)
-            why = " ".join(dict.fromkeys(reasons[opponent_kind(other)] for other in contest.opponents))
-            print(f"{game.name} is played against {opponents[0]}, not {', '.join(contest.opponents)}: {why}")
-        check_opponents(game, opponents, field="contest.opponents")
-        pairings.append((game, opponents))
-    policy = load_policy(run.model, seed=run.seed)
-    rules = GameRules(
-        invalid=run.game.invalid, num_retries=run.game.num_retries,
-        max_turns=run.game.max_turns if isinstance(run, PpoOpenspielParams) else 0,
-    )  # fmt: skip
-    return make_arena(
-        policy, rules, pairings, acting=run.game, training=run.training, seed=params.seed, has_value=False
-    )
+def choose_opponents(game: TextGame, opponents: Sequence[str]) -> tuple[str, ...]:
+    """Return the opponents that can play a game; if none can, an equilibrium or random play, with a line."""
+    playable = playable_opponents(game, opponents)
+    if playable:
+        return playable
+    reasons = refusals(game)
+    instead = "random" if reasons["nash"] else "nash"
+    why = " ".join(dict.fromkeys(reasons[opponent_kind(other)] for other in opponents))
+    print(f"{game.name} is played against {instead}, not {', '.join(opponents)}: {why}")
+    return (instead,)
 
 
-def load_snapshots(contest: ContestParams, arena: Arena) -> dict[str, WeightSnapshot]:
-    """Return the weights of the checkpoint, and of the one it is compared with, by name."""
-    untrained, average = WeightSnapshot.take(arena.actor.policy), contest.weights == "average"
-    names = [name for name in (contest.checkpoint, contest.compare_with) if name]
+def load_snapshots(checkpoints: Sequence[str], arena: Arena) -> Mapping[str, WeightSnapshot]:
+    """Return the averaged weights of each checkpoint, which are what a run's evaluations judge."""
+    untrained = WeightSnapshot.take(arena.actor.policy)
     return {
-        name: untrained if name == UNTRAINED else load_weights(name, untrained, average=average)
-        for name in names
+        name: untrained if name == UNTRAINED else load_weights(name, untrained, average=True)
+        for name in checkpoints
     }
 
 
-def load_stages(run: GameRunParams) -> Curriculum | None:
-    """Return the curriculum of a PPO run, None for a run of self-play."""
-    return load_curriculum(run) if isinstance(run, PpoOpenspielParams) else None
+def new_folder(checkpoint: str) -> Path:
+    """Return the first folder of the run named arena-001, arena-002 and so on that is not there yet."""
+    run = Path("outputs") if checkpoint == UNTRAINED else Path(checkpoint).resolve().parents[1]
+    folders = (run / f"arena-{count:03}" for count in itertools.count(1))
+    return next(folder for folder in folders if not folder.exists())
+
+
+def short_name(checkpoint: str) -> str:
+    """Return "cpu-001/checkpoint-300" for the path of that run's checkpoint."""
+    return "/".join(Path(checkpoint).parts[-3::2])
+
+
+def show_scores(rows: Sequence[Match]) -> Table:
+    """Return the scores, a line for each game, opponent, seat and set of weights."""
+    return Table(
+        ["weights", "game", "opponent", "seat", "games", "score (95% interval)", "random play", "at most"],
+        [
+            (short_name(row.weights), row.game, row.opponent, SEATS[row.seat], row.num_games, row.score)
+            + (row.random_score, row.ceiling)
+            for row in rows
+        ],
+        "Sampled answers as in training; greedy and free ones are in arena.json. Score: wins and half the "
+        "draws.",
+    )

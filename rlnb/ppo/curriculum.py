@@ -15,19 +15,22 @@ from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
-import pyspiel
 
 from rlnb.errors import ParamsError
 from rlnb.games.opponents import Opponent, best_scores, load_opponent
 from rlnb.games.text_games import TextGame
-from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams, ReplayParams
+from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams
 from rlnb.selfplay.arena import Match, select_matches
-from rlnb.selfplay.random_play import score_random_play
+from rlnb.selfplay.random_play import RandomPlay, score_random_play
 from rlnb.selfplay.rollouts import LEARNER, Episode, FinishedGame, paired_episodes
 from rlnb.statistics import Estimate, wilson_interval
 
 FIELD = "curriculum.stages"
 DECAY = 0.99  # a matchup's mean score covers about the last 1 / (1 - DECAY) of its games
+SUCCESS_SCORE = 0.5  # a game counts as a success from this score on: a draw
+EARLIER_SHARE = 0.15  # of the fresh games that are of earlier stages
+MAX_TRIES = 4  # a failure is dropped when it is won, or played again this often
+MAX_GAME_SHARE = 0.5  # of the replay buffer that failures of one game may take
 LEAST_DEFICIT = 0.01  # weight of a failure that was no worse than usual: it is drawn, but seldom
 
 
@@ -49,12 +52,13 @@ class Curriculum:
         """All games, by OpenSpiel's names."""
         return {game.name: game for stage_pairings in self.pairings for game, _ in stage_pairings}
 
-    def random_score(self, stage: int) -> Estimate:
-        """Return random play's score in a stage, with its interval in the fewest games that may end it."""
-        min_episodes = self.params.stages[stage].min_episodes
-        return score_of_random_play(
-            self.pairings[stage], num_games=min_episodes, max_opening_plies=self.max_opening_plies
-        )
+    def random_score(self, stage: int) -> float:
+        """Return random play's mean score in a stage."""
+        scores = [self.random_play(pairing).mean for pairing in self.pairings[stage]]
+        return sum(scores) / len(scores)
+
+    def random_play(self, pairing: Pairing) -> RandomPlay:
+        return score_random_play(*pairing, max_opening_plies=self.max_opening_plies)
 
     def ceiling(self, stage: int) -> float:
         """Return the highest possible mean score in a stage; games in which it is not known count as 1."""
@@ -107,69 +111,22 @@ def score_ceiling(pairing: Pairing, *, max_opening_plies: int = 0) -> float:
     return sum(best) / 2 if best else 1.0
 
 
-def score_of_random_play(
-    pairings: Sequence[Pairing], *, num_games: int, max_opening_plies: int = 0
-) -> Estimate:
+def score_of_random_play(pairings: Sequence[Pairing], *, num_games: int) -> Estimate:
     """Return random play's mean score over the pairings and both seats, with its 95% interval in `num_games`.
 
-    The interval is wider where random play itself was counted in few games.
+    The interval is wider where random play itself was played in few games.
     """
-    scores = [
-        score_random_play(game, opponent, max_opening_plies=max_opening_plies) for game, opponent in pairings
-    ]
+    scores = [score_random_play(game, opponent) for game, opponent in pairings]
     # Variances add up: that of a mean of num_games games, and that of the mean of the pairings' counts.
     counted = sum(1 / score.num_games for score in scores if score.num_games) / len(scores) ** 2
     mean = sum(score.mean for score in scores) / len(scores)
     return wilson_interval(mean, 1 / (1 / num_games + counted))
 
 
-def weak_gates(curriculum: Curriculum) -> list[str]:
-    """Return a warning for each stage whose threshold random play passes, or may pass by luck."""
-    lines = []
-    for index, stage in enumerate(curriculum.params.stages):
-        score = curriculum.random_score(index)
-        if stage.threshold > score.high:
-            continue
-        enough = math.floor(score.high * 100 + 1) / 100
-        passes, larger = "may pass by luck", "a larger min_episodes and window"
-        remedies = [f"a threshold of {enough} or more"] if enough <= curriculum.ceiling(index) else []
-        if stage.threshold > score.value:
-            remedies.append(larger)
-        else:
-            passes = "passes"
-            remedies = remedies or [f"a threshold above {score.value:.3f}, and {larger} that show it"]
-        lines.append(
-            f"{FIELD}: stage {stage.name!r}: random play {passes} threshold = {stage.threshold}: it scores "
-            f"{score.value:.3f}, in min_episodes = {stage.min_episodes} games {score.low:.3f} to "
-            f"{score.high:.3f}. Write {' or '.join(remedies)}."
-        )
-    return lines
-
-
-@dataclass(frozen=True)
-class ByGame:
-    """An opponent with one player for each game, by OpenSpiel's text of the game."""
-
-    name: str
-    players: Mapping[str, Opponent]
-
-    def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
-        games, actions = [str(state.get_game()) for state in states], [0] * len(states)
-        for game in dict.fromkeys(games):
-            indices = [index for index, name in enumerate(games) if name == game]
-            chosen = self.players[game].act([states[k] for k in indices], [randoms[k] for k in indices])
-            for index, action in zip(indices, chosen, strict=True):
-                actions[index] = action
-        return actions
-
-
 def load_opponents(curriculum: Curriculum) -> dict[str, Opponent]:
     """Return all opponents of all stages by name, as `play_games` takes them."""
-    pairings = {(name, str(game.game)): game for stage in curriculum.pairings for game, name in stage}
-    players: dict[str, dict[str, Opponent]] = {}
-    for (name, text), game in pairings.items():
-        players.setdefault(name, {})[text] = load_opponent(name, game, field=FIELD)
-    return {name: ByGame(name, by_game) for name, by_game in players.items()}
+    pairings = [pairing for stage in curriculum.pairings for pairing in stage]
+    return {name: load_opponent(name, game, field=FIELD) for game, name in pairings}
 
 
 @dataclass(frozen=True)
@@ -223,13 +180,13 @@ class ReplayBuffer:
 
     failures: tuple[Failure, ...] = ()
 
-    def add(self, failures: Iterable[Failure], params: ReplayParams) -> "ReplayBuffer":
+    def add(self, failures: Iterable[Failure], *, capacity: int) -> "ReplayBuffer":
         """Return the buffer with these failures as the most recent ones; the oldest are dropped first."""
-        most = max(1, int(params.capacity * params.max_game_share))
+        most = max(1, int(capacity * MAX_GAME_SHARE))
         newest_first: list[Failure] = []
         by_game: Counter[str] = Counter()
         for failure in reversed((*self.failures, *failures)):
-            if len(newest_first) < params.capacity and by_game[failure.task.game] < most:
+            if len(newest_first) < capacity and by_game[failure.task.game] < most:
                 newest_first.append(failure)
                 by_game[failure.task.game] += 1
         return ReplayBuffer(tuple(reversed(newest_first)))
@@ -250,27 +207,26 @@ class ReplayBuffer:
         mean_scores: Mapping[str, float],
         *,
         step: int,
-        success_score: float,
-        params: ReplayParams,
+        capacity: int,
     ) -> "ReplayBuffer":
         """Return the buffer after an update's fresh games and replays.
 
-        Failures that were won now (score >= success_score) or replayed `max_tries` times are dropped; those
-        lost again become the most recent ones, with a new deficit. Lost fresh games are added.
+        Failures that were no loss now or were replayed MAX_TRIES times are dropped; those lost again become
+        the most recent ones, with a new deficit. Lost fresh games are added.
         mean_scores: of fresh games by matchup; KeyError for a missing one.
         """
         kept = {failure.task: failure for failure in self.failures}
         lost = []
         for task, score, is_fresh, _ in results:
             failure = kept.pop(task, None)
-            if score >= success_score:
+            if score >= SUCCESS_SCORE:
                 continue
             deficit = max(0.0, mean_scores[task.matchup] - score)
             if failure is None and is_fresh:
                 lost.append(Failure(task, deficit, 0, step, step))
-            elif failure is not None and failure.num_tries + 1 < params.max_tries:
+            elif failure is not None and failure.num_tries + 1 < MAX_TRIES:
                 lost.append(replace(failure, deficit=deficit, num_tries=failure.num_tries + 1, step=step))
-        return ReplayBuffer(tuple(kept.values())).add(lost, params)
+        return ReplayBuffer(tuple(kept.values())).add(lost, capacity=capacity)
 
     def metrics(self, results: Sequence[GameResult], *, step: int) -> dict[str, float]:
         """Return the buffer's size, the share of replays, and the mean age: updates since the first loss."""
@@ -323,8 +279,10 @@ class CurriculumState:
         """The mean of the window, NaN while it is empty."""
         return sum(self.scores) / len(self.scores) if self.scores else float("nan")
 
-    def share_of_successes(self, least: float) -> float:
-        return sum(score >= least for score in self.scores) / len(self.scores) if self.scores else 1.0
+    @property
+    def success_share(self) -> float:
+        """The share of successes in the window, 1 while it is empty."""
+        return sum(score >= SUCCESS_SCORE for score in self.scores) / len(self.scores) if self.scores else 1.0
 
     @property
     def mean_scores(self) -> dict[str, float]:
@@ -353,7 +311,7 @@ def draw_fresh_games(
     """Return `count` new games in pairs: the same seeds, from seat 0 and then from seat 1.
 
     The stage's games take turns, in an order that is shuffled for each round. On average a share of
-    `earlier_share` of the pairs is of games of earlier stages, drawn uniformly, which do not count.
+    EARLIER_SHARE of the pairs is of games of earlier stages, drawn uniformly, which do not count.
     """
     rng, stages = random.Random(seed), curriculum.params.stages
     earlier = [
@@ -361,7 +319,7 @@ def draw_fresh_games(
         for stage, pairings in zip(stages[: state.stage], curriculum.pairings, strict=False)
         for pairing in pairings
     ]
-    share = curriculum.params.earlier_share if earlier else 0.0
+    share = EARLIER_SHARE if earlier else 0.0
     num_earlier = round_randomly(share * count / 2, rng)
     stage, pairings = stages[state.stage].name, curriculum.pairings[state.stage]
     num_current = count // 2 - num_earlier
@@ -418,9 +376,8 @@ def advance_curriculum(
 ) -> tuple[CurriculumState, str | None]:
     """Return the state after an update's games, and a line if the stage changed.
 
-    The run advances if the window's mean is at least `threshold` and falls back if it is below
-    `fall_back_below`, never before `min_episodes`. A new stage begins with an empty window; the mean scores
-    of matchups continue.
+    The run advances if the window's mean is at least `threshold`, never before `min_episodes`. A new stage
+    begins with an empty window; the mean scores of matchups continue.
     """
     stage, matchups = params.stages[state.stage], dict(state.matchups)
     for task, score, is_fresh, _ in results:
@@ -433,17 +390,11 @@ def advance_curriculum(
         num_episodes=state.num_episodes + len(scores),
         matchups=matchups,
     )
-    if state.num_episodes < stage.min_episodes:
+    is_last = state.stage + 1 == len(params.stages)
+    if is_last or state.num_episodes < stage.min_episodes or state.score < stage.threshold:
         return state, None
-    num_stages = len(params.stages)
-    if state.score >= stage.threshold and state.stage + 1 < num_stages:
-        next_stage, verb = state.stage + 1, "Advanced"
-    elif state.score < params.fall_back_below and state.stage > 0:
-        next_stage, verb = state.stage - 1, "Fell back"
-    else:
-        return state, None
-    line = f"Curriculum Progression: {verb} to stage {next_stage + 1}/{num_stages}"
-    return replace(state, stage=next_stage, scores=(), num_episodes=0), line
+    line = f"Curriculum Progression: Advanced to stage {state.stage + 2}/{len(params.stages)}"
+    return replace(state, stage=state.stage + 1, scores=(), num_episodes=0), line
 
 
 def move_to_stage(state: CurriculumState, name: str, params: CurriculumParams) -> CurriculumState:

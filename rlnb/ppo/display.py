@@ -1,6 +1,5 @@
-"""Pictures and tables of PPO on games: the live figure, the stages, the games that are still lost."""
+"""Pictures and tables of PPO on games: the live figure, the stages and their verdicts."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,9 +8,7 @@ from matplotlib.figure import Figure
 
 from rlnb.display.plots import COLOURS, Row, draw_line, make_panels, put_legend, series
 from rlnb.display.tables import Table
-from rlnb.ppo.curriculum import Curriculum, Failure, ReplayBuffer, StageScore
-from rlnb.selfplay.arena import SEATS
-from rlnb.selfplay.random_play import score_random_play
+from rlnb.ppo.curriculum import Curriculum, StageScore
 
 
 def draw_ppo(rows: Sequence[Row], *, max_steps: int) -> Figure:
@@ -68,12 +65,12 @@ def show_stages(curriculum: Curriculum) -> Table:
         ends = f"{stage.name}, from {stage.threshold} in {stage.min_episodes} games"
         rows.append((ends, "all", "", curriculum.random_score(index), known(curriculum.ceiling(index))))
         for pairing in pairings:
-            random_play = score_random_play(*pairing, max_opening_plies=curriculum.max_opening_plies)
+            random_play = curriculum.random_play(pairing)
             ceiling = known(curriculum.pairing_ceiling(pairing))
             rows.append((stage.name, pairing.game.name, pairing.opponent, random_play.mean, ceiling))
     caption = (
-        "Scores of both seats together: wins and half the draws. In brackets: the 95% interval of random "
-        "play in the fewest games that may end the stage. A dash: not known."
+        "Scores of both seats together: wins and half the draws. A threshold that random play reaches asks "
+        "for nothing. A dash: not known."
     )
     return Table(["stage, ends", "game", "opponent", "random play scores", "at most"], rows, caption)
 
@@ -96,18 +93,3 @@ def show_success(scores: Sequence[StageScore]) -> Table:
         "Undecided: the score is above both, its interval is not."
     )
     return Table([*headers, "required", "verdict"], rows, caption)
-
-
-def show_failures(replay: ReplayBuffer, *, step: int) -> Table:
-    """Return the failures in the replay buffer by game, seat and opponent, most numerous first."""
-    groups: dict[str, list[Failure]] = defaultdict(list)
-    for failure in replay.failures:
-        groups[failure.task.matchup].append(failure)
-    rows = []
-    for failures in sorted(groups.values(), key=len, reverse=True):
-        task = failures[0].task
-        columns = [(failure.deficit, failure.num_tries, step - failure.first_step) for failure in failures]
-        means = np.mean(columns, axis=0).tolist()
-        rows.append((task.game, SEATS[task.seat], task.opponent, len(failures), *means))
-    headers = ["game", "seat", "opponent", "failures", "below the usual score by", "tries", "updates ago"]
-    return Table(headers, rows, caption="Means.", empty="Nothing is kept: all was won.")

@@ -1,22 +1,16 @@
-"""Parameters of notebooks/ppo_openspiel.ipynb, notebooks/arena_eval.ipynb and `rlnb eval --checkpoint`."""
+"""Parameters of notebooks/ppo_openspiel.ipynb."""
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from rlnb.params import sections
-from rlnb.params.problems import show_number
-from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described
+from rlnb.params.sections import Conflict, Names, Section, described
 from rlnb.selfplay import params as play
-from rlnb.selfplay.params import Modes, Opponents, Players, unmeasured_acting
 
 if TYPE_CHECKING:
     from rlnb.games.text_games import TextGame
 
-UNTRAINED = "untrained"
-CHECKPOINT_FILES = ("params.yaml", "trainer_state.json")  # of a checkpoint; its run has the first one alone
 BASIC_GAMES = (
     "tic_tac_toe",
     "connect_four",
@@ -40,7 +34,7 @@ class Stage(Section):
 
     name: str = Field(min_length=1, description="What the stage is called")
     games: Names = Field(min_length=1, description="Games of OpenSpiel for two players, with parameters")
-    opponents: Players = Field(default=("random",), min_length=1)
+    opponents: play.Opponents = Field(default=("random",), min_length=1)
     """Opponents: a game is played against the first of them that can play it honestly"""
     threshold: float = Field(gt=0, le=1)
     """Mean score (1, 0.5, 0) at which the next stage begins, fresh games alone"""
@@ -70,11 +64,6 @@ class CurriculumParams(Section):
     )
     """Stages from easy to hard, each with name, games, opponents, threshold, window, min_episodes,
     final_score"""
-    earlier_share: float = described(0.15, "Share of the fresh games that are of earlier stages", ge=0, lt=1)
-    success_score: float = Field(default=0.5, gt=0, le=1)
-    """A game counts as a success from this score on; 0.5 = a draw"""
-    fall_back_below: float = Field(default=0.0, ge=0, lt=1)
-    """Go back a stage when its mean score falls below this; 0 = never"""
     start: str = ""
     """Name of the stage that a new run starts in, and a resumed one moves to, once, when this has changed;
     empty = the first, or where it was"""
@@ -92,20 +81,11 @@ class CurriculumParams(Section):
                     f"asks in {stage.name!r} for min_episodes = {stage.min_episodes}, more than its window "
                     f"of {stage.window}; write a window of at least that",
                 )
-            if self.fall_back_below >= stage.threshold:
-                yield Conflict(
-                    "curriculum.fall_back_below",
-                    f"is not below {show_number(stage.threshold)}, that of stage {stage.name!r}; write less",
-                    ("curriculum.stages",),
-                )
 
 
 class ReplayParams(Section):
     share: float = described(0.3, "Share of an update's games that play failures again; 0 = none", ge=0, lt=1)
     capacity: int = described(1000, "Failures that are kept, the most recent ones", ge=1)
-    max_tries: int = described(4, "A failure is dropped when it is won, or played again this often", ge=1)
-    max_game_share: float = Field(default=0.5, gt=0, le=1)
-    """Share of the capacity that failures of one game may take"""
 
 
 class PpoActingParams(play.ActingParams):
@@ -113,14 +93,10 @@ class PpoActingParams(play.ActingParams):
     """constrained = the id of a legal action, free = up to max_new_tokens, then it is read"""
     invalid: Literal["forfeit", "retry", "random"] = "random"
     """Answer without legal move: random = a random move, retry = asked again, forfeit = lost"""
-    invalid_reward: float = described(-0.1, "Reward of an answer without a legal move", le=0)
     max_new_tokens: int = described(8, "Longest answer (tokens): ids have at most 4", ge=1)
     temperature: float = described(0.7, "Sampling temperature, in play and in the loss", gt=0, le=10)
     max_opening_plies: int = Field(default=0, ge=0)
     """Random moves before the players' own, 0 to this many, each as likely"""
-    max_turns: int = described(64, "A game is cut off, as a draw, after this many turns of the policy", ge=1)
-    execution: Literal["local_openspiel"] = "local_openspiel"
-    """Where games are played: in this process, always by the current weights"""
 
 
 class PpoTrainingParams(play.UpdateParams):
@@ -138,28 +114,16 @@ class PpoTrainingParams(play.UpdateParams):
     num_mini_batches: int = described(2, "Optimizer steps in each of these", ge=1)
     ratio: Literal["token", "turn"] = "turn"
     """Unit of the ratio: a token, or an answer's product over its tokens"""
-    gamma: float = described(1.0, "Discount, a turn of one's own", gt=0, le=1)
-    lam: float = described(0.95, "GAE's lambda: 0 = one step, 1 = whole games", ge=0, le=1)
-    value_coef: float = described(0.5, "Weight of the value head's squared error", gt=0)
-    value_clip: float = Field(default=0.2, ge=0)
-    """A value moves this far in an update before it is clipped; 0 = freely"""
-    normalize_advantages: bool = described(True, "Advantages of an update have mean 0 and deviation 1")
     weigh: Literal["turns", "games"] = "games"
     """What weighs the same in the loss: each turn, or each game, so that none leads"""
     target_kl: float = Field(default=0.02, ge=0)
     """An update ends early when the policy has moved this far in it (nats a token); 0 = never"""
     init_kl_coef: float = Field(default=0.05, ge=0)
-    """Weight of KL(policy || untrained model) at the start; 0 = not asked"""
-    kl_target: float = Field(default=0.05, ge=0)
-    """That weight rises and falls to hold this KL (nats a token); 0 = it stays"""
+    """Weight of KL(policy || untrained model) at the start; it then moves to hold a KL of 0.05; 0 = none"""
     save_steps: int = described(500, "Steps between checkpoints", ge=1)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        if self.drop_zero_advantages:
-            yield Conflict(
-                "training.drop_zero_advantages", "would hide from the value head what it knows; write false"
-            )
         if self.magnet_coef and self.init_kl_coef:
             yield Conflict(
                 "training.magnet_coef",
@@ -173,7 +137,7 @@ class PpoAlarmParams(play.AlarmParams):
     """Every so many updates a success rate below 30% prints what to change; 0 = never"""
 
 
-class PpoOpenspielParams(NotebookParams):
+class PpoOpenspielParams(play.GameRunParams):
     """PPO with LoRA and a value head on games of OpenSpiel; the defaults are those of the first scripts."""
 
     output_dir: str = Field(default="outputs/ppo_openspiel", min_length=1)
@@ -186,15 +150,9 @@ class PpoOpenspielParams(NotebookParams):
     replay: ReplayParams = ReplayParams()
     training: PpoTrainingParams = PpoTrainingParams()
     alarms: PpoAlarmParams = PpoAlarmParams()
-    evaluation: play.ArenaParams = play.ArenaParams()
-    sandbox: sections.SandboxParams = sections.SandboxParams()
-    mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
-    tracking: sections.TrackingParams = sections.TrackingParams()
 
-    @property
-    def loss_tokens(self) -> int:
-        """The divisor of sums over an answer's tokens."""
-        return self.training.loss_tokens or 1
+    def game_names(self) -> list[str]:
+        return list(dict.fromkeys(name for stage in self.curriculum.stages for name in stage.games))
 
     def load_games(self) -> list[list[tuple["TextGame", str]]]:
         """Return the games of each stage of the curriculum, with their opponents.
@@ -206,8 +164,7 @@ class PpoOpenspielParams(NotebookParams):
         from rlnb.games.text_games import load_game
 
         stages, field = self.curriculum.stages, "curriculum.stages"
-        names = dict.fromkeys(name for stage in stages for name in stage.games)
-        games = {name: load_game(name, style=self.game.style, field=field) for name in names}
+        games = {name: load_game(name, style=self.game.style, field=field) for name in self.game_names()}
         pairings = []
         for stage in stages:
             place = f"{field}: stage {stage.name!r}"
@@ -223,52 +180,3 @@ class PpoOpenspielParams(NotebookParams):
 
     def rank_conflicts(self, num_ranks: int) -> Iterator[Conflict]:
         yield from play.unshared_games(self.training.games_per_step, 2, num_ranks)
-
-    def conflicts(self) -> Iterator[Conflict]:
-        yield from super().conflicts()
-        yield from unmeasured_acting(self.game, self.evaluation)
-
-
-class ContestParams(Section):
-    checkpoint: str = Field(default=UNTRAINED, min_length=1)
-    """Checkpoint of spiral_self_play or ppo_openspiel that is measured; untrained = the model of
-    contest.run_profile as it comes"""
-    compare_with: str = ""
-    """Another checkpoint of the same run, or untrained, on the same seeds; empty = none"""
-    notebook: Literal["ppo_openspiel", "spiral_self_play"] = "ppo_openspiel"
-    """Notebook of an untrained model's parameters"""
-    run_profile: str = described("auto", "Profile of an untrained model's parameters", min_length=1)
-    weights: Literal["average", "last"] = described("average", "Which weights of a checkpoint play")
-    games: Names = described((), "Games that are played; empty = those of the run")
-    opponents: Opponents = Field(default=("random",), min_length=1)
-    """Opponents: random, mcts:N, perfect, nash; a game is played against those that can"""
-    num_games: int = described(100, "Games against each opponent, half from each seat", ge=2, multiple_of=2)
-    modes: Modes = Field(default=("constrained", "free"), min_length=1)
-    """How the policy answers: constrained (sampled and greedy), free, or both"""
-    num_threads: int = described(0, "CPU threads of torch; 0 = as many as are free", ge=0)
-
-    def conflicts(self) -> Iterator[Conflict]:
-        yield from play.missing_pyspiel("contest.notebook")
-        for field in ("checkpoint", "compare_with"):
-            path = getattr(self, field)
-            if path in ("", UNTRAINED):
-                continue
-            missing = [name for name in CHECKPOINT_FILES if not os.path.isfile(os.path.join(path, name))]
-            if missing:
-                yield Conflict(
-                    f"contest.{field}",
-                    f"holds no {missing[0]}, as checkpoints of spiral_self_play and ppo_openspiel do; write "
-                    "a run's checkpoints/checkpoint-N, or untrained",
-                )
-        if self.compare_with == self.checkpoint:
-            yield Conflict("contest.compare_with", "is contest.checkpoint itself; write another, or nothing")
-
-
-class ArenaEvalParams(NotebookParams):
-    """Parameters of notebooks/arena_eval.ipynb: a checkpoint in the arena, alone or compared with another."""
-
-    output_dir: str = described("outputs/arena_eval", "Directory for the results", min_length=1)
-    contest: ContestParams = ContestParams()
-
-    def uses_network(self) -> bool:
-        return True  # the model is that of the checkpoint's run, which is read later

@@ -5,14 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from accelerate import PartialState
-
 from rlnb.errors import ParamsError
 from rlnb.games.opponents import check_opponents
 from rlnb.games.text_games import TextGame, states_in_play
 from rlnb.policy import Policy
 from rlnb.policy.loading import load_tokenizer
-from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents, move_to_stage, weak_gates
+from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents, move_to_stage
 from rlnb.ppo.params import PpoActingParams, PpoOpenspielParams
 from rlnb.ppo.training import GamePlan, PpoState, train_ppo
 from rlnb.run.checkpoints import saved_recipe, weights_to_begin_with
@@ -20,21 +18,20 @@ from rlnb.run.directory import say
 from rlnb.run.tracking import Tracker, open_tracker
 from rlnb.selfplay.acting import Encoder, make_encoder
 from rlnb.selfplay.arena import Arena, make_arena, playable_opponents
-from rlnb.selfplay.checkpoints import prepare_output, restore, save_checkpoint
+from rlnb.selfplay.checkpoints import check_room_for_checkpoints, restore, save_checkpoint
 from rlnb.selfplay.rollouts import GameRules, RewardFunction, ask_again
 from rlnb.selfplay.update import Learner, PpoOptions
 
 SAMPLED_GAMES = 30
+VALUE_CLIP = 0.2  # how far a value moves in an update before it is clipped
 
 
 def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
-    """Return the curriculum, without any model; print a warning for each gate that random play passes.
+    """Return the curriculum, without any model.
 
     Raises ParamsError if a game cannot be played or its prompts do not fit.
     """
-    curriculum, ranks = load_curriculum(params), PartialState()
-    for warning in weak_gates(curriculum) if ranks.is_main_process else ():
-        print(f"warning: {warning}")
+    curriculum = load_curriculum(params)
     limit, unlimited = (
         params.game.max_prompt_tokens,
         params.game.model_copy(update={"max_prompt_tokens": 2**31}),
@@ -115,7 +112,7 @@ class PpoRun:
     ) -> PpoState:
         """Train by `train_ppo` to the last update. before: metrics of the untrained policy, for step 0."""
         params, keep = self.params, self.params.training.save_total_limit
-        prepare_output(output_dir, self.arena, self.learner)
+        check_room_for_checkpoints(output_dir, self.learner)
         with self.open_tracker(output_dir, state) as tracker:
             if before and state.step == 0:
                 tracker.report(0, before)
@@ -135,9 +132,7 @@ def make_ppo_run(
     game, and against its opponents in the stages. reward: see GameRules.
     """
     acting, training = params.game, params.training
-    rules = GameRules(
-        reward=reward, invalid=acting.invalid, num_retries=acting.num_retries, max_turns=acting.max_turns
-    )
+    rules = GameRules(reward=reward, invalid=acting.invalid)
     pairings = [pairing for stage_pairings in curriculum.pairings for pairing in stage_pairings]
     opponents = []
     for game in curriculum.games.values():
@@ -149,12 +144,11 @@ def make_ppo_run(
         exact=params.evaluation.exact, names_games=True,
     )  # fmt: skip
     learner = Learner(
-        arena.actor, training, temperature=acting.temperature, value_coef=training.value_coef,
-        loss_tokens=params.loss_tokens, kl_coef=training.init_kl_coef,
+        arena.actor, training, temperature=acting.temperature,
         ppo=PpoOptions(
-            value_learning_rate=training.value_learning_rate, value_clip=training.value_clip,
-            detach_steps=training.detach_steps, target_kl=training.target_kl, kl_target=training.kl_target,
-            first_kl_coef=training.init_kl_coef,
+            value_learning_rate=training.value_learning_rate, value_clip=VALUE_CLIP,
+            detach_steps=training.detach_steps, target_kl=training.target_kl,
+            init_kl_coef=training.init_kl_coef,
         ),
     )  # fmt: skip
     plan = GamePlan(params, curriculum, arena, load_opponents(curriculum))

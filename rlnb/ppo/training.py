@@ -22,6 +22,7 @@ from rlnb.games.opponents import Opponent
 from rlnb.games.text_games import TextGame
 from rlnb.policy.generation import evaluating
 from rlnb.ppo.curriculum import (
+    SUCCESS_SCORE,
     Assignment,
     Curriculum,
     CurriculumState,
@@ -51,6 +52,7 @@ from rlnb.selfplay.rollouts import (
 )
 from rlnb.selfplay.update import Batch, Learner, make_batch, update
 
+GAE_LAMBDA = 0.95  # 0 = one step, 1 = whole games
 LOW_SUCCESS = 0.3  # below this share of successes a run gets advice
 
 
@@ -93,8 +95,7 @@ class GamePlan:
     def play(self, assignments: Sequence[Assignment]) -> list[FinishedGame]:
         """Return the played games in the order of their assignments."""
         players: dict[str, Player | Opponent] = {LEARNER: self.arena.player(), **self.opponents}
-        episodes, num_parallel = [game.episode for game in assignments], self.params.game.num_parallel
-        return play_games(episodes, players, rules=self.arena.rules, num_parallel=num_parallel)
+        return play_games([game.episode for game in assignments], players, rules=self.arena.rules)
 
 
 def train_ppo(
@@ -125,7 +126,6 @@ def train_ppo(
     recorder = StepRecorder(
         output_dir, params.training, params.evaluation, tracker, Health(params=params),
         evaluate=memory_advice(params)(evaluate), describe=describe_step, show=show, say=log_and_say,
-        watches_kl=False,  # that warning is GRPO's; PPO holds its KL at training.kl_target
     )  # fmt: skip
     with recorder.recording(after=state.step), memory_advice(params, doing="training"):
         while state.step < max_steps and not recorder.is_stopping:
@@ -157,8 +157,8 @@ def train_ppo(
                     state.alarms, metrics, params.alarms, first_length=state.first_length, params=params
                 )
                 check_kl(metrics, params)
-            metrics["play/success_share"] = success_share(results, params.curriculum.success_score)
-            metrics["curriculum/random_score"] = plan.curriculum.random_score(state.curriculum.stage).value
+            metrics["play/success_share"] = success_share(results)
+            metrics["curriculum/random_score"] = plan.curriculum.random_score(state.curriculum.stage)
             metrics |= state.curriculum.metrics() | state.replay.metrics(results, step=state.step)
             metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
             notes += give_advice(state, metrics, params)
@@ -181,18 +181,16 @@ def make_ppo_batch(games: Sequence[FinishedGame], training: PpoTrainingParams) -
     Advantages are normalized over the turns of all ranks.
     """
     trajectories = collect_trajectories(games)
-    advantages, targets = gae_of_turns(trajectories, gamma=training.gamma, lam=training.lam)
+    advantages, targets = gae_of_turns(trajectories, lam=GAE_LAMBDA)
     lengths = [len(trajectory.turns) for trajectory in trajectories]
     weights = weigh_turns(
         trajectories, weigh=training.weigh, mean_length=float(np.mean(gather_object(lengths)))
     )
-    raw_std = float(advantages.std())
-    if training.normalize_advantages:
-        every_rank = gather_object([(advantages, weights)])
-        all_advantages, all_weights = (np.concatenate(arrays) for arrays in zip(*every_rank, strict=True))
-        advantages = normalize_advantages(advantages, weights, among=(all_advantages, all_weights))
-    turns = collect_turns(trajectories)
-    return make_batch(turns, advantages, targets, weights=weights, memo=training.prompt_memo), raw_std
+    every_rank = gather_object([(advantages, weights)])
+    all_advantages, all_weights = (np.concatenate(arrays) for arrays in zip(*every_rank, strict=True))
+    normalized = normalize_advantages(advantages, weights, among=(all_advantages, all_weights))
+    batch = make_batch(collect_turns(trajectories), normalized, targets, weights=weights)
+    return batch, float(advantages.std())
 
 
 def weigh_turns(trajectories: Sequence[Trajectory], *, weigh: str, mean_length: float) -> np.ndarray:
@@ -215,9 +213,9 @@ def mean_utility(games: Sequence[FinishedGame], known: Mapping[str, TextGame]) -
     return float(np.mean(shares)) if shares else float("nan")
 
 
-def success_share(results: Sequence[GameResult], success_score: float) -> float:
+def success_share(results: Sequence[GameResult]) -> float:
     """Return the share of the fresh games that are successes; NaN without fresh games."""
-    successes = [result.score >= success_score for result in results if result.is_fresh]
+    successes = [result.score >= SUCCESS_SCORE for result in results if result.is_fresh]
     return float(np.mean(successes)) if successes else float("nan")
 
 
@@ -228,9 +226,8 @@ def next_state(
     curriculum, progression = advance_curriculum(state.curriculum, results, params.curriculum)
     state = state.advance(metrics, params.training, params.alarms)
     replay = state.replay.update(
-        results, curriculum.mean_scores, step=state.step,
-        success_score=params.curriculum.success_score, params=params.replay,
-    )  # fmt: skip
+        results, curriculum.mean_scores, step=state.step, capacity=params.replay.capacity
+    )
     return replace(state, curriculum=curriculum, replay=replay), [progression] if progression else []
 
 
@@ -256,7 +253,7 @@ def describe_step(step: int, metrics: Mapping[str, float]) -> str:
 def give_advice(state: PpoState, metrics: Mapping[str, float], params: PpoOpenspielParams) -> list[str]:
     """Return what to change, every `alarms.advice_steps` updates, if too few games are successes."""
     interval = params.alarms.advice_steps
-    share = state.curriculum.share_of_successes(params.curriculum.success_score)
+    share = state.curriculum.success_share
     if not interval or state.step % interval or share >= LOW_SUCCESS:
         return []
     return [

@@ -39,14 +39,11 @@ MODEL_FIELDS = ("id", "lora_rank", "lora_alpha", "lora_target_modules")
 # Patterns of fields that may not change, with the reason that a refusal gives.
 OF_WEIGHTS = dict.fromkeys((f"model.{name}" for name in MODEL_FIELDS), "the saved weights are of that model")
 OF_OPTIMIZER = dict.fromkeys(
-    ("training.optim", "training.weight_decay", "training.adam_beta2"),
-    "the saved optimizer continues with its own",
+    ("training.optim", "training.weight_decay"), "the saved optimizer continues with its own"
 )
 OF_STATE = {
     "training.init_kl_coef": "the weight has been adapted since the first step",
-    **dict.fromkeys(
-        ("training.magnet_coef", "training.kl_coef"), "0 keeps no weights to compare with; others may change"
-    ),
+    "training.magnet_coef": "0 keeps no weights to compare with; others may change",
     "advantage.kind": "the saved baselines and value head are of that kind",
     **dict.fromkeys(
         ("curriculum.stages", "curriculum.stages.*.games", "curriculum.stages.*.opponents"),
@@ -61,10 +58,8 @@ OF_TASK = dict.fromkeys(
     "it defines the task and its measures",
 )  # fmt: skip
 # Fields of these sections that may change all the same.
-FREE_FIELDS = (
-    "game.temperature", "game.batch_size", "game.num_parallel", "opponent.base_url", "opponent.batch_size",
-)  # fmt: skip
-SWITCHES = ("training.magnet_coef", "training.kl_coef")  # may change, but neither from 0 nor to 0
+FREE_FIELDS = ("game.temperature", "game.batch_size", "opponent.base_url", "opponent.batch_size")
+SWITCHES = ("training.magnet_coef",)  # may change, but neither from 0 nor to 0
 NOT_COMPARED = ("output_dir", "model.cache_dir", "training.resume", "training.resume_state")
 
 

@@ -126,10 +126,9 @@ class Health:
             )
         kl = _value(metrics, "kl")
         if kl > MAX_KL:
-            penalty = "kl_coef" if "play/completion_tokens" in metrics else "beta"
             warnings["kl"] = (
                 f"kl is {kl:.3f}, above {MAX_KL}: the policy moves far from the untrained model; "
-                f"lower training.learning_rate or raise training.{penalty}"
+                f"lower training.learning_rate or raise training.beta"
             )
         tied_shares, cut_shares = self._tied_shares, self._cut_shares
         if len(cut_shares) == cut_shares.maxlen and MAX_CUT_SHARE < fmean(cut_shares) < 1.0:
@@ -385,8 +384,8 @@ def find_memory_remedies(
         remedies |= halve("training.tokens_per_pass", least=128) | _smaller_batch(values)
         remedies |= switch("training.gradient_checkpointing", True)
     else:
-        is_free = is_free or "free" in values.get("evaluation.modes", ())
-        remedies |= halve("evaluation.batch_size") | halve("game.batch_size" if is_free else "")
+        # Arenas measure free answers as well.
+        remedies |= halve("evaluation.batch_size") | halve("game.batch_size" if plays_games else "")
         remedies |= halve("mbpp.batch_size" if values.get("mbpp.enabled", True) else "")
         remedies |= halve("training.tokens_per_pass", least=128)
     remedies |= halve("opponent.batch_size" if values.get("opponent.kind") != "endpoint" else "")

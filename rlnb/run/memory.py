@@ -314,8 +314,6 @@ def _staying_parts(params: NotebookParams, machine: Machine, loaded: Loaded) -> 
     sizes = loaded["model.id"][1]
     if hasattr(params, "training"):
         parts.append(_trained_weights(params, sizes))
-    elif hasattr(params, "contest"):
-        parts.append(_compared_weights(params, sizes))
     elif model.adapters:
         gib = 4 * count_adapters(model, sizes) / GIB
         parts.append(MemoryPart("adapters", gib, "model.adapters"))
@@ -366,7 +364,7 @@ def _count_trained(params: NotebookParams, sizes: ModelSizes) -> TrainedNumbers:
     # peft's adapters are float32.
     count, wide = (count_adapters(model, sizes), 4) if rank else (sizes.num_parameters, BYTES[model.dtype])
     moments = 2 if get_value(params, "training.optim", "").endswith("8bit") else 2 * wide
-    has_kl = get_value(params, "training.kl_coef") or get_value(params, "training.init_kl_coef")
+    has_kl = get_value(params, "training.init_kl_coef")
     has_average = get_value(params, "training.average_decay", None) is not None
     # With adapters the untrained model of the KL penalty is the same one without them.
     copies = (has_average, get_value(params, "training.magnet_coef") > 0, has_kl and not rank)
@@ -382,16 +380,6 @@ def _trained_weights(params: NotebookParams, sizes: ModelSizes) -> MemoryPart:
         name, reason = "adapters", f"{count / 1e6:,.2f} million of rank {rank}, gradients, AdamW"
     size = count * (wide * (1 if rank else 0) + wide + moments + wide * num_copies)
     return MemoryPart(name, size / GIB, reason + (f", {num_copies} more of them" if num_copies else ""))
-
-
-def _compared_weights(params: NotebookParams, sizes: ModelSizes) -> MemoryPart:
-    """Return the trained weights of an arena: as loaded, untrained, and those of the checkpoints."""
-    model, contest = value_of(params, "model"), value_of(params, "contest")
-    is_adapted = _adapters(model)[0] > 0
-    count = count_adapters(model, sizes) if is_adapted else sizes.num_parameters
-    wide = 4 if is_adapted else BYTES[model.dtype]
-    num_copies = is_adapted + 1 + bool(contest.checkpoint) + bool(contest.compare_with)
-    return MemoryPart("checkpoints", count * wide * num_copies / GIB, f"{num_copies} of trained weights")
 
 
 def _adapters(model: ModelParams) -> tuple[int, tuple[str, ...]]:
@@ -485,9 +473,8 @@ def _generation(params: NotebookParams, sizes: ModelSizes) -> list[MemoryPart]:
     """Return the keys and values of the largest batch of completions that are generated together."""
     prompt, training_rows = longest_prompt(params), get_value(params, "training.per_device_train_batch_size")
     completed = prompt + get_value(params, "training.max_completion_length")
-    plays_freely = get_value(params, "evaluation.enabled") and "free" in get_value(
-        params, "evaluation.modes", ()
-    )
+    # Evaluations of games measure free answers as well.
+    plays_freely = get_value(params, "evaluation.enabled") and get_value(params, "game.acting", "")
     training_batch = training_rows * get_value(params, "training.gradient_accumulation_steps")
     batches = [(0 if get_value(params, "vllm.enabled") else training_batch, completed, "training's batch")]
     if training_rows:

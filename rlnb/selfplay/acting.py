@@ -364,15 +364,14 @@ class TrieWalk:
 class ConstrainedPlayer:
     """A player that answers with the id of a legal action, sampled token by token among the legal ids.
 
-    Ids of one token take a single pass, which gives the exact distribution over the legal actions. With
-    `memo` equal positions are passed once: make another player when the weights change.
+    Ids of one token take a single pass, which gives the exact distribution over the legal actions. Equal
+    positions are passed once: make another player when the weights change.
     """
 
     actor: ActorCritic
     encoder: Encoder
     temperature: float = 1.0
     greedy: bool = False
-    memo: bool = True
     max_tokens_per_pass: int = 8192
     _cache: dict[Position, Distribution] = field(default_factory=dict, repr=False)
 
@@ -408,18 +407,13 @@ class ConstrainedPlayer:
         return len(probabilities) - 1
 
     def compute_distributions(self, positions: Sequence[Position]) -> list[Distribution]:
-        """Return the distributions at these positions; with the memo equal positions are passed once."""
-        compute = partial(
-            compute_distributions,
-            self.actor,
-            temperature=self.temperature,
-            max_tokens=self.max_tokens_per_pass,
-        )
-        if not self.memo:
-            return compute(positions)
+        """Return the distributions at these positions, each passed once."""
         new = [position for position in dict.fromkeys(positions) if position not in self._cache]
         if new:
-            self._cache.update(zip(new, compute(new), strict=True))
+            computed = compute_distributions(
+                self.actor, new, temperature=self.temperature, max_tokens=self.max_tokens_per_pass
+            )
+            self._cache.update(zip(new, computed, strict=True))
         return [self._cache[position] for position in positions]
 
     def probabilities(self, prompts: Sequence[str], legal: Sequence[tuple[int, ...]]) -> list[np.ndarray]:

@@ -17,6 +17,7 @@ from rlnb.selfplay.params import AdvantageParams
 from rlnb.selfplay.rollouts import FinishedGame, Trajectory, collect_trajectories, collect_turns
 
 Array = np.ndarray
+GAE_LAMBDA = 0.9  # of self-play: 0 = one step, 1 = whole games
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,14 @@ def compute_advantages(
 
     none = its return. rae = minus the role's running mean, leave_one_out = minus the mean of the role's other
     games, group = minus the mean of the role's games of the same opening: these give every turn of a
-    trajectory the same, times gamma ** (turns left). By the value head: gae from one own turn to the next,
-    gae_plies over the plies of both seats.
+    trajectory the same. By the value head: gae from one own turn to the next, gae_plies over the plies of
+    both seats.
     """
     trajectories = collect_trajectories(games)
     if params.kind in ("gae", "gae_plies"):
-        gamma, lam = params.gamma, params.lam
         if params.kind == "gae":
-            return Advantages(*gae_of_turns(trajectories, gamma=gamma, lam=lam), dict(baselines))
-        return Advantages(*gae_of_plies(games, gamma=gamma, lam=lam), dict(baselines))
+            return Advantages(*gae_of_turns(trajectories, lam=GAE_LAMBDA), dict(baselines))
+        return Advantages(*gae_of_plies(games, lam=GAE_LAMBDA), dict(baselines))
     returns = np.array([trajectory.reward for trajectory in trajectories])
     roles = [f"{trajectory.game}/{trajectory.role}" for trajectory in trajectories]
     advantages, moved = returns, dict(baselines)
@@ -57,15 +57,9 @@ def compute_advantages(
         advantages = leave_one_out_over_ranks(roles, returns)
     elif params.kind == "group":
         groups = [f"{role}/{trajectory.group}" for role, trajectory in zip(roles, trajectories, strict=True)]
-        advantages = group_advantages(
-            returns, np.unique(groups, return_inverse=True)[1], scale=params.scale_groups
-        )
+        advantages = group_advantages(returns, np.unique(groups, return_inverse=True)[1])
     lengths = [len(trajectory.turns) for trajectory in trajectories]
-    turns_left = [length - 1 - k for length in lengths for k in range(length)]
-    discounts = params.gamma ** np.array(turns_left)
-    return Advantages(
-        np.repeat(advantages, lengths) * discounts, np.repeat(returns, lengths) * discounts, moved
-    )
+    return Advantages(np.repeat(advantages, lengths), np.repeat(returns, lengths), moved)
 
 
 def advantages_over_roles(
@@ -92,18 +86,15 @@ def leave_one_out_over_ranks(roles: Sequence[str], returns: Array) -> Array:
     return advantages[first : first + len(returns)]
 
 
-def gae_of_turns(trajectories: Sequence[Trajectory], *, gamma: float, lam: float) -> tuple[Array, Array]:
+def gae_of_turns(trajectories: Sequence[Trajectory], *, lam: float) -> tuple[Array, Array]:
     """Return GAE over a player's own turns: advantages and targets of the value, each (num_turns,)."""
     turns = collect_turns(trajectories)
     values = np.array([turn.value for turn in turns])
-    lengths = [len(trajectory.turns) for trajectory in trajectories]
-    bootstraps = np.repeat([trajectory.bootstrap for trajectory in trajectories], lengths)
-    rewards, is_last = [turn.reward for turn in turns], mark_last_turns(trajectories)
-    advantages = gae(rewards, values, is_last, gamma=gamma, lam=lam, bootstraps=bootstraps)
+    advantages = gae([turn.reward for turn in turns], values, mark_last_turns(trajectories), lam=lam)
     return advantages, advantages + values
 
 
-def gae_of_plies(games: Sequence[FinishedGame], *, gamma: float, lam: float) -> tuple[Array, Array]:
+def gae_of_plies(games: Sequence[FinishedGame], *, lam: float) -> tuple[Array, Array]:
     """Return GAE over the plies of both seats: advantages and targets of the value, each (num_turns,)."""
     trajectories = collect_trajectories(games)
     turns = collect_turns(trajectories)
@@ -118,7 +109,7 @@ def gae_of_plies(games: Sequence[FinishedGame], *, gamma: float, lam: float) -> 
     is_counted_twice = mark_last_turns(trajectories)[order] & ~is_last
     rewards_by_ply = np.where(is_counted_twice, 0.0, rewards[order])
     advantages = np.zeros(len(turns))
-    advantages[order] = gae(rewards_by_ply, values[order], is_last, gamma=gamma, lam=lam, seats=seats[order])
+    advantages[order] = gae(rewards_by_ply, values[order], is_last, lam=lam, seats=seats[order])
     return advantages, advantages + values
 
 
@@ -159,21 +150,15 @@ def leave_one_out(returns: ArrayLike, groups: ArrayLike) -> Array:
     return np.asarray((returns - means) * counts / np.maximum(counts - 1, 1))
 
 
-def group_advantages(returns: ArrayLike, groups: ArrayLike, *, scale: bool = False) -> Array:
-    """Return A_i = R_i minus the mean of its group, with `scale` divided by the group's standard deviation.
+def group_advantages(returns: ArrayLike, groups: ArrayLike) -> Array:
+    """Return A_i = R_i minus the mean of its group: Dr. GRPO's (arXiv:2503.20783).
 
     returns: float (num_trajectories,). groups: int >= 0 (num_trajectories,): games of one opening, seen from
-    one role. With `scale` this is GRPO's advantage (arXiv:2402.03300), by the population's deviation;
-    without, Dr. GRPO's (arXiv:2503.20783). Tied groups get 0.
+    one role. Tied groups get 0.
     """
     returns, groups = check_groups(returns, groups)
-    counts, means = group_means(returns, groups)
-    centred = returns - means
-    if not scale:
-        return centred
-    _, variances = group_means(centred**2, groups)
-    deviations = np.sqrt(variances)
-    return np.asarray(centred / np.where(deviations > 1e-8, deviations, 1.0))
+    _, means = group_means(returns, groups)
+    return np.asarray(returns - means)
 
 
 def gae(
@@ -181,16 +166,14 @@ def gae(
     values: ArrayLike,
     is_last: ArrayLike,
     *,
-    gamma: float,
     lam: float,
-    bootstraps: ArrayLike | None = None,
+    gamma: float = 1.0,
     seats: ArrayLike | None = None,
 ) -> Array:
     """Return generalised advantage estimates from one own turn to the next (arXiv:1506.02438, equation 16).
 
     rewards, values: float (num_turns,), trajectory after trajectory; values: V of the state before each turn.
-    is_last: bool (num_turns,), whether a turn ends its trajectory; what follows it is worth 0, or
-    bootstraps[i] (num_turns,) where a game was cut off there.
+    is_last: bool (num_turns,), whether a turn ends its trajectory; what follows it is worth 0.
         delta_t = r_t + gamma * V_{t+1} - V_t,   A_t = delta_t + gamma * lam * A_{t+1}.
     Moves of the opponent and of chance in between are part of the step. V learns the returns A + V.
     seats: int (num_turns,), to go from ply to ply instead, over both players of a zero-sum game who share a
@@ -209,11 +192,10 @@ def gae(
     signs = np.ones(len(rewards))
     if seats is not None:
         signs[:-1] = np.where(np.diff(np.asarray(seats)) == 0, 1.0, -1.0)
-    after = np.zeros(len(rewards)) if bootstraps is None else np.asarray(bootstraps, dtype=float)
     advantages = np.zeros(len(rewards))
     for turn in range(len(rewards) - 1, -1, -1):
         if ends[turn]:
-            advantages[turn] = rewards[turn] + gamma * after[turn] - values[turn]
+            advantages[turn] = rewards[turn] - values[turn]
         else:
             delta = rewards[turn] + gamma * signs[turn] * values[turn + 1] - values[turn]
             advantages[turn] = delta + gamma * lam * signs[turn] * advantages[turn + 1]

@@ -18,10 +18,10 @@ import pyspiel
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.games.exact import TicTacToeResult, measure_rows, nash_conv, probabilities_by_state
 from rlnb.games.opponent_names import opponent_kind
-from rlnb.games.opponents import Opponent, best_scores, load_opponent, refusals
-from rlnb.games.text_games import TextGame, load_game
+from rlnb.games.opponents import best_scores, has_usual_parameters, load_opponent, refusals
+from rlnb.games.text_games import TextGame
 from rlnb.params.sections import NotebookParams, value_of
-from rlnb.policy.adapters import WeightSnapshot, has_trained
+from rlnb.policy.adapters import WeightSnapshot
 from rlnb.policy.loading import Policy
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer, make_encoder
 from rlnb.selfplay.params import ActingParams, UpdateParams
@@ -31,8 +31,6 @@ from rlnb.selfplay.rollouts import (
     FinishedGame,
     GameRules,
     Player,
-    Request,
-    Turn,
     collect_trajectories,
     collect_turns,
     paired_episodes,
@@ -52,11 +50,7 @@ class Way(NamedTuple):
     greedy: bool = False
 
 
-# The ways in which each of the `modes` of an evaluation is played.
-WAYS: Mapping[str, tuple[Way, ...]] = {
-    "constrained": (Way("constrained"), Way("constrained", greedy=True)),
-    "free": (Way("free"),),
-}
+WAYS = (Way("constrained"), Way("constrained", greedy=True), Way("free"))
 
 
 @dataclass(frozen=True)
@@ -103,25 +97,11 @@ class ArenaEvaluation:
 
 
 @dataclass(frozen=True)
-class SnapshotPlayer:
-    """A player that answers with a snapshot of the trained weights, such as those of a checkpoint."""
-
-    player: Player
-    snapshot: WeightSnapshot
-    actor: ActorCritic
-
-    def answer(self, requests: Sequence[Request]) -> list[Turn]:
-        with self.snapshot.applied_to(self.actor.policy):
-            return self.player.answer(requests)
-
-
-@dataclass(frozen=True)
 class Arena:
     """A policy with the games and opponents by which it is measured; it answers as in training.
 
-    opponents: each game with the names of its opponents; a directory is a checkpoint. exact: whether to
-    measure without sampling where the game allows it. names_games: whether metrics begin with the name of the
-    game.
+    opponents: each game with the names of its opponents. exact: whether to measure without sampling where the
+    game allows it. names_games: whether metrics begin with the name of the game.
     """
 
     actor: ActorCritic
@@ -152,7 +132,7 @@ class Arena:
     def constrained(self, *, greedy: bool = False) -> ConstrainedPlayer:
         return ConstrainedPlayer(
             self.actor, self.encoder, temperature=self.params.temperature, greedy=greedy,
-            memo=self.training.prompt_memo, max_tokens_per_pass=self.training.tokens_per_pass,
+            max_tokens_per_pass=self.training.tokens_per_pass,
         )  # fmt: skip
 
     def probabilities(self, game: TextGame, states: Sequence[pyspiel.State]) -> list[np.ndarray]:
@@ -160,20 +140,6 @@ class Arena:
         return self.constrained().probabilities(
             [game.prompt(state) for state in states], [tuple(state.legal_actions()) for state in states]
         )
-
-    def load_opponent(self, name: str, game: TextGame) -> Player | Opponent:
-        if not has_trained(name):
-            return load_opponent(name, game, field="evaluation.opponents")
-        snapshot = WeightSnapshot.take(self.actor.policy)
-        snapshot.load_trained(name)
-        return SnapshotPlayer(self.player(), snapshot, self.actor)
-
-    def play(
-        self, game: TextGame, name: str, opponent: Player | Opponent, *, num_games: int, learner: Player
-    ) -> list[FinishedGame]:
-        episodes = paired_episodes(game, name, num_games, seed=ARENA_SEED + self.seed)
-        players = {LEARNER: learner, name: opponent}
-        return play_games(episodes, players, rules=self.rules, num_parallel=self.params.num_parallel)
 
     def using(self, snapshot: WeightSnapshot | None) -> AbstractContextManager[None]:
         """Return a context in which the policy has these weights; None for its present ones."""
@@ -194,15 +160,16 @@ class Arena:
         """
         rows: list[Match] = []
         opponents = [
-            (game, Path(name).name, self.load_opponent(name, game))
+            (game, name, load_opponent(name, game, field="evaluation.opponents"))
             for game, names in self.opponents
             for name in names
         ]
         pairs = [(way, weights, *opponent) for way, weights in plan for opponent in opponents]
         for num_done, (way, weights, game, name, opponent) in enumerate(pairs, start=1):
+            episodes = paired_episodes(game, name, num_games, seed=ARENA_SEED + self.seed)
             with self.using(snapshots[weights]):
                 learner = self.player(way.acting, greedy=way.greedy)
-                games = self.play(game, name, opponent, num_games=num_games, learner=learner)
+                games = play_games(episodes, {LEARNER: learner, name: opponent}, rules=self.rules)
             rows += summarise_matches(games, game, way=way, weights=weights)
             if progress:
                 progress(num_done, len(pairs))
@@ -213,17 +180,18 @@ class Arena:
         average: WeightSnapshot,
         *,
         num_games: int,
-        modes: Sequence[str] = (),
+        in_every_way: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> ArenaEvaluation:
         """Return the evaluation of the present weights and of their average.
 
-        Both play as in training, and are measured exactly where the game allows it. In the other ways of
-        `modes` the present weights play: free answers show what a model does that is not held to legal moves.
+        Both play as in training, and are measured exactly where the game allows it. With `in_every_way` the
+        present weights play in the other ways too: free answers show what a model does that is not held to
+        legal moves.
         """
         trained_way = Way(self.acting)
         plan = [(trained_way, "last"), (trained_way, "average")]
-        plan += [(way, "last") for mode in modes for way in WAYS[mode] if way != trained_way]
+        plan += [(way, "last") for way in WAYS if in_every_way and way != trained_way]
         snapshots = {"last": None, "average": average}
         rows = self.play_matches(plan, snapshots, num_games=num_games, progress=progress)
         exact, metrics = self.measure_exactly(average)
@@ -240,7 +208,7 @@ class Arena:
         *,
         params: NotebookParams,
         num_games: int,
-        modes: Sequence[str] = (),
+        in_every_way: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> ArenaEvaluation:
         """Return `measure`, kept in arena_<label>.json of the run; see `rlnb.evaluations.measure_once`.
@@ -249,7 +217,7 @@ class Arena:
         """
         return measure_once(
             Path(value_of(params, "output_dir"), f"arena_{label}.json"),
-            lambda: self.measure(average, num_games=num_games, modes=modes, progress=progress),
+            lambda: self.measure(average, num_games=num_games, in_every_way=in_every_way, progress=progress),
             form=PlainForm(ArenaEvaluation),
             policy=self.actor.policy,
             snapshots=[average],
@@ -259,7 +227,7 @@ class Arena:
                 "opponents": [(game.name, names) for game, names in self.opponents],
                 "exact": self.exact,
                 "num_games": num_games,
-                "modes": modes,
+                "in_every_way": in_every_way,
             },
         )
 
@@ -275,20 +243,6 @@ class Arena:
                 start = f"{game.name}/" if self.names_games else ""
                 metrics |= {f"{start}exact/{infix}{name}": value for name, value in values.items()}
         return exact, metrics
-
-    def cross_play(self, snapshots: Mapping[str, WeightSnapshot], *, num_games: int) -> np.ndarray:
-        """Return float (num_snapshots, num_snapshots): the row's mean score against the column.
-
-        In the arena's first game, answering as in training.
-        """
-        (game, _), *_ = self.opponents
-        scores = np.full((len(snapshots), len(snapshots)), 0.5)
-        players = [SnapshotPlayer(self.player(), values, self.actor) for values in snapshots.values()]
-        for row, column in zip(*np.triu_indices(len(players), k=1), strict=True):
-            games = self.play(game, "other", players[column], num_games=num_games, learner=players[row])
-            mean = float(np.mean([played.score(played.players.index(LEARNER)) for played in games]))
-            scores[row, column], scores[column, row] = mean, 1 - mean
-        return scores
 
 
 def make_arena(
@@ -324,8 +278,7 @@ def summarise_matches(
             continue
         opponent = seat_games[0].players[1 - seat]
         ceiling = best_scores(game, opponent)
-        is_checkpoint = opponent_kind(opponent) not in refusals(game)
-        random_scores = None if is_checkpoint else score_random_play(game, opponent).seats
+        random_scores = score_random_play(game, opponent).seats
         scores = tuple(played.score(seat) for played in seat_games)
         turns = collect_turns(collect_trajectories(seat_games))
         match = Match(
@@ -383,9 +336,7 @@ def match_metrics(rows: Sequence[Match]) -> dict[str, float]:
 
 def is_exact(game: TextGame) -> bool:
     """Return whether the game is one of EXACT_GAMES with OpenSpiel's default parameters."""
-    return game.short_name in EXACT_GAMES and (
-        load_game(game.short_name).game.get_parameters() == game.game.get_parameters()
-    )
+    return game.short_name in EXACT_GAMES and has_usual_parameters(game)
 
 
 def exact_measures(
@@ -410,6 +361,6 @@ def exact_measures(
 
 
 def playable_opponents(game: TextGame, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the opponents that can play the game, in their order; a checkpoint's directory always can."""
+    """Return the opponents that can play the game, in their order."""
     reasons = refusals(game)
     return tuple(name for name in names if not reasons.get(opponent_kind(name)))

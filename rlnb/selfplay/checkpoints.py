@@ -27,9 +27,7 @@ from rlnb.params.sections import NotebookParams
 from rlnb.policy.adapters import WeightSnapshot, save_trained
 from rlnb.run.checkpoints import (
     STATE_FILE,
-    checkpoint_step,
     complete_checkpoint,
-    complete_checkpoints,
     remove_old_checkpoints,
 )
 from rlnb.run.directory import log_line, write_text
@@ -38,8 +36,6 @@ from rlnb.run.health import Health, count_alarms
 from rlnb.run.records import cut_rows
 from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker
-from rlnb.selfplay.arena import Arena
-from rlnb.selfplay.decisions import draw_decisions, save_decisions
 from rlnb.selfplay.params import AlarmParams, ArenaParams, UpdateParams
 from rlnb.selfplay.rollouts import FinishedGame, collect_trajectories, collect_turns
 from rlnb.selfplay.update import Learner
@@ -80,9 +76,8 @@ class StepRecorder:
     """The end of a step: games.jsonl, evaluation, metrics, checkpoint, log and warnings.
 
     evaluate: called with the step every `evaluation.eval_interval_steps`. describe: returns the step's line
-    of train.log. show: called with (step, max_steps) some fifty times. say: called with warnings. watches_kl:
-    whether these may be of KL(policy || reference). is_stopping: a signal has come, and its checkpoint is
-    saved.
+    of train.log. show: called with (step, max_steps) some fifty times. say: called with warnings.
+    is_stopping: a signal has come, and its checkpoint is saved.
     """
 
     output_dir: str | Path
@@ -94,7 +89,6 @@ class StepRecorder:
     describe: Callable[[int, Mapping[str, float]], str]
     show: Callable[[int, int], None] | None = None
     say: Callable[[str], None] = print
-    watches_kl: bool = True
     is_stopping: bool = False
     is_save_due: bool = False
 
@@ -141,8 +135,8 @@ class StepRecorder:
             self.is_save_due = False
             self.timer.restart()
         log_line(self.output_dir, self.describe(step, values))
-        watched = values if self.watches_kl else {**values, "kl": None}
-        for line in [*notes, *self.health.after_step(step, watched)]:
+        # The warning of KL(policy || reference) is GRPO's; PPO adapts its weight.
+        for line in [*notes, *self.health.after_step(step, {**values, "kl": None})]:
             self.say(line)
         if self.show and (is_last or step % max(1, max_steps // 50) == 0):
             self.show(step, max_steps)
@@ -191,8 +185,8 @@ def mean_over_ranks(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: float(np.mean([values[name] for values in ranks if name in values])) for name in metrics}
 
 
-def prepare_output(output_dir: str | Path, arena: Arena, learner: Learner) -> None:
-    """Raise ParamsError if the checkpoints do not fit on the disk; save positions to check an export with.
+def check_room_for_checkpoints(output_dir: str | Path, learner: Learner) -> None:
+    """Raise ParamsError if the checkpoints do not fit on the disk.
 
     A checkpoint holds the weights, their averages and, with `training.save_optimizer`, AdamW's two moments.
     """
@@ -200,7 +194,6 @@ def prepare_output(output_dir: str | Path, arena: Arena, learner: Learner) -> No
     num_copies = 1 + len(learner.snapshots) + 2 * learner.training.save_optimizer
     num_bytes = num_copies * sum(parameter.numel() * parameter.element_size() for parameter in parameters)
     check_disk(output_dir, num_bytes, learner.training)
-    save_decisions(output_dir, draw_decisions([game for game, _ in arena.opponents], arena.encoder))
 
 
 def save_checkpoint(
@@ -240,7 +233,7 @@ def write_state(directory: Path, learner: Learner, state: RunState, params: Note
     tensors = {"scaler": learner.scaler.state_dict(), "random": torch.random.get_rng_state()}
     if learner.training.save_optimizer:
         tensors["optimizer"] = learner.optimizer.state_dict()
-    if learner.ppo.kl_target:  # otherwise it never moves from the value in the parameters
+    if learner.kl_coef:
         tensors["kl_coef"] = learner.kl_coef
     torch.save(tensors, directory / "optimizer.pt")
     write_text(directory / PARAMS_FILE, dump_yaml(params))  # read by `rlnb eval`
@@ -270,8 +263,6 @@ def restore(
     load_weights(checkpoint, WeightSnapshot.take(policy)).restore(policy)
     if head is not None:
         head.load_state_dict(load_file(directory / HEAD_FILE))
-    if (directory / "reference.safetensors").exists() and not learner.reference:  # a warm-up left it
-        learner.reference = WeightSnapshot.take(policy)
     for name, snapshot in learner.snapshots.items():
         snapshot.load(directory / f"{name}.safetensors")
     tensors = torch.load(directory / "optimizer.pt", weights_only=True, map_location="cpu")
@@ -280,7 +271,7 @@ def restore(
     if tensors["scaler"]:  # empty if saved under another model.dtype than float16
         learner.scaler.load_state_dict(tensors["scaler"])
     torch.random.set_rng_state(tensors["random"])
-    if learner.ppo.kl_target and "kl_coef" in tensors:
+    if "kl_coef" in tensors:
         learner.kl_coef = tensors["kl_coef"]
     fields = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     fields.pop("global_step")
@@ -295,14 +286,3 @@ def load_weights(checkpoint: str | Path, like: WeightSnapshot, *, average: bool 
     else:
         snapshot.load_trained(checkpoint)
     return snapshot
-
-
-def load_kept_snapshots(
-    learner: Learner, untrained: WeightSnapshot, output_dir: str | Path
-) -> dict[str, WeightSnapshot]:
-    """Return a run's weights that can play each other: untrained, kept checkpoints, last, average."""
-    last = WeightSnapshot.take(learner.actor.policy)
-    snapshots = {"untrained": untrained}
-    for checkpoint in complete_checkpoints(output_dir)[:-1]:  # the policy holds the newest
-        snapshots[f"step {checkpoint_step(checkpoint)}"] = load_weights(checkpoint, last)
-    return snapshots | {"last": last, "average": learner.average}

@@ -1,11 +1,10 @@
-"""Self-play in notebooks: the live figure, the arena, exact results and cross-play.
+"""Self-play in notebooks: the live figure, the arena and exact results.
 
 Played games are in `rlnb.selfplay.display_games`, play against the model in `rlnb.selfplay.display_person`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas
@@ -25,7 +24,7 @@ from rlnb.display.plots import (
     put_legend,
 )
 from rlnb.display.tables import Table, as_percent
-from rlnb.games.exact import KuhnFamily, Probabilities, TicTacToeResult, legal_probabilities
+from rlnb.games.exact import KuhnFamily, TicTacToeResult
 from rlnb.games.text_games import TextGame
 from rlnb.selfplay.arena import SEATS, Match
 
@@ -34,7 +33,6 @@ SEAT_MEASURES = {
     "loss": ("Games lost to perfect play (exact)", "share of games"),
     "random_score": ("Score against random play (exact)", "wins and half the draws"),
 }
-MOST_HANDS, MOST_ACTIONS = 12, 20
 SMALLEST = 1e-4  # a smaller NashConv is drawn there: a logarithmic axis has no zero
 
 
@@ -147,76 +145,15 @@ def describe_policy(match: Match) -> str:
     return f"{match.acting}, {'greedy' if match.greedy else 'sampled'}, {match.weights} weights"
 
 
-def draw_squares(values: pandas.DataFrame, label: str, *, width: float, form: str, **style: Any) -> Figure:
-    """Draw shares as labelled squares with a colour bar; where there is none, the square is empty."""
-    figure, (axes,) = make_panels(size=(width, width - 1))
-    axes.grid(visible=False)
-    seaborn.heatmap(values, annot=True, fmt=form, vmin=0, cbar_kws={"label": label}, ax=axes, **style)
-    axes.tick_params(axis="x", rotation=30)
-    axes.tick_params(axis="y", rotation=0)
-    return figure
-
-
 def show_first_moves(result: TicTacToeResult, *, title: str = "The first move of tic-tac-toe") -> Figure:
     """Draw the nine probabilities on the empty board."""
     numbers = range(1, 4)
     values = pandas.DataFrame(np.reshape(result.first_moves, (3, 3)), numbers, numbers)
-    figure = draw_squares(values, "probability", width=4.5, form=".1%", cmap="Blues")
-    figure.axes[0].set(xlabel="column", ylabel="row", title=title)
-    return figure
-
-
-def draw_matrix(
-    names: Sequence[str], scores: Sequence[Sequence[float]], *, title: str = "Cross-play"
-) -> Figure:
-    """Draw the mean score of each row's player against each column's, 0 to 1."""
-    values = pandas.DataFrame(np.array(scores, float), names, names)
-    width, label = 2.8 + 0.75 * len(names), "score of the row's player"
-    figure = draw_squares(values, label, width=width, form=".2f", cmap="PuOr", vmax=1)
-    figure.axes[0].set(xlabel="against", ylabel="player", title=title)
-    return figure
-
-
-def first_decisions(game: TextGame) -> list[pyspiel.State]:
-    """Return the first states in which a player is to move, one for each prompt."""
-    states: dict[str, pyspiel.State] = {}
-    waiting = [game.new_state()]
-    while waiting:
-        state = waiting.pop()
-        if state.is_chance_node():
-            waiting += [state.child(action) for action in reversed(state.legal_actions())]
-        else:
-            states.setdefault(game.prompt(state), state)
-    return list(states.values())
-
-
-def show_first_actions(game: TextGame, probabilities: Probabilities, *, title: str = "") -> Figure:
-    """Draw a bar for each legal first action, in words, with a panel for each hand where cards are dealt.
-
-    At most MOST_HANDS hands, the first ones, and MOST_ACTIONS actions, the likeliest ones, are drawn.
-    """
-    states = first_decisions(game)[:MOST_HANDS]
-    num_bars = min(MOST_ACTIONS, max(len(state.legal_actions()) for state in states))
-    num_columns = min(3, len(states))
-    num_rows = -(-len(states) // num_columns)
-    size = (max(6.0, 3.8 * num_columns), (1 + 0.25 * num_bars) * num_rows + 0.4)
-    figure, panels = make_panels(num_columns, size=size, num_rows=num_rows)
-    for axes in panels[len(states) :]:
-        axes.set_axis_off()
-    shares = legal_probabilities(states, probabilities)
-    widest = 1.25 * max(share.max() for share in shares)
-    for axes, state, share in zip(panels, states, shares, strict=False):
-        pairs = sorted(zip(share, game.legal_words(state).values(), strict=True), key=lambda pair: -pair[0])
-        pairs = pairs[:MOST_ACTIONS]
-        bars = axes.barh(range(len(pairs)), [probability for probability, _ in pairs], color=COLOURS[0])
-        axes.bar_label(bars, fmt="{:.1%}", padding=3, fontsize=8)
-        axes.set_yticks(range(len(pairs)), [words for _, words in pairs], fontsize=8, parse_math=False)
-        axes.grid(visible=False)
-        axes.set(xlim=(0, widest), ylim=(num_bars - 0.4, -0.6))
-        if len(states) > 1:
-            hand = game.rendering.full(state, state.current_player()).split("\n")[0]
-            axes.set_title(hand.split(". ")[0].rstrip("."), fontsize=9, parse_math=False)
-    figure.suptitle(title or f"First actions in {game.name}", parse_math=False)
+    figure, (axes,) = make_panels(size=(4.5, 3.5))
+    axes.grid(visible=False)
+    label = {"label": "probability"}
+    seaborn.heatmap(values, annot=True, fmt=".1%", vmin=0, cmap="Blues", cbar_kws=label, ax=axes)
+    axes.set(xlabel="column", ylabel="row", title=title)
     return figure
 
 

@@ -1,22 +1,17 @@
-"""Played games of two in notebooks: a replay, a picture of some positions, and a table of the moves."""
+"""Played games of two in notebooks: a replay, and a picture of some positions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyspiel
-from IPython.display import display
 
-from rlnb.display.plots import spread
 from rlnb.display.replay import Bar, Frame, Replay, show_replay
-from rlnb.display.tables import Table
 from rlnb.games.rendering_boards import Board
-from rlnb.games.rendering_cards import CARD_NAMES, KUHN_CARDS, LeducPoker
 from rlnb.games.text_games import TextGame
 from rlnb.selfplay.rollouts import FinishedGame
 
 GRIDS = ("tic_tac_toe", "connect_four")  # drawn cell by cell; other games by their words
 SYMBOLS = {"x": ("X", "", "#2f7fd1"), "o": ("O", "", "#d9661f"), ".": ("", "", "")}
-LONGEST_TABLE, LONGEST_CELL = 40, 160  # moves, characters
 
 Record = Mapping[
     str, Any
@@ -117,19 +112,10 @@ def marked_cell(rows: Sequence[str], action: int) -> int | None:
 
 def describe_position(game: TextGame, state: pyspiel.State, moves: Sequence[str]) -> str:
     """Return a position in words, with all hidden cards shown."""
-    dealt = [step.action for step in state.full_history() if step.player == pyspiel.PlayerId.CHANCE]
-    cards: list[str] = []
-    if game.short_name == "kuhn_poker":
-        cards = [CARD_NAMES[KUHN_CARDS[str(card)]] for card in dealt]
-    elif isinstance(game.rendering, LeducPoker):
-        cards = [game.rendering.named(str(card)) for card in dealt]
-    elif game.short_name == "liars_dice":
-        cards = [", ".join(state.information_state_string(seat).split()[0]) for seat in (0, 1)]
-    if not cards:
+    if not game.has_hidden_information:
         return str(state).strip("\n")
-    owners = [*game.roles, "public card"]
-    lines = [f"{owner}: {card}" for owner, card in zip(owners, cards, strict=False)]
-    return "\n".join([*lines, "", *(moves or ["nobody has moved yet"])])
+    known = [f"{role}: {game.rendering.full(state, seat)}" for seat, role in enumerate(game.roles)]
+    return "\n".join([*known, "", *(moves or ["nobody has moved yet"])])
 
 
 def ending_words(record: Record, game: TextGame) -> str:
@@ -145,12 +131,11 @@ def ending_words(record: Record, game: TextGame) -> str:
 
 
 def show_played_game(played: Played, game: TextGame) -> None:
-    """Display a game's replay and, for readers of a saved notebook, a picture and a table of its moves.
+    """Display a game's replay and, for readers of a saved notebook, a picture.
 
     played: a game or its line of games.jsonl. Raises ValueError as `make_frames`.
     """
     show_replay(replay_game(played, game))
-    display(show_moves(played, game))
 
 
 def replay_game(played: Played, game: TextGame) -> Replay:
@@ -165,27 +150,3 @@ def replay_game(played: Played, game: TextGame) -> Replay:
         columns=len(rows[0]) if rows else 0,
         symbols=SYMBOLS,
     )
-
-
-def show_moves(played: Played, game: TextGame) -> Table:
-    """Return a line for each move: its words and probability, the likeliest moves, what the mover wrote."""
-    replay, players = replay_game(played, game), read_record(played)["players"]
-    rows = []
-    for frame in spread([frame for frame in replay.frames if frame.mover is not None], LONGEST_TABLE):
-        seat, chosen = frame.mover or 0, frame.chosen
-        ranked = sorted(frame.bars, key=lambda bar: -(bar.probability or 0))
-        likely = [f"{bar.words} {bar.probability:.0%}" for bar in ranked[:3] if bar.probability is not None]
-        answer = frame.answers[seat][1]
-        shown = answer if len(answer) <= LONGEST_CELL else answer[:LONGEST_CELL] + " …"
-        rows.append(
-            (
-                frame.num_moves + 1,
-                f"{game.roles[seat]} ({players[seat]})",
-                chosen.words if chosen else None,
-                None if chosen is None or chosen.probability is None else f"{chosen.probability:.1%}",
-                "; ".join(likely) or None,
-                shown or frame.note or None,
-            )
-        )
-    headers = ["move", "player", "played", "its probability", "likeliest", "wrote, or how it was made"]
-    return Table(headers, rows, f"{replay!r}.")

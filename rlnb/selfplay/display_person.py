@@ -3,16 +3,16 @@
 import random
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, cast
 
 import ipywidgets as widgets
 from IPython.display import display
 
-from rlnb.display.replay import Frame, likeliest, show_still
+from rlnb.display.replay import Frame, likeliest
 from rlnb.display.tables import Table, as_percent
 from rlnb.games.text_games import TextGame
 from rlnb.selfplay.acting import ConstrainedPlayer
-from rlnb.selfplay.display_games import SYMBOLS, grid_rows, make_frames, marked_cell, replay_game
+from rlnb.selfplay.display_games import SYMBOLS, grid_rows, make_frames, marked_cell
 from rlnb.selfplay.rollouts import Problem, Request
 
 PERSON, MODEL = "person", "model"
@@ -42,12 +42,8 @@ class PlayAgainst:
     def __init__(self, game: TextGame, player: ConstrainedPlayer, seed: int = 0, *, seat: int = 0) -> None:
         self.game, self.player, self.seed = game, player, seed
         self.num_games = 0
-        names = [
-            role if role.endswith("player") else f"{role} ({order})"
-            for role, order in zip(game.roles, ("first", "second"), strict=True)
-        ]
         self.seat_choice = widgets.ToggleButtons(
-            options=list(zip(names, (0, 1), strict=True)), value=seat, tooltips=names
+            options=list(zip(game.roles, (0, 1), strict=True)), value=seat
         )
         self.new_game = widgets.Button(description="New game")
         self.status, self.view, self.model_moves = widgets.Label(), widgets.HTML(), widgets.HTML()
@@ -77,7 +73,7 @@ class PlayAgainst:
 
     @property
     def is_over(self) -> bool:
-        return self.record["forfeit"] is not None or bool(self.state.is_terminal())
+        return bool(self.state.is_terminal())
 
     def choose(self, action: int) -> None:
         """Play a move of the person. Raises ValueError if it is illegal or the game is over."""
@@ -124,15 +120,11 @@ class PlayAgainst:
                 "legal_actions": list(legal), "probabilities": list(map(float, shares)),
             }
         )  # fmt: skip
-        if turn.action is None:
-            least = self.game.game.min_utility()
-            self.record |= {"forfeit": seat, "returns": [-least, least] if seat else [least, -least]}
-        else:
-            self._apply(turn.action)
+        self._apply(cast(int, turn.action))  # a constrained answer is always a legal move
 
     def _draw(self) -> None:
         frames = make_frames(self.record, self.game)
-        self.status.value = self._status(frames[-1])
+        self.status.value = self._status()
         words = {} if self.is_over else self.game.legal_words(self.state)
         rows = grid_rows(self.game, self.state)
         if rows:
@@ -149,14 +141,13 @@ class PlayAgainst:
             self.choices.children = list(self.buttons.values())
         self.model_moves.value = self._model_moves(frames)
 
-    def _status(self, last: Frame) -> str:
+    def _status(self) -> str:
         if not self.is_over:
             return "Your move."
         won, lost = self.record["returns"][self.seat], self.record["returns"][1 - self.seat]
         if won == lost:
             return "A draw."
-        how = f" ({won:+g})" if self.record["forfeit"] is None else f": {last.heading}"
-        return f"You {'won' if won > lost else 'lost'}{how}."
+        return f"You {'won' if won > lost else 'lost'} ({won:+g})."
 
     def _describe_view(self, last: Frame) -> str:
         """Return the position as the person may know it, without hidden cards until the end."""
@@ -202,15 +193,4 @@ class PlayAgainst:
         return Table(["move", "of the model", "", "probability", ""], rows)._repr_html_() if rows else ""
 
     def _ipython_display_(self) -> None:
-        """Display the buttons and, for readers of a saved notebook, a game against a random person."""
         display(self.widget)
-        replay = replay_game(self.against_random_person().record, self.game)
-        show_still(replay, title="The person played at random. ")
-
-    def against_random_person(self) -> "PlayAgainst":
-        """Return another, finished game against a person who plays at random."""
-        other = PlayAgainst(self.game, self.player, self.seed, seat=self.seat)
-        source = random.Random(self.seed)
-        while not other.is_over:
-            other.choose(source.choice(other.state.legal_actions()))
-        return other

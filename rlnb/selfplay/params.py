@@ -1,8 +1,6 @@
 """Sections of notebooks whose policy plays games: its model, how it acts, updates and alarms, the arena."""
 
-import os
 from collections.abc import Iterator
-from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -12,51 +10,29 @@ from rlnb.games.opponent_names import name_fault
 from rlnb.machine import installed_version
 from rlnb.params.problems import show_number
 from rlnb.params.sections import (
-    WEIGHT_FILES,
     Conflict,
+    MbppInTrainingParams,
     ModelParams,
     Names,
+    NotebookParams,
     SamplingParams,
+    SandboxParams,
     Section,
+    TrackingParams,
     described,
 )
 from rlnb.params.training import ResumableParams
 
 
-def some_of(*names: str) -> AfterValidator:
-    """Return a validator of lists that hold some of these names."""
-
-    def check(given: tuple[str, ...]) -> tuple[str, ...]:
-        if not set(given) <= set(names) or len(set(given)) < len(given):
-            listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
-            raise ValueError(f"may hold {listed}, each once")
-        return given
-
-    return AfterValidator(check)
-
-
-def check_opponents(names: tuple[str, ...], *, folders: bool = True) -> tuple[str, ...]:
-    """Return the names; whether they can play a game is found out later, where the game is loaded.
-
-    folders: whether checkpoints can play too, by the names of their folders.
-    """
+def check_opponents(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names; whether they can play a game is found out later, where the game is loaded."""
     for name in names:
-        fault = name_fault(name)
-        if fault and folders and os.path.isdir(name):
-            if any(os.path.isfile(os.path.join(name, file)) for file in WEIGHT_FILES):
-                continue
-            files = " or ".join(WEIGHT_FILES)
-            fault = f"holds no checkpoint ({files}); write a run's checkpoints/checkpoint-N"
-        elif fault and folders:
-            fault += ", or a checkpoint's folder"
-        if fault:
+        if fault := name_fault(name):
             raise ValueError(f"holds {name!r}, which {fault}")
     return names
 
 
-Modes = Annotated[Names, some_of("constrained", "free")]
 Opponents = Annotated[Names, AfterValidator(check_opponents)]
-Players = Annotated[Names, AfterValidator(partial(check_opponents, folders=False))]
 
 
 def missing_pyspiel(field: str) -> Iterator[Conflict]:
@@ -101,11 +77,9 @@ class ActingParams(Section):
     )
     invalid: Literal["forfeit", "retry", "random"] = "forfeit"
     """Answer without legal move: forfeit = lost, retry = asked again, random = a random move"""
-    num_retries: int = described(2, "With retry: answers before the game is lost", ge=1)
     max_new_tokens: int = described(1024, "Longest answer in free play (tokens)", ge=1)
     temperature: float = described(1.0, "Sampling temperature, in play and in the loss", gt=0, le=10)
     max_prompt_tokens: int = described(1024, "A longer prompt ends the run with its length (tokens)", ge=8)
-    num_parallel: int = described(512, "Games played in parallel", ge=1)
     batch_size: int = described(64, "Free answers generated in one batch", ge=1)
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -130,9 +104,6 @@ class UpdateParams(ResumableParams):
     clip: float = described(0.2, "Ratios beyond 1 +- this are clipped (PPO)", gt=0, lt=1)
     ratio: Literal["token", "turn"] = "token"
     """Unit of the ratio: a token, or an answer's product over its tokens"""
-    loss_tokens: int = Field(default=0, ge=0)
-    """Sums over an answer's tokens are divided by this, whatever its length; 0 = game.max_new_tokens, 1 in
-    constrained play"""
     entropy_coef: float = described(0.0, "Weight of the entropy bonus at the start", ge=0)
     final_entropy_coef: float = described(0.0, "The same after the last update; geometric in between", ge=0)
     magnet_coef: float = Field(default=0.0, ge=0)
@@ -141,11 +112,7 @@ class UpdateParams(ResumableParams):
     """Share by which the magnet moves to the policy in an update"""
     average_decay: float = Field(default=0.99, ge=0, lt=1)
     """Decay, an update, of the average of the weights that is evaluated as well"""
-    drop_zero_advantages: bool = described(False, "Leave out trajectories all of whose advantages are 0")
-    prompt_memo: bool = True
-    """Pass equal prompts once: the same loss; mini-batches keep equal prompts together"""
     tokens_per_pass: int = described(4096, "Tokens in one pass of the model, padding included: memory", ge=16)
-    adam_beta2: float = described(0.99, "AdamW's second decay", ge=0, lt=1)
     weight_decay: float = described(0.0, "Weight decay of AdamW", ge=0, le=1)
     max_grad_norm: float = described(1.0, "Gradients are clipped to this norm", gt=0)
 
@@ -161,7 +128,7 @@ class UpdateParams(ResumableParams):
 def unshared_games(games_per_step: int, unit: int, num_ranks: int) -> Iterator[Conflict]:
     """Yield a conflict if ranks cannot take equal numbers of units. unit: games that stay together."""
     if num_ranks > 1 and games_per_step % (unit * num_ranks):
-        kind = "games" if unit == 1 else "pairs" if unit == 2 else f"openings of {unit} games"
+        kind = {1: "games", 2: "pairs"}.get(unit, f"groups of {unit} games")
         yield Conflict(
             "training.games_per_step",
             f"cannot be shared by {num_ranks} ranks in {kind}; write a multiple of {unit * num_ranks}",
@@ -173,11 +140,6 @@ class AdvantageParams(Section):
     """What a return is compared with: none, rae = the role's running mean, leave_one_out = the role's
     other games, group = games of the same opening, gae, gae_plies = the value head"""
     decay: float = described(0.95, "Decay, a trajectory, of a role's running mean", ge=0, lt=1)
-    scale_groups: bool = False
-    """Divide by the group's standard deviation (GRPO), or not (Dr. GRPO)"""
-    gamma: float = described(1.0, "Discount, a turn of one's own", gt=0, le=1)
-    lam: float = described(0.9, "GAE's lambda: 0 = one step, 1 = whole games", ge=0, le=1)
-    value_coef: float = described(0.5, "Weight of the value head's squared error", gt=0)
 
     @property
     def has_value(self) -> bool:
@@ -198,13 +160,9 @@ class ArenaParams(SamplingParams):
     enabled: bool = described(True, "Measure play and MBPP before, during and after training")
     eval_interval_steps: int = described(20, "Updates between evaluations; 0 = only before and after", ge=0)
     opponents: Opponents = Field(default=("random",), min_length=1)
-    """Opponents in the arena: random, mcts:N, perfect, nash, a checkpoint's folder"""
+    """Opponents in the arena: random, mcts:N, perfect, nash"""
     num_games: int = described(200, "Games against each opponent, before, after", ge=2, multiple_of=2)
     interval_games: int = described(40, "The same, at the evaluations in between", ge=2, multiple_of=2)
-    cross_games: int = Field(default=100, ge=0, multiple_of=2)
-    """Games between each two of the weights that were kept, even; 0 = none"""
-    modes: Modes = Field(default=("constrained", "free"), min_length=1)
-    """How the policy answers in the arena, before and after: constrained, free, or both"""
     exact: bool = True
     """Measure without sampling where it can be: Kuhn, Leduc, tic-tac-toe; constrained answers"""
     num_questions: int = described(5, "Problems of MBPP, the same ones at every evaluation", ge=1)
@@ -214,9 +172,18 @@ class ArenaParams(SamplingParams):
         return self.enabled and self.eval_interval_steps > 0 and step % self.eval_interval_steps == 0
 
 
-def unmeasured_acting(game: ActingParams, evaluation: ArenaParams) -> Iterator[Conflict]:
-    """Yield a conflict if evaluations leave out the way in which the policy is trained."""
-    if evaluation.enabled and game.acting not in evaluation.modes:
-        yield Conflict(
-            "evaluation.modes", f"leaves out game.acting = {game.acting!r}, which the curve shows; add it"
-        )
+class GameRunParams(NotebookParams):
+    """The parameters of a run whose policy plays games."""
+
+    model: PlayerModelParams = PlayerModelParams()
+    game: ActingParams = ActingParams()
+    training: UpdateParams = UpdateParams()
+    alarms: AlarmParams = AlarmParams()
+    evaluation: ArenaParams = ArenaParams()
+    sandbox: SandboxParams = SandboxParams()
+    mbpp: MbppInTrainingParams = MbppInTrainingParams()
+    tracking: TrackingParams = TrackingParams()
+
+    def game_names(self) -> list[str]:
+        """Return the names of the games that are played, each once."""
+        raise NotImplementedError

@@ -16,6 +16,8 @@ from rlnb.games.opponents import Opponent
 from rlnb.games.text_games import TextGame
 
 LEARNER = "policy"
+NUM_PARALLEL = 512  # games in lockstep
+NUM_RETRIES = 2  # answers without a legal move before a game is lost, with `retry`
 Problem = Literal["no_action", "illegal"]
 Event = Literal["end", "invalid", "forfeit", "opponent_forfeit"]
 RewardFunction = Callable[[Event, float], float]  # see GameRules.reward
@@ -85,7 +87,7 @@ class Trajectory:
     """One player's record of one game.
 
     reward: sum over its turns, in the units that are trained on. group: index of the opening, which other
-    games of the batch may share. bootstrap: value of the rest of a game that was cut off, else 0.
+    games of the batch may share.
     """
 
     game: str
@@ -96,7 +98,6 @@ class Trajectory:
     opponent: str
     seed: int
     group: int = 0
-    bootstrap: float = 0.0
 
 
 class Move(NamedTuple):
@@ -113,8 +114,7 @@ class FinishedGame:
 
     players: names of the players in seats 0 and 1. history: OpenSpiel's actions including deals, from which
     any position can be rebuilt. returns: of both seats, in the game's units. forfeit: the seat that lost by
-    an answer without a legal move, else None. is_cut_off: it exceeded `GameRules.max_turns` and counts as a
-    draw. trajectories: of the seats that the policy played.
+    an answer without a legal move, else None. trajectories: of the seats that the policy played.
     """
 
     game: str
@@ -125,7 +125,6 @@ class FinishedGame:
     returns: tuple[float, float]
     trajectories: tuple[Trajectory, ...] = ()
     forfeit: int | None = None
-    is_cut_off: bool = False
 
     @property
     def winner(self) -> int | None:
@@ -142,7 +141,7 @@ class FinishedGame:
         return {
             "game": self.game, "players": list(self.players), "seed": self.seed,
             "history": list(self.history), "returns": list(self.returns), "forfeit": self.forfeit,
-            "is_cut_off": self.is_cut_off, "moves": [move._asdict() for move in self.moves],
+            "moves": [move._asdict() for move in self.moves],
             "turns": [
                 {
                     "seat": seat, "ply": turn.ply, "text": turn.text, "action": turn.action,
@@ -177,15 +176,11 @@ class GameRules:
     without a legal move (return 0), then at the end of the game, once for each seat, "end", "forfeit" or
     "opponent_forfeit"; a forfeit has the return of the worst loss.
     invalid: forfeit = the game is lost at once; random = a random legal move is made instead; retry = the
-    player is told the reason and asked again, up to `num_retries` times, and then forfeits.
-    max_turns: a game is cut off, as a draw, when a seat of the learner would take one more turn than
-    this; 0 = never.
+    player is told the reason and asked again, up to NUM_RETRIES times, and then forfeits.
     """
 
     reward: RewardFunction = reward_with_return
     invalid: Literal["forfeit", "retry", "random"] = "forfeit"
-    num_retries: int = 2
-    max_turns: int = 0
 
 
 @dataclass(frozen=True)
@@ -207,11 +202,7 @@ class Episode:
 
 @dataclass
 class GameInProgress:
-    """A game that is being played.
-
-    num_invalid: invalid answers in a row by the player to move. cut_off: the seat to move and the value of
-    the rest of the game, where the game was cut off.
-    """
+    """A game that is being played. num_invalid: invalid answers in a row by the player to move."""
 
     episode: Episode
     rules: GameRules
@@ -222,7 +213,6 @@ class GameInProgress:
     num_invalid: int = 0
     last_reason: str = ""
     forfeit: int | None = None
-    cut_off: tuple[int, float] | None = None
 
     @classmethod
     def start(cls, episode: Episode, rules: GameRules) -> "GameInProgress":
@@ -247,7 +237,7 @@ class GameInProgress:
 
     @property
     def is_over(self) -> bool:
-        return self.forfeit is not None or self.cut_off is not None or self.state.is_terminal()
+        return self.forfeit is not None or self.state.is_terminal()
 
     @property
     def seat(self) -> int:
@@ -271,11 +261,8 @@ class GameInProgress:
         return answer.action, answer.problem
 
     def play(self, turn: Turn) -> None:
-        """Take the learner's turn. A turn after `max_turns` is not played: its value is the bootstrap."""
+        """Take the learner's turn."""
         seat, rules = self.seat, self.rules
-        if rules.max_turns and len(self.turns[seat]) >= rules.max_turns:
-            self.cut_off = seat, turn.value
-            return
         if turn.action is not None:
             self.turns[seat].append(turn)
             self.move(turn.action)
@@ -284,19 +271,19 @@ class GameInProgress:
         self.num_invalid += 1
         if rules.invalid == "random":
             self.move(self.rng.choice(self.state.legal_actions()))
-        elif rules.invalid == "forfeit" or self.num_invalid > rules.num_retries:
+        elif rules.invalid == "forfeit" or self.num_invalid > NUM_RETRIES:
             self.forfeit = seat
 
     def finish(self) -> FinishedGame:
         """Return the record, with trajectories of the seats in which the learner had a turn."""
-        episode, returns = self.episode, (0.0, 0.0)
+        episode = self.episode
         events: list[Event] = ["end", "end"]
         if self.forfeit is not None:
             least = episode.game.game.min_utility()
             returns = (least, -least) if self.forfeit == 0 else (-least, least)
             events = ["opponent_forfeit", "opponent_forfeit"]
             events[self.forfeit] = "forfeit"
-        elif self.cut_off is None:
+        else:
             first, second = self.state.returns()
             returns = (float(first), float(second))
         trajectories = tuple(
@@ -313,16 +300,12 @@ class GameInProgress:
             returns=returns,
             trajectories=trajectories,
             forfeit=self.forfeit,
-            is_cut_off=self.cut_off is not None,
         )
 
     def trajectory(self, seat: int, final_reward: float) -> Trajectory:
-        turns, episode, bootstrap = self.turns[seat], self.episode, 0.0
+        turns, episode = self.turns[seat], self.episode
         if final_reward:
             turns = [*turns[:-1], turns[-1]._replace(reward=turns[-1].reward + final_reward)]
-        if self.cut_off is not None:  # the game is zero-sum
-            mover, value = self.cut_off
-            bootstrap = value if seat == mover else -value
         return Trajectory(
             game=episode.game.name,
             seat=seat,
@@ -332,7 +315,6 @@ class GameInProgress:
             opponent=episode.players[1 - seat],
             seed=episode.seed,
             group=episode.group,
-            bootstrap=bootstrap,
         )
 
 
@@ -345,7 +327,7 @@ def play_games(
     players: Mapping[str, Player | Opponent],
     *,
     rules: GameRules | None = None,
-    num_parallel: int = 256,
+    num_parallel: int = NUM_PARALLEL,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[FinishedGame]:
     """Play all episodes, `num_parallel` at a time, and return the games in their order.
@@ -412,18 +394,13 @@ def paired_episodes(
     *,
     seed: int,
     max_opening_plies: int = 0,
-    games_per_opening: int = 2,
 ) -> list[Episode]:
-    """Return games against an opponent; seats alternate and each seed is played from both seats.
-
-    games_per_opening: even, so that both seats get each opening equally often.
-    """
+    """Return games against an opponent; seats alternate, and both play each seed and opening."""
     rng = random.Random(seed)
-    seeds = [rng.getrandbits(48) for _ in range(-(-num_games // 2))]
-    openings = [rng.getrandbits(48) for _ in range(-(-num_games // games_per_opening))]
+    seeds, openings = ([rng.getrandbits(48) for _ in range(-(-num_games // 2))] for _ in range(2))
     seats = ((LEARNER, opponent), (opponent, LEARNER))
-    groups = [index // games_per_opening for index in range(num_games)]
     return [
-        Episode(game, seats[index % 2], seeds[index // 2], openings[group], max_opening_plies, group)
-        for index, group in enumerate(groups)
+        Episode(game, seats[index % 2], seeds[pair], openings[pair], max_opening_plies, pair)
+        for index in range(num_games)
+        for pair in [index // 2]
     ]

@@ -36,8 +36,11 @@ Array = np.ndarray
 # float32 1e-6, float16 0.0005, bfloat16 0.005 (0.043 on another CPU), 4 bits 0.001.
 MAX_FIRST_DEVIATION = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 MAX_FIRST_CLIP_SHARE = 0.1  # of the tokens whose ratio lies beyond the clip range then
-# Adaptive KL: the share by which the coefficient moves, and its least value as a share of the first.
-KL_GAIN, KL_MAX_ERROR, KL_LEAST_SHARE = 0.1, 0.2, 0.01
+# Adaptive KL: what is held (nats a token), the share by which the coefficient moves, and its least value as
+# a share of the first.
+KL_TARGET, KL_GAIN, KL_MAX_ERROR, KL_LEAST_SHARE = 0.05, 0.1, 0.2, 0.01
+ADAM_BETAS = (0.9, 0.99)
+VALUE_COEF = 0.5  # weight of the value head's squared error
 
 
 @dataclass(frozen=True)
@@ -115,12 +118,11 @@ def make_batch(
     targets: Array,
     *,
     weights: Array | None = None,
-    memo: bool = True,
 ) -> Batch:
     """Return the turns as arrays, with their advantages, targets of their values and weights: (num_turns,).
 
-    memo: equal sequences are passed once, which changes neither loss nor gradient. Raises ValueError for a
-    mixture of constrained and free turns.
+    Equal sequences are passed once, which changes neither loss nor gradient. Raises ValueError for a mixture
+    of constrained and free turns.
     """
     rows: dict[tuple[object, ...], tuple[int, int]] = {}  # {key: (sequence, its first position)}
     sequences: list[tuple[int, ...]] = []
@@ -133,7 +135,7 @@ def make_batch(
         sequence = turn.prompt_ids + turn.completion_ids[:num_read]
         choice_indices = tuple(choice.position - 1 for choice in turn.choices)
         choice_tokens = tuple(choice.allowed for choice in turn.choices)
-        key = (sequence, len(turn.prompt_ids), choice_indices, choice_tokens) if memo else (index,)
+        key = (sequence, len(turn.prompt_ids), choice_indices, choice_tokens)
         if key not in rows:
             rows[key] = len(sequences), len(positions)
             positions += [(len(sequences), choice_index) for choice_index in choice_indices]
@@ -287,16 +289,15 @@ class PpoOptions:
     value_learning_rate: of the value head, None = the policy's; both follow the same schedule. value_clip:
     how far a value moves in an update before it is clipped, 0 = no limit. detach_steps: number of first
     updates in which the value's gradient stops at its head. target_kl: an update stops early when the policy
-    has moved this far (nats a token), 0 = never. kl_target: the coefficient of KL(policy || reference) is
-    adapted to hold this KL (nats a token), 0 = it is constant. first_kl_coef: that coefficient at the start.
+    has moved this far (nats a token), 0 = never. init_kl_coef: the coefficient of KL(policy || reference) at
+    the start, which then moves to hold KL_TARGET; 0 = not computed.
     """
 
     value_learning_rate: float | None = None
     value_clip: float = 0.0
     detach_steps: int = 0
     target_kl: float = 0.0
-    kl_target: float = 0.0
-    first_kl_coef: float = 0.0
+    init_kl_coef: float = 0.0
 
 
 class Coefficients(NamedTuple):
@@ -326,7 +327,7 @@ class Learner:
     """The policy with all that learning changes and a checkpoint must hold; it starts with a fresh optimizer.
 
     temperature: of play and of the loss. loss_tokens: the constant by which sums over an answer's tokens are
-    divided. kl_coef: of KL(policy || reference), adapted where `ppo.kl_target` is set; 0 = not computed.
+    divided. kl_coef: of KL(policy || reference), adapted after each update; 0 = not computed.
     average: an exponential average of the trained weights, which is evaluated as well. magnet: a faster
     average that the policy is pulled to (magnetic mirror descent, Sokota et al. 2022, arXiv:2206.05825).
     reference: the first trained weights of a model without adapters; with adapters it is the model without.
@@ -335,9 +336,7 @@ class Learner:
     actor: ActorCritic
     training: UpdateParams
     temperature: float
-    value_coef: float = 0.0
     loss_tokens: int = 1
-    kl_coef: float = 0.0
     ppo: PpoOptions = PpoOptions()
 
     def __post_init__(self) -> None:
@@ -349,14 +348,19 @@ class Learner:
         self.optimizer = torch.optim.AdamW(
             parameter_groups(self.actor, self.ppo.value_learning_rate),
             lr=training.learning_rate,
-            betas=(0.9, training.adam_beta2),
+            betas=ADAM_BETAS,
             weight_decay=training.weight_decay,
         )
         # Gradients of float16 underflow without scaling, with weights in 4 bits too.
         self.scaler = torch.amp.GradScaler(policy.device.type, enabled=policy.dtype == torch.float16)
+        self.kl_coef = self.ppo.init_kl_coef
         self.average = WeightSnapshot.take(policy)
         self.magnet = WeightSnapshot.take(policy) if training.magnet_coef else None
         self.reference = WeightSnapshot.take(policy) if self.kl_coef and not has_adapters else None
+
+    @property
+    def has_value(self) -> bool:
+        return self.actor.value_head is not None
 
     @property
     def snapshots(self) -> dict[str, WeightSnapshot]:
@@ -445,23 +449,21 @@ def update(learner: Learner, batch: Batch, *, step: int, seed: int) -> dict[str,
     deviation, _ = first_ratio(first)
     metrics = {"update/first_ratio_deviation": deviation}
     metrics |= compute_update_metrics(learner, batch, before.policy, sums, coefficients)
-    if learner.kl_coef and learner.ppo.kl_target:
-        kl_mean = ratio_over_ranks(learner, sums, "reference_kl", "token_weight", learner.ppo.kl_target)
-        learner.kl_coef = adapt_kl_coef(
-            learner.kl_coef, kl_mean, target=learner.ppo.kl_target, first=learner.ppo.first_kl_coef
-        )
+    if learner.kl_coef:
+        kl_mean = ratio_over_ranks(learner, sums, "reference_kl", "token_weight", KL_TARGET)
+        learner.kl_coef = adapt_kl_coef(learner.kl_coef, kl_mean, first=learner.ppo.init_kl_coef)
     return metrics
 
 
-def adapt_kl_coef(kl_coef: float, kl: float, *, target: float, first: float) -> float:
-    """Return the coefficient for the next update: beta * (1 + 0.1 * clip(KL / target - 1, -0.2, 0.2)).
+def adapt_kl_coef(kl_coef: float, kl: float, *, first: float) -> float:
+    """Return the coefficient for the next update: beta * (1 + 0.1 * clip(KL / KL_TARGET - 1, -0.2, 0.2)).
 
-    kl: of this update, target: to be held, > 0; nats a token. Ziegler et al. 2019 (arXiv:1909.08593), section
+    kl: of this update, nats a token. Ziegler et al. 2019 (arXiv:1909.08593), section
     2.2, with their constants: at most 2% an update, so a factor of 10 takes some 115 updates. Their code
     writes the gain as batch_size / horizon. Unlike theirs it stays above a hundredth of `first`, its value at
     the start: thousands of updates below the target would otherwise take as many to undo.
     """
-    error = kl / target - 1
+    error = kl / KL_TARGET - 1
     moved = kl_coef * (1 + KL_GAIN * max(-KL_MAX_ERROR, min(KL_MAX_ERROR, error)))
     return max(moved, KL_LEAST_SHARE * first)
 
@@ -580,12 +582,12 @@ def compute_loss(
         loss, sums["reference_kl"] = loss + learner.kl_coef * kl, float(kl_sum)
 
     # The value head's error. A value belongs to a turn, so the divisor of sums over tokens is undone.
-    if learner.value_coef:
+    if learner.has_value:
         errors = squared_value_errors(
             now.values, old.values, tensor(batch.targets[part.turns]), clip=learner.ppo.value_clip
         )
         value_loss = (errors * weights).sum()
-        loss = loss + 0.5 * learner.value_coef * learner.loss_tokens * value_loss
+        loss = loss + 0.5 * VALUE_COEF * learner.loss_tokens * value_loss
         sums |= {"value_loss": float(value_loss.detach()), "turn_weight": float(weights.sum())}
     with torch.no_grad():
         sums["approx_kl"] = float(estimate_kl(old.token_logprobs, now.token_logprobs).sum())
@@ -620,7 +622,7 @@ def compute_update_metrics(
         metrics["update/kl_coef"] = learner.kl_coef
     if learner.ppo.target_kl:
         metrics["update/num_steps"] = sums["steps"]
-    if learner.value_coef:
+    if learner.has_value:
         errors = batch.targets - before.values.cpu().numpy()
         spread = float(batch.targets.var())
         metrics["update/value_loss"] = sums["value_loss"] / turn_weight

@@ -4,18 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlnb.games.opponents import load_opponent
 from rlnb.games.text_games import TextGame
 from rlnb.policy.loading import Policy, load_policy
 from rlnb.run.checkpoints import checkpoint_to_resume, weights_to_begin_with
 from rlnb.run.tracking import open_tracker, read_metrics
 from rlnb.selfplay.arena import Arena, make_arena
-from rlnb.selfplay.checkpoints import prepare_output, restore
+from rlnb.selfplay.checkpoints import check_room_for_checkpoints, restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
 from rlnb.selfplay.update import Learner
 from rlnb.spiral.params import SpiralSelfPlayParams
 from rlnb.spiral.training import SelfPlayGames, SelfPlayState, train
-from rlnb.spiral.warm_up import warm_up
 
 
 def load_self_play_game(params: SpiralSelfPlayParams) -> TextGame:
@@ -37,35 +35,23 @@ def make_self_play_run(
     params: SpiralSelfPlayParams, policy: Policy, game: TextGame, *, reward: RewardFunction
 ) -> SelfPlayRun:
     """Return the parts of a run that starts from the policy's weights. reward: as in `GameRules`."""
-    name = params.game.opponent
-    has_value = params.advantage.has_value
-    rules = GameRules(reward=reward, invalid=params.game.invalid, num_retries=params.game.num_retries)
+    rules = GameRules(reward=reward, invalid=params.game.invalid)
     arena = make_arena(
         policy, rules, [(game, params.evaluation.opponents)], acting=params.game, training=params.training,
-        seed=params.seed, has_value=has_value, exact=params.evaluation.exact,
+        seed=params.seed, has_value=params.advantage.has_value, exact=params.evaluation.exact,
     )  # fmt: skip
     learner = Learner(
-        arena.actor, params.training, temperature=params.game.temperature,
-        value_coef=params.advantage.value_coef if has_value else 0.0,
-        loss_tokens=params.loss_tokens, kl_coef=params.training.kl_coef,
-    )  # fmt: skip
-    opponents = {} if name == "self" else {name: load_opponent(name, game, field="game.opponent")}
-    return SelfPlayRun(params, arena, learner, SelfPlayGames(params, game, arena, opponents))
+        arena.actor, params.training, temperature=params.game.temperature, loss_tokens=params.loss_tokens
+    )
+    return SelfPlayRun(params, arena, learner, SelfPlayGames(params, game, arena))
 
 
 def resume_run(run: SelfPlayRun, output_dir: str | Path) -> SelfPlayState:
-    """Load the checkpoint that `training.resume` names and return its state; else start, warmed up if asked.
-
-    Also checks the disk's free space and keeps positions by which an export is compared with the policy.
-    """
+    """Load the checkpoint that `training.resume` names and return its state; else start. Check the disk."""
     params, learner = run.params, run.learner
-    prepare_output(output_dir, run.arena, learner)
+    check_room_for_checkpoints(output_dir, learner)
     checkpoint = checkpoint_to_resume(params, output_dir)
     weights_of = weights_to_begin_with(params, output_dir)
-    if params.game.warm_up_steps and not (checkpoint or weights_of):
-        warm_up(
-            learner, run.games.game, run.arena.encoder, num_steps=params.game.warm_up_steps, seed=params.seed
-        )
     return restore(SelfPlayState, checkpoint, learner, weights_of=weights_of)
 
 

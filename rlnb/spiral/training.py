@@ -1,8 +1,8 @@
 """SPIRAL: a policy plays both seats of a zero-sum game and learns from the outcomes.
 
 Liu et al. 2025 (arXiv:2506.24119). Differences from the paper's code: baselines are read before a batch moves
-them and are the same on all ranks; another opponent may take either seat, and its tokens are not trained on;
-old log-probabilities come from the training pass; optionally a magnet and an average of the weights are kept.
+them and are the same on all ranks; old log-probabilities come from the training pass; optionally a magnet and
+an average of the weights are kept.
 """
 
 import time
@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from accelerate import PartialState
 
-from rlnb.games.opponents import Opponent
 from rlnb.games.text_games import TextGame
 from rlnb.policy.generation import evaluating
 from rlnb.run.health import Health, check_alarms, memory_advice, save_games_when_diverged
@@ -22,15 +21,12 @@ from rlnb.run.tracking import Tracker
 from rlnb.selfplay.advantages import Advantages, compute_advantages
 from rlnb.selfplay.arena import Arena
 from rlnb.selfplay.checkpoints import RunState, StepRecorder, mean_over_ranks, play_metrics, save_checkpoint
-from rlnb.selfplay.params import UpdateParams
 from rlnb.selfplay.rollouts import (
     LEARNER,
     Episode,
     FinishedGame,
-    Player,
     collect_trajectories,
     collect_turns,
-    paired_episodes,
     play_games,
     self_play_episodes,
 )
@@ -52,29 +48,22 @@ class SelfPlayGames:
     params: SpiralSelfPlayParams
     game: TextGame
     arena: Arena
-    opponents: Mapping[str, Opponent]
 
     def episodes(self, step: int) -> list[Episode]:
         """Return this rank's games of an update; those of all ranks follow from the run's seed and the step.
 
         Games of the same opening stay on one rank.
         """
-        game, ranks = self.params.game, PartialState()
-        seed = int(np.random.SeedSequence([self.params.seed, step, 0]).generate_state(1)[0])
-        num_games, per_opening = self.params.training.games_per_step, self.params.games_per_opening
-        options = {
-            "seed": seed, "max_opening_plies": game.max_opening_plies, "games_per_opening": per_opening
-        }  # fmt: skip
-        if game.opponent == "self":
-            episodes = self_play_episodes(self.game, num_games, **options)
-        else:
-            episodes = paired_episodes(self.game, game.opponent, num_games, **options)
+        params, ranks = self.params, PartialState()
+        seed = int(np.random.SeedSequence([params.seed, step, 0]).generate_state(1)[0])
+        episodes = self_play_episodes(
+            self.game, params.training.games_per_step, seed=seed,
+            max_opening_plies=params.game.max_opening_plies, games_per_opening=params.games_per_opening,
+        )  # fmt: skip
         return [each for each in episodes if each.group % ranks.num_processes == ranks.process_index]
 
     def play(self, step: int) -> list[FinishedGame]:
-        players: dict[str, Player | Opponent] = {LEARNER: self.arena.player(), **self.opponents}
-        num_parallel = self.params.game.num_parallel
-        return play_games(self.episodes(step), players, rules=self.arena.rules, num_parallel=num_parallel)
+        return play_games(self.episodes(step), {LEARNER: self.arena.player()}, rules=self.arena.rules)
 
 
 def train(
@@ -100,7 +89,7 @@ def train(
     )  # fmt: skip
     with recorder.recording(after=state.step), memory_advice(params, doing="training"):
         while state.step < training.max_steps and not recorder.is_stopping:
-            # 1. Play. Games advance in lockstep; the learner plays both seats unless `game.opponent` does.
+            # 1. Play. Games advance in lockstep; the learner plays both seats.
             started = time.perf_counter()
             with evaluating(learner.actor.policy):
                 games = self_play.play(state.step)
@@ -109,7 +98,7 @@ def train(
             advantages = compute_advantages(games, state.baselines, params.advantage)
             with save_games_when_diverged(games, output_dir):
                 # 3. Update. The only place where trajectories become tensors.
-                batch = select_turns(games, advantages, training, has_value=learner.value_coef > 0)
+                batch = select_turns(games, advantages, has_value=learner.has_value)
                 metrics = update(learner, batch, step=state.step, seed=params.seed)
                 updated = time.perf_counter()
                 # 4. Measure. An alarm that lasts `alarms.patience` updates ends the run here.
@@ -130,24 +119,12 @@ def train(
     return state
 
 
-def select_turns(
-    games: Sequence[FinishedGame], advantages: Advantages, training: UpdateParams, *, has_value: bool
-) -> Batch:
-    """Return a batch of the turns that teach something: those with a choice or, for a value head, all.
-
-    With `drop_zero_advantages` trajectories with only zero advantages are left out, unless all are zero.
-    """
-    trajectories = collect_trajectories(games)
-    turns = collect_turns(trajectories)
-    is_kept = np.array([has_value or bool(turn.choices) for turn in turns], dtype=bool)
-    if training.drop_zero_advantages:
-        lengths = [len(trajectory.turns) for trajectory in trajectories]
-        indices = np.repeat(np.arange(len(trajectories)), lengths)
-        teaches = np.isin(indices, indices[advantages.advantages != 0])
-        is_kept &= teaches if teaches.any() else True
-    kept = np.flatnonzero(is_kept)
+def select_turns(games: Sequence[FinishedGame], advantages: Advantages, *, has_value: bool) -> Batch:
+    """Return a batch of the turns that teach something: those with a choice or, for a value head, all."""
+    turns = collect_turns(collect_trajectories(games))
+    kept = [index for index, turn in enumerate(turns) if has_value or turn.choices]
     some = [turns[index] for index in kept]
-    return make_batch(some, advantages.advantages[kept], advantages.targets[kept], memo=training.prompt_memo)
+    return make_batch(some, advantages.advantages[kept], advantages.targets[kept])
 
 
 def describe_step(step: int, metrics: Mapping[str, float], *, max_steps: int) -> str:

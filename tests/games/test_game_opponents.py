@@ -90,45 +90,31 @@ def test_more_simulations_make_mcts_stronger():
         pytest.param("liars_dice", 0.015, marks=pytest.mark.slow),
     ],
 )
-def test_equilibria_are_near_and_solved_once_with_a_line_if_that_takes_long(game, exploitability, capsys):
-    said = "" if game == "kuhn_poker" else f"Solving {game}() by CFR+, once: some seconds. Done in "
-    equilibrium.cache_clear()
+def test_equilibria_are_near(game, exploitability):
     loaded = load_game(game)
-    nash = load_opponent("nash", loaded)
-    assert capsys.readouterr().err == ""  # not before it is asked for a move
-    states = states_on_the_way(loaded, 2)
-    nash.act(states, [random.Random(0)] * 2)
-    first = capsys.readouterr().err
-    assert first.startswith(said) and bool(first) == bool(said)
-    nash.act(states, [random.Random(0)] * 2)
-    assert capsys.readouterr().err == ""
     assert pyspiel.exploitability(loaded.game, equilibrium(str(loaded.game))) < exploitability
 
 
-REFUSALS = {
-    ("mcts:200", "liars_dice"): "cannot play {}: MCTS sees the other player's dice. Use 'random' or 'nash'.",
-    ("mcts:200", "goofspiel"): "cannot play {}: MCTS sees the other player's bid. Use 'random'.",
-    ("mcts:50", "phantom_ttt"): "cannot play {}: MCTS sees what the other player hides. Use 'random'.",
-    ("perfect", "connect_four"): "cannot play {}: only tic_tac_toe is solved. Use 'random' or 'mcts:N'.",
-    ("nash", "liars_dice(numdice=2)"): "cannot play {}: only kuhn_poker, leduc_poker and liars_dice with one "
-    "die each have a table. Use 'random'.",
-    ("perfect", "breakthrough(columns=6,rows=6)"): "cannot play {}: only tic_tac_toe is solved. Use 'random' "
-    "or 'mcts:N'.",
-    ("perfect", "leduc_poker"): "cannot play {}: only tic_tac_toe is solved. Use 'random' or 'nash'.",
-    ("minimax", "tic_tac_toe"): "is not an opponent. Use 'random', 'mcts:N' or 'perfect'.",
-}  # fmt: skip
-for malformed in ("mcts:", "mcts:1", "mcts:-5", "mcts:1e3", "mcts:1000001", "mcts:N"):
-    REFUSALS[malformed, "tic_tac_toe"] = (
-        "names no number of simulations from 2 to 1,000,000; "
-        "write 'mcts:10' (a beginner), 'mcts:50' or 'mcts:200'."
-    )
-
-
-@pytest.mark.parametrize(("name", "game"), REFUSALS)
-def test_an_opponent_that_cannot_play_is_refused_with_those_that_can(name, game):
+@pytest.mark.parametrize(
+    ("name", "game", "reason"),
+    [
+        ("mcts:200", "liars_dice", "MCTS sees what the other player hides. Use 'random' or 'nash'."),
+        ("mcts:200", "goofspiel", "MCTS sees"),
+        ("mcts:50", "phantom_ttt", "MCTS sees"),
+        ("perfect", "connect_four", "only tic_tac_toe is solved. Use 'random' or 'mcts:N'."),
+        ("nash", "liars_dice(numdice=2)", "with one die each have a table"),
+        ("minimax", "tic_tac_toe", "is not an opponent. Use 'random', 'mcts:N' or 'perfect'."),
+        *(
+            (name, "tic_tac_toe", "names no number of simulations from 2 to 1,000,000")
+            for name in ("mcts:", "mcts:1", "mcts:-5", "mcts:1e3", "mcts:1000001", "mcts:N")
+        ),
+    ],
+)
+def test_an_opponent_that_cannot_play_is_refused_with_those_that_can(name, game, reason):
     with pytest.raises(ParamsError) as error:
         load_opponent(name, load_game(game), field="params/x.yaml: opponent")
-    assert str(error.value) == f"params/x.yaml: opponent = {name!r} {REFUSALS[name, game].format(game)}"
+    assert str(error.value).startswith(f"params/x.yaml: opponent = {name!r} ")
+    assert reason in str(error.value)
 
 
 def test_mcts_without_a_number_makes_25_simulations_a_move():
@@ -149,17 +135,17 @@ def random_shares(state, weight=1.0):
     return [sum(seat) for seat in zip(*shares, strict=True)]
 
 
-def best_against(policy, starts, seat, worth):
+def best_against(policy, starts, seat):
     """Return the most that a player without knowledge of what is hidden gets against the policy.
 
     policy: a function of a state: the probabilities of its actions. starts: (state, its probability) that
-    the player cannot tell apart. worth: of a return.
+    the player cannot tell apart.
     """
     total, undecided, waiting = 0.0, {}, list(starts)
     while waiting:
         state, weight = waiting.pop()
         if state.is_terminal():
-            total += weight * worth(state.returns()[seat])
+            total += weight * score(state.returns()[seat])
         elif state.current_player() == seat:
             undecided.setdefault(state.information_state_string(), []).append((state, weight))
         else:
@@ -167,7 +153,7 @@ def best_against(policy, starts, seat, worth):
             waiting += [(state.child(action), weight * share) for action, share in shares]
     for alike in undecided.values():
         total += max(
-            best_against(policy, [(state.child(action), weight) for state, weight in alike], seat, worth)
+            best_against(policy, [(state.child(action), weight) for state, weight in alike], seat)
             for action in alike[0][0].legal_actions()
         )
     return total
@@ -195,7 +181,6 @@ def test_exact_reference_scores_of_open_games_follow_from_the_rules(name):
     wins = mean(start, None, lambda value: value > 0), mean(start, None, lambda value: value < 0)
     assert wins == pytest.approx(known.random_win, abs=1e-5)
     assert [mean(start, seat, score) for seat in (0, 1)] == pytest.approx(known.best_score, abs=1e-5)
-    assert [mean(start, seat, float) for seat in (0, 1)] == pytest.approx(known.best_return, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -209,11 +194,9 @@ def test_exact_reference_scores_of_hidden_games_follow_from_the_rules(name):
         actions = state.legal_actions()
         return [(action, 1 / len(actions)) for action in actions]
 
-    assert known.num_games == 0
     assert random_shares(start) == pytest.approx(known.random_win, abs=1e-5)
-    for seat in (0, 1):
-        best = [best_against(at_random, [(start, 1.0)], seat, worth) for worth in (score, float)]
-        assert best == pytest.approx([known.best_score[seat], known.best_return[seat]], abs=1e-5)
+    best = [best_against(at_random, [(start, 1.0)], seat) for seat in (0, 1)]
+    assert best == pytest.approx(known.best_score, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -227,20 +210,8 @@ def test_no_play_scores_more_against_an_equilibrium_than_the_table_says(name):
     def nash(state):
         return table.get_state_policy(state.information_state_string())
 
-    best = [best_against(nash, [(game.new_state(), 1.0)], seat, score) for seat in (0, 1)]
+    best = [best_against(nash, [(game.new_state(), 1.0)], seat) for seat in (0, 1)]
     assert best == pytest.approx(best_scores(game, "nash"), abs=1e-5)
-
-
-# Not othello, whose games take long.
-@pytest.mark.parametrize("name", sorted({n for n, known in KNOWN.items() if known.num_games} - {"othello"}))
-def test_counted_reference_scores_are_those_of_random_play(name):
-    """400 games, seed 0: four standard deviations."""
-    game = load_game(name)
-    rng, player = random.Random(0), load_opponent("random", game)
-    returns = [play(game, (player, player), rng)[0] for _ in range(400)]
-    for seat in (0, 1):
-        won = sum(both[seat] > 0 for both in returns) / 400
-        assert won == pytest.approx(KNOWN[name].random_win[seat], abs=4 * 0.025)
 
 
 @pytest.mark.parametrize(
@@ -248,10 +219,9 @@ def test_counted_reference_scores_are_those_of_random_play(name):
     [
         ("tic_tac_toe", "tic_tac_toe"),
         ("kuhn_poker(players=2)", "kuhn_poker"),
-        ("breakthrough(columns=6,rows=6)", "breakthrough(rows=6,columns=6)"),
-        ("goofspiel(num_cards=8)", "goofspiel(num_cards=8)"),
-        ("breakthrough(rows=5,columns=5)", None),
-        ("chess", None),
+        ("dots_and_boxes(num_cols=3)", None),
+        ("breakthrough(rows=6,columns=6)", None),
+        ("misere(game=tic_tac_toe())", None),
     ],
 )
 def test_a_game_is_found_by_its_parameters_however_it_is_written(name, same):

@@ -21,9 +21,9 @@ CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
             "training.games_per_step = 6 cannot be shared by 4 ranks in games; write a multiple of 4",
         ),
         (
-            "spiral_self_play", ["training.games_per_step=12", "game.games_per_opening=6"],
-            "training.games_per_step = 12 cannot be shared by 4 ranks in openings of 6 games; "
-            "write a multiple of 24",
+            "spiral_self_play", ["training.games_per_step=8", "advantage.kind=group"],
+            "training.games_per_step = 8 cannot be shared by 4 ranks in groups of 8 games; "
+            "write a multiple of 32",
         ),
     ],
 )  # fmt: skip

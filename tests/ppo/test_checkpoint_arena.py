@@ -1,6 +1,6 @@
-"""A checkpoint plays again as its run did: its model, prompts and weights, against whom one likes."""
+"""`rlnb eval --checkpoint`: a checkpoint plays as its run did, with its model, prompts and weights."""
 
-import re
+import json
 import shutil
 from pathlib import Path
 
@@ -9,13 +9,13 @@ import self_play_run
 import torch
 from ppo_run import params_of, train_run
 
+from rlnb import cli
 from rlnb.errors import ParamsError
-from rlnb.machine import recommend
-from rlnb.params import load_params
-from rlnb.ppo.checkpoint_arena import load_arena, load_run_params, load_snapshots, load_stages
-
-ADVICE = recommend(self_play_run.CPU)
-BAD_MCTS = ("mcts:0", "mcts:1", "mcts:x", "mcts:")
+from rlnb.games.text_games import load_game
+from rlnb.policy import load_policy
+from rlnb.policy.adapters import WeightSnapshot
+from rlnb.ppo.checkpoint_arena import choose_opponents, load_run_params
+from rlnb.selfplay.checkpoints import load_weights
 
 
 @pytest.fixture(scope="module")
@@ -26,49 +26,31 @@ def checkpoint(cache_dir, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(directory / "checkpoints" / "checkpoint-2")
 
 
-def make_params(**contest: object):
-    return load_params("arena_eval", profile="tiny", overrides={"contest": contest}, environ={})
+def test_two_sets_of_weights_play_the_same_games_and_their_scores_are_kept(checkpoint, capsys):
+    options = ["--checkpoint", checkpoint, "--compare-with", "untrained", "--episodes", "4"]
+    assert cli.main(["eval", *options, "--opponent", "random,mcts:2"]) == 0
+    said = capsys.readouterr().out
+    folder = Path(checkpoint).parents[1] / "arena-001"
+    kept = json.loads((folder / "arena.json").read_text())
+    assert (folder / "arena.png").read_bytes().startswith(b"\x89PNG")
+    played = {(row["weights"], row["game"], row["opponent"], row["num_games"]) for row in kept["rows"]}
+    games = [("kuhn_poker", "random", 2), ("nim", "random", 2), ("nim", "mcts:2", 2)]
+    assert played == {(weights, *game) for weights in (checkpoint, "untrained") for game in games}
+    assert {(row["acting"], row["greedy"]) for row in kept["rows"]} == {
+        ("constrained", False), ("constrained", True), ("free", False),
+    }  # fmt: skip
+    assert kept["params"]["model"]["id"] == "tiny" and kept["comparison"]
+    assert said.count("checkpoint-2  ") >= 6 and "score (95% interval)" in said and "verdict" in said
+    assert cli.main(["eval", "--checkpoint", "untrained", "--profile", "tiny", "--episodes", "2",
+                     "--opponent", "random", "--out", str(folder / "other")]) == 0  # fmt: skip
+    assert (folder / "other" / "arena.json").is_file()
 
 
-def test_a_checkpoint_knows_its_model_its_games_and_its_weights(checkpoint, cache_dir):
-    params = make_params(
-        checkpoint=checkpoint, compare_with="untrained", games=[], opponents=["random", "nash"]
-    )
-    run = load_run_params(params.contest, ADVICE)
-    assert (run.model.id, run.model.cache_dir, run.game.style) == ("tiny", str(cache_dir), "compact")
-    arena = load_arena(params, run)
-    opponents = {game.name: names for game, names in arena.opponents}
-    assert opponents == {"kuhn_poker": ("random", "nash"), "nim": ("random",)}
-    trained, untrained = load_snapshots(params.contest, arena).values()
-    assert any(not torch.equal(trained.values[name], value) for name, value in untrained.values.items())
-    last = load_snapshots(params.contest.model_copy(update={"weights": "last"}), arena)[checkpoint]
-    assert any(not torch.equal(last.values[name], value) for name, value in trained.values.items())
-    stages = load_stages(run)
-    assert [[opponent for _, opponent in pairings] for pairings in stages.pairings] == [
-        ["random"], ["nash", "mcts:2"],
-    ]  # fmt: skip
-    untrained_run = load_run_params(make_params(notebook="ppo_openspiel", run_profile="tiny").contest, ADVICE)
-    assert untrained_run.model.id == "tiny"
-
-
-def test_beside_an_untrained_model_it_is_the_checkpoints_run_that_counts(checkpoint, cache_dir):
-    params = make_params(checkpoint="untrained", compare_with=checkpoint, run_profile="default")
-    run = load_run_params(params.contest, ADVICE)
-    assert (run.model.id, run.model.cache_dir) == ("tiny", str(cache_dir))
-    assert list(load_snapshots(params.contest, load_arena(params, run))) == ["untrained", checkpoint]
-
-
-def test_a_runs_directory_is_no_checkpoint(checkpoint):
-    run = Path(checkpoint).parents[1]
-    (run / "params.yaml").write_text((Path(checkpoint) / "params.yaml").read_text())
-    with pytest.raises(ParamsError) as refusal:
-        make_params(checkpoint=str(run))
-    assert str(refusal.value).endswith(
-        "holds no trainer_state.json, as checkpoints of spiral_self_play and ppo_openspiel do; write a run's "
-        "checkpoints/checkpoint-N, or untrained"
-    )
-    with pytest.raises(ParamsError, match="'nowhere' holds no params.yaml, as checkpoints of "):
-        make_params(checkpoint="nowhere")
+def test_the_averaged_weights_play_as_the_runs_evaluations_judge_them(checkpoint, cache_dir):
+    untrained = WeightSnapshot.take(load_policy(params_of(cache_dir).model, seed=42))
+    last, average = (load_weights(checkpoint, untrained, average=average) for average in (False, True))
+    for first, second in ((last, average), (average, untrained)):
+        assert any(not torch.equal(value, second.values[name]) for name, value in first.values.items())
 
 
 def test_a_checkpoint_outlives_the_one_that_its_run_began_with(checkpoint, cache_dir, tmp_path):
@@ -77,50 +59,47 @@ def test_a_checkpoint_outlives_the_one_that_its_run_began_with(checkpoint, cache
     onwards = params_of(cache_dir, training={"max_steps": 2, "resume": str(source)})
     train_run(onwards, tmp_path / "run")
     shutil.rmtree(source)
-    params = make_params(checkpoint=str(tmp_path / "run" / "checkpoints" / "checkpoint-2"))
-    assert load_run_params(params.contest, ADVICE).model.id == "tiny"
+    run = load_run_params([str(tmp_path / "run" / "checkpoints" / "checkpoint-2")])
+    assert (run.model.id, run.game_names()) == ("tiny", ["kuhn_poker", "nim"])
 
 
-def test_games_of_ones_own_choice_are_played(checkpoint):
-    params = make_params(checkpoint=checkpoint, games=["tic_tac_toe"], opponents=["perfect"])
-    arena = load_arena(params, load_run_params(params.contest, ADVICE))
-    assert [(game.name, names) for game, names in arena.opponents] == [("tic_tac_toe", ("perfect",))]
-    assert arena.seed == params.seed
+def test_a_checkpoint_of_self_play_is_read_as_well(cache_dir, tmp_path):
+    self_play_run.train_run(self_play_run.params_of(cache_dir, training={"max_steps": 1}), tmp_path)
+    run = load_run_params(["untrained", str(tmp_path / "checkpoints" / "checkpoint-1")])
+    assert run.game_names() == ["kuhn_poker"]
 
 
-def test_a_checkpoint_is_an_opponent_by_its_folder(checkpoint):
-    assert make_params(opponents=["random", checkpoint]).contest.opponents == ("random", checkpoint)
-
-
-def test_a_game_that_no_asked_opponent_can_play_is_played_against_its_equilibrium(checkpoint, capsys):
-    params = make_params(checkpoint=checkpoint, games=["kuhn_poker"], opponents=["mcts:5"])
-    arena = load_arena(params, load_run_params(params.contest, ADVICE))
-    assert [(game.name, names) for game, names in arena.opponents] == [("kuhn_poker", ("nash",))]
-    assert "kuhn_poker is played against nash, not mcts:5: MCTS sees the other player's card" in (
-        capsys.readouterr().out
-    )
+def test_a_game_that_no_given_opponent_can_play_is_played_against_its_equilibrium(capsys):
+    assert choose_opponents(load_game("kuhn_poker"), ["mcts:5"]) == ("nash",)
+    assert "kuhn_poker is played against nash, not mcts:5" in capsys.readouterr().out
+    assert choose_opponents(load_game("goofspiel"), ["mcts:5"]) == ("random",)
+    assert choose_opponents(load_game("nim"), ["mcts:5", "nash"]) == ("mcts:5",)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("options", "field"),
     [
-        ("stockfish", "is not an opponent; write random, mcts:25, perfect or nash, or a checkpoint's folder"),
-        *((name, "names no number of simulations from 2 to 1,000,000; write 'mcts:10'") for name in BAD_MCTS),
-        (".", "holds no checkpoint (weights.safetensors or adapter_model.safetensors); write a run's "),
+        ("--opponent random", "--checkpoint"),
+        ("--checkpoint nowhere", "--checkpoint"),
+        ("--checkpoint untrained --compare-with untrained", "--compare-with"),
+        ("--checkpoint untrained --opponent stockfish", "--opponent"),
+        ("--checkpoint untrained --opponent random,mcts:1", "--opponent"),
+        ("--checkpoint untrained --episodes 3", "--episodes"),
+        ("--checkpoint untrained --episodes 0", "--episodes"),
+        ("--checkpoint untrained --episodes many", "--episodes"),
+        ("--checkpoint untrained --samples file", "--samples"),
+        ("--checkpoint untrained --set seed=1", "--set"),
     ],
 )
-def test_a_wrong_opponent_is_refused_when_the_parameters_are_read(name, said):
-    with pytest.raises(ParamsError, match=re.escape(f"opponents = ['{name}'] holds '{name}', which {said}")):
-        make_params(opponents=[name])
+def test_wrong_options_are_refused_before_a_model_is_loaded(options, field, capsys, monkeypatch):
+    monkeypatch.setattr("rlnb.ppo.checkpoint_arena.load_policy", None)
+    assert cli.main(["eval", *options.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"rlnb: {field}")
 
 
-def test_a_checkpoint_of_self_play_plays_too(cache_dir, tmp_path):
-    self_play_run.train_run(self_play_run.params_of(cache_dir, training={"max_steps": 1}), tmp_path)
-    checkpoint = str(tmp_path / "checkpoints" / "checkpoint-1")
-    params = make_params(checkpoint=checkpoint, games=[], opponents=["nash"])
-    run = load_run_params(params.contest, ADVICE)
-    assert [game.name for game, _ in load_arena(params, run).opponents] == ["kuhn_poker"]
-    assert load_stages(run) is None
+def test_a_runs_directory_is_no_checkpoint(checkpoint, tmp_path):
+    shutil.copy(Path(checkpoint) / "params.yaml", tmp_path)
+    assert cli.main(["eval", "--checkpoint", str(tmp_path)]) == 2
 
 
 def test_checkpoints_of_other_models_are_not_compared(checkpoint, cache_dir, tmp_path):
@@ -128,9 +107,5 @@ def test_checkpoints_of_other_models_are_not_compared(checkpoint, cache_dir, tmp
     sections = {"model": {"lora_rank": 4, "lora_target_modules": attention}, "training": {"max_steps": 1}}
     self_play_run.train_run(self_play_run.params_of(cache_dir, **sections), tmp_path)
     other = str(tmp_path / "checkpoints" / "checkpoint-1")
-    with pytest.raises(ParamsError) as caught:
-        load_run_params(make_params(checkpoint=checkpoint, compare_with=other).contest, ADVICE)
-    assert str(caught.value) == (
-        f"contest.compare_with = '{other}' is of another model: model.lora_rank = 0 and 4; "
-        "evaluate each by itself"
-    )
+    with pytest.raises(ParamsError, match=r"--compare-with .* model\.lora_rank = 0 and 4"):
+        load_run_params([checkpoint, other])

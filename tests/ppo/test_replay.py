@@ -21,7 +21,7 @@ from rlnb.ppo.curriculum import (
     num_replays,
     round_randomly,
 )
-from rlnb.ppo.params import PpoOpenspielParams, ReplayParams
+from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.selfplay.rollouts import LEARNER, play_games
 
 MEANS = {"nim/0/random": 0.75, "nim/1/random": 0.25, "kuhn_poker/1/nash": 0.5}
@@ -35,14 +35,8 @@ def failure(seed: int, deficit: float = 0.5, *, game: str = "nim", tries: int = 
     return Failure(task(seed, game), deficit, tries, 0, 0)
 
 
-def settings(**changes: object) -> ReplayParams:
-    return ReplayParams(**{"max_game_share": 1.0, **changes})
-
-
-def after(
-    replay: ReplayBuffer, *results: GameResult, step: int = 7, success_score: float = 0.5, **changes
-) -> ReplayBuffer:
-    return replay.update(results, MEANS, step=step, success_score=success_score, params=settings(**changes))
+def after(replay: ReplayBuffer, *results: GameResult) -> ReplayBuffer:
+    return replay.update(results, MEANS, step=7, capacity=1000)
 
 
 def replayed(seed: int, score: float) -> GameResult:
@@ -59,16 +53,10 @@ def test_a_lost_game_is_kept_with_what_it_lacks_to_the_mean_of_its_seat():
         Failure(task(1), 0.75, 0, 7, 7),  # the first seat wins three games of four: this was a bad one
         Failure(task(2, seat=1), 0.25, 0, 7, 7),
     )
-    drawn = after(ReplayBuffer(), GameResult(task(1, seat=1), 0.5), success_score=1.0)
-    assert drawn.failures[0].deficit == 0.0  # no worse than usual; and not 0.25 - 0.5
 
 
-@pytest.mark.parametrize(("success_score", "kept"), [(0.5, []), (1.0, [1])])
-def test_a_draw_is_a_failure_only_where_a_win_is_asked_for(success_score, kept):
-    replay = after(
-        ReplayBuffer(), GameResult(task(1), 0.5), GameResult(task(2), 1.0), success_score=success_score
-    )
-    assert seeds(replay) == kept
+def test_a_draw_is_no_failure():
+    assert after(ReplayBuffer(), GameResult(task(1), 0.5), GameResult(task(2), 1.0)) == ReplayBuffer()
 
 
 def test_a_failure_that_is_won_is_dropped_and_the_others_stay():
@@ -87,8 +75,8 @@ def test_a_failure_is_dropped_after_its_last_try():
     tries = []
     while replay.failures:
         tries.append(replay.failures[0].num_tries)
-        replay = after(replay, lost, max_tries=3)
-    assert tries == [0, 1, 2]
+        replay = after(replay, lost)
+    assert tries == [0, 1, 2, 3]
 
 
 def test_a_matchup_without_mean_score_is_an_error():
@@ -98,12 +86,10 @@ def test_a_matchup_without_mean_score_is_an_error():
 
 def test_one_game_takes_no_more_than_its_share_and_its_oldest_go_first():
     mixed = [failure(seed, game="hex" if seed in (1, 4) else "nim") for seed in range(7)]
-    limits = settings(capacity=4, max_game_share=0.5)
-    assert seeds(ReplayBuffer().add(mixed, limits)) == [1, 4, 5, 6]  # nim 0, 2 and 3 are older than nim 5, 6
-    limits = settings(capacity=3, max_game_share=0.7)
-    assert seeds(ReplayBuffer().add(mixed, limits)) == [4, 5, 6]  # two of nim, and the newest of hex
-    limits = settings(capacity=1, max_game_share=0.1)
-    assert seeds(ReplayBuffer().add([failure(8), failure(9)], limits)) == [9]
+    # Half of the places: nim 0, 2 and 3 are older than nim 5 and 6.
+    assert seeds(ReplayBuffer().add(mixed, capacity=4)) == [1, 4, 5, 6]
+    assert seeds(ReplayBuffer().add(mixed, capacity=3)) == [4, 6]
+    assert seeds(ReplayBuffer().add([failure(8), failure(9)], capacity=1)) == [9]
 
 
 def test_tasks_are_drawn_in_proportion_to_their_deficits_among_those_left():

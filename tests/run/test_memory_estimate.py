@@ -1,7 +1,6 @@
 """Sizes of models against models themselves, the estimate against what torch keeps, and its advice."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from rlnb.machine import Machine, recommend
 from rlnb.machine.table import MACHINES
 from rlnb.params import check_machine, load_params, resolve
 from rlnb.params.loading import MODELS, choose_profile
-from rlnb.ppo.checkpoint_arena import PlayedParams, describe_play_memory, load_run_params
 from rlnb.run.memory import GIB, _layer_bytes, _with_value, estimate_memory, settle_memory
 from rlnb.run.model_sizes import load_model_sizes
 
@@ -180,7 +178,7 @@ def test_the_parts_are_arithmetic_that_can_be_done_by_hand(tmp_path):
             model=model,
             game={"acting": "constrained", "style": "full"},
             training={"tokens_per_pass": 970, "gradient_checkpointing": False, "magnet_coef": 0.1},
-            evaluation={"modes": ["constrained"]},
+            evaluation={"enabled": False},
             mbpp={"enabled": False},
         ),
         gpu(40.0),
@@ -197,7 +195,7 @@ def test_the_parts_are_arithmetic_that_can_be_done_by_hand(tmp_path):
 def test_recomputed_activations_leave_the_inputs_of_layers_and_one_layer(tmp_path):
     LlamaConfig(**(SMALL | {"num_hidden_layers": 30})).save_pretrained(tmp_path)
     usual = {"model": {"id": str(tmp_path)}, "game": {"acting": "constrained", "style": "compact"}}
-    usual |= {"mbpp": {"enabled": False}, "evaluation": {"modes": ["constrained"]}}
+    usual |= {"mbpp": {"enabled": False}, "evaluation": {"enabled": False}}
     kept, less = (
         parts_of(params_of(**usual, training={"gradient_checkpointing": on}), CPU)["activations"]
         for on in (False, True)
@@ -267,7 +265,7 @@ def machine_of(row, memory_gib):
 WITHOUT_MODEL = {"compare_runs"}
 
 
-@pytest.mark.parametrize("notebook", sorted(set(MODELS) - WITHOUT_MODEL - {"arena_eval"}))
+@pytest.mark.parametrize("notebook", sorted(set(MODELS) - WITHOUT_MODEL))
 @pytest.mark.parametrize("row", MACHINES, ids=lambda row: row.name)
 def test_the_profile_that_auto_takes_fits_every_machine_of_the_table(notebook, row, monkeypatch):
     """With unsloth where setup.sh installs it and without; every package else is there."""
@@ -290,29 +288,6 @@ def test_the_profile_that_auto_takes_fits_every_machine_of_the_table(notebook, r
             _, line = settled(resolved, machine)
             verdict = "tight" if (notebook, row.name) in TIGHT_ALL_THE_SAME else "fits"
             assert f" of {memory_gib:.1f} GiB: {verdict} (as published)" in line, profile
-
-
-@pytest.mark.parametrize("notebook", ["ppo_openspiel", "spiral_self_play"])
-def test_the_arena_says_what_a_run_s_model_needs_there_which_is_less_than_its_training(notebook):
-    for row in MACHINES:
-        machine = machine_of(row, CARDS[row.name][0])
-        contest = load_params("arena_eval", profile="default", environ={}).contest
-        contest = contest.model_copy(update={"notebook": notebook})
-        recommendation = recommend(machine, environ={}, version={"bitsandbytes": "1"}.get)
-        run = load_run_params(contest, recommendation)
-        line = describe_play_memory(contest, run, machine, environ={"HF_HOME": "/nowhere"})
-        assert ": fits (" in line, line
-        trained = estimate_memory(run, machine, environ={"HF_HOME": "/nowhere"})
-        assert float(re.search(r"memory: ([\d.]+)", line)[1]) <= trained.total_gib
-
-
-def test_the_arena_counts_every_copy_of_weights_that_were_all_trained():
-    run = on(gpu(80.0), "spiral_self_play", model={"id": "Qwen/Qwen2.5-3B", "lora_rank": 0})
-    contest = load_params("arena_eval", profile="default", environ={}).contest
-    environ = {"HF_HOME": "/nowhere"}
-    played = PlayedParams(model=run.model, game=run.game, contest=contest)
-    parts = {part.name: part.gib for part in estimate_memory(played, gpu(80.0), environ=environ).parts}
-    assert parts["checkpoints"] == pytest.approx(2 * parts["weights"])  # the untrained ones and the others
 
 
 def test_ppo_s_profile_for_little_memory_fits_8_gib():

@@ -31,9 +31,9 @@ def train_updates(*, rank: int, num_ranks: int) -> dict[str, object]:
         max_grad_norm=1.0, ratio="turn",
     )  # fmt: skip
     options = PpoOptions(
-        value_learning_rate=0.2, value_clip=0.1, detach_steps=1, target_kl=0.004, kl_target=0.002
+        value_learning_rate=0.2, value_clip=0.1, detach_steps=1, target_kl=0.004, init_kl_coef=0.3
     )
-    learner = Learner(actor, section, temperature=1.0, value_coef=0.5, kl_coef=0.3, ppo=options)
+    learner = Learner(actor, section, temperature=1.0, ppo=options)
     learner.optimizer = torch.optim.SGD(parameter_groups(actor, options.value_learning_rate))
     games = played(small_actor(), "tic_tac_toe", 6)[rank::num_ranks]
     turns = collect_turns(collect_trajectories(games))
@@ -62,7 +62,7 @@ SMALL_STEPS = {
     "num_mini_batches": 1, "games_per_step": 8,
 }  # fmt: skip
 RUNS = {
-    "spiral": (self_play_run, {"game": {"games_per_opening": 2}, "advantage": {"kind": "leave_one_out"}}),
+    "spiral": (self_play_run, {"advantage": {"kind": "leave_one_out"}}),
     "ppo": (ppo_run, {"replay": {"share": 0.5}}),
 }
 

@@ -3,16 +3,14 @@
 import json
 from dataclasses import replace
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 from tiny_actor import make_encoder, tiny_actor
 
 from rlnb.display.replay import draw_replay, likeliest
 from rlnb.games.opponents import load_opponent
 from rlnb.games.text_games import load_game
 from rlnb.selfplay.acting import ConstrainedPlayer, FreePlayer
-from rlnb.selfplay.display_games import make_frames, replay_game, show_moves
+from rlnb.selfplay.display_games import make_frames, replay_game
 from rlnb.selfplay.display_person import PlayAgainst
 from rlnb.selfplay.rollouts import GameRules, paired_episodes, play_games, self_play_episodes
 
@@ -103,19 +101,15 @@ def test_answers_without_a_legal_move_are_told(actor):
     first = make_frames(made, game)[0]
     assert first.note == "policy answered without a legal move (no action); a random one was made instead."
     assert first.chosen.cell == made.moves[0].action
-    assert "\x00" not in repr(show_moves(made, game)) and "policy" in repr(show_moves(made, game))
 
 
 def test_a_record_of_another_game_or_with_impossible_moves_is_refused(play):
     game, played = play("tic_tac_toe")
     record = played.as_record()
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="the record is of tic_tac_toe, the game given is connect_four"):
         make_frames(record, compact("connect_four"))
-    assert str(caught.value) == (
-        "the record is of tic_tac_toe, the game given is connect_four; give load_game's"
-    )
     record["history"][1] = record["history"][0]
-    with pytest.raises(ValueError, match="^the history of this record of tic_tac_toe has an illegal action:"):
+    with pytest.raises(ValueError, match="has an illegal action"):
         make_frames(record, game)
 
 
@@ -185,8 +179,11 @@ def test_a_new_game_starts_empty_and_in_the_chosen_seat(player):
 
 def test_the_same_seed_and_clicks_give_the_same_game(player):
     game = compact("leduc_poker")
-    first, again = (PlayAgainst(game, player, seed=7, seat=1).against_random_person() for _ in range(2))
-    assert first.is_over and first.record == again.record
+    first, again = (PlayAgainst(game, player, seed=7, seat=1) for _ in range(2))
+    for play in (first, again):
+        while not play.is_over:
+            play.buttons[max(play.buttons)].click()
+    assert first.record == again.record
     histories = {tuple(PlayAgainst(game, player, seed=seed).state.history()) for seed in range(20)}
     assert len(histories) > 5  # deals follow the seed
     play = PlayAgainst(game, player, seed=1)
@@ -217,46 +214,6 @@ def test_the_persons_view_and_the_models_bars_do_not_tell_the_models_card(style,
     }
 
 
-def test_a_model_that_answers_nonsense_forfeits_against_the_person(actor, player):
-    class Babbler(FreePlayer):
-        def probabilities(self, prompts, legal):
-            return player.probabilities(prompts, legal)
-
-    babbler = Babbler(actor, make_encoder(actor), temperature=1.0, max_new_tokens=4)
-    play = PlayAgainst(load_game("tic_tac_toe"), babbler, seed=1, seat=1)
-    assert play.status.value == "You won: O wins: X forfeits."
-    assert play.record["returns"] == [-1.0, 1.0]
-
-
-NOTEBOOK = """
-import numpy as np
-from rlnb.selfplay.display_games import show_played_game
-from rlnb.selfplay.display_person import PlayAgainst
-from rlnb.games.text_games import load_game
-from rlnb.selfplay.rollouts import Turn
-class Uniform:
-    def probabilities(self, prompts, legal):
-        return [np.full(len(actions), 1 / len(actions)) for actions in legal]
-    def answer(self, requests):
-        picks = [request.random.choice(request.legal_actions) for request in requests]
-        return [Turn((), (), (), (), p, r.legal_actions, r.ply) for p, r in zip(picks, requests)]
-play = PlayAgainst(load_game("tic_tac_toe"), Uniform(), seed=2)
-show_played_game(play.against_random_person().record, play.game)
-play
-"""
-
-
-def test_a_saved_notebook_holds_pictures_of_games_and_words_for_the_widgets(monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK)])
-    options = {"kernel_name": "python3", "timeout": 120, "resources": {"metadata": {"path": "."}}}
-    NotebookClient(notebook, **options).execute()
-    # Without a GPU bitsandbytes prints a line.
-    outputs = [output for output in notebook.cells[0].outputs if output.output_type != "stream"]
-    widget, picture = ["application/vnd.jupyter.widget-view+json", "text/plain"], ["image/png", "text/plain"]
-    kinds = [sorted(output["data"]) for output in outputs]
-    assert kinds == [widget, picture, ["text/html", "text/plain"], widget, picture]
-    texts = [output["data"]["text/plain"] for output in outputs]
-    assert texts[0].startswith("tic_tac_toe (X: person, O: model): ")
-    assert texts[3] == "Buttons to play against the model: they need a running notebook."
-    assert texts[4].startswith("The person played at random. tic_tac_toe (X: person, O: model): ")
+def test_a_saved_notebook_shows_words_for_the_buttons(player):
+    play = PlayAgainst(compact("tic_tac_toe"), player, seed=2)
+    assert repr(play.widget) == "Buttons to play against the model: they need a running notebook."

@@ -47,36 +47,18 @@ def test_a_game_is_played_to_its_end_and_its_result_comes_with_the_last_turns():
     assert [played.score(seat) for seat in (0, 1)] == [1.0, 0.0]
 
 
-def test_a_game_that_takes_too_long_is_cut_off_as_a_draw_worth_what_was_still_to_come():
-    class Valued(Scripted):
-        def turn(self, request):
-            return super().turn(request)._replace(value=request.ply / 10)
-
-    player = Valued(lambda request: str(X_WINS[request.ply]))
-    played = one_game(player, max_turns=2)
-    assert played.is_cut_off
-    assert played.history == X_WINS[:4]  # two moves of X, two of O; the answer at ply 4 was not played
-    assert (played.returns, played.winner, played.forfeit) == ((0.0, 0.0), None, None)
-    assert rewards(played) == [[0, 0], [0, 0]]
-    # To X, who was to move, and to O.
-    assert [trajectory.bootstrap for trajectory in played.trajectories] == [0.4, -0.4]
-    whole = one_game(player, max_turns=4)  # X wins by its fourth move
-    assert (whole.is_cut_off, whole.winner) == (False, 0)
-    assert [trajectory.bootstrap for trajectory in whole.trajectories] == [0.0, 0.0]
-
-
 @pytest.mark.parametrize(
     "spoken, rules, num_moves, forfeit, expected",
     [
         ({2: ["\\boxed{0}"]}, {}, 2, 0, [[0, -1.5], [0.5]]),  # illegal
         ({0: ["I do not know"]}, {}, 0, 0, [[-1.5]]),  # the other seat had no turn
-        ({2: ["?"] * 3}, {"invalid": "retry", "num_retries": 2}, 2, 0, [[0, -1.5, -1.5, -1.5], [0.5]]),
+        ({2: ["?"] * 3}, {"invalid": "retry"}, 2, 0, [[0, -1.5, -1.5, -1.5], [0.5]]),  # asked again twice
         (
-            {ply: ["?"] for ply in range(7)},  # retries are counted from 0 at every move
-            {"invalid": "retry", "num_retries": 1},
+            {ply: ["?"] * 2 for ply in range(7)},  # retries are counted from 0 at every move
+            {"invalid": "retry"},
             7,
             None,
-            [[-1.5, 0] * 3 + [-1.5, 1], [-1.5, 0] * 2 + [-1.5, -1]],
+            [[-1.5, -1.5, 0] * 3 + [-1.5, -1.5, 1], [-1.5, -1.5, 0] * 2 + [-1.5, -1.5, -1]],
         ),
     ],
 )
@@ -93,7 +75,7 @@ def test_a_forfeit_loses_the_most_that_can_be_lost():
 
 def test_a_retry_is_told_why_and_the_game_goes_on():
     player = line(X_WINS, spoken={2: ["\\boxed{0}", "what?"]})
-    played = one_game(player, invalid="retry", num_retries=2)
+    played = one_game(player, invalid="retry")
     assert played.history == X_WINS
     assert rewards(played) == [[0, -1.5, -1.5, 0, 0, 1], [0, 0, -1]]
     assert played.trajectories[0].reward == -2.0

@@ -12,9 +12,8 @@ from rlnb.games.text_games import load_game
 from rlnb.machine import recommend
 from rlnb.params import load_params, resolve
 from rlnb.run.checkpoints import latest_checkpoint
-from rlnb.selfplay.advantages import Advantages, compute_advantages
+from rlnb.selfplay.advantages import Advantages
 from rlnb.selfplay.arena import ARENA_SEED
-from rlnb.selfplay.decisions import load_decisions
 from rlnb.selfplay.rollouts import LEARNER, collect_trajectories, collect_turns, paired_episodes, play_games
 from rlnb.spiral.setup import load_self_play_game
 from rlnb.spiral.training import SelfPlayGames, SelfPlayState, select_turns
@@ -31,7 +30,7 @@ KUHN = {
 
 def make_games(params) -> SelfPlayGames:
     """Return the games of a run, without a model to play them."""
-    return SelfPlayGames(params, load_self_play_game(params), None, {})
+    return SelfPlayGames(params, load_self_play_game(params), None)
 
 
 def draw_episodes(cache_dir: Path, step: int, *, seed: int = 42, **game: object):
@@ -53,35 +52,14 @@ def test_games_differ_from_update_to_update_and_from_seed_to_seed(cache_dir):
 
 def test_the_arenas_games_are_never_those_of_training(cache_dir):
     """Seeds of an update are below 2**32, and those of an arena at 2**40 and above."""
-    params = params_of(cache_dir, seed=2**32 - 1, game={"opponent": "random"})
+    params = params_of(cache_dir, seed=2**32 - 1)
     games = make_games(params)
     trained = {pair for step in range(300) for pair in get_seeds(games.episodes(step))}
-    assert len(trained) == 300 * 4  # each from both seats
+    assert len(trained) == 300 * 8
     measured = set(get_seeds(paired_episodes(games.game, "random", 1000, seed=ARENA_SEED + params.seed)))
     assert len(measured) == 500
     assert trained.isdisjoint(measured)
     assert ARENA_SEED > 2**32
-
-
-def test_an_opponent_sits_in_either_seat_in_turn_and_none_of_its_turns_is_in_the_batch(cache_dir):
-    params = params_of(cache_dir, game={"name": "tic_tac_toe", "opponent": "random"})
-    self_play = make_run(params).games
-    assert [episode.players for episode in self_play.episodes(0)] == [
-        (LEARNER, "random"),
-        ("random", LEARNER),
-    ] * 4
-    games = self_play.play(0)
-    for index, game in enumerate(games):
-        (trajectory,) = game.trajectories
-        made = [(move.seat, move.action) for move in game.moves if not move.is_opening]
-        assert trajectory.seat == index % 2
-        assert [turn.action for turn in trajectory.turns] == [
-            action for seat, action in made if seat == trajectory.seat
-        ]
-    assert any(len(game.trajectories[0].turns) < len(game.moves) for game in games)
-    advantages = compute_advantages(games, {}, params.advantage)
-    batch = select_turns(games, advantages, params.training, has_value=True)
-    assert len(batch.advantages) == len(collect_turns(collect_trajectories(games)))
 
 
 @pytest.fixture(scope="module")
@@ -91,33 +69,14 @@ def played(cache_dir):
     return make_run(params).games.play(0)
 
 
-def test_trajectories_that_teach_nothing_are_left_out_on_request(cache_dir, played):
-    trajectories = collect_trajectories(played)
-    lengths = [len(trajectory.turns) for trajectory in trajectories]
-    count, starts = sum(lengths), np.cumsum([0, *lengths])
-    training = params_of(cache_dir).training
-    dropping = training.model_copy(update={"drop_zero_advantages": True, "prompt_memo": False})
-    # The third has an advantage at its last turn alone, the fifth at its first alone, the others nowhere.
-    each = [np.zeros(length) for length in lengths]
-    each[2][-1], each[4][0] = 0.5, -0.5
-    advantages = Advantages(np.concatenate(each), np.arange(float(count)), {})
-    for section, kept in [(dropping, [2, 4]), (training, range(len(lengths)))]:
-        batch = select_turns(played, advantages, section, has_value=True)
-        expected = np.concatenate([np.arange(starts[index], starts[index + 1]) for index in kept])
-        assert sorted(batch.targets.tolist()) == expected.tolist()
-        assert batch.advantages.sum() == 0 and abs(batch.advantages).sum() == 1
-    nothing = Advantages(np.zeros(count), np.zeros(count), {})
-    assert len(select_turns(played, nothing, dropping, has_value=True).advantages) == count
-
-
-def test_a_turn_without_a_choice_teaches_a_value_and_nothing_else(cache_dir, played):
+def test_a_turn_without_a_choice_teaches_a_value_and_nothing_else(played):
     """The ninth mark of tic-tac-toe has one cell left."""
     turns = collect_turns(collect_trajectories(played))
     forced = sum(len(turn.legal_actions) == 1 for turn in turns)
     assert forced > 0
     advantages = Advantages(np.ones(len(turns)), np.ones(len(turns)), {})
     for has_value, count in [(True, len(turns)), (False, len(turns) - forced)]:
-        batch = select_turns(played, advantages, params_of(cache_dir).training, has_value=has_value)
+        batch = select_turns(played, advantages, has_value=has_value)
         assert len(batch.advantages) == count
 
 
@@ -144,12 +103,7 @@ def test_a_run_whose_answers_stay_invalid_ends_with_its_games_and_without_a_chec
     with pytest.raises(TrainingDiverged) as stopped:
         train_run(params, output_dir)
     games = output_dir / "diverged.jsonl"
-    assert str(stopped.value) == (
-        "for 3 updates in a row 100% of the answers hold no legal move (alarms.invalid_share = 0.5); write "
-        "game.acting = constrained, or take a model made for chat "
-        "(docs/troubleshooting.md#answers-invalid). The games of this update are in "
-        f"{games}"
-    )
+    assert "alarms.invalid_share" in str(stopped.value) and str(games) in str(stopped.value)
     records = [json.loads(line) for line in games.read_text().splitlines()]
     assert len(records) == 8
     assert all(turn["problem"] for record in records for turn in record["turns"])
@@ -160,13 +114,11 @@ def test_a_run_whose_answers_stay_invalid_ends_with_its_games_and_without_a_chec
     assert latest_checkpoint(output_dir) is None  # the alarm was raised from the first update on
 
 
-def test_a_run_keeps_every_game_a_line_for_each_update_and_positions_for_its_export(cache_dir, tmp_path):
+def test_a_run_keeps_every_game_and_a_line_for_each_update(cache_dir, tmp_path):
     params = params_of(cache_dir, training={"max_steps": 2})
     rows = train_run(params, tmp_path)
     log = (tmp_path / "train.log").read_text().splitlines()
     assert [line.split()[1:3] for line in log] == [["step", "1/2"], ["step", "2/2"]]
-    decisions = load_decisions(tmp_path / "checkpoints" / "checkpoint-2")
-    assert {decision.game for decision in decisions} == {"kuhn_poker"}
     games = [json.loads(line) for line in (tmp_path / "games.jsonl").read_text().splitlines()]
     assert [game["step"] for game in games] == [1] * 8 + [2] * 8
     assert [row.get("play/num_games") for row in rows] == [None, 8, 16]
@@ -177,48 +129,28 @@ def test_a_run_keeps_every_game_a_line_for_each_update_and_positions_for_its_exp
         assert rows[step]["play/turns"] == pytest.approx(np.mean(turns))
 
 
-POKER_MCTS = "'mcts:50' cannot play kuhn_poker: MCTS sees the other player's card. Use 'random' or 'nash'."
-
-
 @pytest.mark.parametrize(
-    "section, fields, message",
+    "section, fields, reason",
     [
-        ("evaluation", {"opponents": ["random", "mcts:50"]}, f"evaluation.opponents = {POKER_MCTS}"),
-        ("game", {"opponent": "mcts:50"}, f"game.opponent = {POKER_MCTS}"),
-        (
-            "game",
-            {"name": "kuhn_pokre"},
-            "game.name = 'kuhn_pokre': OpenSpiel has no such game; did you mean kuhn_poker?",
-        ),
+        ("evaluation", {"opponents": ["random", "mcts:50"]}, "evaluation.opponents = 'mcts:50' cannot play"),
+        ("game", {"name": "kuhn_pokre"}, "game.name = 'kuhn_pokre': OpenSpiel has no such game"),
     ],
 )
 def test_a_game_or_opponent_that_cannot_play_is_refused_before_any_model_is_loaded(
-    tmp_path, section, fields, message
+    tmp_path, section, fields, reason
 ):
     params = params_of(tmp_path / "no_model", **{section: fields})
-    with pytest.raises(ParamsError) as refusal:
+    with pytest.raises(ParamsError, match=reason):
         train_run(params, tmp_path / "run")
-    assert str(refusal.value) == message
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["minimax", "mcts:0"])
-def test_the_other_seat_is_for_opponents_that_some_game_has(cache_dir, name):
-    assert params_of(cache_dir, game={"opponent": "mcts:2"}).game.opponent == "mcts:2"
-    with pytest.raises(ParamsError, match=f"game.opponent = '{name}' (is not an opponent|names no number)"):
-        params_of(cache_dir, game={"opponent": name})
 
 
 def test_a_prompt_that_is_too_long_ends_the_run_with_its_length(cache_dir):
     games = make_run(params_of(cache_dir, game={"name": "tic_tac_toe", "max_prompt_tokens": 8})).games
     prompt = load_game("tic_tac_toe", style="compact")
     length = len(prompt.prompt(prompt.new_state()).encode())
-    with pytest.raises(ParamsError, match="max_prompt_tokens") as refusal:
+    with pytest.raises(ParamsError, match=f"game.max_prompt_tokens = 8 is less than the {length} tokens"):
         play_games(games.episodes(0)[:1], {LEARNER: games.arena.player()})
-    assert str(refusal.value) == (
-        f"game.max_prompt_tokens = 8 is less than the {length} tokens of a prompt; write at least "
-        f"{length}, or game.style = compact where it is full"
-    )
 
 
 def test_twelve_updates_of_kuhn_bring_play_nearer_to_equilibrium(cache_dir, tmp_path):
