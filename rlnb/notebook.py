@@ -31,7 +31,7 @@ from rlnb.params.loading import load_model_class
 from rlnb.params.sections import NotebookParams, Section, value_of
 from rlnb.run.disk import telling_full_disk
 from rlnb.run.health import memory_advice
-from rlnb.run.memory import check_room, settle_memory
+from rlnb.run.memory import check_memory, check_room
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "trl", "peft", "open_spiel")
@@ -59,7 +59,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
         # Otherwise in the working directory, where the tasks of a job array would share it.
         os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path(params.output_dir, "unsloth_cache")))
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
-    params, memory = settle_memory(params, machine)
+    memory = check_memory(params, machine)
     check_room(params)
     num_threads = _set_threads(params)
     join_ranks(machine)

@@ -16,7 +16,6 @@ from rlnb.display.tables import Table
 from rlnb.machine import Machine
 from rlnb.notebook import advise_on_memory_and_disk, load_cell, start
 from rlnb.params import load_params
-from rlnb.run.model_sizes import PUBLISHED
 
 NOTEBOOK = "grpo_code_execution"
 CPU = Machine("cpu", "", None, 16.0, 2, "workstation", "offline")
@@ -61,11 +60,13 @@ def test_one_error_names_place_field_value_and_remedy_before_anything_is_shown(c
 
 
 def test_the_estimate_of_memory_is_printed_and_what_cannot_fit_is_refused(shown, tmp_path, capsys):
-    start(NOTEBOOK, {"profile": "tiny"})
-    assert "memory: 1.0 of 16.0 GiB: fits" in capsys.readouterr().out
-    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["gpt-oss-20b"]))
+    sizes = {"hidden_size": 64, "vocab_size": 259, "num_hidden_layers": 2, "num_attention_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps(sizes | {"intermediate_size": 64}))
     cell = {"profile": "tiny", "model": {"id": str(tmp_path)}}
-    assert "and this machine has 16.0. " in refused(start, NOTEBOOK, cell)
+    start(NOTEBOOK, cell)
+    assert "memory: 1.0 of 16.0 GiB: fits" in capsys.readouterr().out
+    (tmp_path / "config.json").write_text(json.dumps(sizes | {"intermediate_size": 10**9}))
+    assert "memory: " in refused(start, NOTEBOOK, cell)
 
 
 def test_parameters_that_differ_from_default_come_first_and_all_others_are_folded(shown):

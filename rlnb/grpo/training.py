@@ -93,7 +93,7 @@ def grpo_config(
             "use_vllm": True,
             "vllm_mode": "colocate",
             "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
-            "vllm_enable_sleep_mode": vllm.sleeps,
+            "vllm_enable_sleep_mode": True,
             "vllm_max_model_length": vllm.max_model_len,
         }
     settings: dict[str, object] = {

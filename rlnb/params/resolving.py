@@ -105,8 +105,7 @@ def resolve(
 ) -> SomeParams:
     """Return the parameters with each "auto" replaced by what is recommended; given values stay.
 
-    training.resume keeps its "auto", since only the run's directory tells which checkpoint that is, and so
-    does the section vllm, of which `rlnb.run.memory.settle_memory` decides by the memory that is left.
+    training.resume keeps its "auto", since only the run's directory tells which checkpoint that is.
     """
     model_section, dtype = _section(params, "model", ModelParams), recommendation.dtype
     choices: dict[tuple[str, str], object] = {

@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from rlnb.machine import installed_version
 from rlnb.params.sections import Conflict, Section, Switch, VllmAddress, described
@@ -91,21 +91,14 @@ class VllmParams(Section):
     enabled: bool = described(False, "Generate completions with vLLM")
     server_base_url: VllmAddress = ""
     """Address of a vLLM server that runs already, http://host:port; empty = vLLM on the training GPU"""
-    gpu_memory_utilization: Literal["auto"] | Annotated[float, Field(gt=0, le=1)] = "auto"
-    """Share of the GPU's memory that vLLM takes; auto = what it needs, at most what training leaves"""
+    gpu_memory_utilization: float = Field(default=0.4, gt=0, le=1)
+    """Share of the GPU's memory that vLLM takes while it generates; it sleeps while the policy learns"""
     max_model_len: int = described(2048, "Longest prompt and completion together (tokens)", ge=64)
-
-    _sleeps: bool | None = PrivateAttr(default=None)
 
     @property
     def runs_here(self) -> bool:
         """Whether vLLM is to run on the training GPU."""
         return self.enabled and not self.server_base_url
-
-    @property
-    def sleeps(self) -> bool:
-        """Whether vLLM leaves the GPU while the policy learns; until `settle_memory` has decided, it does."""
-        return self._sleeps is not False
 
     def find_lack_of_room(self, training: TrainingParams) -> Iterator[Conflict]:
         """Yield a conflict if the longest prompt for a program and its completion do not fit."""

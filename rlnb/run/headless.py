@@ -39,7 +39,7 @@ from rlnb.run.checkpoints import (
 )
 from rlnb.run.disk import telling_full_disk
 from rlnb.run.launcher import Ranks, accelerate_environment, run_ranks
-from rlnb.run.memory import check_room, settle_memory
+from rlnb.run.memory import check_memory, check_room
 from rlnb.sandbox import Sandbox
 
 # Fields that leave the results of a finished run as they are.
@@ -174,7 +174,7 @@ def check_params(
     check_machine(resolved, machine, environ={**os.environ, **sharing})
     resolved.check_files()
     try:
-        _, memory = settle_memory(resolved, machine)
+        memory = check_memory(resolved, machine)
     except ParamsError as error:
         if is_memory_known:
             raise

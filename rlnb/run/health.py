@@ -377,8 +377,7 @@ def find_memory_remedies(
     plays_games = "game.acting" in values
     remedies: dict[str, str] = {}
     if values.get("vllm.enabled") and not values["vllm.server_base_url"]:
-        share = values["vllm.gpu_memory_utilization"]
-        less = "0.2" if share == "auto" else f"{share / 2:.2g}"
+        less = f"{values['vllm.gpu_memory_utilization'] / 2:.2g}"
         remedies["vllm.gpu_memory_utilization"] = f"write {less}, which leaves more to the rest"
     if doing == "training":
         remedies |= halve("training.tokens_per_pass", least=128) | _smaller_batch(values)

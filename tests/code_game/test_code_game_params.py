@@ -28,7 +28,7 @@ def test_the_default_file_holds_the_published_settings_which_are_the_models_defa
     assert (params.reward.preset, params.opponent.kind, params.model.id) == ("required", "base", "auto")
     assert (evaluation.eval_interval_steps, evaluation.num_questions) == (20, 5)
     assert (evaluation.num_samples, evaluation.temperature, evaluation.timeout_seconds) == (1, 0.2, 10.0)
-    assert (params.vllm.enabled, params.vllm.gpu_memory_utilization) == (False, "auto")
+    assert (params.vllm.enabled, params.vllm.gpu_memory_utilization) == (False, 0.4)
 
 
 def test_the_cpu_profile_shows_what_results_are_promised_for():
@@ -87,8 +87,5 @@ def test_an_address_that_may_hold_a_key_is_not_repeated(secret):
 def test_every_auto_is_settled_and_mbpp_is_the_hubs():
     advice = recommend(CPU, files_exist=lambda path: False, environ={}, version={}.get)
     resolved = resolve(load(), advice, environ=NO_LOGIN)
-    assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == [
-        "training.resume",
-        "vllm.gpu_memory_utilization",
-    ]
+    assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == ["training.resume"]
     assert (resolved.model.id, resolved.mbpp.source) == ("embedded", "hub")

@@ -297,8 +297,6 @@ def test_vllm_reaches_trl_only_where_it_is_enabled() -> None:
     assert (config.use_vllm, config.vllm_mode) == (True, "colocate")
     assert (config.vllm_gpu_memory_utilization, config.vllm_max_model_length) == (0.4, 2048)
     assert config.vllm_enable_sleep_mode
-    vllm._sleeps = False  # as settle_memory decides where both fit
-    assert not config_with(vllm).vllm_enable_sleep_mode
     config = config_with(VllmParams(enabled=True, server_base_url="http://host:8000"))
     assert (config.use_vllm, config.vllm_mode) == (True, "server")
     assert (config.vllm_server_base_url, config.vllm_max_model_length) == ("http://host:8000", None)

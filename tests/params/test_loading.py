@@ -30,7 +30,7 @@ def test_the_default_file_holds_the_published_settings_which_are_the_models_defa
     assert (evaluation.enabled, evaluation.num_questions, evaluation.num_samples) == (True, 5, 1)
     assert evaluation.eval_interval_steps == 20
     assert (evaluation.temperature, evaluation.timeout_seconds) == (0.2, 10.0)
-    assert (vllm.enabled, vllm.gpu_memory_utilization, vllm.max_model_len) == (False, "auto", 2048)
+    assert (vllm.enabled, vllm.gpu_memory_utilization, vllm.max_model_len) == (False, 0.4, 2048)
 
 
 def test_a_tilde_is_the_home_directory_for_everything_that_reads_the_parameters(monkeypatch, tmp_path):

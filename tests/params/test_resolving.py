@@ -40,11 +40,8 @@ def test_every_auto_becomes_what_is_recommended(no_login):
     assert (model.engine, model.load_in_4bit) == ("transformers", False)
     assert resolved.training.gradient_checkpointing is True
     assert resolved.tracking.wandb == "disabled"
-    # The directory of the run decides the first, the memory that is left the others.
-    assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == [
-        "training.resume",
-        "vllm.gpu_memory_utilization",
-    ]
+    # The directory of the run decides it.
+    assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == ["training.resume"]
 
 
 def test_all_weights_are_trained_in_float32_where_the_gpu_has_no_bfloat16(no_login):

@@ -10,6 +10,7 @@ import pytest
 from rlnb.errors import DiskFull, ParamsError
 from rlnb.params import load_params
 from rlnb.params.training import ResumableParams
+from rlnb.policy import model_directory
 from rlnb.run import directory as runs
 from rlnb.run.disk import check_disk, lacks_room, show_size, telling_full_disk
 from rlnb.run.memory import check_room
@@ -37,12 +38,13 @@ def test_checkpoints_that_would_fill_the_disk_are_refused_beyond_those_that_are_
 
 
 @pytest.mark.parametrize("notebook", ["grpo_code_execution", "spiral_self_play", "ppo_openspiel"])
-def test_room_for_checkpoints_is_checked_by_the_parameters_alone(tmp_path, monkeypatch, notebook):
-    """Here, before there is a model: its sizes as published."""
+def test_room_for_checkpoints_is_checked_by_the_parameters_alone(cache_dir, monkeypatch, notebook):
+    model_directory("tiny", cache_dir)  # builds it
     needed = []
     monkeypatch.setattr("rlnb.run.memory.check_disk", lambda _, num_bytes, training: needed.append(num_bytes))
     for lora_rank, save_optimizer in ((8, True), (8, False), (16, True)):
-        overrides = {"model": {"lora_rank": lora_rank, "dtype": "float32"}}
+        overrides = {"model": {"id": "tiny", "lora_rank": lora_rank, "dtype": "float32"}}
+        overrides["model"]["cache_dir"] = str(cache_dir)
         overrides["training"] = {"save_optimizer": save_optimizer}
         check_room(load_params(notebook, profile="tiny", overrides=overrides, environ={}))
     whole, without_moments, twice = needed
