@@ -39,7 +39,7 @@ SMALL = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
 }  # fmt: skip
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
-WITH_MODEL = sorted(set(MODELS) - {"compare_runs", "configure", "arena_eval"})
+WITH_MODEL = sorted(set(MODELS) - {"compare_runs", "export_model"})
 SMALL_WEIGHTS = 2 * 3200 + 3 * (2 * 32 * (64 + 32) + 3 * 32 * 48)  # embeddings twice; q, o, k, v; the MLP
 
 
@@ -122,7 +122,7 @@ def test_the_parts_are_arithmetic_that_can_be_done_by_hand(tmp_path):
         model={"id": str(tmp_path), "dtype": "bfloat16", "lora_rank": 2, "load_in_4bit": False},
         training={"tokens_per_pass": 970, "gradient_checkpointing": False, "magnet_coef": 0.1},
         game={"acting": "constrained", "style": "full"},
-        evaluation={"modes": ["constrained"]},
+        evaluation={"enabled": False},
         mbpp={"enabled": False},
     )
     parts = estimate_memory(params, A100)
@@ -150,16 +150,12 @@ def test_in_4_bits_linear_layers_shrink_and_experts_only_by_unsloth(tmp_path, mo
         assert parts["weights of model.id"] == pytest.approx(expected / GIB)
 
 
-def test_other_models_count_and_vllm_takes_turns_with_the_training(published, monkeypatch):
+def test_vllm_takes_turns_with_the_training(published, monkeypatch):
     monkeypatch.setattr("rlnb.params.training.installed_version", lambda package: "1")
-    sections = {
-        "opponent": {"kind": "model", "model_id": "Qwen/Qwen2.5-3B"},
-        "model": {"cache_dir": str(published), "load_in_4bit": False, "dtype": "bfloat16"},
-    }
-    parts = estimate_memory(params_of("grpo_code_game", **sections), A100)
-    assert parts["weights of opponent.model_id"] == pytest.approx(3.09e9 * 2 / GIB, rel=0.01)
-    sections["vllm"] = {"enabled": True, "gpu_memory_utilization": 0.5}
-    by_vllm = estimate_memory(params_of("grpo_code_game", **sections), A100)
+    model = {"cache_dir": str(published), "load_in_4bit": False, "dtype": "bfloat16"}
+    parts = estimate_memory(params_of("grpo_code_game", model=model), A100)
+    vllm = {"enabled": True, "gpu_memory_utilization": 0.5}
+    by_vllm = estimate_memory(params_of("grpo_code_game", model=model, vllm=vllm), A100)
     assert by_vllm["vLLM"] == 20 and "activations" in parts and "activations" not in by_vllm
 
 
