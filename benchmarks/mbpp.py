@@ -17,10 +17,10 @@ from pathlib import Path
 import timing
 from peers import HARNESSES, Server, harness_interpreter
 
-from rlnb.mbpp.checking import Sample, evaluate_samples
+from rlnb.mbpp.checking import evaluate_samples
 from rlnb.mbpp.problems import Problem, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES
-from rlnb.mbpp.samples import WrittenSample
+from rlnb.mbpp.samples import Sample, WrittenSample
 from rlnb.sandbox import Sandbox
 
 WORKERS, ROUNDS = 2, 3

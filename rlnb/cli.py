@@ -251,14 +251,6 @@ def _evaluate(options: argparse.Namespace) -> int:
     arena, chosen = _chosen(options, ARENA_OPTIONS), _chosen(options, EVAL_OPTIONS)
     if arena:
         return _evaluate_in_arena(options, arena, chosen)
-    kinds = {"--adapters": "policy", "--samples": "file", "--endpoint": "endpoint"}
-    writers = [option for option in kinds if EVAL_OPTIONS[option][0] in chosen]
-    if len(writers) > 1:
-        raise ParamsError(f"{' and '.join(writers)}: both name where completions come from; give one of them")
-    if "writer.served_model" in chosen and "--endpoint" not in writers:
-        raise ParamsError("--served-model: is a model of a server; give --endpoint as well")
-    if writers:
-        chosen["writer.kind"] = kinds[writers[0]]
     return _run_shipped("mbpp_eval", options, chosen)
 
 

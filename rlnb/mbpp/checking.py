@@ -5,62 +5,17 @@ Checking overlaps writing: each completion goes to the sandbox as soon as it is 
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 
 from rlnb.errors import ParamsError, SandboxUnavailable
 from rlnb.mbpp.problems import Problem, interface
 from rlnb.mbpp.prompts import Template, build_question, extract_program
-from rlnb.mbpp.samples import WrittenSample
-from rlnb.mbpp.writers import Writer
+from rlnb.mbpp.samples import Progress, Sample, WrittenSample
+from rlnb.mbpp.writers import Write
 from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_tests
-
-Progress = Callable[[int, int], None]  # called with (done, total)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One checked completion. index: among the problem's samples. num_shown: asserts in the question."""
-
-    problem: Problem
-    index: int
-    completion: str
-    program: str | None
-    verdict: Verdict
-    num_shown: int
-
-    @property
-    def outcome(self) -> str:
-        """ "passed", "wrong" (an assertion failed), "no_code", or how the program ended."""
-        if self.verdict.passed:
-            return "passed"
-        if self.program is None:
-            return "no_code"
-        return "wrong" if self.verdict.status == "ok" else self.verdict.status
-
-    @property
-    def passed(self) -> bool | None:
-        """Return whether all asserts hold, or None if the sandbox failed."""
-        return None if self.outcome == "sandbox_error" else self.verdict.passed
-
-    @property
-    def passed_shown(self) -> bool:
-        """Return whether the asserts that the question shows hold."""
-        return all(self.verdict.results[: self.num_shown])
-
-    @property
-    def passed_held_out(self) -> bool | None:
-        """Return whether the asserts that the question does not show hold, or None if it shows all."""
-        results = self.verdict.results[self.num_shown :]
-        return all(results) if results else None
-
-    @property
-    def failing_assertion(self) -> str:
-        """Return the first assertion that does not hold, or ""."""
-        pairs = zip(self.problem.tests, self.verdict.results, strict=True)
-        return next((test for test, result in pairs if not result), "")
 
 
 def check_program(problem: Problem, program: str, sandbox: Sandbox, *, limits: Limits) -> Verdict:
@@ -88,7 +43,7 @@ def check_program(problem: Problem, program: str, sandbox: Sandbox, *, limits: L
 def evaluate(
     problems: Sequence[Problem],
     template: Template,
-    writer: Writer,
+    write: Write,
     sandbox: Sandbox,
     *,
     shots: Mapping[int, Problem],
@@ -96,7 +51,7 @@ def evaluate(
     timeout_seconds: float = 10.0,
     progress: Progress | None = None,
 ) -> list[Sample]:
-    """Let the writer write `num_samples` completions of each problem, and check them meanwhile.
+    """Let a writer write `num_samples` completions of each problem, and check them meanwhile.
 
     shots: the problems among which the template finds its solved examples. progress: counts written
     completions. Raises SandboxUnavailable if the sandbox fails for more than 1% of them.
@@ -110,7 +65,7 @@ def evaluate(
             if progress:
                 progress(len(pool.checks), len(rows))
 
-        writer(questions, template, check)
+        write(questions, template, check)
         return pool.wait()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlnb.errors import ParamsError
-from rlnb.mbpp.plus_problems import load_plus
+from rlnb.mbpp.evalplus import load_plus
 from rlnb.mbpp.problems import Problem, ProblemSet, Source, load_mbpp, parse_problems
 from rlnb.mbpp.prompts import TEMPLATES
 from rlnb.params.sections import MbppInTrainingParams, MbppParams

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from rlnb.display.plots import spread
 from rlnb.display.tables import Table, as_code
-from rlnb.mbpp.checking import Sample
 from rlnb.mbpp.results import Summary
+from rlnb.mbpp.samples import Sample
 from rlnb.statistics import Estimate
 
 MAX_ERROR_LENGTH = 200  # characters

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Protocol
 
 from rlnb.evaluations import measure_once
-from rlnb.mbpp.checking import Progress, Sample, evaluate
+from rlnb.mbpp.checking import evaluate
 from rlnb.mbpp.data import choose_problems, load_data
 from rlnb.mbpp.params import WriterParams
 from rlnb.mbpp.problems import Problem, ProblemSet
 from rlnb.mbpp.prompts import TEMPLATES, Template
 from rlnb.mbpp.results import SampleForm
-from rlnb.mbpp.writers import PolicyWriter, Writer
+from rlnb.mbpp.samples import Progress, Sample
+from rlnb.mbpp.writers import Write, Writer
 from rlnb.params.resolving import cache_directory, resolve_mbpp
 from rlnb.params.sections import MbppParams, ModelParams, NotebookParams, value_of
 from rlnb.policy import Policy
+from rlnb.policy.endpoint import Endpoint
 from rlnb.sandbox import Sandbox
 
 
@@ -68,9 +70,17 @@ class MbppEvaluation:
         """The problems that are asked; see `choose_problems`."""
         return choose_problems(self.data, self.mbpp, self.sampling.num_questions, seed=self.params.seed)
 
-    def writer(self, policy: Policy) -> PolicyWriter:
-        length, batch_size = self.mbpp.max_completion_length, self.mbpp.batch_size
-        return PolicyWriter(policy, self.sampling.temperature, length, batch_size, self.params.seed)
+    def writer(self, source: Policy | Endpoint, *, cache: Path | None = None) -> Writer:
+        """Return the writer of completions; see there for the cache."""
+        return Writer(
+            source,
+            self.sampling.temperature,
+            self.mbpp.max_completion_length,
+            self.mbpp.batch_size,
+            self.params.seed,
+            cache=cache,
+            description=self.describe_writing(),
+        )
 
     def describe_writing(self) -> dict[str, object]:
         """Return all that completions depend on except the questions; of a file's, only the file is known."""
@@ -98,7 +108,7 @@ class MbppEvaluation:
             **self.describe_writing(),
         }
 
-    def __call__(self, writer: Writer, *, progress: Progress | None = None) -> list[Sample]:
+    def __call__(self, write: Write, *, progress: Progress | None = None) -> list[Sample]:
         """Return checked samples of the problems; the global random state stays as it was.
 
         progress: counts written completions. Without problems (mbpp.enabled = false) there are no samples.
@@ -106,7 +116,7 @@ class MbppEvaluation:
         return evaluate(
             self.problems,
             self.template,
-            writer,
+            write,
             self.sandbox,
             shots=self.data.problems,
             num_samples=self.sampling.num_samples,

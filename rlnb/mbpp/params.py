@@ -7,26 +7,29 @@ from typing import Literal
 
 from rlnb.errors import ParamsError
 from rlnb.mbpp.data import choose_problems, load_data
-from rlnb.mbpp.plus_problems import load_plus
+from rlnb.mbpp.evalplus import load_plus
 from rlnb.mbpp.samples import read_samples
 from rlnb.params import sections
 from rlnb.params.sections import Conflict, Integers, NotebookParams, OpenAiAddress, Section, described
 
 
 class WriterParams(Section):
-    kind: Literal["policy", "endpoint", "file"] = "policy"
-    """Who writes: policy = the model of this notebook, endpoint = a server with OpenAI's protocol (vLLM),
-    file = completions that are there already"""
-    base_url: OpenAiAddress = described("", "Address of the server, for endpoint; http://host:port/v1")
+    """Who writes the completions: the model of this notebook, unless a server or a file is named."""
+
+    base_url: OpenAiAddress = described("", "Address of a server (vLLM) that writes; http://host:port/v1")
     served_model: str = described("", "The model's name on that server")
-    num_parallel: int = described(32, "Requests at a time, for endpoint", ge=1, le=1024)
-    samples_path: str = described("", "JSONL of EvalPlus or generations.json of bigcode, for file")
+    samples_path: str = described("", "File of completions in EvalPlus's form (JSONL)")
+
+    @property
+    def kind(self) -> Literal["policy", "endpoint", "file"]:
+        return "file" if self.samples_path else "endpoint" if self.base_url else "policy"
 
     def conflicts(self) -> Iterator[Conflict]:
-        needed = {"endpoint": ("base_url", "served_model"), "file": ("samples_path",), "policy": ()}
-        for name in needed[self.kind]:
-            if not getattr(self, name):
-                yield Conflict(f"writer.{name}", f"is needed by writer.kind = {self.kind!r}; write it")
+        if self.samples_path and self.base_url:
+            yield Conflict("writer.samples_path", "and writer.base_url both write; name one of them")
+        if bool(self.base_url) != bool(self.served_model):
+            reason = "is needed with writer.base_url" if self.base_url else "is a model of writer.base_url"
+            yield Conflict("writer.served_model", f"{reason}; write both or none")
         if self.samples_path and not os.path.isfile(self.samples_path):
             yield Conflict("writer.samples_path", f"is not a file in {os.getcwd()}")
 
@@ -35,7 +38,6 @@ class MbppEvaluationParams(sections.SamplingParams):
     num_questions: int = described(0, "Problems asked, drawn by the seed; 0 = all of the split", ge=0)
     k: Integers = described((1,), "Values of k for pass@k, at most num_samples each", min_length=1)
     plus_path: str = described("", "EvalPlus's MbppPlus.jsonl; its base and plus inputs are checked as well")
-    cache_dir: str = described("./model_cache", "Directory for expected outputs of plus_path", min_length=1)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -63,6 +65,9 @@ class MbppEvalParams(NotebookParams):
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         mbpp, plus_path = self.mbpp, self.evaluation.plus_path
+        if self.model.adapters and self.writer.kind != "policy":
+            reason = f"does not write: completions come from a writer.{self.writer.kind}; name one of them"
+            yield Conflict("model.adapters", reason, ("writer.base_url", "writer.samples_path"))
         if mbpp.split == "plus" and not plus_path:
             yield Conflict("mbpp.split", "needs EvalPlus's file; set evaluation.plus_path, or write test")
         if plus_path and mbpp.split not in ("auto", "plus") and mbpp.source == "builtin" and not mbpp.path:

@@ -1,6 +1,5 @@
 """Results on MBPP: metrics, pass@k with intervals, and a file of samples."""
 
-import platform
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,20 +9,17 @@ from typing import TypedDict
 
 from pydantic import BaseModel, TypeAdapter
 
-import rlnb
 from rlnb.errors import ParamsError
-from rlnb.machine import installed_version
-from rlnb.mbpp.checking import Sample
-from rlnb.mbpp.evalplus import PlusReport
+from rlnb.mbpp.evalplus import PlusResults
 from rlnb.mbpp.problems import Problem
 from rlnb.mbpp.prompts import Template
+from rlnb.mbpp.samples import Sample
 from rlnb.results import Comparison, SavedSample, compare, group_passes, write_record
 from rlnb.sandbox import Verdict
 from rlnb.sandbox.executions import Status
 from rlnb.statistics import bootstrap_mean, pass_at_k, wilson_interval
 
 MAX_ERROR_LENGTH = 300  # characters kept of what a program printed as its error
-PACKAGES = ("torch", "transformers", "peft", "unsloth", "bitsandbytes", "vllm")
 
 
 class Summary(TypedDict):
@@ -100,7 +96,7 @@ def save_evaluation(
     params: BaseModel | Mapping[str, object],
     settings: Mapping[str, object],
     ks: Collection[int] = (1,),
-    plus: PlusReport | None = None,
+    plus: PlusResults | None = None,
 ) -> None:
     """Write settings and `make_records` as JSON; see `write_record`."""
     records = make_records(samples, ks=ks, plus=plus)
@@ -108,10 +104,10 @@ def save_evaluation(
 
 
 def make_records(
-    samples: Sequence[Sample], *, ks: Collection[int] = (1,), plus: PlusReport | None = None
+    samples: Sequence[Sample], *, ks: Collection[int] = (1,), plus: PlusResults | None = None
 ) -> dict[str, object]:
-    """Return package versions, the summary and a record per sample."""
-    verdicts = [None] * len(samples) if plus is None else plus.verdicts
+    """Return the summary and a record per sample."""
+    verdicts, rates = ([None] * len(samples), {}) if plus is None else plus
     records = [
         {
             "task_id": sample.problem.task_id,
@@ -127,10 +123,8 @@ def make_records(
         }
         for sample, verdict in zip(samples, verdicts, strict=True)
     ]
-    versions = {name: version for name in PACKAGES if (version := installed_version(name)) is not None}
     return {
-        "versions": {"python": platform.python_version(), "rlnb": rlnb.__version__, **versions},
-        "summary": {**summarize(samples, ks), **({} if plus is None else {"plus": plus.summary})},
+        "summary": {**summarize(samples, ks), **({} if plus is None else {"plus": rates})},
         "samples": records,
     }
 

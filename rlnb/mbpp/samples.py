@@ -1,7 +1,8 @@
-"""Files of completions in EvalPlus's or bigcode's form."""
+"""Samples of MBPP: a checked completion, and files of samples in EvalPlus's form."""
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,54 @@ from pydantic import BaseModel, BeforeValidator, StrictInt, StrictStr
 
 from rlnb.errors import ParamsError
 from rlnb.json_records import check_record, read_records
+from rlnb.mbpp.problems import Problem
+from rlnb.run.directory import write_text
+from rlnb.sandbox import Verdict
+
+Progress = Callable[[int, int], None]  # called with (done, total)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One checked completion. index: among the problem's samples. num_shown: asserts in the question."""
+
+    problem: Problem
+    index: int
+    completion: str
+    program: str | None
+    verdict: Verdict
+    num_shown: int
+
+    @property
+    def outcome(self) -> str:
+        """ "passed", "wrong" (an assertion failed), "no_code", or how the program ended."""
+        if self.verdict.passed:
+            return "passed"
+        if self.program is None:
+            return "no_code"
+        return "wrong" if self.verdict.status == "ok" else self.verdict.status
+
+    @property
+    def passed(self) -> bool | None:
+        """Return whether all asserts hold, or None if the sandbox failed."""
+        return None if self.outcome == "sandbox_error" else self.verdict.passed
+
+    @property
+    def passed_shown(self) -> bool:
+        """Return whether the asserts that the question shows hold."""
+        return all(self.verdict.results[: self.num_shown])
+
+    @property
+    def passed_held_out(self) -> bool | None:
+        """Return whether the asserts that the question does not show hold, or None if it shows all."""
+        results = self.verdict.results[self.num_shown :]
+        return all(results) if results else None
+
+    @property
+    def failing_assertion(self) -> str:
+        """Return the first assertion that does not hold, or ""."""
+        pairs = zip(self.problem.tests, self.verdict.results, strict=True)
+        return next((test for test, result in pairs if not result), "")
 
 
 @dataclass(frozen=True)
@@ -52,28 +101,16 @@ def parse_sample(record: Mapping[str, object]) -> WrittenSample:
 
 
 def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
-    """Return the completions of a file, in its order.
+    """Return the completions of a file in EvalPlus's form, in its order.
 
-    EvalPlus's form: one line per sample, {"task_id": "Mbpp/11" or 11, "solution": program}, or "completion"
-    instead of "solution", which is cut by the template's stop rule. bigcode's form: one list whose n-th entry
-    is the list of programs for the n-th of `task_ids`. Raises ParamsError, also if a problem has no sample: a
-    rate over some problems would be taken for a rate over all.
+    One line per sample: {"task_id": "Mbpp/11" or 11, "solution": program}, or "completion" instead of
+    "solution", which is cut by the template's stop rule. Raises ParamsError, also if a problem has no sample:
+    a rate over some problems would be taken for a rate over all.
     """
     records = list(read_records(Path(path), what="sample"))
     if not records:
         raise ParamsError(f"{path}: holds no sample; write one a line, with 'task_id' and 'solution'")
     samples, known = [], set(task_ids)
-    if all(isinstance(record, list) for _, record in records):
-        if len(records) != len(task_ids):
-            raise ParamsError(
-                f"{path}: holds {len(records)} lists of programs for {len(task_ids)} problems; write one for "
-                "each, in the order of task_ids"
-            )
-        records = [
-            (place, {"task_id": task_id, "solution": program})
-            for task_id, (place, programs) in zip(task_ids, records, strict=True)
-            for program in (programs if isinstance(programs, list) else [])
-        ]
     for place, record in records:
         sample = check_record(parse_sample, place, record, what="sample")
         if sample.task_id not in known:
@@ -82,10 +119,15 @@ def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
                 "evaluated; remove its samples, or ask more: mbpp.split, evaluation.num_questions"
             )
         samples.append(sample)
-    missing = sorted(known - {sample.task_id for sample in samples})
-    if missing:
+    if missing := sorted(known - {sample.task_id for sample in samples}):
         raise ParamsError(
             f"{path}: holds no sample for {len(missing)} of {len(task_ids)} problems, task_id {missing[0]} "
             "for one; add them (an empty solution is a wrong one), or ask fewer: mbpp.split, mbpp.path"
         )
     return samples
+
+
+def write_samples(path: Path, samples: Sequence[Sample]) -> None:
+    """Write programs in EvalPlus's form, for `evalplus.evaluate` or `read_samples`."""
+    rows = [{"task_id": f"Mbpp/{s.problem.task_id}", "solution": s.program or ""} for s in samples]
+    write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))

@@ -1,11 +1,11 @@
-"""What writes completions for MBPP: a policy, a server that speaks OpenAI's protocol, or a cache."""
+"""The writer of completions for MBPP: a policy in this process, or a server that speaks OpenAI's protocol."""
 
 import contextlib
 import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,55 +19,85 @@ from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint, Endpoin
 from rlnb.policy.prompts import chat_text
 
 OnCompletion = Callable[[int, str], None]  # called with (index of the question, completion)
-Writer = Callable[[Sequence[str], Template, OnCompletion], None]  # writes one completion for each question
+Write = Callable[[Sequence[str], Template, OnCompletion], None]  # writes one completion for each question
 
 
 @dataclass(frozen=True)
-class PolicyWriter:
-    """A policy in this process; sampling depends only on the seed, the questions and the batch size.
+class Writer:
+    """A policy or a server that writes completions.
 
-    An answer ends where the model ends it: stops added for a training (a closing fence) do not apply.
+    A policy's sampling depends only on the seed, the questions and the batch size, and an answer ends where
+    the model ends it: stops added for a training (a closing fence) do not apply. A server raises
+    PolicyUnavailable. cache: a file of completions, from which an interrupted evaluation goes on; others
+    than those of the same `description`, all that they depend on except the question, are not used. The rest
+    is then sampled in other batches: unless the temperature is 0 a resumed run is equivalent, but not equal.
     """
 
-    policy: Policy
+    source: Policy | Endpoint
     temperature: float
     max_completion_length: int
     batch_size: int
     seed: int
+    cache: Path | None = None
+    description: Mapping[str, object] = field(default_factory=dict)
 
     def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
+        if self.cache is None:
+            self.write(questions, template, on_completion)
+            return
+        store = LineStore(self.cache)
+        keys, kept = self.make_keys(questions), store.read()
+        for index, key in enumerate(keys):
+            if key in kept:
+                on_completion(index, str(kept[key]))
+        missing = [index for index, key in enumerate(keys) if key not in kept]
+        if missing:
+            with store.appending() as append:
+
+                def keep(missing_index: int, completion: str) -> None:
+                    append(keys[missing[missing_index]], completion)
+                    on_completion(missing[missing_index], completion)
+
+                self.write([questions[index] for index in missing], template, keep)
+
+    def make_keys(self, questions: Sequence[str]) -> list[str]:
+        """Return a key for each question; the samples of one problem are told apart by their order."""
+        counts: defaultdict[str, count[int]] = defaultdict(count)
+        rows = [[question, next(counts[question]), self.description] for question in questions]
+        texts = [json.dumps(row, sort_keys=True) for row in rows]
+        return [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]
+
+    def write(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
+        if isinstance(self.source, Endpoint):
+            self.ask_server(self.source, questions, template, on_completion)
+            return
+        policy = self.source
         if template.is_chat:
-            asked_by = f"mbpp.template = {template.name!r}"
             questions = [
                 chat_text(
-                    [{"role": "user", "content": question}], self.policy.tokenizer, asked_by=asked_by,
-                    instead="paper or docstring", thinking=self.policy.thinking,
+                    [{"role": "user", "content": question}],
+                    policy.tokenizer,
+                    asked_by=f"mbpp.template = {template.name!r}",
+                    instead="paper or docstring",
+                    thinking=policy.thinking,
                 )
                 for question in questions
-            ]  # fmt: skip
+            ]
         generate(
-            self.policy,
+            policy,
             questions,
             max_new_tokens=self.max_completion_length,
             temperature=self.temperature,
             seed=self.seed,
             batch_size=self.batch_size,
-            ends=self.policy.end_token_ids,
+            ends=policy.end_token_ids,
             is_complete=partial(is_complete, template=template),
             received=on_completion,
         )
 
-
-@dataclass(frozen=True)
-class EndpointWriter:
-    """A server with OpenAI's protocol, for example vLLM. Raises PolicyUnavailable."""
-
-    endpoint: Endpoint
-    temperature: float
-    max_completion_length: int
-    seed: int
-
-    def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
+    def ask_server(
+        self, server: Endpoint, questions: Sequence[str], template: Template, on_completion: OnCompletion
+    ) -> None:
         options = {"temperature": self.temperature, "max_tokens": self.max_completion_length}
         bodies: list[dict[str, JsonValue]] = [
             {"messages": [{"role": "user", "content": question}]}
@@ -77,44 +107,6 @@ class EndpointWriter:
         ]
         bodies = [{**options, "seed": self.seed + index, **body} for index, body in enumerate(bodies)]
         path: EndpointPath = CHAT if template.is_chat else TEXT
-        with contextlib.closing(self.endpoint.answers(bodies, path=path)) as completions:
+        with contextlib.closing(server.answers(bodies, path=path)) as completions:
             for index, completion in completions:
                 on_completion(index, completion)
-
-
-@dataclass(frozen=True)
-class CachedWriter:
-    """A writer that appends each completion to a file, and writes only those that the file does not have.
-
-    description: all that completions depend on except the question; completions with another description are
-    not used. After an interruption the rest is sampled in other batches, so unless the temperature is 0 a
-    resumed run is equivalent to an uninterrupted one, but not equal.
-    """
-
-    writer: Writer
-    path: Path
-    description: Mapping[str, object]
-
-    def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
-        store = LineStore(self.path)
-        keys, cache = self.make_keys(questions), store.read()
-        for index, key in enumerate(keys):
-            if key in cache:
-                on_completion(index, str(cache[key]))
-        missing = [index for index, key in enumerate(keys) if key not in cache]
-        if not missing:
-            return
-        with store.appending() as append:
-
-            def keep(missing_index: int, completion: str) -> None:
-                append(keys[missing[missing_index]], completion)
-                on_completion(missing[missing_index], completion)
-
-            self.writer([questions[index] for index in missing], template, keep)
-
-    def make_keys(self, questions: Sequence[str]) -> list[str]:
-        """Return a key for each question; the samples of one problem are told apart by their order."""
-        counts: defaultdict[str, count[int]] = defaultdict(count)
-        rows = [[question, next(counts[question]), self.description] for question in questions]
-        texts = [json.dumps(row, sort_keys=True) for row in rows]
-        return [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]

@@ -8,7 +8,7 @@ import pytest
 
 from rlnb.errors import ParamsError
 from rlnb.game_2048.board import BoardKind, replay
-from rlnb.game_2048.display import show_players, show_strategy_comparison
+from rlnb.game_2048.display import show_strategy_comparison
 from rlnb.game_2048.evaluation import (
     JudgedCompletion,
     StrategyEvaluation,
@@ -19,9 +19,7 @@ from rlnb.game_2048.evaluation import (
     strategy_heldout_metrics,
 )
 from rlnb.game_2048.params import SECRET_FILE, GptOss2048Params
-from rlnb.game_2048.play import StrategyGame
 from rlnb.game_2048.prompts import fence_strategy
-from rlnb.game_2048.reward import StrategyResult
 from rlnb.params import load_params
 from rlnb.policy import load_policy
 from rlnb.results import compare_files, to_comparisons
@@ -136,13 +134,6 @@ def test_without_an_honest_completion_there_is_no_skill(evaluate):
     row = compare_strategies(bad, bad)[1]
     assert (row.before, row.after, row.difference, row.boards) == (None, None, None, "")
     assert str(row) == "skill: none / none"
-
-
-def test_a_game_in_which_the_sandbox_failed_leaves_its_completion_out_and_shows_a_dash():
-    failed = StrategyGame(SMALL, 1, "sandbox_error", 2, 0, "", "lost", 0.0)
-    lost = JudgedCompletion(SMALL, True, "", StrategyResult("code", "", "", (failed,), (0.5,)))
-    assert measure_strategies([lost]) == {}
-    assert "–" in repr(show_players({"model": [lost]}))
 
 
 def test_other_players_rank_as_known(evaluate):

@@ -78,12 +78,9 @@ def test_reasoning_effort_reaches_the_template_which_writes_the_system_message(t
 
 
 def test_the_offered_functions_answer_about_a_board():
-    assert queries.moved(ROW, "a")[0] == [4, 4, 0, 0]
-    assert queries.merged(ROW, "a") == 4
-    assert queries.moved(ROW, "i")[0] == [0, 0, 4, 4]
     assert (queries.num_empty(ROW), queries.largest(ROW)) == (13, 4)
     assert queries.legal_moves(ROW) == ["u", "a", "i"] and not queries.can_move(ROW, "é")
-    with pytest.raises(ValueError, match="^'x' is none of the keys é, u, a, i$"):
+    with pytest.raises(ValueError, match="'x' is none of the keys"):
         queries.moved(ROW, "x")
 
 

@@ -211,10 +211,3 @@ def test_the_metrics_separate_validity_from_skill_and_all_have_names():
     assert metrics.keys() <= METRICS.keys()
     nothing_honest = compute_strategy_metrics([refused])
     assert "strategy/skill" not in nothing_honest and not math.isnan(nothing_honest["strategy/score"])
-
-
-def test_a_text_that_breaks_the_parser_is_not_a_program_and_ends_no_training(referee):
-    bodies = ["x = " + "2**" * 1500 + "2\n    return 'a'", "return getattr(board, 0x" + "f" * 5000 + ")"]
-    bodies.append("return " + "lambda b: " * 700 + "1")
-    results = [judge(body, referee) for body in bodies]
-    assert not any(judged.is_honest for judged in results) and results[1].problem == "forbidden"

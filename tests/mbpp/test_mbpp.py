@@ -9,15 +9,16 @@ import pytest
 from tiny_policy import load_tiny, train_by_hand
 
 from rlnb.errors import SandboxUnavailable
-from rlnb.mbpp.checking import Sample, check_program, evaluate, evaluate_samples
+from rlnb.mbpp.checking import check_program, evaluate, evaluate_samples
 from rlnb.mbpp.data import draw_problems
 from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.problems import Problem, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
 from rlnb.mbpp.results import SampleForm, save_evaluation
-from rlnb.mbpp.samples import WrittenSample
-from rlnb.mbpp.writers import CachedWriter
+from rlnb.mbpp.samples import Sample, WrittenSample
+from rlnb.mbpp.writers import Writer
 from rlnb.params import load_params
+from rlnb.policy.endpoint import Endpoint
 from rlnb.results import load_results
 from rlnb.sandbox import Limits, Sandbox, zygotes
 
@@ -143,24 +144,29 @@ def test_a_sandbox_that_fails_ends_the_evaluation_before_all_is_written(monkeypa
     assert len(written) < 400
 
 
-def test_completions_from_before_an_interruption_are_reused(tmp_path, sandbox):
-    path, description = tmp_path / "completions.jsonl", {"model": "m"}
+def test_completions_from_before_an_interruption_are_reused(tmp_path, sandbox, monkeypatch):
+    path = tmp_path / "completions.jsonl"
 
-    def write(questions, template, on_completion):
+    def ask_cached(write, *problems, model="m") -> list[Sample]:
+        monkeypatch.setattr(Writer, "write", lambda self, *arguments: write(*arguments))
+        writer = Writer(Endpoint("", ""), 1.0, 8, 2, 0, cache=path, description={"model": model})
+        return ask(sandbox, writer, *problems)
+
+    def write_one(questions, template, on_completion):
         on_completion(1, RIGHT[2])
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ask(sandbox, CachedWriter(write, path, description), DOUBLE, TRIPLE)
+        ask_cached(write_one, DOUBLE, TRIPLE)
     path.write_bytes(path.read_bytes() + b'{"key": "torn by a ki')
     again = Scripted(RIGHT[1])
-    samples = ask(sandbox, CachedWriter(again, path, description), DOUBLE, TRIPLE)
+    samples = ask_cached(again, DOUBLE, TRIPLE)
     assert again.questions == [build_question(DOUBLE, CHAT, {})]
     assert [sample.passed for sample in samples] == [True, True]
     third = Scripted("never")
-    ask(sandbox, CachedWriter(third, path, description), DOUBLE, TRIPLE)
+    ask_cached(third, DOUBLE, TRIPLE)
     assert third.questions == []
-    ask(sandbox, CachedWriter(third, path, {"model": "another"}), DOUBLE)
+    ask_cached(third, DOUBLE, model="another")
     assert len(third.questions) == 1
 
 

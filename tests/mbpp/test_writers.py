@@ -9,11 +9,11 @@ from refusals import refused
 from tiny_policy import load_tiny
 
 from rlnb.errors import PolicyUnavailable
-from rlnb.mbpp.checking import evaluate
+from rlnb.mbpp.checking import evaluate, evaluate_samples
 from rlnb.mbpp.problems import Problem, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
-from rlnb.mbpp.samples import WrittenSample, read_samples
-from rlnb.mbpp.writers import EndpointWriter, PolicyWriter
+from rlnb.mbpp.samples import WrittenSample, read_samples, write_samples
+from rlnb.mbpp.writers import Writer
 from rlnb.policy.endpoint import Endpoint
 from rlnb.sandbox import Sandbox
 
@@ -49,9 +49,9 @@ def server():
         server.shutdown()
 
 
-def writer_for(server, **options) -> EndpointWriter:
+def writer_for(server, **options) -> Writer:
     url = f"http://127.0.0.1:{server.server_address[1]}/v1/"
-    return EndpointWriter(Endpoint(url, "m", **options), 0.2, 64, seed=5)
+    return Writer(Endpoint(url, "m", **options), 0.2, 64, batch_size=2, seed=5)
 
 
 def chat_answer(text: object):
@@ -95,18 +95,12 @@ def test_a_server_that_does_not_answer_as_it_should_is_named(server):
     writer = writer_for(server)
     for status, answer, said in (
         (404, b"no such model", "answers 404: no such model"),
-        (200, b"{}", "does not speak OpenAI's protocol: KeyError('choices')"),
-        (*chat_answer(5), "does not speak OpenAI's protocol: TypeError('a completion = 5 is not text')"),
+        (200, b"{}", "does not speak OpenAI's protocol"),
+        (*chat_answer(5), "does not speak OpenAI's protocol"),
     ):
         server.answers = [(status, answer)]
-        with pytest.raises(PolicyUnavailable) as raised:
+        with pytest.raises(PolicyUnavailable, match=f"^{writer.source.base_url}chat/completions: {said}"):
             written(writer, ["q"], CHAT)
-        assert str(raised.value) == f"{writer.endpoint.base_url}chat/completions: {said}"
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        port = server.server_address[1]
-    writer = EndpointWriter(Endpoint(f"http://127.0.0.1:{port}/v1", "m", num_retries=1), 0.0, 8, seed=0)
-    with pytest.raises(PolicyUnavailable, match=rf"^http://127.0.0.1:{port}/v1/chat/completions: cannot be "):
-        written(writer, ["q"], CHAT)
 
 
 def test_an_interrupt_asks_nothing_further(server):
@@ -131,7 +125,7 @@ def tiny(tmp_path_factory):
 
 def test_a_policy_answers_every_question_of_every_template(tiny):
     problems = load_mbpp("builtin").problems
-    writer = PolicyWriter(tiny, temperature=1.0, max_completion_length=8, batch_size=2, seed=3)
+    writer = Writer(tiny, temperature=1.0, max_completion_length=8, batch_size=2, seed=3)
     for template in TEMPLATES.values():
         questions = [build_question(problems[number], template, problems) for number in (11, 12, 13)]
         first = written(writer, questions, template)
@@ -140,7 +134,7 @@ def test_a_policy_answers_every_question_of_every_template(tiny):
 
 
 def test_a_trainings_stops_do_not_end_an_answer(tiny, monkeypatch):
-    writer = PolicyWriter(tiny, temperature=1.0, max_completion_length=32, batch_size=2, seed=3)
+    writer = Writer(tiny, temperature=1.0, max_completion_length=32, batch_size=2, seed=3)
     before = written(writer, ["q"], CHAT)
     config = tiny.model.generation_config
     monkeypatch.setattr(config, "eos_token_id", config.eos_token_id)  # put back afterwards
@@ -149,7 +143,7 @@ def test_a_trainings_stops_do_not_end_an_answer(tiny, monkeypatch):
     assert len(before[0]) > 1
 
 
-def test_samples_are_read_in_the_forms_of_evalplus_and_bigcode(tmp_path):
+def test_samples_are_read_in_the_form_of_evalplus(tmp_path):
     path = tmp_path / "samples.jsonl"
     rows = [{"task_id": "Mbpp/2", "solution": "x = 1"}, {"task_id": 1, "completion": "text"}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -157,44 +151,36 @@ def test_samples_are_read_in_the_forms_of_evalplus_and_bigcode(tmp_path):
         WrittenSample(2, "x = 1", True),
         WrittenSample(1, "text", False),
     ]
-    path.write_text(json.dumps([["a", "b"], ["c", "d"]]))
-    assert read_samples(str(path), [11, 12]) == [
-        WrittenSample(task_id, text, True) for task_id, text in ((11, "a"), (11, "b"), (12, "c"), (12, "d"))
+
+
+def test_samples_are_written_in_the_form_of_evalplus(tmp_path):
+    with Sandbox(num_workers=1) as sandbox:
+        written = [WrittenSample(1, DOUBLE.code, True), WrittenSample(1, "no code", False)]
+        samples = evaluate_samples([DOUBLE], CHAT, written, sandbox)
+    write_samples(tmp_path / "samples.jsonl", samples)
+    assert (tmp_path / "samples.jsonl").read_text().splitlines() == [
+        json.dumps({"task_id": "Mbpp/1", "solution": DOUBLE.code}),
+        json.dumps({"task_id": "Mbpp/1", "solution": ""}),
     ]
+    again = read_samples(str(tmp_path / "samples.jsonl"), [1])
+    assert [(sample.text, sample.is_program) for sample in again] == [(DOUBLE.code, True), ("", True)]
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            '{"task_id": 1}',
-            ":1: not a sample: the fields 'solution' and 'completion' are missing; write one of them",
-        ),
-        ('{"solution": "x = 1"}', ":1: not a sample: the field 'task_id' is missing"),
-        (
-            '{"task_id": 9, "solution": ""}',
-            ":1: task_id 9 is none of the 2 problems that are evaluated; remove its samples, or ask more: "
-            "mbpp.split, evaluation.num_questions",
-        ),
-        (
-            '{"task_id": "Mbpp/x", "solution": ""}',
-            ":1: not a sample: task_id = 'Mbpp/x' is not 'Mbpp/' and a number",
-        ),
-        (
-            '[["a"]]',
-            ": holds 1 lists of programs for 2 problems; write one for each, in the order of task_ids",
-        ),
-        ('[["a"], [1]]', ": record 2: not a sample: solution = 1 is not text"),
-        ("{", ":1: not JSON (Expecting property name enclosed in double quotes); write one sample a line"),
-        ("", ": holds no sample; write one a line, with 'task_id' and 'solution'"),
-        (
-            '{"task_id": 1, "solution": ""}',
-            ": holds no sample for 1 of 2 problems, task_id 2 for one; add them (an empty solution is a "
-            "wrong one), or ask fewer: mbpp.split, mbpp.path",
-        ),
+        ('{"task_id": 1}', "'solution' and 'completion' are missing"),
+        ('{"solution": "x = 1"}', "'task_id' is missing"),
+        ('{"task_id": 9, "solution": ""}', "task_id 9 is none of the 2 problems"),
+        ('{"task_id": "Mbpp/x", "solution": ""}', "task_id = 'Mbpp/x'"),
+        ('{"task_id": 1, "solution": 1}', "not a sample: solution = 1"),
+        ("{", "not JSON"),
+        ("", "holds no sample"),
+        ('{"task_id": 1, "solution": ""}', "no sample for 1 of 2 problems, task_id 2"),
     ],
 )
 def test_a_file_without_samples_is_refused(text, said, tmp_path):
     path = tmp_path / "samples"
     path.write_text(text)
-    assert refused(read_samples, str(path), [1, 2]) == f"{path}{said}"
+    message = refused(read_samples, str(path), [1, 2])
+    assert message.startswith(str(path)) and said in message
