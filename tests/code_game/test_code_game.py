@@ -64,8 +64,8 @@ def play(reward: CodeGameReward, completions: list[str]) -> tuple[list[Any], dic
 
 INVALID = {
     "no_code": "I would rather not.",
-    "syntax_error": fenced("print(1"),
-    "long_code": fenced("x = 1\n" * 11 + "print(x)"),
+    "syntax_error": fenced("return 3"),
+    "long_code": fenced("# " + "word " * 40 + "\nprint(1)"),
     "runtime_error": fenced("print(1)\n1 / 0"),
     "timeout": fenced("while True: pass"),
     "memory_exceeded": fenced("print(len('x' * 10 ** 10))"),
@@ -81,19 +81,17 @@ INVALID = {
 def test_a_program_without_a_round_earns_minus_one(referee, kind):
     (game,) = judge_rounds(referee.play([INVALID[kind]], [""]), Recording())
     assert (game.kind, game.is_valid, game.is_win) == (kind, False, False)
+    assert set(INVALID_KINDS) - set(INVALID) == {"killed"}
     assert {preset: reward(game) for preset, reward in PRESETS.items()} == dict.fromkeys(PRESETS, -1.0)
 
 
-def test_what_reads_as_python_but_cannot_be_compiled_is_a_syntax_error(referee):
-    assert set(INVALID_KINDS) - set(INVALID) == {"killed"}
-    (game,) = played(referee, "return 3")
-    assert (game.kind, PRESETS["validity"](game)) == ("syntax_error", -1.0)
-
-
-def test_a_use_that_is_forbidden_is_told_and_not_run(referee):
-    (game,) = played(referee, "import time\nprint(time.time())")
-    assert game.kind == "not_deterministic"
-    assert "time" in game.message
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [("import time\nprint(time.time())", "time"), ("def f(): 3\nprint(f.__doc__)", "__doc__")],
+)
+def test_a_use_that_is_forbidden_is_told_and_not_run(referee, program, name):
+    (game,) = played(referee, program)
+    assert game.kind == "not_deterministic" and name in game.message
 
 
 def test_the_opponent_being_right_or_wrong_decides_the_required_reward(referee):
@@ -149,20 +147,9 @@ def test_the_opponent_reads_no_comment_and_the_program_that_it_reads_is_the_one_
     assert game.code.strip() == code
 
 
-def test_a_program_that_reads_its_docstring_is_refused_because_the_opponent_is_not_shown_it(referee):
-    (game,) = played(referee, 'def f():\n    """The answer is 42."""\nprint(f.__doc__)')
-    assert (game.kind, game.shown) == ("not_deterministic", "def f():\n    pass\nprint(f.__doc__)")
-    assert "__doc__" in game.message
-
-
 def test_the_answer_goes_on_from_the_prefix_of_the_prompt(referee):
     (game,) = referee.play(["n * 2)\n```\nThat is all."], ["```python\nn = 21\nprint("])
     assert (game.kind, game.shown, game.output) == ("valid", "n = 21\nprint(n * 2)", "42")
-
-
-def test_the_tokens_of_comments_count(referee):
-    (game,) = played(referee, "# " + "word " * 40 + "\nprint(1)")
-    assert game.kind == "long_code"
 
 
 def test_all_valid_rounds_are_judged_in_one_call_and_the_others_not_at_all(referee):
@@ -217,9 +204,3 @@ def test_the_whole_table_of_metrics_of_a_batch(referee):
     assert all(describe(name) for name in [*metrics, *seconds])
     assert extra["outcome"] == ["valid"] * 4 + ["no_code", "runtime_error", "silent", "syntax_error"]
     assert extra["output"] == ["42", "42", "48", "0\n1", "", "", "", ""]
-
-
-def test_conversational_completions_are_read_and_trls_other_columns_ignored(referee):
-    reward = CodeGameReward(referee, Recording(), reward=REQUIRED)
-    chat = [{"role": "assistant", "content": fenced("print(5)")}]
-    assert reward(completions=[chat], prefix=[""], trainer_state=None) == [1.0]

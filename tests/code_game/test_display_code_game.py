@@ -5,7 +5,6 @@ import math
 from scripted_opponent import ScriptedOpponent
 
 from rlnb.code_game.display import (
-    LiveGame,
     draw_game,
     draw_shares,
     show_hardest,
@@ -72,10 +71,6 @@ def test_the_game_has_held_out_points_and_the_kinds_that_occur():
     assert labels_of(right) == ["win", "valid, but predicted", "syntax error", "timeout"]
     vertices = [layer.get_paths()[0].vertices for layer in right.collections]
     assert [max(y for x, y in layer if x == 1) for layer in vertices] == [0.25, 0.5, 1.0, 1.0]
-
-
-def test_the_live_figure_draws_an_empty_run(tmp_path):
-    assert lines_of(LiveGame(tmp_path).draw([], max_steps=5).axes[0])["valid"] == []
 
 
 def measures() -> Measures:

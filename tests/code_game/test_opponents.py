@@ -3,7 +3,6 @@
 import math
 import re
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -107,14 +106,6 @@ def test_the_judge_says_wrong_to_any_other_output(reader, predictions):
     assert not any(is_right(reader, [program for program, _ in others], [text for _, text in others]))
 
 
-def test_the_first_lines_alone_of_what_it_would_write_are_wrong(reader, predictions):
-    written = zip(programs_read(), predictions, strict=True)
-    longer = [(code, text) for code, text in written if "\n" in text and len(text) < 30]
-    assert len(longer) >= 8
-    firsts = [text.rpartition("\n")[0] for _, text in longer]
-    assert is_right(reader, [code for code, _ in longer], firsts) == [False] * len(longer)
-
-
 def test_a_verdict_tells_the_probability_of_the_output_and_its_line_end_alone(reader):
     (verdict,) = reader.judge(["print(41)"], ["41"])
     assert verdict.is_right
@@ -124,19 +115,6 @@ def test_a_verdict_tells_the_probability_of_the_output_and_its_line_end_alone(re
     (other,) = reader.judge(["print(41)"], ["zz"])
     assert not other.is_right
     assert other.token_probability < verdict.token_probability
-
-
-def test_examples_read_once_lead_to_the_same_verdicts(reader, monkeypatch):
-    programs = programs_read()[:30]
-    outputs = [code[-3:] for code in programs]
-    with_shots = replace(reader, shots=SHOTS[:2])
-    whole = replace(reader, shots=SHOTS[:2])
-    verdicts = with_shots.judge(programs, outputs)
-    assert with_shots.front() is not None
-    monkeypatch.setattr("rlnb.code_game.opponents.cache_prefix", lambda *_: None)
-    for verdict, other in zip(verdicts, whole.judge(programs, outputs), strict=True):
-        assert (verdict.is_right, verdict.num_tokens) == (other.is_right, other.num_tokens)
-        assert verdict.logprob == pytest.approx(other.logprob, abs=1e-2)
 
 
 def logprobs(opponent: ModelOpponent) -> list[float]:
@@ -223,15 +201,10 @@ def test_predictions_come_in_the_order_of_the_programs_and_equal_ones_are_asked_
     assert math.isnan(right.token_probability)
 
 
-def test_an_opponent_on_a_server_is_made_from_the_parameters():
+def test_opponents_and_judges_are_those_of_the_parameters(cache_dir: Path):
     section = {"kind": "endpoint", "base_url": "http://h/v1", "model_id": "served", "batch_size": 3}
-    params = GrpoCodeGameParams(opponent=section)
-    opponent = load_reader(params, policy=None)
+    opponent = load_reader(GrpoCodeGameParams(opponent=section), policy=None)
     assert opponent.endpoint == Endpoint("http://h/v1", "served", num_parallel=3)
-    assert opponent.max_prediction_tokens == params.opponent.max_prediction_tokens
-
-
-def test_the_control_judges_with_the_untrained_model_after_other_examples(cache_dir: Path):
     policy = load_tiny(cache_dir)
     for kind in ("base", "snapshot"):
         params = GrpoCodeGameParams(opponent={"kind": kind}, evaluation={"control": True})

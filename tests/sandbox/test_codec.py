@@ -179,21 +179,16 @@ def test_the_longest_integer_can_still_be_printed():
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"),
+    "value",
     [
-        ("x" * 2**20, "larger than 1048576 bytes"),
-        (["x" * 2**19], "larger than 524288 bytes"),
-        ([()] * 10_000, "too many values"),
-        (10**4300, "an integer of more than 4300 digits"),
-        (itertools.count(), "an iterator of more than 100000 items"),
-        (eval("[" * 80 + "]" * 80), "nested more than 60 deep"),
+        "x" * 2**20, ["x" * 2**19], [()] * 10_000, 10**4300, itertools.count(), eval("[" * 80 + "]" * 80),
+        [object()],
     ],
-    ids=lambda argument: argument if isinstance(argument, str) and " " in argument else "",
-)
-def test_what_is_too_much_is_refused(value, reason):
-    with pytest.raises(ValueError) as raised:
+    ids=range(7),
+)  # fmt: skip
+def test_what_is_too_much_or_no_plain_data_is_refused(value):
+    with pytest.raises(ValueError):
         _codec.dumps(value)
-    assert str(raised.value) == reason
 
 
 @pytest.mark.parametrize(
@@ -219,11 +214,6 @@ def test_a_value_with_an_opinion_of_its_own_becomes_the_plain_one():
 
     decoded = _codec.loads(_codec.dumps(Agreeable(3)))
     assert type(decoded) is int and decoded != 4
-
-
-def test_what_is_no_plain_data_is_refused():
-    with pytest.raises(ValueError, match="^object is not plain data$"):
-        _codec.dumps([object()])
 
 
 def test_what_is_no_plain_data_may_be_kept_and_comes_back_itself():

@@ -124,12 +124,6 @@ def test_what_a_compiler_warns_of_is_no_output(sandbox):
     assert (execution.status, execution.stdout, execution.stderr) == ("ok", "True\n", "")
 
 
-def test_a_program_still_hears_its_own_warnings(sandbox):
-    execution = sandbox.run("import warnings; warnings.warn('old'); exec('1 is 1')")
-    assert "UserWarning: old" in execution.stderr
-    assert "SyntaxWarning" in execution.stderr
-
-
 def test_a_program_sees_neither_the_environment_nor_the_packages_of_this_process(sandbox, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     execution = sandbox.run("import os, sys; print(sorted(os.environ), sys.argv, sys.path)")
@@ -205,9 +199,10 @@ def test_a_closed_sandbox_says_so():
     sandbox = Sandbox(num_workers=1)
     sandbox.close()
     sandbox.close()
-    with pytest.raises(SandboxUnavailable) as raised:
+    with pytest.raises(SandboxUnavailable, match="it is closed"):
         sandbox.run("print(1)")
-    assert str(raised.value) == "sandbox: it is closed and runs nothing more; make another `Sandbox`"
+    with pytest.raises(SandboxUnavailable, match="it is closed"):
+        sandbox.load("pass")
 
 
 def test_a_job_of_a_cluster_uses_the_cores_that_it_was_given(monkeypatch):
