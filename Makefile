@@ -32,7 +32,7 @@ run: $(READY) ## train: the first notebook at the profile that suits this machin
 test: lint ## all checks and quick tests, three notebooks' tiny runs among them
 	$(BIN)/python -m pytest -m "not slow" -n logical --dist loadfile --no-loadscope-reorder
 
-cpus: $(READY) ## the quick tests with the arithmetic of other CPUs, setting after setting; TESTS=tests/rewards for some
+cpus: $(READY) ## the quick tests with the arithmetic of other CPUs, setting after setting; TESTS=tests/grpo for some
 	@set -e; for setting in $(CPUS); do \
 	    echo "== $$setting"; env $$setting $(BIN)/python -m pytest -m "not slow" $(TESTS); \
 	done
@@ -69,14 +69,11 @@ gallery: $(READY) ## run the notebooks at their cpu profiles and keep the execut
 	$(BIN)/rlnb sweep notebooks/spiral_self_play.ipynb --profile kuhn --seeds 1-2 \
 	    --sweep params/sweeps/spiral_advantages.yaml --out outputs/gallery/advantages
 	@set -e; for name in grpo_code_execution grpo_code_game spiral_self_play gpt_oss_2048 \
-	    ppo_openspiel mbpp_eval export_model compare_runs; do \
+	    ppo_openspiel mbpp_eval compare_runs; do \
 	    rm -rf outputs/gallery/$$name; \
 	    profile=cpu; [ -f params/$$name/cpu.yaml ] || profile=default; \
 	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile $$profile --out outputs/gallery/$$name \
-	        $$(case $$name in \
-	            (compare_runs) echo "--set compare.directories=[outputs/gallery/advantages]";; \
-	            (export_model) echo "--set model.adapters=outputs/gallery/grpo_code_game/adapters";; \
-	        esac); \
+	        $$([ $$name = compare_runs ] && echo "--set compare.directories=[outputs/gallery/advantages]"); \
 	    cp "$$(ls outputs/gallery/$$name/attempt-*.ipynb | sort -V | tail -n 1)" docs/gallery/$$name.ipynb; \
 	done
 
@@ -93,8 +90,7 @@ seeds: $(READY) ## what the embedded model learns of 2048, five seeds: an hour o
 
 ppo: $(READY) ## what PPO learns: a ladder of games from nothing, and SmolLM2 at tic-tac-toe; hours on two cores
 	$(BIN)/rlnb sweep notebooks/ppo_openspiel.ipynb --profile cpu --seeds 1-3 --set evaluation.num_games=400
-	$(BIN)/rlnb results outputs/ppo_openspiel/seeds-cpu --gains \
-	    --reach "curriculum/stage>=2" --reach "curriculum/stage>=3"
+	$(BIN)/rlnb results outputs/ppo_openspiel/seeds-cpu --gains
 	$(BIN)/rlnb sweep notebooks/ppo_openspiel.ipynb --profile embedded --seeds 1-2 \
 	    --set 'evaluation.opponents=["random"]' --set evaluation.num_games=400
 	$(BIN)/rlnb results outputs/ppo_openspiel/seeds-embedded --gains
@@ -107,13 +103,12 @@ selfplay: $(READY) ## what self-play learns: Kuhn, tic-tac-toe, Leduc, and the a
 	done
 	$(BIN)/rlnb sweep notebooks/spiral_self_play.ipynb --profile cpu --seeds 1-5 \
 	    --sweep params/sweeps/spiral_advantages.yaml --set training.max_steps=40
-	$(BIN)/rlnb results outputs/spiral_self_play/spiral_advantages-cpu \
-	    --rank exact/loss_first --rank exact/loss_second
+	$(BIN)/rlnb results outputs/spiral_self_play/spiral_advantages-cpu
 
 bench: $(READY) ## side-by-side measurements against peers, one JSON line each
 	@set -e; for benchmark in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do \
 	    echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; \
 	done
 
-baselines: $(READY) ## what simple strategies reach at 2048, measured anew, minutes; kept in benchmarks/baselines_2048.json
+baselines: $(READY) ## measure again what simple strategies reach at 2048, minutes; kept in benchmarks/baselines_2048.json
 	$(BIN)/python benchmarks/baselines_2048.py
