@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given, sbatch = given[: given.index("--")], given[given.index("--") + 1 :]
         else:
             sbatch = []
-        parser = _parser()
+        parser = make_parser()
         options = parser.parse_args(given)
         if sbatch and given[0] != "submit":
             parser.error("only `rlnb submit` takes options of sbatch after --")
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return EXIT_REFUSED
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rlnb", description="Reinforcement learning of language models.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run_options = [parameter_options(), out_option()]
