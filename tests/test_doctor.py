@@ -35,77 +35,55 @@ def findings_of(machine: Machine, project: Path, **environ: str) -> dict[str, Fi
 def test_a_cpu_machine_needs_neither_gpu_nor_bitsandbytes(project):
     findings = findings_of(LAPTOP, project)
     assert findings["GPU"] == Finding("GPU", "none; 2 cores, 24 GiB of memory")
-    assert findings["quantization"].state.endswith("(not needed on a CPU)")
-    assert findings["quantization"].remedy == ""
+    assert "bitsandbytes" not in findings["engine"].state and "compiler" not in findings
     assert "limits on" in findings["sandbox"].state  # tried for real
     hub = findings_of(replace(LAPTOP, hub="unreachable"), project)["model hub"]
-    assert hub.state == "unreachable, runs are offline"
-    assert hub.remedy.startswith("did not answer within 3 s. The embedded model and the built-in tasks")
-    assert findings_of(V100, project)["GPU"].state == "Tesla V100-SXM2-32GB, capability 7.0, 32 GiB"
+    assert hub.state == "unreachable, runs are offline" and hub.remedy
 
 
-@pytest.mark.parametrize(
-    ("machine", "name", "remedy"),
-    [
-        (V100, "volta", ""),
-        (V100, "unsloth", "the packages of set unsloth do not serve it: ./setup.sh volta"),
-        (SPARK, "unsloth", ""),
-        (LAPTOP, "unsloth", "set unsloth needs a GPU and none is visible (normal on a login node)"),
-    ],
-)
-def test_a_set_that_does_not_serve_the_machine_is_named_with_the_one_that_does(
-    project, machine, name, remedy
-):
-    (project / "rlnb-set").write_text(f"{name}\n")
-    assert findings_of(machine, project)["GPU"].remedy == remedy
+def test_a_gpu_needs_what_triton_compiles_with(project, monkeypatch):
+    monkeypatch.setattr("rlnb.doctor.shutil.which", lambda name: None)
+    findings = findings_of(SPARK, project)
+    assert findings["GPU"].state == "NVIDIA GB10, capability 12.1, 120 GiB"
+    assert "a C compiler" in findings["compiler"].remedy
+
+
+def test_a_set_that_does_not_serve_the_machine_is_named_with_the_one_that_does(project):
+    said = {}
+    for machine, name in ((V100, "volta"), (V100, "unsloth"), (SPARK, "unsloth"), (LAPTOP, "unsloth")):
+        (project / "rlnb-set").write_text(f"{name}\n")
+        said[machine.name, name] = findings_of(machine, project)["GPU"].remedy
+    assert (said["v100", "volta"], said["gb10", "unsloth"]) == ("", "")
+    assert "./setup.sh volta" in said["v100", "unsloth"] and "needs a GPU" in said["cpu", "unsloth"]
 
 
 def test_packages_are_compared_with_their_pins_for_this_platform(project):
     (project / "requirements" / "cpu.txt").write_text("pytest==1.0\nno-such-package==2.0\n")
-    assert findings_of(LAPTOP, project)["package set"] == Finding(
-        "package set",
-        "cpu: 0 of 2 packages as pinned",
-        f"pytest {pytest.__version__}, pinned 1.0; no-such-package missing, pinned 2.0: "
-        "run ./setup.sh to put them back",
-    )
+    finding = findings_of(LAPTOP, project)["package set"]
+    assert finding.state == "cpu: 0 of 2 packages as pinned"
+    assert f"pytest {pytest.__version__}, pinned 1.0; no-such-package missing, pinned 2.0" in finding.remedy
     (project / "requirements" / "cpu.txt").write_text("pywinpty==3.1.2 ; os_name == 'nt'  # via terminado\n")
     assert findings_of(LAPTOP, project)["package set"].state == "cpu: 0 of 0 packages as pinned"
     (project / "rlnb-set").unlink()
-    assert findings_of(LAPTOP, project)["package set"].remedy == (
-        "this Python was not set up to the end: run ./setup.sh"
-    )
+    assert "./setup.sh" in findings_of(LAPTOP, project)["package set"].remedy
 
 
-@pytest.mark.parametrize(
-    ("place", "text"),
-    [
-        (".env", "export WANDB_API_KEY='s3cret' # caf\xe9\n"),
-        ("netrc", "machine api.wandb.ai password s3cret\n"),
-    ],
-)
-def test_a_key_is_reported_by_its_place_and_never_printed(project, place, text):
-    (project / place).write_text(text, encoding="latin-1")
-    findings = findings_of(LAPTOP, project)
-    assert findings["W&B key"].state.endswith(place)
+def test_a_key_is_reported_by_its_place_and_never_printed(project):
+    netrc, dotenv = project / "netrc", project / ".env"
+    netrc.write_text("machine api.wandb.ai login user password s3cret\n")
+    by_login = findings_of(LAPTOP, project)
+    dotenv.write_text("export WANDB_API_KEY='s3cret' # caf\xe9\n", encoding="latin-1")
+    in_dotenv = findings_of(LAPTOP, project)
     in_environment = findings_of(LAPTOP, project, WANDB_API_KEY="s3cret")
-    assert in_environment["W&B key"].state == "in WANDB_API_KEY"
-    assert "s3cret" not in render([*findings.values(), *in_environment.values()])
+    places = [findings["W&B key"].state for findings in (by_login, in_dotenv, in_environment)]
+    assert places == ["in a file of its login", "in .env", "in WANDB_API_KEY"]
+    assert "s3cret" not in render([*by_login.values(), *in_dotenv.values(), *in_environment.values()])
 
 
 def test_a_token_of_the_hub_is_reported_by_its_place(project):
     assert findings_of(LAPTOP, project, HF_HOME=str(project))["hub token"].state.startswith("none: public")
     (project / "token").write_text("s3cret")
-    by_login = findings_of(LAPTOP, project, HF_HOME=str(project))["hub token"].state
-    assert by_login.endswith("token") and "s3cret" not in by_login
-    assert findings_of(LAPTOP, project, HF_TOKEN="s3cret")["hub token"].state == "in HF_TOKEN"
-
-
-def test_a_user_without_a_home_has_no_login_and_no_error(project, monkeypatch):
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
-    with pytest.raises(RuntimeError):
-        Path.home()
-    assert findings_of(LAPTOP, project, NETRC="")["W&B key"].state.startswith("none")
+    assert findings_of(LAPTOP, project, HF_HOME=str(project))["hub token"].state == "in a file of its login"
 
 
 def test_the_table_marks_shortfalls_and_says_what_to_do_about_each():
