@@ -56,7 +56,7 @@ def test_the_readme_links_every_notebook_and_its_page():
 def test_every_profile_that_a_page_names_exists():
     text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")))
     profiles = {path.stem for path in ROOT.glob("params/*/*.yaml")} | {"auto"}
-    named = set(re.findall(r"--profile (\w+)", text))
+    named = set(re.findall(r"--profile ([a-z]\w*)(?![\w.])", text))
     assert named and named <= profiles
 
 
