@@ -218,11 +218,10 @@ def test_a_kernel_that_dies_is_138(capsys):
     [
         ["--set", "training.learning_rat=1e-5"],
         ["--set", "seed=0x" + "f" * 5000],
-        ["--set", "tracking.project=\x1b[31mred\u202eevil"],
+        ["--set", "model.engine=\x1b[31mred\u202eevil"],
         ["--profile", "mine.yaml"],
-        ["--out", "a\x1b[31m"],
     ],
-    ids=["unknown field", "hex", "escape code", "NUL in a file", "escape code in a directory"],
+    ids=["unknown field", "hex", "escape code", "NUL in a file"],
 )
 def test_a_wrong_or_hostile_value_is_one_message_and_leaves_nothing(options, capsys):
     write_notebook()

@@ -1,6 +1,5 @@
 """Parameters as the text of a profile: YAML with each field's help above it."""
 
-import json
 import textwrap
 
 import yaml
@@ -34,12 +33,11 @@ def profile_text(params: NotebookParams, *, title: str, default: NotebookParams 
 
 
 def _yaml(name: str, value: object) -> str:
-    """Return `name: value`, short lists on one line; what a file would not give back is escaped."""
+    """Return `name: value`, short lists on one line."""
     text: str = yaml.safe_dump(
         {name: value},
         sort_keys=False,
         default_flow_style=None if isinstance(value, list) else False,
         width=10**6,
-        allow_unicode=json.dumps(value, ensure_ascii=False).isprintable(),
     )
     return text

@@ -130,7 +130,7 @@ def dump_yaml(params: NotebookParams) -> str:
     """Return all values as YAML; `load_params(notebook, profile="its/path.yaml")` restores them."""
     values = {"notebook": notebook_name(params), **params.model_dump(mode="json")}
     head = "# All values of one run, written by rlnb. Overrides change them, environment variables do not.\n"
-    return head + str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    return head + str(yaml.safe_dump(values, sort_keys=False))
 
 
 def notebook_name(params: NotebookParams) -> str:

@@ -21,6 +21,12 @@ REASONS = {
     "too_short": "must not be empty",
     "value_error": "{error}",
 }
+WRONG_TYPES = {
+    "int_type": "is not a whole number; write one such as ",
+    "bool_type": "is neither true nor false; write ",
+    "tuple_type": "is not a list; write ",
+    "string_type": "is not text; put it in quotes, as in ",
+}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -88,27 +94,11 @@ def explain(error: ErrorDetails, field: FieldInfo) -> str:
     if kind == "float_type":
         start = LEADING_NUMBER.match(value) if isinstance(value, str) else None
         return f"is not a number; write {show_number(float(start[0])) if start else f'one such as {usual}'}"
-    if kind == "int_type":
-        return f"is not a whole number{_whole_number_remedy(value, field)}"
-    if kind == "bool_type":
-        return f"is neither true nor false; write {usual}"
-    if kind == "tuple_type":
-        return f"is not a list; write {usual}"
-    if kind == "string_type":
-        # What YAML read as a switch may have been no, off or yes: only the user knows which.
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and len(text) < MAX_SHOWN
-        return f'is not text; write "{value}"' if is_number else "is not text; put it in quotes"
+    if kind in WRONG_TYPES:
+        return f"{WRONG_TYPES[kind]}{usual}"
     if kind == "literal_error":
         allowed = get_args(field.annotation)
         choices = [choice if isinstance(choice, str) else show(choice) for choice in allowed]
         near = difflib.get_close_matches(text[:MAX_SHOWN].lower(), choices, n=1)
         return f"is not one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else "")
     return f"is refused: {error['msg']}"
-
-
-def _whole_number_remedy(value: object, field: FieldInfo) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return f"; write {int(value)}"
-    if isinstance(value, str) and re.fullmatch(r"\s*[-+]?\d{1,18}\s*", value):
-        return f"; write {int(value)} without quotes"
-    return f"; write one such as {field.default}" if isinstance(field.default, int) else ""

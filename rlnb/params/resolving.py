@@ -9,7 +9,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from rlnb.errors import ParamsError, see
-from rlnb.machine import Machine, Recommendation, installed_version, world_size
+from rlnb.machine import Machine, Recommendation, world_size
 from rlnb.machine.facts import WANDB_HOSTS
 from rlnb.machine.table import MACHINES
 from rlnb.params.bases import BUILT_DIRECTORIES
@@ -27,7 +27,6 @@ from rlnb.params.sections import (
 )
 from rlnb.params.training import TrainingParams, VllmParams
 
-WITHOUT_BITSANDBYTES = "needs bitsandbytes, which is not installed; run ./setup.sh cuda"
 PREFETCH = "run `rlnb prefetch` with this notebook, --profile and --set on a machine with a network"
 OFFLINE = see("no-network")
 SomeParams = TypeVar("SomeParams", bound=NotebookParams)
@@ -163,13 +162,11 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
     model, vllm = loaded_model(params), _section(params, "vllm", VllmParams)
     training = _section(params, "training", TrainingParams)
     has_unsloth = any(row.unsloth for row in MACHINES if row.name == machine.name)
-    no_bitsandbytes = installed_version("bitsandbytes") is None
     if model is not None:
         if on_cpu and model.dtype == "float16":
             yield Conflict("model.dtype", "trains on GPUs only; write float32")
-        if model.load_in_4bit is True and (on_cpu or no_bitsandbytes):
-            reason = "needs a CUDA GPU; write false" if on_cpu else WITHOUT_BITSANDBYTES
-            yield Conflict("model.load_in_4bit", reason)
+        if model.load_in_4bit is True and on_cpu:
+            yield Conflict("model.load_in_4bit", "needs a CUDA GPU; write false")
         elif model.load_in_4bit is True and model.engine == "transformers" and is_mxfp4(model.id):
             unsloth = "" if not has_unsloth else ", or install unsloth (./setup.sh cuda)"
             reason = (
@@ -190,9 +187,8 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
         elif is_gb10 and getattr(getattr(params, "model", None), "engine", "") == "unsloth":
             reason = f"is switched off by unsloth on {device}; write false, or model.engine = transformers"
             yield Conflict("vllm.enabled", reason)
-    if training is not None and training.optim.endswith("8bit") and (on_cpu or no_bitsandbytes):
-        reason = "needs a CUDA GPU; write adamw_torch_fused" if on_cpu else WITHOUT_BITSANDBYTES
-        yield Conflict("training.optim", reason)
+    if training is not None and training.optim.endswith("8bit") and on_cpu:
+        yield Conflict("training.optim", "needs a CUDA GPU; write adamw_torch_fused")
 
 
 def _offline_conflicts(params: NotebookParams) -> Iterator[Conflict]:

@@ -4,15 +4,11 @@ A field's help, units included, is told once: by `described` where that fits on 
 below it.
 """
 
-import functools
 import os
 import re
-import unicodedata
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
-from urllib.parse import urlsplit
 
-from annotated_types import Le, Lt
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -64,35 +60,21 @@ def known(*names: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-LARGEST = 2**31 - 1  # what all libraries below take for an int
-# The control (Cc) and format characters (Cf) that texts need: line break, tab, joiners of letters and emoji.
-HARMLESS = "\n\t\u200c\u200d"
-
-
-def _server_address(url: str, *, form: str, key_remedy: str) -> str:
+def _server_address(url: str) -> str:
     """Return the base URL of a server. Raise ValueError for anything else, and for what may hold a key."""
     if SECRET_MARKS & set(url):
         raise ValueError(
-            "holds a user, a password or a query, which would be written to params.yaml; "
-            f"write {form}{key_remedy}"
+            "holds a user, a password or a query, which would be written to params.yaml; write "
+            "http://host:port, and a key into the variable OPENAI_API_KEY"
         )
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is not a number, a bracket that is not closed
-        is_address = False
-    if url and not is_address:
-        raise ValueError(f"is not an address; write {form}")
+    if url and not re.fullmatch(r"https?://[\w.:\[\]-]+(/\S*)?", url):
+        raise ValueError("is not an address; write http://host:port, with /v1 for OpenAI's protocol")
     return url
 
 
-_OPENAI = functools.partial(
-    _server_address, form="http://host:port/v1", key_remedy=", and the key into the variable OPENAI_API_KEY"
-)
-_VLLM = functools.partial(_server_address, form="http://host:port", key_remedy=" alone")
 # repr=False: messages do not show the value where it may hold a key.
-OpenAiAddress = Annotated[str, AfterValidator(_OPENAI), Field(repr=False)]
-VllmAddress = Annotated[str, AfterValidator(_VLLM), Field(repr=False)]
+OpenAiAddress = Annotated[str, AfterValidator(_server_address), Field(repr=False)]
+VllmAddress = OpenAiAddress
 
 
 class Conflict(NamedTuple):
@@ -111,10 +93,7 @@ class Conflict(NamedTuple):
 
 
 class Section(BaseModel):
-    """Frozen, strict and closed to unknown fields; a whole number is accepted for a real one.
-
-    Whole numbers are at most LARGEST, unless their field has a bound of its own.
-    """
+    """Frozen, strict and closed to unknown fields; a whole number is accepted for a real one."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -134,24 +113,6 @@ class Section(BaseModel):
                 return float(value)
             except ValueError:
                 return value
-        return value
-
-    @field_validator("*")
-    @classmethod
-    def _not_beyond_all_bounds(cls, value: object, info: ValidationInfo) -> object:
-        bounds = cls.model_fields[str(info.field_name)].metadata
-        if isinstance(value, int) and value > LARGEST and not any(isinstance(b, Le | Lt) for b in bounds):
-            raise ValueError(f"must be at most {LARGEST}")
-        return value
-
-    @field_validator("*")
-    @classmethod
-    def _shown_as_it_is(cls, value: object) -> object:
-        # Terminals obey control characters, and some format characters hide or reorder text.
-        texts = [text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)]
-        for letter in "".join(texts):
-            if unicodedata.category(letter) in ("Cc", "Cf") and letter not in HARMLESS:
-                raise ValueError(f"holds {letter!r}, a control or invisible character; remove it")
         return value
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -261,8 +222,6 @@ class ModelParams(Section):
                 "model.engine",
                 "needs unsloth, which is not installed; ./setup.sh cuda installs it, auto does without",
             )
-        if self.attention == "flash_attention_2" and installed_version("flash-attn") is None:
-            yield Conflict("model.attention", "needs flash-attn, which is not installed; sdpa needs nothing")
         if self.adapters and not os.path.isfile(os.path.join(self.adapters, "adapter_config.json")):
             missing = "holds no adapter_config.json" if os.path.isdir(self.adapters) else "is no directory"
             yield Conflict(

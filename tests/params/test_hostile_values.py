@@ -53,18 +53,6 @@ def test_a_value_is_shown_as_far_as_a_message_shows_it(value):
     assert (len(show(value)), show(value)[-4:]) == (60, " ...")
 
 
-@pytest.mark.parametrize("letter", ["\x1b", "\0", "\r", "\x9b", "\u200b", "\u202e", "\u2066"], ids=ascii)
-def test_a_text_that_is_not_shown_as_it_is_is_refused_from_every_source(project, letter):
-    escaped = repr(letter)[1:-1]
-    reason = f"model.id = 'a{escaped}b' holds '{escaped}', a control or invisible character"
-    assert f"{FILE}:1: {reason}" in refused(project, f'model: {{id: "a{escaped}b"}}')
-    assert f"--set: {reason}" in refused(with_set, f"model.id=a{letter}b")
-    said = refused(with_environment, RLNB_MODEL__ID=f"a{letter}b")
-    assert f"environment variable RLNB_MODEL__ID: {reason}" in said
-    said = refused(with_cell, {"model": {"lora_target_modules": ["q", f"{letter}k"]}})
-    assert f"model.lora_target_modules = ['q', '{escaped}k'] holds" in said
-
-
 def test_every_error_shows_what_a_terminal_would_obey():
     assert str(RlnbError("a\x1b[31m\u202e\udcff\r: é 日\n\tb")) == "a\\x1b[31m\\u202e\\udcff\\r: é 日\n\tb"
 
