@@ -18,29 +18,15 @@ SWEEP_HELP = """\
 Run every point of a sweep on this machine, some at a time. Each point is a run in a directory of its own,
 with its output in run.log. Run the same command again, and unfinished points go on, finished ones stay.
 """
-SWEEP_EXAMPLES = """\
-examples:
-  rlnb sweep notebooks/spiral_self_play.ipynb --profile kuhn --seeds 1-5
-  rlnb sweep notebooks/spiral_self_play.ipynb --profile cpu --sweep params/sweeps/spiral_advantages.yaml \\
-      --seeds 1-5 --jobs 2
-  rlnb sweep --point 3 outputs/spiral_self_play/spiral_advantages-cpu     # that one alone, as a SLURM task
-
-exit codes:
-  0 all points are done; 1 some failed; 2 refused before any point ran;
-  85 stopped by a signal, which all running points received: run again to go on.
+SWEEP_CODES = """\
+exit codes: 0 all points are done; 1 some failed; 2 refused before any point ran; 85 stopped by a signal,
+which all running points received: run again to go on.
 """
 SUBMIT_HELP = """\
 Submit a run, or the points of a sweep as an array, to SLURM. What the job would refuse is refused here, also
-for a GPU that this machine does not have. Options of sbatch follow `--`. The job saves before its time is up
-and goes back into the queue as long as it makes steps. The same command again goes on with what is not done.
-"""
-SUBMIT_EXAMPLES = """\
-examples:
+for a GPU that this machine does not have. The job saves before its time is up and goes back into the queue as
+long as it makes steps. The same command again goes on with what is not done. Options of sbatch follow `--`:
   rlnb submit notebooks/grpo_code_execution.ipynb --profile v100 -- --time=08:00:00 --gres=gpu:volta:1
-  rlnb submit notebooks/spiral_self_play.ipynb --profile cpu --sweep params/sweeps/spiral_advantages.yaml \\
-      --seeds 1-5 --array-parallel 10 -- --cpus-per-task=2
-  rlnb submit notebooks/ppo_openspiel.ipynb --profile h100 -- --nodes=2 --gres=gpu:8
-  rlnb submit notebooks/ppo_openspiel.ipynb --profile tiny --dry-run        # print the script, write nothing
 """
 RUNS_HELP = """\
 Print the state of each run in and below the directories: done, running, preempted, failed, died at step N
@@ -50,27 +36,12 @@ point of a sweep that has not begun).
 RESULTS_HELP = """\
 Print the runs of a sweep, or of any folder, as one table: the parameters in which they differ, how each
 ended, and the last value of each measure, never the best one. Runs that differ only in their seed are one
-group, with the mean and Student's 95% interval over them, and the difference from the first group over
-paired seeds.
+group, with means, their 95% intervals, and the differences from the first group over paired seeds.
 Two runs of mbpp_eval or gpt_oss_2048, or two of their files of results, are compared item by item.
-"""
-RESULTS_EXAMPLES = """\
-examples:
-  rlnb results outputs/spiral_self_play/spiral_advantages-cpu
-  rlnb results outputs/grpo_code_execution/seeds-cpu --gains
-  rlnb results outputs/ppo_openspiel/seeds-cpu --csv > points.csv
-  rlnb results outputs/mbpp_eval/a outputs/mbpp_eval/b
 """
 PREFETCH_HELP = """\
 Fetch what a run will need, on a machine with a network such as a login node: its models in the form that the
-profile's machine loads, its tokenizer, MBPP. Files that are there are not fetched again. Prints the command
-that submits the run.
-"""
-PREFETCH_EXAMPLES = """\
-examples:
-  rlnb prefetch notebooks/grpo_code_execution.ipynb --profile v100
-  rlnb prefetch notebooks/grpo_code_execution.ipynb --profile v100 --gpu-memory 32 --set tasks.source=builtin
-  rlnb prefetch notebooks/mbpp_eval.ipynb --profile mine.yaml --machine a100
+profile's machine loads, its tokenizer, MBPP. Files that are there are not fetched again.
 """
 
 
@@ -163,23 +134,19 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
     sweep = add_command(
         commands, "sweep", lambda options: _sweep(options, main),
         "run a grid of parameters, or several seeds, on this machine",
-        description=SWEEP_HELP, examples=SWEEP_EXAMPLES, parents=points,
+        description=SWEEP_HELP, examples=SWEEP_CODES, parents=points,
     )  # fmt: skip
     sweep.add_argument("target", type=Path, metavar="NOTEBOOK", help="with --point: the folder of a sweep")
-    sweep.add_argument("--jobs", type=int, metavar="N", help="points at a time (default: 1)")
+    sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="points at a time (default: 1)")
     sweep.add_argument(
         "--point", type=int, metavar="I", help="run point I of a prepared folder; points count from 0"
     )
 
     submit = add_command(
         commands, "submit", _submit, "a run, or a sweep, as a job of SLURM",
-        description=SUBMIT_HELP, examples=SUBMIT_EXAMPLES, parents=[*points, machine_options()],
+        description=SUBMIT_HELP, parents=[*points, machine_options()],
     )  # fmt: skip
-    submit.usage = "rlnb submit NOTEBOOK [options] [-- --OPTION=VALUE of sbatch ...]"
     submit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
-    submit.add_argument(
-        "--array-parallel", type=int, metavar="K", help="points of a sweep at a time (default: all)"
-    )
     submit.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
 
     runs = add_command(
@@ -191,7 +158,7 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
 
     results = add_command(
         commands, "results", _results, "the runs of a sweep, or of any folder, as one table; or two compared",
-        description=RESULTS_HELP, examples=RESULTS_EXAMPLES,
+        description=RESULTS_HELP,
     )  # fmt: skip
     results.add_argument(
         "paths", type=Path, nargs="+", metavar="DIR", help="of a sweep, or of runs; or two results to compare"
@@ -212,7 +179,7 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
 
     prefetch = add_command(
         commands, "prefetch", _prefetch, "fetch a run's models and data, for a machine without a network",
-        description=PREFETCH_HELP, examples=PREFETCH_EXAMPLES,
+        description=PREFETCH_HELP,
         parents=[parameter_options(), machine_options()],
     )  # fmt: skip
     prefetch.add_argument("notebook", type=Path, metavar="NOTEBOOK")
@@ -222,14 +189,11 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
     from rlnb.batch.sweeps import prepare_sweep, read_point
 
     if options.point is not None:
-        names = ("profile", "sweep", "seeds", "out", "assignments", "jobs")
-        if given := [name for name in names if getattr(options, name) not in (None, [])]:
-            word = given[0].replace("assignments", "set")
-            raise ParamsError(f"--{word}: cannot be given with --point, which takes what points.json says")
+        if any((options.profile, options.sweep, options.seeds, options.out, options.assignments)):
+            raise ParamsError("--point: takes what points.json says; leave out --profile, --set and the like")
         return main(read_point(options.target, options.point))
-    num_jobs = 1 if options.jobs is None else options.jobs
-    if num_jobs < 1:
-        raise ParamsError(f"--jobs {num_jobs}: is not a number of points; write 1 or more")
+    if options.jobs < 1:
+        raise ParamsError(f"--jobs {options.jobs}: is not a number of points; write 1 or more")
     from rlnb.batch.local import run_points
 
     sweep = prepare_sweep(
@@ -240,7 +204,7 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
         assignments=options.assignments,
         out=_path(options.out),
     )
-    return run_points(sweep, num_jobs=num_jobs)
+    return run_points(sweep, num_jobs=options.jobs)
 
 
 def _path(text: str | None) -> Path | None:
@@ -249,7 +213,6 @@ def _path(text: str | None) -> Path | None:
 
 def _results(options: argparse.Namespace) -> int:
     from rlnb.batch import points_table as tables
-    from rlnb.params import load_dotenv
 
     is_plain = not (options.show or options.gains or options.csv)
     if len(options.paths) == 2 and is_plain and all(map(_can_be_compared, options.paths)):
@@ -257,7 +220,6 @@ def _results(options: argparse.Namespace) -> int:
 
         print(compare_files(*options.paths))
         return 0
-    load_dotenv(Path.cwd())  # whose fields the points that have not begun will take
     results = tables.gather_results(options.paths)
     if options.csv:
         print(tables.tabulate_points(results).to_csv(index=False), end="")
@@ -322,12 +284,8 @@ def _submit(options: argparse.Namespace) -> int:
         is_dry=options.dry_run,
     )
     if options.sweep is None and options.seeds is None:
-        if options.array_parallel is not None:
-            raise ParamsError("--array-parallel: is for a sweep; give --sweep or --seeds")
         return submit_run(request)
-    return submit_sweep(
-        request, sweep=options.sweep, seeds=options.seeds, num_parallel=options.array_parallel
-    )
+    return submit_sweep(request, sweep=options.sweep, seeds=options.seeds)
 
 
 def check_run(options: argparse.Namespace) -> int:

@@ -38,11 +38,11 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
         refuse_queued(sweep.directory)
         waiting = deque(
             index
-            for index in sweep.selected
-            if not is_finished(sweep.run_directory(index), sweep.params[index])
+            for index, params in sweep.params.items()
+            if not is_finished(sweep.run_directory(index), params)
         )
         write_sweep(sweep)
-        num_done, num_points = len(sweep.selected) - len(waiting), len(sweep.selected)
+        num_done, num_points = len(sweep.params) - len(waiting), len(sweep.params)
         print(f"{sweep.directory}: {num_points} points, {num_done} of them done before", flush=True)
         codes: list[int] = []
         signals: list[int] = []

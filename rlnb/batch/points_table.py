@@ -18,7 +18,6 @@ from rlnb.batch.overview import RunRow, find_runs, list_runs
 from rlnb.batch.sweeps import POINTS_FILE, flatten, read_sweep
 from rlnb.display.tables import Table, as_text
 from rlnb.errors import ParamsError
-from rlnb.params import dump_yaml, load_params, parse_set
 from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import parse_yaml
 from rlnb.results import Comparison, load_results, pool_comparisons, read_comparisons
@@ -100,18 +99,14 @@ def gather_results(directories: Sequence[Path]) -> list[PointResult]:
             raise ParamsError(f"{directory}: holds no runs; name the folder of a sweep, or of runs")
         for path in paths:
             runs.setdefault(os.path.realpath(path), path)
-    waiting = {path.parent for path in runs.values() if not (path / "params.yaml").is_file()}
-    planned = {folder: _plan_settings(folder) for folder in waiting}
+    overrides = {folder: _read_overrides(folder) for folder in {path.parent for path in runs.values()}}
     settings = {
-        real: _read_settings(path) or planned.get(path.parent, {}).get(path.name, {})
-        for real, path in runs.items()
+        real: _read_settings(path) or overrides[path.parent].get(path.name, {}) for real, path in runs.items()
     }
-    names = dict.fromkeys(name for values in settings.values() for name in values)
+    begun = [settings[real] for real, path in runs.items() if (path / "params.yaml").is_file()]
+    planned = [overrides[path.parent].get(path.name, {}) for path in runs.values()]
     differing = [
-        name
-        for name in names
-        if name not in NOT_COMPARED
-        and len({str(values[name]) for values in settings.values() if name in values}) > 1
+        name for name in _list_names(settings.values()) if _differs(name, begun) or _differs(name, planned)
     ]
     results = []
     first: dict[str, Path] = {}
@@ -241,6 +236,14 @@ def _interval(estimate: Estimate | None) -> str:
     return "–" if estimate is None else f"[{estimate.low:+.3f}, {estimate.high:+.3f}]"
 
 
+def _list_names(settings: Iterable[Mapping[str, object]]) -> list[str]:
+    return list(dict.fromkeys(name for values in settings for name in values if name not in NOT_COMPARED))
+
+
+def _differs(name: str, settings: Iterable[Mapping[str, object]]) -> bool:
+    return len({str(values[name]) for values in settings if name in values}) > 1
+
+
 def _read_settings(directory: Path) -> dict[str, object]:
     """Return the parameters of a run as {"section.field": value}, {} before it starts."""
     path = directory / "params.yaml"
@@ -251,19 +254,11 @@ def _read_settings(directory: Path) -> dict[str, object]:
     return flatten(content) if isinstance(content, dict) else {}
 
 
-def _plan_settings(folder: Path) -> dict[str, dict[str, object]]:
-    """Return {name: the parameters that a point will write}, its overrides where they are refused now."""
-    sweep = read_sweep(folder)
-    settings: dict[str, dict[str, object]] = {}
-    for point in sweep.points:
-        try:
-            overrides = parse_set(*point.assignments())
-            params = load_params(sweep.notebook.stem, profile=sweep.profile, overrides=overrides)
-            content = parse_yaml(dump_yaml(params))
-            settings[point.name] = flatten(content) if isinstance(content, dict) else {}
-        except ParamsError:
-            settings[point.name] = dict(point.overrides)
-    return settings
+def _read_overrides(folder: Path) -> dict[str, dict[str, object]]:
+    """Return {name of a point: what its sweep sets}, {} where the folder is not that of a sweep."""
+    if not (folder / POINTS_FILE).is_file():
+        return {}
+    return {point.name: point.overrides for point in read_sweep(folder).points}
 
 
 def _read_result(

@@ -9,10 +9,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import rlnb
@@ -40,7 +41,6 @@ SCRIPT_FILE = "job.sbatch"
 OPTION = re.compile(r"^#SBATCH --([\w-]+)(?:=(.*))?$", re.MULTILINE)
 WARNING_SECONDS = 300  # before the time limit, unless --signal says otherwise
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
-COMPUTED = ("array", "output")  # options of sbatch that cannot be given
 GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")  # options of sbatch that ask for GPUs
 # Ranks on several nodes: one task of SLURM a node, which starts that node's ranks.
 RENDEZVOUS = """\
@@ -79,16 +79,38 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class Job:
-    """A script to submit: its folder, its name and its lines. points: of an array, in their order."""
+    """A job to submit. command: lines that set `command` in the script. points: of an array, in order."""
 
     folder: Path
-    name: str
-    script: str
+    notebook: Path
+    header: Header
+    command: str
     points: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.notebook.stem}-{self.folder.name}"
 
     def log(self, number: str) -> Path:
         """Return the log of the job with this number; number: "%j", "%A_%a" or what they stand for."""
         return self.folder / f"{self.name}-{number}.log"
+
+    def script(self) -> str:
+        """Return slurm/run.sbatch with this header and command, to be run in this folder."""
+        log = str(self.log("%A_%a" if self.points else "%j").absolute())
+        options = "".join(
+            f"#SBATCH --{name}" + (f"={shlex.quote(value)}" if value else "") + "\n"
+            for name, value in {"job-name": self.name, "output": log, **self.header}.items()
+        )
+        lines = TEMPLATE.read_text(encoding="utf-8").splitlines(keepends=True)
+        first = next(index for index, line in enumerate(lines) if line.startswith("#SBATCH"))
+        replaced = {"project": f"project={shlex.quote(str(Path.cwd()))}\n", "command": self.command}
+        body = "".join(
+            replaced.get(line.partition("=")[0], line)
+            for line in lines[first:]
+            if not line.startswith("#SBATCH")
+        )
+        return f"#!/bin/bash\n# Written by `rlnb submit` from slurm/run.sbatch.\n{options}{body}"
 
 
 def submit_run(request: JobRequest) -> int:
@@ -112,14 +134,12 @@ def submit_run(request: JobRequest) -> int:
     def make(directory: Path) -> Job:
         words = ["run", str(request.notebook), "--out", str(directory)]
         words += ["--nproc", str(num_gpus)] if num_gpus > 1 else []
-        job = Job(directory, f"{request.notebook.stem}-{directory.name}", "")
-        return _fill_in(job, header, _fix_memory(machine) + _command(words, num_nodes=num_nodes))
+        command = _command(words, machine, num_nodes=num_nodes)
+        return Job(directory, request.notebook, header, command)
 
     _print_checks(plan.params, machine, plan.memory)
-    refuse_queued(plan.directory)
-    if request.is_dry:
-        return _print_script(make(plan.directory))
-    _call_sbatch("--test-only", script=make(plan.directory).script)
+    if not _try(make(plan.directory), is_dry=request.is_dry):
+        return runs.EXIT_DONE
     with ExitStack() as stack:
         if request.out is None:
             make_directory(plan.directory.parent)
@@ -133,10 +153,11 @@ def submit_run(request: JobRequest) -> int:
         return _submit(make(plan.directory))
 
 
-def submit_sweep(
-    request: JobRequest, *, sweep: Path | None, seeds: str | None, num_parallel: int | None = None
-) -> int:
-    """Submit the points of a sweep that are not done as an array; num_parallel: of them run at a time."""
+def submit_sweep(request: JobRequest, *, sweep: Path | None, seeds: str | None) -> int:
+    """Submit the points of a sweep that are not done as an array, and return the exit code.
+
+    The option --array=%10 of sbatch lets ten of them run at a time.
+    """
     machine, profile = request.find_machine(), request.profile
     header = make_header(request.sbatch, machine)
     if int(header["nodes"] or 1) > 1 or count_gpus(header) > 1:
@@ -151,24 +172,17 @@ def submit_sweep(
         assignments=request.assignments,
         out=request.out,
     )
-    points = {index: params for index, params in prepared.params.items() if not _is_done(prepared, index)}
+    points = sorted(index for index in prepared.params if not _is_done(prepared, index))
     if not points:
-        print(f"{prepared.directory}: all {len(prepared.selected)} points are done")
+        print(f"{prepared.directory}: all {len(prepared.params)} points are done")
         return runs.EXIT_DONE
-    memory = _check_points(points.values(), machine, is_memory_known=request.gpu_memory is not None)
-    limit = f"%{num_parallel}" if num_parallel else ""
-    job = Job(
-        prepared.directory, f"{request.notebook.stem}-{prepared.directory.name}", "", tuple(sorted(points))
-    )
-    words = ["sweep", str(prepared.directory)]
-    job = _fill_in(
-        job, header | {"array": _ranges(job.points) + limit}, _fix_memory(machine) + _command(words)
-    )
-    _print_checks(next(iter(points.values())), machine, memory)
-    refuse_queued(prepared.directory)
-    if request.is_dry:
-        return _print_script(job)
-    _call_sbatch("--test-only", script=job.script)
+    memory = _check_points(prepared, points, machine, is_memory_known=request.gpu_memory is not None)
+    _print_checks(prepared.params[points[0]], machine, memory)
+    header["array"] = _ranges(points) + (header.get("array") or "")
+    command = _command(["sweep", str(prepared.directory)], machine)
+    job = Job(prepared.directory, request.notebook, header, command, tuple(points))
+    if not _try(job, is_dry=request.is_dry):
+        return runs.EXIT_DONE
     make_directory(prepared.directory)
     with runs.locked(prepared.directory):
         refuse_queued(prepared.directory)
@@ -181,19 +195,17 @@ def _is_done(sweep: Sweep, index: int) -> bool:
     return directory.is_dir() and is_finished(directory, sweep.params[index])
 
 
-def _check_points(points: Iterable[NotebookParams], machine: Machine, *, is_memory_known: bool) -> str:
+def _check_points(sweep: Sweep, indices: Sequence[int], machine: Machine, *, is_memory_known: bool) -> str:
     """Check what the points need of the machine, once for those that differ in the seed alone.
 
     Returns the memory of the first point in a line.
     """
     distinct: dict[str, NotebookParams] = {}
-    for params in points:
-        key = params.model_copy(update={"seed": 0, "output_dir": ""}).model_dump_json()
-        distinct.setdefault(key, params)
-    memories = [
-        check_params(params, machine, is_memory_known=is_memory_known) for params in distinct.values()
-    ]
-    return memories[0]
+    for index in indices:
+        params = sweep.params[index].model_copy(update={"output_dir": str(sweep.directory)})
+        distinct.setdefault(params.model_copy(update={"seed": 0}).model_dump_json(), params)
+    lines = [check_params(params, machine, is_memory_known=is_memory_known) for params in distinct.values()]
+    return lines[0]
 
 
 def make_header(given: Sequence[str], machine: Machine) -> Header:
@@ -211,8 +223,10 @@ def make_header(given: Sequence[str], machine: Machine) -> Header:
         match = re.fullmatch(r"--([a-z][\w-]*)(?:=(.+))?", text)
         if match is None:
             raise ParamsError(f"{text}: write an option of sbatch as --NAME=VALUE, such as --time=08:00:00")
-        if match[1] in COMPUTED:
-            raise ParamsError(f"{text}: is computed; leave it out")
+        if match[1] == "output" or match[1] == "array" and not (match[2] or "").startswith("%"):
+            raise ParamsError(
+                f"{text}: is computed; of an array write only how many run at a time, --array=%10"
+            )
         options[match[1]] = match[2]
     if any(name in options for name in GPUS):
         header.pop("gres", None)
@@ -251,49 +265,26 @@ def _seconds(time: str) -> int | None:
     return 86_400 * int(match["days"] or 0) + 3600 * hours + 60 * minutes + seconds
 
 
-def _fix_memory(machine: Machine) -> str:
-    """Return the line by which the job chooses as was checked, also on a GPU with more memory."""
-    return f"export RLNB_GPU_MEMORY={machine.memory_gib:g}\n" if machine.capability else ""
-
-
-def _command(arguments: Sequence[str], *, num_nodes: int = 1) -> str:
-    """Return the lines that set `command` to `rlnb` with these arguments."""
+def _command(arguments: Sequence[str], machine: Machine, *, num_nodes: int = 1) -> str:
+    """Return the lines of a script that set `command` to `rlnb` with these arguments."""
+    # The job chooses as was checked, also on a GPU with more memory.
+    memory = f"export RLNB_GPU_MEMORY={machine.memory_gib:g}\n" if machine.capability else ""
     program = shlex.join([str(Path(sys.executable).with_name("rlnb")), *arguments])
     if arguments[0] == "sweep":
         program += TASK
     if num_nodes == 1:
-        return f"command=({program})\n"
+        return f"{memory}command=({program})\n"
     rank = f'--nnodes {num_nodes} --node-rank "$SLURM_PROCID" --master "$0"'
-    return RENDEZVOUS.format(on_node=shlex.quote(f"trap '' USR1; exec {program} {rank}"))
+    return memory + RENDEZVOUS.format(on_node=shlex.quote(f"trap '' USR1; exec {program} {rank}"))
 
 
-def _fill_in(job: Job, header: Header, command: str) -> Job:
-    """Return the job with slurm/run.sbatch as its script: this header and command, run in this folder."""
-    log = str(job.log("%A_%a" if job.points else "%j").absolute())
-    options = "".join(
-        f"#SBATCH --{name}" + (f"={shlex.quote(value)}" if value else "") + "\n"
-        for name, value in {"job-name": job.name, "output": log, **header}.items()
-    )
-    lines = TEMPLATE.read_text(encoding="utf-8").splitlines(keepends=True)
-    first = next(index for index, line in enumerate(lines) if line.startswith("#SBATCH"))
-    replaced = {"project=": f"project={shlex.quote(str(Path.cwd()))}\n", "command=": command}
-    body = ""
-    for line in lines[first:]:
-        name = line.partition("=")[0] + "="
-        body += "" if line.startswith("#SBATCH") else replaced.get(name, line)
-    script = f"#!/bin/bash\n# Written by `rlnb submit` from slurm/run.sbatch.\n{options}{body}"
-    return replace(job, script=script)
-
-
-def _ranges(numbers: Sequence[int]) -> str:
+def _ranges(points: Sequence[int]) -> str:
     """Return 0-3,7 for 0, 1, 2, 3, 7."""
-    parts: list[list[int]] = []
-    for point in numbers:
-        if parts and parts[-1][-1] == point - 1:
-            parts[-1].append(point)
-        else:
-            parts.append([point])
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+    parts = []
+    for _, pairs in groupby(enumerate(points), key=lambda pair: pair[1] - pair[0]):
+        part = [point for _, point in pairs]
+        parts.append(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]))
+    return ",".join(parts)
 
 
 def _print_checks(params: NotebookParams, machine: Machine, memory: str) -> None:
@@ -306,16 +297,24 @@ def _print_checks(params: NotebookParams, machine: Machine, memory: str) -> None
         print(f"On a node without a network this would be refused:\n{missing}", file=sys.stderr)
 
 
-def _print_script(job: Job) -> int:
-    print(job.script, end="")
-    print("Not submitted. To submit it leave out --dry-run.", file=sys.stderr)
-    return runs.EXIT_DONE
+def _try(job: Job, *, is_dry: bool) -> bool:
+    """Return whether to submit a job that SLURM would take; print the script of a dry run instead.
+
+    Raises ParamsError where its folder has a job in the queue, and for what SLURM refuses. Writes nothing.
+    """
+    refuse_queued(job.folder)
+    if is_dry:
+        print(job.script(), end="")
+        print("Not submitted. To submit it leave out --dry-run.", file=sys.stderr)
+    else:
+        _call_sbatch("--test-only", script=job.script())
+    return not is_dry
 
 
 def _submit(job: Job) -> int:
     """Write the script, submit it and say how to watch it."""
     path = job.folder / SCRIPT_FILE
-    runs.write_text(path, job.script)
+    runs.write_text(path, job.script())
     job_id = _call_sbatch("--parsable", str(path)).split(";")[0]
     log = job.log(f"{job_id}_{job.points[0]}" if job.points else job_id)
     content = {"job": job_id, "points": list(job.points), "log": str(log), "submitted": runs.now()}

@@ -1,10 +1,4 @@
-"""Sweeps: a grid or a list of parameters, times seeds, as points that each become a run.
-
-    # params/sweeps/advantages.yaml
-    set: {training.max_steps: 40}          # of all points; optional
-    grid:                                  # every combination; or `list:` with one mapping a point
-      advantage.kind: [rae, none]
-      training.learning_rate: [1.0e-5, 2.0e-5]
+"""Sweeps: a grid or a list of parameters, times seeds, as points that each become a run (docs/many_runs.md).
 
 All points are checked before one is started. The folder of a sweep holds points.json and one directory of a
 run for each point. Points count from 0, as the tasks of a SLURM array do.
@@ -18,7 +12,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -32,47 +25,36 @@ from rlnb.params.loading import PROFILE_ENDINGS, choose_profile
 from rlnb.params.reading import NUMBER_WITHOUT_DOT, parse_yaml
 from rlnb.params.sections import NotebookParams
 from rlnb.run.directory import POINTS_FILE, write_text
-from rlnb.run.headless import check_same_run, read_parameter_names
+from rlnb.run.headless import check_same_run, make_directory, read_parameter_names
 
 MAX_POINTS = 1000  # SLURM's usual MaxArraySize is 1001
 MAX_NAME_LENGTH = 100  # characters of a point's name, a directory
-NUM_SHOWN = 5  # points listed in a message
 PROGRESS = 100  # points that are checked between two lines about it
-SEEDS_FORM = "write --seeds 1-5, or 1,3,7"
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(BaseModel, frozen=True):
     """One run of a sweep. name: its directory; overrides: {"training.learning_rate": 1e-05, "seed": 2}."""
 
     name: str
-    overrides: Mapping[str, object]
+    overrides: dict[str, object]
 
     def assignments(self) -> list[str]:
         """Return the overrides as the values of --set."""
-        return [f"{field}={_as_text(value)}" for field, value in self.overrides.items()]
+        return [f"{name}={_as_text(value)}" for name, value in self.overrides.items()]
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """The folder of a sweep and what its points.json says.
+class Sweep(BaseModel, frozen=True):
+    """The folder of a sweep, and what its points.json says.
 
-    points: all that were ever part of it, in the order of points.json. selected: the indices of those that
-    the present command is about. params: of these, by their indices, where they have been checked.
+    points: all that were ever part of it. params: of those that the present command is about, by their
+    indices in points; {} where none has been checked.
     """
 
-    directory: Path
     notebook: Path
     profile: str
     points: tuple[Point, ...]
-    selected: tuple[int, ...]
-    params: Mapping[int, NotebookParams] = field(default_factory=dict)
-
-    def text(self) -> str:
-        """Return the content of points.json."""
-        points = [{"name": point.name, "overrides": point.overrides} for point in self.points]
-        content = {"notebook": str(self.notebook), "profile": self.profile, "points": points}
-        return json.dumps(content, indent=1, default=str) + "\n"
+    directory: Path = Field(exclude=True)
+    params: dict[int, NotebookParams] = Field(default={}, exclude=True)
 
     def run_directory(self, index: int) -> Path:
         return self.directory / self.points[index].name
@@ -94,7 +76,9 @@ def load_points(sweep: Path | None, *, seeds: str | None, assignments: Sequence[
     notebook has the fields is checked by `prepare_sweep`.
     """
     if sweep is None and seeds is None:
-        raise ParamsError("--sweep or --seeds: is missing; name a file of params/sweeps/, or " + SEEDS_FORM)
+        raise ParamsError(
+            "--sweep or --seeds: is missing; name a file of params/sweeps/, or write --seeds 1-5"
+        )
     combinations, common = _read_sweep_file(sweep) if sweep is not None else ([{}], {})
     if seeds is not None:
         numbers = _read_seeds(seeds)
@@ -109,7 +93,10 @@ def load_points(sweep: Path | None, *, seeds: str | None, assignments: Sequence[
             raise ParamsError(f"--set {assignment}: the points set {name.strip()} as well; keep one")
         common[name.strip()] = text
     names = _point_names(combinations)
-    return [Point(name, {**common, **values}) for name, values in zip(names, combinations, strict=True)]
+    return [
+        Point(name=name, overrides={**common, **values})
+        for name, values in zip(names, combinations, strict=True)
+    ]
 
 
 def prepare_sweep(
@@ -139,26 +126,26 @@ def prepare_sweep(
     directory = out or Path("outputs", notebook.stem, folder_name)
     if (directory / "params.yaml").exists():
         raise ParamsError(f"--out {directory}: is the directory of a run; name another for the sweep")
-    made = Sweep(directory, notebook.absolute(), profile, tuple(points), tuple(range(len(points))))
+    made = Sweep(notebook=notebook.absolute(), profile=profile, points=tuple(points), directory=directory)
     place = str(sweep or f"--seeds {seeds}") + (" or --set" if assignments else "")
-    made = replace(made, params=_check_points(made, place=place))
-    return _join(read_sweep(directory), made) if (directory / POINTS_FILE).exists() else made
+    params = _check_points(made, place=place)
+    if not (directory / POINTS_FILE).exists():
+        return made.model_copy(update={"params": params})
+    return _join(read_sweep(directory), made, params)
 
 
 def read_sweep(directory: Path) -> Sweep:
-    """Return the sweep of a prepared folder, all of its points selected."""
+    """Return the sweep of a prepared folder."""
     path = directory / POINTS_FILE
     if not path.is_file():
         raise ParamsError(f"{directory}: holds no {POINTS_FILE}; name the folder of a sweep")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        points = tuple(Point(str(entry["name"]), dict(entry["overrides"])) for entry in content["points"])
-        notebook, profile = Path(content["notebook"]), str(content["profile"])
-    except (ValueError, LookupError, TypeError):
+        return Sweep.model_validate({**content, "directory": directory})
+    except (ValueError, TypeError):
         raise ParamsError(
             f"{path}: is damaged; run the command that made it again, with another --out"
         ) from None
-    return Sweep(directory, notebook, profile, points, tuple(range(len(points))))
 
 
 def read_point(directory: Path, index: int) -> list[str]:
@@ -166,8 +153,7 @@ def read_point(directory: Path, index: int) -> list[str]:
     sweep = read_sweep(directory)
     if not 0 <= index < len(sweep.points):
         raise ParamsError(
-            f"--point {index}: is not in {directory / POINTS_FILE}; it has the points 0 to "
-            f"{len(sweep.points) - 1}"
+            f"--point {index}: {directory / POINTS_FILE} has the points 0 to {len(sweep.points) - 1}"
         )
     return sweep.run_arguments(index)
 
@@ -188,34 +174,28 @@ def _check_points(sweep: Sweep, *, place: str) -> dict[int, NotebookParams]:
             continue
         overrides = parse_set(*point.assignments())
         try:
-            checked = load_params(
+            params[index] = load_params(
                 sweep.notebook.stem, profile=sweep.profile, overrides=overrides, place=place
             )
         except ParamsError as error:
             for line in str(error).splitlines():
                 problems.setdefault(line, []).append(index)
             continue
-        first = indices.setdefault(checked.model_dump_json(), index)
+        first = indices.setdefault(params[index].model_dump_json(), index)
         if first != index:
             line = f"{place}: is the same run as point {first} ({sweep.points[first].name}); keep one"
             problems.setdefault(line, []).append(index)
-        params[index] = checked.model_copy(update={"output_dir": str(sweep.run_directory(index))})
-    if problems:
-        lines = [f"{line} ({_describe_points(sweep, where)})" for line, where in problems.items()]
+    lines = [
+        f"{line} (point {where[0]}, {sweep.points[where[0]].name}"
+        + (f", and {len(where) - 1} more)" if len(where) > 1 else ")")
+        for line, where in problems.items()
+    ]
+    if lines:
         raise ParamsError("\n".join(lines))
     return params
 
 
-def _describe_points(sweep: Sweep, indices: Sequence[int]) -> str:
-    if len(indices) == 1:
-        return f"point {indices[0]}, {sweep.points[indices[0]].name}"
-    if len(indices) == len(sweep.selected):
-        return f"all {len(indices)} points"
-    listed = ", ".join(map(str, indices[:NUM_SHOWN]))
-    return f"points {listed}" + (f" and {len(indices) - NUM_SHOWN} more" if len(indices) > NUM_SHOWN else "")
-
-
-def _join(before: Sweep, now: Sweep) -> Sweep:
+def _join(before: Sweep, now: Sweep, params: Mapping[int, NotebookParams]) -> Sweep:
     """Return the sweep of a folder that was prepared before, with its new points at the end.
 
     A point with the overrides of an old one is that one, even where it would be named otherwise now.
@@ -230,39 +210,27 @@ def _join(before: Sweep, now: Sweep) -> Sweep:
     names = {frozenset(point.assignments()): point.name for point in before.points}
     points = {point.name: point for point in before.points}
     joined: dict[int, NotebookParams] = {}
-    for index, params in now.params.items():
-        point = now.points[index]
-        point = replace(point, name=names.get(frozenset(point.assignments()), point.name))
-        directory = before.directory / point.name
-        check_same_run(now.notebook, directory, params)
-        points[point.name] = point
-        joined[list(points).index(point.name)] = params.model_copy(update={"output_dir": str(directory)})
-    return replace(now, points=tuple(points.values()), selected=tuple(joined), params=joined)
-
-
-def check_unchanged(sweep: Sweep) -> None:
-    """Raise ParamsError where points.json has got other points since the sweep was prepared.
-
-    The caller has locked the folder: what runs or waits there reads its points by their places in that file.
-    """
-    if (sweep.directory / POINTS_FILE).exists():
-        names = [point.name for point in read_sweep(sweep.directory).points]
-        if names != [point.name for point in sweep.points[: len(names)]]:
-            raise ParamsError(
-                f"{sweep.directory / POINTS_FILE}: another command has changed it; run this one again"
-            )
+    for index, point in enumerate(now.points):
+        name = names.get(frozenset(point.assignments()), point.name)
+        check_same_run(now.notebook, before.directory / name, params[index])
+        points[name] = point.model_copy(update={"name": name})
+        joined[list(points).index(name)] = params[index]
+    return now.model_copy(update={"points": tuple(points.values()), "params": joined})
 
 
 def write_sweep(sweep: Sweep) -> None:
-    """Write points.json. The caller has locked the folder, see `check_unchanged`."""
-    check_unchanged(sweep)
-    try:
-        sweep.directory.mkdir(parents=True, exist_ok=True)
-        write_text(sweep.directory / POINTS_FILE, sweep.text())
-    except OSError as error:
-        raise ParamsError(
-            f"{sweep.directory}: cannot be the folder of a sweep: {error.strerror}. Give another --out."
-        ) from None
+    """Write points.json. The caller has locked the folder.
+
+    Raises ParamsError where it has got other points since the sweep was prepared: what runs or waits there
+    reads its points by their places in that file.
+    """
+    path = sweep.directory / POINTS_FILE
+    if path.exists():
+        names = [point.name for point in read_sweep(sweep.directory).points]
+        if names != [point.name for point in sweep.points[: len(names)]]:
+            raise ParamsError(f"{path}: another command has changed it; run this one again")
+    make_directory(sweep.directory)
+    write_text(path, sweep.model_dump_json(indent=1) + "\n")
 
 
 def _read_seeds(text: str) -> list[int]:
@@ -270,13 +238,10 @@ def _read_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*", part)
-        if match is None:
-            raise ParamsError(f"--seeds {text}: {part!r} is not a seed or a range; {SEEDS_FORM}")
-        first, last = int(match[1]), int(match[2] or match[1])
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            raise ParamsError(f"--seeds {text}: {part!r} ends before it begins; {SEEDS_FORM}")
-        if last - first >= MAX_POINTS:
-            raise ParamsError(f"--seeds {text}: are {last - first + 1} seeds; at most {MAX_POINTS}")
+            raise ParamsError(f"--seeds {text}: {part!r} is not a seed or a range; write 1-5, or 1,3,7")
+        _check_size(last - first + 1, place="--seeds")
         seeds += range(first, last + 1)
     if repeated := [seed for seed, count in Counter(seeds).items() if count > 1]:
         raise ParamsError(f"--seeds {text}: names seed {repeated[0]} twice; name each once")
@@ -323,7 +288,7 @@ def _read_sweep_file(path: Path) -> tuple[list[dict[str, object]], dict[str, obj
     try:
         file = SweepFile.model_validate(parse_yaml(path.read_text(encoding="utf-8")))
     except ValidationError as error:
-        problems = [f"{path}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        problems = [f"{path}: {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
         raise ParamsError("\n".join(problems)) from None
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ParamsError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
@@ -331,12 +296,9 @@ def _read_sweep_file(path: Path) -> tuple[list[dict[str, object]], dict[str, obj
         raise ParamsError(
             f"{path}: needs either grid: or list:, {'not both' if file.grid else 'has neither'}"
         )
-    points = file.points
-    _check_size(len(points) or math.prod(map(len, file.grid.values())), place=str(path))
-    if file.grid:
-        points = [
-            dict(zip(file.grid, values, strict=True)) for values in itertools.product(*file.grid.values())
-        ]
+    _check_size(len(file.points) or math.prod(map(len, file.grid.values())), place=str(path))
+    combinations = itertools.product(*file.grid.values())
+    points = file.points or [dict(zip(file.grid, values, strict=True)) for values in combinations]
     if twice := sorted(file.common.keys() & {name for values in points for name in values}):
         raise ParamsError(f"{path}: {twice[0]} is under set: and in the points; keep one")
     return points, file.common
@@ -370,8 +332,7 @@ def _point_names(combinations: Sequence[Mapping[str, object]]) -> list[str]:
     counts = Counter(name.casefold() for name in names)
     for index, (name, values) in enumerate(zip(names, combinations, strict=True)):
         if len(name) > MAX_NAME_LENGTH or counts[name.casefold()] > 1:
-            checksum = hashlib.sha256(json.dumps(values, default=str, sort_keys=True).encode()).hexdigest()[
-                :8
-            ]
+            content = json.dumps(values, default=str, sort_keys=True)
+            checksum = hashlib.sha256(content.encode()).hexdigest()[:8]
             names[index] = f"{name[:MAX_NAME_LENGTH]}_{checksum}"
     return names

@@ -198,12 +198,11 @@ def test_several_sweeps_keep_their_runs_apart_whatever_their_names(two_sweeps):
 
 
 def test_points_that_have_not_begun_are_in_the_group_of_their_equals(tmp_path, monkeypatch):
-    """They have texts of --set where params.yaml has values."""
     monkeypatch.chdir(tmp_path)
-    for folder, given, rate in (("A", "1e-5", 1e-5), ("B", "0.00002", 2e-5)):
+    for folder, rate in (("A", 1e-5), ("B", 2e-5)):
         make_run(Path(folder, "seed=1"), reward=0.5, rate=rate)
-        texts = {"training.learning_rate": given, "tracking.tensorboard": "yes"}
-        points = {f"seed={seed}": {**texts, "seed": seed} for seed in (1, 2)}
+        given = {"training.learning_rate": rate, "tracking.tensorboard": "yes"}  # a text of --set
+        points = {f"seed={seed}": {**given, "seed": seed} for seed in (1, 2)}
         write_points(Path(folder), "grpo_code_execution", "tiny", points)
     groups = tables.group_results(tables.gather_results([Path("A"), Path("B")]))
     assert {group.label: [result.state for result in group.results] for group in groups} == {

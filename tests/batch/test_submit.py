@@ -107,7 +107,6 @@ def test_the_same_command_goes_on_where_the_job_was_and_waits_for_one_that_is_in
         (("--seeds", "1-2"), "--nodes=2", "--nodes"),
         (("--gpu-memory", "40"), "", "--gpu-memory 40"),
         (("--gpu-memory", "-3", "--machine", "v100"), "", "--gpu-memory -3"),
-        (("--array-parallel", "2"), "", "--array-parallel"),
         ((), "--array=0-9", "--array=0-9: is computed"),
         ((), "-t 10", "-t: write"),
     ],
@@ -267,8 +266,8 @@ def test_what_slurm_refuses_is_told_in_its_words_and_leaves_nothing(capsys):
 
 def test_the_points_of_a_sweep_are_an_array_without_those_that_are_done(capsys):
     Path("lr.yaml").write_text("grid: {training.learning_rate: [1.0e-5, 2.0e-5]}\n")
-    arguments = ("--sweep", "lr.yaml", "--seeds", "1-2", "--array-parallel", "2")
-    assert submit(*arguments) == 0
+    arguments = ("--sweep", "lr.yaml", "--seeds", "1-2")
+    assert submit(*arguments, sbatch="--array=%2") == 0
     folder = Path("outputs/grpo_code_execution/lr-tiny")
     script = folder / "job.sbatch"
     assert header_of(script)["array"] == "0-3%2"
@@ -279,7 +278,7 @@ def test_the_points_of_a_sweep_are_an_array_without_those_that_are_done(capsys):
     done = runs.start_attempt(folder / points[1], notebook="")
     runs.end_attempt(folder / points[1], done, state="done")
     assert submit(*arguments) == 0
-    assert header_of(script)["array"] == "0,2-3%2"
+    assert header_of(script)["array"] == "0,2-3"
     assert json.loads((folder / "job.json").read_text())["points"] == [0, 2, 3]
 
 
@@ -333,8 +332,7 @@ def test_a_check_says_what_another_machine_would_refuse_and_leaves_nothing(capsy
     )
     assert "On a node without a network this would be refused:\n" in printed  # MBPP
     assert check("--set", "model.dtype=bfloat16") == 2
-    assert check("--gpu-memory", "2", "--set", "model.load_in_4bit=false") == 2
-    assert "V100 has 2.0" in capsys.readouterr().err
+    assert "model.dtype" in capsys.readouterr().err
     assert not Path("outputs").exists()
 
 
