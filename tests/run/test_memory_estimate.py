@@ -1,7 +1,6 @@
 """Sizes of models against models themselves, and the estimate against what torch keeps."""
 
 import itertools
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,28 +9,15 @@ from refusals import refused
 from scaling import write_published
 from tiny_actor import tiny_policy
 from tiny_policy import tiny_params
-from transformers import (
-    AutoModelForCausalLM,
-    GemmaConfig,
-    GptOssConfig,
-    LlamaConfig,
-    Qwen3Config,
-)
+from transformers import AutoModelForCausalLM, GemmaConfig, GptOssConfig, LlamaConfig, Qwen3Config
 
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, recommend
 from rlnb.machine.table import MACHINES
 from rlnb.params import check_machine, load_params, resolve
 from rlnb.params.loading import MODELS, choose_profile
-from rlnb.run.memory import (
-    GIB,
-    UNKNOWN_SIZE,
-    check_memory,
-    describe_memory,
-    estimate_memory,
-    layer_bytes,
-    load_model_sizes,
-)
+from rlnb.run import memory
+from rlnb.run.memory import GIB
 
 A100 = Machine("a100", "A100", (8, 0), 40.0, 8, "workstation", "unasked")
 SMALL = {
@@ -66,31 +52,27 @@ def test_parameters_are_counted_to_a_hundredth(kind, tmp_path):
     config = kind(**shape, **(EXPERTS if kind is GptOssConfig else {}))
     config.save_pretrained(tmp_path)
     num_weights = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
-    assert load_model_sizes(str(tmp_path), "nowhere").parameters == pytest.approx(num_weights, rel=0.01)
+    sizes = memory.load_model_sizes(str(tmp_path), "nowhere")
+    assert sizes.parameters == pytest.approx(num_weights, rel=0.01)
 
 
-def test_adapters_are_counted_exactly(cache_dir, published):
-    policy = tiny_policy(cache_dir, lora_rank=16)  # builds the model that is measured
-    everywhere = tiny_params(cache_dir, lora_rank=16)
-    assert load_model_sizes("tiny", cache_dir).count_adapters(everywhere) == policy.num_parameters()[0]
-    on_attention = params_of("ppo_openspiel").model
-    assert load_model_sizes("Qwen/Qwen3-4B", published).count_adapters(on_attention) == 11_796_480
+def test_adapters_are_counted_exactly(cache_dir):
+    num_adapters, _ = tiny_policy(cache_dir, lora_rank=16).num_parameters()
+    params = tiny_params(cache_dir, lora_rank=16)
+    assert memory.load_model_sizes("tiny", cache_dir).count_adapters(params) == num_adapters
 
 
 def test_a_model_that_is_not_here_is_unknown_whatever_its_name_says(tmp_path):
     params = params_of("spiral_self_play", model={"id": "me/mine-7B", "cache_dir": str(tmp_path)})
-    assert (describe_memory(params, A100), check_memory(params, A100)) == ([UNKNOWN_SIZE], UNKNOWN_SIZE)
-    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8}))
-    assert load_model_sizes(str(tmp_path), "nowhere") is None
+    assert memory.check_memory(params, A100) == memory.UNKNOWN_SIZE
+    # The hub's cache is looked into, also for unsloth's copy in 4 bits.
+    copy = tmp_path / "home/hub/models--unsloth--mine-7b-bnb-4bit/snapshots/abc"
+    LlamaConfig(**SMALL).save_pretrained(copy)
+    assert memory.load_model_sizes("me/mine-7B", tmp_path).parameters == SMALL_WEIGHTS
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    assert memory.load_model_sizes(str(tmp_path), tmp_path) is None
     (tmp_path / "config.json").write_text('{"hidden_size"')
-    assert str(tmp_path / "config.json") in refused(load_model_sizes, str(tmp_path), "nowhere")
-
-
-def test_the_hubs_cache_is_looked_into_also_for_unsloths_copy_in_4_bits(tmp_path):
-    for repository in ("me--mine", "unsloth--yours-unsloth-bnb-4bit"):
-        LlamaConfig(**SMALL).save_pretrained(tmp_path / f"home/hub/models--{repository}/snapshots/abc")
-    for name in ("me/mine", "they/Yours"):
-        assert load_model_sizes(name, "nowhere").parameters == SMALL_WEIGHTS
+    assert str(tmp_path / "config.json") in refused(memory.load_model_sizes, str(tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("lora_rank", [0, 16])
@@ -100,19 +82,17 @@ def test_what_is_kept_for_the_backward_pass_is_what_torch_keeps(lora_rank, cache
     kept: dict[int, int] = {}
 
     def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     ids = torch.randint(3, 259, (4, 128), generator=torch.Generator().manual_seed(0))
     decoder = model.get_base_model().model if lora_rank else model.model
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        states = decoder(input_ids=ids, use_cache=False).last_hidden_state
-    assert states.requires_grad
-    sizes = load_model_sizes("tiny", cache_dir)
-    said = ids.numel() * sizes.layers * layer_bytes(sizes, 4, is_cast=bool(lora_rank))
-    assert 0.8 < said / sum(kept.values()) < 1.25
+        _ = decoder(input_ids=ids, use_cache=False).last_hidden_state
+    num_bytes = sum(size for place, size in kept.items() if place not in weights)
+    sizes = memory.load_model_sizes("tiny", cache_dir)
+    said = ids.numel() * sizes.layers * memory.layer_bytes(sizes, 4, is_cast=bool(lora_rank))
+    assert 0.8 < said / num_bytes < 1.25
 
 
 def test_the_parts_are_arithmetic_that_can_be_done_by_hand(tmp_path):
@@ -125,7 +105,7 @@ def test_the_parts_are_arithmetic_that_can_be_done_by_hand(tmp_path):
         evaluation={"enabled": False},
         mbpp={"enabled": False},
     )
-    parts = estimate_memory(params, A100)
+    parts = memory.estimate_memory(params, A100)
     assert parts["weights of model.id"] == pytest.approx(SMALL_WEIGHTS * 2 / GIB)
     # Inputs and outputs of q, k, v, o (64 wide, keys and values 32), gate, up, down.
     each = (32 + 64) + 2 * (32 + 32) + (64 + 32) + 3 * (32 + 48)
@@ -133,30 +113,6 @@ def test_the_parts_are_arithmetic_that_can_be_done_by_hand(tmp_path):
     assert parts["gradients, optimizer, adapters"] == pytest.approx(3 * 2 * each * 6 * 4 / GIB)
     assert parts["logits"] == pytest.approx(10 * 100 * 4 * 6 / GIB)  # 970 tokens are 10 prompts of 97
     assert not any("generation" in name for name in parts)  # the pass needs more, and they take turns
-
-
-def test_in_4_bits_linear_layers_shrink_and_experts_only_by_unsloth(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlnb.params.sections.installed_version", lambda package: "1")
-    GptOssConfig(**SMALL, **EXPERTS).save_pretrained(tmp_path)
-    sizes = load_model_sizes(str(tmp_path), "nowhere")
-    inner, ends = sizes.parameters - sizes.embeddings, sizes.embeddings
-    model = {"id": str(tmp_path), "load_in_4bit": True, "dtype": "bfloat16", "offload_embedding": False}
-    for changes, expected in (
-        ({"engine": "transformers"}, (inner - sizes.experts) * 0.52 + (ends + sizes.experts) * 2),
-        ({"engine": "unsloth"}, inner * 0.52 + ends * 2),
-        ({"engine": "unsloth", "offload_embedding": True}, inner * 0.52 + ends),  # the head stays
-    ):
-        parts = estimate_memory(params_of("gpt_oss_2048", model=model | changes), A100)
-        assert parts["weights of model.id"] == pytest.approx(expected / GIB)
-
-
-def test_vllm_takes_turns_with_the_training(published, monkeypatch):
-    monkeypatch.setattr("rlnb.params.training.installed_version", lambda package: "1")
-    model = {"cache_dir": str(published), "load_in_4bit": False, "dtype": "bfloat16"}
-    parts = estimate_memory(params_of("grpo_code_game", model=model), A100)
-    vllm = {"enabled": True, "gpu_memory_utilization": 0.5}
-    by_vllm = estimate_memory(params_of("grpo_code_game", model=model, vllm=vllm), A100)
-    assert by_vllm["vLLM"] == 20 and "activations" in parts and "activations" not in by_vllm
 
 
 # GiB that the driver shows of cards of each kind; of a machine without a GPU its memory.
@@ -168,7 +124,7 @@ CARDS = {
 
 
 @pytest.mark.parametrize("row", MACHINES, ids=lambda row: row.name)
-def test_the_profiles_that_auto_takes_fit_every_machine_of_the_table(row, monkeypatch, published):
+def test_the_profile_that_auto_takes_fits_every_machine_of_the_table(row, monkeypatch, published):
     """As setup.sh installs it, with unsloth where it serves; gpt-oss needs 14 GiB and is tight there."""
     monkeypatch.setattr("rlnb.params.resolving.installed_version", lambda package: "1")
     versions = {"bitsandbytes": "1"} | ({"unsloth": "1"} if row.unsloth else {})
@@ -183,20 +139,21 @@ def test_the_profiles_that_auto_takes_fit_every_machine_of_the_table(row, monkey
         if is_gpt_oss and (not row.unsloth or memory_gib < 14):
             with pytest.raises(ParamsError):
                 check_machine(params, machine, environ={})
-                check_memory(params, machine)
+                memory.check_memory(params, machine)
             continue
         verdict = "tight" if is_gpt_oss and row.name == "t4" else "fits"
-        assert check_memory(params, machine).endswith(f": {verdict}"), (notebook, profile, memory_gib)
+        assert memory.check_memory(params, machine).endswith(f": {verdict}"), (notebook, profile, memory_gib)
 
 
 def test_what_cannot_fit_is_refused_unless_told_otherwise(published):
     small, unknown = replace(A100, memory_gib=8.0), replace(A100, memory_gib=0.0)
     model = {"id": "Qwen/Qwen2.5-3B", "load_in_4bit": False, "cache_dir": str(published)}
     training = {"per_device_train_batch_size": 32, "max_completion_length": 1024}
-    message = refused(check_memory, params_of("grpo_code_execution", model=model, training=training), small)
+    params = params_of("grpo_code_execution", model=model, training=training)
+    message = refused(memory.check_memory, params, small)
     assert message.startswith("parameters cell: model.id = 'Qwen/Qwen2.5-3B' ") and "activations" in message
     unchecked = params_of("grpo_code_execution", model=model | {"check_memory": False}, training=training)
-    assert check_memory(unchecked, small).endswith("of 8.0 GiB: does not fit")
-    assert check_memory(unchecked, unknown).endswith(" GiB")
-    writer = {"kind": "endpoint", "base_url": "http://localhost:1/v1", "served_model": "mine"}
-    assert check_memory(params_of("mbpp_eval", writer=writer), small) == ""
+    assert memory.check_memory(unchecked, small).endswith("of 8.0 GiB: does not fit")
+    assert memory.check_memory(unchecked, unknown).endswith(" GiB")
+    writer = {"base_url": "http://localhost:1/v1", "served_model": "mine"}
+    assert memory.check_memory(params_of("mbpp_eval", writer=writer), small) == ""
