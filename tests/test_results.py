@@ -7,9 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from pydantic import BaseModel
-from refusals import refused
 
-from rlnb.results import Comparison, compare, load_results, pool_comparisons, read_comparisons, save_results
+from rlnb.errors import ParamsError
+from rlnb.results import (
+    Comparison,
+    compare,
+    compare_files,
+    load_results,
+    pool_comparisons,
+    read_comparisons,
+    save_results,
+)
 from rlnb.statistics import Estimate, bootstrap_difference, bootstrap_mean, bootstrap_two_way, student_mean
 
 
@@ -100,10 +108,23 @@ def test_only_rank_0_writes(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_without_results_is_refused(tmp_path):
+@pytest.mark.parametrize("text", [None, "{", "[1]"])
+def test_a_file_without_results_is_refused(text, tmp_path):
     path = tmp_path / "results.json"
-    said = "cannot be read: No such file or directory; name a results.json"
-    assert refused(load_results, path) == f"{path}: {said}"
-    for text, said in (("{", "not JSON"), ("[1]", "holds no results")):
+    if text is not None:
         path.write_text(text)
-        assert refused(load_results, path) == f"{path}: {said}; name the results.json of an evaluation"
+    with pytest.raises(ParamsError, match=f"^{path}: .*; name "):
+        load_results(path)
+
+
+def test_two_runs_are_compared_by_their_directories_or_files_and_nothing_else(tmp_path):
+    samples = [{"task_id": 1, "passed": True}, {"task_id": 2, "passed": None}]
+    (tmp_path / "run").mkdir()
+    for name in ("run/results.json", "mbpp_after.json"):
+        (tmp_path / name).write_text(json.dumps({"settings": {}, "samples": samples}))
+    said = compare_files(tmp_path / "run", tmp_path / "mbpp_after.json")
+    assert said.startswith("1 problems in both\npass@1 +0.000 [+0.000, +0.000]\n")
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "none.json"):
+        with pytest.raises(ParamsError, match=f"^{path}: "):
+            compare_files(tmp_path / "run", path)

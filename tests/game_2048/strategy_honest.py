@@ -22,15 +22,6 @@ def moved(board, key):
 
 
 """
-LEGAL = (
-    SLIDE
-    + """\
-def legal(board):
-    return [key for key in "éuai" if moved(board, key) != board]
-
-
-"""
-)
 HONEST = {
     "a random key": 'import random\ndef strategy(board):\n    return random.choice(["é", "u", "a", "i"])\n',
     "greedy merges, with its helpers behind": '''\
@@ -52,26 +43,6 @@ def strategy(board):
     global turn
     turn += 1
     return "éaui"[turn % 4]
-""",
-    "a mutable default": """\
-def strategy(board, seen=[]):
-    seen.append(sum(map(sum, board)))
-    return "aiué"[len(seen) % 4]
-""",
-    "a class as a helper": LEGAL
-    + """\
-class Player:
-    def __init__(self, order):
-        self._order = order
-
-    def choose(self, board):
-        keys = legal(board)
-        return min(keys, key=self._order.index)
-
-PLAYER = Player("auié")
-
-def strategy(board):
-    return PLAYER.choose(board)
 """,
     "a lambda": "import random\nstrategy = lambda board: random.choice('éuai')\n",
     "moves tried in place on its copy": """\

@@ -189,17 +189,6 @@ def test_one_tile_comes_with_each_move_that_changes_something_and_none_with_othe
     assert board.state == ("ongoing" if has_move(board.rows) else "failed")
 
 
-@given(SIZES, SEEDS, MOVES, st.sampled_from(DIRECTIONS), st.integers(1, 5))
-def test_moves_that_change_nothing_leave_the_tiles_to_come_as_they_were(size, seed, moves, direction, idle):
-    games = [play_along(GameBoard(size, 2**20, seed), moves) for _ in range(2)]
-    if games[0].state == "ongoing" and direction not in games[0].legal_moves():
-        for _ in range(idle):
-            assert not games[1].move(direction)
-    for game in games:
-        play_along(game, "LURD" * 3)
-    assert (games[0].rows, games[0].score) == (games[1].rows, games[1].score)
-
-
 @given(SIZES, st.sampled_from([16, 64, 2048]), SEEDS, MOVES, st.booleans())
 def test_a_replay_of_every_beginning_of_a_game_is_exact(size, target, seed, moves, play_on):
     board = GameBoard(size, target, seed, play_on=play_on)
