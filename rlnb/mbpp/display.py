@@ -14,17 +14,18 @@ SHOWN_SETTINGS = (
 )  # fmt: skip
 
 
-def show_verdicts(samples: Sequence[Sample]) -> Table:
-    """Return programs with their outcomes, how many asserts hold, and the first that does not."""
+def show_verdicts(samples: Sequence[Sample], *, limit: int = 8) -> Table:
+    """Return programs, spread over all, with their outcomes and the first assert that does not hold."""
     rows = []
-    for sample in samples:
+    for sample in spread(samples, limit):
         results = sample.verdict.results
         counts = f"{sum(map(bool, results))} of {len(results)}"
         error = "" if sample.passed else shorten_error(sample)
         program = as_code(sample.program or sample.completion)
-        rows.append((program, words(sample.outcome), counts, sample.failing_assertion, error))
-    headers = ["program", "outcome", "asserts that hold", "first that does not", "error"]
-    return Table(headers, rows)
+        outcome = words(sample.outcome)
+        rows.append((sample.problem.text, program, outcome, counts, sample.failing_assertion, error))
+    headers = ["problem", "program", "outcome", "asserts that hold", "first that does not", "error"]
+    return Table(headers, rows, f"{len(rows)} of {len(samples)} samples")
 
 
 def shorten_error(sample: Sample) -> str:
@@ -47,18 +48,6 @@ def show_summary(summary: Summary, settings: Mapping[str, object]) -> Table:
     counts = f"{summary['num_problems']} problems, {summary['num_samples']} samples"
     details = [f"{words(name)} {settings[name]}" for name in SHOWN_SETTINGS if name in settings]
     return Table(["", "value (95% interval)"], shares.items(), f"{counts}: {'; '.join(details)}")
-
-
-def show_failed_samples(samples: Sequence[Sample], *, limit: int = 8) -> Table:
-    """Return failed samples, spread over all problems."""
-    failed = [sample for sample in samples if not sample.passed]
-    rows = [
-        (sample.problem.text, words(sample.outcome), as_code(sample.completion), sample.failing_assertion)
-        + (shorten_error(sample),)
-        for sample in spread(failed, limit)
-    ]
-    headers = ["problem", "outcome", "completion", "first assert that does not hold", "error"]
-    return Table(headers, rows, f"{len(rows)} of {len(failed)} failed samples")
 
 
 def words(name: str) -> str:
