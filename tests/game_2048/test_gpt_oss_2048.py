@@ -52,13 +52,10 @@ def test_boards_that_do_not_exist_are_refused(kind):
     "section, field, value",
     [
         ("training", "max_completion_length", 768),
-        ("training", "warmup_steps", 5),
         ("sandbox", "move_cpu_seconds", 9.0),
         ("save", "formats", ["gguf"]),
         ("board", "kinds", ["4x4/64", "4x4/64"]),
     ],
 )
 def test_contradictions_are_refused_before_any_model_loads(section, field, value):
-    assert f"{section}.{'warmup_ratio' if field == 'warmup_steps' else field}" in refused(
-        load, **{section: {field: value}}
-    )
+    assert f"{section}.{field} = " in refused(load, **{section: {field: value}})
