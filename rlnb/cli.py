@@ -61,12 +61,13 @@ ARENA_OPTIONS = {
     "--opponent": ("opponents", "NAMES: random, mcts:N, perfect, nash; with commas (default: random)"),
     "--episodes": ("num_episodes", "NUMBER of games against each opponent, even (default: 100)"),
 }
-# Options of `rlnb export`.
+# Options of `rlnb export`: the name of its value and its meaning.
 EXPORT_OPTIONS = {
-    "--adapters": ("model.adapters", "DIR of trained adapters: a run's adapters/ or a checkpoint"),
-    "--base": ("model.id", "MODEL to put them on: hub id or directory (default: the one they name)"),
-    "--format": ("export.format", "FORM to write: lora, merged_16bit (default) or mxfp4"),
-    "--repo-id": ("export.repo_id", "OWNER/NAME on the hub to upload to"),
+    "--base": ("MODEL", "to put them on: hub id or directory (default: the one they name)"),
+    "--out": ("DIR", "to write (default: outputs/export/FORMAT)"),
+    "--cache-dir": ("DIR", "for downloaded models (default: ./model_cache)"),
+    "--repo-id": ("OWNER/NAME", "on the hub to upload to"),
+    "--license": ("NAME", "on the model card, in the hub's names"),
 }
 
 
@@ -173,13 +174,17 @@ def make_parser() -> argparse.ArgumentParser:
     _add_short_options(evaluate, EVAL_OPTIONS | ARENA_OPTIONS)
 
     export = add_command(
-        commands, "export", _export,
-        "adapters as a model that others load: `rlnb run` of notebooks/export_model.ipynb",
-        description="Run notebooks/export_model.ipynb: write trained adapters alone or merged into a base,\n"
-        "load what was written, compare it, and upload it where --repo-id says so.",
-        parents=run_options,
+        commands, "export", _export, "adapters as a model that others load",
+        description="Write trained adapters alone or merged into a base, load what was written, compare it\n"
+        "with the adapted model, and upload it where --repo-id says so.",
     )  # fmt: skip
-    _add_short_options(export, EXPORT_OPTIONS)
+    export.add_argument(
+        "--adapters", required=True, type=Path, metavar="DIR", help="a run's adapters/ or a checkpoint of it"
+    )
+    export.add_argument("--format", choices=["lora", "merged_16bit", "mxfp4"], default="merged_16bit")
+    for option, (name, meaning) in EXPORT_OPTIONS.items():
+        export.add_argument(option, default="", metavar=name, help=meaning)
+    export.add_argument("--public", action="store_true", help="a new repository is public, not private")
 
     configure = add_command(
         commands, "configure", _configure, "a profile by questions and answers, or all parameters as YAML",
@@ -278,12 +283,32 @@ def _evaluate_in_arena(
 
 
 def _export(options: argparse.Namespace) -> int:
-    chosen = _chosen(options, EXPORT_OPTIONS)
-    may_be_set = options.profile or options.out or "RLNB_MODEL__ADAPTERS" in os.environ
-    by_set = any(assignment.startswith("model.adapters=") for assignment in options.assignments)
-    if "model.adapters" not in chosen and not may_be_set and not by_set:
-        raise ParamsError("--adapters: is missing; name a run's adapters/ or a checkpoint of it")
-    return _run_shipped("export_model", options, chosen)
+    from rlnb.machine import apply_environment, probe, recommend
+    from rlnb.params import load_dotenv
+
+    try:
+        with stopping_early():
+            load_dotenv(Path.cwd())
+            machine = probe()
+            advice = recommend(machine)
+            apply_environment(advice)  # before torch is imported
+            from rlnb.policy.export_command import export
+
+            export(
+                options.adapters,
+                base=options.base,
+                form=options.format,
+                out=Path(options.out or f"outputs/export/{options.format}"),
+                cache_dir=options.cache_dir or "./model_cache",
+                dtype="float32" if machine.capability is None else advice.dtype,
+                repo_id=options.repo_id,
+                public=options.public,
+                license=options.license,
+            )
+            return 0
+    except StoppedEarly as stopped:
+        print(f"rlnb export: stopped by {stopped.signal}", file=sys.stderr)
+        return EXIT_PREEMPTED
 
 
 def _chosen(options: argparse.Namespace, short: Mapping[str, tuple[str, str]]) -> dict[str, str]:

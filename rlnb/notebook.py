@@ -48,7 +48,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
         os.chdir("..")
     load_dotenv(Path.cwd())
     profile, overrides = _read_parameters_cell(notebook, cell)
-    params = load_params(notebook, profile=profile, overrides=overrides).complete()
+    params = load_params(notebook, profile=profile, overrides=overrides)
     machine = probe(ask_hub=asks_network(params))
     recommendation = recommend(machine)
     apply_environment(recommendation)

@@ -49,7 +49,7 @@ def describe_missing(params: NotebookParams, machine: Machine) -> str:
     """Return what a run would lack on such a machine without a network, "" for nothing."""
     offline = dataclasses.replace(machine, hub="offline")
     try:
-        check_machine(resolve(params.complete(), recommend(offline)), offline)
+        check_machine(resolve(params, recommend(offline)), offline)
     except ParamsError as error:
         return str(error)
     return ""

@@ -50,7 +50,7 @@ def prefetch(
     target = target_machine(profile, machine, gpu_memory)
     if profile in (None, "auto"):
         profile = choose_profile(notebook.stem, recommend(target).profile)
-    given = load_params(notebook.stem, profile=str(profile), overrides=overrides, place="--set").complete()
+    given = load_params(notebook.stem, profile=str(profile), overrides=overrides, place="--set")
     params = resolve(given, recommend(target))
     cache_dir = cache_directory(params)
     memory = f", {target.memory_gib:g} GiB" if target.memory_gib else ""

@@ -27,7 +27,6 @@ ROOT = Path(rlnb.__file__).resolve().parents[1]
 # The parameters of each notebook, imported when they are needed.
 MODELS = {
     "compare_runs": "rlnb.batch.params:CompareRunsParams",
-    "export_model": "rlnb.policy.export_params:ExportModelParams",
     "gpt_oss_2048": "rlnb.game_2048.params:GptOss2048Params",
     "grpo_code_execution": "rlnb.code_execution.params:GrpoCodeExecutionParams",
     "grpo_code_game": "rlnb.code_game.params:GrpoCodeGameParams",

@@ -7,7 +7,7 @@ below it.
 import os
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -152,10 +152,6 @@ class NotebookParams(Section):
     def rank_conflicts(self, num_ranks: int) -> Iterator[Conflict]:
         """Yield what so many ranks cannot share."""
         return iter(())
-
-    def complete(self) -> Self:
-        """Return the parameters with the values that files named in them determine."""
-        return self
 
     def check_files(self) -> None:
         """Raise ParamsError for files and games that a run loads late; called on resolved parameters."""

@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.params.sections import ModelParams
+from rlnb.policy.adapters import adapters_off
 from rlnb.policy.builtin import EMBEDDED_NAME, written_whole
 from rlnb.policy.file_formats import make_readable
 from rlnb.policy.generation import generate, generating
@@ -48,43 +49,27 @@ class LogitDifference:
     num_positions: int
 
 
-def load_for_export(
-    params: ModelParams, *, any_base: bool = False, fresh_adapters: bool = False, seed: int = 42
-) -> Policy:
-    """Load the model with its trained adapters for inference, or with fresh ones.
+def load_for_export(params: ModelParams) -> Policy:
+    """Load `params.id` with the adapters `params.adapters`, also where they were trained on another model.
 
-    any_base: put the adapters on the model `params.id` even if they were trained on another, which must have
-    the same layers in the same sizes. Raises ParamsError and PolicyUnavailable.
+    Raises ParamsError if the model has other layers, and PolicyUnavailable if they have other sizes.
     """
-    if not params.adapters:
-        if not fresh_adapters:
-            raise ParamsError(
-                "model.adapters = '' is needed by an export: write a run's adapters/ or a checkpoint of it. "
-                "export.fresh_adapters = true tries the notebook with untrained ones"
-            )
-        return load_policy(params, seed=seed)
-    if any_base:
-        bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
-        adapted = attach_adapters(bare.model, params, is_trained=False)
-        saved = set(load_peft_weights(params.adapters, device="cpu"))
-        placed = set(get_peft_model_state_dict(adapted))
-        if saved != placed:
-            raise ParamsError(
-                f"model.adapters = {params.adapters!r} do not fit model.id = {params.id!r}: "
-                f"{len(saved - placed)} of their {len(saved)} tensors have no layer there, "
-                f"{len(placed - saved)} of its layers' tensors are not in the file"
-            )
-        return dataclasses.replace(bare, model=adapted)
-    try:
-        return load_policy(params, is_trained=False)
-    except ParamsError as error:  # of another base
-        raise ParamsError(f"{error}; export.any_base = true puts them on it all the same") from None
+    bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
+    adapted = attach_adapters(bare.model, params, is_trained=False)
+    saved = set(load_peft_weights(params.adapters, device="cpu"))
+    placed = set(get_peft_model_state_dict(adapted))
+    if saved != placed:
+        raise ParamsError(
+            f"{params.adapters}: do not fit {params.id}: {len(saved - placed)} of their {len(saved)} tensors "
+            f"have no layer there, {len(placed - saved)} of its layers' tensors are not in the file"
+        )
+    return dataclasses.replace(bare, model=adapted)
 
 
 def compute_logits(policy: Policy, prompts: Sequence[str], *, reference: bool = False) -> list[torch.Tensor]:
     """Return each prompt's logits, float32 (num_tokens, vocabulary); reference: without adapters."""
     logits = []
-    with generating(policy), policy.model.disable_adapter() if reference else contextlib.nullcontext():
+    with generating(policy), adapters_off(policy) if reference else contextlib.nullcontext():
         for prompt in prompts:
             tokens = policy.tokenizer(prompt, return_tensors="pt").to(policy.device)
             logits.append(policy.model(**tokens).logits[0].float().cpu())
@@ -130,26 +115,22 @@ def check_form(policy: Policy, form: Form, params: ModelParams) -> None:
     """Raise ExportFailed if the policy cannot be written in this form, naming one that is possible."""
     if form == "lora":
         return
-    refusal, base = f"export.format = {form!r} ", f"model.id = {params.id!r}"
     if not hasattr(policy.model, "peft_config"):
-        raise ExportFailed(f"{refusal}needs a model with LoRA adapters, which this one does not have")
+        raise ExportFailed(f"{form} needs a model with LoRA adapters, which this one does not have")
     method, kind = read_quantization(policy.source, params), policy.model.config.model_type
+    stored = f"{params.id} is stored in {method or '16 bits'}"
     if form == "mxfp4" and kind != "gpt_oss":
         raise ExportFailed(
-            f"{refusal}is for gpt-oss models, and {base} is of type {kind}; write merged_16bit"
+            f"mxfp4 is for gpt-oss models, and {params.id} is of type {kind}; write merged_16bit"
         )
     if form == "mxfp4" and method != "mxfp4":
         raise ExportFailed(
-            f"{refusal}keeps the experts of a base that is stored in MXFP4, and {base} is stored in "
-            f"{method or '16 bits'}; write merged_16bit, or model.id = openai/gpt-oss-20b with "
-            "export.any_base = true"
+            f"mxfp4 keeps the experts of a base that is stored in MXFP4, and {stored}; write merged_16bit, "
+            "or `rlnb export --base openai/gpt-oss-20b`"
         )
-    if form == "mxfp4":
-        compute_lora_deltas(policy)
-    elif method not in ("", "mxfp4") and policy.engine == "transformers":
+    if form == "merged_16bit" and method not in ("", "mxfp4") and policy.engine == "transformers":
         raise ExportFailed(
-            f"{refusal}needs the base in 16 bits, and {base} is stored in {method}; write the id of the "
-            "16-bit model and export.any_base = true"
+            f"{form} needs the base in 16 bits, and {stored}; `rlnb export --base` takes the 16-bit model"
         )
 
 
@@ -219,7 +200,7 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
     CUDA kernels' layout, and unsloth 2026.10.7 passes save_method="mxfp4" to llm-compressor, which quantizes
     every layer into another directory.
     """
-    folder = Path(policy.source)
+    deltas, folder = compute_lora_deltas(policy), Path(policy.source)
     if not folder.is_dir():
         kept, others = ["*.json", "*.safetensors"], ["original/*", "metal/*"]
         with explain_load_errors(params):
@@ -227,7 +208,7 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
                 policy.source, cache_dir=params.cache_dir, allow_patterns=kept, ignore_patterns=others
             )
         folder = Path(downloaded)
-    deltas, shards = compute_lora_deltas(policy), sorted(folder.glob("*.safetensors"))
+    shards = sorted(folder.glob("*.safetensors"))
     for shard in shards:
         tensors = load_file(shard)
         for name in tensors.keys() & deltas.keys():
@@ -251,8 +232,8 @@ def compute_lora_deltas(policy: Policy) -> dict[str, torch.Tensor]:
             is_linear = isinstance(module.get_base_layer(), torch.nn.Linear) and ".experts." not in name
             if not is_linear or config.use_dora or config.bias != "none" or config.modules_to_save:
                 raise ExportFailed(
-                    f"export.format = 'mxfp4' needs plain LoRA on layers that are not quantized, "
-                    f"unlike {name}; write merged_16bit"
+                    f"mxfp4 needs plain LoRA on layers that are not quantized, unlike {name}; "
+                    "write merged_16bit"
                 )
             delta = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
             deltas[f"{name.removeprefix('base_model.model.')}.weight"] = delta.detach().float().cpu()

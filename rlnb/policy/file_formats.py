@@ -9,10 +9,8 @@ from transformers import PretrainedConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from rlnb.errors import PolicyUnavailable
-from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.params.sections import ModelParams
 
-CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 NEW_CLASS, OLD_CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"  # of the same tokenizer, in 5 and in 4
 EXTRA = "extra_special_tokens"  # a list in 5; a mapping in 4, whose list is additional_special_tokens
 
@@ -23,7 +21,7 @@ def make_readable(directory: Path) -> None:
     Without `rope_theta` 4.57 would silently compute with its default, 10000, and so with another model.
     Rotary embeddings that differ between layers (Gemma 3) are left alone; `check_readable` refuses those.
     """
-    for name, add_names in ((CONFIG, add_rope_names), (TOKENIZER_CONFIG, rename_tokenizer)):
+    for name, add_names in (("config.json", add_rope_names), ("tokenizer_config.json", rename_tokenizer)):
         path = directory / name
         if path.is_file():
             saved = json.loads(path.read_text(encoding="utf-8"))
@@ -64,22 +62,13 @@ def check_readable(source: str, params: ModelParams, *, installed: str = version
     config, _ = PretrainedConfig.get_config_dict(source, cache_dir=params.cache_dir)
     tokenizer = get_tokenizer_config(source, cache_dir=params.cache_dir)
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
-    ropes = [
-        part["rope_parameters"] for part in parts if "rope_parameters" in part and "rope_theta" not in part
-    ]
-    remedy = "export it again with this rlnb, whose files both read, or use a machine with transformers 5"
-    if params.id in BUILT_DIRECTORIES:
-        remedy = "delete that directory, and it is built again"
-    if any("rope_theta" not in rope for rope in ropes):
-        reason = f"{CONFIG} has a rope_theta for each kind of layer"
-        remedy = "use a machine with transformers 5"
-    elif ropes:
-        reason = f"{CONFIG} has rope_parameters in the place of rope_theta"
-    elif tokenizer.get("tokenizer_class") == NEW_CLASS or isinstance(tokenizer.get(EXTRA), list):
-        reason = f"{TOKENIZER_CONFIG} has names that 4 does not know"
-    else:
-        return
-    raise PolicyUnavailable(
-        f"model.id = {params.id!r} was saved by transformers {config.get('transformers_version', 5)}, and "
-        f"transformers {installed} here does not read it: {reason} in {source}; {remedy}"
-    )
+    misread = {
+        "rope_parameters": any("rope_parameters" in part and "rope_theta" not in part for part in parts),
+        "tokenizer": tokenizer.get("tokenizer_class") == NEW_CLASS or isinstance(tokenizer.get(EXTRA), list),
+    }
+    if names := [name for name, is_misread in misread.items() if is_misread]:
+        raise PolicyUnavailable(
+            f"model.id = {params.id!r} was saved by transformers {config.get('transformers_version', 5)}; "
+            f"transformers {installed} here would misread its {' and '.join(names)} in {source}; export it "
+            "again with this rlnb (delete one that rlnb has built), or use a machine with transformers 5"
+        )

@@ -1,7 +1,7 @@
 """Completions of a policy, in padded batches."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,7 +9,6 @@ from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedTokenizerBase,
-    StoppingCriteria,
     StoppingCriteriaList,
 )
 
@@ -27,7 +26,8 @@ def evaluating(policy: Policy) -> Iterator[None]:
     """
     model, was_training = policy.model, policy.model.training
     switches = policy.engine == "unsloth" and was_training
-    checkpointing = next(filter(None, map(_checkpointing_of, model.modules())), False) if switches else False
+    modes = (getattr(module, "gradient_checkpointing", False) for module in model.modules())
+    checkpointing = next(filter(None, modes), False) if switches else False  # on, or unsloth's own kind
     if was_training:  # not if nested: a model with adapters has a thousand modules to switch
         model.eval()
     try:
@@ -38,11 +38,6 @@ def evaluating(policy: Policy) -> Iterator[None]:
             model.for_training(use_gradient_checkpointing=checkpointing)
         elif was_training:
             model.train()
-
-
-def _checkpointing_of(module: torch.nn.Module) -> bool | str:
-    """Return the module's gradient checkpointing: on, off, or unsloth's own kind."""
-    return getattr(module, "gradient_checkpointing", False)
 
 
 @contextmanager
@@ -62,7 +57,6 @@ def generate(
     temperature: float,
     seed: int = 0,
     batch_size: int = 32,
-    reference: bool = False,
     ends: Sequence[int] | None = None,
     is_complete: Callable[[str], bool] | None = None,
     received: Callable[[int, str], None] | None = None,
@@ -72,16 +66,16 @@ def generate(
 
     A completion ends at the tokens `ends`, by default those of the policy (`Policy.stop_at`), or some tokens
     after `is_complete(completion)` becomes true. temperature 0 is greedy. Sampling depends only on `seed`,
-    `batch_size` and the prompts; the global random state stays as it was. reference: with the adapters
-    disabled. received: called with (index of the prompt, completion) when a batch is written, shortest
-    prompts first. progress: called with (done, total) at the start and after each batch.
+    `batch_size` and the prompts; the global random state stays as it was. received: called with (index of the
+    prompt, completion) when a batch is written, shortest prompts first. progress: called with (done, total)
+    at the start and after each batch.
     """
     tokenizer = policy.tokenizer
     completions = [""] * len(prompts)
     num_done = 0
     if progress:
         progress(0, len(prompts))
-    with generating(policy), policy.model.disable_adapter() if reference else nullcontext():
+    with generating(policy):
         torch.manual_seed(seed)
         for rows, new_tokens in generated_batches(
             policy, prompts, max_new_tokens=max_new_tokens, temperature=temperature, batch_size=batch_size,
@@ -190,7 +184,7 @@ def _write_by_transformers(
     batch = tokenizer(list(prompts), return_tensors="pt", padding=True, padding_side="left")
     batch = {name: batch[name].to(policy.device) for name in ("input_ids", "attention_mask")}
     prompt_length = batch["input_ids"].shape[1]
-    stopping = [StopWhenComplete(tokenizer, prompt_length, is_complete)] if is_complete else []
+    stopping = [stop_when_complete(tokenizer, prompt_length, is_complete)] if is_complete else []
     noise = [RowNoise(seeds, temperature, policy.device)] if seeds is not None and temperature else []
     output = model.generate(
         **batch, **sampling, max_new_tokens=max_new_tokens, use_cache=True,
@@ -235,23 +229,19 @@ def batches(rows: Sequence[int], lengths: Sequence[int], batch_size: int) -> Ite
         yield batch
 
 
-class StopWhenComplete(StoppingCriteria):
-    """A criterion that ends the rows whose completion is complete, checked every LOOK_TOKENS tokens."""
+def stop_when_complete(
+    tokenizer: PreTrainedTokenizerBase, prompt_length: int, is_complete: Callable[[str], bool]
+) -> Callable[..., torch.Tensor]:
+    """Return a criterion that ends the rows that are complete, checked every LOOK_TOKENS tokens."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, prompt_length: int, is_complete: Callable[[str], bool]
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.prompt_length = prompt_length
-        self.is_complete = is_complete
+    def find_complete(input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
+        new_tokens = input_ids[:, prompt_length:]
+        if new_tokens.shape[1] % LOOK_TOKENS:
+            return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        texts = tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
+        return torch.tensor([is_complete(text) for text in texts], device=input_ids.device)
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
-        done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        new_tokens = input_ids[:, self.prompt_length :]
-        if new_tokens.shape[1] % LOOK_TOKENS == 0:
-            texts = self.tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
-            done = torch.tensor([self.is_complete(text) for text in texts], device=input_ids.device)
-        return done
+    return find_complete
 
 
 def cut_at_end(tokens: Sequence[int], ends: Sequence[int]) -> Sequence[int]:

@@ -11,7 +11,6 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
@@ -37,10 +36,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class Policy:
     """A model with LoRA adapters and its tokenizer; the reference policy is the model, adapters disabled.
 
-    model: also a PeftModel, which forwards to its PreTrainedModel. end_token_ids: the tokens that end an
-    answer by the model's configuration, without those of `stop_at`. dtype: that the layers compute in;
-    parameters may have others (weights in 4 bits, adapters in float32). thinking: `model.thinking`, of all
-    chats. directory: of the model's files, for those who look for a name in another cache; "" if not known.
+    model: also a PeftModel, which forwards to its PreTrainedModel. end_token_ids: without those of `stop_at`.
+    dtype: that the layers compute in; weights may have 4 bits, adapters are float32. thinking:
+    `model.thinking`, of all chats. directory: of the model's files, "" if not known.
     """
 
     model: PreTrainedModel
@@ -82,12 +80,9 @@ def load_policy(
     remedy, if the weights or a package are missing.
     """
     source = find_model(params)
-    is_fresh = bool(is_trained and not params.adapters and params.lora_rank)
-    if params.adapters:
-        check_base(params.adapters, source)
-    names_layers = is_fresh and params.lora_target_modules != ("all-linear",)
-    if names_layers and params.engine == "transformers":
-        check_targets(make_skeleton(source, params), params)
+    base = read_base(params.adapters) if params.adapters else ""
+    if base and not is_same_model(base, source):
+        raise ParamsError(f"model.adapters = {params.adapters!r} belong to {base}, not to model.id, {source}")
     checkpointing: str | bool = "unsloth" if gradient_checkpointing else False
     if params.engine == "unsloth":
         model, tokenizer = load_with_unsloth(
@@ -95,23 +90,15 @@ def load_policy(
         )
     else:
         model, tokenizer = load_with_transformers(source, params, is_trained=is_trained)
-    if is_fresh:
-        if names_layers and params.engine == "unsloth":  # which rewrites the classes of a skeleton
-            check_targets(model, params)
+    if is_trained and not params.adapters and params.lora_rank:
         model = add_fresh_adapters(model, params, checkpointing=checkpointing, seed=seed)
     elif params.id == "tiny" and not params.lora_rank:
         model = make_fresh_weights(model, seed=seed)
     complete_tokenizer(model, tokenizer)
     use_cpu_attention(model)
-    ends, dtype = tuple(model.generation_config.eos_token_id), DTYPES[params.dtype]
-    directory = find_directory(model.name_or_path, params.cache_dir)
+    ends, dtype, name = tuple(model.generation_config.eos_token_id), DTYPES[params.dtype], model.name_or_path
+    directory = name if Path(name).is_dir() else str(find_snapshot(params.cache_dir, Repository(name)) or "")
     return Policy(model, tokenizer, source, params.engine, ends, dtype, params.thinking, directory)
-
-
-def find_directory(name: str, cache_dir: str) -> str:
-    """Return the directory of a model's files, in the cache for a name on the hub; "" if not known."""
-    snapshot = Path(name) if Path(name).is_dir() else find_snapshot(cache_dir, Repository(name))
-    return str(snapshot or "")
 
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
@@ -203,10 +190,20 @@ def load_with_unsloth(
 def add_fresh_adapters(
     model: PreTrainedModel, params: ModelParams, *, checkpointing: str | bool, seed: int
 ) -> PreTrainedModel:
-    """Return the model with untrained LoRA adapters, which do not change its outputs."""
+    """Return the model with untrained LoRA adapters, which do not change its outputs.
+
+    Raises ParamsError for layers that the model does not have: peft asks only for one of them.
+    """
     targets: object = list(params.lora_target_modules)
+    layers = {name.rpartition(".")[2]: layer for name, layer in model.named_modules()}
     if targets == ["all-linear"]:
         targets = LINEAR_LAYERS if params.engine == "unsloth" else "all-linear"
+    elif missing := [name for name in params.lora_target_modules if name.rpartition(".")[2] not in layers]:
+        linear = sorted(name for name, layer in layers.items() if isinstance(layer, torch.nn.Linear))
+        raise ParamsError(
+            f"model.lora_target_modules: {', '.join(missing)} is not a layer of {params.id!r}; "
+            f"its linear layers are {', '.join(linear)}"
+        )
     lora: dict[str, object] = {
         "r": params.lora_rank,
         "lora_alpha": params.lora_alpha,
@@ -233,13 +230,6 @@ def make_fresh_weights(model: PreTrainedModel, *, seed: int) -> PreTrainedModel:
     return fresh
 
 
-def check_base(adapters: str, source: str) -> None:
-    """Raise ParamsError for adapters that were saved with a model other than `source`."""
-    base = read_base(adapters)
-    if base and not is_same_model(base, source):
-        raise ParamsError(f"model.adapters = {adapters!r} belong to {base}, not to model.id, {source}")
-
-
 def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Pad on the left, with the end token if there is no pad token; also stop at the chat's end."""
     tokenizer.padding_side = "left"
@@ -253,25 +243,6 @@ def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
     known |= {chat_end} - {tokenizer.unk_token_id}
     model.generation_config.eos_token_id = sorted(known - {None})
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-
-
-def make_skeleton(source: str, params: ModelParams) -> PreTrainedModel:
-    """Return the model's layers without weights."""
-    with explain_load_errors(params), torch.device("meta"):
-        config = AutoConfig.from_pretrained(source, cache_dir=params.cache_dir)
-        return AutoModelForCausalLM.from_config(config)
-
-
-def check_targets(model: PreTrainedModel, params: ModelParams) -> None:
-    """Raise ParamsError for names in `lora_target_modules` of layers that the model does not have."""
-    layers = {name.rpartition(".")[2]: layer for name, layer in model.named_modules()}
-    missing = [target for target in params.lora_target_modules if target.rpartition(".")[2] not in layers]
-    if missing:
-        linear = [name for name, layer in layers.items() if isinstance(layer, torch.nn.Linear)]
-        raise ParamsError(
-            f"model.lora_target_modules: {', '.join(missing)} is not a layer of {params.id!r}; "
-            f"its linear layers are {', '.join(sorted(linear))}"
-        )
 
 
 @contextmanager

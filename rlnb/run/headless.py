@@ -158,7 +158,7 @@ def plan_run(
         check_same_run(notebook, out, params)
     is_done = os.path.isdir(plan.directory) and is_finished(plan.directory, params)
     if "training" in type(params).model_fields and not is_done:
-        check_resuming(resolve(params.complete(), recommend(here)), plan.directory)
+        check_resuming(resolve(params, recommend(here)), plan.directory)
     return plan
 
 
@@ -169,7 +169,7 @@ def check_params(
 
     The arguments are as in `plan_run`. Raises ParamsError or SandboxUnavailable.
     """
-    resolved = resolve(params.complete(), recommend(machine))
+    resolved = resolve(params, recommend(machine))
     sharing = {"WORLD_SIZE": str(num_ranks)} if num_ranks > 1 else {}
     check_machine(resolved, machine, environ={**os.environ, **sharing})
     resolved.check_files()

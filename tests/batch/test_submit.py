@@ -170,17 +170,6 @@ def test_what_stands_in_the_env_file_is_read_before_the_job_is_checked(capsys, m
     assert "tasks.source = 'mbpp' is not in" in refusal and "model.id" not in refusal
 
 
-def test_adapters_are_checked_with_the_base_that_they_name(capsys, monkeypatch):
-    Path("adapters").mkdir()
-    base = {"base_model_name_or_path": "Qwen/Qwen2.5-0.5B", "r": 16}
-    Path("adapters/adapter_config.json").write_text(json.dumps(base))
-    Path("export_model.ipynb").write_text(Path(NOTEBOOK).read_text())
-    monkeypatch.setenv("RLNB_OFFLINE", "1")
-    options = ("--profile", "v100", "--set", "model.adapters=adapters", "--check")
-    assert cli.main(["run", "export_model.ipynb", *options]) == 2
-    assert "model.id = 'Qwen/Qwen2.5-0.5B' lacks all files" in capsys.readouterr().err
-
-
 def test_a_profile_that_names_no_machine_is_refused(capsys):
     command = ["submit", NOTEBOOK, "--set", "model.id=tiny", "--dry-run"]
     for more in ([], ["--profile", "auto"], ["--seeds", "1-2"]):

