@@ -12,11 +12,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rlnb.grpo import kl
 from rlnb.grpo import training as grpo
-from rlnb.grpo.cpu_trainer import (
-    CpuGRPOTrainer,
-    completion_logprobs,
-    drop_tied_rows,
-)
+from rlnb.grpo.cpu_trainer import CpuGRPOTrainer, completion_logprobs, drop_tied_rows
 from rlnb.params.training import TrainingParams
 from rlnb.policy import Policy
 from rlnb.policy.adapters import adapters_in_weights_dtype
