@@ -38,7 +38,7 @@ def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.envi
     tracking = _section(params, "tracking", TrackingParams)
     reports = tracking is not None and tracking.wandb == "auto" and has_wandb_key(environ)
     loads = any(name not in BUILT_DIRECTORIES for name in model_names(params).values())
-    return reports or loads or bool(mbpp_downloads(params)) or params.uses_network()
+    return reports or loads or bool(mbpp_downloads(params))
 
 
 def _section(params: object, name: str, kind: type[SomeSection]) -> SomeSection | None:

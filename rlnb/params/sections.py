@@ -166,10 +166,6 @@ class NotebookParams(Section):
                 f"model.id = {model.id!r}; write model.id = {base}"
             )
 
-    def uses_network(self) -> bool:
-        """Return whether a run needs the network for more than its models, MBPP and tracking."""
-        return False
-
 
 class ModelParams(Section):
     id: str = Field(default="auto", min_length=1)

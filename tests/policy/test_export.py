@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -282,18 +281,3 @@ def test_a_base_in_4_bits_is_not_merged_into(cache_dir, other_base, tmp_path):
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     (other_base / "config.json").write_text(json.dumps(config))
     assert "is stored in bitsandbytes" in refusal(policy, tmp_path / "out", "merged_16bit", params)
-
-
-def test_unsloth_merges_into_the_16_bit_files_by_itself(policy, cache_dir, tmp_path, monkeypatch):
-    """Up to the call, which needs a GPU: its keywords were read in the wheel of unsloth 2026.10.7."""
-    options_seen = {}
-
-    def save_pretrained_merged(directory, **options):
-        options_seen.update(options)
-        Path(directory, "model.safetensors").write_bytes(b"weights")
-
-    monkeypatch.setattr(policy.model, "save_pretrained_merged", save_pretrained_merged, raising=False)
-    by_unsloth = replace(policy, engine="unsloth")
-    saved = save_in_format(by_unsloth, tmp_path / "out", "merged_16bit", model_params(cache_dir))
-    assert options_seen == {"tokenizer": policy.tokenizer, "save_method": "merged_16bit"}
-    assert [path.name for path in saved.iterdir()] == ["model.safetensors"]

@@ -48,16 +48,16 @@ class UploadHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        server = self.server
+        server, address = self.server, f"http://{self.headers['Host']}"
         server.requests.append((self.path, body))
         status, answer = 200, {}
         if self.path.endswith("/create"):
-            status, answer = server.creates, {"url": "http://hub/me/model"}
+            status, answer = server.creates, {"url": f"{address}/me/model"}
         elif "/preupload/" in self.path:
             files = json.loads(body)["files"]
             answer = {"files": [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in files]}
         elif "/commit/" in self.path:
-            answer = {"commitUrl": "http://hub/me/model/commit/1", "commitOid": "1", "success": True}
+            answer = {"commitUrl": f"{address}/me/model/commit/1", "commitOid": "1", "success": True}
         text = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
@@ -84,7 +84,7 @@ def hub(tmp_path, monkeypatch):
 
 def test_a_directory_is_uploaded_into_a_private_repository(hub, adapters):
     (adapters / "README.md").write_text("---\nlicense: mit\n---\n")
-    assert upload(adapters, "me/model", private=True) == "http://hub/me/model"
+    assert upload(adapters, "me/model", private=True) == f"{constants.ENDPOINT}/me/model"
     created = json.loads(next(body for path, body in hub.requests if path.endswith("/create")))
     assert (created["organization"], created["name"]) == ("me", "model")
     assert created.get("private") or created.get("visibility") == "private"
