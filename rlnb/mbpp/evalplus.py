@@ -242,10 +242,9 @@ def run_reference(problem: PlusProblem, sandbox: Sandbox) -> Expected:
 def check_plus(problem: PlusProblem, expected: Expected, program: str, sandbox: Sandbox) -> PlusVerdict:
     """Check a program on the base inputs and then, loaded again, on the plus inputs.
 
-    Inputs without an expected value are skipped. A value is right if it is equal, if a rule of the task says
-    so, or if it has the expected type and numbers within atol + 1e-7 * |expected|, given an atol. An expected
-    float, or list of floats, raises an atol of 0 to 1e-6. It stays raised for later inputs of base, or of
-    plus, as in EvalPlus, so that scores compare. Raises SandboxUnavailable.
+    A value is right if it is equal, if a rule of the task says so, or if it has the expected type and numbers
+    within atol + 1e-7 * |expected|, given an atol. An expected float, or list of floats, raises an atol of 0
+    to 1e-6 for it and for later inputs of base, or of plus, as in EvalPlus. Raises SandboxUnavailable.
     """
     if "__future__" not in program:  # which must come first
         program = NOT_MAIN + program
