@@ -52,8 +52,9 @@ ADDED_METHODS = {
     "save_pretrained_merged": ("unsloth", "unsloth_save_pretrained_merged"),
 }
 OF_OTHERS = {*dir(Module), "model_copy", "model_dump", "model_validate"}  # torch's; pydantic's parameters
-OTHER_MEANING = {  # a file's content, the lines of a program, a prompt
+OTHER_MEANING = {  # a folder, a file's content, the lines of a program, a prompt
     ("rlnb/policy/file_formats.py", "tokenizer"),
+    ("rlnb/run/memory.py", "cache"),
     ("rlnb/code_game/programs.py", "body"),
     ("rlnb/game_2048/evaluation.py", "body"),
 }
