@@ -139,17 +139,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="ranks on this machine, which train together (default: 1)",
     )
     run.add_argument(
-        "--nnodes", type=int, default=1, metavar="M", help="machines; the same command, with --out, on each"
-    )
-    run.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine's number, from 0")
-    run.add_argument("--master", default="", metavar="ADDR:PORT", help="of machine 0")
-    run.add_argument(
-        "--accelerate",
-        type=Path,
-        metavar="FILE.yaml",
-        help="settings for the ranks, as in params/accelerate/",
-    )
-    run.add_argument(
         "--check", action="store_true", help="say what would be refused, also on another machine; run nothing"
     )
 
@@ -157,7 +146,6 @@ def make_parser() -> argparse.ArgumentParser:
 
     # Without help, so not listed: what `rlnb run --nproc` starts for each rank.
     of_rank = commands.add_parser("rank")
-    of_rank.add_argument("parent", type=int)
     of_rank.add_argument("notebook", type=Path)
     of_rank.add_argument("output", type=Path)
     of_rank.add_argument("parameters", type=json.loads)
@@ -217,7 +205,6 @@ def _run(options: argparse.Namespace) -> int:
             # Imported here: `rlnb doctor` and --help need neither pydantic nor YAML.
             from rlnb.params import parse_set
             from rlnb.run.headless import run_notebook
-            from rlnb.run.launcher import Ranks
 
             for option, value in (("--profile", options.profile), ("--out", options.out)):
                 if value is not None and not value.strip():
@@ -228,12 +215,12 @@ def _run(options: argparse.Namespace) -> int:
                 raise ParamsError("--machine and --gpu-memory: are for --check; give it as well")
             overrides = parse_set(*options.assignments)
             out = None if options.out is None else Path(options.out)
-            ranks = Ranks()
-            if "nproc" in options:
-                places = (options.nproc, options.nnodes, options.node_rank, options.master)
-                ranks = Ranks(*places, accelerate=options.accelerate)
             return run_notebook(
-                options.notebook, profile=options.profile, overrides=overrides, out=out, ranks=ranks
+                options.notebook,
+                profile=options.profile,
+                overrides=overrides,
+                out=out,
+                num_ranks=getattr(options, "nproc", 1),
             )
     except StoppedEarly as stopped:
         print(f"{stopped}; {how_to_go_on()}", file=sys.stderr)
@@ -243,10 +230,10 @@ def _run(options: argparse.Namespace) -> int:
 def _run_as_rank(options: argparse.Namespace) -> int:
     try:
         with stopping_early():
-            from rlnb.run.launcher import run_as_rank
+            from rlnb.run.papermill_engine.execution import execute
 
-            return run_as_rank(
-                options.parent, options.notebook, options.output, parameters=options.parameters
+            return execute(
+                options.notebook, options.output, parameters=options.parameters, says_how_it_ended=False
             )
     except StoppedEarly:
         return EXIT_PREEMPTED

@@ -293,14 +293,13 @@ def check_run(options: argparse.Namespace) -> int:
     from rlnb.batch.machines import describe_missing, job_machine
     from rlnb.params import parse_set
     from rlnb.run.headless import plan_run
-    from rlnb.run.launcher import Ranks
 
     plan = plan_run(
         options.notebook,
         profile=options.profile,
         overrides=parse_set(*options.assignments),
         out=_path(options.out),
-        ranks=Ranks(options.nproc, options.nnodes),
+        num_ranks=options.nproc,
         machine=job_machine(options.profile, options.machine, options.gpu_memory),
         is_memory_known=options.gpu_memory is not None,
     )

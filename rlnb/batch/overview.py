@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlnb.errors import ParamsError
 from rlnb.run.directory import POINTS_FILE, Status, read_status
-from rlnb.run.heartbeat import read_last_rows
+from rlnb.run.heartbeat import measure_pace, read_last_rows
 from rlnb.run.slurm import RUNNING, jobs_in_queue
 
 JOB_FILE = "job.json"  # in the folder of a run or a sweep: {"job": ..., "points": [...], "log": ...}
@@ -145,7 +145,7 @@ def _describe(run: FoundRun, queue: Mapping[str, str] | None) -> RunRow:
     jobs = [job for job in (run.job, status.job if status else "") if job]
     queued = next((job for job in jobs if queue and job in queue), "")
     state = _name_state(run, status, step, queue[queued] if queue and queued else "")
-    pace = status.steps_per_hour if status else None
+    pace = measure_pace(rows, since=status.started) if status and status.started else None
     is_told = status is not None and state not in ("waiting", "done", "running")
     return RunRow(
         name,

@@ -34,7 +34,6 @@ from rlnb.run.headless import (
     move_run,
     plan_run,
 )
-from rlnb.run.launcher import Ranks
 
 TEMPLATE = Path(rlnb.__file__).resolve().parents[1] / "slurm" / "run.sbatch"
 SCRIPT_FILE = "job.sbatch"
@@ -42,12 +41,10 @@ OPTION = re.compile(r"^#SBATCH --([\w-]+)(?:=(.*))?$", re.MULTILINE)
 WARNING_SECONDS = 300  # before the time limit, unless --signal says otherwise
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
 GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")  # options of sbatch that ask for GPUs
-# Ranks on several nodes: one task of SLURM a node, which starts that node's ranks.
-RENDEZVOUS = """\
-master=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((20000 + SLURM_JOB_ID % 20000))
-on_node={on_node}
-tasks=(--kill-on-bad-exit=0 --cpus-per-task="$SLURM_CPUS_PER_TASK")
-command=(srun "${{tasks[@]}}" bash -c "$on_node" "$master")
+# Ranks on several nodes: a task of SLURM each.
+SRUN = """\
+tasks=(--ntasks={num_ranks} --kill-on-bad-exit=0 --cpus-per-task="$((SLURM_CPUS_PER_TASK / {ranks_on_node}))")
+command=(srun "${{tasks[@]}}" bash -c {task})
 """
 TASK = ' --point "$SLURM_ARRAY_TASK_ID"'
 
@@ -126,15 +123,14 @@ def submit_run(request: JobRequest) -> int:
         profile=request.profile,
         overrides=parse_set(*request.assignments),
         out=request.out,
-        ranks=Ranks(max(1, num_gpus), num_nodes),
+        num_ranks=max(1, num_gpus) * num_nodes,
         machine=machine,
         is_memory_known=request.gpu_memory is not None,
     )
 
     def make(directory: Path) -> Job:
         words = ["run", str(request.notebook), "--out", str(directory)]
-        words += ["--nproc", str(num_gpus)] if num_gpus > 1 else []
-        command = _command(words, machine, num_nodes=num_nodes)
+        command = _command(words, machine, ranks_on_node=max(1, num_gpus), num_nodes=num_nodes)
         return Job(directory, request.notebook, header, command)
 
     _print_checks(plan.params, machine, plan.memory)
@@ -265,17 +261,21 @@ def _seconds(time: str) -> int | None:
     return 86_400 * int(match["days"] or 0) + 3600 * hours + 60 * minutes + seconds
 
 
-def _command(arguments: Sequence[str], machine: Machine, *, num_nodes: int = 1) -> str:
+def _command(
+    arguments: Sequence[str], machine: Machine, *, ranks_on_node: int = 1, num_nodes: int = 1
+) -> str:
     """Return the lines of a script that set `command` to `rlnb` with these arguments."""
     # The job chooses as was checked, also on a GPU with more memory.
     memory = f"export RLNB_GPU_MEMORY={machine.memory_gib:g}\n" if machine.capability else ""
-    program = shlex.join([str(Path(sys.executable).with_name("rlnb")), *arguments])
+    nproc = ["--nproc", str(ranks_on_node)] if ranks_on_node > 1 and num_nodes == 1 else []
+    program = shlex.join([str(Path(sys.executable).with_name("rlnb")), *arguments, *nproc])
     if arguments[0] == "sweep":
         program += TASK
     if num_nodes == 1:
         return f"{memory}command=({program})\n"
-    rank = f'--nnodes {num_nodes} --node-rank "$SLURM_PROCID" --master "$0"'
-    return memory + RENDEZVOUS.format(on_node=shlex.quote(f"trap '' USR1; exec {program} {rank}"))
+    task = shlex.quote(f"trap '' USR1; exec {program}")
+    num_ranks = num_nodes * ranks_on_node
+    return memory + SRUN.format(task=task, num_ranks=num_ranks, ranks_on_node=ranks_on_node)
 
 
 def _ranges(points: Sequence[int]) -> str:

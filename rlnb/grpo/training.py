@@ -15,7 +15,6 @@ from statistics import fmean
 import torch
 from accelerate import PartialState
 from datasets import Dataset
-from peft import load_peft_weights, set_peft_model_state_dict
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
@@ -32,9 +31,7 @@ from rlnb.policy.builtin import model_directory
 from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import (
     complete_checkpoint,
-    mark_incomplete,
     remove_old_checkpoints,
-    weights_to_begin_with,
 )
 from rlnb.run.directory import log_line
 from rlnb.run.health import Health, memory_advice
@@ -248,7 +245,6 @@ def train(
 ) -> None:
     """Train to the last step, from `checkpoint` where there is one, and close the reporter's tracker.
 
-    Without a checkpoint the adapters may be those of another run, see `weights_to_begin_with`.
     metrics_before: reported as step 0 of a run that starts from the beginning. Raises Preempted after a
     signal, OutOfMemory, and TrainingDiverged.
     """
@@ -256,11 +252,7 @@ def train(
     kl = [] if trainer.args.beta else [MeasureKl(trainer)]  # TRL measures it itself where it is a penalty
     for callback in (UsePresentSettings(), *kl, reporter, *callbacks, SaveRecipe(params)):
         trainer.add_callback(callback)
-    weights_of = weights_to_begin_with(params, Path(str(trainer.args.output_dir)).parent)
     beginning = f"resuming from {checkpoint}" if checkpoint else "from the start"
-    if weights_of and not checkpoint:
-        set_peft_model_state_dict(trainer.model, load_peft_weights(weights_of, device="cpu"))
-        beginning = f"from the weights of {weights_of}"
     print(f"{trainer.args.max_steps} steps, {beginning}")
     reporter.health.params = params
     for callback in callbacks:
@@ -383,16 +375,14 @@ class MetricsReporter(TrainerCallback):
         if not state.is_world_process_zero or "train_runtime" in logs:
             return
         started = time.perf_counter()
-        step, max_steps, rewards = state.global_step, state.max_steps, self._step_rewards()
+        step, max_steps = state.global_step, state.max_steps
         if self.trainer.scale_rewards == "batch":  # TRL's share says whether the whole batch is tied
-            share = tied_share(rewards, num_generations=self.trainer.num_generations)
+            share = tied_share(self._step_rewards(), num_generations=self.trainer.num_generations)
             logs = {**logs, "frac_reward_zero_std": share}
         self.tracker.report(step, dict(logs))
         output_dir = self.tracker.path.parent
         log_line(output_dir, progress_line(step, max_steps, logs))
-        for line in self.health.after_step(
-            step, logs, rewards=[reward for reward in rewards if reward == reward]
-        ):
+        for line in self.health.after_step(step, logs):
             print(line, flush=True)
             log_line(output_dir, line)
         if self.show and (step == max_steps or step % max(1, max_steps // NUM_PICTURES) == 0):
@@ -466,32 +456,26 @@ class IntervalEvaluation(TrainerCallback):
 class SaveRecipe(TrainerCallback):
     """Saves by time as well, and completes each checkpoint by its list of files and the run's recipe.
 
-    The recipe keeps other runs from resuming from it. Until it is written, the checkpoint is marked as
-    incomplete. To be the last callback: the others' files and decisions have to be there.
+    The recipe keeps other runs from resuming from it. Until it is written, the checkpoint does not count. To
+    be the last callback: the others' files and decisions have to be there.
     """
 
     def __init__(self, params: NotebookParams) -> None:
         self.params = params
-        self.timer = SaveTimer(minutes=value_of(params, "training.save_minutes"))
+        self.timer = SaveTimer()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         control.should_save |= self.timer.is_due()
-        if control.should_save and state.is_world_process_zero:
-            mark_incomplete(self._checkpoint(args, state))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **_: object) -> None:
         PartialState().wait_for_everyone()  # each rank writes its own random state
         if state.is_world_process_zero:
-            checkpoint = self._checkpoint(args, state)
+            checkpoint = Path(str(args.output_dir), f"checkpoint-{state.global_step}")
             model = value_of(self.params, "model")
             write_base(checkpoint, model_directory(model.id, model.cache_dir))
             complete_checkpoint(checkpoint, self.params)
             keep = value_of(self.params, "training.save_total_limit")
             remove_old_checkpoints(checkpoint.parents[1], step=state.global_step, keep=keep)
         self.timer.restart()
-
-    @staticmethod
-    def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
-        return Path(str(args.output_dir), f"checkpoint-{state.global_step}")

@@ -18,19 +18,13 @@ class ResumableParams(Section):
     gradient_checkpointing: Switch = "auto"
     """Recompute activations: less memory, about a third more time; auto = on GPUs"""
     save_steps: int = described(20, "Steps between checkpoints", ge=1)
-    save_minutes: float = described(
-        15.0, "Minutes after which a checkpoint is saved also between those steps; 0 = by steps alone", ge=0
-    )
     save_total_limit: int = described(2, "Checkpoints kept; older ones are deleted", ge=1)
     save_optimizer: bool = True
     """Keep the optimizer's state in checkpoints; false = smaller ones, from which a run goes on with a new
     optimizer, so not bit for bit"""
     resume: str = Field(default="auto", min_length=1)
     """auto = go on from the newest complete checkpoint, latest = the same, and there must be one, never =
-    start again, or a directory"""
-    resume_state: Literal["full", "weights"] = "full"
-    """What resume takes from a directory of another run: full = steps, optimizer, random state, weights = the
-    weights alone, to start at step 0"""
+    start again, or a checkpoint of another run, whose steps, optimizer and random state continue"""
     num_threads: int = described(
         0, "CPU threads of torch; 0 = as many as other processes leave cores free", ge=0
     )

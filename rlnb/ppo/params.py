@@ -131,12 +131,6 @@ class PpoTrainingParams(play.UpdateParams):
             )
 
 
-class PpoAlarmParams(play.AlarmParams):
-    kl_factor: float = described(10.0, "Approximate KL of an update that stops the run, in target_kl", gt=1)
-    advice_steps: int = Field(default=500, ge=0)
-    """Every so many updates a success rate below 30% prints what to change; 0 = never"""
-
-
 class PpoOpenspielParams(play.GameRunParams):
     """PPO with LoRA and a value head on games of OpenSpiel; the defaults are those of the first scripts."""
 
@@ -149,7 +143,6 @@ class PpoOpenspielParams(play.GameRunParams):
     curriculum: CurriculumParams = CurriculumParams()
     replay: ReplayParams = ReplayParams()
     training: PpoTrainingParams = PpoTrainingParams()
-    alarms: PpoAlarmParams = PpoAlarmParams()
 
     def game_names(self) -> list[str]:
         return list(dict.fromkeys(name for stage in self.curriculum.stages for name in stage.games))

@@ -13,7 +13,7 @@ from rlnb.policy.loading import load_tokenizer
 from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents, move_to_stage
 from rlnb.ppo.params import PpoActingParams, PpoOpenspielParams
 from rlnb.ppo.training import GamePlan, PpoState, train_ppo
-from rlnb.run.checkpoints import saved_recipe, weights_to_begin_with
+from rlnb.run.checkpoints import saved_recipe
 from rlnb.run.directory import say
 from rlnb.run.tracking import Tracker, open_tracker
 from rlnb.selfplay.acting import Encoder, make_encoder
@@ -82,8 +82,8 @@ class PpoRun:
         The stage is that of `curriculum.start` in a new run, and where this field has changed since the
         checkpoint was saved; a line says so.
         """
-        weights_of, start = weights_to_begin_with(self.params, output_dir), self.params.curriculum.start
-        state = restore(PpoState, checkpoint, self.learner, weights_of=weights_of)
+        start = self.params.curriculum.start
+        state = restore(PpoState, checkpoint, self.learner)
         before = saved_recipe(checkpoint).get("curriculum.start") if checkpoint else None
         if not start or start == before:
             return state

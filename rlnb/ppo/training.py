@@ -36,7 +36,14 @@ from rlnb.ppo.curriculum import (
 )
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
 from rlnb.run.directory import log_line
-from rlnb.run.health import Health, check_alarms, memory_advice, save_games_when_diverged
+from rlnb.run.health import (
+    ADVICE_STEPS,
+    ALARM_KL_FACTOR,
+    Health,
+    check_alarms,
+    memory_advice,
+    save_games_when_diverged,
+)
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.advantages import gae_of_turns, normalize_advantages
 from rlnb.selfplay.arena import Arena
@@ -153,9 +160,7 @@ def train_ppo(
 
                 # 5. Move on: curriculum, replay buffer and alarms. Stop a run that has diverged.
                 state, notes = next_state(state, results, metrics, params)
-                check_alarms(
-                    state.alarms, metrics, params.alarms, first_length=state.first_length, params=params
-                )
+                check_alarms(state.alarms, metrics, first_length=state.first_length, params=params)
                 check_kl(metrics, params)
             metrics["play/success_share"] = success_share(results)
             metrics["curriculum/random_score"] = plan.curriculum.random_score(state.curriculum.stage)
@@ -224,7 +229,7 @@ def next_state(
 ) -> tuple[PpoState, list[str]]:
     """Return the state after an update, and a line if the stage changed."""
     curriculum, progression = advance_curriculum(state.curriculum, results, params.curriculum)
-    state = state.advance(metrics, params.training, params.alarms)
+    state = state.advance(metrics, params.training)
     replay = state.replay.update(
         results, curriculum.mean_scores, step=state.step, capacity=params.replay.capacity
     )
@@ -232,12 +237,12 @@ def next_state(
 
 
 def check_kl(metrics: Mapping[str, float], params: PpoOpenspielParams) -> None:
-    """Raise TrainingDiverged if one update moved the policy by more than kl_factor times target_kl."""
-    target, factor = params.training.target_kl, params.alarms.kl_factor
-    if target and metrics["update/approx_kl"] > factor * target:
+    """Raise TrainingDiverged if one update moved the policy by more than ALARM_KL_FACTOR times target_kl."""
+    target = params.training.target_kl
+    if target and metrics["update/approx_kl"] > ALARM_KL_FACTOR * target:
         raise TrainingDiverged(
             f"in one update the policy moved by {metrics['update/approx_kl']:.3g} nats a token, more than "
-            f"alarms.kl_factor = {factor} times training.target_kl = {target}; lower "
+            f"{ALARM_KL_FACTOR} times training.target_kl = {target}; lower "
             f"training.learning_rate = {params.training.learning_rate}, or training.num_epochs = "
             f"{params.training.num_epochs}{see('nan')}"
         )
@@ -251,10 +256,9 @@ def describe_step(step: int, metrics: Mapping[str, float]) -> str:
 
 
 def give_advice(state: PpoState, metrics: Mapping[str, float], params: PpoOpenspielParams) -> list[str]:
-    """Return what to change, every `alarms.advice_steps` updates, if too few games are successes."""
-    interval = params.alarms.advice_steps
+    """Return what to change, every ADVICE_STEPS updates, if too few games are successes."""
     share = state.curriculum.success_share
-    if not interval or state.step % interval or share >= LOW_SUCCESS:
+    if state.step % ADVICE_STEPS or share >= LOW_SUCCESS:
         return []
     return [
         f"Success in the stage's last {len(state.curriculum.scores)} games is {share:.0%}, below "

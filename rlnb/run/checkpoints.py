@@ -1,18 +1,17 @@
 """Choose the checkpoint that a run continues from, and say or refuse what has changed since it was saved.
 
-A checkpoint holds the parameters of its run in RECIPE_FILE. Fields of the task, the model and the saved state
-stay as they were; all others (learning rate, steps, batch sizes, ...) may change between attempts.
+A checkpoint holds the parameters of its run and the sizes of its files in RECIPE_FILE. That is written last,
+when all other files are on the disk, so a checkpoint is whole if it has this file and the sizes are right. A
+damaged one is passed over.
 
-RECIPE_FILE is written last, when all other files are on the disk, and lists their sizes and checksums, by
-which a damaged checkpoint is recognised and passed over.
+Fields of the task, the model and the saved state stay as they were; all others (learning rate, steps, batch
+sizes, ...) may change between attempts.
 """
 
 import json
-import math
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,16 +23,12 @@ from rlnb.errors import CheckpointUnreadable, ParamsError, see
 from rlnb.machine import rank, world_size
 from rlnb.params.problems import show
 from rlnb.params.sections import NotebookParams, value_of
-from rlnb.run.directory import remove_leftovers, say, write_text
-from rlnb.run.disk import INCOMPLETE_MARK, remove_half_written, sync
+from rlnb.run.directory import say, write_text
+from rlnb.run.disk import RECIPE_FILE, remove_half_written, sync
 
-STATE_FILE, RECIPE_FILE = "trainer_state.json", "rlnb.json"
-FILES = "files"  # in RECIPE_FILE: {name: [bytes, CRC-32]} of the others; in older ones {name: bytes}
-NOT_LISTED = (RECIPE_FILE, INCOMPLETE_MARK, "README.md")  # people edit the last
-BLOCK_BYTES = 2**22
-RANKS = "ranks"  # in RECIPE_FILE: the number of ranks that trained
+STATE_FILE = "trainer_state.json"
+FILES, RANKS = "files", "ranks"  # in RECIPE_FILE: {name: bytes} of the other files, the number of ranks
 RECORDS = ("metrics.jsonl", "games.jsonl", "train.log")
-SETTINGS = ("auto", "latest", "never")  # of training.resume; anything else is a directory
 
 MODEL_FIELDS = ("id", "lora_rank", "lora_alpha", "lora_target_modules")
 # Patterns of fields that may not change, with the reason that a refusal gives.
@@ -60,7 +55,7 @@ OF_TASK = dict.fromkeys(
 # Fields of these sections that may change all the same.
 FREE_FIELDS = ("game.temperature", "game.batch_size", "opponent.base_url", "opponent.batch_size")
 SWITCHES = ("training.magnet_coef",)  # may change, but neither from 0 nor to 0
-NOT_COMPARED = ("output_dir", "model.cache_dir", "training.resume", "training.resume_state")
+NOT_COMPARED = ("output_dir", "model.cache_dir", "training.resume")
 
 
 class Change(NamedTuple):
@@ -79,9 +74,8 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
     """Return the checkpoint whose whole state the run continues, None to start at step 0.
 
     auto: the run's newest, if any. latest: the newest, which must exist. never: none, and existing
-    checkpoints are set aside. A directory: that one, until the run has checkpoints of its own; with
-    `training.resume_state` = weights None, see `weights_to_begin_with`. Says in a line, also in train.log,
-    which parameters have changed since, and what is taken from another run.
+    checkpoints are set aside. A directory: that one, until the run has checkpoints of its own. Says in a
+    line, also in train.log, which parameters have changed since, and what is taken from another run.
 
     Raises ParamsError for a directory without a complete checkpoint, for an older checkpoint of this run,
     and for changes that do not fit the checkpoint.
@@ -90,27 +84,24 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
     if resume == "never":
         set_aside(output_dir)
         return None
-    latest = latest_whole_checkpoint(output_dir)
+    latest = latest_checkpoint(output_dir)
     if latest is not None:
         changes = _check_latest(latest, params)
         remove_damaged(latest, output_dir)
         if changes:
             say(output_dir, f"changed since {Path(latest).name}: {', '.join(map(str, changes))}")
-        if line := changed_ranks(latest, params):
+        if line := changed_ranks(latest):
             say(output_dir, line)
         if not holds_optimizer(latest):
             say(output_dir, f"{Path(latest).name} holds no optimizer's state: going on with a new optimizer")
         return latest
-    say_half_written(output_dir)
+    _say_half_written(output_dir)
     for path, damage in list_damaged(output_dir).items():
         say(output_dir, f"{path}: {damage}; no whole checkpoint is left")
     changes = [] if resume == "auto" else _check_beginning(params, output_dir)
     if kept := set_aside(output_dir):
         say(output_dir, f"the run begins again; kept of it until here: {', '.join(map(str, kept))}")
     if resume == "auto":
-        return None
-    if value_of(params, "training.resume_state") == "weights":
-        say(output_dir, f"taking the weights alone of {resume}: step 0, a new optimizer")
         return None
     since = f"; changed since: {', '.join(map(str, changes))}" if changes else ""
     optimizer = "optimizer" if holds_optimizer(resume) else "a new optimizer, for it holds none"
@@ -123,12 +114,12 @@ def check_resuming(params: NotebookParams, output_dir: str | Path) -> None:
     resume: str = value_of(params, "training.resume")
     if resume == "never":
         return
-    # Unlike Path.glob this takes names that are too long; they are refused where the directory is made.
+    # A name that is too long is refused where the directory is made.
     latest = latest_checkpoint(output_dir) if os.path.isdir(output_dir) else None
     if latest is not None:
         _check_latest(latest, params)
     elif resume != "auto":
-        _check_beginning(params, output_dir, reads_files=False)
+        _check_beginning(params, output_dir)
 
 
 def _check_latest(latest: str, params: NotebookParams) -> list[Change]:
@@ -138,7 +129,7 @@ def _check_latest(latest: str, params: NotebookParams) -> list[Change]:
     if given != newest and given.parent == newest.parent and saved_step(resume) is not None:
         raise ParamsError(
             f"training.resume = {resume!r} is of this run, which has gone on to {latest}; give another "
-            "output_dir to begin with its weights, or delete the later ones to go back"
+            "output_dir to continue from it there, or delete the later ones to go back"
         )
     changes = check_recipe(latest, params, OF_WEIGHTS | of_state(latest) | OF_TASK)
     if checkpoint_step(latest) > value_of(params, "training.max_steps"):
@@ -146,9 +137,7 @@ def _check_latest(latest: str, params: NotebookParams) -> list[Change]:
     return changes
 
 
-def _check_beginning(
-    params: NotebookParams, output_dir: str | Path, *, reads_files: bool = True
-) -> list[Change]:
+def _check_beginning(params: NotebookParams, output_dir: str | Path) -> list[Change]:
     """Return what has changed since the checkpoint that the run begins with. Raises ParamsError."""
     resume: str = value_of(params, "training.resume")
     if resume == "latest":
@@ -156,46 +145,22 @@ def _check_beginning(
             f"training.resume = 'latest' finds no complete checkpoint in {Path(output_dir) / 'checkpoints'}; "
             "write auto, or a checkpoint's directory"
         )
-    if damage := find_damage(resume, reads_files=reads_files):
+    if damage := find_damage(resume):
         raise ParamsError(
             f"training.resume = {resume!r} holds no complete checkpoint: {damage}; write auto or never"
         )
-    if value_of(params, "training.resume_state") == "weights":
-        return check_recipe(resume, params, OF_WEIGHTS)
     changes = check_recipe(resume, params, OF_WEIGHTS | of_state(resume))
     if checkpoint_step(resume) >= value_of(params, "training.max_steps"):
-        raise too_few_steps(resume, params, "training.resume_state = weights to start at step 0")
+        raise too_few_steps(resume, params, "model.adapters = that directory to begin at step 0")
     return changes
 
 
-def changed_ranks(checkpoint: str, params: NotebookParams) -> str:
-    """Return a line about what differs where another number of ranks goes on, "" for the same number."""
-    recipe, now = saved_recipe(checkpoint), world_size()
-    was = int(str(recipe.get(RANKS, 1)))
+def changed_ranks(checkpoint: str) -> str:
+    """Return a line where another number of ranks goes on than saved the checkpoint, else ""."""
+    was, now = saved_recipe(checkpoint)[RANKS], world_size()
     if was == now:
         return ""
-    factors = ("training.per_device_train_batch_size", "training.gradient_accumulation_steps")
-    differs = "the games are the same, rounding and mini-batches are not"
-    if all(name in recipe for name in factors):
-        before, after = (
-            num_ranks * math.prod(int(str(each[name])) for name in factors)
-            for num_ranks, each in ((was, recipe), (now, run_recipe(params)))
-        )
-        differs = f"{after} completions a step (before: {before}), drawn from other random states"
-    return f"{Path(checkpoint).name} was saved by {was} rank(s), and {now} go on: {differs}"
-
-
-def weights_to_begin_with(params: NotebookParams, output_dir: str | Path) -> str | None:
-    """Return the other run's checkpoint of which a run takes the weights alone, None for no such run.
-
-    It is that of `training.resume` with `training.resume_state` = weights, until the run has checkpoints of
-    its own.
-    """
-    resume: str = value_of(params, "training.resume")
-    takes_state = value_of(params, "training.resume_state") == "full"
-    if resume in SETTINGS or takes_state or latest_checkpoint(output_dir) is not None:
-        return None
-    return resume
+    return f"{Path(checkpoint).name} was saved by {was} rank(s), and {now} go on: see docs/many_ranks.md"
 
 
 def too_few_steps(checkpoint: str, params: NotebookParams, otherwise: str) -> ParamsError:
@@ -221,7 +186,7 @@ def set_aside(output_dir: str | Path) -> list[Path]:
 
 
 def latest_checkpoint(output_dir: str | Path) -> str | None:
-    """Return the newest complete checkpoint of a run, or None; incomplete ones are skipped."""
+    """Return the newest complete checkpoint of a run, or None; damaged ones are passed over."""
     return next(reversed(complete_checkpoints(output_dir)), None)
 
 
@@ -242,55 +207,36 @@ def _checkpoints(output_dir: str | Path) -> list[Path]:
         raise _unreadable(folder, error) from error
 
 
-def latest_whole_checkpoint(output_dir: str | Path) -> str | None:
-    """Return the newest checkpoint whose files are as they were written, to the bit, or None.
-
-    Rank 0 marks damaged ones on the way as incomplete, so that no other function takes them. It reads the
-    checkpoint once, which loading it does as well.
-    """
-    remove_leftovers(Path(output_dir))
-    for checkpoint in reversed(complete_checkpoints(output_dir)):
-        damage = find_damage(checkpoint)
-        if not damage:
-            return checkpoint
-        if rank() == 0:
-            (Path(checkpoint) / INCOMPLETE_MARK).write_text(damage + "\n", encoding="utf-8")
-    return None
-
-
 def saved_step(checkpoint: str | Path) -> int | None:
-    """Return the step a checkpoint was saved at, None where it is missing, incomplete or damaged.
+    """Return the step a checkpoint was saved at, None where it is missing, incomplete or damaged."""
+    return None if find_damage(checkpoint) else _read_step(Path(checkpoint))
 
-    What `find_damage` finds by reading all of a file is not looked for.
+
+def checkpoint_step(checkpoint: str | Path | None) -> int:
+    """Return the step a complete checkpoint was saved at, 0 for none."""
+    return (saved_step(checkpoint) if checkpoint else None) or 0
+
+
+def find_damage(checkpoint: str | Path) -> str:
+    """Return what a checkpoint lacks or has in another size than when it was saved, "" for a whole one.
+
+    Raises CheckpointUnreadable where a file is there but cannot be read.
     """
-    if find_damage(checkpoint, reads_files=False):
-        return None
-    return _read_step(Path(checkpoint))
-
-
-def find_damage(checkpoint: str | Path, *, reads_files: bool = True) -> str:
-    """Return what a checkpoint lacks or has otherwise than when it was saved, "" for a whole one.
-
-    reads_files: compare the bytes of the files as well, not their sizes alone. Checkpoints of older versions
-    do not list their files. Raises CheckpointUnreadable where a file is there but cannot be read.
-    """
-    directory, name = Path(checkpoint), STATE_FILE
+    directory, name = Path(checkpoint), RECIPE_FILE
     try:
-        if (directory / INCOMPLETE_MARK).exists():
-            return _read_mark(directory / INCOMPLETE_MARK)
-        step = _read_step(directory)
-        name = RECIPE_FILE
-        if not (directory / name).exists() and _follows_recipes(directory, step):
-            return f"{name} is missing"
-        for name, (num_bytes, checksum) in _listed_files(directory).items():
-            path = directory / name
-            if (size := path.stat().st_size) != num_bytes:
+        for name, num_bytes in dict(json.loads(_read(directory / RECIPE_FILE))[FILES]).items():
+            if not isinstance(num_bytes, int):
+                raise CheckpointUnreadable(
+                    f"{directory} was saved by an older version of rlnb: finish this run with that version, "
+                    "or give another output_dir"
+                )
+            if (size := (directory / name).stat().st_size) != num_bytes:
                 return f"{name} has {size} bytes instead of {num_bytes}"
-            if reads_files and checksum is not None and compute_checksum(path) != checksum:
-                return f"{name} does not hold what was written to it"
-    except FileNotFoundError:
+        name = STATE_FILE
+        _read_step(directory)
+    except (FileNotFoundError, NotADirectoryError):
         return f"{name} is missing"
-    except (NotADirectoryError, IsADirectoryError, ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError):
         return f"{name} is damaged"
     except OSError as error:  # a network file system's may pass
         raise _unreadable(directory / name, error) from error
@@ -304,74 +250,38 @@ def _unreadable(path: Path, error: OSError) -> CheckpointUnreadable:
     )
 
 
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
 def _read_step(directory: Path) -> int:
-    return int(json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))["global_step"])
-
-
-def _read_mark(mark: Path) -> str:
-    return mark.read_text(encoding="utf-8").strip() or "it was being written when its run ended"
-
-
-def _follows_recipes(directory: Path, step: int) -> bool:
-    """Return whether an earlier checkpoint has a RECIPE_FILE: then later ones, of no older version, have."""
-    earlier = (path.parent for path in directory.parent.glob(f"checkpoint-*/{RECIPE_FILE}"))
-    return any(_step_in_name(path) < step for path in earlier)
+    return int(json.loads(_read(directory / STATE_FILE))["global_step"])
 
 
 def _step_in_name(checkpoint: Path) -> int:
-    match = re.fullmatch(r"\.?checkpoint-(\d+)", checkpoint.name)
+    match = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
     return int(match[1]) if match else -1
-
-
-def _listed_files(directory: Path) -> dict[str, tuple[int, str | None]]:
-    """Return {name: (bytes, checksum)} of RECIPE_FILE; raises ValueError or TypeError where it is damaged."""
-    files = saved_recipe(directory).get(FILES, {})
-    if not isinstance(files, dict):
-        raise ValueError(f"{FILES} is not a table of files")
-    listed: dict[str, tuple[int, str | None]] = {}
-    for name, entry in files.items():
-        num_bytes, checksum = entry if isinstance(entry, list) else (entry, None)
-        if not isinstance(num_bytes, int) or not isinstance(checksum, str | None):
-            raise ValueError(f"{name} has no size and checksum")
-        listed[name] = num_bytes, checksum
-    return listed
-
-
-def compute_checksum(path: Path) -> str:
-    """Return the CRC-32 of a file: it sees damage, which has no intent, at 6 GiB/s, SHA-256 at 2."""
-    checksum = 0
-    with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            checksum = zlib.crc32(block, checksum)
-    return f"{checksum:08x}"
 
 
 def list_damaged(output_dir: str | Path) -> dict[Path, str]:
     """Return {checkpoint: what is wrong} of a run's checkpoints that are damaged or half-written."""
     paths = sorted((path for path in _checkpoints(output_dir) if _step_in_name(path) >= 0), key=_step_in_name)
-    return {path: damage for path in paths if (damage := find_damage(path, reads_files=False))}
+    return {path: damage for path in paths if (damage := find_damage(path))}
 
 
 def remove_damaged(latest: str, output_dir: str | Path) -> None:
-    """Delete damaged and half-written checkpoints, now that the run goes on from `latest`; rank 0 only."""
+    """Delete half-written and damaged checkpoints, now that the run goes on from `latest`; rank 0 only."""
     if rank() != 0:
         return
+    _say_half_written(output_dir)
     for path, damage in list_damaged(output_dir).items():
         shutil.rmtree(path)
         say(output_dir, f"{path}: {damage}; removed, going on from {latest}")
-    say_half_written(output_dir)
 
 
-def say_half_written(output_dir: str | Path) -> None:
-    """Delete half-written checkpoints, and say so."""
+def _say_half_written(output_dir: str | Path) -> None:
     for path in remove_half_written(output_dir):
         say(output_dir, f"{path}: it was being written when its run ended; removed")
-
-
-def mark_incomplete(checkpoint: Path) -> None:
-    """Create a checkpoint's directory, which does not count until `complete_checkpoint`."""
-    checkpoint.mkdir(parents=True, exist_ok=True)
-    write_text(checkpoint / INCOMPLETE_MARK, "")
 
 
 def complete_checkpoint(checkpoint: Path, params: NotebookParams) -> None:
@@ -382,9 +292,7 @@ def complete_checkpoint(checkpoint: Path, params: NotebookParams) -> None:
         if (record := checkpoint.parents[1] / name).exists():
             sync(record)
     write_text(checkpoint / RECIPE_FILE, recipe_text(params, checkpoint))
-    (checkpoint / INCOMPLETE_MARK).unlink(missing_ok=True)
-    for directory in (checkpoint, checkpoint.parent):
-        sync(directory)
+    sync(checkpoint.parent)
 
 
 def remove_old_checkpoints(output_dir: str | Path, *, step: int, keep: int) -> None:
@@ -402,54 +310,42 @@ def remove_old_checkpoints(output_dir: str | Path, *, step: int, keep: int) -> N
         shutil.rmtree(path)
 
 
-def checkpoint_step(checkpoint: str | Path | None) -> int:
-    """Return the step a complete checkpoint was saved at, 0 for none."""
-    return (saved_step(checkpoint) if checkpoint else None) or 0
-
-
 def run_recipe(params: NotebookParams) -> dict[str, JsonValue]:
-    """Return {"training.learning_rate": 1e-5, ...}: all parameters but those about where a run is kept."""
+    """Return {"training.learning_rate": 1e-5, ...}: all parameters but those about where a run is kept.
+
+    The fields of stages go by the stage's name: "curriculum.stages.easy.threshold".
+    """
     recipe: dict[str, JsonValue] = {}
     for name, value in params.model_dump(mode="json").items():
         is_section = isinstance(value, dict)
         recipe |= {f"{name}.{field}": each for field, each in value.items()} if is_section else {name: value}
-    return split_stages({name: value for name, value in recipe.items() if name not in NOT_COMPARED})
-
-
-def split_stages(recipe: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the recipe with the fields of each stage by name: "curriculum.stages.easy.threshold"."""
     stages = recipe.get("curriculum.stages")
-    if not isinstance(stages, list):
-        return recipe
-    names: list[JsonValue] = []
-    fields: dict[str, JsonValue] = {}
-    for stage in stages:
-        names.append(stage["name"] if isinstance(stage, dict) else stage)  # a saved recipe is split already
-        if isinstance(stage, dict):
-            fields |= {f"curriculum.stages.{stage['name']}.{field}": value for field, value in stage.items()}
-    return recipe | fields | {"curriculum.stages": names}
+    if isinstance(stages, list):
+        by_name = {str(stage["name"]): stage for stage in stages if isinstance(stage, dict)}
+        recipe["curriculum.stages"] = list(by_name)
+        for name, stage in by_name.items():
+            recipe |= {f"curriculum.stages.{name}.{field}": value for field, value in stage.items()}
+    return {name: value for name, value in recipe.items() if name not in NOT_COMPARED}
 
 
 def recipe_text(params: NotebookParams, checkpoint: str | Path) -> str:
-    """Return what a checkpoint's RECIPE_FILE holds: the parameters, sizes and checksums of other files.
+    """Return what a checkpoint's RECIPE_FILE holds: the parameters, and the sizes of the other files.
 
     Each of several ranks writes its own random state, perhaps later than rank 0 writes this.
     """
     directory = Path(checkpoint)
     files = {
-        path.relative_to(directory).as_posix(): (path.stat().st_size, compute_checksum(path))
+        path.relative_to(directory).as_posix(): path.stat().st_size
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name not in NOT_LISTED and not path.name.startswith("rng_state_")
+        # People edit the README.
+        if path.is_file() and path.name not in (RECIPE_FILE, "README.md") and path.name[:3] != "rng"
     }
     return json.dumps({**run_recipe(params), RANKS: world_size(), FILES: files}, indent=1) + "\n"
 
 
 def saved_recipe(checkpoint: str | Path) -> dict[str, JsonValue]:
-    """Return what a checkpoint's RECIPE_FILE holds, {} without one. Raises ValueError where it is damaged."""
-    path = Path(checkpoint) / RECIPE_FILE
-    recipe = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if not isinstance(recipe, dict):
-        raise ValueError(f"{path} holds no parameters")
+    """Return what the RECIPE_FILE of a complete checkpoint holds."""
+    recipe: dict[str, JsonValue] = json.loads(_read(Path(checkpoint) / RECIPE_FILE))
     return recipe
 
 
@@ -464,11 +360,11 @@ def of_state(checkpoint: str | Path) -> dict[str, str]:
 
 
 def check_recipe(checkpoint: str, params: NotebookParams, fixed: Mapping[str, str]) -> list[Change]:
-    """Return what has changed since a checkpoint was saved; old ones may not record all.
+    """Return what has changed since a checkpoint was saved.
 
     fixed: patterns of fields that may not change, with the reason. Raises ParamsError for these.
     """
-    changes = list(compare(split_stages(saved_recipe(checkpoint)), run_recipe(params), fixed))
+    changes = list(compare(saved_recipe(checkpoint), run_recipe(params), fixed))
     if refused := describe_refused(changes):
         raise ParamsError(
             f"{checkpoint}: belongs to another run: {refused}. "

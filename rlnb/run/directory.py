@@ -2,7 +2,8 @@
 
 params.yaml      all parameters of the run
 versions.json    packages, git revision and machine of the latest attempt
-status.json      the state of the latest attempt, its step and a heartbeat; written by rename
+status.json      the state of the latest attempt; written by rename
+.heartbeat       touched every half a minute while the run lives
 status.rank1.json, attempt-01.rank1.ipynb, attempt-01.rank1.log: the same of rank 1, and what it printed
 attempt-01.ipynb the executed notebook, one per attempt; the notebook itself writes the other files
 train.log        lines about training: each step, warnings
@@ -44,7 +45,7 @@ POINTS_FILE = "points.json"  # in the folder of a sweep, whose points have direc
 EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_PREEMPTED, EXIT_KILLED = 0, 1, 2, 85, 138
 # How an attempt ended: a cell raised, a signal stopped it (run again to go on), the kernel or the run died.
 EXIT_CODES = {"done": EXIT_DONE, "failed": EXIT_FAILED, "preempted": EXIT_PREEMPTED, "killed": EXIT_KILLED}
-YOUNG_SECONDS = 60.0
+HEARTBEAT_FILE = ".heartbeat"
 HEARTBEAT_SECONDS = 30.0
 SILENT_SECONDS = 4 * HEARTBEAT_SECONDS  # after which a run on another host counts as dead
 CLOCK_SECONDS = 5.0  # by which a process's start may differ after its host's clock was set
@@ -81,9 +82,8 @@ class Status:
     """The state of an attempt: the contents of status.json.
 
     state: running, unreadable (status.json is damaged), or one of EXIT_CODES. exit: the exit code of
-    `rlnb run`, None while running. signal: the name of the signal that stopped it, else "". started, ended,
-    heartbeat: ISO times in UTC; heartbeat is when the run was last heard of. process_started: seconds since
-    the epoch. step, steps_per_hour: by the rows of metrics.jsonl. job: SLURM's id, 31_2 in an array, else "".
+    `rlnb run`, None while running. signal: the name of the signal that stopped it, else "". started, ended:
+    ISO times in UTC. process_started: seconds since the epoch. job: SLURM's id, 31_2 in an array, else "".
     restarts: of that job. saved_step: of the checkpoint that the attempt began with. idle_attempts: of the
     same job, in a row before this one, that saved no further step.
     """
@@ -98,10 +98,7 @@ class Status:
     exit: int | None = None
     signal: str = ""
     reason: str = ""
-    heartbeat: str = ""
     process_started: float | None = None
-    step: int | None = None
-    steps_per_hour: float | None = None
     job: str = ""
     restarts: int = 0
     saved_step: int = 0
@@ -122,29 +119,35 @@ def read_status(directory: Path, rank: int = 0, *, jobs: Mapping[str, str] | Non
     path = status_path(directory, rank)
     if not path.exists():
         return None
+    # Imported here: `rlnb doctor` and --help need no pydantic.
+    from pydantic import TypeAdapter
+
     try:
-        status = Status(**json.loads(path.read_text()))
-        if not (isinstance(status.attempt, int) and isinstance(status.pid, int)):
-            raise TypeError
-        reason = _why_gone(status, jobs) if status.state == "running" else ""
-    except (ValueError, TypeError):
+        status = TypeAdapter(Status).validate_json(path.read_bytes())
+    except ValueError:
         return Status("unreadable", _last_attempt(directory), "", 0, "", "", reason=f"{path} is unreadable")
+    reason = _why_gone(status, directory, jobs) if status.state == "running" else ""
     return dataclasses.replace(status, state="killed", reason=reason) if reason else status
 
 
-def _why_gone(status: Status, jobs: Mapping[str, str] | None) -> str:
-    """Return why a run that its file calls running is not, "" where it is, as far as can be known."""
+def _why_gone(status: Status, directory: Path, jobs: Mapping[str, str] | None) -> str:
+    """Return why a run that its file calls running is not, "" where it is.
+
+    Its process tells on this host, else SLURM, and only where neither can be asked the heartbeat's file.
+    """
     if status.host == socket.gethostname():
         is_alive = _is_running(status.pid, status.process_started)
         return "" if is_alive else f"process {status.pid} is gone without having said how it ended"
     if status.job and status.job == own_job() and status.restarts < num_restarts():
         return f"{status.host} is gone, and SLURM has started job {status.job} again"
     jobs = jobs_in_queue([status.job]) if jobs is None and status.job else jobs
-    if status.job and jobs is not None and jobs.get(status.job) not in RUNNING:
-        return f"job {status.job} is not running any more and has not said how it ended"
-    heard = datetime.datetime.fromisoformat(status.heartbeat or status.started)
-    silent = (datetime.datetime.now(datetime.UTC) - heard).total_seconds()
-    return f"nothing was heard of it on {status.host} since {heard}" if silent > SILENT_SECONDS else ""
+    if status.job and jobs is not None:
+        is_alive = jobs.get(status.job) in RUNNING
+        return "" if is_alive else f"job {status.job} is not running any more and has not said how it ended"
+    heartbeat = directory / HEARTBEAT_FILE
+    heard = heartbeat.stat().st_mtime if heartbeat.exists() else 0.0
+    is_alive = time.time() - heard < SILENT_SECONDS
+    return "" if is_alive else f"nothing was heard of it on {status.host} for {SILENT_SECONDS:.0f} s"
 
 
 def _is_running(pid: int, started: float | None) -> bool:
@@ -167,7 +170,6 @@ def start_attempt(directory: Path, *, notebook: str, saved_step: int = 0) -> Sta
         pid=os.getpid(),
         host=socket.gethostname(),
         started=started,
-        heartbeat=started,
         process_started=psutil.Process().create_time(),
         job=own_job(),
         restarts=num_restarts(),
@@ -175,7 +177,14 @@ def start_attempt(directory: Path, *, notebook: str, saved_step: int = 0) -> Sta
         idle_attempts=idle_before(last, saved_step),
     )
     write_status(directory, status)
+    touch_heartbeat(directory)
     return status
+
+
+def touch_heartbeat(directory: Path) -> None:
+    """Tell other hosts that the run lives; rank 0 only."""
+    if rank() == 0:
+        (directory / HEARTBEAT_FILE).touch()
 
 
 def count_idle_attempts(status: Status | None, saved_step: int) -> int:
@@ -209,11 +218,12 @@ def check_progress(directory: Path, last: Status | None, saved_step: int, *, idl
 
 def end_attempt(directory: Path, status: Status, *, state: str, signal: str = "", reason: str = "") -> None:
     """Write how the attempt ended; the arguments are fields of `Status`."""
-    time_of_end, code = now(), EXIT_CODES[state]
     ended = dataclasses.replace(
-        status, ended=time_of_end, heartbeat=time_of_end, state=state, exit=code, signal=signal, reason=reason
+        status, ended=now(), state=state, exit=EXIT_CODES[state], signal=signal, reason=reason
     )
     write_status(directory, ended)
+    if rank() == 0:
+        (directory / HEARTBEAT_FILE).unlink(missing_ok=True)
 
 
 def attempt_notebook(directory: Path, *, rank: int = 0) -> Path:
@@ -398,20 +408,6 @@ def write_text(path: Path, text: str) -> None:
         part.unlink(missing_ok=True)
         raise
     sync(path.parent)
-
-
-def remove_leftovers(directory: Path) -> None:
-    """Delete what `write_text` left in a directory when its process was killed, and say so in train.log.
-
-    A younger file may be that of a process on another machine.
-    """
-    oldest = time.time() - YOUNG_SECONDS
-    for path in sorted(directory.glob(".*.*")):
-        process = path.name.rpartition(".")[2]
-        is_alive = not process.isdigit() or psutil.pid_exists(int(process))
-        if path.is_file() and not is_alive and path.stat().st_mtime < oldest:
-            path.unlink(missing_ok=True)
-            log_line(directory, f"removed {path}, which a killed process was writing")
 
 
 def say(output_dir: str | Path, line: str) -> None:

@@ -23,7 +23,7 @@ WORDS_OF_NO_ROOM = (
     "PytorchStreamWriter failed writing",
     "inline_container.cc",
 )
-INCOMPLETE_MARK = "checkpoint-is-incomplete.txt"  # transformers, too, keeps this file while it writes
+RECIPE_FILE = "rlnb.json"  # of a checkpoint: written last, so one without it was being written
 
 
 def sync(path: Path) -> None:
@@ -102,9 +102,8 @@ def describe_full_disk(output_dir: str | Path) -> str:
 def remove_half_written(output_dir: str | Path) -> list[Path]:
     """Delete the checkpoints of a run that were being written, and return them; rank 0 only."""
     folder = Path(output_dir) / "checkpoints"
-    marks = folder.glob(f"checkpoint-*/{INCOMPLETE_MARK}")
-    marked = [mark.parent for mark in marks if not mark.stat().st_size]  # else it gives the damage
-    paths = sorted([*folder.glob(".checkpoint-*"), *marked])
+    begun = [path for path in folder.glob("checkpoint-*") if not (path / RECIPE_FILE).exists()]
+    paths = sorted([*folder.glob(".checkpoint-*"), *begun])
     for path in paths if rank() == 0 else ():
         shutil.rmtree(path, ignore_errors=True)
     return paths

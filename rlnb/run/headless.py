@@ -18,13 +18,14 @@ from typing import NamedTuple
 import yaml
 
 from rlnb.errors import ParamsError
-from rlnb.machine import Machine, probe, rank, recommend
+from rlnb.machine import Machine, probe, rank, recommend, world_size
 from rlnb.machine.table import MACHINES
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile, notebook_name
 from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
+from rlnb.params.training import TrainingParams
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import (
     OF_STATE,
@@ -38,8 +39,9 @@ from rlnb.run.checkpoints import (
     run_recipe,
 )
 from rlnb.run.disk import telling_full_disk
-from rlnb.run.launcher import Ranks, accelerate_environment, run_ranks
+from rlnb.run.launcher import check_ranks, run_ranks
 from rlnb.run.memory import check_memory, check_room
+from rlnb.run.slurm import join_tasks
 from rlnb.sandbox import Sandbox
 
 # Fields that leave the results of a finished run as they are.
@@ -74,23 +76,18 @@ def run_notebook(
     profile: str | None = None,
     overrides: Mapping[str, object] | None = None,
     out: Path | None = None,
-    ranks: Ranks | None = None,
+    num_ranks: int = 1,
 ) -> int:
     """Run the notebook, or continue its unfinished run, and return the exit code (0, 1, 85 or 138).
 
-    The arguments are those of `plan_run`; ranks: started once all is checked, None for one. Under torchrun
-    every rank runs the notebook; rank 0 alone keeps the lock and the versions, and prints. Raises
-    ParamsError, SandboxUnavailable or RunInUse before anything has run, NoProgress where a job of SLURM is
-    put back into the queue in vain.
+    The arguments are those of `plan_run`. Under torchrun and srun every rank runs the notebook; rank 0 alone
+    keeps the lock and the versions, and prints. Raises ParamsError, SandboxUnavailable or RunInUse before
+    anything has run, NoProgress where a job of SLURM is put back into the queue in vain.
     """
-    if out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ParamsError("--out: is missing. Under torchrun all ranks must be told the same directory.")
-    ranks = ranks or Ranks()
-    plan = plan_run(notebook, profile=profile, overrides=overrides, out=out, ranks=ranks)
-    settings: dict[str, str] = {}
-    if ranks.accelerate is not None:
-        settings = accelerate_environment(ranks.accelerate, plan.params, num_ranks=ranks.total)
-    first_rank = rank() or ranks.local[0]
+    join_tasks()
+    if out is None and world_size() > 1:
+        raise ParamsError("--out: is missing. Under torchrun and srun all ranks must be told one directory.")
+    plan = plan_run(notebook, profile=profile, overrides=overrides, out=out, num_ranks=num_ranks)
     with contextlib.ExitStack() as stack:
         if out is None:
             make_directory(plan.directory.parent)
@@ -99,10 +96,10 @@ def run_notebook(
             plan = move_run(plan, directory)
         else:
             make_directory(plan.directory)
-            if first_rank == 0:
+            if rank() == 0:
                 stack.enter_context(runs.locked(plan.directory))
         with telling_full_disk(plan.directory):
-            return _run_attempt(plan, ranks, first_rank=first_rank, settings=settings)
+            return _run_attempt(plan, num_ranks)
 
 
 def plan_run(
@@ -111,7 +108,7 @@ def plan_run(
     profile: str | None = None,
     overrides: Mapping[str, object] | None = None,
     out: Path | None = None,
-    ranks: Ranks | None = None,
+    num_ranks: int = 1,
     machine: Machine | None = None,
     is_memory_known: bool = True,
 ) -> Plan:
@@ -119,20 +116,18 @@ def plan_run(
 
     profile: None means the one that the run in `out` was started with, and `auto` for a new run. out: None
     means the newest unfinished run with the same parameters under outputs/<notebook>/, or else a new
-    directory there. machine: that it is for, None for this one; where its memory is not known, a run that
-    does not fit is not refused. Keys of .env go into the environment. Raises ParamsError or
-    SandboxUnavailable.
+    directory there. num_ranks: to start, all of a job's if it is for another machine. machine: that it is
+    for, None for this one; where its memory is not known, a run that does not fit is not refused. Keys of
+    .env go into the environment. Raises ParamsError or SandboxUnavailable.
     """
     names = read_parameter_names(notebook)
     load_dotenv(Path.cwd())
     here = machine or probe(ask_hub=False)
-    if ranks is not None and machine is None:
-        ranks.check(os.environ, here, out=out)
+    if machine is None:
+        check_ranks(num_ranks, os.environ, here)
     overrides = overrides or {}
     if out is not None and os.path.exists(out / runs.POINTS_FILE):
         raise ParamsError(f"--out {out}: is the folder of a sweep; name another, or a point in it")
-    if out is not None and not os.path.exists(out / "params.yaml") and _holds_runs(out):
-        raise ParamsError(f"--out {out}: holds other runs; name a folder of its own, such as {out / 'try'}")
     if "output_dir" in overrides:
         raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
     if out is not None:
@@ -146,11 +141,9 @@ def plan_run(
     params = load_params(notebook.stem, profile=profile, overrides=values, place="--set")
     if machine is None and asks_network(params):
         here = probe()
-    if ranks is not None and ranks.total > 1 and "training" not in type(params).model_fields:
+    if num_ranks > 1 and "training" not in type(params).model_fields:
         raise ParamsError(f"--nproc: {notebook.name} trains nothing, which several ranks could share")
-    memory = check_params(
-        params, here, num_ranks=ranks.total if ranks else 1, is_memory_known=is_memory_known
-    )
+    memory = check_params(params, here, num_ranks=num_ranks, is_memory_known=is_memory_known)
     plan = Plan(notebook, names, profile, params, here, memory)
     if out is None:
         plan = move_run(plan, choose_run_directory(plan))
@@ -173,6 +166,7 @@ def check_params(
     sharing = {"WORLD_SIZE": str(num_ranks)} if num_ranks > 1 else {}
     check_machine(resolved, machine, environ={**os.environ, **sharing})
     resolved.check_files()
+    _check_splitting(params)
     try:
         memory = check_memory(resolved, machine)
     except ParamsError as error:
@@ -191,12 +185,15 @@ def _check_sandbox(sandbox: SandboxParams) -> None:
     Sandbox.from_params(sandbox).close()
 
 
-def _holds_runs(folder: Path) -> bool:
-    """Return whether a folder, or one in it, holds directories of runs."""
-    try:
-        return any(any(folder.glob(f"{inner}*/status.json")) for inner in ("", "*/"))
-    except OSError:  # a name that is too long: refused where the directory is made
-        return False
+def _check_splitting(params: NotebookParams) -> None:
+    """Raise ParamsError where `accelerate launch` splits the weights of a training that is not TRL's."""
+    splits = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    is_split = any(os.environ.get(name, "").lower() in ("1", "true") for name in splits)
+    if is_split and not isinstance(getattr(params, "training", None), TrainingParams):
+        raise ParamsError(
+            "accelerate: splits the weights among the ranks, which only the trainings by TRL can do, not "
+            "self-play and PPO; take params/accelerate/ddp.yaml"
+        )
 
 
 def choose_run_directory(plan: Plan, without: Collection[Path] = ()) -> Path:
@@ -214,27 +211,22 @@ def move_run(plan: Plan, directory: Path) -> Plan:
     return plan._replace(params=plan.params.model_copy(update={"output_dir": str(directory)}))
 
 
-def _run_attempt(plan: Plan, ranks: Ranks, *, first_rank: int, settings: Mapping[str, str]) -> int:
-    """Run the notebook in its directory, which is locked, and return the exit code.
-
-    first_rank: the first of the ranks that this process is or starts. settings: variables of the ranks.
-    """
+def _run_attempt(plan: Plan, num_ranks: int) -> int:
+    """Run the notebook in its directory, which is locked, and return the exit code."""
     directory, params, notebook = plan.directory, plan.params, plan.notebook
-    if first_rank == 0:
-        runs.remove_leftovers(directory)
     last = runs.read_status(directory)
     check_same_run(notebook, directory, params)
     if last and is_finished(directory, params):
         print(f"{directory}: finished by attempt {last.attempt}. To run it again, give another --out.")
         return runs.EXIT_DONE
-    if first_rank == 0:
+    if rank() == 0:
         saved_step = checkpoint_step(latest_checkpoint(directory))
         idle = runs.idle_before(last, saved_step)
         runs.check_progress(directory, last, saved_step, idle=idle)
     # By every rank: the text is the same, and the rename is whole.
     runs.write_text(directory / "params.yaml", dump_yaml(params))
-    output = runs.attempt_notebook(directory, rank=first_rank)
-    if first_rank == 0:
+    output = runs.attempt_notebook(directory, rank=rank())
+    if rank() == 0:
         runs.write_versions(directory, machine=dataclasses.asdict(plan.machine))
         print(f"{output}: {notebook.name}, profile {plan.profile}{_after(last)}", flush=True)
         if plan.memory:
@@ -248,8 +240,8 @@ def _run_attempt(plan: Plan, ranks: Ranks, *, first_rank: int, settings: Mapping
     }
     if last is not None and "training" in plan.names and value_of(params, "training.resume") == "never":
         given["training"] = {"resume": "auto"}  # "never" was for the first attempt; this one goes on
-    if ranks.total > 1:
-        return run_ranks(ranks, notebook, output, parameters=given, settings=settings)
+    if num_ranks > 1:
+        return run_ranks(num_ranks, notebook, output, parameters=given)
     # Imported here: papermill and Jupyter take two seconds, which a refusal need not wait for.
     from rlnb.run.papermill_engine.execution import execute
 
@@ -273,37 +265,24 @@ def read_parameter_names(notebook: Path) -> list[str]:
     if not notebook.is_file():
         meant = Path("notebooks", f"{notebook.stem}.ipynb")
         known = [path.stem for path in Path("notebooks").glob("*.ipynb")]
-        hint = did_you_mean(notebook.stem, known) if known else ""
-        hint = f"; did you mean {meant}?" if meant.is_file() else hint
-        raise ParamsError(f"{notebook}: no such notebook in {os.getcwd()}{hint}")
+        hint = f"; did you mean {meant}?" if meant.is_file() else did_you_mean(notebook.stem, known)
+        raise ParamsError(f"{notebook}: no such notebook in {os.getcwd()}{hint if known else ''}")
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ParamsError(f"{notebook}: is not a notebook in the format that Jupyter writes") from None
-    if not tagged:
-        raise ParamsError(
-            f"{notebook}: no cell is tagged 'parameters'. Tag the one that defines profile and output_dir, "
-            f"so that rlnb run can set them."
-        )
-    try:
-        statements = ast.parse("".join(tagged[0]["source"])).body
-    except SyntaxError as error:
-        raise ParamsError(
-            f"{notebook}: line {error.lineno} of the cell tagged 'parameters' is not Python: {error.msg}"
-        ) from None
-    names = [
-        node.id
-        for line in statements
-        if isinstance(line, ast.Assign | ast.AnnAssign)
-        for node in ast.walk(line)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    ]
+    names = []
+    with contextlib.suppress(SyntaxError):  # which the kernel shows with its line
+        statements = ast.parse("".join(tagged[0]["source"] if tagged else "")).body
+        assignments = [line for line in statements if isinstance(line, ast.Assign | ast.AnnAssign)]
+        nodes = [node for line in assignments for node in ast.walk(line) if isinstance(node, ast.Name)]
+        names = [node.id for node in nodes if isinstance(node.ctx, ast.Store)]
     for name in ("profile", "output_dir"):
         if name not in names:
             raise ParamsError(
-                f"{notebook}: the cell tagged 'parameters' does not define {name}. "
-                f'Add a line like {name}: str = "auto", so that rlnb run can set it.'
+                f"{notebook}: no cell that is tagged 'parameters' defines {name}. Add a line like "
+                f'{name}: str = "auto", so that rlnb run can set it.'
             )
     return names
 
@@ -365,20 +344,15 @@ def is_finished(directory: Path, params: NotebookParams) -> bool:
     if checkpoint is not None and checkpoint_step(checkpoint) < value_of(params, "training.max_steps"):
         return False
     path = directory / "params.yaml"
-    if path.exists():
-        saved = load_params(notebook_name(params), profile=str(path))
-        changes = [
-            change
-            for change in compare(run_recipe(saved), run_recipe(params), {})
-            if not any(fnmatchcase(change.field, pattern) for pattern in NOT_OF_RESULTS)
-        ]
-        if changes:
-            more = (
-                "" if checkpoint is None else ", or a larger training.max_steps, to go on from its last step"
-            )
-            raise ParamsError(
-                f"{directory}: finished by attempt {last.attempt} with other parameters: "
-                f"{', '.join(map(str, changes))}. A finished run does not train again: give another "
-                f"--out{more}."
-            )
+    saved = load_params(notebook_name(params), profile=str(path)) if path.exists() else params
+    changes = [
+        str(change)
+        for change in compare(run_recipe(saved), run_recipe(params), {})
+        if not any(fnmatchcase(change.field, pattern) for pattern in NOT_OF_RESULTS)
+    ]
+    if changes:
+        raise ParamsError(
+            f"{directory}: finished by attempt {last.attempt} with other parameters: {', '.join(changes)}. A "
+            "finished run does not train again: give another --out, or a larger training.max_steps."
+        )
     return True

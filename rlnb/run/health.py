@@ -4,13 +4,12 @@ Every pipeline uses this module. It imports neither torch nor transformers.
 """
 
 import json
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean, linear_regression
-from typing import Any, Literal, NamedTuple, Protocol
+from statistics import fmean
+from typing import Any, Literal, Protocol
 
 from rlnb.errors import OutOfMemory, TrainingDiverged, see
 from rlnb.machine import rank
@@ -23,11 +22,18 @@ from rlnb.run.directory import write_text
 MAX_KL = 0.01
 MAX_TIED_SHARE = 0.5  # of the groups of a window
 MAX_CUT_SHARE = 0.2  # of the completions of the first step, or of a window
-MIN_BEST_SHARE = 0.05  # of a step's completions: rarer rewards are not missed when they stay away
 MAX_INVALID_SHARE = 0.5
 MIN_WINDOW_STEPS = 5
-MIN_TREND_STEPS = 10
-MIN_RISE = 0.15  # of the range of rewards, over the whole run: a reward that rises less is flat
+CUT_REMEDY = f"raise training.max_completion_length{see('completions-cut')}"
+TIED_REMEDY = "raise training.num_generations or training.temperature, or change the reward" + see(
+    "groups-tied"
+)
+# A policy that plays games raises an alarm above MAX_INVALID_SHARE of invalid answers, below this entropy
+# (nats a token), and if answers get shorter than this share of the first update's. The same alarm in
+# ALARM_PATIENCE updates in a row ends the run, and so does one update whose approximate KL is ALARM_KL_FACTOR
+# times training.target_kl. PPO gives advice every ADVICE_STEPS updates.
+ALARM_PATIENCE, ALARM_ENTROPY, ALARM_LENGTH_SHARE = 5, 1e-4, 0.1
+ALARM_KL_FACTOR, ADVICE_STEPS = 10.0, 500
 # Metrics that count completions without valid code, and the settings to try when there are many of them.
 INVALID_CODE: dict[str, dict[str, object]] = {
     "strategy/no_code_share": {"prompt.preset": "api", "prompt.prefilled": True},
@@ -38,142 +44,56 @@ INVALID_CODE: dict[str, dict[str, object]] = {
 }
 
 
-class BestReward(NamedTuple):
-    """The highest reward so far. share: of the completions that earned it in the step in which it first came.
-
-    Only a reward that came in several steps is an outcome that can be lost; a score hardly comes twice.
-    """
-
-    reward: float
-    share: float
-    num_times: int = 1
-    steps_since: int = 0
-
-
 class Health:
-    """Warnings about a run that learns nothing, or something else than intended.
+    """Warnings about a run that learns nothing.
 
-    max_steps: of the run. Tied groups, cut completions and a lost best reward are counted over windows of a
-    twentieth of it, at least MIN_WINDOW_STEPS. The reward counts as flat when a line through all its steps,
-    continued to the end of the run, rises by less than MIN_RISE even at two standard errors above its slope,
-    and at two below not at all. has_reward_trend: False where the mean reward is constant by definition, as
-    in self-play of a zero-sum game. params: of the run, so that no advice names a setting that is made.
+    max_steps: of the run. Tied groups and cut completions are counted over windows of a twentieth of it, at
+    least MIN_WINDOW_STEPS. params: of the run, so that no advice names a setting that is made.
     """
 
-    def __init__(
-        self, *, max_steps: int = 200, has_reward_trend: bool = True, params: NotebookParams | None = None
-    ) -> None:
+    def __init__(self, *, max_steps: int = 200, params: NotebookParams | None = None) -> None:
         window = max(MIN_WINDOW_STEPS, max_steps // 20)
         self.params = params
-        self.max_steps = max_steps
-        self.has_reward_trend = has_reward_trend
         self.given: set[str] = set()
         self._is_first = True
         self._tied_shares: deque[float] = deque(maxlen=window)
         self._cut_shares: deque[float] = deque(maxlen=window)
-        self._mean_rewards: list[float] = []
-        self._lowest, self._highest = math.inf, -math.inf  # rewards
-        self._best: BestReward | None = None
 
-    def after_step(
-        self, step: int, metrics: Mapping[str, float | None], *, rewards: Sequence[float] = ()
-    ) -> list[str]:
-        """Return the lines to print: a summary of the first step with a reward, and each warning once.
-
-        rewards: of the step's completions, where there are some.
-        """
-        reward = metrics.get("reward")
-        if reward is None:
+    def after_step(self, step: int, metrics: Mapping[str, float | None]) -> list[str]:
+        """Return the lines to print: a summary of the first step with a reward, and each warning once."""
+        if metrics.get("reward") is None:
             return []
-        self._mean_rewards.append(reward)
-        self._lowest, self._highest = (
-            min(self._lowest, reward, *rewards),
-            max(self._highest, reward, *rewards),
-        )
         if "frac_reward_zero_std" in metrics:
             self._tied_shares.append(_value(metrics, "frac_reward_zero_std"))
             self._cut_shares.append(_value(metrics, "completions/clipped_ratio"))
-        self._note_best(rewards)
-        lines = []
+        is_first, self._is_first = self._is_first, False
         warnings = self._find_warnings(metrics)
-        if self._is_first:
-            lines = [f"step {step}: {summarise_step(metrics)}"]
-            warnings = find_first_step_warnings(metrics, self.params) | warnings
-            self._is_first = False
-        lines += [
-            f"warning: step {step}: {text}" for name, text in warnings.items() if name not in self.given
-        ]
+        if is_first:
+            warnings |= find_first_step_warnings(metrics, self.params)
+        new = [f"warning: step {step}: {text}" for name, text in warnings.items() if name not in self.given]
         self.given |= set(warnings)
-        return lines
-
-    def _note_best(self, rewards: Sequence[float]) -> None:
-        if not rewards:
-            return
-        highest, best = max(rewards), self._best
-        share = sum(math.isclose(reward, highest) for reward in rewards) / len(rewards)
-        if best and math.isclose(highest, best.reward):
-            self._best = best._replace(num_times=best.num_times + 1, steps_since=0)
-        elif share >= MIN_BEST_SHARE and (best is None or highest > best.reward):
-            self._best = BestReward(highest, share)
-        elif best:
-            self._best = best._replace(steps_since=0 if highest > best.reward else best.steps_since + 1)
+        return [f"step {step}: {summarise_step(metrics)}", *new] if is_first else new
 
     def _find_warnings(self, metrics: Mapping[str, float | None]) -> dict[str, str]:
         warnings = {}
-        if _value(metrics, "completions/clipped_ratio") >= 1.0:
-            warnings["all cut"] = (
-                f"all completions were cut; raise training.max_completion_length{see('completions-cut')}"
-            )
         kl = _value(metrics, "kl")
         if kl > MAX_KL:
             warnings["kl"] = (
                 f"kl is {kl:.3f}, above {MAX_KL}: the policy moves far from the untrained model; "
                 f"lower training.learning_rate or raise training.beta"
             )
-        tied_shares, cut_shares = self._tied_shares, self._cut_shares
-        if len(cut_shares) == cut_shares.maxlen and MAX_CUT_SHARE < fmean(cut_shares) < 1.0:
-            warnings["cut"] = (
-                f"{fmean(cut_shares):.0%} of the completions of the last {len(cut_shares)} steps were cut; "
-                f"raise training.max_completion_length{see('completions-cut')}"
-            )
-        best = self._best
-        if best and best.num_times > 1 and best.steps_since >= (tied_shares.maxlen or 0):
-            warnings["lost best"] = (
-                f"no completion has earned {best.reward:+.2f} for {best.steps_since} steps, the most there "
-                f"was, once earned by {best.share:.0%}: the policy settles for less; lower "
-                f"training.temperature, or raise training.num_generations{see('reward-flat')}"
-            )
-        if len(tied_shares) == tied_shares.maxlen and fmean(tied_shares) > MAX_TIED_SHARE:
+        if _value(metrics, "completions/clipped_ratio") >= 1.0:
+            warnings["cut"] = f"all completions were cut; {CUT_REMEDY}"
+        count = len(self._cut_shares)
+        if count == self._cut_shares.maxlen and fmean(self._cut_shares) > MAX_CUT_SHARE:
+            share = f"{fmean(self._cut_shares):.0%}"
+            warnings["cut"] = f"{share} of the completions of the last {count} steps were cut; {CUT_REMEDY}"
+        if count == self._tied_shares.maxlen and fmean(self._tied_shares) > MAX_TIED_SHARE:
             warnings["tied"] = (
-                f"{fmean(tied_shares):.0%} of the groups of the last {len(tied_shares)} steps were tied and "
-                "taught nothing; raise training.num_generations or training.temperature, or change the "
-                f"reward{see('groups-tied')}"
-            )
-        if self._is_flat():
-            samples = "games" if "play/completion_tokens" in metrics else "samples"
-            warnings["flat"] = (
-                f"the reward has stayed at {fmean(self._mean_rewards):+.3f} for {len(self._mean_rewards)} "
-                f"steps; look at the {samples}, then at training.learning_rate and the reward"
-                f"{see('reward-flat')}"
+                f"{fmean(self._tied_shares):.0%} of the groups of the last {count} steps were tied, so they "
+                f"taught nothing; {TIED_REMEDY}"
             )
         return warnings
-
-    def _is_flat(self) -> bool:
-        count = len(self._mean_rewards)
-        if not self.has_reward_trend or count < max(MIN_TREND_STEPS, self.max_steps // 6):
-            return False
-        steps = range(count)
-        line = linear_regression(steps, self._mean_rewards)
-        residuals = (
-            reward - line.slope * step - line.intercept
-            for step, reward in zip(steps, self._mean_rewards, strict=True)
-        )
-        variance = math.fsum(residual**2 for residual in residuals) / (count - 2)
-        margin = 2 * math.sqrt(
-            variance * 12 / (count**3 - count)
-        )  # sum of squares of the steps: n(n^2 - 1)/12
-        largest = (line.slope + margin) * self.max_steps
-        return line.slope <= margin and largest <= MIN_RISE * (self._highest - self._lowest)
 
 
 def summarise_step(metrics: Mapping[str, float | None]) -> str:
@@ -199,20 +119,12 @@ def find_first_step_warnings(
     cut, tied = _value(metrics, "completions/clipped_ratio"), _value(metrics, "frac_reward_zero_std")
     invalid_code, invalid_moves = _invalid_code_share(metrics), _value(metrics, "play/invalid_share")
     if MAX_CUT_SHARE < cut < 1:
-        warnings["cut"] = (
-            f"{cut:.0%} of the completions were cut; raise training.max_completion_length"
-            f"{see('completions-cut')}"
-        )
+        warnings["cut"] = f"{cut:.0%} of the completions were cut; {CUT_REMEDY}"
     if tied >= 1:
-        warnings["all tied"] = (
-            "all groups tied, so nothing was learned; raise training.num_generations or change the reward"
-            f"{see('groups-tied')}"
-        )
+        warnings["all tied"] = f"all groups tied, so nothing was learned; {TIED_REMEDY}"
     if metrics.get("advantage/std") == 0:
-        warnings["all tied"] = (
-            "all advantages are 0, so nothing was learned; raise training.games_per_step or game.temperature"
-            f"{see('groups-tied')}"
-        )
+        remedy = f"raise training.games_per_step or game.temperature{see('groups-tied')}"
+        warnings["all tied"] = f"all advantages are 0, so nothing was learned; {remedy}"
     if invalid_code > MAX_INVALID_SHARE:
         settings = next(settings for name, settings in INVALID_CODE.items() if name in metrics)
         remedies = [*unmade_settings(settings, params), "a model made for chat"]
@@ -221,11 +133,15 @@ def find_first_step_warnings(
             f"{see('answers-invalid')}"
         )
     if invalid_moves > MAX_INVALID_SHARE:
-        warnings["invalid"] = (
-            f"{invalid_moves:.0%} of the answers hold no legal move; write game.acting = constrained, "
-            f"or take a model made for chat{see('answers-invalid')}"
-        )
+        warnings["invalid"] = _describe_invalid_moves(invalid_moves)
     return warnings
+
+
+def _describe_invalid_moves(share: float) -> str:
+    return (
+        f"{share:.0%} of the answers hold no legal move; write game.acting = constrained, or take a model "
+        f"made for chat{see('answers-invalid')}"
+    )
 
 
 def unmade_settings(settings: Mapping[str, object], params: NotebookParams | None) -> list[str]:
@@ -245,21 +161,8 @@ def _invalid_code_share(metrics: Mapping[str, float | None]) -> float:
     return sum(_value(metrics, name) for name in INVALID_CODE)
 
 
-class AlarmLimits(Protocol):
-    """The limits that `find_alarms` compares with: `rlnb.selfplay.params.AlarmParams`."""
-
-    patience: int
-    invalid_share: float
-    entropy: float
-    length_share: float
-
-
 def find_alarms(
-    metrics: Mapping[str, float],
-    limits: AlarmLimits,
-    *,
-    first_length: float,
-    params: NotebookParams | None = None,
+    metrics: Mapping[str, float], *, first_length: float, params: NotebookParams | None = None
 ) -> dict[str, str]:
     """Return {alarm: what is wrong and what to change} after an update of a policy that plays games.
 
@@ -269,47 +172,40 @@ def find_alarms(
     alarms = {}
     invalid_share, entropy = metrics["play/invalid_share"], metrics["entropy"]
     length = metrics["play/completion_tokens"]
-    if invalid_share > limits.invalid_share:
-        alarms["invalid"] = (
-            f"{invalid_share:.0%} of the answers hold no legal move (alarms.invalid_share = "
-            f"{limits.invalid_share}); write game.acting = constrained, or take a model made for chat"
-            f"{see('answers-invalid')}"
-        )
-    if entropy < limits.entropy:
+    if invalid_share > MAX_INVALID_SHARE:
+        alarms["invalid"] = _describe_invalid_moves(invalid_share)
+    if entropy < ALARM_ENTROPY:
         alarms["entropy"] = (
-            f"the entropy is {entropy:.2g} nats (alarms.entropy = {limits.entropy}): the policy no longer "
-            f"tries anything; raise training.entropy_coef{see('reward-flat')}"
+            f"the entropy is {entropy:.2g} nats: the policy no longer tries anything; "
+            f"raise training.entropy_coef{see('reward-flat')}"
         )
-    if length < limits.length_share * first_length:
+    if length < ALARM_LENGTH_SHARE * first_length:
         has_kinds = params is None or hasattr(params, "advantage")  # PPO's are always by GAE
         remedies = unmade_settings({"advantage.kind": "rae"} if has_kinds else {}, params)
         alarms["length"] = (
-            f"answers have shrunk from {first_length:.0f} to {length:.0f} tokens (alarms.length_share = "
-            f"{limits.length_share}); {', or '.join(['lower training.learning_rate', *remedies])}"
-            f"{see('reward-flat')}"
+            f"answers have shrunk from {first_length:.0f} to {length:.0f} tokens; "
+            f"{', or '.join(['lower training.learning_rate', *remedies])}{see('reward-flat')}"
         )
     return alarms
 
 
 def count_alarms(
-    counts: Mapping[str, int], metrics: Mapping[str, float], limits: AlarmLimits, *, first_length: float
+    counts: Mapping[str, int], metrics: Mapping[str, float], *, first_length: float
 ) -> dict[str, int]:
     """Return for each alarm in how many consecutive updates it has been raised; counts: before this one."""
-    alarms = find_alarms(metrics, limits, first_length=first_length)
-    return {name: counts.get(name, 0) + 1 for name in sorted(alarms)}
+    return {name: counts.get(name, 0) + 1 for name in sorted(find_alarms(metrics, first_length=first_length))}
 
 
 def check_alarms(
     counts: Mapping[str, int],
     metrics: Mapping[str, float],
-    limits: AlarmLimits,
     *,
     first_length: float,
     params: NotebookParams | None = None,
 ) -> None:
-    """Raise TrainingDiverged where an alarm has been raised in `limits.patience` consecutive updates."""
-    for name, reason in find_alarms(metrics, limits, first_length=first_length, params=params).items():
-        if counts.get(name, 0) >= limits.patience:
+    """Raise TrainingDiverged where an alarm has been raised in ALARM_PATIENCE consecutive updates."""
+    for name, reason in find_alarms(metrics, first_length=first_length, params=params).items():
+        if counts.get(name, 0) >= ALARM_PATIENCE:
             raise TrainingDiverged(f"for {counts[name]} updates in a row {reason}")
 
 
@@ -373,31 +269,30 @@ def find_memory_remedies(
         is_open = only_if and field in values and values[field] != value
         return {field: f"write {value if isinstance(value, str) else show(value)}"} if is_open else {}
 
-    has_adapters, is_free = bool(values.get("model.lora_rank")), values.get("game.acting") == "free"
-    plays_games = "game.acting" in values
+    has_adapters, has_mbpp = bool(values.get("model.lora_rank")), values.get("mbpp.enabled", True)
+    is_training, is_free = doing == "training", values.get("game.acting") == "free"
+    is_constrained = "game.acting" in values and not is_free
     remedies: dict[str, str] = {}
     if values.get("vllm.enabled") and not values["vllm.server_base_url"]:
         less = f"{values['vllm.gpu_memory_utilization'] / 2:.2g}"
         remedies["vllm.gpu_memory_utilization"] = f"write {less}, which leaves more to the rest"
-    if doing == "training":
+    if is_training:
         remedies |= halve("training.tokens_per_pass", least=128) | _smaller_batch(values)
         remedies |= switch("training.gradient_checkpointing", True)
     else:
-        # Arenas measure free answers as well.
-        remedies |= halve("evaluation.batch_size") | halve("game.batch_size" if plays_games else "")
-        remedies |= halve("mbpp.batch_size" if values.get("mbpp.enabled", True) else "")
+        is_free = "game.acting" in values  # arenas measure free answers as well
+        remedies |= halve("evaluation.batch_size") | halve("game.batch_size" if is_free else "")
+        remedies |= halve("mbpp.batch_size" if has_mbpp else "")
         remedies |= halve("training.tokens_per_pass", least=128)
     remedies |= halve("opponent.batch_size" if values.get("opponent.kind") != "endpoint" else "")
     remedies |= switch("model.load_in_4bit", True, only_if=has_adapters)
     remedies |= switch("model.offload_embedding", True, only_if=values.get("model.engine") == "unsloth")
     remedies |= switch("model.lora_rank", 16, only_if=not has_adapters)
-    if doing == "training":
-        remedies |= halve("game.batch_size" if is_free else "")
-        remedies |= switch("game.style", "compact", only_if=plays_games and not is_free)
+    remedies |= halve("game.batch_size" if is_training and is_free else "")
+    remedies |= switch("game.style", "compact", only_if=is_training and is_constrained)
     remedies |= halve("game.max_new_tokens" if is_free else "", least=32)
     remedies |= halve("training.max_completion_length", least=32)
-    if doing == "evaluation" and values.get("mbpp.enabled", True):
-        remedies |= halve("mbpp.max_completion_length", least=32)
+    remedies |= halve("mbpp.max_completion_length" if has_mbpp and not is_training else "", least=32)
     return list(remedies.items())
 
 

@@ -1,8 +1,9 @@
 """What SLURM says about jobs: which one this process runs in, and which ones are in the queue."""
 
 import os
+import re
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, MutableMapping
 
 SECONDS = 20  # a busy controller answers late
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED")
@@ -17,6 +18,25 @@ def own_job(environ: Mapping[str, str] = os.environ) -> str:
 def num_restarts(environ: Mapping[str, str] = os.environ) -> int:
     """Return how often SLURM has put this job back into the queue."""
     return int(environ.get("SLURM_RESTART_COUNT") or 0)
+
+
+def join_tasks(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Give a task of srun torchrun's environment: where srun has started several, each of them is a rank.
+
+    What torchrun or accelerate has set in a task stays.
+    """
+    num_tasks = int(environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    if num_tasks == 1 or "RANK" in environ:
+        return
+    # The first node of node[01-04,7] is node01.
+    first = re.sub(r"\[(\d+).*|,.*", r"\1", environ["SLURM_STEP_NODELIST"])
+    environ.update(
+        RANK=environ["SLURM_PROCID"],
+        LOCAL_RANK=environ["SLURM_LOCALID"],
+        WORLD_SIZE=str(num_tasks),
+        MASTER_ADDR=first,
+        MASTER_PORT=str(20000 + int(environ["SLURM_JOB_ID"]) % 20000),
+    )
 
 
 def jobs_in_queue(jobs: Collection[str]) -> dict[str, str] | None:

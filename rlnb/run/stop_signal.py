@@ -11,6 +11,8 @@ from accelerate.utils import broadcast_object_list
 from rlnb.errors import Preempted
 from rlnb.run.directory import handling_signals
 
+SAVE_MINUTES = 15.0  # between two checkpoints, however long a step takes
+
 
 class StopSignal:
     """A context in which SIGTERM and SIGUSR1 (SLURM: time is nearly up, or preemption) are recorded.
@@ -49,10 +51,9 @@ class StopSignal:
 
 
 class SaveTimer:
-    """Says when a checkpoint is due by time: `minutes` after the last one, or the start; 0 = never."""
+    """Says when a checkpoint is due by time: SAVE_MINUTES after the last one, or the start."""
 
-    def __init__(self, *, minutes: float) -> None:
-        self.minutes = minutes
+    def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
@@ -60,10 +61,8 @@ class SaveTimer:
 
     def is_due(self) -> bool:
         """Return whether the time has come by rank 0's clock; each rank has to ask."""
-        if not self.minutes:
-            return False
         passed = time.monotonic() - self._last_save
-        return bool(broadcast_object_list([passed >= 60 * self.minutes])[0])
+        return bool(broadcast_object_list([passed >= 60 * SAVE_MINUTES])[0])
 
 
 def received_by_any_rank(received: str) -> str:

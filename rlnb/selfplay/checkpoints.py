@@ -36,7 +36,7 @@ from rlnb.run.health import Health, count_alarms
 from rlnb.run.records import cut_rows
 from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker
-from rlnb.selfplay.params import AlarmParams, ArenaParams, UpdateParams
+from rlnb.selfplay.params import ArenaParams, UpdateParams
 from rlnb.selfplay.rollouts import FinishedGame, collect_trajectories, collect_turns
 from rlnb.selfplay.update import Learner
 
@@ -56,14 +56,14 @@ class RunState:
     alarms: dict[str, int] = field(default_factory=dict)
     first_length: float = 0.0
 
-    def advance(self, metrics: Mapping[str, float], training: UpdateParams, limits: AlarmParams) -> Self:
+    def advance(self, metrics: Mapping[str, float], training: UpdateParams) -> Self:
         """Return the state after an update."""
         first_length = self.first_length or metrics["play/completion_tokens"]
         return replace(
             self,
             step=self.step + 1,
             num_games=self.num_games + training.games_per_step,
-            alarms=count_alarms(self.alarms, metrics, limits, first_length=first_length),
+            alarms=count_alarms(self.alarms, metrics, first_length=first_length),
             first_length=first_length,
         )
 
@@ -99,7 +99,7 @@ class StepRecorder:
         An evaluation of that step that a signal skipped is made up first.
         """
         adapt_threads()
-        self.timer = SaveTimer(minutes=self.training.save_minutes)
+        self.timer = SaveTimer()
         gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
         with StopSignal() as self.stop, open_games_file(self.output_dir, after=after) as self.games_file:
             if 0 < after < self.training.max_steps and self.evaluation.is_due(after):
@@ -242,24 +242,11 @@ def write_state(directory: Path, learner: Learner, state: RunState, params: Note
     complete_checkpoint(directory, params)
 
 
-def restore(
-    kind: type[AnyState], checkpoint: str | None, learner: Learner, *, weights_of: str | None = None
-) -> AnyState:
-    """Put a checkpoint into a fresh learner and return its state; without one, the start of a run.
-
-    weights_of: the checkpoint of which such a start takes the weights alone, and the value head if both have
-    one; schedules, averages, baselines and optimizer start afresh.
-    """
-    policy, head = learner.actor.policy, learner.actor.value_head
-    if checkpoint is None and weights_of is not None:
-        load_weights(weights_of, WeightSnapshot.take(policy)).restore(policy)
-        if head is not None and Path(weights_of, HEAD_FILE).exists():
-            head.load_state_dict(load_file(Path(weights_of, HEAD_FILE)))
-        for snapshot in learner.snapshots.values():
-            snapshot.copy_from(policy)
+def restore(kind: type[AnyState], checkpoint: str | None, learner: Learner) -> AnyState:
+    """Put a checkpoint into a fresh learner and return its state; without one, the start of a run."""
     if checkpoint is None:
         return kind()
-    directory = Path(checkpoint)
+    policy, head, directory = learner.actor.policy, learner.actor.value_head, Path(checkpoint)
     load_weights(checkpoint, WeightSnapshot.take(policy)).restore(policy)
     if head is not None:
         head.load_state_dict(load_file(directory / HEAD_FILE))

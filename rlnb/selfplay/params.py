@@ -1,4 +1,4 @@
-"""Sections of notebooks whose policy plays games: its model, how it acts, updates and alarms, the arena."""
+"""Sections of notebooks whose policy plays games: its model, how it acts, updates, the arena."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -90,9 +90,6 @@ class ActingParams(Section):
 class UpdateParams(ResumableParams):
     """A policy update by the clipped surrogate, whatever the games."""
 
-    resume_state: Literal["full", "weights"] = "weights"
-    """What resume takes from a directory of another run: full = steps, optimizer, curriculum, baselines,
-    averages, weights = the weights alone, to start at step 0"""
     learning_rate: float = described(2e-5, "Learning rate of AdamW at the start", gt=0, le=1)
     final_learning_rate: float = Field(default=2e-6, ge=0, le=1)
     """The same after the last update; linear in between"""
@@ -147,15 +144,6 @@ class AdvantageParams(Section):
         return self.kind in ("gae", "gae_plies")
 
 
-class AlarmParams(Section):
-    patience: int = described(5, "Updates in a row with the same alarm after which the run is stopped", ge=1)
-    invalid_share: float = Field(default=0.5, gt=0, le=1)
-    """Alarm above this share of answers without a legal move; 1 = never"""
-    entropy: float = described(1e-4, "Alarm below this entropy (nats a token); 0 = never", ge=0)
-    length_share: float = Field(default=0.1, ge=0, lt=1)
-    """Alarm if answers get shorter than this share of the first update's; 0 = never"""
-
-
 class ArenaParams(SamplingParams):
     enabled: bool = described(True, "Measure play and MBPP before, during and after training")
     eval_interval_steps: int = described(20, "Updates between evaluations; 0 = only before and after", ge=0)
@@ -178,7 +166,6 @@ class GameRunParams(NotebookParams):
     model: PlayerModelParams = PlayerModelParams()
     game: ActingParams = ActingParams()
     training: UpdateParams = UpdateParams()
-    alarms: AlarmParams = AlarmParams()
     evaluation: ArenaParams = ArenaParams()
     sandbox: SandboxParams = SandboxParams()
     mbpp: MbppInTrainingParams = MbppInTrainingParams()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlnb.games.text_games import TextGame
 from rlnb.policy.loading import Policy, load_policy
-from rlnb.run.checkpoints import checkpoint_to_resume, weights_to_begin_with
+from rlnb.run.checkpoints import checkpoint_to_resume
 from rlnb.run.tracking import open_tracker, read_metrics
 from rlnb.selfplay.arena import Arena, make_arena
 from rlnb.selfplay.checkpoints import check_room_for_checkpoints, restore
@@ -51,8 +51,7 @@ def resume_run(run: SelfPlayRun, output_dir: str | Path) -> SelfPlayState:
     params, learner = run.params, run.learner
     check_room_for_checkpoints(output_dir, learner)
     checkpoint = checkpoint_to_resume(params, output_dir)
-    weights_of = weights_to_begin_with(params, output_dir)
-    return restore(SelfPlayState, checkpoint, learner, weights_of=weights_of)
+    return restore(SelfPlayState, checkpoint, learner)
 
 
 def run_training(

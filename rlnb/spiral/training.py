@@ -84,7 +84,7 @@ def train(
     params, training = self_play.params, self_play.params.training
     recorder = StepRecorder(
         output_dir, training, params.evaluation, tracker,
-        Health(has_reward_trend=False, params=params), evaluate=memory_advice(params)(evaluate),
+        Health(params=params), evaluate=memory_advice(params)(evaluate),
         describe=partial(describe_step, max_steps=training.max_steps), show=show,
     )  # fmt: skip
     with recorder.recording(after=state.step), memory_advice(params, doing="training"):
@@ -101,16 +101,12 @@ def train(
                 batch = select_turns(games, advantages, has_value=learner.has_value)
                 metrics = update(learner, batch, step=state.step, seed=params.seed)
                 updated = time.perf_counter()
-                # 4. Measure. An alarm that lasts `alarms.patience` updates ends the run here.
+                # 4. Measure. An alarm that lasts for ALARM_PATIENCE updates ends the run here.
                 metrics |= play_metrics(games) | {"advantage/std": float(advantages.advantages.std())}
                 metrics |= {"time/rollout_seconds": played - started, "time/update_seconds": updated - played}
                 metrics = mean_over_ranks(metrics)
-                state = replace(
-                    state.advance(metrics, training, params.alarms), baselines=advantages.baselines
-                )
-                check_alarms(
-                    state.alarms, metrics, params.alarms, first_length=state.first_length, params=params
-                )
+                state = replace(state.advance(metrics, training), baselines=advantages.baselines)
+                check_alarms(state.alarms, metrics, first_length=state.first_length, params=params)
             # 5. Evaluate, report and save.
             save = partial(
                 save_checkpoint, output_dir, learner, state, params, keep=training.save_total_limit

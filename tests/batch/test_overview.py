@@ -61,8 +61,9 @@ def states(*directories: Path) -> dict[str, str]:
 def test_each_run_is_found_however_deep_and_shown_as_it_is(outputs):
     make_run(outputs / "a" / "cpu-001", "done")
     make_run(outputs / "a" / "cpu-002", "failed", reason="cell 3 of 9: ValueError: no")
-    make_run(outputs / "b", "running", steps_per_hour=60.0)
-    make_run(outputs / "c", "running", host="elsewhere", heartbeat="2020-01-01T00:00:00+00:00")
+    make_run(outputs / "b", "running")
+    make_run(outputs / "c", "running", host="elsewhere")
+    (outputs / "c" / runs.HEARTBEAT_FILE).unlink()
     (outputs / "b" / "checkpoints" / "checkpoint-1").mkdir(parents=True)
     (outputs / "b" / "checkpoints" / "params.yaml").touch()
     assert states() == {"a/cpu-001": "done", "a/cpu-002": "failed", "b": "running", "c": "died at step 3"}
@@ -70,7 +71,7 @@ def test_each_run_is_found_however_deep_and_shown_as_it_is(outputs):
     alive, dead = rows["outputs/b"], rows["outputs/c"]
     assert (alive.step, alive.max_steps, alive.eta, alive.reward) == (3, 8, "0:05", 0.75)
     assert (dead.eta, dead.attempts) == ("", 1)
-    assert dead.reason == "nothing was heard of it on elsewhere since 2020-01-01 00:00:00+00:00"
+    assert dead.reason.startswith("nothing was heard of it on elsewhere")
 
 
 def test_damaged_files_are_rows_too(outputs):
@@ -131,7 +132,7 @@ def test_the_command_prints_a_table_or_csv(outputs, capsys):
         "job",
         "reason",
     ]
-    assert table[2].split()[:4] == ["cpu-001", "done", "3/8", "0.750"]
+    assert table[2].split()[:5] == ["cpu-001", "done", "3/8", "60", "0.750"]
     assert table[-1] == "2 runs: 1 done, 1 preempted"
     assert cli.main(["runs", "--csv"]) == 0
     first, second = csv.DictReader(io.StringIO(capsys.readouterr().out))

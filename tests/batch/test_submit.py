@@ -305,8 +305,7 @@ def test_ranks_on_several_nodes_meet_at_the_first(capsys):
     assert submit("--dry-run", sbatch="--nodes=2 --time=60") == 0
     script = capsys.readouterr().out
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n" in script
-    assert 'master=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):' in script
-    assert '--nnodes 2 --node-rank "$SLURM_PROCID" --master "$0"' in script
+    assert "tasks=(--ntasks=2 " in script and "--nproc" not in script
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,6 @@ from rlnb.params.bases import find_base, read_base
 from rlnb.params.training import TrainingParams, VllmParams
 from rlnb.policy import model_directory, save_adapters
 from rlnb.run.checkpoints import checkpoint_step, find_damage, latest_checkpoint, saved_recipe
-from rlnb.run.launcher import reserved_port
 from rlnb.run.metrics import METRICS, describe
 from rlnb.run.tracking import read_metrics
 
@@ -168,10 +168,10 @@ def test_a_run_without_the_optimizers_state_in_checkpoints_goes_on_with_a_new_op
     assert 0 < max(abs(before[name] - after[name]).max() for name in before) < 0.01 * (4 + 3) / 6 * 1.01
 
 
-def test_a_run_takes_the_weights_alone_of_another(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_run_begins_with_the_adapters_of_anothers_checkpoint(uninterrupted: Path, tmp_path: Path) -> None:
     source = uninterrupted / "checkpoints" / "checkpoint-6"
     taken = tmp_path / "taken"
-    run(taken, "--weights-of", str(source), "--max-steps", "1", "--learning-rate", "1e-12")
+    run(taken, "--adapters", str(source), "--max-steps", "1", "--learning-rate", "1e-12")
     assert [row["step"] for row in read_metrics(taken / "metrics.jsonl")] == [1]
     before, after = (
         load_file(path / "adapter_model.safetensors") for path in (source, taken / "checkpoints/checkpoint-1")
@@ -183,8 +183,11 @@ def test_a_run_takes_the_weights_alone_of_another(uninterrupted: Path, tmp_path:
 @pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_rank_0_alone_writes(tmp_path: Path) -> None:
     command = [sys.executable, SCRIPT, str(tmp_path / "run"), "--announce", "--max-steps", "50"]
-    with reserved_port() as port:
-        environ = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    with socket.socket() as reserved:  # bound, so that no other program is given the port
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port = str(reserved.getsockname()[1])
+        environ = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
         ranks = [
             subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -17,6 +17,7 @@ from rlnb.machine.threads import set_threads
 from rlnb.params.sections import ModelParams
 from rlnb.params.training import TrainingParams
 from rlnb.policy import generate, load_policy, save_adapters
+from rlnb.run import stop_signal
 from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume
 from rlnb.run.tracking import open_tracker
 
@@ -36,24 +37,22 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--save-steps", type=int, default=2)
-    parser.add_argument("--save-minutes", type=float, default=0.0)
-    parser.add_argument("--weights-of", default="", help="take the weights alone of this checkpoint")
+    parser.add_argument("--save-minutes", type=float, default=stop_signal.SAVE_MINUTES)
+    parser.add_argument("--adapters", default="", help="begin with these")
     parser.add_argument("--announce", action="store_true", help="print a line a step")
     arguments = parser.parse_args()
     set_threads(1)
     kl.INTERVAL_STEPS = arguments.kl_interval
-    model = tiny_model(arguments.output_dir.parent)
+    model = tiny_model(arguments.output_dir.parent).model_copy(update={"adapters": arguments.adapters})
     policy = load_policy(model)
     training = TrainingParams(
         learning_rate=arguments.learning_rate, max_steps=arguments.max_steps,
         per_device_train_batch_size=arguments.batch_size, num_generations=4,
         gradient_accumulation_steps=2, max_completion_length=12, save_steps=arguments.save_steps,
-        save_minutes=arguments.save_minutes,
         gradient_checkpointing=False, beta=arguments.beta,
         save_optimizer=not arguments.without_optimizer,
     )  # fmt: skip
-    if arguments.weights_of:
-        training = training.model_copy(update={"resume": arguments.weights_of, "resume_state": "weights"})
+    stop_signal.SAVE_MINUTES = arguments.save_minutes
     config = grpo.grpo_config(
         training, output_dir=arguments.output_dir, seed=1, dtype="float32", use_gpu=False
     )

@@ -29,6 +29,7 @@ from rlnb.ppo.training import (
     train_ppo,
     weigh_turns,
 )
+from rlnb.run import health
 from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume, latest_checkpoint
 from rlnb.run.tracking import open_tracker
 from rlnb.selfplay.advantages import gae_of_turns
@@ -111,22 +112,19 @@ def test_a_run_starts_in_the_stage_that_is_named(cache_dir, tmp_path, capsys):
     assert [row["curriculum/stage"] for row in rows_of(tmp_path / "second")[5:]] == [2, 2]
 
 
-@pytest.mark.parametrize("state", ["full", "weights"])
-def test_another_runs_state_or_weights_start_in_the_stage_that_is_named(
-    cache_dir, whole_run, tmp_path, state
-):
+def test_another_runs_state_starts_in_the_stage_that_is_named(cache_dir, whole_run, tmp_path):
     source = latest_checkpoint(whole_run[0])
-    training = {"max_steps": 5 if state == "full" else 1, "resume": source, "resume_state": state}
-    stage = {"start": "first" if state == "full" else "second"}  # the run is in the second
-    params = params_of(cache_dir, training=training, curriculum=stage)
+    training = {"max_steps": 5, "resume": source}
+    params = params_of(
+        cache_dir, training=training, curriculum={"start": "first"}
+    )  # that run is in the second
     run = make_run(params)
     restored = run.restore(checkpoint_to_resume(params, tmp_path), tmp_path)
-    assert (restored.step, restored.curriculum.stage) == ((4, 0) if state == "full" else (0, 1))
-    assert bool(restored.replay.failures) == (state == "full")
-    assert bool(run.learner.optimizer.state_dict()["state"]) == (state == "full")
+    assert (restored.step, restored.curriculum.stage) == (4, 0)
+    assert restored.replay.failures and run.learner.optimizer.state_dict()["state"]
     assert run.learner.actor.value_head.weight.abs().sum() > 0  # zero at first
     train_run(params, tmp_path)
-    assert [row["step"] for row in rows_of(tmp_path)] == ([5] if state == "full" else [0, 1])
+    assert [row["step"] for row in rows_of(tmp_path)] == [5]
 
 
 def test_a_stage_that_is_not_there_is_refused(cache_dir):
@@ -187,22 +185,23 @@ def test_a_utility_is_the_share_of_what_could_be_won():
 
 
 def test_a_policy_that_moves_too_far_stops_the_run(cache_dir):
-    params = params_of(cache_dir, training={"target_kl": 0.02}, alarms={"kl_factor": 10.0})
+    params = params_of(cache_dir, training={"target_kl": 0.02})
     check_kl(METRICS | {"update/approx_kl": 0.2}, params)
     with pytest.raises(TrainingDiverged, match="moved by 0.21 nats a token"):
         check_kl(METRICS | {"update/approx_kl": 0.21}, params)
     check_kl(METRICS | {"update/approx_kl": 9.0}, params_of(cache_dir, training={"target_kl": 0.0}))
 
 
-def test_a_checkpoint_put_off_by_an_alarm_is_written_when_no_alarm_is_raised_any_more(cache_dir, tmp_path):
-    params = params_of(
-        cache_dir, training={"save_steps": 2, "max_steps": 4}, alarms={"entropy": 9.0, "patience": 9}
-    )
+def test_a_checkpoint_put_off_by_an_alarm_is_written_when_no_alarm_is_raised_any_more(
+    cache_dir, tmp_path, monkeypatch
+):
+    params = params_of(cache_dir, training={"save_steps": 2, "max_steps": 4})
+    monkeypatch.setattr(health, "ALARM_ENTROPY", 9.0)
     run, saved = make_run(params), []
 
     def show(step: int, max_steps: int) -> None:
         if step == 2:  # no alarm from the third update on
-            params.alarms.__dict__["entropy"] = 0.0
+            monkeypatch.setattr(health, "ALARM_ENTROPY", 0.0)
 
     with open_tracker(tmp_path, config={}, wandb="disabled", tensorboard=False) as tracker:
         train_ppo(
@@ -213,15 +212,15 @@ def test_a_checkpoint_put_off_by_an_alarm_is_written_when_no_alarm_is_raised_any
 
 
 def test_the_line_of_a_step_and_the_advice_where_little_is_won(cache_dir):
-    params = params_of(cache_dir, alarms={"advice_steps": 40})
+    params = params_of(cache_dir)
     metrics = METRICS | {"play/success_share": 0.25}
     assert describe_step(40, metrics) == ("Step 40 | Reward: -0.1250 | Score: 0.5000 | Success: 25.00%")
 
     def advice(step: int, *scores: float) -> list[str]:
         return give_advice(PpoState(step=step, curriculum=CurriculumState(scores=scores)), metrics, params)
 
-    assert advice(41, 0.0) == advice(40) == advice(40, *[0.0] * 7, *[0.5] * 3) == []
-    (said,) = advice(40, 0.0, 0.0, 0.0, 0.5)
+    assert advice(501, 0.0) == advice(500) == advice(500, *[0.0] * 7, *[0.5] * 3) == []
+    (said,) = advice(500, 0.0, 0.0, 0.0, 0.5)
     assert "25%" in said and "game.temperature" in said and "replay.share" in said
 
 

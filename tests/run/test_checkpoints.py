@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,7 +57,7 @@ def test_a_checkpoint_that_was_being_written_is_passed_over(tmp_path: Path) -> N
     for step in (2, 10, 12, 14, 16):
         save_checkpoint(tmp_path, step=step, params=params_with(training={"save_total_limit": 5}))
     folder = tmp_path / "checkpoints"
-    (folder / "checkpoint-12" / checkpoints.INCOMPLETE_MARK).touch()
+    (folder / "checkpoint-12" / checkpoints.RECIPE_FILE).unlink()
     (folder / "checkpoint-14" / "trainer_state.json").unlink()
     (folder / "checkpoint-16" / "trainer_state.json").write_text('{"global_st')
     assert checkpoints.checkpoint_step(checkpoints.latest_checkpoint(tmp_path)) == 10
@@ -70,14 +69,8 @@ def test_a_checkpoint_that_was_being_written_is_passed_over(tmp_path: Path) -> N
 
 def test_a_checkpoint_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
     assert to_resume("auto", tmp_path) is None
-    assert refused(tmp_path, training={"resume": "latest"}) == (
-        f"training.resume = 'latest' finds no complete checkpoint in {tmp_path / 'checkpoints'}; "
-        "write auto, or a checkpoint's directory"
-    )
-    assert refused(tmp_path, training={"resume": str(tmp_path)}) == (
-        f"training.resume = '{tmp_path}' holds no complete checkpoint: trainer_state.json is missing; "
-        "write auto or never"
-    )
+    for resume in ("latest", str(tmp_path)):
+        assert f"training.resume = '{resume}'" in refused(tmp_path, training={"resume": resume})
 
 
 def test_a_run_goes_on_from_its_own_newest_checkpoint_wherever_it_began(tmp_path: Path) -> None:
@@ -86,19 +79,14 @@ def test_a_run_goes_on_from_its_own_newest_checkpoint_wherever_it_began(tmp_path
     assert to_resume(f"{renamed}/", tmp_path / "run") == f"{renamed}/"
     old, new = (save_checkpoint(tmp_path / "run", step=step, params=params_with()) for step in (12, 16))
     assert to_resume(f"{renamed}/", tmp_path / "run") == to_resume(str(new), tmp_path / "run") == str(new)
-    assert refused(tmp_path / "run", training={"resume": str(old)}) == (
-        f"training.resume = '{old}' is of this run, which has gone on to {new}; give another output_dir to "
-        "begin with its weights, or delete the later ones to go back"
-    )
+    assert f"gone on to {new}" in refused(tmp_path / "run", training={"resume": str(old)})
 
 
 def test_a_checkpoint_of_another_experiment_is_refused_with_what_differs(tmp_path: Path) -> None:
     folder = save_checkpoint(tmp_path, step=3, params=params_with())
-    assert refused(tmp_path, reward={"preset": "tests"}, training={"optim": "adamw_torch", "beta": 0.1}) == (
-        f"{folder}: belongs to another run: reward.preset was 'execution' and is 'tests' now (it defines the "
-        "task and its measures); training.optim was 'adamw_torch_fused' and is 'adamw_torch' now (the saved "
-        "optimizer continues with its own). Give another output_dir, or write training.resume = never"
-    )
+    said = refused(tmp_path, reward={"preset": "tests"}, training={"optim": "adamw_torch", "beta": 0.1})
+    assert said.startswith(f"{folder}: belongs to another run: ") and "training.beta" not in said
+    assert "reward.preset was" in said and "training.optim was" in said
     assert "model.lora_alpha was 32 and is 8 now" in refused(tmp_path, model={"lora_alpha": 8})
 
 
@@ -106,22 +94,15 @@ def test_what_has_changed_in_a_run_is_said_in_a_line_and_in_its_log(tmp_path: Pa
     folder = save_checkpoint(tmp_path, step=3, params=params_with())
     assert to_resume("auto", tmp_path) == str(folder)
     assert capsys.readouterr().out == "" and not (tmp_path / "train.log").exists()
-    asked = params_with(
-        training={"save_steps": 5, "learning_rate": 1e-4, "max_steps": 120, "short_step": False},
-        evaluation={"num_questions": 9}, sandbox={"timeout_seconds": 2.0},
-    )  # fmt: skip
+    asked = params_with(training={"learning_rate": 1e-4}, sandbox={"timeout_seconds": 2.0})
     assert checkpoints.checkpoint_to_resume(asked, tmp_path) == str(folder)
     line = (
-        "changed since checkpoint-3: sandbox.timeout_seconds 5.0 -> 2.0, training.save_steps 20 -> 5, "
-        "training.learning_rate 2.0e-5 -> 0.0001, training.max_steps 90 -> 120, training.short_step true -> "
-        "false, evaluation.num_questions 5 -> 9\n"
+        "changed since checkpoint-3: sandbox.timeout_seconds 5.0 -> 2.0, training.learning_rate 2.0e-5 -> "
+        "0.0001\n"
     )
     assert capsys.readouterr().out == line
     assert (tmp_path / "train.log").read_text().endswith(f" {line}")
-    assert refused(tmp_path, training={"max_steps": 2}) == (
-        f"training.max_steps = 2 leaves nothing to train after the 3 steps of {folder}; write more, or give "
-        "another output_dir"
-    )
+    assert "training.max_steps = 2 leaves nothing to train" in refused(tmp_path, training={"max_steps": 2})
 
 
 DAMAGES = {
@@ -129,21 +110,9 @@ DAMAGES = {
         None: "is missing",
         b"": "has 0 bytes instead of 7000",
         b"moments" * 999: "has 6993 bytes instead of 7000",
-        bytes(7000): "does not hold what was written to it",
-        b"moments" * 999 + b"moment5": "does not hold what was written to it",
     },
-    "trainer_state.json": {
-        None: "is missing",
-        b"": "is damaged",
-        b'{"global_step": 11}': "does not hold what was written to it",
-    },
-    "rlnb.json": {
-        None: "is missing",
-        b"": "is damaged",
-        bytes(50): "is damaged",
-        b"[]": "is damaged",
-        b'{"files": {"optimizer.pt": ["7000", "x"]}}': "is damaged",
-    },
+    "trainer_state.json": {None: "is missing", b"": "has 0 bytes instead of 19"},
+    "rlnb.json": {b"": "is damaged", bytes(50): "is damaged", b"[]": "is damaged"},
 }
 
 
@@ -173,9 +142,9 @@ def test_a_damaged_checkpoint_is_named_removed_and_the_one_before_is_taken(
 @pytest.mark.parametrize(
     ("method", "name"),
     [
-        ("open", "optimizer.pt"),
+        ("stat", "optimizer.pt"),
         ("open", "trainer_state.json"),
-        ("stat", "rlnb.json"),
+        ("open", "rlnb.json"),
         ("iterdir", "checkpoints"),
     ],
 )
@@ -194,9 +163,8 @@ def test_a_read_error_that_passes_ends_the_attempt_and_costs_no_checkpoint(
         broken.setattr(Path, method, fail)
         with pytest.raises(CheckpointUnreadable, match=f"{name} cannot be read: Stale file handle. It"):
             to_resume("auto", tmp_path)
-        if name != "optimizer.pt":  # whose bytes are read only to go on from them
-            checkpoints.remove_old_checkpoints(tmp_path, step=10, keep=1)
-            assert "older checkpoints are kept for now" in (tmp_path / "train.log").read_text()
+        checkpoints.remove_old_checkpoints(tmp_path, step=10, keep=1)
+        assert "older checkpoints are kept for now" in (tmp_path / "train.log").read_text()
     assert sorted(path for path in tmp_path.rglob("*") if path.name != "train.log") == before
     assert to_resume("auto", tmp_path) == str(new)
 
@@ -207,9 +175,8 @@ def test_without_a_whole_checkpoint_a_run_starts_again_and_keeps_all_until_then(
     folder, rows = save_checkpoint(tmp_path, step=3, params=params_with()), '{"step": 2}\n'
     for name in ("metrics.jsonl", "games.jsonl"):
         (tmp_path / name).write_text(rows)
-    (folder / "optimizer.pt").write_bytes(bytes(7000))
-    others = save_checkpoint(tmp_path / "other", step=5, params=params_with())
-    line = f"{folder}: optimizer.pt does not hold what was written to it; no whole checkpoint is left\n"
+    (folder / "optimizer.pt").write_bytes(bytes(6000))
+    line = f"{folder}: optimizer.pt has 6000 bytes instead of 7000; no whole checkpoint is left\n"
     with pytest.raises(ParamsError, match="'latest' finds no complete checkpoint"):
         to_resume("latest", tmp_path)
     assert capsys.readouterr().out == line
@@ -224,43 +191,28 @@ def test_without_a_whole_checkpoint_a_run_starts_again_and_keeps_all_until_then(
     with open_tracker(tmp_path, config={}, tensorboard=False) as tracker:
         tracker.report(1, {"reward": 1.0})
     assert kept[0].read_text() == rows  # which the new attempt would have cut from metrics.jsonl
-    asked = params_with(training={"resume": str(others), "resume_state": "weights"})
-    assert checkpoints.weights_to_begin_with(asked, tmp_path) == str(others)
 
 
-def test_what_killed_processes_were_writing_is_removed_and_nothing_else(tmp_path: Path, capsys) -> None:
+def test_checkpoints_that_were_being_written_are_removed_and_nothing_else(tmp_path: Path) -> None:
     kept = save_checkpoint(tmp_path, step=3, params=params_with())
-    finished = subprocess.Popen(["true"])
-    finished.wait()
-    torn, young = tmp_path / f".status.json.{finished.pid}", tmp_path / f".params.yaml.{finished.pid}"
-    alive, other = tmp_path / f".status.json.{os.getpid()}", tmp_path / ".secret.txt"
-    for path in (torn, young, alive, other):
-        path.touch()
-    for path in (torn, alive, other):
-        os.utime(path, (0, 0))
-    half = tmp_path / "checkpoints" / ".checkpoint-7"
-    half.mkdir()
-    checkpoints.mark_incomplete(
-        tmp_path / "checkpoints" / "checkpoint-2"
-    )  # GRPO's, before trainer_state.json
-    checkpoints.mark_incomplete(save_checkpoint(tmp_path, step=5, params=params_with()))  # and after it
+    (tmp_path / ".secret.txt").touch()
+    half = [kept.with_name(name) for name in (".checkpoint-7", "checkpoint-2", "checkpoint-5")]
+    for path in half:  # of self-play; of GRPO, before and after trainer_state.json
+        path.mkdir()
+    (half[2] / "trainer_state.json").write_text('{"global_step": 5}')
     assert to_resume("auto", tmp_path) == str(kept)
     names = {path.name for path in (*tmp_path.iterdir(), *kept.parent.iterdir())}
-    assert names == {"checkpoints", "checkpoint-3", "train.log", alive.name, young.name, other.name}
+    assert names == {"checkpoints", "checkpoint-3", "train.log", ".secret.txt"}
     log = (tmp_path / "train.log").read_text()
-    assert f"removed {torn}, which a killed process was writing\n" in log
-    for name in ("checkpoint-2", "checkpoint-5", ".checkpoint-7"):
-        assert f"{name}: it was being written when its run ended; removed" in log
-    assert log.count("\n") == 4
+    assert log.count("it was being written when its run ended; removed") == log.count("\n") == 3
 
 
-def test_checkpoints_of_older_versions_that_list_fewer_files_are_taken(tmp_path: Path) -> None:
-    first, second = (save_checkpoint(tmp_path, step=step, params=params_with()) for step in (3, 5))
-    (first / checkpoints.RECIPE_FILE).unlink()
-    (second / checkpoints.RECIPE_FILE).write_text('{"files": {"optimizer.pt": 7000}}')
-    assert to_resume("auto", tmp_path) == str(second)
-    (second / "optimizer.pt").unlink()
-    assert to_resume("auto", tmp_path) == str(first)
+def test_a_checkpoint_of_an_older_version_is_refused(tmp_path: Path) -> None:
+    folder = save_checkpoint(tmp_path, step=3, params=params_with())
+    (folder / checkpoints.RECIPE_FILE).write_text('{"files": {"optimizer.pt": [7000, "5d0a9b9b"]}}')
+    with pytest.raises(CheckpointUnreadable, match="older version"):
+        to_resume("auto", tmp_path)
+    assert folder.exists()
 
 
 def test_a_checkpoint_of_grpo_counts_only_when_its_last_file_is_written(tmp_path: Path) -> None:
@@ -271,6 +223,7 @@ def test_a_checkpoint_of_grpo_counts_only_when_its_last_file_is_written(tmp_path
     state = TrainerState(global_step=3, is_world_process_zero=True)
     control, arguments = TrainerControl(should_save=True), SimpleNamespace(output_dir=str(old.parent))
     saving.on_step_end(arguments, state, control)  # type: ignore[arg-type]
+    new.mkdir()
     (new / "trainer_state.json").write_text('{"global_step": 3}')
     assert checkpoints.latest_checkpoint(tmp_path) == str(old)
     saving.on_save(arguments, state, control)  # type: ignore[arg-type]
@@ -292,7 +245,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatc
 def test_thresholds_of_stages_may_change_but_not_their_games(tmp_path: Path, folder: str) -> None:
     def asked(**changed: Any) -> PpoOpenspielParams:
         stage = {"name": "easy", "games": ["nim"], "threshold": 0.5} | changed
-        resume = {} if folder == "own" else {"resume": str(saved), "resume_state": "full"}
+        resume = {} if folder == "own" else {"resume": str(saved)}
         return PpoOpenspielParams.model_validate({"curriculum": {"stages": [stage]}, "training": resume})
 
     saved = save_checkpoint(tmp_path / "own", step=3, params=PpoOpenspielParams())
@@ -320,18 +273,15 @@ def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_p
     own, resume = tmp_path / "own", {"resume": str(begun)}
     asked = params_with(reward={"preset": "tests"}, training=resume)
     assert checkpoints.checkpoint_to_resume(asked, own) == str(begun)
-    assert checkpoints.weights_to_begin_with(asked, own) is None
-    assert capsys.readouterr().out == (
-        f"taking the whole state of {begun}: step 3, optimizer; changed since: reward.preset 'execution' -> "
-        "'tests'\n"
+    said = capsys.readouterr().out
+    assert said.startswith(
+        f"taking the whole state of {begun}: step 3, optimizer; changed since: reward.preset"
     )
     said = refused(own, model={"lora_rank": 3}, training=resume)
     assert "model.lora_rank was 16 and is 3 now" in said
     assert "training.optim was" in refused(own, training={"optim": "adamw_torch", **resume})
-    assert refused(own, training={"max_steps": 3, **resume}) == (
-        f"training.max_steps = 3 leaves nothing to train after the 3 steps of {begun}; write more, or "
-        "training.resume_state = weights to start at step 0"
-    )
+    said = refused(own, training={"max_steps": 3, **resume})
+    assert "training.max_steps = 3 leaves nothing to train" in said
 
 
 def test_a_checkpoint_without_the_optimizers_state_says_so_and_fits_another_optimizer(
@@ -349,21 +299,6 @@ def test_a_checkpoint_without_the_optimizers_state_says_so_and_fits_another_opti
         f"taking the whole state of {folder}: step 3, a new optimizer, for it holds none; changed since: "
         "training.save_optimizer false -> true\n"
     )
-
-
-def test_the_weights_alone_of_another_run_fit_any_optimizer_and_number_of_steps(
-    tmp_path: Path, capsys
-) -> None:
-    begun = save_checkpoint(tmp_path, step=3, params=params_with())
-    own, resume = tmp_path / "own", {"resume": str(begun), "resume_state": "weights"}
-    asked = params_with(training={"max_steps": 2, "optim": "adamw_torch", **resume})
-    assert checkpoints.checkpoint_to_resume(asked, own) is None
-    assert checkpoints.weights_to_begin_with(asked, own) == str(begun)
-    assert capsys.readouterr().out == f"taking the weights alone of {begun}: step 0, a new optimizer\n"
-    assert "model.lora_rank was" in refused(own, model={"lora_rank": 3}, training=resume)
-    newest = save_checkpoint(own, step=1, params=asked)
-    assert checkpoints.checkpoint_to_resume(asked, own) == str(newest)
-    assert checkpoints.weights_to_begin_with(asked, own) is None
 
 
 def test_what_is_begun_anew_leaves_the_former_attempt_beside_it(tmp_path: Path) -> None:

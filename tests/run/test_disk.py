@@ -25,10 +25,6 @@ def test_checkpoints_that_would_fill_the_disk_are_refused_beyond_those_that_are_
         check_disk(tmp_path, free // 2, TWO)
     message = str(refused.value)
     assert message.startswith(f"output_dir = '{tmp_path}' has ") and "and 3 checkpoints take " in message
-    assert message.endswith(
-        "write another directory, or less than training.save_total_limit = 2, or training.save_optimizer = "
-        "false (docs/troubleshooting.md#disk-full)"
-    )
     for step in (5, 10):
         (tmp_path / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
     check_disk(tmp_path, free // 2, TWO)

@@ -1,4 +1,4 @@
-"""`rlnb run --nproc 2` with real ranks and kernels: signals, failures, deaths, and what is left of them."""
+"""`rlnb run --nproc 2` and tasks of srun with real kernels: signals, failures, deaths, what is left."""
 
 import json
 import os
@@ -10,15 +10,16 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from accelerate.commands.config.config_args import load_config_from_file
 from nbformat.v4 import new_code_cell, new_notebook
 
 from rlnb import cli
-from rlnb.errors import ParamsError
 from rlnb.machine.facts import usable_cores
-from rlnb.params import load_params
-from rlnb.run import launcher
-from rlnb.run.launcher import Ending, Launch, Ranks, find_cause, rank_notebook
+from rlnb.run.launcher import Launch, Rank, find_cause
+from rlnb.run.slurm import join_tasks
 
+ROOT = Path(cli.__file__).parents[1]
+TWO = ("--nproc", "2")
 PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\n'
 BEGINS = """
 import os, pathlib, time
@@ -45,16 +46,16 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     started = []
 
-    def start(source: str, *options: str) -> subprocess.Popen:
+    def start(source: str, *options: str, **environ: str) -> subprocess.Popen:
         cells = [new_code_cell(PARAMETERS), new_code_cell(BEGINS + source)]
         cells[0].metadata.tags = ["parameters"]
         nbformat.write(new_notebook(cells=cells), tmp_path / "grpo_code_execution.ipynb")
         command = [sys.executable, "-m", "rlnb.cli", "run", "grpo_code_execution.ipynb", "--profile", "tiny"]
         started.append(
             subprocess.Popen(
-                [*command, *(options or ("--nproc", "2")), "--out", "out"],
+                [*command, *options, "--out", "out"],
                 cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])},
+                env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
             )
         )  # fmt: skip
         return started[-1]
@@ -94,12 +95,12 @@ def status(out: Path) -> dict:
 
 
 def test_each_rank_has_a_kernel_a_notebook_and_its_place(start, out):
-    process = start("print(rank, *(os.environ[name] for name in ('WORLD_SIZE', 'LOCAL_RANK', 'GROUP_RANK')))")
+    process = start("print(rank, *(os.environ[name] for name in ('WORLD_SIZE', 'LOCAL_RANK')))", *TWO)
     printed, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    assert printed.endswith("0 2 0 0\ndone: out/attempt-01.ipynb\n")
-    assert "1 2 1 0" not in printed  # which is in that rank's own notebook
-    assert "1 2 1 0" in (out / "attempt-01.rank1.ipynb").read_text()
+    assert printed.endswith("0 2 0\ndone: out/attempt-01.ipynb\n")
+    assert "1 2 1" not in printed  # which is in that rank's own notebook
+    assert "1 2 1" in (out / "attempt-01.rank1.ipynb").read_text()
     assert status(out)["state"] == "done" and status(out)["reason"] == ""
     assert not any(map(is_running, pids(out)))
 
@@ -114,7 +115,7 @@ def test_each_rank_has_a_kernel_a_notebook_and_its_place(start, out):
     ],
 )
 def test_a_signal_stops_all_ranks_at_the_same_step(start, out, sent):
-    process = start(TRAINS_UNTIL_A_SIGNAL)
+    process = start(TRAINS_UNTIL_A_SIGNAL, *TWO)
     wait_for(lambda: all((out / f"training{rank}").exists() for rank in (0, 1)))
     process.send_signal(signal.Signals[sent])
     _, errors = process.communicate(timeout=120)
@@ -137,7 +138,7 @@ def test_a_signal_stops_all_ranks_at_the_same_step(start, out, sent):
     ],
 )  # fmt: skip
 def test_one_rank_that_fails_ends_the_others_and_names_its_reason_once(start, out, source, code, reason):
-    process = start(source)
+    process = start(source, *TWO)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == code, errors
     state = "failed" if code == 1 else "killed"
@@ -151,7 +152,7 @@ def test_one_rank_that_fails_ends_the_others_and_names_its_reason_once(start, ou
 
 
 def test_no_rank_outlives_a_launcher_that_is_killed(start, out):
-    process = start("time.sleep(300)")
+    process = start("time.sleep(300)", *TWO)
     wait_for(
         lambda: all(
             (out / f"pids{rank}").exists() and (out / f"pids{rank}").stat().st_size for rank in (0, 1)
@@ -162,26 +163,22 @@ def test_no_rank_outlives_a_launcher_that_is_killed(start, out):
 
 
 @pytest.mark.parametrize(
-    ("options", "refusal"),
+    ("num_ranks", "environ", "refusal"),
     [
-        (["--nproc", "0"], "--nproc and --nnodes: are at least 1"),
-        (["--node-rank", "1"], "--node-rank and --master: are for several nodes; give --nnodes as well"),
-        (["--nnodes", "2", "--node-rank", "2"], "--node-rank 2: is not in 0 to 1"),
-        (
-            ["--nnodes", "2", "--master", "node7"],
-            "--master 'node7': write ADDRESS:PORT, the address of node 0 and a port free there",
-        ),
-        (
-            ["--nnodes", "2", "--master", "node7:29500"],
-            "--out: is missing; all nodes must be told the same directory",
-        ),
+        ("0", {}, "--nproc 0: write at least 1"),
+        ("2", {"RANK": "0", "WORLD_SIZE": "2"}, "--nproc: this process is a rank already"),
+        ("1", {"RANK": "0", "WORLD_SIZE": "2"}, "--out: is missing"),
+        ("1", {"ACCELERATE_USE_FSDP": "true"}, "accelerate: splits the weights among the ranks"),
     ],
 )
-def test_ranks_that_cannot_be_started_are_refused(capsys, monkeypatch, options, refusal):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.chdir(Path(__file__).parents[2])
-    assert cli.main(["run", "notebooks/ppo_openspiel.ipynb", "--profile", "tiny", *options]) == 2
-    assert capsys.readouterr().err == f"rlnb: {refusal}\n"
+def test_ranks_that_cannot_be_started_are_refused(capsys, monkeypatch, num_ranks, environ, refusal):
+    monkeypatch.chdir(ROOT)
+    for name, value in {"CUDA_VISIBLE_DEVICES": "", **environ}.items():
+        monkeypatch.setenv(name, value)
+    arguments = ["run", "notebooks/ppo_openspiel.ipynb", "--profile", "tiny", "--nproc", num_ranks]
+    arguments += ["--out", "/tmp/none"] if num_ranks == "2" else []
+    assert cli.main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"rlnb: {refusal}")
 
 
 def test_ranks_on_one_machine_share_its_cores():
@@ -191,77 +188,61 @@ def test_ranks_on_one_machine_share_its_cores():
 
 
 def test_a_signal_between_the_starts_of_two_ranks_stops_both(tmp_path):
-    launch = Launch(Ranks(2))
+    launch = Launch()
     for rank in (0, 1):
-        notebook = rank_notebook(tmp_path / "attempt-01.ipynb", rank)
+        notebook = tmp_path / f"attempt-01.rank{rank}.ipynb"
         launch.start(rank, [sys.executable, "-c", "import time; time.sleep(600)"], notebook, os.environ)
         launch.pass_on(signal.SIGTERM, None)
     launch.wait()
-    assert {ending.rank: ending.state for ending in launch.endings} == {0: "preempted", 1: "preempted"}
+    assert {each.rank: each.state for each in launch.ended} == {0: "preempted", 1: "preempted"}
 
 
 def test_a_lost_peer_is_not_the_cause_that_is_told():
-    lost = Ending(0, "failed", "cell 8 of 20: RuntimeError: [gloo/pair.cc:553] Connection closed by peer")
-    out_of_memory = Ending(1, "killed", "the kernel was killed by SIGKILL in cell 8 of 20")
-    ended_here = Ending(2, "killed", "the kernel was killed by SIGKILL in cell 8 of 20", is_forced=True)
+    notebook, process = Path(), None
+    gloo = "cell 8 of 20: RuntimeError: [gloo/pair.cc:553] Connection closed by peer"
+    lost = Rank(0, notebook, process, "failed", gloo)
+    out_of_memory = Rank(1, notebook, process, "killed", "the kernel was killed by SIGKILL in cell 8 of 20")
+    ended_here = Rank(2, notebook, process, "killed", "its process ended by SIGKILL", is_killed=True)
     assert find_cause([lost, ended_here, out_of_memory]) == out_of_memory
     assert find_cause([lost, ended_here]) == lost
 
 
 @pytest.mark.parametrize(
-    ("name", "variables"),
-    [
-        ("ddp", {"ACCELERATE_MIXED_PRECISION": "no"}),
-        (
-            "fsdp",
-            {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "false"},
-        ),
-        ("zero3", {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}),
-    ],
+    ("name", "distributed"), [("ddp", "MULTI_GPU"), ("fsdp", "FSDP"), ("zero3", "DEEPSPEED")]
 )
-def test_accelerate_reads_the_shipped_files_and_the_ranks_get_its_variables(monkeypatch, name, variables):
-    monkeypatch.setattr(launcher, "installed_version", lambda _: "0.18")  # deepspeed's
-    params = load_params("grpo_code_execution", profile="tiny", environ={})
-    path = Path(cli.__file__).parents[1] / "params" / "accelerate" / f"{name}.yaml"
-    settings = launcher.accelerate_environment(path, params, num_ranks=2)
-    assert settings.items() >= variables.items()
-    assert not settings.keys() & {"RANK", "WORLD_SIZE", "MASTER_PORT"}
+def test_accelerate_reads_the_shipped_files(name, distributed):
+    config = load_config_from_file(str(ROOT / "params" / "accelerate" / f"{name}.yaml"))
+    assert config.distributed_type == distributed
 
 
-def test_weights_are_split_for_trl_alone_and_files_of_others_are_refused(tmp_path):
-    folder = Path(cli.__file__).parents[1] / "params"
-    params = load_params("ppo_openspiel", profile="tiny", environ={})
-    with pytest.raises(ParamsError, match="which only the trainings by TRL can do, not self-play and PPO"):
-        launcher.accelerate_environment(folder / "accelerate" / "fsdp.yaml", params, num_ranks=2)
-    for path in (folder / "ppo_openspiel" / "tiny.yaml", tmp_path / "missing.yaml"):
-        with pytest.raises(ParamsError, match=f"^--accelerate {path}: is not a file of accelerate's: "):
-            launcher.accelerate_environment(path, params, num_ranks=2)
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("n1", "n1"), ("gpu[01-04,07]", "gpu01"), ("a-[9,11],b3", "a-9"), ("node7,node[8-9]", "node7")],
+)
+def test_a_task_of_srun_is_a_rank_that_finds_the_first_node(nodes, first):
+    environ = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+    environ |= {"SLURM_STEP_NODELIST": nodes, "SLURM_JOB_ID": "41007"}
+    join_tasks(environ)
+    assert [environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")] == ["3", "1", "4"]
+    assert (environ["MASTER_ADDR"], environ["MASTER_PORT"]) == (first, "21007")
+    alone, under_torchrun = {"SLURM_STEP_NUM_TASKS": "1"}, {"SLURM_STEP_NUM_TASKS": "2", "RANK": "0"}
+    for unchanged in ({}, alone, under_torchrun):
+        before = dict(unchanged)
+        join_tasks(unchanged)
+        assert unchanged == before
 
 
-def test_two_nodes_meet_and_both_name_the_rank_that_failed(start, out):
-    source = """
-import torch
-torch.distributed.init_process_group("gloo")
-total = torch.tensor(rank + 1)
-torch.distributed.all_reduce(total)
-print("ranks add up to", int(total))
-if rank == 1:
-    raise ValueError("no luck")
-torch.distributed.barrier()
-"""
-    with launcher.reserved_port() as port:
-        nodes = [
-            start(
-                source, "--nproc", "1", "--nnodes", "2", "--node-rank", node, "--master", f"127.0.0.1:{port}"
-            )
-            for node in ("0", "1")
-        ]
-        errors = [node.communicate(timeout=180)[1] for node in nodes]
-    for notebook in ("attempt-01.ipynb", "attempt-01.rank1.ipynb"):
-        assert "ranks add up to 3" in (out / notebook).read_text()
-    for error in errors:
-        assert error.splitlines()[-1].startswith(
-            "failed: rank 1 of 2: cell 3 of 3: ValueError: no luck; so far: "
+def test_tasks_of_srun_train_together_and_stop_at_the_same_step(start, out):
+    tasks = [
+        start(
+            TRAINS_UNTIL_A_SIGNAL, SLURM_STEP_NUM_TASKS="2", SLURM_PROCID=task, SLURM_LOCALID=task,
+            SLURM_STEP_NODELIST="localhost", SLURM_JOB_ID=str(os.getpid()),
         )
-    assert [node.returncode for node in nodes] == [1, 1]
-    assert status(out)["reason"] == "rank 1 of 2: cell 3 of 3: ValueError: no luck"
+        for task in ("0", "1")
+    ]  # fmt: skip
+    wait_for(lambda: all((out / f"training{rank}").exists() for rank in (0, 1)))
+    tasks[0].send_signal(signal.SIGUSR1)  # the other hears of it from this one
+    errors = [task.communicate(timeout=120)[1] for task in tasks]
+    assert [task.returncode for task in tasks] == [85, 85], errors
+    assert (out / "stopped0").read_text() == (out / "stopped1").read_text()
+    assert status(out)["state"] == "preempted"

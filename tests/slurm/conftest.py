@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from rlnb.run.directory import Status, read_status
+from rlnb.run.heartbeat import read_last_rows
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = Path(__file__).with_name("cluster.sh")
@@ -22,7 +23,7 @@ RLNB = Path(sys.executable).with_name("rlnb")
 QUICK = {
     "evaluation.enabled": "false", "training.save_steps": "1", "training.max_steps": "6",
     "tracking.tensorboard": "false", "training.learning_rate": "1e-4", "training.final_learning_rate": "1e-5",
-    "alarms.kl_factor": "1000",
+    "training.target_kl": "0",
 }  # fmt: skip
 PATIENCE = 600  # seconds; other programs may keep the machine busy
 
@@ -65,6 +66,11 @@ class Job:
         """The newest step that is saved."""
         paths = self.directory.glob("checkpoints/checkpoint-*/rlnb.json")
         return max((int(path.parent.name.split("-")[1]) for path in paths), default=0)
+
+    @property
+    def step(self) -> int:
+        """The last step of its metrics."""
+        return read_last_rows(self.directory)[-1].step
 
     @property
     def log(self) -> str:

@@ -16,7 +16,7 @@ def test_a_run_is_submitted_and_its_state_and_log_are_where_submit_says(submit: 
     assert submit.runs() == {str(job.directory): "done"}
     assert f"attempt 1: done: {job.directory.relative_to(submit.folder)}/attempt-01.ipynb" in job.log
     assert job.status is not None
-    assert (job.status.job, job.status.step) == (job.number, 6)
+    assert (job.status.job, job.step) == (job.number, 6)
 
 
 def test_an_array_runs_its_points_and_the_one_that_fails_says_so_alone(submit: Submitter):
@@ -71,7 +71,7 @@ def test_a_step_that_outlasts_the_warning_costs_that_step_alone(submit: Submitte
     job.wait_end()
     assert "The time limit has come before the run was saved: back into the queue." in job.log
     assert job.status is not None
-    assert (job.status.attempt, job.status.step) == (2, 8)
+    assert (job.status.attempt, job.step) == (2, 8)
     assert job.status.saved_step >= saved  # with SIGTERM SLURM sends SIGCONT: a step may just be saved
 
 
@@ -121,7 +121,7 @@ def test_a_job_that_is_preempted_saves_and_resumes(submit: Submitter):
     job.wait_end()
     assert "SIGTERM: passed on to the kernel" in job.log
     assert job.status is not None
-    assert (job.status.attempt, job.status.step) == (2, 10)
+    assert (job.status.attempt, job.step) == (2, 10)
 
 
 def test_twenty_preemptions_in_a_row_change_nothing_of_what_is_learned(submit: Submitter):
@@ -176,7 +176,7 @@ def test_a_node_that_fails_gives_its_job_back_and_it_resumes(submit: Submitter):
     job.wait_restarts(1)
     job.wait_end()
     assert job.status is not None
-    assert (job.status.attempt, job.status.step) == (2, 10)
+    assert (job.status.attempt, job.step) == (2, 10)
 
 
 def test_a_disk_that_fills_up_ends_the_job_in_a_sentence_and_it_goes_on_with_room(submit: Submitter):
@@ -200,7 +200,7 @@ def test_a_disk_that_fills_up_ends_the_job_in_a_sentence_and_it_goes_on_with_roo
         again = submit("--out", str(disk / "run"), training__max_steps="12")
         again.wait_end()
         assert again.status is not None
-        assert again.status.step == 12
+        assert again.step == 12
     finally:
         for number in submit.jobs:
             call("scancel", number, check=False)
@@ -246,7 +246,7 @@ def test_ranks_on_two_tasks_of_slurm_train_together_and_save_at_a_warning_and_at
         call("scancel", *how, job.number)
         job.wait_end("FAILED" if how else "CANCELLED")
         assert job.status is not None
-        assert (job.status.state, job.status.exit, job.status.step) == ("preempted", 85, job.saved)
+        assert (job.status.state, job.status.exit, job.step) == ("preempted", 85, job.saved)
         if how:
             assert job.facts()["ExitCode"] == "85:0"
             job = Job(call("sbatch", "--parsable", str(script)).strip(), job.directory)

@@ -11,6 +11,7 @@ from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.games.text_games import load_game
 from rlnb.machine import recommend
 from rlnb.params import load_params, resolve
+from rlnb.run import health
 from rlnb.run.checkpoints import latest_checkpoint
 from rlnb.selfplay.advantages import Advantages
 from rlnb.selfplay.arena import ARENA_SEED
@@ -81,29 +82,32 @@ def test_a_turn_without_a_choice_teaches_a_value_and_nothing_else(played):
 
 
 def test_the_state_after_an_update_counts_games_and_alarms(cache_dir):
-    params = params_of(cache_dir, alarms={"invalid_share": 0.5, "entropy": 1e-4, "length_share": 0.1})
+    params = params_of(cache_dir)
     metrics = {"play/invalid_share": 0.75, "entropy": 1.0, "play/completion_tokens": 40.0}
     state = SelfPlayState(step=2, num_games=16, alarms={"invalid": 1, "entropy": 3})
-    after = state.advance(metrics, params.training, params.alarms)
+    after = state.advance(metrics, params.training)
     assert after == SelfPlayState(3, 24, {"invalid": 2}, 40.0)
-    short = after.advance(metrics | {"play/completion_tokens": 3.0}, params.training, params.alarms)
+    short = after.advance(metrics | {"play/completion_tokens": 3.0}, params.training)
     assert short.first_length == 40.0
     assert short.alarms == {"invalid": 3, "length": 1}
 
 
-def test_a_run_whose_answers_stay_invalid_ends_with_its_games_and_without_a_checkpoint(cache_dir, tmp_path):
+def test_a_run_whose_answers_stay_invalid_ends_with_its_games_and_without_a_checkpoint(
+    cache_dir, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(health, "ALARM_PATIENCE", 3)
     params = params_of(
         cache_dir,
         game={"acting": "free", "max_new_tokens": 3},
         training={"max_steps": 9, "save_steps": 2, "num_epochs": 1},
-        alarms={"patience": 3},
         evaluation={"eval_interval_steps": 0},
     )
     output_dir = tmp_path / "run"
     with pytest.raises(TrainingDiverged) as stopped:
         train_run(params, output_dir)
     games = output_dir / "diverged.jsonl"
-    assert "alarms.invalid_share" in str(stopped.value) and str(games) in str(stopped.value)
+    assert str(stopped.value).startswith("for 3 updates in a row 100% of the answers hold no legal move")
+    assert str(games) in str(stopped.value)
     records = [json.loads(line) for line in games.read_text().splitlines()]
     assert len(records) == 8
     assert all(turn["problem"] for record in records for turn in record["turns"])
