@@ -5,7 +5,7 @@ Every pipeline uses this module. It imports neither torch nor transformers.
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -239,15 +239,13 @@ def memory_advice(
         yield
     except torch.cuda.OutOfMemoryError as error:
         remedies = find_memory_remedies(params, doing=doing)[:3]
-        advice = list_remedies((field, show(value_of(params, field)), remedy) for field, remedy in remedies)
-        advice = advice or "Take a smaller model, or another GPU"
+        listed = [
+            f"{place}. {field} = {show(value_of(params, field))}: {remedy}"
+            for place, (field, remedy) in enumerate(remedies, 1)
+        ]
+        order = f"Change, in this order: {'; '.join(listed)}"
+        advice = order if listed else "Take a smaller model, or another GPU"
         raise OutOfMemory(f"the GPU's memory is used up. {advice}{see('out-of-memory')}") from error
-
-
-def list_remedies(remedies: Iterable[tuple[str, str, str]]) -> str:
-    """Return a sentence with all of them, "" for none. remedies: field, its present value, what to write."""
-    listed = [f"{place}. {field} = {now}: {remedy}" for place, (field, now, remedy) in enumerate(remedies, 1)]
-    return f"Change, in this order: {'; '.join(listed)}" if listed else ""
 
 
 def find_memory_remedies(

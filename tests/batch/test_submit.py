@@ -226,15 +226,6 @@ def test_the_wrong_torch_for_the_job_is_told(capsys):
     assert "torch" not in capsys.readouterr().err
 
 
-def test_a_folder_of_other_runs_is_no_directory_of_a_run(capsys):
-    first = Path("outputs/grpo_code_execution/tiny-001")
-    assert submit() == 0
-    runs.end_attempt(first, runs.start_attempt(first, notebook=""), state="failed")
-    for folder in ("outputs", "outputs/grpo_code_execution"):
-        assert cli.main(["run", NOTEBOOK, "--profile", "tiny", "--check", "--out", folder]) == 2
-        assert f"--out {folder}: " in capsys.readouterr().err
-
-
 def test_a_sweep_and_a_run_do_not_share_a_folder(capsys):
     assert submit("--seeds", "1-2", "--out", "sweep") == 0
     assert submit("--out", "sweep") == 2

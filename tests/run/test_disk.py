@@ -33,7 +33,7 @@ def test_checkpoints_that_would_fill_the_disk_are_refused_beyond_those_that_are_
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("notebook", ["grpo_code_execution", "spiral_self_play", "ppo_openspiel"])
+@pytest.mark.parametrize("notebook", ["grpo_code_execution", "spiral_self_play"])
 def test_room_for_checkpoints_is_checked_by_the_parameters_alone(cache_dir, monkeypatch, notebook):
     model_directory("tiny", cache_dir)  # builds it
     needed = []

@@ -38,15 +38,13 @@ def test_a_report_is_one_line_with_step_time_and_exact_names(tmp_path):
 
 
 def test_a_resumed_run_has_every_step_once(tmp_path):
-    with quiet_tracker(tmp_path) as tracker:
-        for step in range(1, 6):
-            tracker.report(step, {"reward": float(step)})
-    with quiet_tracker(tmp_path, resume_step=3) as tracker:
-        for step in range(4, 7):
-            tracker.report(step, {"reward": -float(step)})
-    rewards = {row["step"]: row["reward"] for row in read_metrics(tmp_path / "metrics.jsonl")}
-    assert rewards == {1: 1, 2: 2, 3: 3, 4: -4, 5: -5, 6: -6}
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 6
+    for resume_step, sign in ((0, 1), (3, -1)):
+        with quiet_tracker(tmp_path, resume_step=resume_step) as tracker:
+            for step in range(resume_step + 1, 6):
+                tracker.report(step, {"reward": float(sign * step)})
+    rewards = [row["reward"] for row in read_metrics(tmp_path / "metrics.jsonl")]
+    assert rewards == [1, 2, 3, -4, -5]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 5
 
 
 def test_a_line_torn_by_a_kill_is_dropped_and_reports_of_one_step_are_one_row(tmp_path):
