@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from rlnb.json_records import LineStore
+from rlnb.json_records import keep, read_kept
 from rlnb.mbpp.prompts import Template, is_complete
 from rlnb.policy import Policy, generate
 from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint, EndpointPath
@@ -42,23 +42,22 @@ class Writer:
     description: Mapping[str, object] = field(default_factory=dict)
 
     def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
-        if self.cache is None:
+        cache = self.cache
+        if cache is None:
             self.write(questions, template, on_completion)
             return
-        store = LineStore(self.cache)
-        keys, kept = self.make_keys(questions), store.read()
+        keys, kept = self.make_keys(questions), read_kept(cache)
         for index, key in enumerate(keys):
             if key in kept:
                 on_completion(index, str(kept[key]))
         missing = [index for index, key in enumerate(keys) if key not in kept]
+
+        def keep_completion(missing_index: int, completion: str) -> None:
+            keep(cache, keys[missing[missing_index]], completion)
+            on_completion(missing[missing_index], completion)
+
         if missing:
-            with store.appending() as append:
-
-                def keep(missing_index: int, completion: str) -> None:
-                    append(keys[missing[missing_index]], completion)
-                    on_completion(missing[missing_index], completion)
-
-                self.write([questions[index] for index in missing], template, keep)
+            self.write([questions[index] for index in missing], template, keep_completion)
 
     def make_keys(self, questions: Sequence[str]) -> list[str]:
         """Return a key for each question; the samples of one problem are told apart by their order."""

@@ -73,14 +73,14 @@ BROKEN = {
     "function = 5": {**RECORD, "function": 5},
     "function = 'class'": {**RECORD, "function": "class"},
     "tests.0.arguments = 'ab'": {**RECORD, "tests": [{"arguments": "ab", "expected": 1}] * 2},
-    "nested too deeply": {
+    "recursion": {
         **RECORD, "tests": [{"arguments": json.loads("[" * 300 + "]" * 300), "expected": 1}] * 2
     },
     "level = inf": {**RECORD, "level": float("inf")},
     "does not parse": {**RECORD, "parameters": "n, n ="},
     "split = 'dev'": {**RECORD, "split": "dev"},
     "split = ['train']": {**RECORD, "split": ["train"]},
-    "a number is too long": json.dumps(RECORD).replace("10", "1" * 5000),
+    "number out of range": json.dumps(RECORD).replace("10", "1" * 5000),
     "not JSON": "{",
     "already used": {**RECORD, "id": "good"},
 }  # fmt: skip
