@@ -29,8 +29,8 @@ def read_records(path: Path, *, what: str = "task") -> Iterator[Record]:
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ParamsError(f"{path}: cannot be read: {error}; name a file of {what}s") from error
     is_list = text.lstrip().startswith("[")
-    for number, part in enumerate([text] if is_list else text.split("\n"), start=1):
-        place = str(path) if is_list else f"{path}:{number}"
+    for line_number, part in enumerate([text] if is_list else text.split("\n"), start=1):
+        place = str(path) if is_list else f"{path}:{line_number}"
         try:
             value: Any = JSON.validate_json(part) if part.strip() else None
         except ValidationError as error:
