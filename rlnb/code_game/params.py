@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlnb.params import sections
-from rlnb.params.sections import Conflict, NotebookParams, OpenAiAddress, Section, described
+from rlnb.params.sections import Conflict, NotebookParams, Section, ServerAddress, described
 from rlnb.params.training import TrainingParams, VllmParams
 
 NUM_HELD_OUT = 96  # questions
@@ -30,7 +30,7 @@ class OpponentParams(Section):
     ago, endpoint = a server with OpenAI's protocol (vLLM)"""
     refresh_steps: int = Field(default=20, ge=1)
     """Steps after which the policy's adapters are copied, for snapshot"""
-    base_url: OpenAiAddress = described("", "Server's address, like http://host:port/v1, for endpoint")
+    base_url: ServerAddress = described("", "Server's address, like http://host:port/v1, for endpoint")
     model_id: str = described("", "The model's name on that server, for endpoint")
     max_prediction_tokens: int = described(256, "Longest written prediction (tokens)", ge=1)
     batch_size: int = described(32, "Programs, or requests, at a time", ge=1, le=1024)

@@ -10,13 +10,13 @@ from rlnb.mbpp.data import choose_problems, load_data
 from rlnb.mbpp.evalplus import load_plus
 from rlnb.mbpp.samples import read_samples
 from rlnb.params import sections
-from rlnb.params.sections import Conflict, Integers, NotebookParams, OpenAiAddress, Section, described
+from rlnb.params.sections import Conflict, Integers, NotebookParams, Section, ServerAddress, described
 
 
 class WriterParams(Section):
     """Who writes the completions: the model of this notebook, unless a server or a file is named."""
 
-    base_url: OpenAiAddress = described("", "Address of a server (vLLM) that writes; http://host:port/v1")
+    base_url: ServerAddress = described("", "Address of a server (vLLM) that writes; http://host:port/v1")
     served_model: str = described("", "The model's name on that server")
     samples_path: str = described("", "File of completions in EvalPlus's form (JSONL)")
 

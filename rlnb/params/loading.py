@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 import rlnb
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
-from rlnb.params.problems import all_and_nearest, did_you_mean, explain, show, show_address, show_name
+from rlnb.params.problems import did_you_mean, explain, show, show_address, show_name
 from rlnb.params.reading import FieldPath, GivenValue, nest, read_environment, read_mapping, read_yaml
 from rlnb.params.sections import Conflict, NotebookParams, Section, value_of
 
@@ -99,7 +99,7 @@ def load_model_class(notebook: str, root: Path = ROOT) -> type[NotebookParams]:
     """Return the class of a notebook's parameters. Raises ParamsError for an unknown notebook."""
     known = sorted(path.parent.name for path in root.glob("params/*/default.yaml"))
     if notebook not in known:
-        raise ParamsError(f"notebook {notebook!r} is not in params/{all_and_nearest(notebook, known)}")
+        raise ParamsError(f"notebook {notebook!r} is not in params/; known: {', '.join(known)}")
     module, _, name = MODELS[notebook].partition(":")
     model: type[NotebookParams] = getattr(importlib.import_module(module), name)
     return model
@@ -145,12 +145,10 @@ def _read_profile(notebook: str, profile: str, root: Path) -> tuple[list[GivenVa
             raise ParamsError(f"profile {profile!r} is not a file in {os.getcwd()}")
         return read_yaml(path, profile)
     folder = root / "params" / notebook
-    known = ["auto", *(path.stem for path in folder.glob("*.yaml"))]
-    if profile not in known:
-        raise ParamsError(
-            f"profile {profile!r} is not in params/{notebook}/{all_and_nearest(profile, known)}"
-        )
     path = folder / f"{profile}.yaml"
+    if not path.is_file():
+        known = sorted(["auto", *(path.stem for path in folder.glob("*.yaml"))])
+        raise ParamsError(f"profile {profile!r} is not in params/{notebook}/; known: {', '.join(known)}")
     return read_yaml(path, path.relative_to(root).as_posix())
 
 

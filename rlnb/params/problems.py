@@ -36,14 +36,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"
 
 
-def all_and_nearest(name: str, known: Iterable[str]) -> str:
-    """Return '; known: cpu, v100; did you mean v100?', the question only where one is near."""
-    names = sorted(known)
-    hint = did_you_mean(name, names)
-    listed = f"; known: {', '.join(names)}"
-    return listed if hint == listed else listed + hint
-
-
 def show(value: object) -> str:
     """Return a value as one would write it in YAML, texts in quotes, shortened."""
     if value is None:

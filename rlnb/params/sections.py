@@ -73,8 +73,7 @@ def _server_address(url: str) -> str:
 
 
 # repr=False: messages do not show the value where it may hold a key.
-OpenAiAddress = Annotated[str, AfterValidator(_server_address), Field(repr=False)]
-VllmAddress = OpenAiAddress
+ServerAddress = Annotated[str, AfterValidator(_server_address), Field(repr=False)]
 
 
 class Conflict(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlnb.machine import installed_version
-from rlnb.params.sections import Conflict, Section, Switch, VllmAddress, described
+from rlnb.params.sections import Conflict, Section, ServerAddress, Switch, described
 
 MAX_PROMPT_TOKENS = 512  # of a prompt that asks for a program; tasks with a longer one are left out
 
@@ -83,7 +83,7 @@ class TrainingParams(ResumableParams):
 
 class VllmParams(Section):
     enabled: bool = described(False, "Generate completions with vLLM")
-    server_base_url: VllmAddress = ""
+    server_base_url: ServerAddress = ""
     """Address of a vLLM server that runs already, http://host:port; empty = vLLM on the training GPU"""
     gpu_memory_utilization: float = Field(default=0.4, gt=0, le=1)
     """Share of the GPU's memory that vLLM takes while it generates; it sleeps while the policy learns"""
