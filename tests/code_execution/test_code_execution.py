@@ -18,7 +18,7 @@ from rlnb.code_execution.reward import (
     judge,
     with_calls,
 )  # fmt: skip
-from rlnb.code_execution.sources import load_tasks, mbpp_tasks
+from rlnb.code_execution.sources import mbpp_tasks
 from rlnb.code_execution.tasks import Task
 from rlnb.code_execution.tasks import Test as Call
 from rlnb.errors import SandboxUnavailable
@@ -29,7 +29,6 @@ from rlnb.sandbox.zygotes import Zygote
 
 MBPP = Path(__file__).parents[3] / "shared" / "data" / "mbpp.jsonl"
 SLOW_TASK = 123  # 2 s of computing
-NOT_BY_OUR_RULE = {414}  # its reference returns 0 and 1 where the asserts say False and True
 cell = load_cell("grpo_code_execution", "reward", {"params": GrpoCodeExecutionParams()})
 pay_execution, pay_tests = cell["execution"], cell["tests"]
 PASS, WRONG_RESULT, ERROR = 1.0, 0.0, -0.25
@@ -227,21 +226,6 @@ def test_results_printed_before_a_program_was_ended_count():
     assert check_results(finished(stdout, "timeout"), DOUBLE) == (True, False, None)
 
 
-def test_alike_completions_are_run_once(monkeypatch):
-    ran = []
-    real = Zygote.run
-
-    def counted(zygote, source, limits, *, stopped):
-        ran.append(source)
-        return real(zygote, source, limits, stopped=stopped)
-
-    with Sandbox(num_workers=1) as sandbox:
-        monkeypatch.setattr(Zygote, "run", counted)
-        judgements = judge([RIGHT] * 3, [DOUBLE] * 3, [""] * 3, sandbox)
-    assert [judgement.passed for judgement in judgements] == [True] * 3
-    assert len(ran) == 2  # as a script, and with calls
-
-
 def test_trl_is_given_a_reward_a_completion_from_each_function_and_the_batchs_metrics(sandbox):
     rewards = CodeRewards([DOUBLE], sandbox, [pay_execution, pay_tests])
     metrics, columns = [], {}
@@ -275,12 +259,14 @@ def test_a_batch_runs_once_for_all_functions(sandbox, monkeypatch):
     rewards = CodeRewards([DOUBLE], sandbox, [pay_execution, pay_tests])
     real = sandbox.run_many
     monkeypatch.setattr(
-        sandbox, "run_many", lambda programs, **options: ran.append(1) or real(programs, **options)
+        sandbox,
+        "run_many",
+        lambda programs, **options: ran.append(len(programs)) or real(programs, **options),
     )
-    for texts in ([RIGHT, "x = 1"], [RIGHT, "x = 2"]):
+    for texts in ([RIGHT, RIGHT], [RIGHT, "x = 2"]):
         for function in rewards.for_trl():
             function(completions=texts, task_id=["t"] * 2, prefix=[""] * 2)
-    assert len(ran) == 2
+    assert ran == [2, 4]  # each different program as a script, and with calls
 
 
 def test_too_many_failures_of_the_sandbox_end_the_run(monkeypatch):
@@ -335,21 +321,8 @@ def judge_references(task_ids, sandbox: Sandbox, *, seconds: float) -> dict[int,
     return dict(zip(tasks, judgements, strict=True))
 
 
-needs_mbpp = pytest.mark.skipif(not MBPP.exists(), reason="MBPP is not at hand: ../shared/data is missing")
-
-
-@needs_mbpp
+@pytest.mark.skipif(not MBPP.exists(), reason="MBPP is not at hand: ../shared/data is missing")
 def test_a_sample_of_mbpps_references_passes_the_slowest_among_them(sandbox):
     judgements = judge_references([SLOW_TASK, *range(11, 975, 16)], sandbox, seconds=10)
     assert len(judgements) >= 60
     assert {task_id: run for task_id, run in judgements.items() if not run.passed} == {}
-
-
-@pytest.mark.slow
-@needs_mbpp
-def test_every_representable_reference_of_mbpp_passes(sandbox):
-    splits = load_tasks("mbpp", mbpp_path=str(MBPP))
-    task_ids = sorted(int(task.id.removeprefix("mbpp-")) for tasks in splits.values() for task in tasks)
-    assert len(task_ids) == 957
-    judgements = judge_references(task_ids, sandbox, seconds=10)
-    assert {task_id for task_id, run in judgements.items() if not run.passed} == NOT_BY_OUR_RULE

@@ -123,10 +123,7 @@ TUPLES = [b'{"tuple":[%b]}' % items for items in MINUS[:5000]]
 SLOW = {
     "keys within keys": nested(b'{"dict":[[{"iterator":[', b"]},1]]}", 29),
     "small integers": many(b"1", 10**6),
-    "as many small integers as are decoded": many(b"1", _codec.MAX_WORK - 100),
     "empty lists": many(b"[]", 10**6),
-    "as many empty lists as are decoded": many(b"[]", _codec.MAX_WORK // 11 - 100),
-    "empty objects": many(b"{}", 10**6),
     "pairs": many(b'{"tuple":[1,2]}', 10**6),
     "a large dictionary": b'{"dict":' + many(b"[1,1]", 80_000) + b"}",
     "integers of one hash": b"[" + b",".join(b'{"int":"%#x"}' % (PRIME * n) for n in range(9000)) + b"]",
@@ -145,11 +142,9 @@ SLOW = {
     "brackets": b"[" * _codec.MAX_BYTES,
     "nested objects": nested(b'{"a":', b"}", 80_000),
     "one long number": b"1." + b"1" * 500_000,
-    "one long exponent": b"1e" + b"9" * 500_000,
     "one long key": b'{"' + b"a" * 500_000 + b'":1}',
     "many keys": b"{" + b",".join(b'"%d":1' % number for number in range(40_000)) + b"}",
     "escaped letters": b'"' + b"\\u00e9" * 80_000 + b'"',
-    "long floats": many(b"1.7976931348623157e-300", 10**6),
 }  # fmt: skip
 
 
