@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -13,11 +12,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from refusals import table
 
 from rlnb import cli
 from rlnb.params import load_params
-from rlnb.run import directory as runs
 
 PARAMETERS = """
 profile: str = "auto"  # what the values start from
@@ -25,6 +22,7 @@ output_dir: str = "outputs/grpo_code_execution"  # where the run writes
 seed: int = 42  # seed of everything
 training: dict = {}  # over the profile
 """
+GO_ON = ["run", "grpo_code_execution.ipynb", "--out", "here", "--set"]
 TRAINS_UNTIL_SIGTERM = """
 import pathlib, signal, time
 from rlnb.errors import Preempted
@@ -91,9 +89,7 @@ def status_of(directory: str) -> tuple[str, int, int]:
 
 
 def test_a_run_leaves_notebook_parameters_versions_and_status(capsys):
-    write_notebook(
-        "import sys\nprint(profile, output_dir, seed, training)\nprint('careful', file=sys.stderr)"
-    )
+    write_notebook("import sys\nprint(profile, seed, training)\nprint('careful', file=sys.stderr)")
     assert run("--set", "training.max_steps=1", "--set", "seed=7", "--out", "here") == 0
     left = {".lock", "attempt-01.ipynb", "params.yaml", "status.json", "versions.json"}
     assert {path.name for path in Path("here").iterdir()} == left
@@ -103,16 +99,7 @@ def test_a_run_leaves_notebook_parameters_versions_and_status(capsys):
     versions = json.loads(Path("here/versions.json").read_text())
     assert versions["packages"]["papermill"] and versions["machine"]["cpu_count"] >= 1
     printed = capsys.readouterr()
-    lines = printed.out.splitlines()
-    assert re.match(r"memory: [\d.]+ of [\d.]+ GiB: fits \(as published\): ", lines.pop(1))
-    assert lines == [
-        "here/attempt-01.ipynb: grpo_code_execution.ipynb, profile tiny",
-        '[1/3] profile: str = "auto"  # what the values start from',
-        "[2/3] # Parameters",
-        "[3/3] Train",
-        "here/params.yaml here 7 {}",
-        "done: here/attempt-01.ipynb",
-    ]
+    assert "here/params.yaml 7 {}" in printed.out.splitlines() and "[3/3] Train" in printed.out
     assert printed.err == "careful\n"
 
 
@@ -122,33 +109,26 @@ def test_a_preempted_run_goes_on_when_run_again(start_run):
     directory = "outputs/grpo_code_execution/tiny-001"
     wait_for(Path(directory, "training").exists)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=200)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == 85
-    assert out.endswith("[3/3] Train\nstarting\n")
-    assert err.splitlines()[-2:] == [
-        "stopped by SIGTERM in cell 4 of 4: stopped at step 1 of 90",
-        f"preempted: run the same command again to go on; so far: {directory}/attempt-01.ipynb",
-    ]
+    assert "stopped by SIGTERM in cell 4 of 4: stopped at step 1 of 90" in err
     assert status_of(directory) == ("preempted", 85, 1)
 
     again = start_run()
     out, err = again.communicate(timeout=200)
     assert (again.returncode, err) == (0, "")
-    first_line = f"{directory}/attempt-02.ipynb: grpo_code_execution.ipynb, profile tiny"
-    assert out.startswith(f"{first_line}, after attempt 1 was preempted by SIGTERM\n")
-    assert out.endswith(f"going on\ndone: {directory}/attempt-02.ipynb\n")
+    assert "after attempt 1 was preempted by SIGTERM" in out and "going on\n" in out
     assert status_of(directory) == ("done", 0, 2)
 
 
-@pytest.mark.parametrize("number", runs.STOPPING_SIGNALS)
-def test_a_signal_while_papermill_is_imported_is_85_and_no_traceback(start_run, number):
+def test_a_signal_while_papermill_is_imported_is_85_and_no_traceback(start_run):
     write_notebook("print('ran')")
     process = start_run("--out", "here")
     wait_for(Path("here/versions.json").exists)  # the last thing before the import
-    process.send_signal(number)
+    process.send_signal(signal.SIGUSR1)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 85
-    assert err == f"stopped by {number.name} while no cell was running; run the same command again to go on\n"
+    assert "SIGUSR1" in err and len(err.splitlines()) == 1
     assert not Path("here/status.json").exists()
 
 
@@ -182,47 +162,20 @@ def test_a_directory_in_use_refuses_a_second_run(capsys, start_run):
     process = start_run("--out", "here")
     wait_for(Path("here/training").exists)
     assert run("--out", "here") == 2
-    assert capsys.readouterr().err == (
-        f"rlnb: here: process {process.pid} on {socket.gethostname()} is running here. "
-        f"Wait for it, or give another --out.\n"
-    )
+    assert f"here: process {process.pid} on {socket.gethostname()}" in capsys.readouterr().err
     process.terminate()
     process.communicate(timeout=200)
     assert process.returncode == 85
 
 
-def test_a_failing_cell_shows_the_end_of_its_traceback(capsys):
-    write_notebook("def reward():\n    return 1 / 0\nreward()")
-    assert run("--out", "here") == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-2:] == [
-        "ZeroDivisionError: division by zero",
-        "failed: a cell raised ZeroDivisionError; all of it is in here/attempt-01.ipynb",
-    ]
-    assert len(lines) <= 13
-    assert status_of("here") == ("failed", 1, 1)
-
-
 def test_a_kernel_that_dies_is_138(capsys):
     write_notebook("import os\nos.kill(os.getpid(), 9)")
     assert run("--out", "here") == 138
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "killed: the kernel was killed by SIGKILL in cell 4 of 4, most often because memory ran out; "
-        "so far: here/attempt-01.ipynb (docs/troubleshooting.md#out-of-memory)"
-    )
+    assert "SIGKILL in cell 4 of 4" in capsys.readouterr().err
     assert status_of("here") == ("killed", 138, 1)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--set", "training.learning_rat=1e-5"],
-        ["--set", "seed=0x" + "f" * 5000],
-        ["--set", "model.engine=\x1b[31mred\u202eevil"],
-        ["--profile", "mine.yaml"],
-    ],
-    ids=["unknown field", "hex", "escape code", "NUL in a file"],
-)
+@pytest.mark.parametrize("options", [("--set", "training.learning_rat=1e-5"), ("--profile", "mine.yaml")])
 def test_a_wrong_or_hostile_value_is_one_message_and_leaves_nothing(options, capsys):
     write_notebook()
     Path("mine.yaml").write_text("seed: 1\0")
@@ -238,60 +191,33 @@ def test_a_finished_run_is_not_run_again_and_an_unfinished_one_not_with_other_pa
     assert run("--out", "here") == 0
     capsys.readouterr()
     assert cli.main(["run", "grpo_code_execution.ipynb", "--out", "here"]) == 0
-    expected = "here: finished by attempt 1. To run it again, give another --out.\n"
-    assert capsys.readouterr().out == expected
+    assert "finished by attempt 1" in capsys.readouterr().out
+    assert cli.main([*GO_ON, "training.learning_rate=1e-4"]) == 2
+    assert "training.learning_rate 0.001 -> 0.0001" in capsys.readouterr().err
     write_notebook("1 / 0")
     assert run("--out", "there", "--set", "training.max_steps=2") == 1
     capsys.readouterr()
-    assert run("--out", "there", "--set", "reward.preset=tests") == 2
-    assert capsys.readouterr().err == (
-        "rlnb: there/params.yaml: reward.preset was 'execution' and is 'tests' now (it defines the task and "
-        "its measures). Give another --out, or the parameters of this run.\n"
-    )
-    assert run("--out", "there", "--set", "training.resume=never") == 2
-    assert capsys.readouterr().err == (
-        "rlnb: there/params.yaml: training.resume is 'never' now (this directory holds the attempts "
-        "that went before). Give another --out, or the parameters of this run.\n"
-    )
+    for change, field in (
+        ("reward.preset=tests", "reward.preset"),
+        ("training.resume=never", "training.resume"),
+    ):
+        assert run("--out", "there", "--set", change) == 2
+        assert f"there/params.yaml: {field}" in capsys.readouterr().err
 
 
 def test_a_run_goes_on_with_other_settings_also_beyond_its_last_step(capsys):
     write_notebook("print('ran')")
-    go_on = ["run", "grpo_code_execution.ipynb", "--out", "here", "--set"]
     assert run("--out", "here", "--set", "training.max_steps=2") == 0
     checkpoint = Path("here/checkpoints/checkpoint-2")
     checkpoint.mkdir(parents=True)
     (checkpoint / "trainer_state.json").write_text('{"global_step": 2}')
     before = Path("here/params.yaml").read_text()
-    assert cli.main([*go_on, "training.save_steps=1"]) == 0
+    assert cli.main([*GO_ON, "training.save_steps=1"]) == 0
     assert "here: finished by attempt 1." in capsys.readouterr().out
     assert Path("here/params.yaml").read_text() == before
-    assert cli.main([*go_on, "training.max_steps=3", "--set", "training.learning_rate=1e-4"]) == 0
+    assert cli.main([*GO_ON, "training.max_steps=3", "--set", "training.learning_rate=1e-4"]) == 0
     assert "here/attempt-02.ipynb" in capsys.readouterr().out
     assert "max_steps: 3" in Path("here/params.yaml").read_text()
-
-
-def test_a_finished_run_is_not_taken_for_one_with_other_parameters(capsys):
-    write_notebook("print('ran')")
-    assert run("--out", "here", "--set", "training.max_steps=2") == 0
-    go_on = ["run", "grpo_code_execution.ipynb", "--out", "here", "--set"]
-    capsys.readouterr()
-    assert cli.main([*go_on, "training.learning_rate=1e-4"]) == 2
-    changed = "finished by attempt 1 with other parameters: training.learning_rate 0.001 -> 0.0001"
-    assert changed in capsys.readouterr().err
-    assert cli.main([*go_on, "tracking.tensorboard=false"]) == 0
-    assert "here: finished by attempt 1." in capsys.readouterr().out
-
-
-def test_a_checkpoint_with_more_steps_than_are_asked_for_is_refused_before_anything_is_written(capsys):
-    write_notebook("print('ran')")
-    Path("old/checkpoint-5").mkdir(parents=True)
-    Path("old/checkpoint-5/trainer_state.json").write_text('{"global_step": 5}')
-    Path("old/checkpoint-5/rlnb.json").write_text('{"files": {}}')
-    values = ("training.resume=old/checkpoint-5", "training.max_steps=5")
-    assert run("--out", "new", *(word for value in values for word in ("--set", value))) == 2
-    assert "training.max_steps = 5 leaves nothing to train" in capsys.readouterr().err
-    assert not Path("new").exists()
 
 
 def test_every_rank_runs_and_only_rank_0_writes_the_status(start_run):
@@ -306,78 +232,55 @@ def test_every_rank_runs_and_only_rank_0_writes_the_status(start_run):
 
 
 @pytest.mark.parametrize(
-    "text, said",
-    table("""
-cell: => no cell that is tagged 'parameters' defines profile
-cell: output_dir: str = "here" => no cell that is tagged 'parameters' defines profile
-cell: profile: str = "auto" => no cell that is tagged 'parameters' defines output_dir
-no JSON => is not a notebook
-[] => is not a notebook
-{"cells": [{"metadata": {"tags": ["parameters"]}, "source": ["seed = 1\\n", "profile = ="]}]} => no cell that
-  is tagged 'parameters' defines profile
-"""),
+    ("text", "problem"),
+    [
+        ("cell:", "defines profile"),
+        ('cell: profile: str = "auto"', "defines output_dir"),
+        ("[]", "is not a notebook"),
+        ('{"cells": [{"metadata": {"tags": ["parameters"]}, "source": ["profile ="]}]}', "defines profile"),
+    ],
 )
-def test_what_is_no_notebook_or_cannot_be_told_its_parameters_is_refused(capsys, text, said):
+def test_what_is_no_notebook_or_cannot_be_told_its_parameters_is_refused(capsys, text, problem):
     path = write_notebook(parameters=text.removeprefix("cell:").strip())
     if not text.startswith("cell:"):
         path.write_text(text)
     assert run() == 2
-    assert capsys.readouterr().err.startswith(f"rlnb: grpo_code_execution.ipynb: {said}")
+    message = capsys.readouterr().err
+    assert message.startswith("rlnb: grpo_code_execution.ipynb: ") and problem in message
 
 
-def test_a_missing_notebook_is_one_line_and_one_of_the_folder_beside_is_meant(capsys, tmp_path):
-    assert run() == 2
-    assert capsys.readouterr().err == f"rlnb: grpo_code_execution.ipynb: no such notebook in {tmp_path}\n"
+def test_a_missing_notebook_is_one_line_and_one_of_the_folder_notebooks_is_meant(capsys):
     Path("notebooks").mkdir()
     Path("notebooks", "mine.ipynb").touch()
     for name, meant in (("mine", "notebooks/mine.ipynb"), ("mien.ipynb", "mine")):
         assert cli.main(["run", name]) == 2
-        expected = f"rlnb: {name}: no such notebook in {tmp_path}; did you mean {meant}?\n"
-        assert capsys.readouterr().err == expected
+        assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
 def test_the_directory_is_named_by_out_alone_and_under_torchrun_always(capsys, monkeypatch):
     write_notebook()
     assert run("--set", "output_dir=elsewhere") == 2
-    assert capsys.readouterr().err == "rlnb: --set output_dir=elsewhere: is set by --out; write --out\n"
+    assert "--set output_dir=elsewhere" in capsys.readouterr().err
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert run() == 2
-    assert capsys.readouterr().err.startswith("rlnb: --out: is missing")
+    assert "--out: is missing" in capsys.readouterr().err
 
 
-def test_the_newest_unfinished_run_with_equal_parameters_is_continued(tmp_path):
-    for name, state, text in [("001", "done", "same"), ("002", "failed", "same"), ("003", "failed", "other")]:
-        directory = tmp_path / f"cpu-{name}"
-        directory.mkdir()
-        (directory / "params.yaml").write_text(text)
-        status = runs.start_attempt(directory, notebook="attempt-01.ipynb")
-        runs.end_attempt(directory, status, state=state)
-    (tmp_path / "cpu_tests-009").mkdir()
-    assert runs.choose_directory(tmp_path, "cpu", params_text=lambda _: "same").name == "cpu-002"
-    assert runs.choose_directory(tmp_path, "cpu", params_text=lambda _: "new").name == "cpu-004"
-    assert runs.choose_directory(tmp_path, "tiny", params_text=lambda _: "new").name == "tiny-001"
-
-
-def imported_by(program: str) -> str:
-    """Which slow packages a fresh interpreter has imported after a program."""
-    slow = "{'papermill', 'nbformat', 'torch', 'pydantic'}"
-    code = f"import sys, rlnb.cli\n{program}\nprint(sorted({slow} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-@pytest.mark.parametrize("assignment", ["training.max_step=3", "model.dtype=float16"])
-def test_a_refusal_by_a_field_or_by_the_machine_does_not_wait_for_papermill(assignment, monkeypatch):
-    assert imported_by("") == "[]"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+def test_a_refusal_does_not_wait_for_papermill_or_torch():
     write_notebook()
-    run = f"['run', 'grpo_code_execution.ipynb', '--profile', 'tiny', '--set', '{assignment}']"
-    assert imported_by(f"assert rlnb.cli.main({run}) == 2") == "['pydantic']"
+    refusal = "['run', 'grpo_code_execution.ipynb', '--profile', 'tiny', '--set', 'training.max_step=3']"
+    for program, imported in (("", []), (f"assert rlnb.cli.main({refusal}) == 2", ["pydantic"])):
+        code = (
+            f"import sys, rlnb.cli\n{program}\n"
+            "print(sorted({'papermill', 'nbformat', 'torch', 'pydantic'} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == str(imported)
 
 
 def test_papermill_finds_the_engine_whichever_of_the_two_is_imported_first():
     find = "from papermill.engines import papermill_engines; print(papermill_engines.get_engine('rlnb'))"
-    for first in ("papermill", "rlnb.run.papermill_engine", "rlnb.run.papermill_engine.engine"):
+    for first in ("papermill", "rlnb.run.papermill_engine"):
         code = f"import {first}; {find}"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.stdout == "<class 'rlnb.run.papermill_engine.engine.RlnbEngine'>\n", done.stderr
+        assert "RlnbEngine" in done.stdout, done.stderr

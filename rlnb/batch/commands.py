@@ -273,16 +273,8 @@ def _runs(options: argparse.Namespace) -> int:
 def _submit(options: argparse.Namespace) -> int:
     from rlnb.batch.submit import JobRequest, submit_run, submit_sweep
 
-    request = JobRequest(
-        options.notebook,
-        profile=options.profile,
-        assignments=options.assignments,
-        out=_path(options.out),
-        machine=options.machine,
-        gpu_memory=options.gpu_memory,
-        sbatch=options.sbatch,
-        is_dry=options.dry_run,
-    )
+    names = ("notebook", "profile", "assignments", "machine", "gpu_memory", "sbatch", "dry_run")
+    request = JobRequest(out=_path(options.out), **{name: getattr(options, name) for name in names})
     if options.sweep is None and options.seeds is None:
         return submit_run(request)
     return submit_sweep(request, sweep=options.sweep, seeds=options.seeds)

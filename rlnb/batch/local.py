@@ -4,10 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import FrameType
 
@@ -18,54 +16,58 @@ from rlnb.run import directory as runs
 from rlnb.run.headless import is_finished
 
 LOG_FILE = "run.log"
-POLL_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class RunningPoint:
-    index: int
-    process: subprocess.Popen[bytes]
-    started: float
 
 
 def run_points(sweep: Sweep, *, num_jobs: int) -> int:
-    """Run the selected points that are not done, and return the exit code of `rlnb sweep`.
+    """Run the checked points that are not done, and return the exit code of `rlnb sweep`.
 
     A failing point does not end the others. A signal is passed on to all points, which save and stop, and no
     further one is started. Raises RunInUse if another `rlnb sweep` runs in this folder.
     """
+    signals: list[int] = []
+    processes: list[subprocess.Popen[bytes]] = []
+    environment = share_cores(num_jobs)
+
+    def stop(signal_number: int, frame: FrameType | None) -> None:
+        signals.append(signal_number)
+        for process in processes:
+            process.send_signal(signal_number)
+
+    def run(index: int) -> int:
+        if signals:
+            return runs.EXIT_PREEMPTED
+        directory = sweep.run_directory(index)
+        directory.mkdir(exist_ok=True)
+        with (directory / LOG_FILE).open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "rlnb.cli", *sweep.run_arguments(index)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches us alone, and the points once, through us
+            )
+        processes.append(process)
+        if signals:  # it came while the process was being started
+            process.send_signal(signals[-1])
+        return process.wait()
+
     with runs.locked(sweep.directory):
         refuse_queued(sweep.directory)
-        waiting = deque(
+        waiting = [
             index
             for index, params in sweep.params.items()
             if not is_finished(sweep.run_directory(index), params)
-        )
+        ]
         write_sweep(sweep)
-        num_done, num_points = len(sweep.params) - len(waiting), len(sweep.params)
-        print(f"{sweep.directory}: {num_points} points, {num_done} of them done before", flush=True)
-        codes: list[int] = []
-        signals: list[int] = []
-        running: list[RunningPoint] = []
-
-        def stop(signal_number: int, frame: FrameType | None) -> None:
-            signals.append(signal_number)
-            for point in running:
-                point.process.send_signal(signal_number)
-
-        environment = share_cores(num_jobs)
-        with runs.handling_signals(stop):
-            while running or (waiting and not signals):
-                while waiting and len(running) < num_jobs and not signals:
-                    running.append(_start(sweep, waiting.popleft(), environment))
-                    if signals:  # it came while the process was being started
-                        running[-1].process.send_signal(signals[-1])
-                time.sleep(POLL_SECONDS)
-                for point in [point for point in running if point.process.poll() is not None]:
-                    running.remove(point)
-                    codes.append(point.process.returncode)
-                    num_done += point.process.returncode == runs.EXIT_DONE
-                    print(f"{num_done} of {num_points} done; {_describe_end(sweep, point)}", flush=True)
+        num_points, codes = len(sweep.params), [runs.EXIT_DONE] * (len(sweep.params) - len(waiting))
+        print(f"{sweep.directory}: {num_points} points, {len(codes)} of them done before", flush=True)
+        with runs.handling_signals(stop), ThreadPoolExecutor(num_jobs) as pool:
+            indices = {pool.submit(run, index): index for index in waiting}
+            for future in as_completed(indices):
+                codes.append(future.result())
+                how = _describe_end(sweep, indices[future], codes[-1])
+                print(f"{codes.count(runs.EXIT_DONE)} of {num_points} done; {how}", flush=True)
     return _conclude(sweep, codes, was_stopped=bool(signals))
 
 
@@ -82,30 +84,11 @@ def share_cores(num_jobs: int) -> dict[str, str]:
     return environment
 
 
-def _start(sweep: Sweep, index: int, environment: dict[str, str]) -> RunningPoint:
-    directory = sweep.run_directory(index)
-    directory.mkdir(exist_ok=True)
-    with (directory / LOG_FILE).open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rlnb.cli", *sweep.run_arguments(index)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,  # Ctrl-C reaches us alone, and the points once, through us
-        )
-    return RunningPoint(index, process, time.monotonic())
-
-
-def _describe_end(sweep: Sweep, point: RunningPoint) -> str:
-    name, code = sweep.points[point.index].name, point.process.returncode
-    minutes = (time.monotonic() - point.started) / 60
-    if code == runs.EXIT_DONE:
-        return f"{name} in {minutes:.1f} min"
-    if code == runs.EXIT_PREEMPTED:
-        return f"{name} has stopped, to go on later"
+def _describe_end(sweep: Sweep, index: int, code: int) -> str:
+    name, directory = sweep.points[index].name, sweep.run_directory(index)
+    if code in (runs.EXIT_DONE, runs.EXIT_PREEMPTED):
+        return name if code == runs.EXIT_DONE else f"{name} has stopped, to go on later"
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    directory = sweep.run_directory(point.index)
     status = runs.read_status(directory)
     reason = status.reason if status and status.state not in ("done", "running") else ""
     return f"{name} FAILED ({how}): {' '.join((reason or last_line(directory)).split())}"
@@ -124,11 +107,7 @@ def _conclude(sweep: Sweep, codes: Collection[int], *, was_stopped: bool) -> int
     """Say what is left to do, and return the exit code of the sweep."""
     num_failed = sum(code not in (runs.EXIT_DONE, runs.EXIT_PREEMPTED) for code in codes)
     if num_failed:
-        print(
-            f"failed: {num_failed} points; the output of each is in its {LOG_FILE}, and the reasons are in "
-            f"rlnb results {sweep.directory}",
-            file=sys.stderr,
-        )
+        print(f"failed: {num_failed} points; the output of each is in its {LOG_FILE}", file=sys.stderr)
     if was_stopped or runs.EXIT_PREEMPTED in codes:
         print("stopped: run the same command again to go on", file=sys.stderr)
         return runs.EXIT_PREEMPTED

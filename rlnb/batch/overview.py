@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 
 from rlnb.errors import ParamsError
@@ -78,7 +78,7 @@ def list_runs(directories: Sequence[Path]) -> list[RunRow]:
             runs[path] = replace(run, directory=first.directory)
     jobs = {run.job for run in runs.values()} | {_read_job(run.directory) for run in runs.values()}
     queue = jobs_in_queue(jobs)
-    return [_describe(run, queue) for run in sorted(runs.values(), key=lambda run: run.directory)]
+    return [_describe(run, queue) for run in runs.values()]
 
 
 def find_runs(folder: Path) -> Iterator[FoundRun]:
@@ -185,9 +185,8 @@ def runs_csv(rows: Sequence[RunRow]) -> str:
     """Return the rows as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [field.name for field in fields(RunRow)]
-    writer.writerow(names)
-    writer.writerows([getattr(row, name) for name in names] for row in rows)
+    writer.writerow([field.name for field in fields(RunRow)])
+    writer.writerows(map(astuple, rows))
     return text.getvalue()
 
 
@@ -200,20 +199,17 @@ def runs_text(rows: Sequence[RunRow]) -> str:
     if len({path.is_absolute() for path in paths}) > 1:
         paths = [path.absolute() for path in paths]
     above = Path(os.path.commonpath([path.parent for path in paths])) if rows else Path()
-    cells = ([str(path.relative_to(above)), *_cells(row)] for path, row in zip(paths, rows, strict=True))
-    table = Table(headers, cells, f"in {above}:")
+    cells = []
+    for path, row in zip(paths, rows, strict=True):
+        step = row.step if row.max_steps is None else f"{row.step or 0}/{row.max_steps}"
+        values = [row.state, step, row.steps_per_hour and f"{row.steps_per_hour:g}", row.eta, row.reward]
+        values += [row.attempts or None, _local_time(row.ended), row.job, row.reason]
+        shown = ("" if value is None else value for value in values)
+        cells.append([str(path.relative_to(above)), *shown])
     states = [row.state.split(" at ")[0] for row in rows]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    table = Table(headers, cells, f"in {above}:")
     return f"{table!r}\n{len(rows)} runs: {counts}" if rows else "no runs"
-
-
-def _cells(row: RunRow) -> list[object]:
-    step = "" if row.step is None else str(row.step)
-    steps = step if row.max_steps is None else f"{step or 0}/{row.max_steps}"
-    pace = "" if row.steps_per_hour is None else f"{row.steps_per_hour:g}"
-    reward = "" if row.reward is None else f"{row.reward:.3f}"
-    ended = "" if not row.ended else _local_time(row.ended)
-    return [row.state, steps, pace, row.eta, reward, row.attempts or "", ended, row.job, row.reason]
 
 
 def _local_time(text: str) -> str:

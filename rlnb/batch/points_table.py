@@ -4,7 +4,6 @@ Every value is that of the last checkpoint of a run, never of the best one. Mean
 runs only, with Student's 95% interval over the runs.
 """
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import pandas
 import yaml
 
 from rlnb.batch.local import last_line
-from rlnb.batch.overview import RunRow, find_runs, list_runs
+from rlnb.batch.overview import RunRow, list_runs
 from rlnb.batch.sweeps import POINTS_FILE, flatten, read_sweep
 from rlnb.display.tables import Table, as_text
 from rlnb.errors import ParamsError
@@ -87,32 +86,20 @@ def gather_results(directories: Sequence[Path]) -> list[PointResult]:
 
     Raises ParamsError for a folder without runs.
     """
-    states = {os.path.realpath(row.run): row for row in list_runs(directories)}
-    runs: dict[str, Path] = {}
-    for directory in directories:
-        paths = [
-            run.directory
-            for run in find_runs(directory)
-            if run.is_point or (run.directory / "params.yaml").is_file()
-        ]
-        if not paths:
-            raise ParamsError(f"{directory}: holds no runs; name the folder of a sweep, or of runs")
-        for path in paths:
-            runs.setdefault(os.path.realpath(path), path)
-    overrides = {folder: _read_overrides(folder) for folder in {path.parent for path in runs.values()}}
-    settings = {
-        real: _read_settings(path) or overrides[path.parent].get(path.name, {}) for real, path in runs.items()
-    }
-    begun = [settings[real] for real, path in runs.items() if (path / "params.yaml").is_file()]
-    planned = [overrides[path.parent].get(path.name, {}) for path in runs.values()]
-    differing = [
-        name for name in _list_names(settings.values()) if _differs(name, begun) or _differs(name, planned)
-    ]
+    rows = {Path(row.run): row for row in list_runs(directories)}
+    overrides = {folder: _read_overrides(folder) for folder in {path.parent for path in rows}}
+    planned = {path: overrides[path.parent].get(path.name, {}) for path in rows}
+    begun = {path: _read_settings(path) for path in rows if (path / "params.yaml").is_file()}
+    settings = {path: begun.get(path) or planned[path] for path in rows if path in begun or planned[path]}
+    if not settings:
+        raise ParamsError(f"{', '.join(map(str, directories))}: holds no runs; name the folder of a sweep")
+    names = dict.fromkeys(name for values in settings.values() for name in values if name not in NOT_COMPARED)
+    differing = [name for name in names if _differs(name, begun.values()) or _differs(name, planned.values())]
     results = []
     first: dict[str, Path] = {}
-    for real, path in runs.items():
-        result = _read_result(path, settings[real], differing, states[real])
-        recipe = str({name: value for name, value in settings[real].items() if name != "output_dir"})
+    for path, values in settings.items():
+        result = _read_result(path, values, differing, rows[path])
+        recipe = str({name: value for name, value in values.items() if name != "output_dir"})
         if result.state == "done" and first.setdefault(recipe, path) != path:
             reason = f"has the parameters and the seed of {first[recipe]}, so it is in no mean"
             result = replace(result, state="repeat", reason=reason)
@@ -236,10 +223,6 @@ def _interval(estimate: Estimate | None) -> str:
     return "–" if estimate is None else f"[{estimate.low:+.3f}, {estimate.high:+.3f}]"
 
 
-def _list_names(settings: Iterable[Mapping[str, object]]) -> list[str]:
-    return list(dict.fromkeys(name for values in settings for name in values if name not in NOT_COMPARED))
-
-
 def _differs(name: str, settings: Iterable[Mapping[str, object]]) -> bool:
     return len({str(values[name]) for values in settings if name in values}) > 1
 
@@ -279,8 +262,7 @@ def _read_result(
         problems.append(line)
     values, lost = _last_values(rows)
     if lost:
-        listed = ", ".join(lost[:NUM_SHOWN]) + (", ..." if len(lost) > NUM_SHOWN else "")
-        problems.append(f"the last value is not a number, and in no mean: {listed}")
+        problems.append(f"the last value is not a number, and in no mean: {', '.join(lost)}")
     seed = str(settings.get("seed"))
     return PointResult(
         name=directory.name,

@@ -120,8 +120,17 @@ def fetch(repository: Repository, cache_dir: str, *, place: str) -> str:
         folder = snapshot_download(
             repository.id, repo_type=repository.kind, cache_dir=cache_dir, allow_patterns=names
         )
+    except GatedRepoError:
+        page = f"{constants.ENDPOINT}/{repository.id}"
+        reason = f"is gated: accept its terms on {page}, and put HF_TOKEN=... into .env"
+        raise ParamsError(f"{place} = {repository.id!r} {reason}{see('no-network')}") from None
+    except (RepositoryNotFoundError, HFValidationError):
+        reason = f"is not on {constants.ENDPOINT} as OWNER/NAME, or is private: put HF_TOKEN=... into .env"
+        raise ParamsError(f"{place} = {repository.id!r} {reason}") from None
     except (OSError, HTTPError, ValueError) as error:
-        raise ParamsError(f"{place} = {repository.id!r} {_explain(error, repository)}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = f"cannot be fetched: {reason}; the same command again goes on with what is missing"
+        raise ParamsError(f"{place} = {repository.id!r} {reason}") from error
     size = sum(Path(folder, name).stat().st_size for name in names)
     return f"{len(names)} files, {size / 1e6:,.1f} MB, revision {Path(folder).name[:12]}"
 
@@ -138,20 +147,3 @@ def choose_files(names: Sequence[str], *, kind: str) -> list[str]:
     if not chosen:
         raise ValueError(f"holds no {'weights' if kind == 'model' else 'data'} of a known format")
     return sorted(set(chosen))
-
-
-def _explain(error: Exception, repository: Repository) -> str:
-    """Return what is wrong and the remedy, to follow the repository's name."""
-    if isinstance(error, GatedRepoError):
-        page = f"{constants.ENDPOINT}/{repository.id}"
-        return f"is gated: accept its terms on {page}, and put HF_TOKEN=... into .env{see('no-network')}"
-    if isinstance(error, RepositoryNotFoundError):
-        return (
-            f"is not on {constants.ENDPOINT}, or is private; correct the name, or put HF_TOKEN=... into .env"
-        )
-    if isinstance(error, HFValidationError):
-        return "is neither a directory here nor a name on the hub, which is OWNER/NAME"
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if isinstance(error, ValueError):
-        return reason
-    return f"cannot be fetched: {reason}; the same command again goes on with the files that are missing"

@@ -62,7 +62,7 @@ class JobRequest:
     machine: str | None = None
     gpu_memory: float | None = None
     sbatch: Sequence[str] = ()
-    is_dry: bool = False
+    dry_run: bool = False
 
     def find_machine(self) -> Machine:
         """Return the machine that the job will get. Raises ParamsError where nothing tells its kind."""
@@ -134,7 +134,7 @@ def submit_run(request: JobRequest) -> int:
         return Job(directory, request.notebook, header, command)
 
     _print_checks(plan.params, machine, plan.memory)
-    if not _try(make(plan.directory), is_dry=request.is_dry):
+    if not _try(make(plan.directory), is_dry=request.dry_run):
         return runs.EXIT_DONE
     with ExitStack() as stack:
         if request.out is None:
@@ -177,7 +177,7 @@ def submit_sweep(request: JobRequest, *, sweep: Path | None, seeds: str | None) 
     header["array"] = _ranges(points) + (header.get("array") or "")
     command = _command(["sweep", str(prepared.directory)], machine)
     job = Job(prepared.directory, request.notebook, header, command, tuple(points))
-    if not _try(job, is_dry=request.is_dry):
+    if not _try(job, is_dry=request.dry_run):
         return runs.EXIT_DONE
     make_directory(prepared.directory)
     with runs.locked(prepared.directory):
@@ -228,10 +228,7 @@ def make_header(given: Sequence[str], machine: Machine) -> Header:
         header.pop("gres", None)
     header |= options
     if count_gpus(header) and not machine.capability:
-        raise ParamsError(
-            "GPUs: are asked for, and the profile does not tell their kind; write --machine v100, a100, h100 "
-            "or gb10 as well"
-        )
+        raise ParamsError("GPUs: are asked for, of a kind that the profile does not tell; add --machine v100")
     if "signal" not in options:
         seconds = _seconds(header["time"] or "") or 4 * WARNING_SECONDS
         header["signal"] = f"B:USR1@{min(WARNING_SECONDS, seconds // 4)}"

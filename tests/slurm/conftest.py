@@ -144,22 +144,23 @@ class Submitter:
         self.folder, self.models = folder, models
         self.jobs: list[str] = []
 
-    def __call__(self, *arguments: str, **settings: str) -> Job:
+    def __call__(self, *arguments: str, sbatch: str = "", **settings: str) -> Job:
         """Submit with these arguments and settings ("section__field"), and return the job."""
-        printed = self.rlnb("submit", *arguments, **settings)
+        printed = self.rlnb("submit", *arguments, sbatch=sbatch, **settings)
         first = next(line for line in printed.splitlines() if line.startswith("submitted job"))
         number, directory = first.split()[2].rstrip(",:"), first.rpartition(": ")[2]
         self.jobs.append(number)
         return Job(number, self.folder / directory)
 
-    def rlnb(self, command: str, *arguments: str, **settings: str) -> str:
+    def rlnb(self, command: str, *arguments: str, sbatch: str = "", **settings: str) -> str:
         values = QUICK | {"model.cache_dir": str(self.models)}
         values |= {name.replace("__", "."): value for name, value in settings.items()}
         assignments = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
         notebook = ROOT / "notebooks" / "ppo_openspiel.ipynb"
-        given = dict.fromkeys(("--time", "--cpus-per-task"), "60") | {"--cpus-per-task": "1"}
-        options = [part for name, value in given.items() if name not in arguments for part in (name, value)]
-        return call(RLNB, command, notebook, "--profile", "tiny", *assignments, *options, *arguments)
+        options = ["--profile", "tiny", *assignments, *arguments]
+        return call(
+            RLNB, command, notebook, *options, "--", "--time=60", "--cpus-per-task=1", *sbatch.split()
+        )
 
     def runs(self) -> dict[str, str]:
         """{directory: state} by `rlnb runs`."""

@@ -1,10 +1,8 @@
 """Jobs on a real SLURM, and what happens to them; run by `make slurm`, minutes each on two cores."""
 
-import json
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 from conftest import CLUSTER, Job, Submitter, adapters, call, steps, wait_for
 
@@ -14,7 +12,7 @@ def test_a_run_is_submitted_and_its_state_and_log_are_where_submit_says(submit: 
     wait_for(lambda: job.state != "PENDING", "the start")
     job.wait_end()
     assert submit.runs() == {str(job.directory): "done"}
-    assert f"attempt 1: done: {job.directory.relative_to(submit.folder)}/attempt-01.ipynb" in job.log
+    assert f"done: {job.directory.relative_to(submit.folder)}/attempt-01.ipynb" in job.log
     assert job.status is not None
     assert (job.status.job, job.step) == (job.number, 6)
 
@@ -22,14 +20,13 @@ def test_a_run_is_submitted_and_its_state_and_log_are_where_submit_says(submit: 
 def test_an_array_runs_its_points_and_the_one_that_fails_says_so_alone(submit: Submitter):
     sweep = submit.folder / "seeds.yaml"
     sweep.write_text("list: [{seed: 1}, {seed: 2}, {seed: 3}, {seed: 4}]\n")
-    arguments = ("--sweep", str(sweep), "--array-parallel", "2")
-    printed = submit.rlnb("submit", *arguments, "--dry-run", training__max_steps="2")
-    assert "#SBATCH --array=0-3%2" in printed
+    arguments = {"sbatch": "--array=%2", "training__max_steps": "2"}
     folder = submit.folder / "outputs/ppo_openspiel/seeds-tiny"
-    names = [point["name"] for point in json.loads((folder / "points.json").read_text())["points"]]
-    (folder / names[2]).mkdir()
+    names = [f"seed={seed}" for seed in (1, 2, 3, 4)]
+    (folder / names[2]).mkdir(parents=True)
     (folder / names[2] / "checkpoints").write_text("a file where a folder should be")
-    array = submit(*arguments, training__max_steps="2")
+    array = submit("--sweep", str(sweep), **arguments)
+    assert "#SBATCH --array=0-3%2\n" in (folder / "job.sbatch").read_text()
     wait_for(
         lambda: not call("squeue", "--noheader", "--jobs", array.number, check=False).startswith(" "),
         "the end",
@@ -37,14 +34,14 @@ def test_an_array_runs_its_points_and_the_one_that_fails_says_so_alone(submit: S
     states = [submit.runs()[str(folder / name)] for name in names]
     assert states == ["done", "done", "failed", "done"]
     (folder / names[2] / "checkpoints").unlink()
-    again = submit(*arguments, training__max_steps="2")
+    again = submit("--sweep", str(sweep), **arguments)
     assert "#SBATCH --array=2%2\n" in (folder / "job.sbatch").read_text()
     wait_for(lambda: submit.runs()[str(folder / names[2])] == "done", "the point that failed")
     assert again.number != array.number
 
 
 def test_a_job_saves_before_its_limit_goes_back_into_the_queue_and_resumes(submit: Submitter):
-    job = submit("--warning-seconds", "60", training__max_steps="1000", training__save_steps="999")
+    job = submit(sbatch="--signal=B:USR1@60", training__max_steps="1000", training__save_steps="999")
     wait_for(lambda: steps(job.directory), "a step")
     job.limit_soon()
     job.wait_restarts(1)
@@ -61,7 +58,7 @@ def test_a_job_saves_before_its_limit_goes_back_into_the_queue_and_resumes(submi
 
 
 def test_a_step_that_outlasts_the_warning_costs_that_step_alone(submit: Submitter):
-    job = submit("--warning-seconds", "10", training__max_steps="8")
+    job = submit(sbatch="--signal=B:USR1@10", training__max_steps="8")
     job.wait_saved(2)
     job.kernel().send_signal(signal.SIGSTOP)
     saved = job.saved
@@ -77,7 +74,7 @@ def test_a_step_that_outlasts_the_warning_costs_that_step_alone(submit: Submitte
 
 def test_a_set_up_that_never_fits_ends_after_two_attempts_with_the_reason(submit: Submitter):
     long = {"evaluation__enabled": "true", "evaluation__num_games": "20000"}
-    job = submit("--time", "1", "--warning-seconds", "30", **long)
+    job = submit(sbatch="--time=1 --signal=B:USR1@30", **long)
     job.wait_end("FAILED")
     assert job.facts()["Restarts"] == "1"
     assert "2 attempts in a row have ended without a further saved step (the last is 0)" in job.log
@@ -154,7 +151,7 @@ def test_a_kernel_that_is_killed_fails_the_job_and_the_same_command_goes_on(subm
 
 
 def test_a_job_that_takes_more_memory_than_it_may_is_dead_and_known_to_be(submit: Submitter):
-    job = submit("--sbatch-option", "mem=400")
+    job = submit(sbatch="--mem=400")
     wait_for(lambda: not job.is_alive(), "the end")
     assert job.state in ("OUT_OF_MEMORY", "FAILED", "CANCELLED")
     wait_for(lambda: submit.runs()[str(job.directory)] != "running", "rlnb runs to see it")
@@ -222,16 +219,17 @@ def test_a_damaged_checkpoint_is_passed_over(submit: Submitter):
 
 
 def test_ranks_on_two_tasks_of_slurm_train_together_and_save_at_a_warning_and_at_a_cancel(submit: Submitter):
-    printed = submit.rlnb("submit", "--nodes", "2", "--dry-run", training__max_steps="200")
-    script = Path(printed.rpartition("sbatch ")[2].strip())
+    held = submit(sbatch="--hold", training__max_steps="200")  # makes the directory
+    call("scancel", held.number)
+    options = {"sbatch": "--nodes=2 --signal=B:USR1@60", "training__max_steps": "200"}
+    printed = submit.rlnb("submit", "--dry-run", **options)
     # One node has both tasks here, which is all that differs from two nodes.
-    text = (
-        script.read_text()
-        .replace("--nodes=2\n", "--nodes=1\n")
-        .replace("--ntasks-per-node=1\n", "--ntasks=2\n")
+    text = printed[printed.index("#!/bin/bash") :].partition("Not submitted.")[0]
+    script = held.directory / "job.sbatch"
+    script.write_text(
+        text.replace("--nodes=2\n", "--nodes=1\n").replace("--ntasks-per-node=1\n", "--ntasks=2\n")
     )
-    script.write_text(text.replace("B:USR1@300", "B:USR1@60"))
-    job = Job(call("sbatch", "--parsable", str(script)).strip(), script.parent.absolute())
+    job = Job(call("sbatch", "--parsable", str(script)).strip(), held.directory)
     submit.jobs.append(job.number)
     job.wait_saved(2)
     assert (job.directory / "attempt-01.rank1.ipynb").exists()
