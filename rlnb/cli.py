@@ -29,11 +29,7 @@ its state in DIR/status.json. Run the same command again, and an unfinished run 
 checkpoint.
 """
 RUN_EXAMPLES = """\
-examples:
-  rlnb run notebooks/grpo_code_execution.ipynb
-  rlnb run notebooks/grpo_code_execution.ipynb --profile tiny --out outputs/try
-  rlnb run notebooks/grpo_code_execution.ipynb --profile cpu --set training.max_steps=10 --set seed=7
-  rlnb run notebooks/grpo_code_execution.ipynb --nproc 2
+example: rlnb run notebooks/grpo_code_execution.ipynb --profile cpu --set training.max_steps=10 --set seed=7
 
 signals:
   SIGTERM, SIGUSR1 and SIGHUP (the terminal was closed; not under nohup): the notebook saves a checkpoint at
@@ -105,10 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out, err = LastingStream(sys.stdout, descriptor=1), LastingStream(sys.stderr, descriptor=2)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         given = list(sys.argv[1:] if arguments is None else arguments)
-        if "--" in given:
-            given, sbatch = given[: given.index("--")], given[given.index("--") + 1 :]
-        else:
-            sbatch = []
+        end = given.index("--") if "--" in given else len(given)
+        given, sbatch = given[:end], given[end + 1 :]
         parser = make_parser()
         options = parser.parse_args(given)
         if sbatch and given[0] != "submit":

@@ -211,6 +211,7 @@ def test_a_run_goes_on_with_other_settings_also_beyond_its_last_step(capsys):
     checkpoint = Path("here/checkpoints/checkpoint-2")
     checkpoint.mkdir(parents=True)
     (checkpoint / "trainer_state.json").write_text('{"global_step": 2}')
+    (checkpoint / "rlnb.json").write_text('{"files": {}}')
     before = Path("here/params.yaml").read_text()
     assert cli.main([*GO_ON, "training.save_steps=1"]) == 0
     assert "here: finished by attempt 1." in capsys.readouterr().out
