@@ -1,7 +1,7 @@
 """Runs of SPIRAL and PPO with the tiny model, small enough for tests, by the notebooks' parameters."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ from rlnb.machine import Machine, recommend
 from rlnb.notebook import load_cell
 from rlnb.params import load_params, resolve
 from rlnb.policy import load_policy
-from rlnb.run.tracking import read_metrics
+from rlnb.run.tracking import open_tracker, read_metrics
 from rlnb.spiral import setup
 from rlnb.spiral.params import SpiralSelfPlayParams
-from rlnb.spiral.setup import run_training
+from rlnb.spiral.training import train
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
 STAGES = [
@@ -69,8 +69,28 @@ def make_run(params: SpiralSelfPlayParams) -> setup.SelfPlayRun:
     return setup.make_self_play_run(params, policy, game, reward=notebook_reward(params))
 
 
-def train_run(params: SpiralSelfPlayParams, output_dir: Path, **options: Any) -> list[dict[str, float]]:
-    return run_training(params, output_dir, reward=notebook_reward(params), **options)
+def train_run(
+    params: SpiralSelfPlayParams, output_dir: Path, *, show: Callable[[int, int], None] | None = None
+) -> list[dict[str, float]]:
+    """Train a run, or resume it, as the notebook does; return the rows of its metrics.jsonl.
+
+    It is evaluated before and after, also when it had finished: it may have been killed in between.
+    """
+    run = make_run(params)
+    state = setup.resume_run(run, output_dir)
+
+    def evaluate(step: int) -> Mapping[str, float]:
+        return run.arena.measure(run.learner.average, num_games=params.evaluation.interval_games).metrics
+
+    tracking = {"config": params.model_dump(), **params.tracking.model_dump()}
+    with open_tracker(output_dir, resume_step=state.step, **tracking) as tracker:
+        if state.step == 0:
+            tracker.report(0, evaluate(0))
+        if state.step < params.training.max_steps:
+            options = {"tracker": tracker, "output_dir": output_dir, "evaluate": evaluate, "show": show}
+            state = train(run.learner, run.games, state, **options)
+        tracker.report(state.step, evaluate(state.step))
+    return read_metrics(output_dir / "metrics.jsonl")
 
 
 class Killed(Exception):

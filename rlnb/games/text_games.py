@@ -2,7 +2,7 @@
 
 import difflib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,21 +107,14 @@ def mover(state: pyspiel.State) -> int:
     return player
 
 
-def states_in_play(
-    game: TextGame, num_games: int, *, rng: random.Random, choose: Callable[[list[int]], int] | None = None
-) -> Iterator[pyspiel.State]:
-    """Yield the state at every turn of some games; it changes when the generator goes on.
-
-    choose: picks one of a player's legal actions; None picks at random, as chance does.
-    """
+def states_in_play(game: TextGame, num_games: int, *, rng: random.Random) -> Iterator[pyspiel.State]:
+    """Yield the state at every turn of random games; it changes when the generator goes on."""
     for _ in range(num_games):
         state = game.new_state()
         while not state.is_terminal():
-            is_chance = state.is_chance_node()
-            if not is_chance:
+            if not state.is_chance_node():
                 yield state
-            legal = state.legal_actions()
-            state.apply_action(rng.choice(legal) if is_chance or choose is None else choose(legal))
+            state.apply_action(rng.choice(state.legal_actions()))
 
 
 def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> TextGame:

@@ -344,22 +344,20 @@ def choose_pairing(stage: str, pairings: Sequence[Pairing], turn: int) -> Pairin
     return pairings[order[place]]
 
 
-def draw_replays(
-    tasks: Iterable[ReplayTask], curriculum: Curriculum, *, seed: int | None
-) -> list[Assignment]:
+def draw_replays(tasks: Iterable[ReplayTask], curriculum: Curriculum, *, seed: int) -> list[Assignment]:
     """Return the same games once more: the same deals and openings, from the same seats.
 
     seed: of all randomness after the opening, since with the seed of a lost game the learner would draw the
-    moves that lost. None repeats the games exactly. Groups are negative: no fresh game shares the opening.
+    moves that lost. Groups are negative: no fresh game shares the opening.
     """
-    games, rng = curriculum.games, None if seed is None else random.Random(seed)
+    games, rng = curriculum.games, random.Random(seed)
     assignments = []
     for index, task in enumerate(tasks):
         players = (LEARNER, task.opponent) if task.seat == 0 else (task.opponent, LEARNER)
-        game_seed = rng.getrandbits(48) if rng else task.seed
         episode = Episode(
-            games[task.game], players, game_seed, task.opening_seed, curriculum.max_opening_plies, -1 - index
-        )
+            games[task.game], players, rng.getrandbits(48), task.opening_seed,
+            curriculum.max_opening_plies, -1 - index,
+        )  # fmt: skip
         assignments.append(Assignment(episode, task, is_fresh=False, counts=False))
     return assignments
 

@@ -22,7 +22,7 @@ from rlnb.selfplay.checkpoints import check_room_for_checkpoints, restore, save_
 from rlnb.selfplay.rollouts import GameRules, RewardFunction, ask_again
 from rlnb.selfplay.update import Learner, PpoOptions
 
-SAMPLED_GAMES = 30
+SAMPLED_GAMES = 50
 VALUE_CLIP = 0.2  # how far a value moves in an update before it is clipped
 
 
@@ -53,15 +53,13 @@ def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
 def longest_prompt(game: TextGame, encoder: Encoder, acting: PpoActingParams) -> int:
     """Return the tokens of the longest prompt in sampled games.
 
-    The lowest actions make the longest games of bidding. A prompt that asks again quotes up to
-    `max_new_tokens` of the answer.
+    A prompt that asks again quotes up to `max_new_tokens` of the answer.
     """
-    rng, asks_again = random.Random(0), acting.acting == "free" and acting.invalid == "retry"
+    asks_again = acting.acting == "free" and acting.invalid == "retry"
     prompts = []
-    for choose, num_games in ((None, SAMPLED_GAMES), (min, 2), (max, 2)):
-        for state in states_in_play(game, num_games, rng=rng, choose=choose):
-            prompt = game.prompt(state)
-            prompts.append(ask_again(prompt, game.parse("boxed{?}", state).reason) if asks_again else prompt)
+    for state in states_in_play(game, SAMPLED_GAMES, rng=random.Random(0)):
+        prompt = game.prompt(state)
+        prompts.append(ask_again(prompt, game.parse("boxed{?}", state).reason) if asks_again else prompt)
     longest = max(map(len, encoder.prompt_ids(prompts)))
     return longest + acting.max_new_tokens if asks_again else longest
 

@@ -1,19 +1,17 @@
 """The parts of a SPIRAL run, made from its parameters."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlnb.games.text_games import TextGame
-from rlnb.policy.loading import Policy, load_policy
+from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import checkpoint_to_resume
-from rlnb.run.tracking import open_tracker, read_metrics
 from rlnb.selfplay.arena import Arena, make_arena
 from rlnb.selfplay.checkpoints import check_room_for_checkpoints, restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
 from rlnb.selfplay.update import Learner
 from rlnb.spiral.params import SpiralSelfPlayParams
-from rlnb.spiral.training import SelfPlayGames, SelfPlayState, train
+from rlnb.spiral.training import SelfPlayGames, SelfPlayState
 
 
 def load_self_play_game(params: SpiralSelfPlayParams) -> TextGame:
@@ -52,35 +50,3 @@ def resume_run(run: SelfPlayRun, output_dir: str | Path) -> SelfPlayState:
     check_room_for_checkpoints(output_dir, learner)
     checkpoint = checkpoint_to_resume(params, output_dir)
     return restore(SelfPlayState, checkpoint, learner)
-
-
-def run_training(
-    params: SpiralSelfPlayParams,
-    output_dir: str | Path,
-    *,
-    reward: RewardFunction,
-    show: Callable[[int, int], None] | None = None,
-) -> list[dict[str, float]]:
-    """Train, or resume, a run without a notebook, and return the rows of its metrics.
-
-    It is evaluated before and after, also when it had finished: it may have been killed in between.
-    """
-    game = load_self_play_game(params)
-    run = make_self_play_run(params, load_policy(params.model, seed=params.seed), game, reward=reward)
-    state = resume_run(run, output_dir)
-
-    def evaluate() -> Mapping[str, float]:
-        num_games = params.evaluation.interval_games
-        return run.arena.measure(run.learner.average, num_games=num_games).metrics
-
-    tracking = {"config": params.model_dump(), **params.tracking.model_dump()}
-    with open_tracker(output_dir, resume_step=state.step, **tracking) as tracker:
-        if state.step == 0:
-            tracker.report(0, evaluate())
-        if state.step < params.training.max_steps:
-            state = train(
-                run.learner, run.games, state, tracker=tracker, output_dir=output_dir,
-                evaluate=lambda _: evaluate(), show=show,
-            )  # fmt: skip
-        tracker.report(state.step, evaluate())
-    return read_metrics(Path(output_dir) / "metrics.jsonl")

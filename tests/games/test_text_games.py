@@ -94,11 +94,8 @@ def after(name, *actions, style="compact"):
     ("name", "actions", "prompt"),
     [
         ("tic_tac_toe", (0, 1, 4, 2), "x:\nxoo\n3x5\n678\n?"),
-        ("connect_four", (3, 3, 0), "o:\n...3...\n0..o...\nx12x456\n?"),
         ("hex(board_size=3)", (4, 0), "x:\no12\n3x5\n678\n?"),
         ("kuhn_poker", (1, 2), "P0 Q ?"),
-        ("kuhn_poker", (1, 2, 0, 1), "P0 Q pb?"),
-        ("leduc_poker", (1, 4, 2), "P1 Ka r?"),
         ("leduc_poker", (1, 4, 1, 2, 1, 3, 1), "P1 Ka crc Qb c?"),
         ("liars_dice", (1, 4, 5, 7), "P0 2 1-6 2-2?"),
         ("nim", (27, 14), "P0 1 3 1 0?"),
@@ -128,43 +125,12 @@ def test_a_full_prompt_tells_rules_seat_state_and_legal_actions():
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "actions", "blocks"),
-    [
-        ("kuhn_poker", (1, 2, 0, 1), [
-            "You are the first player (player 0).", "Your card: Queen. You passed, your opponent bet.",
-        ]),
-        ("leduc_poker", (1, 4, 1, 2, 1, 3, 1), [
-            "You are the second player (player 1).",
-            "Your card: King of suit a.\nPublic card: Queen of suit b.\nRound 2 of 2. The pot holds 6 chips; "
-            "you paid 3 of them, your opponent 3.\nFirst round: your opponent checked, you raised, "
-            "your opponent called.\nSecond round: your opponent checked.",
-        ]),
-        ("dots_and_boxes(num_cols=2,num_rows=1)", (0, 2, 4, 5, 6), [
-            "You are A (player 0, who moves first). Your opponent's last moves: draw the left side of the "
-            "box in row 1, column 2; draw the right side of the box in row 1, column 2.",
-        ]),
-    ],
-)  # fmt: skip
-def test_seat_last_moves_and_state_are_told_in_words(name, actions, blocks):
-    game, state = after(name, *actions, style="full")
-    assert game.prompt(state).split("\n\n")[1 : 1 + len(blocks)] == blocks
-
-
 def test_in_leduc_to_call_is_to_check_while_there_is_nothing_to_call():
     game, state = after("leduc_poker", 0, 5)
     assert pickle.loads(pickle.dumps(game)).prompt(state) == game.prompt(state) == "P0 Ja ?"
     assert game.legal_words(state) == {1: "check", 2: "raise"}
     state.apply_action(2)
     assert game.legal_words(state) == {0: "fold", 1: "call", 2: "raise"}
-
-
-def test_a_pass_in_othello_has_an_id_and_words():
-    game = load_game("othello")
-    states = states_in_play(game, 10, rng=random.Random(0))
-    state = next(state for state in states if state.legal_actions() == [64])
-    assert "\n64 -> pass\n" in game.prompt(state)
-    assert game.parse("I have to pass.", state).action == 64
 
 
 @pytest.mark.parametrize(("is_misere", "result"), [(True, "loses"), (False, "wins")])

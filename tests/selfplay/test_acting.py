@@ -126,16 +126,6 @@ def test_a_legal_action_alone_is_no_choice_and_draws_nothing(actor):
     assert only_request.random.getstate() == random.Random(0).getstate()
 
 
-def test_forced_tokens_are_no_choices(actor):
-    # 1 and 1x: the first digit is forced; after it the end token, 2 or 3; after 2, nothing or another digit.
-    (turn,) = ConstrainedPlayer(actor, make_encoder(actor)).answer([request((125, 134))])
-    (choice,) = turn.choices
-    tokens = actor.policy.tokenizer("23", add_special_tokens=False)["input_ids"]
-    assert choice.position == len(turn.prompt_ids) + 1
-    assert choice.allowed == tuple(sorted(tokens))
-    assert actor.policy.tokenizer.decode(turn.completion_ids) == str(turn.action)
-
-
 def test_what_an_unconstrained_policy_gives_to_the_legal_answers_is_reported(actor):
     legal = (2, 3, 5, 8)
     (turn,) = ConstrainedPlayer(actor, make_encoder(actor), temperature=0.5).answer([request(legal)])
@@ -212,17 +202,6 @@ def test_free_answers_are_drawn_from_the_softmax_at_the_temperature(actor):
     counts = [sum(ids[0] == token for ids in written) for token in top.indices.tolist()]
     shares = [*top.values.tolist(), 1 - float(top.values.sum())]
     assert chi_square([*counts, 4000 - sum(counts)], shares) < CHI_SQUARE[7], (counts, shares)
-
-
-def test_a_penalty_that_came_with_the_model_does_not_change_what_is_trained_on(actor):
-    config = actor.policy.model.generation_config
-    options = {"max_new_tokens": 12, "temperature": 0.7, "row_seeds": range(8)}
-    expected = generate_ids(actor.policy, ["0000000000?"] * 8, **options)
-    config.repetition_penalty = 5.0
-    try:
-        assert generate_ids(actor.policy, ["0000000000?"] * 8, **options) == expected
-    finally:
-        config.repetition_penalty = None
 
 
 def test_a_free_turn_holds_every_token_as_a_choice_among_all(actor):

@@ -21,7 +21,6 @@ from rlnb.selfplay.update import (
     Batch,
     Logprobs,
     clipped_surrogate,
-    compute_batch_logprobs,
     estimate_kl,
     kl_loss,
     make_batch,
@@ -86,13 +85,6 @@ def test_constrained_and_free_turns_are_refused_together():
     free = Turn((7,), (3,), (Choice(1, 3),), (), 0, (0,), 0)
     with pytest.raises(ValueError, match="some turns are constrained and some are free"):
         numbered_batch([free, turn([7], [1], among=[(1, 2)])])
-
-
-def test_turns_without_any_choice_are_read_for_their_values(actor):
-    some = [turn([70, 80], [21], among=[()]), turn([70, 90], [21], among=[()])]
-    computed = compute_batch_logprobs(actor, numbered_batch(some), temperature=1.0, max_tokens=100)
-    assert len(computed.token_logprobs) == 0
-    assert len(set(computed.values.tolist())) == 2
 
 
 def test_mini_batches_share_out_every_sequence_at_random_by_their_seed(turns):

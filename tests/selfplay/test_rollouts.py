@@ -10,8 +10,6 @@ from rlnb.games.opponents import load_opponent
 from rlnb.games.text_games import load_game
 from rlnb.selfplay.rollouts import (
     GameRules,
-    collect_trajectories,
-    collect_turns,
     paired_episodes,
     play_games,
     self_play_episodes,
@@ -134,23 +132,6 @@ def test_seats_alternate_and_each_seed_is_played_from_both():
         assert first.history[:2] == second.history[:2]  # the deal
 
 
-def test_turns_of_the_opponent_are_in_no_trajectory():
-    player = Scripted(any_legal)
-    opponent = load_opponent("random", TICTACTOE)
-    games = play_games(
-        paired_episodes(TICTACTOE, "random", 20, seed=6), {"policy": player, "random": opponent}
-    )
-    for index, game in enumerate(games):
-        (trajectory,) = game.trajectories
-        assert (trajectory.seat, trajectory.opponent) == (index % 2, "random")
-        assert game.players[trajectory.seat] == "policy"
-        assert [turn.ply % 2 for turn in trajectory.turns] == [trajectory.seat] * len(trajectory.turns)
-        moves = [move for move in game.moves if move.seat == trajectory.seat]
-        assert [turn.action for turn in trajectory.turns] == [move.action for move in moves]
-        assert trajectory.reward == game.returns[trajectory.seat]
-    assert sum(player.num_requests) == len(collect_turns(collect_trajectories(games)))
-
-
 def openings(games):
     return [tuple(move.action for move in game.moves if move.is_opening) for game in games]
 
@@ -213,13 +194,3 @@ def test_a_record_rebuilds_the_game_by_its_history(name):
             state.apply_action(action)
         assert next(moves, None) is None
         assert state.is_terminal() and state.returns() == record["returns"]
-
-
-def test_a_record_holds_every_answer_in_the_order_of_play():
-    played = one_game(line(X_WINS, spoken={2: ["\\boxed{0}"]}), invalid="retry")
-    record = played.as_record()
-    assert [(turn["ply"], turn["seat"], turn["action"], turn["problem"]) for turn in record["turns"]] == [
-        (0, 0, 0, None), (1, 1, 3, None), (2, 0, None, "illegal"), (2, 0, 4, None), (3, 1, 8, None),
-        (4, 0, 1, None), (5, 1, 2, None), (6, 0, 7, None),
-    ]  # fmt: skip
-    assert record["turns"][2]["text"] == "\\boxed{0}"

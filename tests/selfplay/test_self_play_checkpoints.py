@@ -19,13 +19,12 @@ from self_play_run import (
     train_run,
 )
 
-from rlnb.errors import ParamsError, Preempted
+from rlnb.errors import Preempted
 from rlnb.policy import load_policy
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
 from rlnb.run import health, stop_signal
 from rlnb.run.checkpoints import (
     checkpoint_step,
-    checkpoint_to_resume,
     complete_checkpoints,
     latest_checkpoint,
 )
@@ -191,35 +190,6 @@ def test_sigterm_saves_the_step_and_the_run_goes_on_from_it(cache_dir, uninterru
     # The evaluation of the step at which the run was stopped is made up.
     assert any(name.startswith("exact") for name in rows_of(tmp_path)[3])
     assert rows_of(tmp_path) == rows_of(whole)
-
-
-def test_a_checkpoint_of_other_parameters_is_refused_by_name(cache_dir, uninterrupted):
-    whole = uninterrupted["rae with LoRA"]
-    latest = latest_checkpoint(whole)
-    for section, field, other, was, reason in [
-        ("advantage", "kind", "leave_one_out", "rae", "the saved baselines and value head are of that kind"),
-        ("game", "name", "tic_tac_toe", "kuhn_poker", "it defines the task and its measures"),
-        ("model", "lora_rank", 8, 4, "the saved weights are of that model"),
-    ]:
-        recipe = {name: dict(fields) for name, fields in LORA.items()}
-        recipe.setdefault(section, {})[field] = other
-        with pytest.raises(ParamsError) as refusal:
-            checkpoint_to_resume(make_params(cache_dir, recipe), whole)
-        assert str(refusal.value) == (
-            f"{latest}: belongs to another run: {section}.{field} was {was!r} and is {other!r} now "
-            f"({reason}). Give another output_dir, or write training.resume = never"
-        )
-    # How long, where and how fast may change.
-    assert checkpoint_to_resume(make_params(cache_dir, LORA, save_steps=1, num_threads=2), whole) == latest
-
-
-def test_a_half_written_checkpoint_is_passed_over(uninterrupted, tmp_path):
-    shutil.copytree(uninterrupted["rae with LoRA"] / "checkpoints", tmp_path / "checkpoints")
-    whole, half = (tmp_path / "checkpoints" / f"checkpoint-{step}" for step in (2, 4))
-    (half / "trainer_state.json").unlink()
-    shutil.copytree(whole, tmp_path / "checkpoints" / ".checkpoint-6")  # not renamed yet
-    assert latest_checkpoint(tmp_path) == str(whole)
-    assert complete_checkpoints(tmp_path) == [str(whole)]
 
 
 @pytest.mark.parametrize(
