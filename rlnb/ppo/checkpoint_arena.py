@@ -7,6 +7,7 @@ those of the checkpoint's run, so two checkpoints of a run play the same games.
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -93,9 +94,11 @@ def evaluate_checkpoints(
         folder / "arena.json", params=run, comparison=comparison, rows=rows,
         checkpoint=checkpoint, compare_with=compare_with, num_episodes=num_episodes,
     )  # fmt: skip
-    draw_arena({short_name(name): rows for name, rows in trained_way.items()}).savefig(
-        folder / "arena.png", bbox_inches="tight"
-    )
+    drawn = {  # the same label for the weights of all, so that their scores share a line
+        short_name(name): [replace(row, weights="average") for row in rows]
+        for name, rows in trained_way.items()
+    }
+    draw_arena(drawn).savefig(folder / "arena.png", bbox_inches="tight")
     print(f"\n{folder}: arena.json, arena.png")
 
 

@@ -56,10 +56,10 @@ def test_the_averaged_weights_play_as_the_runs_evaluations_judge_them(checkpoint
 def test_a_checkpoint_outlives_the_one_that_its_run_began_with(checkpoint, cache_dir, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(checkpoint, source)
-    onwards = params_of(cache_dir, training={"max_steps": 2, "resume": str(source)})
+    onwards = params_of(cache_dir, training={"max_steps": 3, "resume": str(source)})
     train_run(onwards, tmp_path / "run")
     shutil.rmtree(source)
-    run = load_run_params([str(tmp_path / "run" / "checkpoints" / "checkpoint-2")])
+    run = load_run_params([str(tmp_path / "run" / "checkpoints" / "checkpoint-3")])
     assert (run.model.id, run.game_names()) == ("tiny", ["kuhn_poker", "nim"])
 
 
