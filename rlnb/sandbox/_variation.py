@@ -28,7 +28,6 @@ ABSENT = ("_sqlite3", "_ctypes", "ctypes")
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime")
 STACK_BYTES = 8 * 2**20  # what a script has
 LARGEST_INT = 2**31 - 1  # of C
-NUMBERS = ("getuid", "geteuid", "getgid", "getegid", "cpu_count")
 
 
 class Endings(NamedTuple):
@@ -80,8 +79,8 @@ def own_folder(folder: str) -> str:
 def vary(clock_shift_seconds: float, folder: str) -> Endings:
     """Shift this interpreter's clocks, and change what it says of its machine. folder: its programs'.
 
-    Without a shift it keeps what a script has: modules in C, the limit of recursion, Python's own end. What
-    the other interpreters print otherwise then shows.
+    Without a shift it keeps what a script has: modules in C, the limit of recursion, Python's own end. The
+    others recurse deeper and collect garbage at other moments: what they print otherwise then shows.
     """
     seed = hash_seed()
     _layers.limit_resources({resource.RLIMIT_STACK: STACK_BYTES})
@@ -90,12 +89,14 @@ def vary(clock_shift_seconds: float, folder: str) -> Endings:
         sys.modules[name] = None  # type: ignore[assignment]
     if clock_shift_seconds:
         shift_clocks(clock_shift_seconds)
-        vary_limits(seed)
+        set_limit, deeper = sys.setrecursionlimit, 20 * seed
+        set_limit(sys.getrecursionlimit() + deeper)
+        put(lambda limit: set_limit(min(limit + deeper, LARGEST_INT)), "setrecursionlimit", sys)
+        gc.set_threshold(700 - 20 * (seed % 32))
     for member in vars(import_module("datetime")).values():
         if getattr(member, "__module__", "") == "_pydatetime":  # where its Python version lies since 3.12
             member.__module__ = "datetime"
-    vary_environment(seed, folder)
-    vary_machine(seed)
+    vary_machine(seed, folder)
     return Endings(make_refusals_fatal, None if clock_shift_seconds else ctypes.pythonapi.Py_Exit)
 
 
@@ -103,14 +104,6 @@ def make_refusals_fatal() -> None:
     """Raise `Refusal` instead of MemoryError from C; `MemoryError` itself stays as it is."""
     raised = ctypes.py_object.in_dll(ctypes.pythonapi, "PyExc_MemoryError")
     raised.value = Refusal  # type: ignore[assignment]
-
-
-def vary_limits(seed: int) -> None:
-    """Allow deeper recursion, and collect garbage at other moments: no output may depend on either."""
-    set_limit, deeper = sys.setrecursionlimit, 20 * seed
-    set_limit(sys.getrecursionlimit() + deeper)
-    put(lambda limit: set_limit(min(limit + deeper, LARGEST_INT)), "setrecursionlimit", sys)
-    gc.set_threshold(700 - 20 * (seed % 32))
 
 
 def hash_seed() -> int:
@@ -152,15 +145,11 @@ def plus(read: Callable[..., float], shift: float) -> Callable[..., float]:
 
 def with_default_time(convert: Callable[[float], object]) -> Callable[..., object]:
     """`time.localtime` and its like, which ask the clock where they get no time."""
-
-    def converted(seconds: float | None = None, /) -> object:
-        return convert(time.time() if seconds is None else seconds)
-
-    return converted
+    return lambda seconds=None: convert(time.time() if seconds is None else seconds)
 
 
-def vary_environment(seed: int, folder: str) -> None:
-    """Other variables, and another number of them; another time zone."""
+def vary_machine(seed: int, folder: str) -> None:
+    """Change the environment, the time zone, and what the machine says of itself, its users and its load."""
     name = accident(seed)
     os.environ.update(
         dict.fromkeys(("USER", "LOGNAME", "HOSTNAME", "SHELL"), name), HOME=folder, TMPDIR=folder
@@ -169,18 +158,13 @@ def vary_environment(seed: int, folder: str) -> None:
     os.environ["PATH"] += f":/{name}"
     os.environ["TZ"] = f"{chr(65 + seed % 26) * 3}-{seed % 12}"
     time.tzset()
-
-
-def vary_machine(seed: int) -> None:
-    """Change the machine's name, users, processors and load, and the network address that `uuid` finds."""
-    name = accident(seed)
     uname, load, affinity = os.uname(), os.getloadavg, os.sched_getaffinity
     other = os.uname_result((uname.sysname, name, uname.release + name, uname.version + name, uname.machine))
     put(lambda: other, "uname", posix, os)
     put(lambda: name, "gethostname", sys.modules["_socket"], socket)
     put(lambda: tuple(value + seed for value in load()), "getloadavg", posix, os)
     put(lambda pid: {core + seed for core in affinity(pid)}, "sched_getaffinity", posix, os)
-    for function in NUMBERS:
+    for function in ("getuid", "geteuid", "getgid", "getegid", "cpu_count"):
         put(plus(getattr(os, function), seed), function, posix, os)
     setattr(import_module("uuid"), "_node", random.Random(seed).getrandbits(48))  # noqa: B010
 

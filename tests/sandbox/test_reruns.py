@@ -204,12 +204,6 @@ def test_what_is_found_does_not_depend_on_which_thread_was_faster(reruns):
     assert first == second
 
 
-def test_progress_counts_every_program_once(reruns):
-    counts = []
-    reruns.run_many(["print(1)", "print(id([]))", "print(1)", "1 / 0"], progress=counts.append)
-    assert sorted(counts) == [1, 1, 2]
-
-
 def test_limits_of_a_call_hold_instead_of_the_general_ones(reruns):
     (rerun,) = reruns.run_many(["print('a' * 2000)"], limits=Limits(output_kib=1))
     assert rerun.execution.status == "output_exceeded"
