@@ -157,7 +157,7 @@ def _check_beginning(params: NotebookParams, output_dir: str | Path) -> list[Cha
 
 def changed_ranks(checkpoint: str) -> str:
     """Return a line where another number of ranks goes on than saved the checkpoint, else ""."""
-    was, now = saved_recipe(checkpoint)[RANKS], world_size()
+    was, now = saved_recipe(checkpoint).get(RANKS, 1), world_size()
     if was == now:
         return ""
     return f"{Path(checkpoint).name} was saved by {was} rank(s), and {now} go on: see docs/many_ranks.md"

@@ -259,6 +259,3 @@ def test_a_checkpoint_holds_the_weight_of_the_divergence(tmp_path):
     restore(PpoState, checkpoint, again)
     assert 0.294 <= again.kl_coef == learner.kl_coef < 0.3
     assert update(learner, toy(), step=1, seed=0) == update(again, toy(), step=1, seed=0)
-    other_run = Pair.of().learner  # of another run only the weights are taken
-    restore(PpoState, None, other_run, weights_of=checkpoint)
-    assert other_run.kl_coef == 0.3
