@@ -74,10 +74,9 @@ class Rank:
         if status is not None and status.pid == self.process.pid and status.exit == code:
             self.state, self.reason, self.signal_name = status.state, status.reason, status.signal
         elif code < 0:
-            self.state, self.signal_name = "killed", signal.Signals(-code).name
+            self.state = "preempted" if -code in passed_on else "killed"
+            self.signal_name = signal.Signals(-code).name
             self.reason = f"its process ended by {self.signal_name}"
-            if -code in passed_on:
-                self.state = "preempted"
         else:
             self.state = next((state for state, value in runs.EXIT_CODES.items() if value == code), "failed")
             self.reason = f"it ended before its first cell, exit code {code}" if code else ""
@@ -170,10 +169,7 @@ def run_ranks(num_ranks: int, notebook: Path, output: Path, *, parameters: Mappi
 
 
 def find_cause(ended: list[Rank]) -> Rank:
-    """Return the rank whose end explains those of the others. ended: in their order in time.
-
-    A rank that lost its peer, or was killed after another, comes after one with a reason of its own.
-    """
+    """Return the first rank that ended badly; those that lost a peer, or were killed here, come last."""
     bad = [each for each in ended if each.state != "done"]
     return min(
         bad, key=lambda each: (each.is_killed, bool(OF_A_LOST_PEER.search(each.reason))), default=ended[0]

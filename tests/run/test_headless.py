@@ -88,14 +88,6 @@ def test_the_estimate_of_memory_is_printed_before_a_run_also_of_one_that_does_no
     assert " GiB: does not fit" in capsys.readouterr().out
 
 
-def test_the_key_of_a_project_is_found_from_elsewhere(capsys, tmp_path):
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / ".env").write_text("WANDB_API_KEY=k\n")
-    assert run("--set", "tracking.wandb=online", "--set", "model.dtype=float16") == 2
-    expected = "rlnb: --set: model.dtype = 'float16' trains on GPUs only; write float32\n"
-    assert capsys.readouterr().err == expected
-
-
 @pytest.mark.parametrize(
     ("out", "reason"),
     [
