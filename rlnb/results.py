@@ -94,72 +94,30 @@ def compare(before: Measures, after: Measures) -> list[Comparison]:
     return comparisons
 
 
-@dataclass(frozen=True)
-class BoardComparison:
-    """A measure of programs that play boards, before and after; None where it could not be taken.
+def compare_boards(before: BoardScores, after: BoardScores) -> list[Comparison]:
+    """Return a comparison of programs that play boards, on the kinds of boards measured both times.
 
-    difference: after - before, on the boards that were played both times. boards: the kinds of boards that
-    are compared, "" for all of them; num_boards: how many boards.
-    """
-
-    measure: str
-    before: Estimate | float | None
-    after: Estimate | float | None
-    difference: Estimate | None = None
-    boards: str = ""
-    num_boards: int = 0
-
-    @property
-    def name(self) -> str:
-        return self.measure + (f" on {self.boards}" if self.boards else "")
-
-    def __str__(self) -> str:
-        values = (self.before, self.after)
-        before, after = (f"{v:.3f}" if isinstance(v, float) else v or "none" for v in values)
-        return f"{self.name}: {before} / {after}" + (
-            f"; difference {self.difference}" if self.difference else ""
-        )
-
-
-def compare_boards(before: BoardScores, after: BoardScores) -> list[BoardComparison]:
-    """Return a comparison for each measure, on the kinds of boards for which it was taken both times.
-
-    Intervals resample completions and boards. Raises ValueError if the two played other numbers of boards.
+    Items are boards; intervals resample completions and boards. Raises ValueError if the two played other
+    numbers of boards.
     """
     num_kinds = len({kind for scores in before.values() for kind in scores})
     rows = []
     for measure, old in before.items():
         new = after.get(measure, {})
         common = [kind for kind in new if kind in old]
-        old_scores, new_scores = ([scores[kind] for kind in common or scores] for scores in (old, new))
-        measured = common or list(old) or list(new)
-        rows.append(
-            BoardComparison(
-                measure,
-                before=bootstrap_two_way(old_scores) if old else None,
-                after=bootstrap_two_way(new_scores) if new else None,
-                difference=bootstrap_two_way(new_scores, old_scores) if common else None,
-                boards=", ".join(measured) if len(measured) < num_kinds else "",
-                num_boards=sum(len(new[kind][0]) for kind in common),
+        if common:
+            old_scores, new_scores = ([scores[kind] for kind in common] for scores in (old, new))
+            rows.append(
+                Comparison(
+                    measure,
+                    split=", ".join(common) if len(common) < num_kinds else "all boards",
+                    num_items=sum(len(new[kind][0]) for kind in common),
+                    before=bootstrap_two_way(old_scores).value,
+                    after=bootstrap_two_way(new_scores).value,
+                    difference=bootstrap_two_way(new_scores, old_scores),
+                )
             )
-        )
     return rows
-
-
-def to_comparisons(rows: Iterable[BoardComparison]) -> list[Comparison]:
-    """Return the rows that have a difference, for results files and pictures; their items are boards."""
-    return [
-        Comparison(
-            measure=row.measure,
-            split=row.boards or "all boards",
-            num_items=row.num_boards,
-            before=row.before.value,
-            after=row.after.value,
-            difference=row.difference,
-        )
-        for row in rows
-        if isinstance(row.before, Estimate) and isinstance(row.after, Estimate) and row.difference
-    ]
 
 
 def pool_comparisons(runs: Sequence[Sequence[Comparison]]) -> list[PooledComparison]:
@@ -287,7 +245,7 @@ def compare_files(first: Path, second: Path) -> str:
     """
     first, second = find_results(first), find_results(second)
     if "board_fingerprint" in load_results(first):
-        return "\n".join(map(str, compare_strategy_files(first, second)))
+        return compare_strategy_files(first, second)
     return describe_difference(first, second)
 
 
@@ -300,49 +258,31 @@ def find_results(path: Path) -> Path:
     return file
 
 
-def compare_strategy_files(first: Path, second: Path) -> list[BoardComparison]:
-    """Return the comparison of two trained models on the boards of both; see `compare_files`.
-
-    Shares and counts are compared where both played the same kinds of boards.
-    """
+def compare_strategy_files(first: Path, second: Path) -> str:
+    """Return the comparison of two trained models on the boards of both, in lines; see `compare_files`."""
     old, new = load_strategies(first), load_strategies(second)
-    for setting, reason, before, after in (
-        (
-            "board_fingerprint",
-            "were measured on different boards",
-            old.board_fingerprint,
-            new.board_fingerprint,
-        ),
-        ("prompt.preset", "were asked different questions", old.preset, new.preset),
-        ("board.play_on", "played by different rules", old.play_on, new.play_on),
+    for setting, remedy, before, after in (
+        ("board_fingerprint", f"board.same_as={first.parent}", old.board_fingerprint, new.board_fingerprint),
+        ("prompt.preset", f"prompt.preset={old.preset}", old.preset, new.preset),
+        ("board.play_on", f"board.play_on={old.play_on}", old.play_on, new.play_on),
     ):
         if before != after:
-            is_boards = setting == "board_fingerprint"
-            remedy = f"board.same_as={first.parent}" if is_boards else f"{setting} = {before}"
             raise ParamsError(
-                f"{first} and {second}: {reason}: {setting} is {before!r} and {after!r}; run the second "
-                f"again, in a new directory, with {remedy}"
+                f"{first} and {second}: do not compare: {setting} is {before!r} and {after!r}; run the "
+                f"second again, in a new directory, with {remedy}"
             )
-    old_kinds, new_kinds = ({kind for kinds in file.scores.values() for kind in kinds} for file in (old, new))
-    kinds = old_kinds & new_kinds
-    if not kinds:
-        raise ParamsError(f"{first} and {second}: have no kind of board in common; run both with the same")
-    old_scores, new_scores = (
-        {
-            name: {k: rows for k, rows in by_kind.items() if k in kinds}
-            for name, by_kind in file.scores.items()
-        }
-        for file in (old, new)
-    )
     try:
-        rows = compare_boards(old_scores, new_scores)
+        rows = compare_boards(old.scores, new.scores)
     except ValueError as error:
-        raise ParamsError(
-            f"{first} and {second}: do not pair: {error}; name results of one version"
-        ) from error
-    shares = old.figures.keys() - old.scores.keys() if old_kinds == new_kinds else ()
-    names = [name for name in old.figures if name in shares and name in new.figures]
-    return rows + [BoardComparison(name, old.figures[name], new.figures[name]) for name in names]
+        raise ParamsError(f"{first} and {second}: {error}; name results of one version") from error
+    if not rows:
+        raise ParamsError(f"{first} and {second}: have no kind of board in common; run both with the same")
+    lines = [
+        f"{row.measure} on {row.split}: {row.before:+.3f} / {row.after:+.3f}; difference {row.difference}"
+        for row in rows
+    ]
+    shares = [name for name in old.figures if name in new.figures and name not in old.scores]
+    return "\n".join(lines + [f"{name}: {old.figures[name]} / {new.figures[name]}" for name in shares])
 
 
 def load_strategies(path: Path) -> SavedStrategies:

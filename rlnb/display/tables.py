@@ -86,7 +86,7 @@ def show_comparison(comparison: Iterable[Comparison]) -> Table:
             + (as_text(row.difference, signed=True),)
             for row in comparison
         ],
-        "Means over items; intervals by a paired bootstrap over items.",
+        "Means over items; 95% intervals by a paired bootstrap.",
         empty="Nothing was measured both before and after.",
     )
 

@@ -201,11 +201,6 @@ class GameBoard:
         self._spawn()
         return True
 
-    def legal_moves(self) -> list[Direction]:
-        """Return the directions that change the board."""
-        lines = {direction: turn(self._board, order) for direction, order in self._orders.items()}
-        return [d for d, before in lines.items() if push_left(before, self.kind.size) != before]
-
     def _spawn(self) -> None:
         """Add a tile and update the state. One random number draws its cell, the next its value."""
         board = self._board

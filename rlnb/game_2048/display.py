@@ -1,6 +1,5 @@
 """2048 in notebooks: replays of games, tables of strategies and players, the live figure of a run."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,24 +14,13 @@ from matplotlib.figure import Figure
 from rlnb.display.plots import LiveFigure, Row, draw_training, spread
 from rlnb.display.replay import Frame, Replay
 from rlnb.display.tables import Table, as_code, as_text
-from rlnb.game_2048.board import DIRECTION_BY_LETTER, KEYS, PATIENCE, GameBoard, slide_board
+from rlnb.game_2048.board import DIRECTION_BY_LETTER, KEYS, GameBoard, slide_board
 from rlnb.game_2048.evaluation import JudgedCompletion, measure_strategies
 from rlnb.game_2048.play import BoardRules, StrategyGame
 from rlnb.game_2048.reward import StrategyResult, StrategyRewardFunction
-from rlnb.results import BoardComparison
 from rlnb.run.metrics import ENDINGS
-from rlnb.statistics import wilson_interval
 
 LONGEST_REPLAY = 2000  # positions
-ENDING_WORDS = {
-    "success": "reached {target}",
-    "failed": "no move was left",
-    "stuck": f"stuck: {PATIENCE} moves in a row changed nothing",
-    "illegal": "ended by an answer that is not a key",
-    "exception": "ended by an exception",
-    "timeout": "ended by its time limit",
-    "sandbox_error": "ended by a failure of the sandbox, which is not the strategy's",
-}
 
 
 def rebuild_frames(game: StrategyGame, rules: BoardRules) -> list[Frame]:
@@ -70,11 +58,10 @@ def make_replay(game: StrategyGame, rules: BoardRules) -> Replay:
             background,
             "#33302b" if exponent < 11 else "#ffffff",
         )
-    ending = ENDING_WORDS[game.ending].format(target=game.kind.target)
     return Replay(
         spread(rebuild_frames(game, rules), LONGEST_REPLAY),
         title=f"2048 on {game.kind}, seed {game.seed}",
-        ending=f"{ending}; {len(game.moves)} moves, largest tile {game.largest}, score {game.score}"
+        ending=f"{game.ending}: {len(game.moves)} moves, largest tile {game.largest}, score {game.score}"
         + (f" ({game.error[:200]})" if game.error else ""),
         columns=game.kind.size,
         symbols=symbols,
@@ -82,38 +69,23 @@ def make_replay(game: StrategyGame, rules: BoardRules) -> Replay:
 
 
 def show_strategies(results: Sequence[StrategyResult], *, limit: int = 12) -> Table:
-    """Return a table of the distinct strategies, the best mean score first.
+    """Return a table of the distinct programs and how their games ended, the best mean score first.
 
-    If several completions are the same program, each board and seed counts once. Games in which the sandbox
-    failed are left out.
+    Without code, the reasons of refusals are told apart. What the sandbox failed to play does not count.
     """
     groups: dict[tuple[str | None, str], list[StrategyResult]] = {}
     for result in results:
-        groups.setdefault((result.code, result.reason), []).append(result)
+        if not result.has_failed_sandbox:
+            groups.setdefault((result.code, result.reason), []).append(result)
     ranked = []
     for (code, reason), members in groups.items():
-        games = {(game.kind, game.seed): game for result in members for game in result.finished_games}
-        won = sum(game.is_won for game in games.values())
-        scores = [result.score for result in members if result.score is not None]
-        score = fmean(scores) if scores else None
-        endings = Counter(game.ending for game in games.values()).most_common()
-        row = [
-            as_code(code),
-            len(members),
-            f"{won} of {len(games)}",
-            wilson_interval(won / len(games), len(games)) if games else None,
-            max((game.largest for game in games.values()), default=None),
-            score,
-            ", ".join(f"{name} {count}" for name, count in endings) or reason,
-        ]
-        ranked.append((-math.inf if score is None else score, won, len(members), row))
-    ranked.sort(key=itemgetter(0, 1, 2), reverse=True)
-    return Table(
-        ["strategy", "written", "games won", "share (95% interval)", "largest tile", "mean score",
-         "how games ended"],
-        [row for *_, row in ranked[:limit]],
-        f"{min(limit, len(ranked))} of {len(ranked)} distinct strategies in {len(results)} completions.",
-    )  # fmt: skip
+        score = fmean(result.score or 0.0 for result in members)
+        endings = Counter(game.ending for result in members for game in result.finished_games)
+        ended = ", ".join(f"{name} {count}" for name, count in endings.most_common()) or reason
+        ranked.append((score, (as_code(code), len(members), score, ended)))
+    rows = [row for _, row in sorted(ranked, key=itemgetter(0), reverse=True)]
+    caption = f"{min(limit, len(rows))} of {len(rows)} distinct programs in {len(results)} completions."
+    return Table(["strategy", "written", "mean score", "how games ended"], rows[:limit], caption)
 
 
 def show_strategy_rewards(
@@ -128,19 +100,6 @@ def show_strategy_rewards(
             row.append(f"{sum(earned):+g}")
         rows.append(row)
     return Table(["strategy", "ended as", "why", *presets], rows)
-
-
-def show_strategy_comparison(rows: Sequence[BoardComparison]) -> Table:
-    """Return a table of before and after, with intervals."""
-    cells = [(row.name, row.before, row.after, as_text(row.difference, signed=True)) for row in rows]
-    return Table(
-        ["measure", "before", "after", "difference"],
-        cells,
-        caption="Held-out boards and wording. Skill is the score of honest completions alone, and greedy the "
-        "completion at temperature 0; a gain in score is mostly validity. The 95% intervals resample "
-        "completions and boards.",
-        empty="Nothing was measured both before and after.",
-    )
 
 
 def show_players(players: Mapping[str, Sequence[JudgedCompletion]]) -> Table:

@@ -13,16 +13,11 @@ from rlnb.evaluations import PlainForm, measure_once
 from rlnb.game_2048.board import KEYS, BoardKind
 from rlnb.game_2048.board_secret import BoardSecret
 from rlnb.game_2048.params import HARD_BOARDS, GptOss2048Params
-from rlnb.game_2048.prompts import HELD_OUT_WORDING, PREFIX, build_strategy_prompt, fence_strategy
+from rlnb.game_2048.prompts import HELD_OUT_WORDING, build_strategy_prompt, fence_strategy
 from rlnb.game_2048.queries import make_queries_source
-from rlnb.game_2048.reward import (
-    NO_STRATEGY_LEVEL,
-    StrategyReferee,
-    StrategyResult,
-    compute_strategy_shares,
-)
+from rlnb.game_2048.reward import StrategyReferee, StrategyResult, compute_strategy_shares
 from rlnb.policy import Policy, generate
-from rlnb.results import BoardComparison, BoardScores, compare_boards, save_results, to_comparisons
+from rlnb.results import BoardScores, Comparison, compare_boards, save_results
 from rlnb.sandbox import Sandbox
 from rlnb.statistics import Estimate, bootstrap_two_way
 
@@ -87,21 +82,16 @@ class StrategyEvaluation:
         return judged
 
     def measure(
-        self,
-        policy: Policy,
-        label: str,
-        *,
-        evaluate: Callable[[], list[JudgedCompletion]] | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        self, policy: Policy, label: str, *, progress: Callable[[int, int], None] | None = None
     ) -> list[JudgedCompletion]:
         """Judge a policy in training, and keep the result in strategies_<label>.json; see `measure_once`.
 
-        label: "before", "step-20" or "after". evaluate: what else to keep.
+        label: "before", "step-20" or "after".
         """
         sections = {"model", "board", "prompt", "sandbox", "evaluation"}
         return measure_once(
             Path(self.params.output_dir, f"strategies_{label}.json"),
-            evaluate or (lambda: self(policy, progress=progress)),
+            lambda: self(policy, progress=progress),
             form=PlainForm(list[JudgedCompletion]),
             policy=policy,
             params=self.params,
@@ -142,21 +132,6 @@ class StrategyEvaluation:
             players[name] = list(chain.from_iterable(games))
         return players
 
-    def pick_best(self, judged: Sequence[JudgedCompletion]) -> list[JudgedCompletion]:
-        """Return the best of all sampled completions, played on the boards of greedy ones; [] for none.
-
-        Every completion plays every kind of board. The best is picked on some boards and measured on others:
-        on the same boards the best of many is partly luck.
-        """
-        prefix = PREFIX if self.params.prompt.prefilled else ""
-        totals = dict.fromkeys((sample.completion for sample in judged if not sample.greedy), 0.0)
-        for kind in self.kinds:
-            for sample in self.judge(list(totals), prefix, kind, greedy=False):
-                score = sample.result.score
-                totals[sample.completion] += NO_STRATEGY_LEVEL if score is None else score
-        best = sorted(totals, key=totals.__getitem__)[-1:]
-        return [sample for kind in self.kinds for sample in self.judge(best, prefix, kind, greedy=True)]
-
 
 def score_boards(judged: Sequence[JudgedCompletion]) -> BoardScores:
     """Return the scores that each of SCORE_MEASURES is a mean of.
@@ -180,25 +155,17 @@ def measure_strategies(judged: Sequence[JudgedCompletion]) -> dict[str, Estimate
     return {name: bootstrap_two_way(list(kinds.values())) for name, kinds in scores.items() if kinds}
 
 
-def measure_shares(judged: Sequence[JudgedCompletion]) -> dict[str, float]:
-    """Return the shares and counts of the sampled completions."""
-    return compute_strategy_shares([completion.result for completion in judged if not completion.greedy])
-
-
 def collect_figures(judged: Sequence[JudgedCompletion]) -> Mapping[str, Estimate | float]:
-    """Return all measures of judged completions by name."""
-    return {**measure_strategies(judged), **measure_shares(judged)} if judged else {}
+    """Return SCORE_MEASURES, and the shares and counts of the sampled completions, by name."""
+    sampled = [completion.result for completion in judged if not completion.greedy]
+    return {**measure_strategies(judged), **compute_strategy_shares(sampled)} if judged else {}
 
 
 def compare_strategies(
     before: Sequence[JudgedCompletion], after: Sequence[JudgedCompletion]
-) -> list[BoardComparison]:
-    """Return a comparison for each measure and share; [] if nothing was judged before or after."""
-    if not before or not after:
-        return []
-    new_shares = measure_shares(after)
-    shares = [BoardComparison(name, old, new_shares[name]) for name, old in measure_shares(before).items()]
-    return compare_boards(score_boards(before), score_boards(after)) + shares
+) -> list[Comparison]:
+    """Return a comparison for each of SCORE_MEASURES that was taken both times."""
+    return compare_boards(score_boards(before), score_boards(after))
 
 
 def strategy_heldout_metrics(judged: Sequence[JudgedCompletion]) -> dict[str, float]:
@@ -206,15 +173,6 @@ def strategy_heldout_metrics(judged: Sequence[JudgedCompletion]) -> dict[str, fl
     return {
         f"heldout/strategy/{name}": value.value if isinstance(value, Estimate) else value
         for name, value in collect_figures(judged).items()
-    }
-
-
-def player_metrics(players: Mapping[str, Sequence[JudgedCompletion]]) -> dict[str, float]:
-    """Return the scores of other players under their metric names, `heldout/players/<name>`."""
-    return {
-        f"heldout/players/{name.replace(' ', '_')}": score.value
-        for name, judged in players.items()
-        if (score := measure_strategies(judged).get("greedy_score"))
     }
 
 
@@ -229,7 +187,7 @@ def save_strategies(
     save_results(
         path,
         params=params,
-        comparison=to_comparisons(compare_strategies(judged.get("before", ()), judged.get("after", ()))),
+        comparison=compare_strategies(judged.get("before", ()), judged.get("after", ())),
         board_fingerprint=BoardSecret.of_run(params).fingerprint,
         figures={name: collect_figures(completions) for name, completions in judged.items() if completions},
         scores={name: score_boards(completions) for name, completions in judged.items()},

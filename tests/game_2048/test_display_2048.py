@@ -76,19 +76,19 @@ def test_a_long_game_keeps_its_first_and_last_position_and_even_steps_between():
     assert len(json.dumps(widget.get_state())) < 250_000
 
 
-def test_equal_strategies_are_one_row_with_the_wilson_interval_of_their_games():
+def test_equal_strategies_are_one_row_and_the_best_comes_first():
     games = [game(seed) for seed in range(8)] + [game(8, 256, "failed"), game(9, 64, "failed")]
     games.append(game(10, 2, "sandbox_error"))
     twice = [strategy("def a(): ...", *games)] * 2
     refused = strategy(None, reason="no function named strategy")
     table = show_strategies([refused, strategy("def b(): ...", game(1, 4, "stuck")), *twice])
     assert table.rows == [
-        ["def a(): ...\n", "2", "8 of 10", "0.800 (0.490 to 0.943)", "2048", "0.427", "success 8, failed 2"],
-        ["def b(): ...\n", "1", "0 of 1", "0.000 (0.000 to 0.793)", "4", "-1.000", "stuck 1"],
-        ["(no code)\n", "1", "0 of 0", "–", "–", "-1.200", "no function named strategy"],
+        ["def a(): ...\n", "2", "0.427", "success 16, failed 4"],
+        ["def b(): ...\n", "1", "-1.000", "stuck 1"],
+        ["(no code)\n", "1", "-1.200", "no function named strategy"],
     ]
     assert len(show_strategies([refused, *twice], limit=1).rows) == 1
-    assert show_strategies([]).rows == []
+    assert show_strategies([strategy("def c(): ...", game(1, 2, "sandbox_error"))]).rows == []
 
 
 def test_hostile_code_is_escaped_and_does_not_end_the_notebook(presets):

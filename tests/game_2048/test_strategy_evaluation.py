@@ -8,13 +8,12 @@ import pytest
 
 from rlnb.errors import ParamsError
 from rlnb.game_2048.board import BoardKind, replay
-from rlnb.game_2048.display import show_strategy_comparison
+from rlnb.game_2048.display import show_players
 from rlnb.game_2048.evaluation import (
     JudgedCompletion,
     StrategyEvaluation,
     compare_strategies,
     measure_strategies,
-    player_metrics,
     save_strategies,
     strategy_heldout_metrics,
 )
@@ -22,7 +21,7 @@ from rlnb.game_2048.params import SECRET_FILE, GptOss2048Params
 from rlnb.game_2048.prompts import fence_strategy
 from rlnb.params import load_params
 from rlnb.policy import load_policy
-from rlnb.results import compare_files, to_comparisons
+from rlnb.results import compare_files
 from rlnb.run.metrics import METRICS
 from rlnb.statistics import bootstrap_two_way
 
@@ -112,18 +111,15 @@ def test_skill_is_the_score_of_the_honest_completions(evaluate):
 def test_before_and_after_are_compared_on_the_same_boards(evaluate):
     before, after = judge(evaluate, WORST, BAD), judge(evaluate, GREEDY)
     rows = {row.measure: row for row in compare_strategies(before, after)}
-    assert rows["skill"].difference.low > 0 and rows["skill"].num_boards == 12
-    assert (rows["honest_share"].before, rows["honest_share"].after) == (0.5, 1.0)
-    assert rows["honest_share"].difference is None and rows["greedy_skill"].difference is None
-    assert [row.measure for row in to_comparisons(list(rows.values()))] == ["score", "skill"]
-    assert len(show_strategy_comparison(list(rows.values())).rows) == 8
+    assert list(rows) == ["score", "skill"]
+    assert rows["skill"].difference.low > 0 and rows["skill"].num_items == 12
     assert compare_strategies([], after) == []
     # Skill is compared on the boards where some completion was honest both times.
     before = [c for c in before if c.kind == SMALL or c.completion == BAD]
     rows = {row.measure: row for row in compare_strategies(before, after)}
-    assert (rows["skill"].boards, rows["score"].boards) == ("3x3/64", "")
+    assert (rows["skill"].split, rows["score"].split) == ("3x3/64", "all boards")
     alone = [completion for completion in after if completion.kind == SMALL]
-    assert rows["skill"].after.value == measure_strategies(alone)["skill"].value
+    assert rows["skill"].after == measure_strategies(alone)["skill"].value
 
 
 def test_without_an_honest_completion_there_is_no_skill(evaluate):
@@ -131,23 +127,19 @@ def test_without_an_honest_completion_there_is_no_skill(evaluate):
     metrics = strategy_heldout_metrics(bad)
     assert "heldout/strategy/skill" not in metrics and metrics["heldout/strategy/valid_share"] == 0.0
     assert metrics.keys() <= METRICS.keys()
-    row = compare_strategies(bad, bad)[1]
-    assert (row.before, row.after, row.difference, row.boards) == (None, None, None, "")
-    assert str(row) == "skill: none / none"
+    assert [row.measure for row in compare_strategies(bad, bad)] == ["score"]
 
 
 def test_other_players_rank_as_known(evaluate):
     players = evaluate.play_others()
-    metrics = player_metrics(players)
-    assert metrics.keys() == {"heldout/players/corner", "heldout/players/greedy_merge"} <= METRICS.keys()
-    assert all(score > 0 for score in metrics.values())
-    assert all(len(judged.result.games) == 10 for player in players.values() for judged in player)
+    assert players.keys() == {"corner", "greedy merge"}
+    for player in players.values():
+        assert measure_strategies(player)["greedy_score"].value > 0
+        assert all(len(judged.result.games) == 10 for judged in player)
+    assert len(show_players(players).rows) == 3  # random keys are the third
 
 
-def test_the_best_of_the_samples_is_measured_on_boards_that_it_was_not_picked_on(evaluate):
-    best = evaluate.pick_best(judge(evaluate, BAD, WORST, GREEDY))
-    assert [judged.completion for judged in best] == [GREEDY] * 2
-    assert all(judged.greedy and len(judged.result.games) == 10 for judged in best)
+def test_sampled_and_greedy_completions_play_other_boards(evaluate):
     greedy, sampled = (set(evaluate.board_seeds(SMALL, greedy=greedy)) for greedy in (True, False))
     assert (len(greedy), len(sampled)) == (10, 6) and not greedy & sampled
 
@@ -171,10 +163,10 @@ def test_an_evaluation_is_the_same_again_and_its_file_rebuilds_the_games(evaluat
 
 def test_runs_on_the_same_boards_are_compared_from_their_files_as_in_memory(root, runs):
     lines = compare_files(root / "first", root / "second" / "results.json").splitlines()
-    assert lines == [str(row) for row in compare_strategies(runs["first"], runs["second"])]
-    assert lines[0].startswith("score: -") and "; difference +" in lines[0]
-    assert lines[3].startswith("greedy_skill: none / +") and "difference" not in lines[3]
-    assert "honest_share: 0.500 / 1.000" in lines
+    (row,) = compare_strategies(runs["first"], runs["second"])[:1]
+    assert lines[0].startswith(f"score on all boards: {row.before:+.3f} / {row.after:+.3f}; difference ")
+    assert lines[0].endswith(str(row.difference)) and row.difference.low > 0
+    assert "honest_share: 0.5 / 1.0" in lines
 
 
 def change_file(root: Path, tmp_path: Path, change) -> Path:
@@ -198,13 +190,18 @@ def test_runs_that_measured_differently_are_refused(section, field, value, root,
 
 
 def test_runs_are_compared_on_the_kinds_of_boards_of_both(root, runs, tmp_path):
-    def leave_one_kind_out(results):
-        for by_kind in results["scores"]["after"].values():
-            by_kind.pop("4x4/256", None)
+    def only(kind: str):
+        def change(results):
+            for by_kind in results["scores"]["after"].values():
+                rows = by_kind.pop("3x3/64", None)
+                by_kind.clear()
+                by_kind.update({kind: rows} if rows else {})
 
-    lines = compare_files(root / "second", change_file(root, tmp_path, leave_one_kind_out)).splitlines()
-    small = [[judged for judged in runs[name] if judged.kind == SMALL] for name in ("second", "first")]
-    assert lines == [str(row) for row in compare_strategies(*small)[:4]]  # shares are over all kinds
+        return change_file(root, tmp_path, change)
+
+    assert compare_files(root / "second", only("3x3/64")).startswith("score on 3x3/64: ")
+    with pytest.raises(ParamsError, match="no kind of board in common"):
+        compare_files(root / "second", only("9x9/64"))
 
 
 @pytest.mark.parametrize(
