@@ -49,7 +49,7 @@ def make_wrong_program(problem: Problem) -> str:
 
 def check(problems: list[Problem], programs: list[str], sandbox: Sandbox) -> list[Sample]:
     written = [
-        WrittenSample(problem.task_id, program, is_program=True)
+        WrittenSample(task_id=problem.task_id, solution=program)
         for problem, program in zip(problems, programs, strict=True)
     ]
     return evaluate_samples(problems, TEMPLATES["chat"], written, sandbox)

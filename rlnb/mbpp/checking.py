@@ -78,13 +78,13 @@ def evaluate_samples(
     timeout_seconds: float = 10.0,
     progress: Progress | None = None,
 ) -> list[Sample]:
-    """Check completions that exist already, for example from `read_samples`."""
+    """Check programs that exist already, for example from `read_samples`."""
     by_id = {problem.task_id: problem for problem in problems}
     counts: defaultdict[int, count[int]] = defaultdict(count)
     with CheckPool(sandbox, template, timeout_seconds) as pool:
         for row, sample in enumerate(sorted(written, key=lambda sample: sample.task_id)):
-            program = sample.text if sample.is_program else extract_program(sample.text, template)
-            pool.start(row, by_id[sample.task_id], next(counts[sample.task_id]), sample.text, program)
+            problem, index = by_id[sample.task_id], next(counts[sample.task_id])
+            pool.start(row, problem, index, sample.solution, sample.solution)
         return pool.wait(progress)
 
 

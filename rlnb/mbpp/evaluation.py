@@ -4,31 +4,21 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from rlnb.evaluations import measure_once
 from rlnb.mbpp.checking import evaluate
 from rlnb.mbpp.data import choose_problems, load_data
-from rlnb.mbpp.params import WriterParams
+from rlnb.mbpp.params import MbppEvaluationParams, WriterParams
 from rlnb.mbpp.problems import Problem, ProblemSet
 from rlnb.mbpp.prompts import TEMPLATES, Template
 from rlnb.mbpp.results import SampleForm
 from rlnb.mbpp.samples import Progress, Sample
 from rlnb.mbpp.writers import Write, Writer
 from rlnb.params.resolving import cache_directory, resolve_mbpp
-from rlnb.params.sections import MbppParams, ModelParams, NotebookParams, value_of
+from rlnb.params.sections import EvaluationParams, MbppParams, ModelParams, NotebookParams, value_of
 from rlnb.policy import Policy
 from rlnb.policy.endpoint import Endpoint
 from rlnb.sandbox import Sandbox
-
-
-class EvaluationSection(Protocol):
-    """What a section `evaluation` says about MBPP; see `SamplingParams`."""
-
-    num_questions: int
-    num_samples: int
-    temperature: float
-    timeout_seconds: float
 
 
 @dataclass(frozen=True)
@@ -57,8 +47,8 @@ class MbppEvaluation:
         return cls(params, mbpp, data, sandbox)
 
     @property
-    def sampling(self) -> EvaluationSection:
-        section: EvaluationSection = value_of(self.params, "evaluation")
+    def sampling(self) -> EvaluationParams | MbppEvaluationParams:
+        section: EvaluationParams | MbppEvaluationParams = value_of(self.params, "evaluation")
         return section
 
     @property
@@ -84,14 +74,13 @@ class MbppEvaluation:
 
     def describe_writing(self) -> dict[str, object]:
         """Return all that completions depend on except the questions; of a file's, only the file is known."""
-        writer = getattr(self.params, "writer", None)
-        is_file = isinstance(writer, WriterParams) and writer.kind == "file"
-        return {
-            "writer": describe_writer(value_of(self.params, "model"), writer),
-            "temperature": None if is_file else self.sampling.temperature,
-            "max_completion_length": None if is_file else self.mbpp.max_completion_length,
-            "seed": None if is_file else self.params.seed,
-        }
+        model, writer = value_of(self.params, "model"), getattr(self.params, "writer", None)
+        described: dict[str, object] = {"writer": describe_writer(model, writer)}
+        if not (isinstance(writer, WriterParams) and writer.kind == "file"):
+            described["temperature"] = self.sampling.temperature
+            described["max_completion_length"] = self.mbpp.max_completion_length
+            described["seed"] = self.params.seed
+        return described
 
     def describe(self) -> dict[str, object]:
         """Return what a pass rate depends on: data, form of the question, sampling, limits, isolation."""

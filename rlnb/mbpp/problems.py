@@ -131,18 +131,15 @@ def read_hub(subset: Subset, cache_dir: str | Path) -> list[dict[str, Any]]:
             snapshot_download(MBPP_ID, repo_type="dataset", cache_dir=cache_dir, allow_patterns=patterns)
         files = find_mbpp(cache_dir, subset)
         records = [record for file in files for record in parquet.read_table(file).to_pylist()]
+        if not records:
+            raise FileNotFoundError(MBPP_ID)
     except (OSError, ValueError) as error:
-        raise ParamsError(f"{_explain_missing(subset, cache_dir)} ({type(error).__name__})") from error
-    if not records:
-        raise ParamsError(_explain_missing(subset, cache_dir))
+        raise ParamsError(
+            f"{MBPP_ID}: is neither in {cache_dir} nor to be had from the hub ({type(error).__name__}); "
+            f"{PREFETCH}, set MBPP_DATASET_PATH to a copy of {FILES[subset]}, or use the built-in problems: "
+            "tasks.source or mbpp.source = 'builtin'"
+        ) from error
     return records
-
-
-def _explain_missing(subset: Subset, cache_dir: str | Path) -> str:
-    return (
-        f"{MBPP_ID}: is neither in {cache_dir} nor to be had from the hub; {PREFETCH}, set MBPP_DATASET_PATH "
-        f"to a copy of {FILES[subset]}, or use the built-in problems: tasks.source or mbpp.source = 'builtin'"
-    )
 
 
 def parse_problem(record: Mapping[str, object]) -> Problem:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TypedDict
+from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -20,18 +20,6 @@ from rlnb.sandbox.executions import Status
 from rlnb.statistics import bootstrap_mean, pass_at_k, wilson_interval
 
 MAX_ERROR_LENGTH = 300  # characters kept of what a program printed as its error
-
-
-class Summary(TypedDict):
-    """Counts and rates of one evaluation. pass_at: {k: value, low, high and num_problems}."""
-
-    num_problems: int
-    num_samples: int
-    problems_passed: int
-    pass_at: dict[str, dict[str, float]]
-    passed_shown: float
-    passed_held_out: float | None
-    outcomes: dict[str, int]
 
 
 def get_passes(samples: Sequence[Sample]) -> dict[int, list[bool]]:
@@ -60,7 +48,7 @@ def compare_samples(before: Sequence[Sample], after: Sequence[Sample]) -> list[C
     return compare({"pass_rate_sampled": {"mbpp": old}}, {"pass_rate_sampled": {"mbpp": new}})
 
 
-def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> Summary:
+def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> dict[str, Any]:
     """Return pass@k with 95% intervals, pass rates on shown and held-out asserts, and counts of outcomes.
 
     pass@1 has Wilson's interval over problems, which is cautious if a problem has several samples; other k
@@ -139,11 +127,6 @@ class SavedAnswer(SavedSample):
     completion: str
     program: str | None
 
-    def to_sample(self, problem: Problem, *, num_shown: int) -> Sample:
-        status = "ok" if self.outcome in ("passed", "wrong", "no_code") else self.outcome
-        verdict = Verdict(self.results, TypeAdapter(Status).validate_python(status), self.error)
-        return Sample(problem, self.sample, self.completion, self.program, verdict, num_shown)
-
 
 @dataclass(frozen=True)
 class SampleForm:
@@ -157,8 +140,13 @@ class SampleForm:
 
     def load(self, saved: Mapping[str, object]) -> list[Sample]:
         by_id = {problem.task_id: problem for problem in self.problems}
-        answers = TypeAdapter(list[SavedAnswer]).validate_python(saved["samples"])
-        return [
-            answer.to_sample(by_id[answer.task_id], num_shown=len(self.template.shown(by_id[answer.task_id])))
-            for answer in answers
-        ]
+        samples = []
+        for answer in TypeAdapter(list[SavedAnswer]).validate_python(saved["samples"]):
+            problem, outcome = by_id[answer.task_id], answer.outcome
+            status = "ok" if outcome in ("passed", "wrong", "no_code") else outcome
+            verdict = Verdict(answer.results, TypeAdapter(Status).validate_python(status), answer.error)
+            num_shown = len(self.template.shown(problem))
+            samples.append(
+                Sample(problem, answer.sample, answer.completion, answer.program, verdict, num_shown)
+            )
+        return samples

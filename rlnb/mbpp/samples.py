@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -61,15 +61,6 @@ class Sample:
         return next((test for test, result in pairs if not result), "")
 
 
-@dataclass(frozen=True)
-class WrittenSample:
-    """A completion from a file. is_program: it is the whole program, to be run as it is."""
-
-    task_id: int
-    text: str
-    is_program: bool
-
-
 def parse_task_id(value: object) -> object:
     """Return the number in "Mbpp/11" or "11", other types unchanged. Raises ValueError."""
     if not isinstance(value, str):
@@ -83,36 +74,25 @@ def parse_task_id(value: object) -> object:
 TaskId = Annotated[StrictInt, BeforeValidator(parse_task_id)]
 
 
-class SampleRecord(BaseModel):
-    """A line of EvalPlus's form."""
+class WrittenSample(BaseModel):
+    """A program from a file: a line of EvalPlus's form."""
 
     task_id: TaskId
-    solution: StrictStr | None = None
-    completion: StrictStr | None = None
-
-
-def parse_sample(record: Mapping[str, object]) -> WrittenSample:
-    fields = SampleRecord.model_validate(record)
-    if fields.solution is not None:
-        return WrittenSample(fields.task_id, fields.solution, is_program=True)
-    if fields.completion is None:
-        raise ValueError("the fields 'solution' and 'completion' are missing; write one of them")
-    return WrittenSample(fields.task_id, fields.completion, is_program=False)
+    solution: StrictStr
 
 
 def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
-    """Return the completions of a file in EvalPlus's form, in its order.
+    """Return the programs of a file in EvalPlus's form, in its order.
 
-    One line per sample: {"task_id": "Mbpp/11" or 11, "solution": program}, or "completion" instead of
-    "solution", which is cut by the template's stop rule. Raises ParamsError, also if a problem has no sample:
-    a rate over some problems would be taken for a rate over all.
+    One line per sample: {"task_id": "Mbpp/11" or 11, "solution": program}. Raises ParamsError, also if a
+    problem has no sample: a rate over some problems would be taken for a rate over all.
     """
     records = list(read_records(Path(path), what="sample"))
     if not records:
         raise ParamsError(f"{path}: holds no sample; write one a line, with 'task_id' and 'solution'")
     samples, known = [], set(task_ids)
     for place, record in records:
-        sample = check_record(parse_sample, place, record, what="sample")
+        sample = check_record(WrittenSample.model_validate, place, record, what="sample")
         if sample.task_id not in known:
             raise ParamsError(
                 f"{place}: task_id {str(sample.task_id)[:20]} is none of the {len(known)} problems that are "

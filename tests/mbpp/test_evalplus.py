@@ -299,7 +299,7 @@ def judge(write, sandbox):
         written, problems = [], []
         for task_id, program in programs:
             problems.append(Problem(task_id, "", "def f(x): pass", ("assert f",)))
-            written.append(WrittenSample(task_id, program, is_program=True))
+            written.append(WrittenSample(task_id=task_id, solution=program))
         samples = evaluate_samples(problems, TEMPLATES["chat"], written, sandbox)
         return check_samples(samples, write(*lines), sandbox)
 

@@ -74,7 +74,9 @@ def test_an_answer_is_judged_by_its_asserts_shown_and_held_out(sandbox):
         assert (sample.outcome, sample.failing_assertion) == (outcome, failing)
         assert (sample.passed_shown, sample.passed_held_out) == (passed_shown, outcome == "passed")
         assert sample.passed == (outcome == "passed")
-    (sample,) = evaluate_samples([DOUBLE], TEMPLATES["paper"], [WrittenSample(1, DOUBLE.code, True)], sandbox)
+    (sample,) = evaluate_samples(
+        [DOUBLE], TEMPLATES["paper"], [WrittenSample(task_id=1, solution=DOUBLE.code)], sandbox
+    )
     assert (sample.passed_shown, sample.passed_held_out) == (True, None)
 
 
@@ -111,10 +113,10 @@ def test_setup_belongs_behind_the_program_and_imports_to_this_side(sandbox):
         1, "", "import math\nclass Node:\n    def __init__(self): self.n = 2\ndef size(node): return node.n",
         ("assert size(root) == math.isqrt(4)",), setup="root = Node()",
     )  # fmt: skip
-    (sample,) = evaluate_samples([problem], CHAT, [WrittenSample(1, problem.code, True)], sandbox)
+    (sample,) = evaluate_samples([problem], CHAT, [WrittenSample(task_id=1, solution=problem.code)], sandbox)
     assert sample.passed, sample.verdict
     without = problem.code.replace("class Node", "class Nod")
-    (sample,) = evaluate_samples([problem], CHAT, [WrittenSample(1, without, True)], sandbox)
+    (sample,) = evaluate_samples([problem], CHAT, [WrittenSample(task_id=1, solution=without)], sandbox)
     assert sample.outcome == "runtime_error"
 
 
@@ -213,7 +215,7 @@ def NAME(*a, **k): return "patched"
 def hacked(problems: list[Problem], sandbox: Sandbox) -> list[str]:
     """The programs of the hacks that pass."""
     written = [
-        WrittenSample(p.task_id, program.replace("NAME", interface(p).functions[0]), is_program=True)
+        WrittenSample(task_id=p.task_id, solution=program.replace("NAME", interface(p).functions[0]))
         for program in HACKS.values()
         for p in problems
     ]
@@ -250,7 +252,7 @@ def test_every_reference_passes_its_asserts_challenges_included(subset, count, s
         replace(p, tests=p.tests + p.challenge_tests)
         for p in load_mbpp(path=str(DATA), subset=subset).split("all")
     ]
-    written = [WrittenSample(p.task_id, p.code, is_program=True) for p in problems]
+    written = [WrittenSample(task_id=p.task_id, solution=p.code) for p in problems]
     samples = evaluate_samples(problems, CHAT, written, sandbox)
     assert len(samples) == count
     assert {s.problem.task_id: s.verdict for s in samples if not s.passed} == {}
@@ -298,8 +300,7 @@ def test_an_evaluation_is_written_at_once_and_read_back_for_the_same_weights(tmp
 def test_outcomes_of_every_kind_survive_being_saved(tmp_path, sandbox):
     bodies = ("return n", "1 / 0", "while True: pass", "return 2 * n")
     texts = ["no code", *(f"```python\ndef double(n):\n    {body}\n```" for body in bodies)]
-    written = [WrittenSample(1, text, is_program=False) for text in texts]
-    samples = evaluate_samples([DOUBLE], CHAT, written, sandbox, timeout_seconds=1)
+    samples = ask(sandbox, Scripted(*texts), num_samples=len(texts), timeout_seconds=1)
     assert [s.outcome for s in samples] == ["no_code", "wrong", "runtime_error", "timeout", "passed"]
     save_evaluation(tmp_path / "m.json", samples, params={}, settings={"seed": 1})
     assert SampleForm([DOUBLE], CHAT).load(load_results(tmp_path / "m.json")) == samples

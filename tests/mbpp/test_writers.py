@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -9,13 +10,13 @@ from refusals import refused
 from tiny_policy import load_tiny
 
 from rlnb.errors import PolicyUnavailable
-from rlnb.mbpp.checking import evaluate, evaluate_samples
+from rlnb.mbpp.checking import evaluate
 from rlnb.mbpp.problems import Problem, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
-from rlnb.mbpp.samples import WrittenSample, read_samples, write_samples
+from rlnb.mbpp.samples import Sample, read_samples, write_samples
 from rlnb.mbpp.writers import Writer
 from rlnb.policy.endpoint import Endpoint
-from rlnb.sandbox import Sandbox
+from rlnb.sandbox import Sandbox, Verdict
 
 CHAT, PAPER = TEMPLATES["chat"], TEMPLATES["paper"]
 DOUBLE = Problem(1, "Double a number.", "def double(n): return 2 * n", ("assert double(2) == 4",))
@@ -143,33 +144,23 @@ def test_a_trainings_stops_do_not_end_an_answer(tiny, monkeypatch):
     assert len(before[0]) > 1
 
 
-def test_samples_are_read_in_the_form_of_evalplus(tmp_path):
+def test_samples_are_written_and_read_in_the_form_of_evalplus(tmp_path):
     path = tmp_path / "samples.jsonl"
-    rows = [{"task_id": "Mbpp/2", "solution": "x = 1"}, {"task_id": 1, "completion": "text"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_samples(str(path), [1, 2]) == [
-        WrittenSample(2, "x = 1", True),
-        WrittenSample(1, "text", False),
-    ]
-
-
-def test_samples_are_written_in_the_form_of_evalplus(tmp_path):
-    with Sandbox(num_workers=1) as sandbox:
-        written = [WrittenSample(1, DOUBLE.code, True), WrittenSample(1, "no code", False)]
-        samples = evaluate_samples([DOUBLE], CHAT, written, sandbox)
-    write_samples(tmp_path / "samples.jsonl", samples)
-    assert (tmp_path / "samples.jsonl").read_text().splitlines() == [
+    sample = Sample(DOUBLE, 0, "text", DOUBLE.code, Verdict((True,), "ok", ""), num_shown=1)
+    write_samples(path, [sample, replace(sample, program=None)])
+    assert path.read_text().splitlines() == [
         json.dumps({"task_id": "Mbpp/1", "solution": DOUBLE.code}),
         json.dumps({"task_id": "Mbpp/1", "solution": ""}),
     ]
-    again = read_samples(str(tmp_path / "samples.jsonl"), [1])
-    assert [(sample.text, sample.is_program) for sample in again] == [(DOUBLE.code, True), ("", True)]
+    path.write_text(path.read_text() + json.dumps({"task_id": 2, "solution": "x = 1"}))
+    again = [(sample.task_id, sample.solution) for sample in read_samples(str(path), [1, 2])]
+    assert again == [(1, DOUBLE.code), (1, ""), (2, "x = 1")]
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"task_id": 1}', "'solution' and 'completion' are missing"),
+        ('{"task_id": 1}', "'solution' is missing"),
         ('{"solution": "x = 1"}', "'task_id' is missing"),
         ('{"task_id": 9, "solution": ""}', "task_id 9 is none of the 2 problems"),
         ('{"task_id": "Mbpp/x", "solution": ""}', "task_id = 'Mbpp/x'"),
