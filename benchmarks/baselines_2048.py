@@ -1,11 +1,9 @@
 """Results of simple strategies for 2048, with which learned ones are compared.
 
-Each is a `Policy` for many boards at once; the cheap ones are also `Player`s of a single board, to be
-compared with a strategy on the same seeds. `make baselines` plays them all and writes BASELINES_FILE.
+Each is a `Policy` for many boards at once. `make baselines` plays them all and writes BASELINES_FILE.
 """
 
 import json
-import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,22 +14,10 @@ import numpy as np
 from batch_2048 import Boards, PlayedGames, Policy, changed, play, pushed
 from numpy.typing import NDArray
 
-from rlnb.game_2048.board import (
-    DIRECTION_BY_LETTER,
-    DIRECTIONS,
-    POINTS,
-    TILES,
-    BoardKind,
-    Direction,
-    GameBoard,
-    encode_rows,
-    slide_board,
-)
+from rlnb.game_2048.board import DIRECTION_BY_LETTER, DIRECTIONS, POINTS, TILES, BoardKind, Direction
 from rlnb.statistics import wilson_interval
 
 BASELINES_FILE = Path(__file__).with_suffix(".json")
-# (rows, number of moves played so far, randomness) -> a direction
-Player = Callable[[Sequence[Sequence[int]], int, random.Random], Direction]
 ORDER: tuple[Direction, ...] = ("left", "down", "right", "up")  # the first of equally good moves is taken
 INDICES = np.array([DIRECTIONS.index(direction) for direction in ORDER])
 GAIN = np.array(
@@ -56,10 +42,6 @@ class BaselineResult:
     stuck: float
     median_largest: int
     median_moves: int
-
-
-def load_baselines() -> list[BaselineResult]:
-    return [BaselineResult(**entry) for entry in json.loads(BASELINES_FILE.read_text(encoding="utf-8"))]
 
 
 def random_keys(boards: Boards, num_moves: int, rng: np.random.Generator) -> NDArray[np.integer]:
@@ -162,53 +144,6 @@ POLICIES: Mapping[str, Policy] = {
     "1-ply snake": partial(best, snake_value),
     "2-ply expectimax": expectimax,
 }
-
-
-def random_player(rows: Sequence[Sequence[int]], num_moves: int, rng: random.Random) -> Direction:
-    return rng.choice(DIRECTIONS)
-
-
-def cycle_player(
-    letters: str, rows: Sequence[Sequence[int]], num_moves: int, rng: random.Random
-) -> Direction:
-    return DIRECTION_BY_LETTER[letters[num_moves % len(letters)]]
-
-
-def best_player(
-    value: Callable[[Sequence[Sequence[int]], int], float],
-    rows: Sequence[Sequence[int]],
-    num_moves: int,
-    rng: random.Random,
-) -> Direction:
-    """See `best`. value: of the rows after a move and the points of the move."""
-    before = [tuple(row) for row in rows]
-    outcomes = {direction: slide_board(before, direction) for direction in ORDER}
-    legal = [direction for direction in ORDER if outcomes[direction][0] != before] or list(ORDER)
-    return max(legal, key=lambda direction: value(*outcomes[direction]))
-
-
-def as_boards(rows: Sequence[Sequence[int]]) -> Boards:
-    """Return rows as a batch of one board."""
-    lines = encode_rows(rows).split(b"\xff")
-    return np.array([list(line) for line in lines], np.uint8)[..., None]
-
-
-PLAYERS: Mapping[str, Player] = {
-    "random": random_player,
-    "cycle LDRD": partial(cycle_player, "LDRD"),
-    "cycle LDRU": partial(cycle_player, "LDRU"),
-    "corner": partial(best_player, lambda rows, gained: 0.0),
-    "greedy merge": partial(best_player, lambda rows, gained: float(gained)),
-    "1-ply snake": partial(best_player, lambda rows, gained: float(snake_value(as_boards(rows))[0])),
-}
-
-
-def play_to_end(board: GameBoard, name: str, seed: int) -> GameBoard:
-    """Let a player of PLAYERS play a board to its end and return it. seed: of the player's random numbers."""
-    player, rng = PLAYERS[name], random.Random(seed)
-    while board.state == "ongoing":
-        board.move(player(board.rows, len(board.moves), rng))
-    return board
 
 
 # (boards, {baseline: number of games}): the look-ahead takes a thousand times as long as random keys.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlnb.game_2048.board import DIRECTIONS, BoardKind, Direction
+from rlnb.game_2048.board import DIRECTIONS, FOUR_PROBABILITY, PATIENCE, BoardKind, Direction
 
 Boards = NDArray[np.uint8]
 # (boards, number of moves played so far, randomness) -> for each board an index into DIRECTIONS.
@@ -89,9 +89,7 @@ def changed(before: Boards, after: Boards) -> NDArray[np.bool_]:
     return np.logical_or.reduce(before != after, axis=(0, 1))
 
 
-def spawn(
-    boards: Boards, where: NDArray[np.bool_], rng: np.random.Generator, *, four_probability: float
-) -> None:
+def spawn(boards: Boards, where: NDArray[np.bool_], rng: np.random.Generator) -> None:
     """Put a tile into a random empty cell of each board of `where`, in place."""
     size, _, num_boards = boards.shape
     counts = np.equal(boards, 0).reshape(size * size, num_boards).view(np.uint8)
@@ -99,7 +97,7 @@ def spawn(
         current += previous
     picked = (rng.random(num_boards, dtype=np.float32) * counts[-1]).astype(np.uint8)
     cell = np.less_equal(counts, picked).view(np.uint8).sum(axis=0, dtype=np.uint8)
-    tiles = np.where(rng.random(num_boards, dtype=np.float32) < four_probability, 2, 1).astype(np.uint8)
+    tiles = np.where(rng.random(num_boards, dtype=np.float32) < FOUR_PROBABILITY, 2, 1).astype(np.uint8)
     columns = np.flatnonzero(where)
     boards[(*divmod(cell[columns], np.uint8(size)), columns)] = tiles[columns]
 
@@ -122,9 +120,7 @@ def play(
     num_games: int,
     seed: int,
     *,
-    four_probability: float = 0.1,
-    patience: int = 64,
-    play_on: bool = False,
+    patience: int = PATIENCE,
     progress: Callable[[int, int], None] | None = None,
 ) -> PlayedGames:
     """Play games to their end, WIDTH at once. progress: called with (games over, all) now and then."""
@@ -140,13 +136,13 @@ def play(
         boards = np.zeros((kind.size, kind.size, len(ids)), np.uint8)
         everywhere = np.ones(len(ids), np.bool_)
         for _ in range(2):
-            spawn(boards, everywhere, rng, four_probability=four_probability)
+            spawn(boards, everywhere, rng)
         num_idle, is_over, num_moves = np.zeros(len(ids), np.int64), ~everywhere, 0
         while True:
             largest = boards.max(axis=(0, 1))
             has_target = largest >= kind.target.bit_length() - 1
             is_stuck = num_idle >= patience
-            ends = ~is_over & (is_stuck | ~can_move(boards) | (has_target & (not play_on)))
+            ends = ~is_over & (is_stuck | ~can_move(boards) | has_target)
             ended = ids[ends]
             games.largest[ended] = 2 ** largest[ends].astype(np.int64)
             games.won[ended], games.stuck[ended] = has_target[ends], (is_stuck & ~has_target)[ends]
@@ -166,6 +162,6 @@ def play(
             num_moves += 1
             is_changed = changed(boards, after)
             num_idle = np.where(is_changed, 0, num_idle + 1)
-            spawn(after, is_changed, rng, four_probability=four_probability)
+            spawn(after, is_changed, rng)
             boards = after
     return games

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from plus_file import ADD, SANITIZED, make_records
-from refusals import table
 
 from rlnb import cli
 from rlnb.mbpp.problems import load_mbpp
@@ -17,20 +16,15 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-@pytest.mark.parametrize(
-    "options, said",
-    table("""
---profile tiny --samples SELF --endpoint http://localhost:1/v1 --served-model m => writer.samples_path
---profile tiny --served-model m => writer.served_model
---profile tiny --endpoint http://localhost:1/v1 => writer.served_model
---profile tiny --samples SELF --adapters . => model.adapters
---profile tiny --plus no.jsonl => evaluation.plus_path
---profile tiny --samples no.jsonl => writer.samples_path
-"""),
-)
-def test_options_that_contradict_one_another_or_name_nothing_are_refused(options, said, capsys):
-    assert cli.main(["eval", *options.replace("SELF", __file__).split()]) == 2
-    assert capsys.readouterr().err.startswith(f"rlnb: --set: {said} = ")
+def test_options_reach_the_parameters_of_the_notebook(capsys):
+    for options, said in (
+        ("--samples SELF --endpoint http://localhost:1/v1 --served-model m", "writer.samples_path"),
+        ("--served-model m", "writer.served_model"),
+        ("--samples SELF --adapters .", "model.adapters"),
+        ("--plus no.jsonl", "evaluation.plus_path"),
+    ):
+        assert cli.main(["eval", "--profile", "tiny", *options.replace("SELF", __file__).split()]) == 2
+        assert capsys.readouterr().err.startswith(f"rlnb: --set: {said} = ")
 
 
 def test_a_file_of_completions_is_evaluated_and_compared(capsys):
@@ -84,15 +78,9 @@ def check_plus_results(results: dict, records: list[dict]) -> None:
     assert (settings["data"], settings["split"]) == ("MbppPlus.jsonl", "plus")
     assert results["summary"]["num_problems"] == settings["num_questions"] == len(records)
     assert [sample["task_id"] for sample in results["samples"] if not sample["passed"]] == [801]
-    assert (plus["num_problems"], plus["base"]["value"], plus["plus"]["value"]) == (
-        len(records) - 1,
-        1.0,
-        1.0,
-    )
-    assert plus["num_inputs_skipped"] == 4
-    assert plus["Mbpp/255"].startswith("2 of 5 inputs skipped: combinations_colors(['a', 'b', 'c', ")
-    assert plus["Mbpp/800"] == "1 of 3 inputs skipped: divide(1, 0): ZeroDivisionError: division by zero"
-    assert plus["Mbpp/801"].startswith("1 of 1 inputs skipped, so the problem is not counted: wait(1): ")
+    assert (plus["num_problems"], plus["num_inputs_skipped"]) == (len(records) - 1, 4)
+    assert plus["base"]["value"] == plus["plus"]["value"] == 1.0
+    assert [name for name in plus if "Mbpp" in name] == ["Mbpp/255", "Mbpp/800", "Mbpp/801"]
 
 
 @needs_mbpp
@@ -102,9 +90,8 @@ def test_a_file_of_evalplus_is_evaluated_without_any_other_data():
 
 @pytest.mark.slow
 @needs_mbpp
-@pytest.mark.parametrize("num_problems", [378, 399])
-def test_files_as_large_as_the_official_ones_are_evaluated(num_problems):
-    check_plus_results(*evaluate_plus(num_problems))
+def test_a_file_as_large_as_the_official_one_is_evaluated():
+    check_plus_results(*evaluate_plus(378))
 
 
 def refuse(capsys, options: list[str]) -> str:
@@ -115,30 +102,13 @@ def refuse(capsys, options: list[str]) -> str:
 
 def test_a_wrong_file_of_samples_is_refused_before_anything_runs(capsys):
     Path("samples.jsonl").write_text('{"task_id": 974, "solution": ""}')
-    said = refuse(capsys, ["--samples", "samples.jsonl"])
-    assert said.startswith("rlnb: samples.jsonl:1: task_id 974 is none of the 6 problems")
+    assert refuse(capsys, ["--samples", "samples.jsonl"]).startswith("rlnb: samples.jsonl:1: task_id 974 ")
 
 
-@pytest.mark.parametrize(
-    "change, settings, said",
-    [
-        ({"plus_input": {"a": 1}}, [], "plus.jsonl:1: not a problem: plus_input = {'a': 1}"),
-        ({"prompt": ""}, [], "plus.jsonl: Mbpp/900: not a task: test_list is empty"),
-        ({}, ["--set", "mbpp.path=mbpp.jsonl"], "mbpp.jsonl: lacks 1 of the 1 problems of plus.jsonl"),
-        (
-            {},
-            ["--set", "mbpp.path=mbpp.jsonl", "--set", "mbpp.split=all"],
-            "plus.jsonl: has none of the evaluated problems",
-        ),
-    ],
-)
-def test_a_wrong_file_of_evalplus_is_refused_before_anything_runs(change, settings, said, capsys):
-    write_lines("plus.jsonl", [{**ADD, **change}])
+def test_data_that_lacks_the_problems_of_evalplus_are_refused_before_anything_runs(capsys):
+    write_lines("plus.jsonl", [ADD])
     write_lines("mbpp.jsonl", [{"task_id": 1, "text": "", "code": "f = abs", "test_list": ["assert f(1)"]}])
-    assert refuse(capsys, ["--plus", "plus.jsonl", *settings]).startswith(f"rlnb: {said}")
-
-
-def test_a_file_that_is_no_result_is_refused(capsys):
-    Path("other.json").write_text("{}")
-    assert cli.main(["results", "other.json", "other.json"]) == 2
-    assert capsys.readouterr().err.startswith("rlnb: other.json: ")
+    options = ["--plus", "plus.jsonl", "--set", "mbpp.path=mbpp.jsonl"]
+    assert refuse(capsys, options).startswith("rlnb: mbpp.jsonl: lacks 1 of the 1 problems of plus.jsonl")
+    said = refuse(capsys, [*options, "--set", "mbpp.split=all"])
+    assert said.startswith("rlnb: plus.jsonl: has none of the evaluated problems")

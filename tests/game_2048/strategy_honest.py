@@ -45,29 +45,12 @@ def strategy(board):
     return "éaui"[turn % 4]
 """,
     "a lambda": "import random\nstrategy = lambda board: random.choice('éuai')\n",
-    "moves tried in place on its copy": """\
+    "edits of its copy": """\
 import random
 
-def left(board):
-    for row in board:
-        tiles = [t for t in row if t]
-        row[:] = tiles + [0] * (len(row) - len(tiles))
-        for x in range(len(row) - 1):
-            if row[x] and row[x] == row[x + 1]:
-                row[x] *= 2
-                del row[x + 1]
-                row.append(0)
-
 def strategy(board):
-    before = [row[:] for row in board]
-    left(board)
-    if board != before:
-        return "a"
-    for row in board:
-        row.reverse()
-    left(board)
-    if board != [row[::-1] for row in before]:
-        return "i"
-    return random.choice("éu")
+    board.sort()
+    board[0][0] = 2048
+    return random.choice("éuai")
 """,
 }

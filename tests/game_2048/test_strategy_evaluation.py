@@ -182,10 +182,9 @@ def test_runs_on_different_boards_are_refused_and_no_file_holds_their_secret(roo
     assert "5e" * 32 not in (root / "first" / "results.json").read_text()
 
 
-@pytest.mark.parametrize("section, field, value", [("prompt", "preset", "board"), ("board", "play_on", True)])
-def test_runs_that_measured_differently_are_refused(section, field, value, root, runs, tmp_path):
-    changed = change_file(root, tmp_path, lambda results: results["params"][section].update({field: value}))
-    with pytest.raises(ParamsError, match=f"{section}.{field} is "):
+def test_runs_that_measured_differently_are_refused(root, runs, tmp_path):
+    changed = change_file(root, tmp_path, lambda results: results["params"]["board"].update(play_on=True))
+    with pytest.raises(ParamsError, match="board.play_on is "):
         compare_files(root / "first", changed)
 
 
@@ -204,17 +203,10 @@ def test_runs_are_compared_on_the_kinds_of_boards_of_both(root, runs, tmp_path):
         compare_files(root / "second", only("9x9/64"))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda results: results["params"].pop("prompt"),
-        lambda results: results.pop("scores"),
-        lambda results: results["scores"]["after"]["score"]["3x3/64"][0].append("many"),
-    ],
-)
-def test_other_files_are_refused(change, root, runs, tmp_path):
+def test_other_files_are_refused(root, runs, tmp_path):
+    changed = change_file(root, tmp_path, lambda results: results["params"].pop("prompt"))
     with pytest.raises(ParamsError, match="is not a result of gpt_oss_2048"):
-        compare_files(root / "first", change_file(root, tmp_path, change))
+        compare_files(root / "first", changed)
 
 
 def test_runs_without_held_out_games_or_with_other_numbers_of_them_are_refused(root, runs, tmp_path):

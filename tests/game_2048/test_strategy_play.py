@@ -28,9 +28,7 @@ NESTED_KEYS = "d = {1: 1}\n    for _ in range(29): d = {iter([d]): 1}\n    retur
     ("body", "ending", "error"),
     [
         ("return None", "illegal", "returned 'None', which is not a key"),
-        ("return 'a'", "stuck", ""),
         ("return 1 / 0", "exception", "ZeroDivisionError: division by zero"),
-        ("import os; os._exit(0)", "exception", "it has ended"),
         ("return 10**4000", "illegal", "returned '1000"),
         ("return iter('a')", "illegal", "returned '<list_iterator object>', which is not a key"),
         (NESTED_KEYS, "illegal", "returned '{<list_iterator object>: 1}', which is not a key"),

