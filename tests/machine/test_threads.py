@@ -58,13 +58,14 @@ def test_the_time_of_a_child_is_ours():
     with subprocess.Popen(ENDLESS) as child:
         before = after = cores._read()
         deadline = time.monotonic() + 60  # on a busy machine the child waits for a core
-        while after[2] - before[2] <= 0.2 and time.monotonic() < deadline:
+        while after[2] - before[2] <= 0.5 and time.monotonic() < deadline:
             time.sleep(0.1)
             after = cores._read()
         child.kill()
-    assert after[2] - before[2] > 0.2
+    assert after[2] - before[2] > 0.5
     child.wait()
-    assert cores._read()[2] >= after[2]  # and stays ours when it has ended
+    # It stays ours when the child has ended, but for the rounding to hundredths of each of its parts.
+    assert cores._read()[2] - before[2] > 0.4
 
 
 @pytest.fixture
