@@ -165,21 +165,19 @@ def test_a_function_that_returns_nothing_earns_less_than_a_wrong_one(sandbox):
         assert pay_tests(judgement) in ((ERROR, WRONG_RESULT) if forges_marks else (ERROR,)), what
 
 
-@pytest.mark.parametrize(
-    ("program", "outcome"),
-    [
-        (RIGHT + "x = 1 \\", "syntax_error"),  # completed by the calls behind it
-        (
-            "import atexit, os, sys\n" + RIGHT + "atexit.register(lambda: (sys.stdout.flush(), os._exit(1)))",
-            "runtime_error",
-        ),
-    ],
-)
-def test_right_results_are_no_pass_where_the_script_fails(program, outcome, sandbox):
-    judgement = judge_program(program, sandbox)
-    assert (judgement.outcome, judgement.results) == (outcome, (True, True, True))
-    assert not judgement.passed and pay_tests(judgement) == ERROR
-    assert batch_metrics([judgement], [pay_tests])["reward/pass_rate"] == 0
+FAILS_AT_EXIT = "import atexit, os, sys\natexit.register(lambda: sys.stdout.flush() or os._exit(1))\n"
+FAILS_AS_A_SCRIPT = {
+    RIGHT + "x = 1 \\": "syntax_error",  # completed by the calls behind it
+    FAILS_AT_EXIT + RIGHT: "runtime_error",
+}
+
+
+def test_right_results_are_no_pass_where_the_script_fails(sandbox):
+    for program, outcome in FAILS_AS_A_SCRIPT.items():
+        judgement = judge_program(program, sandbox)
+        assert (judgement.outcome, judgement.results) == (outcome, (True, True, True))
+        assert not judgement.passed and pay_tests(judgement) == ERROR
+        assert batch_metrics([judgement], [pay_tests])["reward/pass_rate"] == 0
 
 
 def test_expected_results_never_enter_the_program(sandbox):
@@ -191,8 +189,7 @@ def test_expected_results_never_enter_the_program(sandbox):
         "frame = sys._getframe()\n"
         "while frame: seen += repr(frame.f_locals) + repr(frame.f_code.co_consts); frame = frame.f_back\n"
         "seen += repr(os.environ) + repr(sys.argv) + repr(os.listdir('.'))\n"
-        "def f(n):\n"
-        "    return seen\n"
+        "def f(n): return seen\n"
         f"print(''.join(reversed({str(secret)[::-1]!r})) in seen)"
     )
     assert str(secret) not in with_calls(RIGHT, task)
@@ -258,11 +255,8 @@ def test_a_batch_runs_once_for_all_functions(sandbox, monkeypatch):
     ran = []
     rewards = CodeRewards([DOUBLE], sandbox, [pay_execution, pay_tests])
     real = sandbox.run_many
-    monkeypatch.setattr(
-        sandbox,
-        "run_many",
-        lambda programs, **options: ran.append(len(programs)) or real(programs, **options),
-    )
+    counted = lambda programs, **options: ran.append(len(programs)) or real(programs, **options)  # noqa: E731
+    monkeypatch.setattr(sandbox, "run_many", counted)
     for texts in ([RIGHT, RIGHT], [RIGHT, "x = 2"]):
         for function in rewards.for_trl():
             function(completions=texts, task_id=["t"] * 2, prefix=[""] * 2)
@@ -274,9 +268,8 @@ def test_too_many_failures_of_the_sandbox_end_the_run(monkeypatch):
         sandbox._idle.pop().close()
         monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
         (reward,) = CodeRewards([DOUBLE], sandbox, [pay_tests]).for_trl()
-        with pytest.raises(SandboxUnavailable) as raised:
+        with pytest.raises(SandboxUnavailable, match="2 of 2 programs"):
             reward(completions=[RIGHT, "x = 2"], task_id=["t"] * 2, prefix=[""] * 2)
-    assert str(raised.value).startswith("sandbox: 2 of 2 programs could not be run ([Errno 2] No such file")
 
 
 def make_answer(name: str, right: bool | None, *, split: str = "known", greedy: bool = False) -> JudgedAnswer:
@@ -311,18 +304,12 @@ def test_metrics_are_means_over_tasks_by_split_without_answers_that_could_not_be
     }
 
 
-def judge_references(task_ids, sandbox: Sandbox, *, seconds: float) -> dict[int, Judgement]:
-    """MBPP's own solutions as completions."""
-    problems = load_mbpp(path=str(MBPP)).problems
-    tasks = mbpp_tasks(problems[task_id] for task_id in task_ids)
-    completions = [f"```python\n{problems[task_id].code}\n```" for task_id in tasks]
-    limits = Limits(cpu_seconds=seconds)
-    judgements = judge(completions, list(tasks.values()), [""] * len(tasks), sandbox, limits=limits)
-    return dict(zip(tasks, judgements, strict=True))
-
-
 @pytest.mark.skipif(not MBPP.exists(), reason="MBPP is not at hand: ../shared/data is missing")
 def test_a_sample_of_mbpps_references_passes_the_slowest_among_them(sandbox):
-    judgements = judge_references([SLOW_TASK, *range(11, 975, 16)], sandbox, seconds=10)
+    problems = load_mbpp(path=str(MBPP)).problems
+    tasks = mbpp_tasks(problems[task_id] for task_id in [SLOW_TASK, *range(11, 975, 16)])
+    completions = [f"```python\n{problems[task_id].code}\n```" for task_id in tasks]
+    limits = Limits(cpu_seconds=10)
+    judgements = judge(completions, list(tasks.values()), [""] * len(tasks), sandbox, limits=limits)
     assert len(judgements) >= 60
-    assert {task_id: run for task_id, run in judgements.items() if not run.passed} == {}
+    assert [run for run in judgements if not run.passed] == []

