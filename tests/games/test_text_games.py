@@ -186,6 +186,7 @@ def test_a_game_knows_its_names_and_whether_it_hides_anything():
         ("tic_tac_toe(foo=1)", "cannot be played: Unknown parameter 'foo'"),
         ("breakthrough(rows=1)", "cannot be played: "),
         ("breakthrough(rows=six)", "cannot be played: Wrong type for parameter rows"),
+        ("connect_four(rows=0)", "cannot be played: OpenSpiel dies of it (SIG"),
         ("hex(board_size=0)", "cannot be played: a player has no legal action"),
         ("nim(pile_sizes=0;0)", "cannot be played: it is over before it starts"),
         ("goofspiel(num_cards=4,num_turns=3)", "cannot be played: "),
@@ -195,8 +196,9 @@ def test_a_game_knows_its_names_and_whether_it_hides_anything():
         ("matrix_pd", "is not zero-sum"),
     ],
 )
-def test_a_name_that_cannot_be_played_is_refused_with_its_place(name, reason):
+def test_a_name_that_cannot_be_played_is_refused_with_its_place(name, reason, capfd):
     with pytest.raises(ParamsError) as refused:
         load_game(name, field="params.yaml: game")
+    assert capfd.readouterr() == ("", "")
     assert str(refused.value).startswith(f"params.yaml: game = {name!r}")
     assert reason in str(refused.value)
