@@ -85,13 +85,9 @@ def test_a_program_without_a_round_earns_minus_one(referee, kind):
     assert {preset: reward(game) for preset, reward in PRESETS.items()} == dict.fromkeys(PRESETS, -1.0)
 
 
-@pytest.mark.parametrize(
-    ("program", "name"),
-    [("import time\nprint(time.time())", "time"), ("def f(): 3\nprint(f.__doc__)", "__doc__")],
-)
-def test_a_use_that_is_forbidden_is_told_and_not_run(referee, program, name):
-    (game,) = played(referee, program)
-    assert game.kind == "not_deterministic" and name in game.message
+def test_a_use_that_is_forbidden_is_told_and_not_run(referee):
+    (game,) = played(referee, "import time\nprint(time.time())")
+    assert game.kind == "not_deterministic" and "time" in game.message
 
 
 def test_the_opponent_being_right_or_wrong_decides_the_required_reward(referee):
@@ -138,12 +134,13 @@ def test_a_failure_of_the_sandbox_is_nobodys_fault_and_many_stop_the_run():
         play(reward, [fenced(f"print({n})") for n in range(4)])
 
 
-def test_the_opponent_reads_no_comment_and_the_program_that_it_reads_is_the_one_that_ran(referee):
+def test_the_opponent_reads_each_valid_program_as_it_ran_without_comments_and_all_in_one_call(referee):
     code = 'def f(n):\n    """Returns 42."""\n    return n * 7  # Output: 42\nprint(f(6) + 1)  # 43\n"""42"""'
     opponent = Recording()
-    (game,) = played(referee, code, opponent=opponent)
-    assert opponent.calls == [(["def f(n):\n    return n * 7\nprint(f(6) + 1)"], ["43"])]
-    assert game.shown == opponent.calls[0][0][0] == strip_comments(code)
+    game, *_ = played(referee, code, "1 / 0", "print(1)  # again", "x = 2", "print(1)", opponent=opponent)
+    shown = "def f(n):\n    return n * 7\nprint(f(6) + 1)"
+    assert opponent.calls == [([shown, "print(1)", "print(1)"], ["43", "1", "1"])]
+    assert game.shown == shown == strip_comments(code)
     assert game.code.strip() == code
 
 
@@ -152,20 +149,16 @@ def test_the_answer_goes_on_from_the_prefix_of_the_prompt(referee):
     assert (game.kind, game.shown, game.output) == ("valid", "n = 21\nprint(n * 2)", "42")
 
 
-def test_all_valid_rounds_are_judged_in_one_call_and_the_others_not_at_all(referee):
-    opponent = Recording()
-    played(referee, "print(1)", "1 / 0", "print(1)  # again", "x = 2", "print(3)", opponent=opponent)
-    assert opponent.calls == [(["print(1)", "print(1)", "print(3)"], ["1", "1", "3"])]
-
-
 def test_a_batch_without_a_valid_program_asks_no_opponent(referee):
     opponent = Recording()
     reward = CodeGameReward(referee, opponent, reward=REQUIRED)
     rewards, metrics, _ = play(reward, ["no", fenced("1 / 0")])
     assert (rewards, opponent.calls) == ([-1.0, -1.0], [])
-    of_valid = "opponent_right", "token_probability", "trivial_share", "echo_share", "distinct_shapes"
-    assert all(math.isnan(metrics[f"game/{name}"]) for name in (*of_valid, "output_characters"))
-    assert (metrics["game/win_share"], metrics["game/valid_share"]) == (0.0, 0.0)
+    undefined = {name.removeprefix("game/") for name, value in metrics.items() if math.isnan(value)}
+    assert undefined == {
+        "opponent_right", "token_probability", "trivial_share", "echo_share", "distinct_shapes",
+        "output_characters",
+    }  # fmt: skip
 
 
 def test_the_whole_table_of_metrics_of_a_batch(referee):

@@ -57,10 +57,8 @@ AFTER = [
 ]
 
 
-JUDGED_TWICE = [
-    replace(program, second=verdict)
-    for program, verdict in zip(BEFORE, [RIGHT, RIGHT, WRONG, None], strict=True)
-]
+SECONDS = [RIGHT, RIGHT, WRONG, None]
+JUDGED_TWICE = [replace(program, second=verdict) for program, verdict in zip(BEFORE, SECONDS, strict=True)]
 
 
 def test_each_share_is_of_what_it_says():
@@ -84,27 +82,6 @@ def test_each_share_is_of_what_it_says():
     assert values["win"] == pytest.approx(values["valid"] * (1 - values["opponent right on valid"]))
 
 
-def test_intervals_draw_questions_not_completions():
-    assert estimate_share(BEFORE, "valid") == bootstrap_ratio([2, 1], [2, 2])
-    assert estimate_share(BEFORE, "opponent right on valid") == bootstrap_ratio([1, 0], [2, 1])
-
-
-def changes(before, after, *, control=()) -> dict[tuple[str, str], Comparison]:
-    rows = compare_game({"before": before, "after": after, "control": control})
-    return {(row.measure, row.split): row for row in rows}
-
-
-def test_a_difference_to_none_at_all_has_a_width():
-    """Newcombe's: 0 of one question's programs against 1 of 2; nothing varies on the first side."""
-    now = [valid(0, "print(2 + 3)", "5"), valid(1, "print(2 * 4)", "8")]
-    row = changes(BEFORE, now)["opponent right on valid", "after - before"]
-    assert (row.before, row.after) == (pytest.approx(1 / 3), 0.0)
-    former = estimate_share(BEFORE, "opponent right on valid")
-    assert row.difference.value == pytest.approx(-1 / 3)
-    assert row.difference.low == pytest.approx(-1 / 3 - (former.high - 1 / 3))
-    assert row.difference.high > row.difference.value
-
-
 def test_what_nothing_tells_of_is_none():
     measures = measure_game({"before": [invalid(0), invalid(1, "no_code")]})["before"]
     assert measures["win"] == wilson_interval(0.0, 2)  # two questions; nothing varies between draws
@@ -112,7 +89,13 @@ def test_what_nothing_tells_of_is_none():
     assert {measures[name] for name in of_valid} == {None}
 
 
-def test_the_comparison_has_the_differences_of_each_share_that_is_defined():
+def changes(before, after, *, control=()) -> dict[tuple[str, str], Comparison]:
+    rows = compare_game({"before": before, "after": after, "control": control})
+    return {(row.measure, row.split): row for row in rows}
+
+
+def test_the_comparison_draws_questions_and_has_the_differences_of_each_share_that_is_defined():
+    assert estimate_share(BEFORE, "opponent right on valid") == bootstrap_ratio([1, 0], [2, 1])
     rows = changes(BEFORE, AFTER)
     win = rows["win", "after - before"]
     assert (win.num_items, win.before, win.after) == (2, 0.5, 0.75)
@@ -123,17 +106,12 @@ def test_the_comparison_has_the_differences_of_each_share_that_is_defined():
     assert "second judge right on valid" not in {measure for measure, _ in rows}  # it was not asked
 
 
-def test_a_time_compared_with_itself_differs_by_nothing_in_any_order():
-    rows = changes(AFTER, AFTER[::-1], control=AFTER)
-    assert len(rows) == 10
-    for row in rows.values():
-        assert row.difference.value == 0.0 and row.difference.low == -row.difference.high
-
-
-def test_only_questions_of_both_times_are_compared():
+def test_only_questions_of_both_times_are_compared_in_any_order():
     row = changes(BEFORE, [*AFTER, invalid(2), invalid(2)])["valid", "after - before"]
     assert (row.before, row.after, row.num_items) == (0.75, 1.0, 2)
     assert changes(BEFORE, [valid(3, "print(1 + 1)", "2")]) == {}
+    for row in changes(AFTER, AFTER[::-1], control=AFTER).values():
+        assert row.difference.value == 0.0 and row.difference.low == -row.difference.high
 
 
 def test_the_heldout_metrics_are_the_means_and_stand_in_the_table():

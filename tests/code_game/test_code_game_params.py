@@ -3,8 +3,7 @@
 import pytest
 from refusals import refused, with_set
 
-from rlnb.code_game.evaluation import NUM_PROGRAMS
-from rlnb.code_game.params import MAX_OUTPUT_CHARS, GrpoCodeGameParams
+from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.machine import Machine, recommend
 from rlnb.params import asks_network, describe_params, load_params, resolve
 
@@ -31,31 +30,19 @@ def test_the_default_file_holds_the_published_settings_which_are_the_models_defa
     assert (params.vllm.enabled, params.vllm.gpu_memory_utilization) == (False, 0.4)
 
 
-def test_the_cpu_profile_shows_what_results_are_promised_for():
-    params = load("cpu")
-    assert params.evaluation.num_prompts * NUM_PROGRAMS >= 192
-    assert params.evaluation.control and params.training.max_steps == 30
-    completions = params.training.per_device_train_batch_size * params.training.gradient_accumulation_steps
-    assert completions // params.training.num_generations == 2
-    assert (params.game.form, MAX_OUTPUT_CHARS[params.game.form]) == ("seeded", 40)
-
-
 def test_without_a_gpu_nothing_is_downloaded():
     for params in (load("cpu"), load("tiny")):
         assert not asks_network(params, environ=NO_LOGIN)
 
 
-@pytest.mark.parametrize(
-    "assignments",
-    [
+def test_what_fits_together_is_taken():
+    for assignments in (
         "reward.preset=graded",
         f"{SERVED} evaluation.enabled=false",
         "model.id=embedded opponent.kind=snapshot evaluation.control=true",
-        *(f"{SERVED} opponent.base_url={url}" for url in ("http://10.0.0.1:80/v1/", "http://[::1]")),
-    ],
-)
-def test_what_fits_together_is_taken(assignments):
-    with_set(*assignments.split(), notebook="grpo_code_game")
+        f"{SERVED} opponent.base_url=http://[::1]",
+    ):
+        with_set(*assignments.split(), notebook="grpo_code_game")
 
 
 @pytest.mark.parametrize(

@@ -163,12 +163,3 @@ def test_every_prompt_asks_for_a_program_and_ends_in_its_prefix(cache_dir: Path,
     assert len(dataset) == grpo.num_prompts(config) == NUM_STEPS * 4
     assert all(row["prompt"].endswith(row["prefix"]) for row in dataset)
     assert list(dataset["prompt"]) == list(build_game_dataset(params, policy, config)["prompt"])
-
-
-def test_a_checkpoint_without_a_snapshot_changes_nothing(cache_dir: Path, tmp_path: Path):
-    policy = load_tiny(cache_dir)
-    snapshot = WeightSnapshot.take(policy)
-    before = {name: value.clone() for name, value in snapshot.values.items()}
-    for checkpoint in (None, str(tmp_path)):
-        SnapshotCallback(policy, ModelOpponent(policy), snapshot, refresh_steps=1).resume(checkpoint)
-    assert same(snapshot.values, before)

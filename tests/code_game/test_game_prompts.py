@@ -26,10 +26,6 @@ class Chat:
         return "".join(f"<{one['role']}>{one['content']}" for one in messages) + "<assistant>"
 
 
-class NoChat(Chat):
-    chat_template = None
-
-
 def kinds_of(questions) -> set[str]:
     return {question.first_line.partition(" =")[0] for question in questions}
 
@@ -60,20 +56,20 @@ def test_topics_take_turns_in_each_part_and_change_no_value():
             assert len(kinds_of(question for question in members if question.topic == topic)) == 4
 
 
-def test_the_seeded_form_gives_the_first_line_and_goes_on_at_print():
-    prompt = build_game_prompt(GameQuestion("train/0", "n = 7"), "seeded", Chat())
-    assert prompt.prefix == "```python\nn = 7\nprint("
-    assert prompt.text.endswith("<assistant>" + prompt.prefix)
-    assert extract_code("n * 2)\n```", prefix=prompt.prefix) == "n = 7\nprint(n * 2)\n"
-
-
-def test_the_topic_form_names_the_topic_and_opens_the_block():
-    prompt = build_game_prompt(GameQuestion("train/0", "n = 7", "loops"), "topic", Chat())
-    assert "about loops" in prompt.text and "`n = 7`" in prompt.text
-    assert prompt.prefix == "```python\n"
-    assert prompt.text.endswith("<assistant>```python\n")
+@pytest.mark.parametrize(
+    ("form", "topic", "prefix"),
+    [("seeded", "", "```python\nn = 7\nprint("), ("topic", "loops", "```python\n")],
+)
+def test_a_prompt_ends_in_its_prefix_which_the_answer_goes_on_from(form, topic, prefix):
+    prompt = build_game_prompt(GameQuestion("train/0", "n = 7", topic), form, Chat())
+    assert prompt.prefix == prefix and prompt.text.endswith(f"<assistant>{prefix}")
+    assert topic in prompt.text and "n = 7" in prompt.text
+    answer = "n * 2)\n```" if form == "seeded" else "n = 7\nprint(n * 2)\n```"
+    assert extract_code(answer, prefix=prefix) == "n = 7\nprint(n * 2)\n"
 
 
 def test_a_tokenizer_without_a_chat_is_refused():
-    with pytest.raises(ParamsError, match="the code game needs a chat template"):
-        build_game_prompt(GameQuestion("train/0", "n = 7"), "seeded", NoChat())
+    without = Chat()
+    without.chat_template = None
+    with pytest.raises(ParamsError):
+        build_game_prompt(GameQuestion("train/0", "n = 7"), "seeded", without)

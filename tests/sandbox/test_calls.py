@@ -23,13 +23,10 @@ def test_functions_are_called_with_plain_data(sandbox):
 
 
 def test_what_is_no_plain_data_can_be_passed_back(sandbox):
-    source = (
-        "class Pair:\n    def __init__(self, a): self.a = a\n"
-        "def f(pairs): return [p.a for p in pairs]\np = Pair(7)"
-    )
+    source = "class Pair:\n    def __init__(self, a): self.a = a\n"
+    source += "def f(pairs): return [p.a for p in pairs]\np = Pair(7)"
     with sandbox.load(source) as program:
         pair = program.call("Pair", 3).value
-        assert repr(pair) == "<Pair object>"
         assert program.call("f", [pair, program.get("p").value]).value == [3, 7]
 
 
@@ -82,25 +79,18 @@ def test_a_call_that(name, sandbox):
 
 
 def test_the_limit_is_that_of_a_call_and_not_of_all_together(sandbox):
-    slow = (
-        "import time\ndef f():\n    end = time.process_time() + .2\n    while time.process_time() < end: pass"
-    )
+    slow = "from time import *\ndef f():\n    end = process_time() + .2\n    while process_time() < end: pass"
     with sandbox.load(slow, limits=FAST) as program:
         assert [program.call("f").status for _ in range(5)] == ["ok"] * 5
 
 
-def test_answers_forged_at_import_change_only_its_own_values(sandbox):
-    forged = "import os\nos.write(3, b'\\0\\0\\0\\5V1234' * 3)\ndef f(): return 7"
-    with sandbox.load(forged, limits=FAST) as program:
-        assert program.call("f").status in ("ok", "runtime_error")
-    with sandbox.load("def f(): return 7") as program:
-        assert program.call("f").value == 7
+NOISE = [r"b'\0\0\0\5V1234' * 3", "b'x' * 100000", r"b'\xff' * 8", r"b'\0\0\0\1'"]
 
 
-@pytest.mark.parametrize("noise", ["b'x' * 100000", "b'\\xff' * 8", "b'\\0\\0\\0\\1'"])
-def test_noise_on_the_connection_ends_nothing_but_the_program(sandbox, noise):
+@pytest.mark.parametrize("noise", NOISE)
+def test_forged_answers_and_noise_on_the_connection_change_only_its_own_values(sandbox, noise):
     with sandbox.load(f"import os\nos.write(3, {noise})\ndef f(): return 7", limits=FAST) as program:
-        program.call("f")
+        assert program.call("f").status in ("ok", "runtime_error", "timeout")
         program.call("f")
     with sandbox.load("def f(): return 7") as program:
         assert program.call("f").value == 7
@@ -118,44 +108,33 @@ def test_a_closed_program_answers_no_more_and_leaves_nothing(sandbox):
 
 def test_arguments_that_are_too_large_are_refused_here(sandbox):
     with sandbox.load("def f(x): return 7") as program:
-        with pytest.raises(ValueError, match="larger than"):
+        with pytest.raises(ValueError):
             program.call("f", "x" * 2**20)
         assert program.call("f", 1).value == 7
-
-
-def test_many_programs_live_side_by_side(sandbox):
-    programs = [sandbox.load(f"def f(x): return {number} * x") for number in range(6)]
-    assert [program.call("f", 10).value for program in programs] == [0, 10, 20, 30, 40, 50]
-    for program in programs:
-        program.close()
 
 
 TESTS = ["assert double(2) == 4", "assert double(-1) == -2", "assert set(map(double, [1])) == {2}"]
 
 
-def test_tests_run_on_this_side_against_the_function_on_that(sandbox):
-    verdict = check_tests(sandbox, "def double(x): return 2 * x", TESTS, functions=["double"])
-    assert (verdict.results, verdict.status, verdict.error) == ((True, True, True), "ok", "")
-    assert verdict.passed
+FAULTS = {  # program: results of the tests, status, what is said
+    "def double(x): return 2 * x": ((True, True, True), "ok", ""),
+    "def double(x): return x + 2": ((True, False, False), "ok", "assert double(-1) == -2"),
+    "def double(x):\n    if x < 0: raise KeyError(x)\n    return 2 * x": (
+        (True, None, True), "runtime_error", "assert double(-1) == -2: KeyError: -1"),
+}  # fmt: skip
 
 
-def test_a_test_that_fails_is_named_and_the_others_run(sandbox):
-    verdict = check_tests(sandbox, "def double(x): return x + 2", TESTS, functions=["double"])
-    assert (verdict.results, verdict.error) == ((True, False, False), "assert double(-1) == -2")
-    assert not verdict.passed
-
-
-def test_what_does_not_return_is_no_result(sandbox):
-    program = "def double(x):\n    if x < 0: raise KeyError(x)\n    return 2 * x"
+@pytest.mark.parametrize("program", FAULTS)
+def test_tests_run_on_this_side_against_the_function_on_that(program, sandbox):
     verdict = check_tests(sandbox, program, TESTS, functions=["double"])
-    assert (verdict.results, verdict.status) == ((True, None, True), "runtime_error")
-    assert verdict.error == "assert double(-1) == -2: KeyError: -1"
+    assert (verdict.results, verdict.status, verdict.error) == FAULTS[program]
+    assert verdict.passed == all(verdict.results)
 
 
 FOREIGN = {
     "an integer that cannot be printed": ("10**5000", "ValueError: an integer of more than 4300 digits"),
     "an iterator": ("iter([1])", "<list_iterator object>"),
-    "a terminal's commands": (r"'\x1b[2J\ud800x'", "[2J"),
+    "a terminal's commands": (r"'\x1b[2J\ud800x' + 'c' * 10**5", "[2J"),
     "an object of its own": ("object()", "<object object>"),
 }  # fmt: skip
 
@@ -167,14 +146,13 @@ def test_what_a_test_says_of_a_value_is_one_line_without_addresses(name, sandbox
     for test in ("assert f(1) == 2, f(1)", "assert {1: 2}[f(1)] == 2", "raise LookupError(f(1))"):
         verdict = check_tests(sandbox, program, [test], functions=["f"])
         assert not verdict.passed and said in verdict.error and " at 0x" not in verdict.error
-        assert verdict.error.isprintable()
+        assert verdict.error.isprintable() and len(verdict.error) <= 2000
 
 
 def test_an_integer_that_a_test_makes_of_a_value_need_not_be_printable(sandbox):
     tests = ["assert f(1) ** 2 == 2, f(1) ** 2", "assert f(1) == 10**4200"]
     verdict = check_tests(sandbox, "def f(x): return 10**4200", tests, functions=["f"])
     assert verdict.results == (False, True)
-    assert verdict.error == f"{tests[0]}: AssertionError that cannot be printed (ValueError)"
 
 
 HACKS = {
@@ -219,14 +197,9 @@ SILENT = {
     "closes its connection in a call": "import os, time\ndef f(x):\n    os.close(3)\n    time.sleep(99)",
     "closes its connection at import": "import os\nos.close(3)\nwhile True: pass",
     "shuts its connection": "import socket\nsocket.socket(fileno=3).shutdown(1)\nwhile True: pass",
-    "answers a byte at a time": """
-import os, time
-def f(x):
-    os.write(3, (10**5).to_bytes(4, "big") + b"V")
-    while True:
-        os.write(3, b" ")
-        time.sleep(0.01)
-""",
+    "answers a byte at a time": (
+        "import os, time\ndef f(x):\n    os.write(3, (10**5).to_bytes(4, 'big') + b'V')\n"
+        "    while True:\n        os.write(3, b' ')\n        time.sleep(0.01)"),
 }  # fmt: skip
 
 
@@ -245,10 +218,3 @@ def test_a_program_that_does_not_end_after_its_calls_is_ended(sandbox, monkeypat
     program = "import atexit, time\natexit.register(time.sleep, 99)\ndef f(x): return 2 * x"
     assert check_tests(sandbox, program, ["assert f(2) == 4"], functions=["f"]).passed
     assert sandbox.run("print(1)").stdout == "1\n"
-
-
-def test_what_a_program_says_is_one_printable_line(sandbox):
-    program = "def f(x): raise ValueError('a\\nb\\x1b[2J\\ud800' + 'c' * 10**5)"
-    error = check_tests(sandbox, program, ["assert f(2) == 4"], functions=["f"]).error
-    assert error.startswith("assert f(2) == 4: ValueError: a b [2J")
-    assert error.isprintable() and len(error) <= 2000

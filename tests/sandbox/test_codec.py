@@ -4,6 +4,7 @@ import gc
 import itertools
 import json
 import time
+import timeit
 
 import pytest
 from hypothesis import given
@@ -37,7 +38,9 @@ def same(left, right):
 
 @given(PLAIN)
 def test_plain_data_comes_back_the_same(value):
-    assert same(_codec.loads(_codec.dumps(value)), value)
+    """Types count throughout: True is not 1, and shown they differ."""
+    back = _codec.loads(_codec.dumps(value))
+    assert same(back, value)
 
 
 KINDS = (
@@ -48,13 +51,10 @@ TAGS = st.sampled_from([*(kind.__name__ for kind in KINDS), "iterator", "referen
 HEXADECIMAL = st.integers(-(2**20000), 2**20000).map(hex)
 FORGED = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text() | HEXADECIMAL,
-    lambda inner: (
-        st.lists(inner)
-        | st.dictionaries(st.text() | TAGS, inner)
-        | st.builds(lambda tag, content: {tag: content}, TAGS, st.lists(inner))
-        | st.builds(lambda pairs: {"dict": pairs}, st.lists(st.tuples(inner, inner).map(list)))
-    ),
-)
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | TAGS, inner)
+    | st.builds(lambda tag, content: {tag: content}, TAGS, st.lists(inner))
+    | st.builds(lambda pairs: {"dict": pairs}, st.lists(st.tuples(inner, inner).map(list))),
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -76,12 +76,7 @@ def decode(data):
 
 def cpu_seconds(read, data):
     """The fewest seconds of this thread's CPU time in three attempts."""
-    seconds = []
-    for _ in range(3):
-        started = time.thread_time()
-        read(data)
-        seconds.append(time.thread_time() - started)
-    return min(seconds)
+    return min(timeit.repeat(lambda: read(data), timer=time.thread_time, number=1, repeat=3))
 
 
 @given(FORGED)
@@ -128,12 +123,10 @@ SLOW = {
     "a large dictionary": b'{"dict":' + many(b"[1,1]", 80_000) + b"}",
     "integers of one hash": b"[" + b",".join(b'{"int":"%#x"}' % (PRIME * n) for n in range(9000)) + b"]",
     "tuples of one hash": b"[" + b",".join(TUPLES) + b"]",
-    "integers that look for a place in a row": (
-        b"[" + b",".join(b"%d" % (number + 5 * PRIME) for number in probing(21_000)) + b"]"
-    ),
-    "keys that look for a place in a row": (
-        b'{"dict":[' + b",".join(b"[%d,0]" % number for number in probing(10_900)) + b"]}"
-    ),
+    "integers that look for a place in a row":
+        b"[" + b",".join(b"%d" % (number + 5 * PRIME) for number in probing(21_000)) + b"]",
+    "keys that look for a place in a row":
+        b'{"dict":[' + b",".join(b"[%d,0]" % number for number in probing(10_900)) + b"]}",
     "lists of one hash": b"[" + b",".join(b"[%b]" % items for items in MINUS[:5000]) + b"]",
     "few tuples of one hash, many times": b"[" + b",".join(TUPLES[:20] * 100) + b"]",
     "a large tuple that is hashed at each depth": (
@@ -155,22 +148,16 @@ def test_it_takes_no_longer_to_decode(name):
     assert cpu_seconds(decode, SLOW[name]) < 20 * cpu_seconds(json.loads, SLOW["small integers"])
 
 
-def test_a_set_of_what_a_program_returns_is_made_in_time():
-    """Each of these lists is refused: a test that makes a set of it would take the square of its length."""
+def test_a_list_of_which_a_set_would_take_the_square_of_its_length_is_refused():
     for name in ("integers of one hash", "tuples of one hash", "lists of one hash"):
-        with pytest.raises(ValueError, match=r"^too many values( of one hash)?$"):
-            _codec.loads(SLOW[name])
-    few = _codec.loads(SLOW["few tuples of one hash, many times"])
-    assert len(set(few)) == 20
+        assert decode(SLOW[name]) is None
+    assert len(set(_codec.loads(SLOW["few tuples of one hash, many times"]))) == 20
 
 
 @given(st.text(alphabet="[]{}ab\ud800é", min_size=20))
 def test_a_text_full_of_brackets_comes_back_the_same(text):
     assert _codec.loads(_codec.dumps([text, {text: text}])) == [text, {text: text}]
-
-
-def test_the_longest_integer_can_still_be_printed():
-    assert len(str(_codec.loads(_codec.dumps(10**4300 - 1)))) == 4300
+    assert len(str(_codec.loads(_codec.dumps(10**4300 - 1)))) == 4300  # the longest one that can be printed
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ HEADERS = {  # the kernel's own tables, where its headers are installed
     0: ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
     1: ("/usr/include/asm-generic/unistd.h",),
 }
-ALL = ("namespaces", "files", "system calls", "process", "limits")
 
 
 @pytest.mark.parametrize(("column", "architecture"), [(0, "x86_64"), (1, "aarch64")])
@@ -133,7 +132,7 @@ def test_by_its_arguments_the_filter_judges(name, machine):
 
 
 def test_a_processor_without_a_table_is_said():
-    with pytest.raises(OSError, match="^no table of system calls for riscv64$"):
+    with pytest.raises(OSError, match="riscv64"):
         _layers.make_filter("riscv64")
 
 

@@ -39,12 +39,12 @@ def is_running(pid: str) -> bool:
         return False
 
 
-def wait_for(condition, *, seconds=60.0):
-    """Wait until a condition holds; fails where it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
+def wait_for(condition):
+    for _ in range(3000):
+        if condition():
+            return
         time.sleep(0.02)
+    pytest.fail("it never held")
 
 
 def leftovers() -> tuple[set[str], int, int, set[str]]:
@@ -56,9 +56,7 @@ def leftovers() -> tuple[set[str], int, int, set[str]]:
 def test_nothing_is_left_behind(own_folder):
     before = leftovers()
     with Sandbox(FAST, num_workers=2) as sandbox:
-        sandbox.run_many(
-            ["print(1)", "1/0", "def (", "open('a', 'w')", "while True: print('x' * 99)", "\ud800"]
-        )
+        sandbox.run_many(["1/0", "def (", "open('a', 'w')", "while True: print('x' * 99)", "\ud800"])
     assert leftovers() == before
 
 
@@ -102,18 +100,13 @@ def test_a_folder_that_a_killed_process_left_goes_with_the_next_sandbox(own_fold
     assert os.listdir(tmp_path) == []
 
 
-def test_a_zygote_that_is_killed_while_it_waits_is_replaced():
+def test_a_zygote_that_is_killed_while_it_waits_or_runs_a_program_is_replaced():
     before = children_of("self")
     with Sandbox(num_workers=1) as sandbox:
         (zygote,) = children_of("self") - before
         os.kill(int(zygote), signal.SIGKILL)
         wait_for(lambda: not is_running(zygote))
         assert sandbox.run("print(1)").stdout == "1\n"
-
-
-def test_a_program_whose_zygote_is_killed_runs_again():
-    before = children_of("self")
-    with Sandbox(num_workers=1) as sandbox:
         (zygote,) = children_of("self") - before
         threading.Timer(0.5, os.kill, (int(zygote), signal.SIGKILL)).start()
         executions = sandbox.run_many(["import time; time.sleep(1); print(1)", "print(2)"])
@@ -131,42 +124,26 @@ def test_a_program_that_kills_its_zygotes_has_itself_to_blame(monkeypatch, tmp_p
     assert (execution.status, execution.error) == ("killed", "its zygote was lost: it ended")
 
 
-@pytest.mark.slow
-def test_ten_thousand_programs_leave_nothing_behind(own_folder):
+def test_a_machine_that_starts_no_interpreter_is_named_and_nobodys_fault(monkeypatch, own_folder):
     before = leftovers()
-    with Sandbox(FAST, num_workers=2) as sandbox:
-        sandbox.run_many(["pass"] * 10)
-        warm = len(os.listdir("/proc/self/fd"))
-        executions = sandbox.run_many(
-            f"print({number})" + "; open('a', 'w').close()" * (number % 50 == 0) for number in range(10_000)
-        )
-        assert len(os.listdir("/proc/self/fd")) == warm
-    assert [execution.stdout for execution in executions] == [f"{number}\n" for number in range(10_000)]
-    assert leftovers() == before
-
-
-def test_a_machine_that_starts_no_interpreter_is_named(monkeypatch, own_folder):
-    before = leftovers()
-    monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
+    with Sandbox(num_workers=1) as sandbox:
+        sandbox._idle.pop().close()
+        monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
+        execution = sandbox.run("print(1)")
+    assert execution.status == "sandbox_error" and "/no/such/python" in execution.error
     with pytest.raises(SandboxUnavailable, match="/no/such/python"):
         Sandbox(num_workers=1)
     assert leftovers() == before
 
 
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("raise SystemError('broken')", "SystemError: broken"),
-        ("import time; time.sleep(99)", "did not answer"),
-    ],
-)
-def test_an_interpreter_that_breaks_or_never_starts_is_named(source, reason, monkeypatch, tmp_path):
+def test_an_interpreter_that_breaks_or_never_starts_is_named(monkeypatch, tmp_path):
     script = tmp_path / "zygote.py"
-    script.write_text(source)
     monkeypatch.setattr(zygotes, "SCRIPT", str(script))
-    monkeypatch.setattr(zygotes, "START_SECONDS", 5)
-    with pytest.raises(SandboxUnavailable, match=reason):
-        Sandbox(num_workers=1)
+    monkeypatch.setattr(zygotes, "START_SECONDS", 1)
+    for source in ("raise SystemError('broken')", "import time; time.sleep(99)"):
+        script.write_text(source)
+        with pytest.raises(SandboxUnavailable):
+            Sandbox(num_workers=1)
 
 
 LITTLE = """
@@ -199,19 +176,6 @@ def test_a_user_who_may_start_few_threads_goes_on(as_another_user):
     assert lines[1].startswith("SandboxUnavailable") and "sandbox.num_workers" in lines[1]
 
 
-def test_where_proc_is_another_namespaces_threads_cannot_be_counted_and_that_is_said():
-    """As in a container whose /proc was not mounted anew."""
-    script = (
-        "from rlnb.sandbox import Sandbox\n"
-        "with Sandbox(num_workers=1, require='none') as sandbox: print(sandbox.layers['limits'])"
-    )
-    command = ["unshare", "--pid", "--fork", sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    if "unshare" in done.stderr:
-        pytest.skip(f"this user may make no namespace: {done.stderr}")
-    assert "/proc" in done.stdout, done.stderr
-
-
 def test_a_limit_of_open_files_that_is_too_low_is_named():
     script = (
         "import resource\nfrom rlnb.sandbox import Sandbox\n"
@@ -219,11 +183,3 @@ def test_a_limit_of_open_files_that_is_too_low_is_named():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert "ulimit -n" in done.stderr
-
-
-def test_a_sandbox_that_can_start_no_more_programs_is_nobodys_fault(monkeypatch):
-    with Sandbox(num_workers=1) as sandbox:
-        sandbox._idle.pop().close()
-        monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
-        execution = sandbox.run("print(1)")
-    assert execution.status == "sandbox_error" and "/no/such/python" in execution.error
