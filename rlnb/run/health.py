@@ -282,7 +282,7 @@ def find_memory_remedies(
         remedies |= halve("evaluation.batch_size") | halve("game.batch_size" if is_free else "")
         remedies |= halve("mbpp.batch_size" if has_mbpp else "")
         remedies |= halve("training.tokens_per_pass", least=128)
-    remedies |= halve("opponent.batch_size" if values.get("opponent.kind") != "endpoint" else "")
+    remedies |= halve("opponent.batch_size" if not values.get("opponent.base_url") else "")
     remedies |= switch("model.load_in_4bit", True, only_if=has_adapters)
     remedies |= switch("model.offload_embedding", True, only_if=values.get("model.engine") == "unsloth")
     remedies |= switch("model.lora_rank", 16, only_if=not has_adapters)

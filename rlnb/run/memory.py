@@ -190,7 +190,7 @@ def _training_pass(params: NotebookParams, machine: Machine, sizes: ModelSizes) 
     """Return what one forward and backward pass keeps: activations, and the logits that are read."""
     get, prompt, model = partial(get_value, params), longest_prompt(params), value_of(params, "model")
     tokens, is_recomputed = get("training.tokens_per_pass"), bool(get("training.gradient_checkpointing"))
-    is_short = not (tokens or machine.capability or is_recomputed) and get("training.short_step", True)
+    is_short = not (tokens or machine.capability or is_recomputed)
     if tokens:
         answer = get("game.max_new_tokens") if get("game.acting") == "free" else 1
         places = -(-tokens * answer // (answer + ROW_TOKENS[get("game.style")]))

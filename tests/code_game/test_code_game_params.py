@@ -10,7 +10,7 @@ from rlnb.params import asks_network, describe_params, load_params, resolve
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
 NO_LOGIN = {"NETRC": "/none"}
-SERVED = "opponent.kind=endpoint opponent.base_url=http://h:8000/v1 opponent.model_id=m"
+SERVED = "opponent.base_url=http://h:8000/v1 opponent.model_id=m"
 
 
 def load(profile="default", **sections) -> GrpoCodeGameParams:
@@ -50,7 +50,7 @@ def test_without_a_gpu_nothing_is_downloaded():
     [
         "reward.preset=graded",
         f"{SERVED} evaluation.enabled=false",
-        "model.id=embedded opponent.kind=snapshot evaluation.control=true",
+        "model.id=embedded opponent.refresh_steps=10 evaluation.control=true",
         *(f"{SERVED} opponent.base_url={url}" for url in ("http://10.0.0.1:80/v1/", "http://[::1]")),
     ],
 )
@@ -61,14 +61,13 @@ def test_what_fits_together_is_taken(assignments):
 @pytest.mark.parametrize(
     ("assignments", "field"),
     [
-        ("opponent.kind=endpoint opponent.model_id=m", "opponent.base_url"),
-        ("opponent.kind=endpoint opponent.base_url=http://h:8000/v1", "opponent.model_id"),
+        ("opponent.base_url=http://h:8000/v1", "opponent.model_id"),
         ("opponent.model_id=me/mine", "opponent.model_id"),
         (f"{SERVED} opponent.base_url=h:8000", "opponent.base_url"),
         (f"{SERVED} opponent.base_url=http:///v1", "opponent.base_url"),
         (f"{SERVED} reward.preset=graded", "reward.preset"),
-        (f"{SERVED} opponent.max_prediction_tokens=64", "opponent.max_prediction_tokens"),
-        ("opponent.kind=snapshot opponent.refresh_steps=91", "opponent.refresh_steps"),
+        (f"{SERVED} opponent.refresh_steps=5", "opponent.refresh_steps"),
+        ("opponent.refresh_steps=91", "opponent.refresh_steps"),
         ("evaluation.enabled=false evaluation.control=true", "evaluation.control"),
         ("vllm.enabled=true vllm.max_model_len=700", "vllm.max_model_len"),
     ],
