@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from rlnb.game_2048.board import BoardKind
 from rlnb.params import sections
-from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described, each_once, known
+from rlnb.params.sections import Conflict, DifferentNames, NotebookParams, Section, described
 from rlnb.params.training import TrainingParams
 
 HARD_BOARDS = ("4x4/2048", "5x5/8192")  # on which two-move search is far from perfect; on 5x5/2048 it is not
@@ -24,7 +24,7 @@ class GptOssModelParams(sections.ModelParams):
 
 
 class BoardParams(Section):
-    kinds: Annotated[Names, each_once("board")] = Field(default=("6x6/2048",), min_length=1)
+    kinds: DifferentNames = Field(default=("6x6/2048",), min_length=1)
     """Boards played in training, size and the tile that wins: 4x4/2048; prompts alternate"""
     keys: Literal["bepo", "wasd", "arrows"] = "bepo"
     """Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows"""
@@ -80,7 +80,7 @@ class StrategyEvaluationParams(Section):
 
 
 class SaveParams(Section):
-    formats: Annotated[Names, known("lora", "merged_16bit", "mxfp4")] = ("lora",)
+    formats: Annotated[tuple[Literal["lora", "merged_16bit", "mxfp4"], ...], Field(strict=False)] = ("lora",)
     """Formats saved at the end, then reloaded and tried: lora, merged_16bit, mxfp4"""
 
 

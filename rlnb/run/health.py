@@ -255,9 +255,7 @@ def find_memory_remedies(
 
     What is already set, or as small as it should be, is left out.
     """
-    values: dict[str, Any] = {
-        ".".join(path): value_of(params, ".".join(path)) for path in list_fields(type(params))
-    }
+    values: dict[str, Any] = {field: value_of(params, field) for field in list_fields(type(params))}
 
     def halve(field: str, least: int = 1) -> dict[str, str]:
         half = (values.get(field) or 0) // 2

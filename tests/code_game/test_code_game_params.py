@@ -77,12 +77,6 @@ def test_what_cannot_be_played_or_would_mislead_is_refused(assignments, field):
     assert said.startswith(f"--set: {field} = ")
 
 
-@pytest.mark.parametrize("secret", ["http://me:secret@h/v1", "http://h/v1?key=secret"])
-def test_an_address_that_may_hold_a_key_is_not_repeated(secret):
-    said = refused(with_set, *SERVED.split(), f"opponent.base_url={secret}", notebook="grpo_code_game")
-    assert "opponent.base_url" in said and "secret" not in said
-
-
 def test_every_auto_is_settled_and_mbpp_is_the_hubs():
     advice = recommend(CPU, files_exist=lambda path: False, environ={}, version={}.get)
     resolved = resolve(load(), advice, environ=NO_LOGIN)

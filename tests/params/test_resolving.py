@@ -12,10 +12,8 @@ from rlnb.machine import Machine, recommend
 from rlnb.params import asks_network, check_machine, describe_params, load_params, resolve
 from rlnb.params.bases import is_same_model
 from rlnb.params.model_cache import MBPP_SPLITS, find_missing
-from rlnb.params.resolving import is_mxfp4
 
 CPU, V100, A100 = MACHINES["cpu"], MACHINES["v100"], MACHINES["a100"]
-MXFP4 = {"id": "openai/gpt-oss-20b", "load_in_4bit": True, "engine": "transformers"}
 
 
 def recommended(machine: Machine):
@@ -90,8 +88,6 @@ def test_wandb_is_online_where_there_is_a_key_and_a_network(no_login, environ, h
         ("cpu", {"engine": "unsloth"}, "model.engine", "write transformers"),
         ("v100", {"attention": "flash_attention_2"}, "model.attention", "write sdpa"),
         ("gb10", {"attention": "flash_attention_2"}, "model.attention", "write sdpa"),
-        ("v100", MXFP4, "model.load_in_4bit", "a smaller model"),
-        ("a100", MXFP4, "model.load_in_4bit", "or install unsloth"),
     ],
 )
 def test_what_a_machine_cannot_do_is_refused_with_the_remedy(no_login, machine, given, field, remedy):
@@ -185,22 +181,6 @@ def test_a_shard_without_the_index_of_the_weights_is_a_download_that_was_cut_off
     monkeypatch.chdir(tmp_path)
     cache("models--me--mine", "config.json", "tokenizer.json", "model-00001-of-00002.safetensors")
     assert find_missing("cache", "me/mine") == ["the index of its weights"]
-
-
-def test_mxfp4_is_known_by_the_name_of_the_repository_and_by_config_json_in_a_directory(tmp_path):
-    names = {
-        "unsloth/gpt-oss-20b": True,
-        "openai/gpt-oss-20b": True,
-        "openai/gpt-oss-120b": True,
-        "unsloth/gpt-oss-20b-BF16": False,
-        "unsloth/gpt-oss-20b-unsloth-bnb-4bit": False,
-        "Qwen/Qwen2.5-3B": False,
-    }
-    assert {name: is_mxfp4(name) for name in names} == names
-    for method in ("mxfp4", "bitsandbytes"):
-        quantization = {"quantization_config": {"quant_method": method}}
-        (tmp_path / "config.json").write_text(json.dumps(quantization))
-        assert is_mxfp4(str(tmp_path)) == (method == "mxfp4")
 
 
 def test_adapters_fit_any_copy_of_their_model_and_no_other():
