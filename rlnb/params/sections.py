@@ -19,9 +19,7 @@ from pydantic import (
     field_validator,
 )
 
-from rlnb.errors import ParamsError
 from rlnb.machine import installed_version
-from rlnb.params.bases import find_base, is_same_model
 
 # YAML and JSON have lists and no tuples; the items of a list are still checked strictly.
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
@@ -136,16 +134,6 @@ class NotebookParams(Section):
 
     def check_files(self) -> None:
         """Raise ParamsError for files and games that a run loads late; called on resolved parameters."""
-        model = getattr(self, "model", None)
-        if not isinstance(model, ModelParams) or not model.adapters:
-            return
-        base = find_base(model.adapters)
-        if base and not is_same_model(base, model.id):
-            source = self._sources.get("model.adapters", "default")
-            raise ParamsError(
-                f"{source}: model.adapters = {model.adapters!r} belong to {base}, not to "
-                f"model.id = {model.id!r}; write model.id = {base}"
-            )
 
 
 class ModelParams(Section):
