@@ -196,8 +196,7 @@ def _misplaced(entry: GivenValue, fields: Mapping[str, FieldInfo]) -> str:
     # A right name in a wrong section is likelier than a misspelt one.
     homes = [field for field in fields if field.rpartition(".")[2] == (name or section)]
     above = f"{section}." if dot else ""
-    siblings = [field.removeprefix(above) for field in fields if field.rpartition(".")[1] == dot]
-    siblings = [field for field in siblings if "." not in field]
+    siblings = {field.removeprefix(above).partition(".")[0] for field in fields if field.startswith(above)}
     hint = f"; did you mean {' or '.join(homes)}?" if homes else did_you_mean(name or section, siblings)
     return f"{entry.field} is not a field{hint}"
 
