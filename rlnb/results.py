@@ -260,9 +260,9 @@ def find_results(path: Path) -> Path:
 
 def compare_strategy_files(first: Path, second: Path) -> str:
     """Return the comparison of two trained models on the boards of both, in lines; see `compare_files`."""
-    old, new = load_strategies(first), load_strategies(second)
+    old, new, secret = load_strategies(first), load_strategies(second), first.parent / "board_secret"
     for setting, remedy, before, after in (
-        ("board_fingerprint", f"board.same_as={first.parent}", old.board_fingerprint, new.board_fingerprint),
+        ("board_fingerprint", f"a copy of {secret} in it", old.board_fingerprint, new.board_fingerprint),
         ("prompt.preset", f"prompt.preset={old.preset}", old.preset, new.preset),
         ("board.play_on", f"board.play_on={old.play_on}", old.play_on, new.play_on),
     ):

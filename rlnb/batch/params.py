@@ -1,14 +1,12 @@
 """Parameters of notebooks/compare_runs.ipynb."""
 
-from typing import Annotated
-
-from rlnb.params.sections import Names, NotebookParams, Section, described, each_once
+from rlnb.params.sections import DifferentNames, NotebookParams, Section, described
 
 
 class CompareParams(Section):
-    directories: Annotated[Names, each_once("folder")] = ()
+    directories: DifferentNames = ()
     """Folders of sweeps, or of runs; empty = the sweep under outputs/ that was started last"""
-    metrics: Annotated[Names, each_once("metric")] = ()
+    metrics: DifferentNames = ()
     """Metrics whose curves are drawn, a picture each; empty = those that judge such runs"""
 
 

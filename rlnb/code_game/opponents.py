@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from rlnb.code_game.params import GrpoCodeGameParams
+from rlnb.code_game.params import MAX_PREDICTION_TOKENS, GrpoCodeGameParams
 from rlnb.code_game.prediction import (
     OTHER_SHOTS,
     PREDICTION_STOP,
@@ -168,7 +168,7 @@ def load_reader(
 ) -> ModelOpponent | EndpointOpponent:
     """Return the opponent that `params.opponent` describes; snapshot: for the kind of this name."""
     opponent = params.opponent
-    longest = opponent.max_prediction_tokens
+    longest = MAX_PREDICTION_TOKENS[params.game.form]
     if opponent.kind == "endpoint":
         endpoint = Endpoint(opponent.base_url, opponent.model_id, num_parallel=opponent.batch_size)
         return EndpointOpponent(endpoint, max_prediction_tokens=longest)

@@ -11,39 +11,42 @@ from rlnb.params.training import TrainingParams, VllmParams
 
 NUM_HELD_OUT = 96  # questions
 GameForm = Literal["seeded", "topic"]
-MAX_OUTPUT_CHARS = {"seeded": 40, "topic": 200}  # of a valid program, by form; 40 are ample for one value
+# By form, of a valid program; 40 characters are ample for one value.
+MAX_OUTPUT_CHARS = {"seeded": 40, "topic": 200}
+MAX_CODE_TOKENS = {"seeded": 100, "topic": 200}
+# Of a written prediction. At least one token a character: an output cut short would win unread.
+MAX_PREDICTION_TOKENS = {"seeded": 48, "topic": 256}
 
 
 class GameParams(Section):
     form: GameForm = "topic"
     """seeded = a first line is given and the reply goes on at print(, for small models, topic = a chat
     that names a topic, whose reply has begun with the fence"""
-    max_code_tokens: int = described(200, "Longest valid program (tokens)", ge=1)
     num_interpreters: int = Field(default=12, ge=2, le=64)
     """Interpreters with different hash seeds and clocks that must all print the same; fewer overlook more
     printed sets"""
 
 
 class OpponentParams(Section):
-    kind: Literal["base", "snapshot", "endpoint"] = "base"
-    """Who predicts: base = the policy with its adapters off, snapshot = the policy as it was some steps
-    ago, endpoint = a server with OpenAI's protocol (vLLM)"""
-    refresh_steps: int = Field(default=20, ge=1)
-    """Steps after which the policy's adapters are copied, for snapshot"""
-    base_url: ServerAddress = described("", "Server's address, like http://host:port/v1, for endpoint")
-    model_id: str = described("", "The model's name on that server, for endpoint")
-    max_prediction_tokens: int = described(256, "Longest written prediction (tokens)", ge=1)
+    """Who predicts: the policy with its adapters off, unless one of these says otherwise."""
+
+    refresh_steps: int = Field(default=0, ge=0)
+    """The opponent is a snapshot of the policy, taken anew every so many steps; 0 = the policy with its
+    adapters off, always the same"""
+    base_url: ServerAddress = ""
+    """Address of a server with OpenAI's protocol that predicts instead, like http://host:port/v1"""
+    model_id: str = described("", "The model's name on that server")
     batch_size: int = described(32, "Programs, or requests, at a time", ge=1, le=1024)
 
+    @property
+    def kind(self) -> Literal["base", "snapshot", "endpoint"]:
+        return "endpoint" if self.base_url else "snapshot" if self.refresh_steps else "base"
+
     def conflicts(self) -> Iterator[Conflict]:
-        for name in ("base_url", "model_id"):
-            if (self.kind == "endpoint") != bool(getattr(self, name)):
-                reason = "is needed by opponent.kind = 'endpoint'; write it"
-                if self.kind != "endpoint":
-                    reason = (
-                        f"does nothing with opponent.kind = {self.kind!r}; leave it out, or write endpoint"
-                    )
-                yield Conflict(f"opponent.{name}", reason, ("opponent.kind",))
+        if bool(self.base_url) != bool(self.model_id):
+            yield Conflict("opponent.model_id", "and opponent.base_url go together; write both or none")
+        if self.base_url and self.refresh_steps:
+            yield Conflict("opponent.refresh_steps", "is not for a server, opponent.base_url; write 0")
 
 
 class GameRewardParams(Section):
@@ -92,21 +95,12 @@ class GrpoCodeGameParams(NotebookParams):
         if self.reward.preset == "graded" and opponent.kind == "endpoint":
             yield Conflict(
                 "reward.preset",
-                "needs probabilities, which a server does not give here; write required, or opponent.kind = "
-                "base",
+                "needs probabilities, which a server (opponent.base_url) does not give; write required",
             )
-        if opponent.kind == "snapshot" and opponent.refresh_steps > self.training.max_steps:
+        if opponent.refresh_steps > self.training.max_steps:
             yield Conflict(
                 "opponent.refresh_steps",
                 f"is more than training.max_steps = {self.training.max_steps}, so that no snapshot is "
-                "taken; write fewer, or opponent.kind = base",
-            )
-        longest_output = MAX_OUTPUT_CHARS[self.game.form]
-        if opponent.kind == "endpoint" and opponent.max_prediction_tokens < longest_output:
-            yield Conflict(
-                "opponent.max_prediction_tokens",
-                f"may be too short for an output of {longest_output} characters, which would win unread; "
-                f"write at least {longest_output}",
-                ("opponent.kind",),
+                "taken; write fewer, or 0",
             )
         yield from self.vllm.find_lack_of_room(self.training)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rlnb.code_game.determinism import find_forbidden_use
 from rlnb.code_game.opponents import Judge, PredictionVerdict
-from rlnb.code_game.params import MAX_OUTPUT_CHARS, GameParams
+from rlnb.code_game.params import MAX_CODE_TOKENS, MAX_OUTPUT_CHARS, GameParams
 from rlnb.code_game.prediction import holds_control_token, is_readable, normalise_output
 from rlnb.code_game.programs import is_echo, is_trivial, program_shape, strip_comments
 from rlnb.policy import Policy
@@ -76,7 +76,7 @@ class GameReferee:
         def count_tokens(code: str) -> int:
             return len(policy.tokenizer(code, add_special_tokens=False)["input_ids"])
 
-        return cls(reruns, count_tokens, MAX_OUTPUT_CHARS[params.form], params.max_code_tokens)
+        return cls(reruns, count_tokens, MAX_OUTPUT_CHARS[params.form], MAX_CODE_TOKENS[params.form])
 
     def play(self, completions: Sequence[str], prefixes: Sequence[str]) -> list[GameRound]:
         """Return a round for each completion of a prompt that ends in its prefix."""

@@ -90,10 +90,8 @@ def train_control(
             params.training, output_dir=output_dir, seed=params.seed, dtype=params.model.dtype,
             use_gpu=policy.device.type == "cuda", vllm=params.vllm,
         )  # fmt: skip
-        trainer = make_trainer(
-            policy, config, rewards=[reward], prompts=build_game_dataset(params, policy, config),
-            short_step=params.training.short_step,
-        )  # fmt: skip
+        prompts = build_game_dataset(params, policy, config)
+        trainer = make_trainer(policy, config, rewards=[reward], prompts=prompts)
         checkpoint = checkpoint_to_resume(params, output_dir)
         step = checkpoint_step(checkpoint)
         tracker = open_tracker(output_dir, resume_step=step, config={}, tensorboard=False)

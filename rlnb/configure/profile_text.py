@@ -16,19 +16,20 @@ def profile_text(params: NotebookParams, *, title: str, default: NotebookParams 
     title: the comment in the first line. default: leave out the fields that have the same value there.
     """
     lines, values, section = [f"# {title}"], params.model_dump(mode="json"), ""
-    for path, info in list_fields(type(params)).items():
-        field, indent = ".".join(path), "  " * (len(path) - 1)
+    for field, info in list_fields(type(params)).items():
+        above, _, name = field.rpartition(".")
+        indent = "  " if above else ""
         if default is not None and value_of(params, field) == value_of(default, field):
             continue
-        if indent and path[0] != section:
-            section = path[0]
+        if above and above != section:
+            section = above
             lines += ["", f"{section}:"]
         comment = f"{indent}# "
         lines += textwrap.wrap(
             info.description or "", WIDTH, initial_indent=comment, subsequent_indent=comment
         )
-        value = values[section][path[1]] if indent else values[field]
-        lines += textwrap.indent(_yaml(path[-1], value), indent).splitlines()
+        value = values[above][name] if above else values[name]
+        lines += textwrap.indent(_yaml(name, value), indent).splitlines()
     return "\n".join(lines) + "\n"
 
 

@@ -112,7 +112,9 @@ def _start(machine: Machine, notebook: str | None, profile: str | None) -> Draft
 
 def _ask_for_fields(draft: Draft, machine: Machine) -> Draft:
     """Ask which fields to change, and for their values, until none is to be changed."""
-    sections = dict.fromkeys(path[0] for path in list_fields(type(draft.params)) if len(path) == 2)
+    sections = dict.fromkeys(
+        field.partition(".")[0] for field in list_fields(type(draft.params)) if "." in field
+    )
     print(f"{KEYS}Sections: {', '.join(sections)}.")
 
     def choose(text: str) -> tuple[Draft, list[str]]:
@@ -133,9 +135,9 @@ def _ask_for_fields(draft: Draft, machine: Machine) -> Draft:
 
 def _select_fields(draft: Draft, text: str) -> list[str]:
     """Return the fields that a line of names means. Raises ParamsError for an unknown name."""
-    fields = [".".join(path) for path in list_fields(type(draft.params))]
+    fields = list(list_fields(type(draft.params)))
     default_yaml = ROOT / "params" / draft.notebook / "default.yaml"
-    main_fields = {".".join(entry.field) for entry in read_yaml(default_yaml, default_yaml.name)[0]}
+    main_fields = {entry.field for entry in read_yaml(default_yaml, default_yaml.name)[0]}
     selected: list[str] = []
     for name in text.replace(",", " ").split():
         groups = {"main": main_fields, "all": set(fields), "none": set()}
@@ -147,7 +149,7 @@ def _select_fields(draft: Draft, text: str) -> list[str]:
 
 
 def _ask_for_field(draft: Draft, field: str) -> Draft:
-    info = list_fields(type(draft.params))[tuple(field.split("."))]
+    info = list_fields(type(draft.params))[field]
     choices = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
     allowed = f" One of {', '.join(map(show, choices))}." if choices else ""
     print(f"\n{field}, set by {draft.params._sources.get(field, 'the default')}")

@@ -25,28 +25,21 @@ class BoardSecret:
 
     @classmethod
     def of_run(cls, params: GptOss2048Params) -> "BoardSecret":
-        """Return the secret in `params.output_dir`, which a new run draws or copies from `board.same_as`.
+        """Return the secret in `params.output_dir`, which a new run draws.
 
-        Later attempts and all ranks read the same file. Raises ParamsError if a secret cannot be read,
-        if it is missing though the run has checkpoints, and if it differs from that of `board.same_as`.
+        Later attempts and all ranks read the same file. Raises ParamsError if it cannot be read, and if it is
+        missing though the run has checkpoints.
         """
-        run, same_as = Path(params.output_dir), params.board.same_as
+        run = Path(params.output_dir)
         path = run / SECRET_FILE
-        given = read_secret(Path(same_as) / SECRET_FILE) if same_as else ""
         if not path.exists():
             if params.training.resume != "never" and any(run.glob("checkpoints/checkpoint-*")):
                 raise ParamsError(
                     f"{path}: is missing, though {run} has checkpoints; they were trained on boards that "
                     "cannot be made without it. Put it back, or give another output_dir"
                 )
-            write_once(path, f"{given or secrets.token_hex(32)}\n")
-        text = read_secret(path)
-        if given not in ("", text):
-            raise ParamsError(
-                f"board.same_as = {same_as!r}: has other boards than those that {run} was started with; "
-                "give another output_dir, or leave board.same_as empty"
-            )
-        return cls(bytes.fromhex(text))
+            write_once(path, f"{secrets.token_hex(32)}\n")
+        return cls(bytes.fromhex(read_secret(path)))
 
     @property
     def fingerprint(self) -> str:

@@ -1,6 +1,5 @@
 """Parameters of notebooks/gpt_oss_2048.ipynb."""
 
-import os
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -8,7 +7,7 @@ from pydantic import Field, field_validator
 
 from rlnb.game_2048.board import BoardKind
 from rlnb.params import sections
-from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described, each_once, known
+from rlnb.params.sections import Conflict, DifferentNames, NotebookParams, Section, described
 from rlnb.params.training import TrainingParams
 
 HARD_BOARDS = ("4x4/2048", "5x5/8192")  # on which two-move search is far from perfect; on 5x5/2048 it is not
@@ -25,20 +24,11 @@ class GptOssModelParams(sections.ModelParams):
 
 
 class BoardParams(Section):
-    kinds: Annotated[Names, each_once("board")] = Field(default=("6x6/2048",), min_length=1)
+    kinds: DifferentNames = Field(default=("6x6/2048",), min_length=1)
     """Boards played in training, size and the tile that wins: 4x4/2048; prompts alternate"""
     keys: Literal["bepo", "wasd", "arrows"] = "bepo"
     """Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows"""
     play_on: bool = described(False, "Go on beyond the winning tile until no move is left, for graded scores")
-    same_as: str = ""
-    """Directory of another run whose boards to play, for an exact comparison of the two; empty = new
-    boards"""
-
-    def conflicts(self) -> Iterator[Conflict]:
-        if self.same_as and not os.path.isfile(os.path.join(self.same_as, SECRET_FILE)):
-            yield Conflict(
-                "board.same_as", f"holds no {SECRET_FILE}; name the directory of a run of gpt_oss_2048"
-            )
 
     @field_validator("kinds")
     @classmethod
@@ -72,8 +62,8 @@ class StrategySandboxParams(sections.SandboxParams):
     timeout_seconds: float = Field(default=5.0, gt=0, le=600)
     """Time of one game in all, without waiting for a processor (seconds); with the rewards requirements the
     only limit of time"""
-    move_cpu_seconds: float = described(0.5, "CPU time of one move (seconds), for graded", gt=0, le=600)
-    board_cpu_seconds: float = described(4.0, "CPU time of one game (seconds), for graded", gt=0, le=600)
+    board_cpu_seconds: float = Field(default=4.0, gt=0, le=600)
+    """CPU time of one game (seconds), of which one move may take an eighth; for graded"""
 
 
 class StrategyEvaluationParams(Section):
@@ -90,7 +80,7 @@ class StrategyEvaluationParams(Section):
 
 
 class SaveParams(Section):
-    formats: Annotated[Names, known("lora", "merged_16bit", "mxfp4")] = ("lora",)
+    formats: Annotated[tuple[Literal["lora", "merged_16bit", "mxfp4"], ...], Field(strict=False)] = ("lora",)
     """Formats saved at the end, then reloaded and tried: lora, merged_16bit, mxfp4"""
 
 
@@ -116,9 +106,4 @@ class GptOss2048Params(NotebookParams):
                 "training.max_completion_length",
                 f"leaves no room for a prompt in model.max_seq_length = {self.model.max_seq_length}; "
                 "write a smaller one, or a larger model.max_seq_length",
-            )
-        if self.sandbox.move_cpu_seconds > self.sandbox.board_cpu_seconds:
-            yield Conflict(
-                "sandbox.move_cpu_seconds",
-                "is more than the time of a whole game; write at most sandbox.board_cpu_seconds",
             )

@@ -55,11 +55,12 @@ class BoardRules:
         """Return the rules of a run; the published rewards have one limit of time, and more modules."""
         sandbox, keys = params.sandbox, KEYS[params.board.keys]
         is_published = params.reward.preset == "requirements"
+        board_seconds = sandbox.timeout_seconds if is_published else sandbox.board_cpu_seconds
         return cls(
             keys=keys,
             play_on=params.board.play_on,
-            move_cpu_seconds=sandbox.timeout_seconds if is_published else sandbox.move_cpu_seconds,
-            board_cpu_seconds=sandbox.timeout_seconds if is_published else sandbox.board_cpu_seconds,
+            move_cpu_seconds=board_seconds if is_published else board_seconds / 8,
+            board_cpu_seconds=board_seconds,
             wall_seconds=sandbox.timeout_seconds,
             memory_mib=sandbox.memory_mib,
             queries=make_queries_source(keys) if params.prompt.preset == "api" else "",

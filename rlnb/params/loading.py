@@ -7,6 +7,7 @@ All problems are reported at once, one per line: place, field, value, reason, re
 
 import importlib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -19,9 +20,9 @@ from pydantic_core import ErrorDetails
 import rlnb
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
-from rlnb.params.problems import did_you_mean, explain, show, show_address, show_name
-from rlnb.params.reading import FieldPath, GivenValue, nest, read_environment, read_mapping, read_yaml
-from rlnb.params.sections import Conflict, NotebookParams, Section, value_of
+from rlnb.params.problems import did_you_mean, show
+from rlnb.params.reading import GivenValue, nest, read_environment, read_mapping, read_yaml
+from rlnb.params.sections import NotebookParams, Section, value_of
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
 # The parameters of each notebook, imported when they are needed.
@@ -35,7 +36,7 @@ MODELS = {
     "spiral_self_play": "rlnb.spiral.params:SpiralSelfPlayParams",
 }
 PROFILE_ENDINGS = (".yaml", ".json")  # of a profile that is given by its path
-SAVED_FOR = ("notebook",)  # the key that marks a file as written by dump_yaml
+SAVED_FOR = "notebook"  # the key that marks a file as written by dump_yaml
 
 
 class ShownParameter(NamedTuple):
@@ -75,8 +76,7 @@ def load_params(
     given, problems = _read_profile(notebook, profile, root)
     saved_for = [entry.value for entry in given if entry.field == SAVED_FOR]
     if saved_for and saved_for != [notebook]:
-        other = saved_for[0] if isinstance(saved_for[0], str) else show(saved_for[0])
-        raise ParamsError(f"{profile}: holds the parameters of {show_name(other)}, not those of {notebook}")
+        raise ParamsError(f"{profile}: holds the parameters of {saved_for[0]}, not those of {notebook}")
     if saved_for:
         given = [entry for entry in given if entry.field != SAVED_FOR]
     else:
@@ -105,23 +105,27 @@ def load_model_class(notebook: str, root: Path = ROOT) -> type[NotebookParams]:
     return model
 
 
-def list_fields(model: type[NotebookParams]) -> dict[FieldPath, FieldInfo]:
-    """Return every field of a notebook in its order: ("seed",) and ("training", "max_steps")."""
-    fields: dict[FieldPath, FieldInfo] = {}
+def list_fields(model: type[NotebookParams]) -> dict[str, FieldInfo]:
+    """Return every field of a notebook in its order: "seed" and "training.max_steps"."""
+    fields: dict[str, FieldInfo] = {}
     for name, info in model.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
-            fields |= {(name, inner): field for inner, field in info.annotation.model_fields.items()}
+            fields |= {f"{name}.{inner}": field for inner, field in info.annotation.model_fields.items()}
         else:
-            fields[(name,)] = info
+            fields[name] = info
     return fields
 
 
 def describe_params(params: NotebookParams) -> list[ShownParameter]:
     """Return one row per field in the order of the model, for the notebook's table of parameters."""
-    fields = {".".join(path): info.description or "" for path, info in list_fields(type(params)).items()}
     return [
-        ShownParameter(field, show(value_of(params, field)), params._sources.get(field, "default"), help)
-        for field, help in fields.items()
+        ShownParameter(
+            field,
+            show(value_of(params, field)),
+            params._sources.get(field, "default"),
+            info.description or "",
+        )
+        for field, info in list_fields(type(params)).items()
     ]
 
 
@@ -153,12 +157,9 @@ def _read_profile(notebook: str, profile: str, root: Path) -> tuple[list[GivenVa
 
 
 def _validate(
-    model: type[NotebookParams],
-    fields: Mapping[FieldPath, FieldInfo],
-    given: list[GivenValue],
-    problems: list[str],
+    model: type[NotebookParams], fields: Mapping[str, FieldInfo], given: list[GivenValue], problems: list[str]
 ) -> NotebookParams:
-    last: dict[FieldPath, GivenValue] = {}  # in the order given, so that a conflict names the latest
+    last: dict[str, GivenValue] = {}  # in the order given, so that a conflict names the latest
     for entry in given:
         if problem := _misplaced(entry, fields):
             problems.append(f"{entry.place}: {problem}")
@@ -166,53 +167,47 @@ def _validate(
             last.pop(entry.field, None)
             last[entry.field] = entry
     try:
-        params = model.model_validate(nest({".".join(field): entry.value for field, entry in last.items()}))
+        params = model.model_validate(nest({field: entry.value for field, entry in last.items()}))
     except ValidationError as invalid:
         # A list with faulty items also counts as too short, since pydantic does not count them.
         errors = [error for error in invalid.errors() if error["type"] != "too_short" or not error["input"]]
         problems += [_describe_error(error, fields, last) for error in errors]
         raise ParamsError("\n".join(problems)) from None
-    problems += [_describe_conflict(params, conflict, last) for conflict in params.conflicts()]
+    for conflict in params.conflicts():
+        place = [entry.place for field, entry in last.items() if field in conflict.involved]
+        value = show(value_of(params, conflict.field))
+        problems.append(f"{place[-1] if place else 'default'}: {conflict.field} = {value} {conflict.reason}")
     if problems:
         raise ParamsError("\n".join(problems))
-    params._sources = {".".join(field): entry.place for field, entry in last.items()}
+    params._sources = {field: entry.place for field, entry in last.items()}
     return params
 
 
-def _misplaced(entry: GivenValue, fields: Mapping[FieldPath, FieldInfo]) -> str:
+def _misplaced(entry: GivenValue, fields: Mapping[str, FieldInfo]) -> str:
     """Return why no field takes this value; empty where one does, and for an empty section."""
-    section, name = entry.field[0], entry.field[-1]
-    sections = {field[0] for field in fields if len(field) == 2}
-    if entry.field in fields or (entry.field == (section,) and section in sections and entry.value is None):
+    section, dot, name = entry.field.partition(".")
+    sections = {field.partition(".")[0] for field in fields if "." in field}
+    if entry.field in fields or (entry.field in sections and entry.value is None):
         return ""
-    if entry.field == (section,) and section in sections:
+    if entry.field in sections:
         return f"{section} = {show(entry.value)} is not a section; write its fields below it"
-    if (section,) in fields:
-        return f"{section} is a single value, not a section"
-    if len(entry.field) == 2 and section not in sections:
-        return f"{show_name(section)} is not a section{did_you_mean(section, sections)}"
+    if dot and section not in sections:
+        return f"{section} is not a section{did_you_mean(section, sections)}"
     # A right name in a wrong section is likelier than a misspelt one.
-    homes = [".".join(field) for field in fields if field[-1] == name]
-    siblings = [field[-1] for field in fields if field[:-1] == entry.field[:-1]]
-    hint = f"; did you mean {' or '.join(homes)}?" if homes else did_you_mean(name, siblings)
-    return f"{show_name('.'.join(entry.field))} is not a field{hint}"
+    homes = [field for field in fields if field.rpartition(".")[2] == (name or section)]
+    above = f"{section}." if dot else ""
+    siblings = {field.removeprefix(above).partition(".")[0] for field in fields if field.startswith(above)}
+    hint = f"; did you mean {' or '.join(homes)}?" if homes else did_you_mean(name or section, siblings)
+    return f"{entry.field} is not a field{hint}"
 
 
 def _describe_error(
-    error: ErrorDetails, fields: Mapping[FieldPath, FieldInfo], last: Mapping[FieldPath, GivenValue]
+    error: ErrorDetails, fields: Mapping[str, FieldInfo], last: Mapping[str, GivenValue]
 ) -> str:
-    location = tuple(map(str, error["loc"]))
-    field = location[:2] if location[:2] in fields else location[:1]
-    name = ".".join(field) + "".join(f"[{item}]" for item in location[len(field) :])
-    value = show(error["input"]) if fields[field].repr else show_address(error["input"])
-    return f"{last[field].place}: {show_name(name)} = {value} {explain(error, fields[field])}"
-
-
-def _describe_conflict(
-    params: NotebookParams, conflict: Conflict, last: Mapping[FieldPath, GivenValue]
-) -> str:
-    """Return one line; its place is that of the field involved that was given last."""
-    involved = conflict.involved
-    places = ["default", *(entry.place for field, entry in last.items() if ".".join(field) in involved)]
-    value = value_of(params, conflict.field)
-    return f"{places[-1]}: {conflict.field} = {show(value)} {conflict.reason}"
+    """Return place, field, value and what pydantic says: "should be greater than 0"."""
+    location = list(map(str, error["loc"]))
+    field = ".".join(location[:2]) if ".".join(location[:2]) in fields else location[0]
+    name = field + "".join(f"[{item}]" for item in location[1 + field.count(".") :])
+    value = show(error["input"]) if fields[field].repr else "..."  # it may hold a password or a key
+    reason = re.sub(r"^(Value error, |\w+ (?=should ))", "", error["msg"])
+    return f"{last[field].place}: {name} = {value} {reason}"

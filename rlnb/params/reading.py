@@ -1,7 +1,5 @@
 """Reading values with their places: YAML files by line, environment variables, --set on a command line."""
 
-import difflib
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,16 +10,13 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from rlnb.errors import ParamsError
-from rlnb.params.problems import show, show_name
-
-FieldPath = tuple[str, ...]  # ("seed",) or ("training", "max_steps")
 
 PREFIX = "RLNB_"
 NO_FIELDS = ("RLNB_OFFLINE", "RLNB_GPU_MEMORY")  # read by rlnb/machine
 # Variables without the prefix. Each sets the first of its fields that a notebook has.
-OTHER_VARIABLES: tuple[tuple[str, tuple[FieldPath, ...]], ...] = (
-    ("MBPP_EVAL_NUM_QUESTIONS", (("mbpp", "num_questions"), ("evaluation", "num_questions"))),
-    ("MBPP_DATASET_PATH", (("mbpp", "path"),)),
+OTHER_VARIABLES = (
+    ("MBPP_EVAL_NUM_QUESTIONS", ("mbpp.num_questions", "evaluation.num_questions")),
+    ("MBPP_DATASET_PATH", ("mbpp.path",)),
 )
 # YAML 1.1 takes these for text, since they have no dot: 1e-5, 2E3.
 NUMBER_WITHOUT_DOT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
@@ -34,9 +29,9 @@ class TypedText(str):
 
 
 class GivenValue(NamedTuple):
-    """A value, the field it is for, and the place where it was given."""
+    """A value, the field it is for ("seed", "training.max_steps"), and the place where it was given."""
 
-    field: FieldPath
+    field: str
     value: object
     place: str
 
@@ -50,54 +45,51 @@ def parse_yaml(text: str) -> object:
 
 
 def read_yaml(path: Path, shown: str) -> tuple[list[GivenValue], list[str]]:
-    """Return the values of a YAML or JSON file in order, and its problems; shown: its name in messages."""
+    """Return the values of a file in order, and its problems; shown: its name in messages. JSON is YAML."""
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            return read_mapping(dict(json.loads(text)), shown, {}), []
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ParamsError(f"{shown}: cannot be read: {error}") from error
-    except (*NOT_YAML, TypeError) as error:
+    except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         position = f":{mark.line + 1}" if mark else ""
         reason = getattr(error, "problem", None) or " ".join(str(error).split())
-        form = "a JSON object" if path.suffix == ".json" else "YAML"
-        raise ParamsError(f"{shown}{position}: is not {form}: {reason}") from error
+        raise ParamsError(f"{shown}{position}: is not YAML: {reason}") from error
     if root is None:
         return [], []
     if not isinstance(root, yaml.MappingNode):
         return [], [f"{shown}:1: holds no sections; write them as 'training:' with indented fields below"]
-    given, problems, lines = [], [], dict[FieldPath, int]()
+    given: dict[str, GivenValue] = {}
+    problems = []
     for field, node, line in _leaves(root):
-        if field in lines:
-            name = show_name(".".join(field))
-            problems.append(f"{shown}:{line}: {name} is already set in line {lines[field]}; keep one")
-            continue
-        lines[field] = line
-        try:
-            value = yaml.SafeLoader("").construct_object(node, deep=True)
-        except NOT_YAML as error:
-            written = show(node.value) if isinstance(node, yaml.ScalarNode) else "..."
-            reason = getattr(error, "problem", None) or "is not the number, date or switch that it looks like"
-            problems.append(f"{shown}:{line}: {'.'.join(field)} = {written}: {reason}; put text in quotes")
+        place = f"{shown}:{line}"
+        if field in given:
+            problems.append(f"{place}: {field} is already set in {given[field].place}; keep one")
         else:
-            given.append(GivenValue(field, value, f"{shown}:{line}"))
-    return given, problems
+            given[field] = GivenValue(field, _construct(node), place)
+    return list(given.values()), problems
 
 
-def _leaves(mapping: yaml.MappingNode, above: FieldPath = ()) -> Iterator[tuple[FieldPath, yaml.Node, int]]:
+def _leaves(mapping: yaml.MappingNode, above: str = "") -> Iterator[tuple[str, yaml.Node, int]]:
     """Yield the fields of a file with their values and lines; what is inside of a section's field is one."""
     for key, node in mapping.value:
-        field = (*above, key.value if isinstance(key, yaml.ScalarNode) else "[...]")
+        field = above + (key.value if isinstance(key, yaml.ScalarNode) else "[...]")
         if isinstance(node, yaml.MappingNode) and not above:
-            yield from _leaves(node, field)
+            yield from _leaves(node, f"{field}.")
         else:
             yield field, node, key.start_mark.line + 1
 
 
+def _construct(node: yaml.Node) -> object:
+    """Return the value of a node; its text where that is not the number, date or switch it looks like."""
+    try:
+        return yaml.SafeLoader("").construct_object(node, deep=True)
+    except NOT_YAML:
+        return node.value if isinstance(node, yaml.ScalarNode) else node.tag
+
+
 def read_environment(
-    environ: Mapping[str, str], fields: Mapping[FieldPath, FieldInfo]
+    environ: Mapping[str, str], fields: Mapping[str, FieldInfo]
 ) -> tuple[list[GivenValue], list[str]]:
     """Return the values and problems of environment variables: RLNB_<SECTION>__<FIELD>, after MBPP's two.
 
@@ -110,17 +102,13 @@ def read_environment(
         if environ.get(name) and any(field in fields for field in candidates)
     ]
     problems = []
-    for name in sorted(environ):
-        field = tuple(name.removeprefix(PREFIX).lower().split("__", 1))
-        if not name.startswith(PREFIX) or name in NO_FIELDS:
-            continue
-        if len(field) == 2 or field in fields:
+    for name in sorted(set(environ) - set(NO_FIELDS)):
+        field = name.removeprefix(PREFIX).lower().replace("__", ".", 1)
+        if name.startswith(PREFIX) and ("." in field or field in fields):
             named.append((name, field))
-            continue
-        variables = [PREFIX + "__".join(path).upper() for path in fields]
-        near = difflib.get_close_matches(name, [*variables, *NO_FIELDS], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"write {PREFIX}<SECTION>__<FIELD>"
-        problems.append(f"environment variable {name}: sets nothing; {hint}")
+        elif name.startswith(PREFIX):
+            hint = f"write {PREFIX}<SECTION>__<FIELD>, with two underscores"
+            problems.append(f"environment variable {name}: sets nothing; {hint}")
     return [
         GivenValue(field, read_typed(fields.get(field), environ[name]), f"environment variable {name}")
         for name, field in named
@@ -128,17 +116,21 @@ def read_environment(
 
 
 def read_mapping(
-    mapping: Mapping[str, object], place: str, fields: Mapping[FieldPath, FieldInfo]
+    mapping: Mapping[str, object], place: str, fields: Mapping[str, FieldInfo]
 ) -> list[GivenValue]:
     """Return the values of a nested mapping, typed texts read by the types of their fields."""
-    given = []
+    leaves: dict[str, object] = {}
     for name, value in mapping.items():
-        entries = value.items() if isinstance(value, Mapping) else [(None, value)]
-        for inner, leaf in entries:
-            field = (str(name),) if inner is None else (str(name), str(inner))
-            typed = read_typed(fields.get(field), leaf) if isinstance(leaf, TypedText) else leaf
-            given.append(GivenValue(field, typed, place))
-    return given
+        if isinstance(value, Mapping):
+            leaves |= {f"{name}.{key}": leaf for key, leaf in value.items()}
+        else:
+            leaves[str(name)] = value
+    return [
+        GivenValue(field, read_typed(fields.get(field), leaf), place)
+        if isinstance(leaf, TypedText)
+        else GivenValue(field, leaf, place)
+        for field, leaf in leaves.items()
+    ]
 
 
 def nest(values: Mapping[str, object]) -> dict[str, object]:

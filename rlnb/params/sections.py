@@ -19,10 +19,7 @@ from pydantic import (
     field_validator,
 )
 
-from rlnb.errors import ParamsError
 from rlnb.machine import installed_version
-from rlnb.params.bases import find_base, is_same_model
-from rlnb.params.problems import SECRET_MARKS
 
 # YAML and JSON have lists and no tuples; the items of a list are still checked strictly.
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
@@ -38,31 +35,18 @@ def described(default: Value, help: str, **bounds: Any) -> Value:
     return field
 
 
-def each_once(noun: str) -> AfterValidator:
-    """Return a validator of lists whose items differ."""
-
-    def check(names: tuple[object, ...]) -> tuple[object, ...]:
-        if len(set(names)) < len(names):
-            raise ValueError(f"names a {noun} twice; name each once")
-        return names
-
-    return AfterValidator(check)
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("names one twice; name each once")
+    return names
 
 
-def known(*names: str) -> AfterValidator:
-    """Return a validator of lists that may hold these names only."""
-
-    def check(given: tuple[str, ...]) -> tuple[str, ...]:
-        if unknown := [name for name in given if name not in names]:
-            raise ValueError(f"holds {unknown[0]!r}, which is none of {', '.join(names)}")
-        return given
-
-    return AfterValidator(check)
+DifferentNames = Annotated[Names, AfterValidator(_each_once)]
 
 
 def _server_address(url: str) -> str:
-    """Return the base URL of a server. Raise ValueError for anything else, and for what may hold a key."""
-    if SECRET_MARKS & set(url):
+    """Return the base URL of a server. Raises ValueError, also for what may hold a password or a key."""
+    if set("@?#") & set(url):
         raise ValueError(
             "holds a user, a password or a query, which would be written to params.yaml; write "
             "http://host:port, and a key into the variable OPENAI_API_KEY"
@@ -114,6 +98,11 @@ class Section(BaseModel):
                 return value
         return value
 
+    @field_validator("output_dir", "cache_dir", "adapters", check_fields=False)
+    @classmethod
+    def _at_home(cls, path: str) -> str:
+        return os.path.expanduser(path)  # here, once: some libraries do so, others make a directory named ~
+
     def conflicts(self) -> Iterator[Conflict]:
         """Values that do not go together, or name what is not there."""
         yield from ()
@@ -129,18 +118,9 @@ class NotebookParams(Section):
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _profile: str = PrivateAttr(default="")
 
-    @field_validator("output_dir")
-    @classmethod
-    def _at_home(cls, path: str) -> str:
-        return os.path.expanduser(path)  # here, once: some libraries do so, others make a directory named ~
-
     def __eq__(self, other: object) -> bool:
         # pydantic would also compare where the values came from.
-        return (
-            isinstance(other, NotebookParams)
-            and type(self) is type(other)
-            and self.model_dump() == other.model_dump()
-        )
+        return isinstance(other, type(self)) and self.model_dump() == other.model_dump()
 
     def conflicts(self) -> Iterator[Conflict]:
         for name in type(self).model_fields:
@@ -154,16 +134,6 @@ class NotebookParams(Section):
 
     def check_files(self) -> None:
         """Raise ParamsError for files and games that a run loads late; called on resolved parameters."""
-        model = getattr(self, "model", None)
-        if not isinstance(model, ModelParams) or not model.adapters:
-            return
-        base = find_base(model.adapters)
-        if base and not is_same_model(base, model.id):
-            source = self._sources.get("model.adapters", "default")
-            raise ParamsError(
-                f"{source}: model.adapters = {model.adapters!r} belong to {base}, not to "
-                f"model.id = {model.id!r}; write model.id = {base}"
-            )
 
 
 class ModelParams(Section):
@@ -194,11 +164,6 @@ class ModelParams(Section):
         False, "Let a model with a thinking mode, such as Qwen3, think before it answers"
     )
 
-    @field_validator("cache_dir", "adapters")
-    @classmethod
-    def _at_home(cls, path: str) -> str:
-        return os.path.expanduser(path)
-
     def trained_dtype(self, dtype: str) -> str:
         """Return what "auto" stands for where the machine recommends this number format."""
         return dtype
@@ -214,13 +179,10 @@ class ModelParams(Section):
                 "needs unsloth, which is not installed; ./setup.sh cuda installs it, auto does without",
             )
         if self.adapters and not os.path.isfile(os.path.join(self.adapters, "adapter_config.json")):
-            missing = "holds no adapter_config.json" if os.path.isdir(self.adapters) else "is no directory"
             yield Conflict(
                 "model.adapters",
-                "is of a run that trained all weights (model.lora_rank = 0); write model.id = its adapters/, "
-                "which is a whole model"
-                if os.path.isfile(os.path.join(self.adapters, WEIGHT_FILES[0]))
-                else f"{missing}; write a run's adapters or checkpoints/checkpoint-N",
+                "holds no adapter_config.json; write a run's adapters or checkpoints/checkpoint-N. A run "
+                "that trained all weights has a whole model instead; write model.id = its adapters/",
             )
 
 

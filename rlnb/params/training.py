@@ -58,8 +58,6 @@ class TrainingParams(ResumableParams):
     """Optimizer; those with 8 bits keep their state smaller (bitsandbytes, CUDA only)"""
     max_grad_norm: float = described(1.0, "Gradients are clipped to this norm", gt=0)
     weight_decay: float = described(0.0, "Weight decay of AdamW", ge=0, le=1)
-    short_step: bool = True
-    """On CPUs a step in a third of the time with the gradients of TRL's; false = TRL's own step"""
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()

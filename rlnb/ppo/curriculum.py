@@ -30,6 +30,7 @@ DECAY = 0.99  # a matchup's mean score covers about the last 1 / (1 - DECAY) of 
 SUCCESS_SCORE = 0.5  # a game counts as a success from this score on: a draw
 EARLIER_SHARE = 0.15  # of the fresh games that are of earlier stages
 MAX_TRIES = 4  # a failure is dropped when it is won, or played again this often
+CAPACITY = 1000  # failures that the replay buffer keeps
 MAX_GAME_SHARE = 0.5  # of the replay buffer that failures of one game may take
 LEAST_DEFICIT = 0.01  # weight of a failure that was no worse than usual: it is drawn, but seldom
 
@@ -180,7 +181,7 @@ class ReplayBuffer:
 
     failures: tuple[Failure, ...] = ()
 
-    def add(self, failures: Iterable[Failure], *, capacity: int) -> "ReplayBuffer":
+    def add(self, failures: Iterable[Failure], *, capacity: int = CAPACITY) -> "ReplayBuffer":
         """Return the buffer with these failures as the most recent ones; the oldest are dropped first."""
         most = max(1, int(capacity * MAX_GAME_SHARE))
         newest_first: list[Failure] = []
@@ -207,7 +208,6 @@ class ReplayBuffer:
         mean_scores: Mapping[str, float],
         *,
         step: int,
-        capacity: int,
     ) -> "ReplayBuffer":
         """Return the buffer after an update's fresh games and replays.
 
@@ -226,7 +226,7 @@ class ReplayBuffer:
                 lost.append(Failure(task, deficit, 0, step, step))
             elif failure is not None and failure.num_tries + 1 < MAX_TRIES:
                 lost.append(replace(failure, deficit=deficit, num_tries=failure.num_tries + 1, step=step))
-        return ReplayBuffer(tuple(kept.values())).add(lost, capacity=capacity)
+        return ReplayBuffer(tuple(kept.values())).add(lost)
 
     def metrics(self, results: Sequence[GameResult], *, step: int) -> dict[str, float]:
         """Return the buffer's size, the share of replays, and the mean age: updates since the first loss."""

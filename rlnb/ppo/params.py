@@ -85,7 +85,6 @@ class CurriculumParams(Section):
 
 class ReplayParams(Section):
     share: float = described(0.3, "Share of an update's games that play failures again; 0 = none", ge=0, lt=1)
-    capacity: int = described(1000, "Failures that are kept, the most recent ones", ge=1)
 
 
 class PpoActingParams(play.ActingParams):

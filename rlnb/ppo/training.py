@@ -230,9 +230,7 @@ def next_state(
     """Return the state after an update, and a line if the stage changed."""
     curriculum, progression = advance_curriculum(state.curriculum, results, params.curriculum)
     state = state.advance(metrics, params.training)
-    replay = state.replay.update(
-        results, curriculum.mean_scores, step=state.step, capacity=params.replay.capacity
-    )
+    replay = state.replay.update(results, curriculum.mean_scores, step=state.step)
     return replace(state, curriculum=curriculum, replay=replay), [progression] if progression else []
 
 

@@ -255,9 +255,7 @@ def find_memory_remedies(
 
     What is already set, or as small as it should be, is left out.
     """
-    values: dict[str, Any] = {
-        ".".join(path): value_of(params, ".".join(path)) for path in list_fields(type(params))
-    }
+    values: dict[str, Any] = {field: value_of(params, field) for field in list_fields(type(params))}
 
     def halve(field: str, least: int = 1) -> dict[str, str]:
         half = (values.get(field) or 0) // 2
@@ -282,7 +280,7 @@ def find_memory_remedies(
         remedies |= halve("evaluation.batch_size") | halve("game.batch_size" if is_free else "")
         remedies |= halve("mbpp.batch_size" if has_mbpp else "")
         remedies |= halve("training.tokens_per_pass", least=128)
-    remedies |= halve("opponent.batch_size" if values.get("opponent.kind") != "endpoint" else "")
+    remedies |= halve("opponent.batch_size" if not values.get("opponent.base_url") else "")
     remedies |= switch("model.load_in_4bit", True, only_if=has_adapters)
     remedies |= switch("model.offload_embedding", True, only_if=values.get("model.engine") == "unsloth")
     remedies |= switch("model.lora_rank", 16, only_if=not has_adapters)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, recommend
 from rlnb.params.bases import BUILT_DIRECTORIES, is_same_model
-from rlnb.params.resolving import cache_directory, loaded_model, model_names, resolve
+from rlnb.params.resolving import loaded_model, resolve
 from rlnb.params.sections import ModelParams, NotebookParams, value_of
 from rlnb.run.disk import GIB, check_disk
 
@@ -124,7 +124,7 @@ def check_room(params: NotebookParams) -> None:
     """Raise ParamsError where the checkpoints of a training do not fit on the disk."""
     sizes = _load_sizes(params)
     if sizes and hasattr(params, "training"):
-        _, num_bytes = _count_trained(params, sizes["model.id"])
+        _, num_bytes = _count_trained(params, sizes)
         check_disk(value_of(params, "output_dir"), num_bytes, params.training)
 
 
@@ -134,12 +134,11 @@ def estimate_memory(params: NotebookParams, machine: Machine) -> dict[str, float
     Training, generation and vLLM take turns: the largest counts.
     """
     params = resolve(params, recommend(machine))
-    sizes = _load_sizes(params)
-    if not sizes:
+    model, policy = value_of(params, "model"), _load_sizes(params)
+    if policy is None:
         return None
-    model, policy = value_of(params, "model"), sizes["model.id"]
     staying = {"CUDA's context": 0.8} if machine.capability else {"Python with torch": 1.0}
-    staying |= {f"weights of {field}": weight_bytes(model, size) / GIB for field, size in sizes.items()}
+    staying["weights of model.id"] = weight_bytes(model, policy) / GIB
     in_turns = [{"keys and values of generation": _generation_bytes(params, policy) / GIB}]
     if hasattr(params, "training"):
         staying["gradients, optimizer, adapters"] = _count_trained(params, policy)[0] / GIB
@@ -151,12 +150,10 @@ def estimate_memory(params: NotebookParams, machine: Machine) -> dict[str, float
     return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
 
-def _load_sizes(params: NotebookParams) -> dict[str, ModelSizes]:
-    """Return {field: sizes of its model}, {} without a model, or where one of them is not known."""
-    names, cache_dir = model_names(params), cache_directory(params)
-    sizes = {field: load_model_sizes(name, cache_dir) for field, name in names.items()}
-    known = {field: size for field, size in sizes.items() if size is not None}
-    return known if "model.id" in known and len(known) == len(sizes) else {}
+def _load_sizes(params: NotebookParams) -> ModelSizes | None:
+    """Return the sizes of the model, None without one, or where they are not known."""
+    model = loaded_model(params)
+    return None if model is None else load_model_sizes(model.id, model.cache_dir)
 
 
 def weight_bytes(model: ModelParams, sizes: ModelSizes) -> float:
@@ -190,7 +187,7 @@ def _training_pass(params: NotebookParams, machine: Machine, sizes: ModelSizes) 
     """Return what one forward and backward pass keeps: activations, and the logits that are read."""
     get, prompt, model = partial(get_value, params), longest_prompt(params), value_of(params, "model")
     tokens, is_recomputed = get("training.tokens_per_pass"), bool(get("training.gradient_checkpointing"))
-    is_short = not (tokens or machine.capability or is_recomputed) and get("training.short_step", True)
+    is_short = not (tokens or machine.capability or is_recomputed)
     if tokens:
         answer = get("game.max_new_tokens") if get("game.acting") == "free" else 1
         places = -(-tokens * answer // (answer + ROW_TOKENS[get("game.style")]))

@@ -17,6 +17,7 @@ from rlnb.selfplay.params import AdvantageParams
 from rlnb.selfplay.rollouts import FinishedGame, Trajectory, collect_trajectories, collect_turns
 
 Array = np.ndarray
+ROLE_DECAY = 0.95  # a trajectory, of a role's running mean, as in SPIRAL
 GAE_LAMBDA = 0.9  # of self-play: 0 = one step, 1 = whole games
 
 
@@ -52,7 +53,7 @@ def compute_advantages(
     roles = [f"{trajectory.game}/{trajectory.role}" for trajectory in trajectories]
     advantages, moved = returns, dict(baselines)
     if params.kind == "rae":
-        advantages, moved = advantages_over_roles(roles, returns.tolist(), baselines, decay=params.decay)
+        advantages, moved = advantages_over_roles(roles, returns.tolist(), baselines, decay=ROLE_DECAY)
     elif params.kind == "leave_one_out":
         advantages = leave_one_out_over_ranks(roles, returns)
     elif params.kind == "group":

@@ -136,7 +136,6 @@ class AdvantageParams(Section):
     kind: Literal["none", "rae", "leave_one_out", "group", "gae", "gae_plies"] = "rae"
     """What a return is compared with: none, rae = the role's running mean, leave_one_out = the role's
     other games, group = games of the same opening, gae, gae_plies = the value head"""
-    decay: float = described(0.95, "Decay, a trajectory, of a role's running mean", ge=0, lt=1)
 
     @property
     def has_value(self) -> bool:

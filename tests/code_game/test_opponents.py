@@ -164,15 +164,15 @@ def test_a_server_reads_what_other_opponents_read_and_each_program_once():
 
 
 def test_opponents_and_judges_are_those_of_the_parameters(cache_dir: Path):
-    section = {"kind": "endpoint", "base_url": "http://h/v1", "model_id": "served", "batch_size": 3}
+    section = {"base_url": "http://h/v1", "model_id": "served", "batch_size": 3}
     opponent = load_reader(GrpoCodeGameParams(opponent=section), policy=None)
     assert opponent.endpoint == Endpoint("http://h/v1", "served", num_parallel=3)
     policy = load_tiny(cache_dir)
-    for kind in ("base", "snapshot"):
-        params = GrpoCodeGameParams(opponent={"kind": kind}, evaluation={"control": True})
+    for refresh_steps in (0, 10):
+        params = GrpoCodeGameParams(opponent={"refresh_steps": refresh_steps}, evaluation={"control": True})
         reader = load_reader(params, policy)
         first, second = make_judges(params, policy, reader)
-        assert (first is reader) == (kind == "base")
+        assert (first is reader) == (refresh_steps == 0)
         assert first.weights is second.weights is adapters_off
         assert (first.shots, second.shots) == (SHOTS, OTHER_SHOTS)
     assert make_judges(GrpoCodeGameParams(), policy, reader)[1] is None

@@ -36,11 +36,12 @@ def test_every_profile_is_read_back_from_the_text_of_all_its_values(notebook, tm
 def test_the_text_has_every_field_below_its_help(notebook):
     params = load(notebook, "tiny")
     lines = profile_text(params, title="a test").splitlines()
-    for path, info in list_fields(type(params)).items():
-        indent = "  " * (len(path) - 1)
-        starts = [i for i, line in enumerate(lines) if line.startswith(f"{indent}{path[-1]}:")]
+    for field, info in list_fields(type(params)).items():
+        above, _, name = field.rpartition(".")
+        indent = "  " if above else ""
+        starts = [i for i, line in enumerate(lines) if line.startswith(f"{indent}{name}:")]
         first_words = " ".join(info.description.split()[:2])
-        assert any(first_words in "".join(lines[max(0, i - 4) : i]) for i in starts), path
+        assert any(first_words in "".join(lines[max(0, i - 4) : i]) for i in starts), field
 
 
 @pytest.mark.parametrize("notebook", sorted(MODELS))

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import os
+import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -95,13 +96,8 @@ def test_a_broken_secret_is_refused_and_left_as_it_is(tmp_path):
         assert (tmp_path / SECRET_FILE).read_text() == text
 
 
-def test_a_run_plays_the_boards_of_another_and_never_changes_its_own(tmp_path):
+def test_a_run_with_a_copy_of_the_secret_plays_the_boards_of_another(tmp_path):
     first = draw_secret(tmp_path / "first")
-    board = {"same_as": str(tmp_path / "first")}
-    for _ in range(2):  # also when it is resumed
-        assert draw_secret(tmp_path / "second", board=board) == first
-    draw_secret(tmp_path / "third")
-    with pytest.raises(ParamsError, match="has other boards than those"):
-        draw_secret(tmp_path / "third", board=board)
-    with pytest.raises(ParamsError, match="board.same_as = 'none' holds no board_secret"):
-        make_params(tmp_path, board={"same_as": "none"})
+    (tmp_path / "second").mkdir()
+    shutil.copy(tmp_path / "first" / SECRET_FILE, tmp_path / "second")
+    assert draw_secret(tmp_path / "second") == first != draw_secret(tmp_path / "third")

@@ -47,7 +47,6 @@ def test_the_published_rewards_have_one_limit_of_time_whatever_the_profile():
     "section, field, value",
     [
         ("training", "max_completion_length", 768),
-        ("sandbox", "move_cpu_seconds", 9.0),
         ("save", "formats", ["gguf"]),
         ("board", "kinds", ["4x4/64", "4x4/64"]),
         ("board", "kinds", ["4x5/2048"]),

@@ -56,7 +56,7 @@ def judge(evaluate: StrategyEvaluation, *completions: str, greedy=False) -> list
 def root(tmp_path_factory):
     """A directory of runs, whose boards are the same whenever these tests run."""
     root = tmp_path_factory.mktemp("runs")
-    for name, digits in (("first", "5e"), ("other", "6f")):
+    for name, digits in (("first", "5e"), ("second", "5e"), ("other", "6f")):
         (root / name).mkdir()
         (root / name / SECRET_FILE).write_text(digits * 32)
     return root
@@ -71,12 +71,8 @@ def evaluate(root, sandbox):
 def runs(root, sandbox):
     """{name: judged}, each saved as results.json: "second" plays the boards of "first", "other" its own."""
     saved = {}
-    for name, board, completions in (
-        ("first", {}, [WORST, BAD]),
-        ("second", {"same_as": str(root / "first")}, [GREEDY]),
-        ("other", {}, [GREEDY]),
-    ):
-        params = make_params(root / name, **board)
+    for name, completions in (("first", [WORST, BAD]), ("second", [GREEDY]), ("other", [GREEDY])):
+        params = make_params(root / name)
         evaluation = StrategyEvaluation.from_params(params, sandbox)
         saved[name] = judge(evaluation, *completions) + judge(evaluation, completions[-1], greedy=True)
         save_strategies(root / name / "results.json", params, {"before": [], "after": saved[name]})
@@ -177,7 +173,9 @@ def change_file(root: Path, tmp_path: Path, change) -> Path:
 
 
 def test_runs_on_different_boards_are_refused_and_no_file_holds_their_secret(root, runs):
-    with pytest.raises(ParamsError, match=f"board_fingerprint is .* with board.same_as={root}/first$"):
+    with pytest.raises(
+        ParamsError, match=f"board_fingerprint is .* with a copy of {root}/first/board_secret in it$"
+    ):
         compare_files(root / "first", root / "other")
     assert "5e" * 32 not in (root / "first" / "results.json").read_text()
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from refusals import NOTEBOOK, with_environment, with_set
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
+from rlnb.errors import ParamsError
 from rlnb.params import describe_params, dump_yaml, load_params, parse_set
 from rlnb.params.loading import MODELS, ShownParameter
 
@@ -36,8 +37,7 @@ def test_a_tilde_is_the_home_directory(monkeypatch, tmp_path):
     for notebook in MODELS:
         params = load_params(notebook, profile="default", overrides={"output_dir": "~/x"}, environ={})
         assert params.output_dir == f"{tmp_path}/x", notebook
-    params = with_set("model.cache_dir=~/models")
-    assert params.model.cache_dir == f"{tmp_path}/models"
+    assert with_set("model.cache_dir=~/models").model.cache_dir == f"{tmp_path}/models"
 
 
 def test_profile_auto_is_the_one_for_this_machine(monkeypatch):
@@ -94,6 +94,8 @@ def test_assignments_add_up_and_the_last_of_a_field_counts():
     params = with_set("seed=1", "training.max_steps=2", "training.resume=never", "seed=3")
     assert (params.seed, params.training.max_steps, params.training.resume) == (3, 2, "never")
     assert parse_set("vllm.server_base_url=http://h/?a=b") == {"vllm": {"server_base_url": "http://h/?a=b"}}
+    with pytest.raises(ParamsError, match="is not an assignment"):
+        parse_set("training.max_steps")
 
 
 @pytest.mark.parametrize("name", ["1e5", "010", "true", "2026-01-01", "a: b"])

@@ -15,7 +15,7 @@ from shipped_profiles import FOLDER
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.errors import ParamsError
 from rlnb.machine import installed_version
-from rlnb.params import check_machine, load_params, parse_set
+from rlnb.params import check_machine, load_params
 from rlnb.params.problems import show_number
 
 GOLDEN = Path(__file__).with_name("problems.txt").read_text(encoding="utf-8")
@@ -63,12 +63,7 @@ def test_a_fault_inside_of_a_list_is_the_only_one_that_is_told():
     stage = {"name": "a", "games": ["nim"], "threshold": 1.2}
     for stages, field in (([stage], "curriculum.stages[0][threshold] = 1.2"), ([], "curriculum.stages = []")):
         told = refused(with_cell, {"curriculum": {"stages": stages}}, "ppo_openspiel")
-        assert told.startswith(f"parameters cell: {field} must") and "\n" not in told
-
-
-@pytest.mark.parametrize("assignment", ["training.max_steps", "=3", "a.b.c=3", "training.=3"])
-def test_an_assignment_without_field_or_value_is_refused(assignment):
-    assert refused(parse_set, assignment).startswith(f"--set {assignment}: is not an assignment")
+        assert told.startswith(f"parameters cell: {field} should") and "\n" not in told
 
 
 def test_what_is_unknown_is_answered_with_what_is_known(tmp_path):

@@ -36,7 +36,7 @@ def failure(seed: int, deficit: float = 0.5, *, game: str = "nim", tries: int = 
 
 
 def after(replay: ReplayBuffer, *results: GameResult) -> ReplayBuffer:
-    return replay.update(results, MEANS, step=7, capacity=1000)
+    return replay.update(results, MEANS, step=7)
 
 
 def replayed(seed: int, score: float) -> GameResult:

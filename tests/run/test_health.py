@@ -199,7 +199,7 @@ def test_what_has_no_effect_in_this_mode_is_not_offered():
     assert "game.batch_size = 64: write 32" in free and "game.style" not in free
     without_mbpp = on_a_gpu("grpo_code_execution", mbpp={"enabled": False})
     assert "mbpp" not in out_of_memory(without_mbpp)
-    server = {"kind": "endpoint", "base_url": "http://host:1/v1", "model_id": "m", "batch_size": 8}
+    server = {"base_url": "http://host:1/v1", "model_id": "m", "batch_size": 8}
     game = on_a_gpu("grpo_code_game", opponent=server)
     assert "opponent.batch_size" not in out_of_memory(game)
     all_weights = on_a_gpu("spiral_self_play", model={"lora_rank": 0, "load_in_4bit": False})

@@ -49,7 +49,7 @@ def train_updates(*, rank: int, num_ranks: int) -> dict[str, object]:
         num_steps.append(metrics["update/num_steps"])
     return {
         "weights": [parameter.detach() for parameter in actor.parameters_to_train()],
-        "baselines": compute_advantages(games, {}, AdvantageParams(kind="rae", decay=0.9)).baselines,
+        "baselines": compute_advantages(games, {}, AdvantageParams(kind="rae")).baselines,
         "kl_coefs": kl_coefs,
         "num_steps": num_steps,
         "num_turns": len(turns),

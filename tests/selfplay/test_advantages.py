@@ -181,7 +181,7 @@ X_PLIES, O_PLIES = (0, 2, 4, 6), (1, 3, 5)
 
 
 def compute(games, baselines, kind: str) -> Advantages:
-    return compute_advantages(games, baselines, AdvantageParams(kind=kind, decay=0.9))
+    return compute_advantages(games, baselines, AdvantageParams(kind=kind))
 
 
 def reward(event: str, seat_return: float) -> float:
@@ -242,7 +242,7 @@ def test_role_baselines_over_two_batches():
     second = compute([game(), game(), mirrored()], first.baselines, "rae")
     won = [0.9] * 4 + [-0.9] * 3  # 1-.1 and -1+.1
     assert second.advantages.tolist() == approx(won + won + [-1.1] * 3 + [1.1] * 3)
-    moved = 0.9**3 * 0.1 + (1 - 0.9**3) / 3  # three trajectories of mean (1 + 1 - 1) / 3
+    moved = 0.95**3 * 0.1 + (1 - 0.95**3) / 3  # three trajectories of mean (1 + 1 - 1) / 3
     assert second.baselines == approx({"tic_tac_toe/X": moved, "tic_tac_toe/O": -moved})
     assert second.targets.tolist() == [1] * 4 + [-1] * 3 + [1] * 4 + [-1] * 3 + [-1] * 3 + [1] * 3
 

@@ -7,6 +7,7 @@ from shipped_profiles import profiles_of
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, recommend
 from rlnb.params import asks_network, check_machine, load_params, resolve
+from rlnb.selfplay.advantages import ROLE_DECAY
 from rlnb.spiral.params import SpiralSelfPlayParams
 from rlnb.spiral.setup import load_self_play_game
 
@@ -23,7 +24,7 @@ def load(profile="default", **sections) -> SpiralSelfPlayParams:
 def test_the_default_file_holds_the_papers_settings_which_are_the_models_defaults():
     params = load()
     assert params == SpiralSelfPlayParams()
-    assert (params.advantage.kind, params.advantage.decay) == ("rae", 0.95)
+    assert (params.advantage.kind, ROLE_DECAY) == ("rae", 0.95)
     assert (params.training.max_steps, params.training.num_epochs, params.training.clip) == (400, 2, 0.2)
     game = params.game
     assert (params.model.id, game.name, game.acting, game.invalid) == (
