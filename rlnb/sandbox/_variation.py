@@ -1,23 +1,28 @@
-"""Make a zygote's interpreter differ from others in accidents: the hour, the environment, addresses.
+"""Make a zygote's interpreter differ from others in accidents: the hour, the machine, addresses.
 
 Runs in the zygote (`_zygote.py`) before any program; the hash seed is the interpreter's own. Standard library
-only. What tells of the machine (`os.uname`) is the same everywhere: the code game lets no program import it.
+only. For programs that read what they should not, not for those that dig for the functions replaced here.
 """
 
 import ctypes
 import gc
 import os
+import posix
+import random
 import resource
+import socket
 import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple
 
 import _child
 import _layers
 
-# They read the clock in C, so their import fails. Of the first ones Python has its own versions.
+# They read the clock in C, so their import fails. Of the first ones Python has its own versions, which ask
+# `time`; of SQL's "now" and the C library's functions it has none.
 TWINS = ("_datetime", "_zoneinfo", "_uuid")
 ABSENT = ("_sqlite3", "_ctypes", "ctypes")
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime")
@@ -26,17 +31,14 @@ LARGEST_INT = 2**31 - 1  # of C
 
 
 class Endings(NamedTuple):
-    """How a program ends in a varied interpreter; see `_child.run_as_script`.
+    """How a program ends in a varied interpreter, where that differs; see `_child.run_as_script`.
 
-    finalize: Python's own end of a script, in about 7 ms; None in all interpreters but the first.
+    make_refusals_fatal: to call before the program. finalize: ends the process with an exit code, as Python
+    ends a script, in about 7 ms; None in all interpreters but the first.
     """
 
+    make_refusals_fatal: Callable[[], None]
     finalize: Callable[[int], object] | None
-
-    def make_refusals_fatal(self) -> None:
-        """Raise `Refusal` instead of MemoryError from C; `MemoryError` itself stays as it is."""
-        raised = ctypes.py_object.in_dll(ctypes.pythonapi, "PyExc_MemoryError")
-        raised.value = Refusal  # type: ignore[assignment]
 
 
 class Refusal(MemoryError):
@@ -49,6 +51,23 @@ class Refusal(MemoryError):
         leave(_child.MEMORY_EXIT_CODE)
 
 
+class BuiltIn:
+    """In place of a built-in function: like it no method, pickled by its name, shown without an address."""
+
+    def __init__(self, module: str, name: str, function: Callable[..., object]) -> None:
+        self.__module__, self.__name__, self.__qualname__ = module, name, name
+        self._function = function
+
+    def __call__(self, *args: object) -> object:
+        return self._function(*args)
+
+    def __repr__(self) -> str:
+        return f"<built-in function {self.__name__}>"
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+
 def own_folder(folder: str) -> str:
     """Make a folder for programs in `folder`, with an accidental name, and return its path."""
     folder = os.path.join(folder, accident(hash_seed()))
@@ -58,7 +77,7 @@ def own_folder(folder: str) -> str:
 
 
 def vary(clock_shift_seconds: float, folder: str) -> Endings:
-    """Shift this interpreter's clocks, and change its environment. folder: its programs'.
+    """Shift this interpreter's clocks, and change what it says of its machine. folder: its programs'.
 
     Without a shift it keeps what a script has: modules in C, the limit of recursion, Python's own end. The
     others recurse deeper and collect garbage at other moments: what they print otherwise then shows.
@@ -72,13 +91,19 @@ def vary(clock_shift_seconds: float, folder: str) -> Endings:
         shift_clocks(clock_shift_seconds)
         set_limit, deeper = sys.setrecursionlimit, 20 * seed
         set_limit(sys.getrecursionlimit() + deeper)
-        sys.setrecursionlimit = lambda limit: set_limit(min(limit + deeper, LARGEST_INT))
+        put(lambda limit: set_limit(min(limit + deeper, LARGEST_INT)), "setrecursionlimit", sys)
         gc.set_threshold(700 - 20 * (seed % 32))
     for member in vars(import_module("datetime")).values():
         if getattr(member, "__module__", "") == "_pydatetime":  # where its Python version lies since 3.12
             member.__module__ = "datetime"
-    vary_environment(seed, folder)
-    return Endings(None if clock_shift_seconds else ctypes.pythonapi.Py_Exit)
+    vary_machine(seed, folder)
+    return Endings(make_refusals_fatal, None if clock_shift_seconds else ctypes.pythonapi.Py_Exit)
+
+
+def make_refusals_fatal() -> None:
+    """Raise `Refusal` instead of MemoryError from C; `MemoryError` itself stays as it is."""
+    raised = ctypes.py_object.in_dll(ctypes.pythonapi, "PyExc_MemoryError")
+    raised.value = Refusal  # type: ignore[assignment]
 
 
 def hash_seed() -> int:
@@ -90,17 +115,28 @@ def accident(seed: int) -> str:
     return "v" * (1 + seed % 16) + f"{seed:010d}"
 
 
+def put(function: Callable[..., object], name: str, *modules: ModuleType) -> None:
+    """Replace what the modules call `name`."""
+    for module in modules:
+        setattr(module, name, BuiltIn(modules[-1].__name__, name, function))
+
+
 def shift_clocks(seconds: float) -> None:
-    """Patch `time` so that all its clocks are `seconds` ahead."""
-    nanoseconds = round(seconds * 1e9)
+    """Patch `time`, `os` and `resource` so that all clocks of this process are `seconds` ahead."""
     for name in CLOCKS:
-        setattr(time, name, plus(getattr(time, name), seconds))
-        setattr(time, f"{name}_ns", plus(getattr(time, f"{name}_ns"), nanoseconds))
+        put(plus(getattr(time, name), seconds), name, time)
+        put(plus(getattr(time, f"{name}_ns"), round(seconds * 1e9)), f"{name}_ns", time)
     for name in ("localtime", "gmtime", "ctime"):
-        setattr(time, name, with_default_time(getattr(time, name)))
-    asctime, strftime = time.asctime, time.strftime
-    time.asctime = lambda *when: asctime(*when or (time.localtime(),))
-    time.strftime = lambda form, *when: strftime(form, *when or (time.localtime(),))
+        put(with_default_time(getattr(time, name)), name, time)
+    asctime, strftime, times, getrusage = time.asctime, time.strftime, os.times, resource.getrusage
+    put(lambda *when: asctime(*when or (time.localtime(),)), "asctime", time)
+    put(lambda form, *when: strftime(form, *when or (time.localtime(),)), "strftime", time)
+    put(lambda: os.times_result(value + seconds for value in times()), "times", posix, os)
+    put(
+        lambda who: resource.struct_rusage(value + type(value)(seconds) for value in getrusage(who)),
+        "getrusage",
+        resource,
+    )
 
 
 def plus(read: Callable[..., float], shift: float) -> Callable[..., float]:
@@ -112,8 +148,8 @@ def with_default_time(convert: Callable[[float], object]) -> Callable[..., objec
     return lambda seconds=None: convert(time.time() if seconds is None else seconds)
 
 
-def vary_environment(seed: int, folder: str) -> None:
-    """Change the environment, its size, and the time zone."""
+def vary_machine(seed: int, folder: str) -> None:
+    """Change the environment, the time zone, and what the machine says of itself, its users and its load."""
     name = accident(seed)
     os.environ.update(
         dict.fromkeys(("USER", "LOGNAME", "HOSTNAME", "SHELL"), name), HOME=folder, TMPDIR=folder
@@ -122,6 +158,15 @@ def vary_environment(seed: int, folder: str) -> None:
     os.environ["PATH"] += f":/{name}"
     os.environ["TZ"] = f"{chr(65 + seed % 26) * 3}-{seed % 12}"
     time.tzset()
+    uname, load, affinity = os.uname(), os.getloadavg, os.sched_getaffinity
+    other = os.uname_result((uname.sysname, name, uname.release + name, uname.version + name, uname.machine))
+    put(lambda: other, "uname", posix, os)
+    put(lambda: name, "gethostname", sys.modules["_socket"], socket)
+    put(lambda: tuple(value + seed for value in load()), "getloadavg", posix, os)
+    put(lambda pid: {core + seed for core in affinity(pid)}, "sched_getaffinity", posix, os)
+    for function in ("getuid", "geteuid", "getgid", "getegid", "cpu_count"):
+        put(plus(getattr(os, function), seed), function, posix, os)
+    setattr(import_module("uuid"), "_node", random.Random(seed).getrandbits(48))  # noqa: B010
 
 
 def blocks() -> tuple[object, ...]:

@@ -53,7 +53,7 @@ class Limits:
 class Variation:
     """How an interpreter differs from others in what no program should depend on.
 
-    hash_seed: of texts and bytes, 0 to 2**32 - 1; also chooses time zone, folder, user's name and other
+    hash_seed: of texts and bytes, 0 to 2**32 - 1; also chooses host name, user, time zone, folder and other
     variables of the environment. clock_shift_seconds: added to every clock (see `_variation.py`).
     """
 
