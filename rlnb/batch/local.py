@@ -1,7 +1,6 @@
 """The points of a sweep on this machine, some at a time, each a `rlnb run` of its own."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Collection
@@ -72,15 +71,10 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
 
 
 def share_cores(num_jobs: int) -> dict[str, str]:
-    """Return the environment of the points: each computes with its share of the cores.
-
-    One at a time uses what is free, as any run does.
-    """
+    """Return the environment of the points: each computes with its share of the cores, unless it is set."""
     environment = dict(os.environ)
     if num_jobs > 1:
-        share = max(1, usable_cores(os.environ) // num_jobs)
-        set_before = environment.get("OMP_NUM_THREADS", "")
-        environment["OMP_NUM_THREADS"] = str(min(share, int(set_before)) if set_before.isdigit() else share)
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores(os.environ) // num_jobs)))
     return environment
 
 
@@ -88,30 +82,25 @@ def _describe_end(sweep: Sweep, index: int, code: int) -> str:
     name, directory = sweep.points[index].name, sweep.run_directory(index)
     if code in (runs.EXIT_DONE, runs.EXIT_PREEMPTED):
         return name if code == runs.EXIT_DONE else f"{name} has stopped, to go on later"
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     status = runs.read_status(directory)
     reason = status.reason if status and status.state not in ("done", "running") else ""
-    return f"{name} FAILED ({how}): {' '.join((reason or last_line(directory)).split())}"
+    return f"{name} FAILED (exit code {code}): {' '.join((reason or last_line(directory)).split())}"
 
 
 def last_line(directory: Path) -> str:
-    """Return the last line of a point's log that says something, "" without a log."""
+    """Return the last line of a point's log, "" without a log."""
     log = directory / LOG_FILE
-    if not log.is_file():
-        return ""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    return text.rstrip().rpartition("\n")[2].strip()
 
 
 def _conclude(sweep: Sweep, codes: Collection[int], *, was_stopped: bool) -> int:
     """Say what is left to do, and return the exit code of the sweep."""
-    num_failed = sum(code not in (runs.EXIT_DONE, runs.EXIT_PREEMPTED) for code in codes)
-    if num_failed:
-        print(f"failed: {num_failed} points; the output of each is in its {LOG_FILE}", file=sys.stderr)
     if was_stopped or runs.EXIT_PREEMPTED in codes:
         print("stopped: run the same command again to go on", file=sys.stderr)
         return runs.EXIT_PREEMPTED
-    if num_failed:
+    if num_failed := sum(code != runs.EXIT_DONE for code in codes):
+        print(f"failed: {num_failed} points; the output of each is in its {LOG_FILE}", file=sys.stderr)
         return runs.EXIT_FAILED
     print(f"done: rlnb results {sweep.directory}")
     return runs.EXIT_DONE

@@ -14,12 +14,12 @@ import yaml
 
 from rlnb.batch.local import last_line
 from rlnb.batch.overview import RunRow, list_runs
-from rlnb.batch.sweeps import POINTS_FILE, flatten, read_sweep
 from rlnb.display.tables import Table, as_text
 from rlnb.errors import ParamsError
 from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import parse_yaml
 from rlnb.results import Comparison, load_results, pool_comparisons, read_comparisons
+from rlnb.run.directory import POINTS_FILE
 from rlnb.run.tracking import read_metrics
 from rlnb.statistics import Estimate, student_mean
 
@@ -39,7 +39,6 @@ MAIN_MEASURES = tuple(
 NUM_SHOWN = 6  # measures that a table shows where none is named
 TRAINING_MINUTES = "training minutes"  # play and updates, without evaluations
 PARTS_OF_A_STEP = ("time/rollout_seconds", "time/update_seconds", "step_time")
-NOT_COMPARED = ("output_dir", "seed")
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class PointResult:
     before" and so on. reason: why it failed, or what of it cannot be read.
     """
 
-    name: str
     directory: Path
     fields: Mapping[str, object]
     seed: int | None
@@ -87,14 +85,14 @@ def gather_results(directories: Sequence[Path]) -> list[PointResult]:
     Raises ParamsError for a folder without runs.
     """
     rows = {Path(row.run): row for row in list_runs(directories)}
-    overrides = {folder: _read_overrides(folder) for folder in {path.parent for path in rows}}
-    planned = {path: overrides[path.parent].get(path.name, {}) for path in rows}
-    begun = {path: _read_settings(path) for path in rows if (path / "params.yaml").is_file()}
-    settings = {path: begun.get(path) or planned[path] for path in rows if path in begun or planned[path]}
-    if not settings:
+    settings = {path: _read_settings(path) for path in rows}
+    if not any(settings.values()):
         raise ParamsError(f"{', '.join(map(str, directories))}: holds no runs; name the folder of a sweep")
-    names = dict.fromkeys(name for values in settings.values() for name in values if name not in NOT_COMPARED)
-    differing = [name for name in names if _differs(name, begun.values()) or _differs(name, planned.values())]
+    seen: dict[str, set[str]] = {}
+    for values in settings.values():
+        for name, value in values.items():
+            seen.setdefault(name, set()).add(str(value))
+    differing = [name for name in seen if len(seen[name]) > 1 and name not in ("output_dir", "seed")]
     results = []
     first: dict[str, Path] = {}
     for path, values in settings.items():
@@ -118,9 +116,11 @@ def newest_sweep(outputs: Path) -> Path:
 
 
 def group_results(results: Sequence[PointResult]) -> list[Group]:
-    """Return the runs as groups that agree in all fields but the seed, in their order."""
+    """Return the runs that have begun as groups that agree in all fields but the seed, in their order."""
     groups: dict[str, list[PointResult]] = {}
     for result in results:
+        if result.seed is None:
+            continue
         label = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in result.fields.items())
         groups.setdefault(label or "all runs", []).append(result)
     return [Group(label, tuple(members)) for label, members in groups.items()]
@@ -138,17 +138,14 @@ def choose_measures(results: Sequence[PointResult], wanted: Sequence[str] = ()) 
 
 def tabulate_points(results: Sequence[PointResult]) -> pandas.DataFrame:
     """Return a row a run: the fields in which the runs differ, how it ended, and all of its last values."""
-    names = [result.name for result in results]
-    if len(set(names)) < len(names):
-        names = [str(result.directory) for result in results]
     rows = [
-        {"point": name, **result.fields, "seed": result.seed, "state": result.state, "step": result.step}
-        | {"reason": result.reason, **result.values}
-        for name, result in zip(names, results, strict=True)
+        {"run": str(result.directory), **result.fields, "seed": result.seed, "state": result.state}
+        | {"step": result.step, "reason": result.reason, **result.values}
+        for result in results
     ]
     fields = dict.fromkeys(name for result in results for name in result.fields)
     measures = dict.fromkeys(name for result in results for name in result.values)
-    columns = ["point", *fields, "seed", "state", "step", "reason", *measures]
+    columns = ["run", *fields, "seed", "state", "step", "reason", *measures]
     frame = pandas.DataFrame(rows, columns=columns)
     return frame.astype({"seed": "Int64", "step": "Int64", **dict.fromkeys(measures, float)})
 
@@ -165,11 +162,10 @@ def show_points(results: Sequence[PointResult], measures: Sequence[str]) -> Tabl
 
 def show_failures(results: Sequence[PointResult]) -> list[str]:
     """Return a line for each run that is not done, with its reason."""
-    frame = tabulate_points(results)
     return [
-        f"{row.point}: {row.state}" + (f": {row.reason}" if row.reason else "")
-        for row in frame[["point", "state", "reason"]].itertuples()
-        if row.state != "done" or row.reason
+        f"{result.directory}: {result.state}" + (f": {result.reason}" if result.reason else "")
+        for result in results
+        if result.state != "done" or result.reason
     ]
 
 
@@ -223,10 +219,6 @@ def _interval(estimate: Estimate | None) -> str:
     return "–" if estimate is None else f"[{estimate.low:+.3f}, {estimate.high:+.3f}]"
 
 
-def _differs(name: str, settings: Iterable[Mapping[str, object]]) -> bool:
-    return len({str(values[name]) for values in settings if name in values}) > 1
-
-
 def _read_settings(directory: Path) -> dict[str, object]:
     """Return the parameters of a run as {"section.field": value}, {} before it starts."""
     path = directory / "params.yaml"
@@ -234,14 +226,11 @@ def _read_settings(directory: Path) -> dict[str, object]:
         content = parse_yaml(path.read_text(encoding="utf-8")) if path.is_file() else None
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         content = None  # damaged; the run itself says so when it goes on
-    return flatten(content) if isinstance(content, dict) else {}
-
-
-def _read_overrides(folder: Path) -> dict[str, dict[str, object]]:
-    """Return {name of a point: what its sweep sets}, {} where the folder is not that of a sweep."""
-    if not (folder / POINTS_FILE).is_file():
-        return {}
-    return {point.name: point.overrides for point in read_sweep(folder).points}
+    flat: dict[str, object] = {}
+    for name, value in content.items() if isinstance(content, dict) else ():
+        fields = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{name}.{field}": inner for field, inner in fields} or {name: value}
+    return flat
 
 
 def _read_result(
@@ -265,7 +254,6 @@ def _read_result(
         problems.append(f"the last value is not a number, and in no mean: {', '.join(lost)}")
     seed = str(settings.get("seed"))
     return PointResult(
-        name=directory.name,
         directory=directory,
         fields={name: settings[name] for name in differing if name in settings},
         seed=int(seed) if seed.isdigit() else None,

@@ -3,19 +3,18 @@
 import fnmatch
 import importlib.util
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from runpy import run_path
 
 from httpx import HTTPError
 from huggingface_hub import HfApi, constants, snapshot_download
-from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-from rlnb.batch.machines import target_machine
-from rlnb.errors import ParamsError, PolicyUnavailable, see
+from rlnb.batch.machines import job_machine
+from rlnb.errors import ParamsError, see
 from rlnb.machine import recommend
-from rlnb.params import load_dotenv, load_params, resolve
+from rlnb.params import load_params, resolve
 from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.params.loading import choose_profile
 from rlnb.params.model_cache import MBPP_ID, Repository
@@ -33,28 +32,22 @@ MBPP_FILES = ("full/*.parquet", "sanitized/*.parquet")
 
 def prefetch(
     notebook: Path,
-    *,
     profile: str | None,
     overrides: Mapping[str, object],
-    assignments: Sequence[str] = (),
-    machine: str | None = None,
-    gpu_memory: float | None = None,
+    machine: str | None,
+    gpu_memory: float | None,
 ) -> int:
-    """Fetch a run's models and data into its model cache, print the line that submits it, and return 0.
+    """Fetch into the model cache what a run on such a machine (`job_machine`) will load, and return 0.
 
-    assignments: the overrides as they were typed, for that line. machine: the name of a row of the table of
-    machines; None means the one that the profile is named after, or this one. gpu_memory: of that machine
-    in GiB; None means that of the smallest. Raises ParamsError for what the hub does not give.
+    Raises ParamsError for what the hub does not give.
     """
-    load_dotenv(Path.cwd())
-    target = target_machine(profile, machine, gpu_memory)
+    target = job_machine(profile, machine, gpu_memory)
     if profile in (None, "auto"):
         profile = choose_profile(notebook.stem, recommend(target).profile)
     given = load_params(notebook.stem, profile=str(profile), overrides=overrides, place="--set")
     params = resolve(given, recommend(target))
     cache_dir = cache_directory(params)
-    memory = f", {target.memory_gib:g} GiB" if target.memory_gib else ""
-    print(f"{notebook.stem}, profile {profile}, for {target.name}{memory}, into {cache_dir}:")
+    print(f"{notebook.stem}, profile {profile}, for {target.name}, into {cache_dir}:")
     models = {field: name for field, name in model_names(params).items() if not Path(name).is_dir()}
     for name in sorted(set(models.values()) & BUILT_DIRECTORIES.keys()):
         print(f"  {name}: built in {_build(name, cache_dir)}", flush=True)
@@ -67,11 +60,6 @@ def prefetch(
     for repository, field in repositories.items():
         place = f"{params._sources.get(field, 'default')}: {field}"
         print(f"  {repository.id}: {fetch(repository, cache_dir, place=place)}", flush=True)
-    words = [".venv/bin/rlnb", "submit", str(notebook), "--profile", str(profile)]
-    words += [word for assignment in assignments for word in ("--set", assignment)]
-    words += [] if machine is None else ["--machine", machine]
-    words += [] if gpu_memory is None else ["--gpu-memory", f"{gpu_memory:g}"]
-    print(f"then: {shlex.join(words)}")
     return 0
 
 
@@ -99,14 +87,11 @@ def _build(name: str, cache_dir: str) -> Path:
     """Build one of the models that need no hub, unless it is there, and return its directory."""
     from rlnb.policy.builtin import model_directory  # torch
 
-    try:
-        return Path(model_directory(name, cache_dir))
-    except PolicyUnavailable as error:
-        raise ParamsError(str(error)) from error
+    return Path(model_directory(name, cache_dir))
 
 
 def fetch(repository: Repository, cache_dir: str, *, place: str) -> str:
-    """Fetch the files of a repository that are missing, and describe what is there.
+    """Fetch the files of a repository that are missing, and say where they are.
 
     huggingface_hub checks what it downloads, gives a file its name only once it is whole, and keeps the whole
     files of an earlier call that was interrupted. place: where the repository is named, for messages. Raises
@@ -120,19 +105,15 @@ def fetch(repository: Repository, cache_dir: str, *, place: str) -> str:
         folder = snapshot_download(
             repository.id, repo_type=repository.kind, cache_dir=cache_dir, allow_patterns=names
         )
-    except GatedRepoError:
-        page = f"{constants.ENDPOINT}/{repository.id}"
-        reason = f"is gated: accept its terms on {page}, and put HF_TOKEN=... into .env"
-        raise ParamsError(f"{place} = {repository.id!r} {reason}{see('no-network')}") from None
     except (RepositoryNotFoundError, HFValidationError):
-        reason = f"is not on {constants.ENDPOINT} as OWNER/NAME, or is private: put HF_TOKEN=... into .env"
-        raise ParamsError(f"{place} = {repository.id!r} {reason}") from None
+        page = f"{constants.ENDPOINT}/{repository.id}"
+        reason = f"is not at {page}, or gated: accept its terms there, and put HF_TOKEN=... into .env"
+        raise ParamsError(f"{place} = {repository.id!r} {reason}{see('no-network')}") from None
     except (OSError, HTTPError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         reason = f"cannot be fetched: {reason}; the same command again goes on with what is missing"
         raise ParamsError(f"{place} = {repository.id!r} {reason}") from error
-    size = sum(Path(folder, name).stat().st_size for name in names)
-    return f"{len(names)} files, {size / 1e6:,.1f} MB, revision {Path(folder).name[:12]}"
+    return f"{len(names)} files in {folder}"
 
 
 def choose_files(names: Sequence[str], *, kind: str) -> list[str]:

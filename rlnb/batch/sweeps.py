@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
 from rlnb.params import load_dotenv, load_params, parse_set
 from rlnb.params.loading import PROFILE_ENDINGS, choose_profile
-from rlnb.params.reading import NUMBER_WITHOUT_DOT, parse_yaml
+from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams
 from rlnb.run.directory import POINTS_FILE, write_text
 from rlnb.run.headless import check_same_run, make_directory, read_parameter_names
@@ -31,12 +31,14 @@ MAX_POINTS = 1000  # SLURM's usual MaxArraySize is 1001
 MAX_NAME_LENGTH = 100  # characters of a point's name, a directory
 PROGRESS = 100  # points that are checked between two lines about it
 
+Values = dict[str, object]  # {"training.learning_rate": 1e-05, "seed": 2}
+
 
 class Point(BaseModel, frozen=True):
-    """One run of a sweep. name: its directory; overrides: {"training.learning_rate": 1e-05, "seed": 2}."""
+    """One run of a sweep. name: its directory."""
 
     name: str
-    overrides: dict[str, object]
+    overrides: Values
 
     def assignments(self) -> list[str]:
         """Return the overrides as the values of --set."""
@@ -61,11 +63,21 @@ class Sweep(BaseModel, frozen=True):
 
     def run_arguments(self, index: int) -> list[str]:
         """Return the arguments of `rlnb` that run a point, or go on with it."""
+        if not 0 <= index < len(self.points):
+            raise ParamsError(f"--point {index}: {self.directory} has the points 0 to {len(self.points) - 1}")
         arguments = ["run", str(self.notebook), "--profile", self.profile]
         arguments += ["--out", str(self.run_directory(index))]
         for assignment in self.points[index].assignments():
             arguments += ["--set", assignment]
         return arguments
+
+
+class SweepFile(BaseModel, extra="forbid"):
+    """A file of params/sweeps/: points as a grid or as a list, and values that all of them share."""
+
+    grid: dict[str, Annotated[list[object], Field(min_length=1)]] = {}
+    points: list[Values] = Field(default=[], alias="list")
+    common: Values = Field(default={}, alias="set")
 
 
 def load_points(sweep: Path | None, *, seeds: str | None, assignments: Sequence[str] = ()) -> list[Point]:
@@ -79,24 +91,21 @@ def load_points(sweep: Path | None, *, seeds: str | None, assignments: Sequence[
         raise ParamsError(
             "--sweep or --seeds: is missing; name a file of params/sweeps/, or write --seeds 1-5"
         )
-    combinations, common = _read_sweep_file(sweep) if sweep is not None else ([{}], {})
-    if seeds is not None:
-        numbers = _read_seeds(seeds)
-        if any("seed" in values for values in [common, *combinations]):
-            raise ParamsError(f"{sweep}: sets seed, and so does --seeds; keep one")
-        _check_size(len(combinations) * len(numbers), place=str(sweep or "--seeds"))
-        combinations = [{**values, "seed": seed} for values in combinations for seed in numbers]
+    file = SweepFile.model_validate({"list": [{}]}) if sweep is None else _read_sweep_file(sweep)
+    numbers = [] if seeds is None else _read_seeds(seeds)
+    num_points = (len(file.points) or math.prod(map(len, file.grid.values()))) * (len(numbers) or 1)
+    if num_points > MAX_POINTS:
+        raise ParamsError(f"{sweep or '--seeds'}: makes {num_points} points; at most {MAX_POINTS}")
+    products = itertools.product(*file.grid.values())
+    points = file.points or [dict(zip(file.grid, values, strict=True)) for values in products]
+    if numbers:
+        points = [{**values, "seed": seed} for values in points for seed in numbers]
     parse_set(*assignments)  # refuses what is not an assignment
-    for assignment in assignments:
-        name, _, text = assignment.partition("=")
-        if any(name.strip() in values for values in combinations):
-            raise ParamsError(f"--set {assignment}: the points set {name.strip()} as well; keep one")
-        common[name.strip()] = text
-    names = _point_names(combinations)
-    return [
-        Point(name=name, overrides={**common, **values})
-        for name, values in zip(names, combinations, strict=True)
-    ]
+    common = file.common | {name.strip(): text for name, _, text in (a.partition("=") for a in assignments)}
+    if twice := sorted(common.keys() & {name for values in points for name in values}):
+        raise ParamsError(f"{twice[0]}: is set by the points, and for all of them as well; keep one")
+    names = _point_names(points)
+    return [Point(name=name, overrides=common | values) for name, values in zip(names, points, strict=True)]
 
 
 def prepare_sweep(
@@ -113,7 +122,7 @@ def prepare_sweep(
     profile: None is what suits this machine. assignments: of --set, for all points. out: None is
     outputs/<notebook>/<sweep>-<profile>, <sweep> being the name of the file, or `seeds`. A folder that was
     prepared before keeps its points, and new ones are added behind them; points that were started already may
-    change only what `rlnb run` lets them. Raises ParamsError with every problem found, and starts nothing.
+    change only what `rlnb run` lets them. Raises ParamsError for the first point that is refused.
     """
     load_dotenv(Path.cwd())
     read_parameter_names(notebook)
@@ -127,8 +136,7 @@ def prepare_sweep(
     if (directory / "params.yaml").exists():
         raise ParamsError(f"--out {directory}: is the directory of a run; name another for the sweep")
     made = Sweep(notebook=notebook.absolute(), profile=profile, points=tuple(points), directory=directory)
-    place = str(sweep or f"--seeds {seeds}") + (" or --set" if assignments else "")
-    params = _check_points(made, place=place)
+    params = _check_points(made, place=str(sweep or "--seeds") + (" or --set" if assignments else ""))
     if not (directory / POINTS_FILE).exists():
         return made.model_copy(update={"params": params})
     return _join(read_sweep(directory), made, params)
@@ -148,58 +156,33 @@ def read_sweep(directory: Path) -> Sweep:
         ) from None
 
 
-def read_point(directory: Path, index: int) -> list[str]:
-    """Return the arguments of `rlnb` for one point of a prepared folder."""
-    sweep = read_sweep(directory)
-    if not 0 <= index < len(sweep.points):
-        raise ParamsError(
-            f"--point {index}: {directory / POINTS_FILE} has the points 0 to {len(sweep.points) - 1}"
-        )
-    return sweep.run_arguments(index)
-
-
 def _check_points(sweep: Sweep, *, place: str) -> dict[int, NotebookParams]:
-    """Return the parameters of the points. Raises ParamsError with the problems of all of them.
+    """Return the parameters of the points. Raises ParamsError for a point that is refused or there twice.
 
-    place: where the values come from, for messages. Two points with equal parameters are a problem.
+    place: where the values come from, for messages.
     """
     params: dict[int, NotebookParams] = {}
-    problems: dict[str, list[int]] = {}
     indices: dict[str, int] = {}
     for index, point in enumerate(sweep.points):
         if index % PROGRESS == 0 and index > 0:
             print(f"{index} of {len(sweep.points)} points checked", file=sys.stderr, flush=True)
-        if "output_dir" in point.overrides:
-            problems.setdefault(f"{place}: output_dir is set by --out; remove it", []).append(index)
-            continue
-        overrides = parse_set(*point.assignments())
         try:
+            if "output_dir" in point.overrides:
+                raise ParamsError(f"{place}: output_dir is set by --out; remove it")
+            overrides = parse_set(*point.assignments())
             params[index] = load_params(
                 sweep.notebook.stem, profile=sweep.profile, overrides=overrides, place=place
             )
+            first = indices.setdefault(params[index].model_dump_json(), index)
+            if first != index:
+                raise ParamsError(f"{place}: is the same run as point {first}; keep one")
         except ParamsError as error:
-            for line in str(error).splitlines():
-                problems.setdefault(line, []).append(index)
-            continue
-        first = indices.setdefault(params[index].model_dump_json(), index)
-        if first != index:
-            line = f"{place}: is the same run as point {first} ({sweep.points[first].name}); keep one"
-            problems.setdefault(line, []).append(index)
-    lines = [
-        f"{line} (point {where[0]}, {sweep.points[where[0]].name}"
-        + (f", and {len(where) - 1} more)" if len(where) > 1 else ")")
-        for line, where in problems.items()
-    ]
-    if lines:
-        raise ParamsError("\n".join(lines))
+            raise ParamsError(f"{error} (point {index}, {point.name})") from None
     return params
 
 
 def _join(before: Sweep, now: Sweep, params: Mapping[int, NotebookParams]) -> Sweep:
-    """Return the sweep of a folder that was prepared before, with its new points at the end.
-
-    A point with the overrides of an old one is that one, even where it would be named otherwise now.
-    """
+    """Return the sweep of a folder that was prepared before, with its new points at the end."""
     path = before.directory / POINTS_FILE
     for name, old, new in (
         ("notebook", before.notebook.name, now.notebook.name),
@@ -207,14 +190,12 @@ def _join(before: Sweep, now: Sweep, params: Mapping[int, NotebookParams]) -> Sw
     ):
         if old != new:
             raise ParamsError(f"{path}: was made with {name} {old}, not {new}. Give another --out.")
-    names = {frozenset(point.assignments()): point.name for point in before.points}
     points = {point.name: point for point in before.points}
     joined: dict[int, NotebookParams] = {}
     for index, point in enumerate(now.points):
-        name = names.get(frozenset(point.assignments()), point.name)
-        check_same_run(now.notebook, before.directory / name, params[index])
-        points[name] = point.model_copy(update={"name": name})
-        joined[list(points).index(name)] = params[index]
+        check_same_run(now.notebook, before.directory / point.name, params[index])
+        points[point.name] = point
+        joined[list(points).index(point.name)] = params[index]
     return now.model_copy(update={"points": tuple(points.values()), "params": joined})
 
 
@@ -239,52 +220,15 @@ def _read_seeds(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if last < first:
-            raise ParamsError(f"--seeds {text}: {part!r} is not a seed or a range; write 1-5, or 1,3,7")
-        _check_size(last - first + 1, place="--seeds")
+        if not first <= last < first + MAX_POINTS:
+            raise ParamsError(
+                f"--seeds {text}: {part!r} is no seed, and no range of at most {MAX_POINTS}; write 1-5 or 1,3"
+            )
         seeds += range(first, last + 1)
-    if repeated := [seed for seed, count in Counter(seeds).items() if count > 1]:
-        raise ParamsError(f"--seeds {text}: names seed {repeated[0]} twice; name each once")
     return seeds
 
 
-def _check_size(num_points: int, *, place: str) -> None:
-    if num_points > MAX_POINTS:
-        raise ParamsError(f"{place}: makes {num_points} points; at most {MAX_POINTS}, so split it")
-
-
-def flatten(content: Mapping[object, object]) -> dict[str, object]:
-    """Return {"section.field": value} of a mapping whose sections may be written out."""
-    flat: dict[str, object] = {}
-    for name, value in content.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}.{field}": inner for field, inner in value.items()}
-        else:
-            flat[str(name)] = value
-    return flat
-
-
-def _read_fields(content: object) -> object:
-    """Return a mapping of a sweep's file with its fields by their full names; 1e-5 is a number."""
-    if not isinstance(content, Mapping):
-        return content  # pydantic refuses it
-    return {name: _as_number(value) for name, value in flatten(content).items()}
-
-
-class SweepFile(BaseModel, extra="forbid"):
-    """A file of params/sweeps/: points as a grid or as a list, and values that all of them share."""
-
-    grid: Annotated[
-        dict[str, Annotated[list[object], Field(min_length=1)]], BeforeValidator(_read_fields)
-    ] = {}
-    points: list[Annotated[dict[str, object], BeforeValidator(_read_fields)]] = Field(
-        default=[], alias="list"
-    )
-    common: Annotated[dict[str, object], BeforeValidator(_read_fields)] = Field(default={}, alias="set")
-
-
-def _read_sweep_file(path: Path) -> tuple[list[dict[str, object]], dict[str, object]]:
-    """Return the values of each point, and those of all points."""
+def _read_sweep_file(path: Path) -> SweepFile:
     try:
         file = SweepFile.model_validate(parse_yaml(path.read_text(encoding="utf-8")))
     except ValidationError as error:
@@ -293,22 +237,8 @@ def _read_sweep_file(path: Path) -> tuple[list[dict[str, object]], dict[str, obj
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ParamsError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     if bool(file.grid) == bool(file.points):
-        raise ParamsError(
-            f"{path}: needs either grid: or list:, {'not both' if file.grid else 'has neither'}"
-        )
-    _check_size(len(file.points) or math.prod(map(len, file.grid.values())), place=str(path))
-    combinations = itertools.product(*file.grid.values())
-    points = file.points or [dict(zip(file.grid, values, strict=True)) for values in combinations]
-    if twice := sorted(file.common.keys() & {name for values in points for name in values}):
-        raise ParamsError(f"{path}: {twice[0]} is under set: and in the points; keep one")
-    return points, file.common
-
-
-def _as_number(value: object) -> object:
-    """Return 1e-5, which YAML 1.1 takes for text, as a number, in lists as well."""
-    if isinstance(value, list):
-        return [_as_number(item) for item in value]
-    return float(value) if isinstance(value, str) and NUMBER_WITHOUT_DOT.fullmatch(value) else value
+        raise ParamsError(f"{path}: needs either grid: or list:")
+    return file
 
 
 def _as_text(value: object) -> str:
@@ -316,21 +246,17 @@ def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _point_names(combinations: Sequence[Mapping[str, object]]) -> list[str]:
+def _point_names(points: Sequence[Values]) -> list[str]:
     """Return a directory's name for each point: learning_rate=1e-05_seed=2.
 
-    A field goes by its last part where that is clear. A long name is cut, and then, as are names that would
-    be equal, marked by a checksum of the values.
+    A long name is cut, and then, as are names that would be equal, marked by a checksum of the values.
     """
-    fields = dict.fromkeys(field for values in combinations for field in values)
-    last_parts = Counter(field.rpartition(".")[2] for field in fields)
-    short = {f: f.rpartition(".")[2] if last_parts[f.rpartition(".")[2]] == 1 else f for f in fields}
     names = []
-    for values in combinations:
-        text = "_".join(f"{short[field]}={_as_text(value)}" for field, value in values.items())
+    for values in points:
+        text = "_".join(f"{field.rpartition('.')[2]}={_as_text(value)}" for field, value in values.items())
         names.append(re.sub(r"[^\w.=+-]+", "-", text.replace('"', "")).strip("-.") or "unchanged")
     counts = Counter(name.casefold() for name in names)
-    for index, (name, values) in enumerate(zip(names, combinations, strict=True)):
+    for index, (name, values) in enumerate(zip(names, points, strict=True)):
         if len(name) > MAX_NAME_LENGTH or counts[name.casefold()] > 1:
             content = json.dumps(values, default=str, sort_keys=True)
             checksum = hashlib.sha256(content.encode()).hexdigest()[:8]

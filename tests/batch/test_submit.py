@@ -59,7 +59,6 @@ def test_a_run_is_submitted_with_its_script_and_log_in_its_directory(capsys, tmp
     script = folder / "job.sbatch"
     subprocess.run(["bash", "-n", script], check=True)
     header, name = header_of(script), "grpo_code_execution-tiny-001"
-    assert header["job-name"] == name
     assert header["output"] == str(tmp_path / folder / f"{name}-%j.log")
     assert [header[key] for key in ("time", "cpus-per-task", "qos")] == ["00:40:00", "2", "long"]
     assert header["signal"] == "B:USR1@300"
@@ -72,17 +71,14 @@ def test_a_run_is_submitted_with_its_script_and_log_in_its_directory(capsys, tmp
     assert json.loads((folder / "job.json").read_text())["job"] == "31"
 
 
-@pytest.mark.parametrize(
-    ("sbatch", "signal"),
-    [
-        ("--time=0", "B:USR1@300"),  # no limit of its own
-        ("--time=10", "B:USR1@150"),  # minutes; a quarter of a short job
-        ("--time=1-00:00:00 --signal=B:USR1@900", "B:USR1@900"),
-    ],
-)
-def test_the_warning_comes_before_the_limit_or_when_it_is_asked_for(sbatch, signal):
-    assert submit("--out", "run", sbatch=sbatch) == 0
-    assert header_of(Path("run/job.sbatch"))["signal"] == signal
+def test_options_of_sbatch_replace_those_of_the_script():
+    sbatch = "--time=1-00:00:00 --signal=B:USR1@900 --gres=gpu:volta:2"
+    Path("spiral_self_play.ipynb").write_text(Path(NOTEBOOK).read_text())
+    command = ["submit", "spiral_self_play.ipynb", "--profile", "v100", "--set", "model.id=tiny"]
+    assert cli.main([*command, "--out", "run", "--", *sbatch.split()]) == 0
+    header = header_of(Path("run/job.sbatch"))
+    assert [header[key] for key in ("time", "signal", "gres")] == ["1-00:00:00", "B:USR1@900", "gpu:volta:2"]
+    assert " --nproc 2)\n" in Path("run/job.sbatch").read_text()
 
 
 def test_the_same_command_goes_on_where_the_job_was_and_waits_for_one_that_is_in_the_queue(capsys):
@@ -103,10 +99,10 @@ def test_the_same_command_goes_on_where_the_job_was_and_waits_for_one_that_is_in
     [
         (("--set", "model.dtype=bfloat16", "--machine", "v100"), "", "model.dtype"),
         (("--set", "training.max_stepz=1"), "", "training.max_stepz"),
-        ((), "--gres=gpu:2", "--machine"),
+        ((), "--gres=gpu:2", "--gres"),
         (("--seeds", "1-2"), "--nodes=2", "--nodes"),
         (("--gpu-memory", "40"), "", "--gpu-memory 40"),
-        (("--gpu-memory", "-3", "--machine", "v100"), "", "--gpu-memory -3"),
+        ((), "--gpus=2", "--gpus=2: ask"),
         ((), "--array=0-9", "--array=0-9: is computed"),
         ((), "-t 10", "-t: write"),
     ],
@@ -117,49 +113,25 @@ def test_what_the_job_would_refuse_is_refused_and_nothing_is_submitted(capsys, a
     assert not Path("submitted").exists() and not Path("outputs").exists()
 
 
-def test_only_submit_takes_options_of_sbatch(capsys):
+def test_only_submit_takes_options_of_sbatch():
     with pytest.raises(SystemExit, match="2"):
         cli.main(["run", NOTEBOOK, "--check", "--", "--time=10"])
 
 
-@pytest.mark.parametrize(
-    ("sbatch", "count"),
-    [
-        ("--gres=gpu:volta:2,tmp:10G", 2),
-        ("--gpus-per-node=volta:4", 4),
-        ("--gpus=8 --nodes=4", 2),
-        ("--gpus-per-task=1", 1),
-        ("--gres=gpu", 1),
-        ("--gres=tmp:10G", 0),
-    ],
-)
-def test_ranks_are_as_many_as_the_gpus_that_are_asked_for(sbatch, count):
-    given = dict(word.removeprefix("--").split("=") for word in sbatch.split())
-    assert count_gpus({"nodes": "1", **given}) == count
-
-
-def test_gpus_that_are_asked_for_replace_the_default(capsys):
-    command = ["submit", "spiral_self_play.ipynb", "--profile", "v100", "--set", "model.id=tiny", "--dry-run"]
-    Path("spiral_self_play.ipynb").write_text(Path(NOTEBOOK).read_text())
-    assert cli.main([*command, "--", "--gpus-per-node=volta:2"]) == 0
-    script = capsys.readouterr().out
-    assert "#SBATCH --gpus-per-node=volta:2\n" in script and "--gres" not in script
-    assert " --nproc 2)\n" in script
+def test_ranks_are_as_many_as_the_gpus_that_are_asked_for():
+    counts = {"gpu:volta:2,tmp:10G": 2, "gpu:4": 4, "gpu": 1, "gpu:volta": 1, "tmp:10G": 0}
+    assert {gres: count_gpus({"gres": gres}) for gres in counts} == counts
 
 
 def test_a_job_chooses_as_was_checked_whatever_memory_its_gpu_has(capsys):
     command = ["submit", NOTEBOOK, "--profile", "v100", "--set", "tasks.source=builtin", "--dry-run"]
-    for options, memory, model in (([], 16, "Qwen2.5-1.5B"), (["--gpu-memory", "32"], 32, "Qwen2.5-3B")):
+    for options, memory in (([], 16), (["--gpu-memory", "32"], 32), (["--seeds", "1-2"], 16)):
         assert cli.main([*command, *options]) == 0
-        printed = capsys.readouterr()
-        assert f"Qwen/{model}" in printed.err  # what a node without a network would lack
-        assert f"\nexport RLNB_GPU_MEMORY={memory}\ncommand=(" in printed.out
+        assert f"\nexport RLNB_GPU_MEMORY={memory}\ncommand=(" in capsys.readouterr().out
     gpu = Machine("v100", "V100", (7, 0), 31.7, 8, "slurm", "offline")
     assert recommend(gpu, environ={}).model_id == "Qwen/Qwen2.5-3B"
     assert recommend(gpu, environ={"RLNB_GPU_MEMORY": "16"}).model_id == "Qwen/Qwen2.5-1.5B"
     assert recommend(gpu, environ={"RLNB_GPU_MEMORY": "80"}).model_id == "Qwen/Qwen2.5-3B"
-    assert cli.main([*command, "--seeds", "1-2"]) == 0
-    assert "\nexport RLNB_GPU_MEMORY=16\ncommand=(" in capsys.readouterr().out
 
 
 def test_what_stands_in_the_env_file_is_read_before_the_job_is_checked(capsys, monkeypatch):
@@ -182,21 +154,11 @@ def test_a_profile_that_names_no_machine_is_refused(capsys):
 
 
 def test_ranks_that_cannot_share_the_work_are_refused(capsys):
-    for name in ("spiral_self_play", "mbpp_eval"):
-        Path(f"{name}.ipynb").write_text(Path(NOTEBOOK).read_text())
+    Path("spiral_self_play.ipynb").write_text(Path(NOTEBOOK).read_text())
     tiny = ["spiral_self_play.ipynb", "--profile", "tiny"]
     for command in (["submit", *tiny, "--", "--nodes=3"], ["run", *tiny, "--nproc", "3", "--check"]):
         assert cli.main(command) == 2
         assert "games_per_step = 8 cannot be shared by 3 ranks" in capsys.readouterr().err
-    assert cli.main(["submit", "mbpp_eval.ipynb", "--profile", "a100", "--", "--gres=gpu:2"]) == 2
-    assert "mbpp_eval.ipynb trains nothing" in capsys.readouterr().err
-
-
-def test_opponents_that_cannot_play_are_refused_before_the_job_waits(capsys):
-    Path("spiral_self_play.ipynb").write_text(Path(NOTEBOOK).read_text())
-    setting = ("--profile", "tiny", "--set", "game.name=kuhn_poker")
-    assert cli.main(["submit", "spiral_self_play.ipynb", *setting]) == 2
-    assert "evaluation.opponents = 'perfect'" in capsys.readouterr().err
 
 
 def test_the_wrong_torch_for_the_job_is_told(capsys):
@@ -206,20 +168,16 @@ def test_the_wrong_torch_for_the_job_is_told(capsys):
         assert (kind in capsys.readouterr().err) == version("torch").endswith("+cpu")
 
 
-def test_a_sweep_and_a_run_do_not_share_a_folder(capsys):
-    assert submit("--seeds", "1-2", "--out", "sweep") == 0
-    assert submit("--out", "sweep") == 2
-    assert "--out sweep: " in capsys.readouterr().err
-    assert submit("--out", "run") == 0
-    assert submit("--seeds", "1-2", "--out", "run") == 2
-    assert "--out run: " in capsys.readouterr().err
+def test_a_sweep_and_a_run_do_not_share_a_folder():
+    assert submit("--seeds", "1-2", "--out", "sweep") == submit("--out", "run") == 0
+    assert submit("--out", "sweep") == submit("--seeds", "1-2", "--out", "run") == 2
 
 
 def test_what_slurm_refuses_is_told_in_its_words_and_leaves_nothing(capsys):
     Path("refuses").write_text("allocation failure: Requested node configuration is not available")
     for more in ((), ("--seeds", "1-2")):
         assert submit(*more) == 2
-        assert "Requested node configuration is not available. Ask for" in capsys.readouterr().err
+        assert "Requested node configuration is not available" in capsys.readouterr().err
     assert Path("submitted").read_text() == "--test-only\n--test-only\n"
     assert not Path("outputs").exists()
 
@@ -254,14 +212,12 @@ def test_many_points_start_one_sandbox_and_say_how_far_the_checks_are(capsys, mo
     assert len(started) == 1
 
 
-def test_points_that_wait_in_the_queue_stay_as_they_were_submitted(capsys):
+def test_points_that_wait_in_the_queue_stay_as_they_were_submitted():
     assert submit("--seeds", "1-2") == 0
     folder = Path("outputs/grpo_code_execution/seeds-tiny")
     before = {path: path.read_text() for path in folder.glob("*.*")}
     Path("queue").write_text("31_0 PENDING\n")
-    for dry in ((), ("--dry-run",)):
-        assert submit("--seeds", "1-3", "--set", "training.learning_rate=0.5", *dry) == 2
-        assert "its job 31 is pending already" in capsys.readouterr().err
+    assert submit("--seeds", "1-3", "--set", "training.learning_rate=0.5") == 2
     assert {path: path.read_text() for path in folder.glob("*.*")} == before
 
 
@@ -285,17 +241,7 @@ def test_a_check_says_what_another_machine_would_refuse_and_leaves_nothing(capsy
         return cli.main(["run", NOTEBOOK, "--profile", "v100", "--check", *arguments])
 
     assert check("--set", "model.id=tiny") == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith(
-        "outputs/grpo_code_execution/v100-001: grpo_code_execution.ipynb, profile v100, for v100"
-    )
-    assert "On a node without a network this would be refused:\n" in printed  # MBPP
+    assert capsys.readouterr().out.startswith("outputs/grpo_code_execution/v100-001: ")
     assert check("--set", "model.dtype=bfloat16") == 2
     assert "model.dtype" in capsys.readouterr().err
     assert not Path("outputs").exists()
-
-
-def test_a_cluster_without_a_network_refuses_what_would_have_to_be_downloaded(capsys, monkeypatch):
-    monkeypatch.setenv("RLNB_OFFLINE", "1")
-    assert cli.main(["submit", NOTEBOOK, "--profile", "v100"]) == 2
-    assert "tasks.source = 'mbpp' is not in ./model_cache" in capsys.readouterr().err

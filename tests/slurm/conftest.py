@@ -58,8 +58,10 @@ class Job:
         return self.facts()["JobState"]
 
     @property
-    def status(self) -> Status | None:
-        return read_status(self.directory)
+    def status(self) -> Status:
+        status = read_status(self.directory)
+        assert status is not None
+        return status
 
     @property
     def saved(self) -> int:
@@ -84,9 +86,10 @@ class Job:
         """Wait until this attempt has saved a step of its own."""
 
         def has_saved() -> bool:
-            status = self.status
-            is_this = status is not None and status.attempt == attempt and status.state == "running"
-            return bool(is_this and status and self.saved > status.saved_step)
+            status = read_status(self.directory)
+            if status is None or (status.attempt, status.state) != (attempt, "running"):
+                return False
+            return self.saved > status.saved_step
 
         wait_for(lambda: has_saved() or not self.is_alive(), f"a step of attempt {attempt}")
         assert has_saved(), self.log
@@ -114,9 +117,7 @@ class Job:
 
     def run_process(self) -> psutil.Process:
         """The process of `rlnb run`."""
-        status = self.status
-        assert status is not None
-        return psutil.Process(status.pid)
+        return psutil.Process(self.status.pid)
 
     def kernel(self) -> psutil.Process:
         return next(each for each in self.run_process().children() if "ipykernel" in " ".join(each.cmdline()))

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 
 from conftest import CLUSTER, Job, Submitter, adapters, call, steps, wait_for
 
@@ -13,7 +12,6 @@ def test_a_run_is_submitted_and_its_state_and_log_are_where_submit_says(submit: 
     job.wait_end()
     assert submit.runs() == {str(job.directory): "done"}
     assert f"done: {job.directory.relative_to(submit.folder)}/attempt-01.ipynb" in job.log
-    assert job.status is not None
     assert (job.status.job, job.step) == (job.number, 6)
 
 
@@ -52,8 +50,6 @@ def test_a_job_saves_before_its_limit_goes_back_into_the_queue_and_resumes(submi
     call("scancel", job.number)
     job.wait_end("CANCELLED")
     assert steps(job.directory) == list(range(1, steps(job.directory)[-1] + 1))
-    assert "The time limit is near and the run has stopped: back into the queue." in job.log
-    assert job.status is not None
     assert (job.status.attempt, job.status.saved_step) == (2, saved)
 
 
@@ -66,8 +62,6 @@ def test_a_step_that_outlasts_the_warning_costs_that_step_alone(submit: Submitte
     job.wait_restarts(1)
     job.limit(60)
     job.wait_end()
-    assert "The time limit has come before the run was saved: back into the queue." in job.log
-    assert job.status is not None
     assert (job.status.attempt, job.step) == (2, 8)
     assert job.status.saved_step >= saved  # with SIGTERM SLURM sends SIGCONT: a step may just be saved
 
@@ -77,7 +71,6 @@ def test_a_set_up_that_never_fits_ends_after_two_attempts_with_the_reason(submit
     job = submit(sbatch="--time=1 --signal=B:USR1@30", **long)
     job.wait_end("FAILED")
     assert job.facts()["Restarts"] == "1"
-    assert "2 attempts in a row have ended without a further saved step (the last is 0)" in job.log
     assert submit.runs() == {str(job.directory): "failed"}
 
 
@@ -92,22 +85,14 @@ def test_a_job_that_is_cancelled_stays_dead_and_the_same_command_goes_on(submit:
     assert again.directory == job.directory
     again.wait_end()
     assert steps(again.directory) == list(range(1, 13))
-    assert again.status is not None
     assert (again.status.attempt, again.status.saved_step) == (2, saved)
 
 
 def preempt(job: Job) -> None:
     """Let a job of the partition that comes first take all cores for a moment."""
     before = int(job.facts()["Restarts"])
-    call(
-        "sbatch",
-        "--parsable",
-        "--partition=high",
-        f"--cpus-per-task={os.cpu_count()}",
-        "--mem=100",
-        "--output=/dev/null",
-        "--wrap=true",
-    )
+    cores = f"--cpus-per-task={os.cpu_count()}"
+    call("sbatch", "--partition=high", cores, "--mem=100", "--output=/dev/null", "--wrap=true")
     job.wait_restarts(before + 1)
 
 
@@ -117,7 +102,6 @@ def test_a_job_that_is_preempted_saves_and_resumes(submit: Submitter):
     preempt(job)
     job.wait_end()
     assert "SIGTERM: passed on to the kernel" in job.log
-    assert job.status is not None
     assert (job.status.attempt, job.step) == (2, 10)
 
 
@@ -131,7 +115,6 @@ def test_twenty_preemptions_in_a_row_change_nothing_of_what_is_learned(submit: S
         preempt(job)
         assert job.facts()["Restarts"] == str(times)
     job.wait_end()
-    assert job.status is not None
     assert job.status.attempt == 21
     assert steps(job.directory) == steps(whole.directory)
     assert adapters(job.directory) == adapters(whole.directory)
@@ -172,50 +155,7 @@ def test_a_node_that_fails_gives_its_job_back_and_it_resumes(submit: Submitter):
     assert submit.runs()[str(job.directory)].split(" at ")[0] in ("died", "waiting")
     job.wait_restarts(1)
     job.wait_end()
-    assert job.status is not None
     assert (job.status.attempt, job.step) == (2, 10)
-
-
-def test_a_disk_that_fills_up_ends_the_job_in_a_sentence_and_it_goes_on_with_room(submit: Submitter):
-    disk = submit.folder / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", disk], check=True)
-    try:
-        job = submit("--out", str(disk / "run"), training__max_steps="12")
-        job.wait_saved(2)
-        with (disk / "filler").open("wb") as file:
-            try:
-                while file.write(bytes(1 << 20)):
-                    file.flush()
-            except OSError:
-                file.raw.close()
-        job.wait_end("FAILED")
-        assert "Traceback" not in job.log
-        assert job.status is not None
-        assert job.status.state == "failed"
-        (disk / "filler").unlink()
-        again = submit("--out", str(disk / "run"), training__max_steps="12")
-        again.wait_end()
-        assert again.status is not None
-        assert again.step == 12
-    finally:
-        for number in submit.jobs:
-            call("scancel", number, check=False)
-        subprocess.run(["umount", "--lazy", disk], check=True)
-
-
-def test_a_damaged_checkpoint_is_passed_over(submit: Submitter):
-    job = submit(training__max_steps="12")
-    job.wait_saved(3)
-    call("scancel", job.number)
-    job.wait_end("CANCELLED")
-    newest = job.directory / "checkpoints" / f"checkpoint-{job.saved}"
-    weights = next(newest.glob("*.safetensors"))
-    os.truncate(weights, weights.stat().st_size // 2)
-    again = submit(training__max_steps="12")
-    again.wait_end()
-    assert newest.name in again.log
-    assert steps(again.directory)[-1] == 12
 
 
 def test_ranks_on_two_tasks_of_slurm_train_together_and_save_at_a_warning_and_at_a_cancel(submit: Submitter):
@@ -235,7 +175,6 @@ def test_ranks_on_two_tasks_of_slurm_train_together_and_save_at_a_warning_and_at
     assert (job.directory / "attempt-01.rank1.ipynb").exists()
     job.limit_soon()
     job.wait_restarts(1)
-    assert job.status is not None
     assert (job.status.state, job.status.signal) == ("preempted", "SIGUSR1")
     job.limit(60)
     # First to the script alone, which must not hand TERM to srun, then to all.
@@ -243,7 +182,6 @@ def test_ranks_on_two_tasks_of_slurm_train_together_and_save_at_a_warning_and_at
         job.wait_saved(job.saved + 1)
         call("scancel", *how, job.number)
         job.wait_end("FAILED" if how else "CANCELLED")
-        assert job.status is not None
         assert (job.status.state, job.status.exit, job.step) == ("preempted", 85, job.saved)
         if how:
             assert job.facts()["ExitCode"] == "85:0"
