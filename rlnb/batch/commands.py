@@ -234,8 +234,10 @@ def _prefetch(options: argparse.Namespace) -> int:
     from rlnb.batch.prefetch import prefetch
     from rlnb.params import parse_set
 
-    overrides = parse_set(*options.assignments)
-    return prefetch(options.notebook, options.profile, overrides, options.machine, options.gpu_memory)
+    return prefetch(
+        options.notebook, profile=options.profile, overrides=parse_set(*options.assignments),
+        machine=options.machine, gpu_memory=options.gpu_memory,
+    )  # fmt: skip
 
 
 def _runs(options: argparse.Namespace) -> int:

@@ -32,6 +32,7 @@ MBPP_FILES = ("full/*.parquet", "sanitized/*.parquet")
 
 def prefetch(
     notebook: Path,
+    *,
     profile: str | None,
     overrides: Mapping[str, object],
     machine: str | None,

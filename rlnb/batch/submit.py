@@ -18,7 +18,7 @@ from pathlib import Path
 import rlnb
 from rlnb.batch.machines import job_machine
 from rlnb.batch.overview import JOB_FILE, refuse_queued
-from rlnb.batch.sweeps import Sweep, prepare_sweep, write_sweep
+from rlnb.batch.sweeps import prepare_sweep, write_sweep
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, installed_version, recommend
 from rlnb.params import dump_yaml, parse_set
@@ -127,11 +127,21 @@ def _submit_sweep(request: argparse.Namespace, machine: Machine, header: Header)
         request.notebook, profile=request.profile, sweep=request.sweep, seeds=request.seeds,
         assignments=request.assignments, out=request.out,
     )  # fmt: skip
-    points = sorted(index for index in prepared.params if not _is_done(prepared, index))
+    points = []
+    for index in sorted(prepared.params):
+        directory = prepared.run_directory(index)
+        if not (directory.is_dir() and is_finished(directory, prepared.params[index])):
+            points.append(index)
     if not points:
         print(f"{prepared.directory}: all {len(prepared.params)} points are done")
         return runs.EXIT_DONE
-    memory = _check_points(prepared, points, machine, is_memory_known=request.gpu_memory is not None)
+    # Points that differ in the seed alone need the same of the machine.
+    distinct: dict[str, NotebookParams] = {}
+    for index in points:
+        params = prepared.params[index].model_copy(update={"output_dir": str(prepared.directory), "seed": 0})
+        distinct.setdefault(params.model_dump_json(), params)
+    is_known = request.gpu_memory is not None
+    memory = [check_params(params, machine, is_memory_known=is_known) for params in distinct.values()][0]
     header["array"] = _ranges(points) + (header.get("array") or "")
     command = _command(["sweep", str(prepared.directory)], machine)
     job = Job(prepared.directory, request.notebook, header, command, tuple(points))
@@ -142,24 +152,6 @@ def _submit_sweep(request: argparse.Namespace, machine: Machine, header: Header)
             write_sweep(prepared)
             _submit(job)
     return runs.EXIT_DONE
-
-
-def _is_done(sweep: Sweep, index: int) -> bool:
-    directory = sweep.run_directory(index)
-    return directory.is_dir() and is_finished(directory, sweep.params[index])
-
-
-def _check_points(sweep: Sweep, indices: Sequence[int], machine: Machine, *, is_memory_known: bool) -> str:
-    """Check what the points need of the machine, once for those that differ in the seed alone.
-
-    Returns the memory of the first point in a line.
-    """
-    distinct: dict[str, NotebookParams] = {}
-    for index in indices:
-        params = sweep.params[index].model_copy(update={"output_dir": str(sweep.directory)})
-        distinct.setdefault(params.model_copy(update={"seed": 0}).model_dump_json(), params)
-    lines = [check_params(params, machine, is_memory_known=is_memory_known) for params in distinct.values()]
-    return lines[0]
 
 
 def make_header(given: Sequence[str], machine: Machine) -> Header:

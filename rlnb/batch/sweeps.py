@@ -184,12 +184,9 @@ def _check_points(sweep: Sweep, *, place: str) -> dict[int, NotebookParams]:
 def _join(before: Sweep, now: Sweep, params: Mapping[int, NotebookParams]) -> Sweep:
     """Return the sweep of a folder that was prepared before, with its new points at the end."""
     path = before.directory / POINTS_FILE
-    for name, old, new in (
-        ("notebook", before.notebook.name, now.notebook.name),
-        ("profile", before.profile, now.profile),
-    ):
-        if old != new:
-            raise ParamsError(f"{path}: was made with {name} {old}, not {new}. Give another --out.")
+    if (before.notebook.name, before.profile) != (now.notebook.name, now.profile):
+        made_with = f"{before.notebook.name}, profile {before.profile}"
+        raise ParamsError(f"{path}: was made with {made_with}. Give another --out.")
     points = {point.name: point for point in before.points}
     joined: dict[int, NotebookParams] = {}
     for index, point in enumerate(now.points):

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -159,13 +158,6 @@ def test_ranks_that_cannot_share_the_work_are_refused(capsys):
     for command in (["submit", *tiny, "--", "--nodes=3"], ["run", *tiny, "--nproc", "3", "--check"]):
         assert cli.main(command) == 2
         assert "games_per_step = 8 cannot be shared by 3 ranks" in capsys.readouterr().err
-
-
-def test_the_wrong_torch_for_the_job_is_told(capsys):
-    command = ["submit", NOTEBOOK, "--set", "model.id=tiny", "--dry-run", "--profile"]
-    for profile, kind in (("v100", "setup.sh volta"), ("h100", "setup.sh cuda")):
-        assert cli.main([*command, profile]) == 0
-        assert (kind in capsys.readouterr().err) == version("torch").endswith("+cpu")
 
 
 def test_a_sweep_and_a_run_do_not_share_a_folder():
