@@ -119,11 +119,10 @@ class ModelOpponent(Predictor):
         verdicts = []
         for output_scores in scores:
             count = count_output_tokens(self.policy, output_scores)
-            output = output_scores.until(count)
             next_text = self.policy.tokenizer.decode(output_scores.top_ids[count : count + 1])
             is_closed = output_scores.is_top[count:].all() or next_text.startswith(PREDICTION_STOP.strip())
-            is_right = bool(output.is_top.all() and is_closed)
-            verdicts.append(PredictionVerdict(is_right, float(output.logprobs.sum()), count))
+            is_right = bool(output_scores.is_top[:count].all() and is_closed)
+            verdicts.append(PredictionVerdict(is_right, float(output_scores.logprobs[:count].sum()), count))
         return verdicts
 
     def front(self) -> CachedPrefix | None:

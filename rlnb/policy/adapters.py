@@ -39,7 +39,6 @@ class WeightSnapshot:
         return cls({name: parameter.detach().clone() for name, parameter in trained_parameters(policy)})
 
     def copy_from(self, policy: Policy) -> None:
-        """Replace this snapshot by the policy's trained weights."""
         self.values.update(WeightSnapshot.take(policy).values)
 
     def move_towards(self, policy: Policy, rate: float) -> None:
@@ -56,13 +55,14 @@ class WeightSnapshot:
     @contextmanager
     def applied_to(self, policy: Policy) -> Iterator[None]:
         """Let the policy use this snapshot; its own weights return untouched at the end."""
-        current = [(parameter, parameter.data) for _, parameter in trained_parameters(policy)]
+        parameters = trained_parameters(policy)
+        current = [parameter.data for _, parameter in parameters]
         try:
-            for name, parameter in trained_parameters(policy):
+            for name, parameter in parameters:
                 parameter.data = self.values[name]
             yield
         finally:
-            for parameter, weights in current:
+            for (_, parameter), weights in zip(parameters, current, strict=True):
                 parameter.data = weights
 
     def save(self, path: str | Path) -> None:
@@ -76,8 +76,8 @@ class WeightSnapshot:
 
     def load_trained(self, directory: str | Path) -> None:
         """Replace this snapshot by what `save_trained` wrote. Raises KeyError for that of another model."""
-        whole, adapters = Path(directory) / WHOLE, Path(directory) / ADAPTERS
-        self.load(whole if whole.is_file() else adapters)
+        whole = Path(directory) / WHOLE
+        self.load(whole if whole.is_file() else Path(directory) / ADAPTERS)
 
 
 def save_trained(policy: Policy, directory: str | Path) -> None:
@@ -89,11 +89,6 @@ def save_trained(policy: Policy, directory: str | Path) -> None:
         save_adapters(policy, directory)
     else:
         WeightSnapshot.take(policy).save(Path(directory) / WHOLE)
-
-
-def has_trained(directory: str | Path) -> bool:
-    """Return whether the directory holds weights for `WeightSnapshot.load_trained`."""
-    return any(Path(directory, name).is_file() for name in (WHOLE, ADAPTERS))
 
 
 def trained_parameters(policy: Policy) -> list[tuple[str, torch.nn.Parameter]]:

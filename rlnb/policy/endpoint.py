@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import requests
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from rlnb.errors import PolicyUnavailable
 
 MAX_SERVER_STOPS = 4  # of OpenAI's protocol
+NUM_RETRIES, TIMEOUT_SECONDS = 5, 600
 CHAT: Final = "/chat/completions"
 TEXT: Final = "/completions"
 EndpointPath = Literal["/chat/completions", "/completions"]
@@ -35,8 +36,6 @@ class Endpoint:
     base_url: str
     model: str
     num_parallel: int = 32
-    num_retries: int = 5
-    timeout_seconds: float = 600.0
 
     def answers(
         self, bodies: Sequence[Mapping[str, JsonValue]], *, path: EndpointPath
@@ -48,7 +47,7 @@ class Endpoint:
         (`contextlib.closing`), so that requests that have not begun are never made.
         """
         busy = (429, 500, 502, 503, 504)
-        retry = Retry(self.num_retries, backoff_factor=0.5, status_forcelist=busy, allowed_methods=None)
+        retry = Retry(NUM_RETRIES, backoff_factor=0.5, status_forcelist=busy, allowed_methods=None)
         adapter = HTTPAdapter(pool_maxsize=self.num_parallel, max_retries=retry)
         pool = ThreadPoolExecutor(self.num_parallel, thread_name_prefix="endpoint")
         with requests.Session() as session:
@@ -68,20 +67,16 @@ class Endpoint:
         key = os.environ.get("OPENAI_API_KEY")
         url = self.base_url.rstrip("/") + path
         try:
+            # A redirect would turn the question into a plain GET.
             response = session.post(
-                url,
-                headers={"Authorization": f"Bearer {key}"} if key else {},
-                json={**body, "model": self.model},
-                timeout=self.timeout_seconds,
-                allow_redirects=False,  # a redirect would turn the question into a plain GET
-            )
+                url, headers={"Authorization": f"Bearer {key}"} if key else {},
+                json={**body, "model": self.model}, timeout=TIMEOUT_SECONDS, allow_redirects=False,
+            )  # fmt: skip
             if response.status_code != 200:
                 raise PolicyUnavailable(f"{url}: answers {response.status_code}: {response.text[:300]}")
             choice = json.loads(response.text)["choices"][0]
             text = choice["message"]["content"] if path == CHAT else choice["text"]
-            if not isinstance(text, str | None):
-                raise TypeError(f"a completion = {text!r} is not text")
-            return text or ""
+            return "" if text is None else TypeAdapter(str).validate_python(text)
         except requests.RequestException as error:
             raise PolicyUnavailable(f"{url}: cannot be asked: {error}; is the server running?") from error
         except (KeyError, IndexError, TypeError, ValueError) as error:

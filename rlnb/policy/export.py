@@ -1,15 +1,11 @@
-"""Exports of a trained policy: adapters, a merged model in 16 bits, or gpt-oss in MXFP4.
-
-Covers LoRA on linear layers of models that transformers loads; neither GGUF, nor DoRA, nor adapters on
-gpt-oss's experts in MXFP4 (merge those in 16 bits).
-"""
+"""Exports of a trained policy: adapters, a merged model in 16 bits, or gpt-oss in MXFP4."""
 
 import contextlib
 import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -48,6 +44,12 @@ class LogitDifference:
     same_argmax: float
     num_positions: int
 
+    def __str__(self) -> str:
+        return (
+            f"differ by at most {self.largest:.2g}, by {self.mean:.2g} on average; the likeliest next token "
+            f"is the same at {self.same_argmax:.1%} of {self.num_positions}"
+        )
+
 
 def load_for_export(params: ModelParams) -> Policy:
     """Load `params.id` with the adapters `params.adapters`, also where they were trained on another model.
@@ -56,13 +58,9 @@ def load_for_export(params: ModelParams) -> Policy:
     """
     bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
     adapted = attach_adapters(bare.model, params, is_trained=False)
-    saved = set(load_peft_weights(params.adapters, device="cpu"))
-    placed = set(get_peft_model_state_dict(adapted))
-    if saved != placed:
-        raise ParamsError(
-            f"{params.adapters}: do not fit {params.id}: {len(saved - placed)} of their {len(saved)} tensors "
-            f"have no layer there, {len(placed - saved)} of its layers' tensors are not in the file"
-        )
+    # peft only warns of layers that lack their adapters.
+    if set(load_peft_weights(params.adapters, device="cpu")) != set(get_peft_model_state_dict(adapted)):
+        raise ParamsError(f"{params.adapters}: do not fit {params.id}, which has other layers")
     return dataclasses.replace(bare, model=adapted)
 
 
@@ -90,7 +88,7 @@ def save_in_format(policy: Policy, directory: str | Path, form: Form, params: Mo
     """Write the policy with its tokenizer, whole or not at all, replacing an older directory.
 
     The policy keeps its adapters: merging uses another copy of the base. params: those that the policy was
-    loaded with. Raises ExportFailed, before anything is written, if this form is not possible.
+    loaded with. Raises ExportFailed if this form is not possible.
     """
     directory = Path(directory)
     check_form(policy, form, params)
@@ -117,16 +115,12 @@ def check_form(policy: Policy, form: Form, params: ModelParams) -> None:
         return
     if not hasattr(policy.model, "peft_config"):
         raise ExportFailed(f"{form} needs a model with LoRA adapters, which this one does not have")
-    method, kind = read_quantization(policy.source, params), policy.model.config.model_type
+    method = read_quantization(policy.source, params)
     stored = f"{params.id} is stored in {method or '16 bits'}"
-    if form == "mxfp4" and kind != "gpt_oss":
-        raise ExportFailed(
-            f"mxfp4 is for gpt-oss models, and {params.id} is of type {kind}; write merged_16bit"
-        )
     if form == "mxfp4" and method != "mxfp4":
         raise ExportFailed(
             f"mxfp4 keeps the experts of a base that is stored in MXFP4, and {stored}; write merged_16bit, "
-            "or `rlnb export --base openai/gpt-oss-20b`"
+            "or for gpt-oss `rlnb export --base openai/gpt-oss-20b`"
         )
     if form == "merged_16bit" and method not in ("", "mxfp4") and policy.engine == "transformers":
         raise ExportFailed(
@@ -138,10 +132,8 @@ def read_quantization(source: str, params: ModelParams) -> str:
     """Return how a model's files are quantized (mxfp4, bitsandbytes, gptq), or ""."""
     with explain_load_errors(params):
         config = AutoConfig.from_pretrained(source, cache_dir=params.cache_dir)
-    quantization = getattr(config, "quantization_config", None) or {}
-    settings = quantization if isinstance(quantization, Mapping) else vars(quantization)
-    method = settings.get("quant_method", "")
-    return str(getattr(method, "value", method))
+    settings = getattr(config, "quantization_config", None) or {}  # AutoConfig leaves it as it is in the file
+    return str(settings.get("quant_method", ""))
 
 
 def save_lora(policy: Policy, directory: Path) -> None:
@@ -202,11 +194,11 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
     """
     deltas, folder = compute_lora_deltas(policy), Path(policy.source)
     if not folder.is_dir():
-        kept, others = ["*.json", "*.safetensors"], ["original/*", "metal/*"]
         with explain_load_errors(params):
             downloaded = snapshot_download(
-                policy.source, cache_dir=params.cache_dir, allow_patterns=kept, ignore_patterns=others
-            )
+                policy.source, cache_dir=params.cache_dir, allow_patterns=["*.json", "*.safetensors"],
+                ignore_patterns=["original/*", "metal/*"],
+            )  # fmt: skip
         folder = Path(downloaded)
     shards = sorted(folder.glob("*.safetensors"))
     for shard in shards:

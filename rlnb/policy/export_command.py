@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import torch
-from huggingface_hub import HfApi, constants, get_token
+from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from rlnb.errors import ParamsError
 from rlnb.params.bases import find_base, is_same_model, read_base
-from rlnb.params.sections import WEIGHT_FILES, ModelParams
+from rlnb.params.sections import ModelParams
 from rlnb.policy.export import (
     ExportFailed,
     Form,
@@ -26,7 +26,7 @@ from rlnb.policy.export import (
 from rlnb.policy.generation import generate
 from rlnb.policy.loading import Policy
 from rlnb.policy.model_card import write_model_card
-from rlnb.policy.prompts import chat_text
+from rlnb.policy.prompts import game_text
 
 QUESTIONS = (
     "Write a Python function that returns the sum of the squares of a list of numbers.",
@@ -77,21 +77,16 @@ def export(
     difference = compare_logits(trained_logits, compute_logits(exported, prompts))
     texts = generate(exported, prompts, max_new_tokens=MAX_NEW_TOKENS, temperature=0)
     answers = dict(zip(QUESTIONS, texts, strict=True))
-    write_model_card(
-        directory, name=repo_id or directory.name, form=form, base=source, license=license,
-        difference=difference, answers=answers, max_new_tokens=MAX_NEW_TOKENS,
-    )  # fmt: skip
+    name = repo_id or directory.name
+    write_model_card(directory, name=name, form=form, base=source, license=license, difference=difference)
     rows = {"exported against trained": difference, "adapters against none": change}
     result = {"format": form, "base": hub_name(source) or Path(source).name, "answers": answers}
     result |= {name: dataclasses.asdict(row) for name, row in rows.items()}
     (directory / "export.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     for question, answer in answers.items():
         print(f"{question}\n    {answer.strip()!r}")
-    for name, row in rows.items():
-        print(
-            f"logits, {name}: differ by at most {row.largest:.3g}, by {row.mean:.3g} on average; "
-            f"the same most likely token at {row.same_argmax:.1%} of {row.num_positions}"
-        )
+    for compared, row in rows.items():
+        print(f"logits, {compared}: {row}")
     size = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
     print(f"{directory}: {form} of {source}, {size:.1f} MiB")
     if repo_id:
@@ -100,11 +95,10 @@ def export(
 
 def check_request(adapters: Path, *, base: str, out: Path, repo_id: str) -> None:
     """Raise ParamsError or ExportFailed for what would fail later, when a large model has been loaded."""
-    if (adapters / WEIGHT_FILES[0]).is_file():
-        raise ParamsError(f"--adapters {adapters}: all weights were trained; its adapters/ is a whole model")
     if not (adapters / "adapter_config.json").is_file():
         raise ParamsError(
-            f"--adapters {adapters}: holds no adapter_config.json; name a run's adapters/ or a checkpoint"
+            f"--adapters {adapters}: holds no adapter_config.json; name a run's adapters/ or a checkpoint "
+            "(a run that trained all weights has saved a whole model)"
         )
     if not base:
         raise ParamsError(f"--base: is missing, and {adapters} do not name the model they were trained on")
@@ -114,18 +108,14 @@ def check_request(adapters: Path, *, base: str, out: Path, repo_id: str) -> None
         return
     try:
         validate_repo_id(repo_id)
+        HfApi().whoami()
     except HFValidationError as error:
         raise ParamsError(f"--repo-id {repo_id}: {error}") from error
-    if constants.HF_HUB_OFFLINE:
+    except (HfHubHTTPError, OSError) as error:
         raise ExportFailed(
-            f"--repo-id {repo_id}: this machine is offline; leave it out, and run "
-            f"`hf upload {repo_id} DIRECTORY` on one with internet"
-        )
-    if get_token() is None:
-        raise ExportFailed(
-            f"--repo-id {repo_id}: needs a key that may write; set HF_TOKEN, in .env for instance, or run "
-            "`hf auth login`"
-        )
+            f"--repo-id {repo_id}: an upload needs the hub and a key that may write (HF_TOKEN in .env, or "
+            f"`hf auth login`): {error}"
+        ) from error
 
 
 def make_prompts(policy: Policy) -> list[str]:
@@ -133,14 +123,7 @@ def make_prompts(policy: Policy) -> list[str]:
     if not policy.tokenizer.chat_template:
         return list(QUESTIONS)
     return [
-        chat_text(
-            [{"role": "user", "content": question}],
-            policy.tokenizer,
-            asked_by="",
-            instead="",
-            thinking=policy.thinking,
-        )
-        for question in QUESTIONS
+        game_text(question, tokenizer=policy.tokenizer, thinking=policy.thinking) for question in QUESTIONS
     ]
 
 

@@ -53,10 +53,7 @@ def rename_tokenizer(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def check_readable(source: str, params: ModelParams, *, installed: str = version("transformers")) -> None:
-    """Raise PolicyUnavailable, before weights are read, for files of transformers 5 that 4.57 misreads.
-
-    source: a directory or a name on the hub. installed: the version of transformers.
-    """
+    """Raise PolicyUnavailable if the installed transformers is 4.57 and would misread the files of 5."""
     if int(installed.partition(".")[0]) >= 5:
         return
     config, _ = PretrainedConfig.get_config_dict(source, cache_dir=params.cache_dir)
@@ -68,7 +65,6 @@ def check_readable(source: str, params: ModelParams, *, installed: str = version
     }
     if names := [name for name, is_misread in misread.items() if is_misread]:
         raise PolicyUnavailable(
-            f"model.id = {params.id!r} was saved by transformers {config.get('transformers_version', 5)}; "
-            f"transformers {installed} here would misread its {' and '.join(names)} in {source}; export it "
-            "again with this rlnb (delete one that rlnb has built), or use a machine with transformers 5"
+            f"model.id = {params.id!r}: transformers {installed} would misread its {' and '.join(names)} in "
+            f"{source}; export it again with this rlnb (delete one that rlnb has built)"
         )

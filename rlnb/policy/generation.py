@@ -2,15 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-from transformers import (
-    LogitsProcessor,
-    LogitsProcessorList,
-    PreTrainedTokenizerBase,
-    StoppingCriteriaList,
-)
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from rlnb.machine.threads import adapt_threads
 from rlnb.policy.decoding import LOOK_TOKENS, can_decode, decode, draw_uniform
@@ -70,19 +65,17 @@ def generate(
     prompt, completion) when a batch is written, shortest prompts first. progress: called with (done, total)
     at the start and after each batch.
     """
-    tokenizer = policy.tokenizer
+    ends = policy.model.generation_config.eos_token_id if ends is None else ends
+    writing = _Writing(policy, max_new_tokens, temperature, batch_size, ends, is_complete)
     completions = [""] * len(prompts)
     num_done = 0
     if progress:
         progress(0, len(prompts))
     with generating(policy):
         torch.manual_seed(seed)
-        for rows, new_tokens in generated_batches(
-            policy, prompts, max_new_tokens=max_new_tokens, temperature=temperature, batch_size=batch_size,
-            ends=ends, is_complete=is_complete,
-        ):  # fmt: skip
+        for rows, new_tokens in writing.batches(prompts):
             for row, tokens in zip(rows, new_tokens, strict=True):
-                completions[row] = tokenizer.decode(tokens, skip_special_tokens=True)
+                completions[row] = policy.tokenizer.decode(tokens, skip_special_tokens=True)
                 if received:
                     received(row, completions[row])
             num_done += len(rows)
@@ -101,97 +94,75 @@ def generate_ids(
     batch_size: int = 32,
 ) -> list[tuple[int, ...]]:
     """Return the tokens of one completion per prompt, end token included, each sampled with its own seed."""
+    ends = policy.model.generation_config.eos_token_id
+    writing = _Writing(policy, max_new_tokens, temperature, batch_size, ends)
     completions: dict[int, tuple[int, ...]] = {}
     with generating(policy):
-        for rows, new_tokens in generated_batches(
-            policy, prompts, max_new_tokens=max_new_tokens, temperature=temperature, batch_size=batch_size,
-            row_seeds=row_seeds,
-        ):  # fmt: skip
+        for rows, new_tokens in writing.batches(prompts, row_seeds):
             completions.update(zip(rows, map(tuple, new_tokens), strict=True))
     return [completions[row] for row in range(len(prompts))]
 
 
-def generated_batches(
-    policy: Policy,
-    prompts: Sequence[str],
-    *,
-    max_new_tokens: int,
-    temperature: float,
-    batch_size: int,
-    ends: Sequence[int] | None = None,
-    is_complete: Callable[[str], bool] | None = None,
-    row_seeds: Sequence[int] | None = None,
-) -> Iterator[tuple[list[int], Sequence[Sequence[int]]]]:
-    """Yield for each batch the indices of its prompts and their new tokens, up to and including an end.
+@dataclass(frozen=True)
+class _Writing:
+    """How completions are written: on a CPU by `decode`, elsewhere by transformers' `generate`."""
 
-    On a CPU `decode` writes them, elsewhere transformers' `generate`.
-    """
-    ends = list(policy.model.generation_config.eos_token_id if ends is None else ends)
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "ends": ends}
-    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-    for rows in batches(order, [len(prompts[row]) for row in order], batch_size):
-        seeds = None if row_seeds is None else [row_seeds[row] for row in rows]
-        on_cpu = can_decode(policy.model, ignores_repetition=seeds is not None)
-        write = _write_on_cpu if on_cpu else _write_by_transformers
-        texts = [prompts[row] for row in rows]
-        yield rows, write(policy, texts, seeds=seeds, is_complete=is_complete, **options)
+    policy: Policy
+    max_new_tokens: int
+    temperature: float
+    batch_size: int
+    ends: Sequence[int]
+    is_complete: Callable[[str], bool] | None = None
 
+    def batches(
+        self, prompts: Sequence[str], row_seeds: Sequence[int] | None = None
+    ) -> Iterator[tuple[list[int], Sequence[Sequence[int]]]]:
+        """Yield for each batch the indices of its prompts and their new tokens, with the end token."""
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+        for rows in batches(order, [len(prompts[row]) for row in order], self.batch_size):
+            seeds = None if row_seeds is None else [row_seeds[row] for row in rows]
+            on_cpu = can_decode(self.policy.model, ignores_repetition=seeds is not None)
+            write = self.write_on_cpu if on_cpu else self.write_by_transformers
+            yield rows, write([prompts[row] for row in rows], seeds)
 
-def _write_on_cpu(
-    policy: Policy,
-    prompts: Sequence[str],
-    *,
-    seeds: Sequence[int] | None,
-    is_complete: Callable[[str], bool] | None,
-    **options: Any,
-) -> Sequence[Sequence[int]]:
-    tokenizer = policy.tokenizer
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds or ()]
+    def write_on_cpu(self, prompts: list[str], seeds: Sequence[int] | None) -> Sequence[Sequence[int]]:
+        tokenizer, is_complete = self.policy.tokenizer, self.is_complete
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds or ()]
 
-    def draw_by_row(rows: Sequence[int]) -> torch.Tensor:
-        return torch.cat([torch.rand(1, generator=generators[row]) for row in rows])
+        def draw_by_row(rows: Sequence[int]) -> torch.Tensor:
+            return torch.cat([torch.rand(1, generator=generators[row]) for row in rows])
 
-    def is_text_complete(tokens: Sequence[int]) -> bool:
-        return bool(is_complete and is_complete(tokenizer.decode(tokens, skip_special_tokens=True)))
+        def is_text_complete(tokens: Sequence[int]) -> bool:
+            return bool(is_complete and is_complete(tokenizer.decode(tokens, skip_special_tokens=True)))
 
-    adapt_threads()
-    return decode(
-        policy.model,
-        tokenizer(list(prompts))["input_ids"],
-        pad=tokenizer.pad_token_id,
-        draw=draw_by_row if generators else draw_uniform,
-        is_complete=is_text_complete if is_complete else None,
-        **options,
-    )
+        adapt_threads()
+        return decode(
+            self.policy.model, tokenizer(prompts)["input_ids"], max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature, ends=self.ends, pad=tokenizer.pad_token_id,
+            draw=draw_by_row if generators else draw_uniform,
+            is_complete=is_text_complete if is_complete else None,
+        )  # fmt: skip
 
-
-def _write_by_transformers(
-    policy: Policy,
-    prompts: Sequence[str],
-    *,
-    max_new_tokens: int,
-    temperature: float,
-    ends: Sequence[int],
-    is_complete: Callable[[str], bool] | None,
-    seeds: Sequence[int] | None,
-) -> Sequence[Sequence[int]]:
-    tokenizer, model = policy.tokenizer, policy.model
-    sampling: dict[str, object] = {"do_sample": False}
-    if seeds is not None:  # training needs the plain distribution; some models come with a penalty
-        sampling["repetition_penalty"] = 1.0
-    elif temperature:
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    batch = tokenizer(list(prompts), return_tensors="pt", padding=True, padding_side="left")
-    batch = {name: batch[name].to(policy.device) for name in ("input_ids", "attention_mask")}
-    prompt_length = batch["input_ids"].shape[1]
-    stopping = [stop_when_complete(tokenizer, prompt_length, is_complete)] if is_complete else []
-    noise = [RowNoise(seeds, temperature, policy.device)] if seeds is not None and temperature else []
-    output = model.generate(
-        **batch, **sampling, max_new_tokens=max_new_tokens, use_cache=True,
-        eos_token_id=list(ends), pad_token_id=tokenizer.pad_token_id,
-        stopping_criteria=StoppingCriteriaList(stopping), logits_processor=LogitsProcessorList(noise),
-    )  # fmt: skip
-    return [cut_at_end(tokens, ends) for tokens in output[:, prompt_length:].tolist()]
+    def write_by_transformers(
+        self, prompts: list[str], seeds: Sequence[int] | None
+    ) -> Sequence[Sequence[int]]:
+        tokenizer, device = self.policy.tokenizer, self.policy.device
+        sampling: dict[str, object] = {"do_sample": False}
+        if seeds is not None:  # training needs the plain distribution; some models come with a penalty
+            sampling["repetition_penalty"] = 1.0
+        elif self.temperature:
+            sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "top_p": 1.0}
+        batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
+        batch = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
+        length, is_complete = batch["input_ids"].shape[1], self.is_complete
+        stopping = [stop_when_complete(tokenizer, length, is_complete)] if is_complete else []
+        noise = [RowNoise(seeds, self.temperature, device)] if seeds is not None and self.temperature else []
+        output = self.policy.model.generate(
+            **batch, **sampling, max_new_tokens=self.max_new_tokens, use_cache=True,
+            eos_token_id=list(self.ends), pad_token_id=tokenizer.pad_token_id,
+            stopping_criteria=StoppingCriteriaList(stopping), logits_processor=LogitsProcessorList(noise),
+        )  # fmt: skip
+        return [cut_at_end(tokens, self.ends) for tokens in output[:, length:].tolist()]
 
 
 class RowNoise(LogitsProcessor):
@@ -246,7 +217,4 @@ def stop_when_complete(
 
 def cut_at_end(tokens: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
     """Return the tokens up to and including the first end token; the rest is padding."""
-    for index, token in enumerate(tokens):
-        if token in ends:
-            return tokens[: index + 1]
-    return tokens
+    return tokens[: next((place for place, token in enumerate(tokens, 1) if token in ends), len(tokens))]

@@ -124,11 +124,9 @@ def load_with_transformers(
     options: dict[str, object] = {"dtype": dtype, "attn_implementation": params.attention}
     if params.load_in_4bit:
         options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_compute_dtype=dtype,
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype,
             bnb_4bit_use_double_quant=True,
-        )
+        )  # fmt: skip
     if torch.cuda.is_available():
         options["device_map"] = choose_device_map()
     tokenizer = load_tokenizer(params)
@@ -155,8 +153,7 @@ def attach_adapters(model: PreTrainedModel, params: ModelParams, *, is_trained: 
     try:
         return PeftModel.from_pretrained(model, params.adapters, is_trainable=is_trained)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        reason = next((line for line in lines if "size mismatch" in line), lines[0]).strip()
+        reason = str(error)[:300]
         raise PolicyUnavailable(f"model.adapters = {params.adapters!r} cannot be loaded: {reason}") from error
 
 
@@ -165,24 +162,17 @@ def load_with_unsloth(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load by unsloth, which must be imported before trl; from adapters also the model that they name."""
     from unsloth import FastLanguageModel
-    from unsloth.models.loader_utils import get_model_name
 
     ranks: dict[str, object] = {}
     if "LOCAL_RANK" in os.environ:
         ranks["device_map"] = choose_device_map()
-    mirror = get_model_name(source, load_in_4bit=bool(params.load_in_4bit))
-    with explain_load_errors(params, loaded_as=mirror):
+    with explain_load_errors(params):
         model, tokenizer = FastLanguageModel.from_pretrained(
-            params.adapters or source,
-            dtype=DTYPES[params.dtype],
-            load_in_4bit=bool(params.load_in_4bit),
-            max_seq_length=max_seq_length,
-            use_gradient_checkpointing=checkpointing,
-            cache_dir=params.cache_dir,
-            offload_embedding=params.offload_embedding,
-            **ranks,
-        )
-    # unsloth sets it to max_seq_length: beside max_new_tokens it has no effect but a warning for each batch.
+            params.adapters or source, dtype=DTYPES[params.dtype], load_in_4bit=bool(params.load_in_4bit),
+            max_seq_length=max_seq_length, use_gradient_checkpointing=checkpointing,
+            cache_dir=params.cache_dir, offload_embedding=params.offload_embedding, **ranks,
+        )  # fmt: skip
+    # unsloth sets it to max_seq_length, which next to max_new_tokens only warns at each batch.
     model.generation_config.max_length = None
     return model, tokenizer
 
@@ -195,21 +185,18 @@ def add_fresh_adapters(
     Raises ParamsError for layers that the model does not have: peft asks only for one of them.
     """
     targets: object = list(params.lora_target_modules)
-    layers = {name.rpartition(".")[2]: layer for name, layer in model.named_modules()}
+    layers = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     if targets == ["all-linear"]:
         targets = LINEAR_LAYERS if params.engine == "unsloth" else "all-linear"
     elif missing := [name for name in params.lora_target_modules if name.rpartition(".")[2] not in layers]:
-        linear = sorted(name for name, layer in layers.items() if isinstance(layer, torch.nn.Linear))
         raise ParamsError(
             f"model.lora_target_modules: {', '.join(missing)} is not a layer of {params.id!r}; "
-            f"its linear layers are {', '.join(linear)}"
+            "write all-linear, or layers that it has"
         )
     lora: dict[str, object] = {
-        "r": params.lora_rank,
-        "lora_alpha": params.lora_alpha,
-        "lora_dropout": 0.0,
+        "r": params.lora_rank, "lora_alpha": params.lora_alpha, "lora_dropout": 0.0,
         "target_modules": targets,
-    }
+    }  # fmt: skip
     if params.engine == "unsloth":
         from unsloth import FastLanguageModel
 
@@ -246,19 +233,16 @@ def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
 
 
 @contextmanager
-def explain_load_errors(params: ModelParams, *, loaded_as: str | None = None) -> Iterator[None]:
+def explain_load_errors(params: ModelParams) -> Iterator[None]:
     """Turn a loader's error for missing weights or memory into one sentence with the remedy.
 
-    Put it around loaders only: a ValueError of rlnb itself does not mean that a model is missing. loaded_as:
-    the copy that unsloth loads in the place of `params.id`.
+    Put it around loaders only: a ValueError of rlnb itself does not mean that a model is missing.
     """
-    name, cache, wanted = params.id, params.cache_dir, loaded_as or params.id
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        four_bits = "" if params.load_in_4bit else "set model.load_in_4bit to true or "
         raise PolicyUnavailable(
-            f"model.id = {name!r} does not fit this GPU; {four_bits}take a smaller model"
+            f"model.id = {params.id!r} does not fit this GPU; take a smaller model or 4 bits"
             f"{see('out-of-memory')}"
         ) from error
     except (OSError, ValueError, SafetensorError) as error:
@@ -267,21 +251,19 @@ def explain_load_errors(params: ModelParams, *, loaded_as: str | None = None) ->
             cause = cause.__cause__ or cause.__context__
         reason = " cannot be loaded: " + (str(error).strip() or type(error).__name__).splitlines()[0]
         if cause is not None:
-            copy = "" if wanted == name else f", which unsloth loads as {wanted},"
             reason = (
-                f"{copy} is not in {cache} and this machine is offline; {PREFETCH}, "
+                f" is not in {params.cache_dir} and this machine is offline; {PREFETCH}, "
                 f"or set model.id to 'embedded'{see('no-network')}"
             )
-        raise PolicyUnavailable(f"model.id = {name!r}{reason}") from error
+        raise PolicyUnavailable(f"model.id = {params.id!r}{reason}") from error
 
 
 def save_adapters(policy: Policy, directory: str | Path) -> Path:
     """Write the adapters, the tokenizer and a note of the model they belong to; only rank 0 writes."""
     directory = Path(directory)
-    if rank() != 0:
-        return directory
-    policy.model.save_pretrained(directory)
-    policy.tokenizer.save_pretrained(directory)
-    make_readable(directory)
-    write_base(directory, policy.source)
+    if rank() == 0:
+        policy.model.save_pretrained(directory)
+        policy.tokenizer.save_pretrained(directory)
+        make_readable(directory)
+        write_base(directory, policy.source)
     return directory

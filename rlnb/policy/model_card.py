@@ -25,20 +25,8 @@ SmolLM2's weights rounded to 4 bits (Q4_1) and back, so it differs slightly from
 
 ## Compared with the model as it was trained
 
-Logits on {{ difference.num_positions }} tokens of {{ answers | length }} prompts: they differ by at most \
-{{ "%.2g" | format(difference.largest) }}, by {{ "%.2g" | format(difference.mean) }} on average; the \
-most likely next token is the same at {{ "%.1f" | format(100 * difference.same_argmax) }}% of the tokens.
-
-## Answers
-
-Greedy, cut after {{ max_new_tokens }} tokens.
-{% for question, answer in answers.items() %}
-> {{ question }}
-
-````
-{{ answer }}
-````
-{% endfor %}"""
+The logits {{ difference }} tokens.
+"""
 
 
 def write_model_card(
@@ -49,31 +37,20 @@ def write_model_card(
     base: str,
     license: str,
     difference: LogitDifference,
-    answers: Mapping[str, str],
-    max_new_tokens: int,
 ) -> None:
-    """Write README.md. base: source of the policy. answers: {question: the exported model's answer}."""
-    on_hub = hub_name(base)
+    """Write README.md. base: source of the policy."""
+    on_hub = hub_name(base)  # the hub refuses a card whose base is a local path
+    is_embedded = on_hub == EMBEDDED_ON_HUB
     library, relation = ("peft", "adapter") if form == "lora" else ("transformers", "finetune")
     data = ModelCardData(
-        library_name=library,
-        pipeline_tag="text-generation",
-        # The hub refuses a card whose base is a local path.
-        base_model=on_hub or None,
+        library_name=library, pipeline_tag="text-generation", base_model=on_hub or None,
         base_model_relation=relation if on_hub else None,
-        license=license or ("apache-2.0" if on_hub == EMBEDDED_ON_HUB else None),
-        tags=["rlnb", "reinforcement-learning", "trl", *(["lora"] if form == "lora" else [])],
-    )
+        license=license or ("apache-2.0" if is_embedded else None),
+        tags=["rlnb", "reinforcement-learning", "trl"],
+    )  # fmt: skip
     description = DESCRIPTIONS[form].format(on_hub or f"`{Path(base).name}`, which is not on the hub")
     card = ModelCard.from_template(
-        data,
-        template_str=CARD,
-        name=name,
-        description=description,
-        is_embedded=on_hub == EMBEDDED_ON_HUB,
-        difference=difference,
-        answers=answers,
-        max_new_tokens=max_new_tokens,
-        version=rlnb.__version__,
-    )
+        data, template_str=CARD, name=name, description=description, is_embedded=is_embedded,
+        difference=difference, version=rlnb.__version__,
+    )  # fmt: skip
     card.save(directory / "README.md")

@@ -32,10 +32,6 @@ class TokenScores:
         """bool (num_tokens,): the token is the one of greedy decoding."""
         return np.asarray(self.token_ids == self.top_ids)
 
-    def until(self, num_tokens: int) -> "TokenScores":
-        """Return the scores of the first `num_tokens` tokens."""
-        return TokenScores(self.token_ids[:num_tokens], self.logprobs[:num_tokens], self.top_ids[:num_tokens])
-
 
 @dataclass(frozen=True)
 class CachedPrefix:

@@ -73,11 +73,6 @@ def test_a_difference_is_measured_over_all_tokens_of_all_prompts():
     assert gap.same_argmax == pytest.approx(2 / 3)
 
 
-def test_models_of_different_tokens_are_not_compared():
-    with pytest.raises(ExportFailed, match="different tokens"):
-        compare_logits([torch.zeros(2, 3)], [torch.zeros(2, 4)])
-
-
 def test_adapters_come_back_as_they_were(policy, cache_dir, tmp_path):
     directory = save_in_format(policy, tmp_path / "out", "lora", model_params(cache_dir))
     again = reload(directory, "lora", model_params(cache_dir))
@@ -213,7 +208,7 @@ def test_adapters_that_do_not_fit_the_base_are_refused(policy, cache_dir, tmp_pa
     tensors = load_file(adapters / "adapter_model.safetensors")
     fewer = {name: value for name, value in tensors.items() if "layers.1" not in name}
     save_file(fewer, adapters / "adapter_model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ParamsError, match="0 of their 14 tensors have no layer there, 14 of its layers'"):
+    with pytest.raises(ParamsError, match="do not fit"):
         load_for_export(params)
     wide = {name: torch.cat([value, value], dim=-1) for name, value in tensors.items()}
     save_file(wide, adapters / "adapter_model.safetensors", metadata={"format": "pt"})
@@ -258,7 +253,7 @@ def test_gpt_oss_is_written_in_mxfp4_without_a_gpu(gpt_oss, cache_dir, tmp_path)
 
 def test_mxfp4_is_refused_for_other_models_before_anything_is_written(policy, cache_dir, tmp_path):
     told = refusal(policy, tmp_path / "out", "mxfp4", model_params(cache_dir))
-    assert "mxfp4 is for gpt-oss models" in told
+    assert "is stored in 16 bits" in told
     assert list(tmp_path.iterdir()) == []
 
 
@@ -269,8 +264,6 @@ def test_gpt_oss_merged_in_16_bits_is_not_written_in_mxfp4(gpt_oss, cache_dir, t
     assert read_quantization(str(saved), params) == ""
     plain = reload(saved, "merged_16bit", params)
     assert difference(plain, policy).largest < ROUNDING < effect(policy) / 5
-    params = model_params(cache_dir, id=plain.source)
-    assert "is stored in 16 bits" in refusal(trained(params), tmp_path / "out", "mxfp4", params)
     assert "needs a model with LoRA adapters" in refusal(plain, tmp_path / "out", "merged_16bit", params)
 
 
