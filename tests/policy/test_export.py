@@ -181,7 +181,6 @@ def test_adapters_name_the_copy_that_unsloth_loaded_and_belong_to_the_model_all_
         ("unsloth/gpt-oss-20b-unsloth-bnb-4bit", "unsloth/gpt-oss-20b"),  # the model in 16 bits
         ("unsloth/gpt-oss-20b-bnb-4bit", "unsloth/gpt-oss-20b"),
         ("model_cache/SmolLM2-135M-Instruct", "embedded"),
-        ("/somewhere/else/tiny-2x128", "tiny"),
         ("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
         (None, ""),
     ],
@@ -192,13 +191,6 @@ def test_the_base_is_the_one_that_the_adapters_name(saved_with, base, tmp_path):
     # The note of the training comes before the name for the hub.
     (tmp_path / "base_model.json").write_text('{"base": "cache/SmolLM2-135M-Instruct"}')
     assert find_base(tmp_path) == "embedded"
-
-
-def test_a_directory_whose_name_ends_like_a_copy_in_4_bits_is_taken_as_it_is(tmp_path):
-    base = tmp_path / "mine-bnb-4bit"
-    base.mkdir()
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
-    assert find_base(tmp_path) == str(base)
 
 
 @pytest.mark.filterwarnings("ignore:Found missing adapter keys")

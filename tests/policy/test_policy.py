@@ -2,11 +2,11 @@
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from tiny_policy import load_tiny, tiny_params, train_by_hand
@@ -102,24 +102,13 @@ def test_two_processes_may_build_the_same_model_at_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tiny-2x128"]
 
 
-def test_a_model_that_is_neither_cached_nor_reachable_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    program = (
-        "from rlnb.params.sections import ModelParams; from rlnb.policy import load_policy\n"
-        f"load_policy(ModelParams(id='nobody/nothing', cache_dir={str(tmp_path)!r}, dtype='float32',"
-        " attention='sdpa', load_in_4bit=False, engine='transformers'))"
-    )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=120
-    )
-    told = done.stderr.strip().splitlines()[-1]
-    assert f"PolicyUnavailable: model.id = 'nobody/nothing' is not in {tmp_path} and this machine" in told
-
-
-def test_a_missing_model_and_missing_layers_are_refused(cache_dir: Path, tmp_path: Path) -> None:
+def test_a_missing_model_and_missing_layers_are_refused(cache_dir, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(PolicyUnavailable, match=f"model.id = 'nobody/nothing' is not in {tmp_path}"):
+        load_policy(tiny_params(tmp_path, id="nobody/nothing"))
     with pytest.raises(PolicyUnavailable, match=f"model.id = '{tmp_path}' cannot be loaded: "):
         load_policy(tiny_params(tmp_path, id=str(tmp_path)))
-    with pytest.raises(ParamsError, match="model.lora_target_modules: query is not a layer of 'tiny'"):
+    with pytest.raises(ParamsError, match="model.lora_target_modules: query "):
         load_policy(tiny_params(cache_dir, lora_target_modules=("q_proj", "query")))
 
 
@@ -156,9 +145,9 @@ def test_a_policy_begins_with_adapters_of_a_directory(cache_dir: Path, tiny: Pol
 
 
 def test_adapters_that_are_torn_are_refused(cache_dir, tiny, tmp_path, monkeypatch) -> None:
-    with monkeypatch.context() as context:
-        context.setenv("RANK", "1")
-        assert not save_adapters(tiny, tmp_path / "adapters").exists()  # only rank 0 writes
+    monkeypatch.setenv("RANK", "1")
+    assert not save_adapters(tiny, tmp_path / "adapters").exists()  # only rank 0 writes
+    monkeypatch.delenv("RANK")
     directory = save_adapters(tiny, tmp_path / "adapters")
     (directory / "adapter_model.safetensors").write_bytes(b"torn")
     with pytest.raises(PolicyUnavailable, match="^model.adapters = .* cannot be loaded: "):

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from rlnb.code_game.prediction import SHOTS, prediction_prompt
 from rlnb.policy import Policy, generate
 from rlnb.policy.adapters import adapters_off
-from rlnb.policy.scoring import CachedPrefix, TokenScores, cache_prefix, score
+from rlnb.policy.scoring import TokenScores, cache_prefix, score
 
 TWICE = "Write a Python function that returns twice its argument."
 PROMPTS = ["Program:\nprint(1)\n", "a", TWICE, "b = 3" * 9, "x = 1\n" * 60]
@@ -130,17 +130,14 @@ def test_a_front_whose_end_joins_with_what_follows_changes_no_score(joining: Pol
     assert_same(score(joining, prompts, texts, front=front), expected)
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-def test_scoring_leaves_random_state_mode_and_gradients_alone(tiny: Policy, is_training: bool) -> None:
-    tiny.model.train(is_training)
+def test_scoring_leaves_random_state_mode_and_gradients_alone(tiny: Policy) -> None:
+    tiny.model.train()
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
-    front = cache_prefix(tiny, PROMPTS[:1])
-    assert isinstance(front, CachedPrefix)
-    score(tiny, PROMPTS[:1], TEXTS[:1], front=front)
+    score(tiny, PROMPTS[:1], TEXTS[:1], front=cache_prefix(tiny, PROMPTS[:1]))
     score(tiny, PROMPTS, TEXTS)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert tiny.model.training is is_training
+    assert tiny.model.training
     assert torch.is_grad_enabled()
     assert all(parameter.grad is None for parameter in tiny.model.parameters())
 
