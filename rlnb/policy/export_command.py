@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import torch
+from httpx import HTTPError
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
@@ -34,6 +35,7 @@ QUESTIONS = (
     "Write a haiku about a machine that learns.",
 )
 MAX_NEW_TOKENS = 48
+HUB_ERRORS = (HfHubHTTPError, HTTPError, OSError)  # without a network, httpx's
 
 
 def export(
@@ -111,7 +113,7 @@ def check_request(adapters: Path, *, base: str, out: Path, repo_id: str) -> None
         HfApi().whoami()
     except HFValidationError as error:
         raise ParamsError(f"--repo-id {repo_id}: {error}") from error
-    except (HfHubHTTPError, OSError) as error:
+    except HUB_ERRORS as error:
         raise ExportFailed(
             f"--repo-id {repo_id}: an upload needs the hub and a key that may write (HF_TOKEN in .env, or "
             f"`hf auth login`): {error}"
@@ -136,7 +138,7 @@ def upload(directory: Path, repo_id: str, *, private: bool) -> str:
     try:
         address = api.create_repo(repo_id, private=private, exist_ok=True)
         api.upload_folder(repo_id=repo_id, folder_path=directory, commit_message="Exported by rlnb")
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except (*HUB_ERRORS, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ExportFailed(
             f"--repo-id {repo_id}: was not uploaded: {reason}. {directory} is whole; "

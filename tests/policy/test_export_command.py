@@ -64,7 +64,11 @@ class UploadHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
-    do_GET = do_POST
+    def do_GET(self) -> None:
+        if self.path.endswith("/whoami-v2"):
+            self.do_POST()
+        else:
+            self.send_error(404)
 
 
 @pytest.fixture
