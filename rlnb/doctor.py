@@ -75,8 +75,9 @@ def render(findings: Sequence[Finding]) -> str:
 
 
 def _wrap(text: str, *, indent: int) -> list[str]:
-    options = {"break_on_hyphens": False, "break_long_words": False}
-    return textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent, **options)
+    return textwrap.wrap(
+        text, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False
+    )
 
 
 def _packages() -> list[Finding]:
