@@ -64,7 +64,7 @@ def notebook_reward(params, notebook: str = "spiral_self_play") -> Callable[[str
 
 def make_run(params: SpiralSelfPlayParams) -> setup.SelfPlayRun:
     """Return the parts of a run, as at the start of a process."""
-    game = setup.load_self_play_game(params)
+    game = params.load_game()
     policy = load_policy(params.model, seed=params.seed)
     return setup.make_self_play_run(params, policy, game, reward=notebook_reward(params))
 

@@ -77,14 +77,15 @@ def evaluate_checkpoints(
     )  # fmt: skip
     by_name = {name: select_matches(rows, weights=name) for name in names}
     trained_way = {
-        name: select_matches(matches, acting=arena.acting, greedy=False) for name, matches in by_name.items()
+        name: select_matches(matches, acting=run.game.acting, greedy=False)
+        for name, matches in by_name.items()
     }
     print(show_scores([row for matches in trained_way.values() for row in matches]))
     comparison = []
     if compare_with:
         first, second = (match_measures(by_name[name]) for name in names)
         comparison = compare(second, first)
-        differences = [row for row in comparison if f", {arena.acting}, sampled" in row.measure]
+        differences = [row for row in comparison if f", {run.game.acting}, sampled" in row.measure]
         print(f"\n{checkpoint} minus {compare_with}, on the same seeds:\n{show_comparison(differences)}")
     if isinstance(run, PpoOpenspielParams):
         for name, matches in trained_way.items():

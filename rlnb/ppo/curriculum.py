@@ -21,7 +21,7 @@ from rlnb.games.opponents import Opponent, best_scores, load_opponent
 from rlnb.games.text_games import TextGame
 from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams
 from rlnb.selfplay.arena import Match, select_matches
-from rlnb.selfplay.random_play import RandomPlay, score_random_play
+from rlnb.selfplay.random_play import score_random_play
 from rlnb.selfplay.rollouts import LEARNER, Episode, FinishedGame, paired_episodes
 from rlnb.statistics import Estimate, wilson_interval
 
@@ -52,13 +52,9 @@ class Curriculum:
         """All games, by OpenSpiel's names."""
         return {game.name: game for stage_pairings in self.pairings for game, _ in stage_pairings}
 
-    def random_score(self, stage: int) -> float:
-        """Return random play's mean score in a stage."""
-        scores = [self.random_play(pairing).mean for pairing in self.pairings[stage]]
-        return sum(scores) / len(scores)
-
-    def random_play(self, pairing: Pairing) -> RandomPlay:
-        return score_random_play(*pairing, max_opening_plies=self.max_opening_plies)
+    def random_score(self, pairings: Sequence[Pairing]) -> float:
+        """Return random play's mean score over the pairings and both seats, with the openings of training."""
+        return score_of_random_play(pairings, max_opening_plies=self.max_opening_plies)
 
     def ceiling(self, stage: int) -> float:
         """Return the highest possible mean score in a stage; games in which it is not known count as 1."""
@@ -111,16 +107,10 @@ def score_ceiling(pairing: Pairing, *, max_opening_plies: int = 0) -> float:
     return sum(best) / 2 if best else 1.0
 
 
-def score_of_random_play(pairings: Sequence[Pairing], *, num_games: int) -> Estimate:
-    """Return random play's mean score over the pairings and both seats, with its 95% interval in `num_games`.
-
-    The interval is wider where random play itself was played in few games.
-    """
-    scores = [score_random_play(game, opponent) for game, opponent in pairings]
-    # Variances add up: that of a mean of num_games games, and that of the mean of the pairings' counts.
-    counted = sum(1 / score.num_games for score in scores if score.num_games) / len(scores) ** 2
-    mean = sum(score.mean for score in scores) / len(scores)
-    return wilson_interval(mean, 1 / (1 / num_games + counted))
+def score_of_random_play(pairings: Sequence[Pairing], *, max_opening_plies: int = 0) -> float:
+    """Return random play's mean score over the pairings and both seats."""
+    seats = [score_random_play(*pairing, max_opening_plies=max_opening_plies) for pairing in pairings]
+    return sum(sum(scores) / 2 if scores else 0.5 for scores in seats) / len(seats)
 
 
 def load_opponents(curriculum: Curriculum) -> dict[str, Opponent]:
@@ -405,13 +395,13 @@ class StageScore(NamedTuple):
     """The result of a stage after training.
 
     score: mean over its games and both seats with its 95% interval, None if none was played. random_score:
-    that of random play against the same opponents, with its interval in as many games. missing: games of the
-    stage that were not played against its opponents. final_score: the score that the stage has to exceed.
+    that of random play against the same opponents. missing: games of the stage that were not played against
+    its opponents. final_score: the score that the stage has to exceed.
     """
 
     name: str
     score: Estimate | None
-    random_score: Estimate | None
+    random_score: float | None
     num_games: int
     final_score: float
     missing: tuple[str, ...] = ()
@@ -423,7 +413,7 @@ class StageScore(NamedTuple):
             return "not measured"
         if self.missing:
             return f"none: {', '.join(self.missing)} not measured"
-        required = max(self.final_score, self.random_score.value)
+        required = max(self.final_score, self.random_score)
         if self.score.value <= required:
             return "no success"
         return "success" if self.score.low > required else "undecided: play more games"
@@ -449,6 +439,6 @@ def score_stages(rows: Sequence[Match], curriculum: Curriculum) -> list[StageSco
         if played:
             score = wilson_interval(float(np.mean(means)), num_games)
             # The arena has no random openings, also where training has.
-            random_score = score_of_random_play(played, num_games=num_games)
+            random_score = score_of_random_play(played)
         scores.append(StageScore(stage.name, score, random_score, num_games, stage.final_score, missing))
     return scores

@@ -63,11 +63,10 @@ def show_stages(curriculum: Curriculum) -> Table:
         zip(curriculum.params.stages, curriculum.pairings, strict=True)
     ):
         ends = f"{stage.name}, from {stage.threshold} in {stage.min_episodes} games"
-        rows.append((ends, "all", "", curriculum.random_score(index), known(curriculum.ceiling(index))))
+        rows.append((ends, "all", "", curriculum.random_score(pairings), known(curriculum.ceiling(index))))
         for pairing in pairings:
-            random_play = curriculum.random_play(pairing)
-            ceiling = known(curriculum.pairing_ceiling(pairing))
-            rows.append((stage.name, pairing.game.name, pairing.opponent, random_play.mean, ceiling))
+            scores = curriculum.random_score([pairing]), known(curriculum.pairing_ceiling(pairing))
+            rows.append((stage.name, pairing.game.name, pairing.opponent, *scores))
     caption = (
         "Scores of both seats together: wins and half the draws. A threshold that random play reaches asks "
         "for nothing. A dash: not known."
@@ -87,7 +86,7 @@ def show_success(scores: Sequence[StageScore]) -> Table:
         + (f"above {stage.final_score}", stage.verdict)
         for stage in scores
     ]
-    headers = ["stage", "games", "mean score (95% interval)", "random play in as many games"]
+    headers = ["stage", "games", "mean score (95% interval)", "random play"]
     caption = (
         "Success: the whole interval of the score is above what is required and above random play's score. "
         "Undecided: the score is above both, its interval is not."

@@ -163,7 +163,8 @@ def train_ppo(
                 check_alarms(state.alarms, metrics, first_length=state.first_length, params=params)
                 check_kl(metrics, params)
             metrics["play/success_share"] = success_share(results)
-            metrics["curriculum/random_score"] = plan.curriculum.random_score(state.curriculum.stage)
+            pairings = plan.curriculum.pairings[state.curriculum.stage]
+            metrics["curriculum/random_score"] = plan.curriculum.random_score(pairings)
             metrics |= state.curriculum.metrics() | state.replay.metrics(results, step=state.step)
             metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
             notes += give_advice(state, metrics, params)

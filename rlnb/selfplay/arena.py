@@ -114,10 +114,6 @@ class Arena:
     exact: bool = True
     names_games: bool = False
 
-    @property
-    def acting(self) -> str:
-        return self.params.acting
-
     def player(self, acting: str | None = None, *, greedy: bool = False) -> Player:
         """Return a player with the policy's present weights, which answers as in training by default."""
         params = self.params
@@ -189,14 +185,14 @@ class Arena:
         present weights play in the other ways too: free answers show what a model does that is not held to
         legal moves.
         """
-        trained_way = Way(self.acting)
+        trained_way = Way(self.params.acting)
         plan = [(trained_way, "last"), (trained_way, "average")]
         plan += [(way, "last") for way in WAYS if in_every_way and way != trained_way]
         snapshots = {"last": None, "average": average}
         rows = self.play_matches(plan, snapshots, num_games=num_games, progress=progress)
         exact, metrics = self.measure_exactly(average)
         for game, _ in self.opponents:
-            trained_rows = select_matches(rows, game=game.name, acting=self.acting, greedy=False)
+            trained_rows = select_matches(rows, game=game.name, acting=self.params.acting, greedy=False)
             for name, value in match_metrics(trained_rows).items():
                 metrics[f"{game.name}/{name}" if self.names_games else name] = value
         return ArenaEvaluation(tuple(rows), exact, metrics)
@@ -278,7 +274,7 @@ def summarise_matches(
             continue
         opponent = seat_games[0].players[1 - seat]
         ceiling = best_scores(game, opponent)
-        random_scores = score_random_play(game, opponent).seats
+        random_scores = score_random_play(game, opponent)
         scores = tuple(played.score(seat) for played in seat_games)
         turns = collect_turns(collect_trajectories(seat_games))
         match = Match(

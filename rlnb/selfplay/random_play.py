@@ -1,7 +1,6 @@
 """What random play scores against an opponent: less than a threshold or a verdict has to ask for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
@@ -15,44 +14,31 @@ NUM_GAMES, NUM_LONG_GAMES = 400, 20  # 20 games of othello against mcts:25 take 
 LONG_GAME = 100  # moves at most; games that may be longer are played less often
 
 
-@dataclass(frozen=True)
-class RandomPlay:
-    """The scores (1, 0.5, 0) of uniformly random play against an opponent.
-
-    seats: mean score in (seat 0, seat 1); None where only the mean of both is known, against random play.
-    num_games: games that were played for it, 0 where the mean over both seats is exact.
-    """
-
-    seats: tuple[float, float] | None = None
-    num_games: int = 0
-
-    @property
-    def mean(self) -> float:
-        """Return the mean over both seats; against itself random play has 0.5 by symmetry."""
-        return sum(self.seats) / 2 if self.seats else 0.5
-
-
 # Against `equilibrium`, exact for that very table. In poker random play scores a half: an equilibrium gives
 # small pots away, and what it holds down is returns.
-AGAINST_NASH: Mapping[str, RandomPlay] = MappingProxyType(
+AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
-        "kuhn_poker": RandomPlay((0.52774, 0.49987)),
-        "leduc_poker": RandomPlay((0.50197, 0.49601)),
-        "liars_dice": RandomPlay((0.18191, 0.16629)),
+        "kuhn_poker": (0.52774, 0.49987),
+        "leduc_poker": (0.50197, 0.49601),
+        "liars_dice": (0.18191, 0.16629),
     }
 )
 
 
-def score_random_play(game: TextGame, opponent: str, *, max_opening_plies: int = 0) -> RandomPlay:
-    """Return the scores of random play, exact where that is cheap, else from games with fixed seeds.
+def score_random_play(
+    game: TextGame, opponent: str, *, max_opening_plies: int = 0
+) -> tuple[float, float] | None:
+    """Return the scores (1, 0.5, 0) of uniformly random play in (seat 0, seat 1) against an opponent.
 
+    They are exact where that is cheap, else the means of games with fixed seeds. None: against itself in a
+    game that `yardstick` does not know; by symmetry the mean of both seats is a half.
     max_opening_plies: as in an Episode. MCTS with more than USUAL_SIMULATIONS simulations is taken for MCTS
     with that many, since a game against it may take hours: random play scores no more against more of them.
     """
     kind = opponent_kind(opponent)
     known = None if max_opening_plies else yardstick(game)
     if kind == "random":
-        return RandomPlay(known.random_score if known else None)
+        return known.random_score if known else None
     if kind == "nash" and known:
         return AGAINST_NASH[game.short_name]
     if kind == "perfect" and not max_opening_plies:
@@ -63,14 +49,14 @@ def score_random_play(game: TextGame, opponent: str, *, max_opening_plies: int =
 
 
 @cache
-def solve_random_play() -> RandomPlay:
+def solve_random_play() -> tuple[float, float]:
     """Return the scores of random play against perfect play in tic-tac-toe."""
     first, second = (measure_seat(solve_tictactoe().uniform, seat) for seat in (0, 1))
-    return RandomPlay((first.win + first.draw / 2, second.win + second.draw / 2))
+    return first.win + first.draw / 2, second.win + second.draw / 2
 
 
 @cache
-def play_at_random(name: str, opponent: str, max_opening_plies: int) -> RandomPlay:
+def play_at_random(name: str, opponent: str, max_opening_plies: int) -> tuple[float, float]:
     """Play random play against the opponent, half of the games from each seat."""
     game = load_game(name)
     num_games = NUM_GAMES if game.game.max_game_length() <= LONG_GAME else NUM_LONG_GAMES
@@ -80,4 +66,4 @@ def play_at_random(name: str, opponent: str, max_opening_plies: int) -> RandomPl
         sum(played.score(seat) for played in games if played.players[seat] == LEARNER) / (num_games // 2)
         for seat in (0, 1)
     )
-    return RandomPlay((first, second), num_games)
+    return first, second

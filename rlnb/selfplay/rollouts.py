@@ -328,13 +328,11 @@ def play_games(
     *,
     rules: GameRules | None = None,
     num_parallel: int = NUM_PARALLEL,
-    progress: Callable[[int, int], None] | None = None,
 ) -> list[FinishedGame]:
     """Play all episodes, `num_parallel` at a time, and return the games in their order.
 
     players: by the names in the episodes; KeyError for a missing one. A finished game is replaced by the
     next. Each game has its own random state, so it does not depend on the games played in parallel.
-    progress: called with (games finished, all games).
     """
     rules = rules or GameRules()
     finished: dict[int, FinishedGame] = {}
@@ -350,8 +348,6 @@ def play_games(
             if game.is_over:
                 finished[index] = game.finish()
                 del games[index]
-        if progress:
-            progress(len(finished), len(episodes))
 
 
 def advance_games(games: Sequence[GameInProgress], players: Mapping[str, Player | Opponent]) -> None:

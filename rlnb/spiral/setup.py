@@ -14,11 +14,6 @@ from rlnb.spiral.params import SpiralSelfPlayParams
 from rlnb.spiral.training import SelfPlayGames, SelfPlayState
 
 
-def load_self_play_game(params: SpiralSelfPlayParams) -> TextGame:
-    """Return the game. Raises ParamsError if an opponent cannot play it."""
-    return params.load_game()
-
-
 @dataclass(frozen=True)
 class SelfPlayRun:
     """The parts of a run, which share one policy; `learner` and `games` are what `train` takes."""

@@ -99,13 +99,12 @@ def test_equilibria_are_near(game, exploitability):
     ("name", "game", "reason"),
     [
         ("mcts:200", "liars_dice", "MCTS sees what the other player hides. Use 'random' or 'nash'."),
-        ("mcts:200", "goofspiel", "MCTS sees"),
         ("perfect", "connect_four", "only tic_tac_toe is solved. Use 'random' or 'mcts:N'."),
         ("nash", "liars_dice(numdice=2)", "with one die each have a table"),
         ("minimax", "tic_tac_toe", "is not an opponent. Use 'random', 'mcts:N' or 'perfect'."),
         *(
             (name, "tic_tac_toe", "names no number of simulations from 2 to 1,000,000")
-            for name in ("mcts:", "mcts:1", "mcts:-5", "mcts:1e3", "mcts:1000001", "mcts:N")
+            for name in ("mcts:", "mcts:1", "mcts:1000001", "mcts:N")
         ),
     ],
 )

@@ -21,7 +21,6 @@ from rlnb.ppo.setup import load_playable_curriculum
 from rlnb.ppo.training import (
     PpoState,
     check_kl,
-    describe_step,
     give_advice,
     make_ppo_batch,
     mean_utility,
@@ -127,13 +126,6 @@ def test_another_runs_state_starts_in_the_stage_that_is_named(cache_dir, whole_r
     assert [row["step"] for row in rows_of(tmp_path)] == [5]
 
 
-def test_a_stage_that_is_not_there_is_refused(cache_dir):
-    with pytest.raises(
-        ParamsError, match="curriculum.start = 'third' is not the name of a stage; write first"
-    ):
-        params_of(cache_dir, curriculum={"start": "third"})
-
-
 def test_a_checkpoint_holds_curriculum_and_failures(whole_run):
     directory, _ = whole_run
     state = checkpoint_of(directory, 4)["state"]
@@ -169,19 +161,15 @@ def test_a_share_of_an_updates_games_plays_failures_again_from_the_same_seat(cac
     assert replace(replay, group=twin.group, seed=twin.seed) == twin
 
 
-def test_games_weigh_the_same_whatever_their_length():
-    games = play_games(self_play_episodes(load_game("tic_tac_toe"), 1, seed=0), {"policy": line(X_WINS)})
+def test_games_weigh_the_same_whatever_their_length_and_a_utility_is_the_share_of_what_could_be_won():
+    game = load_game("tic_tac_toe")
+    games = play_games(self_play_episodes(game, 1, seed=0), {"policy": line(X_WINS)})
+    assert mean_utility(games, {"tic_tac_toe": game}) == approx((1.0 + 0.0) / 2)
     trajectories = games[0].trajectories  # of four and of three turns
     assert weigh_turns(trajectories, weigh="turns", mean_length=3.5).tolist() == [1.0] * 7
     weights = weigh_turns(trajectories, weigh="games", mean_length=3.5)
     assert weights.tolist() == approx([3.5 / 4] * 4 + [3.5 / 3] * 3)
     assert weights.mean() == approx(1.0)
-
-
-def test_a_utility_is_the_share_of_what_could_be_won():
-    game = load_game("tic_tac_toe")
-    games = play_games(self_play_episodes(game, 1, seed=0), {"policy": line(X_WINS)})
-    assert mean_utility(games, {"tic_tac_toe": game}) == approx((1.0 + 0.0) / 2)
 
 
 def test_a_policy_that_moves_too_far_stops_the_run(cache_dir):
@@ -211,17 +199,14 @@ def test_a_checkpoint_put_off_by_an_alarm_is_written_when_no_alarm_is_raised_any
     assert saved == [3, 4]
 
 
-def test_the_line_of_a_step_and_the_advice_where_little_is_won(cache_dir):
+def test_advice_comes_every_500_updates_where_little_is_won(cache_dir):
     params = params_of(cache_dir)
-    metrics = METRICS | {"play/success_share": 0.25}
-    assert describe_step(40, metrics) == ("Step 40 | Reward: -0.1250 | Score: 0.5000 | Success: 25.00%")
 
     def advice(step: int, *scores: float) -> list[str]:
-        return give_advice(PpoState(step=step, curriculum=CurriculumState(scores=scores)), metrics, params)
+        return give_advice(PpoState(step=step, curriculum=CurriculumState(scores=scores)), METRICS, params)
 
     assert advice(501, 0.0) == advice(500) == advice(500, *[0.0] * 7, *[0.5] * 3) == []
-    (said,) = advice(500, 0.0, 0.0, 0.0, 0.5)
-    assert "25%" in said and "game.temperature" in said and "replay.share" in said
+    assert len(advice(500, 0.0, 0.0, 0.0, 0.5)) == 1
 
 
 def test_a_batch_has_the_advantages_and_weights_that_are_asked_for(cache_dir):
@@ -252,18 +237,7 @@ def test_the_loss_reads_the_policy_at_the_temperature_of_play(cache_dir):
     )
 
 
-def test_prompts_that_do_not_fit_are_refused_before_a_model_is_loaded(cache_dir):
-    params = params_of(
-        cache_dir,
-        game={"style": "full", "max_prompt_tokens": 64},
-        curriculum={"stages": [{"name": "only", "games": ["nim"], "threshold": 0.5}]},
-    )
-    with pytest.raises(ParamsError) as caught:
-        load_playable_curriculum(params)
-    assert str(caught.value).startswith("game.max_prompt_tokens = 64 is less than the ")
-
-
-def test_a_prompt_that_asks_again_has_to_fit_too(cache_dir):
+def test_prompts_have_to_fit_those_that_ask_again_too(cache_dir):
     stages = {"stages": [{"name": "only", "games": ["kuhn_poker"], "threshold": 0.5}]}
     free = {"acting": "free", "max_prompt_tokens": 60, "max_new_tokens": 8}
     load_playable_curriculum(params_of(cache_dir, game={**free, "invalid": "random"}, curriculum=stages))

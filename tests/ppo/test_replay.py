@@ -53,9 +53,6 @@ def test_a_lost_game_is_kept_with_what_it_lacks_to_the_mean_of_its_seat():
         Failure(task(1), 0.75, 0, 7, 7),  # the first seat wins three games of four: this was a bad one
         Failure(task(2, seat=1), 0.25, 0, 7, 7),
     )
-
-
-def test_a_draw_is_no_failure():
     assert after(ReplayBuffer(), GameResult(task(1), 0.5), GameResult(task(2), 1.0)) == ReplayBuffer()
 
 

@@ -11,13 +11,11 @@ from pytest import approx
 from self_play_run import make_run, params_of
 
 from rlnb.games.exact import nash_conv
-from rlnb.games.opponents import yardstick
 from rlnb.games.text_games import load_game
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
 from rlnb.results import compare
 from rlnb.run.metrics import describe
 from rlnb.selfplay.arena import (
-    EXACT_GAMES,
     WAYS,
     Arena,
     Match,
@@ -111,25 +109,21 @@ def test_a_row_counts_wins_draws_and_losses_of_a_seat():
     }
 
 
-def test_a_seat_without_games_has_no_row_and_an_unknown_game_no_yardstick():
-    rows = summarise_matches([played(1, 0.0)], TIC_TAC_TOE, way=Way("free", greedy=True))
-    assert [row.seat for row in rows] == [1]
-    game = load_game("breakthrough(rows=5,columns=5)", style="compact")
-    assert yardstick(game) is None
-    (row,) = summarise_matches([played(0, 1.0)], game, way=Way("free", greedy=True))
-    assert (row.random_score, row.ceiling) == (None, None)
-
-
 @pytest.mark.parametrize(
     "name, opponent, ceiling",
-    [("tic_tac_toe", "perfect", 0.5), ("tic_tac_toe", "mcts:10", None), ("kuhn_poker", "nash", 0.61108)],
+    [
+        ("tic_tac_toe", "perfect", 0.5),
+        ("tic_tac_toe", "mcts:10", None),
+        ("kuhn_poker", "nash", 0.61108),
+        ("breakthrough(rows=5,columns=5)", "random", None),
+    ],
 )
 def test_the_ceiling_is_that_against_this_opponent(name, opponent, ceiling):
     """From an equilibrium that gives small pots away more than half can be won."""
     game = replace(played(0, 0.0), game=name, players=(LEARNER, opponent))
     (row,) = summarise_matches([game], load_game(name, style="compact"), way=Way("constrained"))
-    assert (row.opponent, row.ceiling) == (opponent, ceiling and approx(ceiling, abs=1e-5))
-    assert row.random_score is not None
+    assert (row.opponent, row.seat, row.ceiling) == (opponent, 0, ceiling and approx(ceiling, abs=1e-5))
+    assert (row.random_score is None) == name.startswith("breakthrough")
 
 
 def test_sampled_and_greedy_games_agree_with_the_exact_figures(arena, exact):
@@ -204,10 +198,8 @@ def test_poker_is_measured_exactly_also_where_answers_are_free(cache_dir):
 
 
 def test_games_without_exact_measures_have_none(cache_dir):
-    assert set(EXACT_GAMES) == {"tic_tac_toe", "kuhn_poker", "leduc_poker"}
-    assert not is_exact(load_game("connect_four")) and not is_exact(
-        load_game("leduc_poker(suit_isomorphism=True)")
-    )
+    assert not is_exact(load_game("connect_four"))
+    assert not is_exact(load_game("leduc_poker(suit_isomorphism=True)"))
     arena = tiny_arena(cache_dir, evaluation={"exact": False})
     assert arena.measure_exactly(scaled(arena, 1)) == ({}, {})
 

@@ -109,21 +109,13 @@ def test_a_game_without_exact_figures_shows_the_arena_and_empty_rows_say_so():
     assert drawn(empty)
 
 
-def test_first_moves_are_numbered_cells():
+def test_first_moves_are_numbered_cells_and_kuhn_is_compared_with_the_equilibrium_of_its_own_alpha():
     figure = show_first_moves(measure_rows(probabilities_by_state(lowest), greedy=False))
     moves = {text.get_position(): text.get_text() for text in figure.axes[0].texts}
-    assert len(moves) == 9
-    assert (moves[0.5, 0.5], moves[1.5, 1.5]) == ("100.0%", "0.0%")
-    assert drawn(figure)
-
-
-def test_kuhn_is_compared_with_the_equilibrium_of_its_own_alpha():
-    game = pyspiel.load_game("kuhn_poker")
-    table = show_kuhn(kuhn_family(uniform), nash_conv(game, uniform))
-    assert table.headers == ["player", "card", "situation", "learned", "equilibrium", "difference"]
+    assert (len(moves), moves[0.5, 0.5], moves[1.5, 1.5]) == (9, "100.0%", "0.0%")
+    table = show_kuhn(kuhn_family(uniform), nash_conv(pyspiel.load_game("kuhn_poker"), uniform))
     assert len(table.rows) == 12
     assert table.rows[0] == ["first", "Jack", "to open", "0.500", "0.333", "+0.167"]  # alpha is 1/3 at most
-    assert table.rows[-1] == ["second", "King", "the other bet", "0.500", "1.000", "-0.500"]
 
 
 def arena_row(game, opponent, seat, role, score, **others):
@@ -144,16 +136,10 @@ def test_the_arena_has_a_line_a_row():
     ]
     table = show_arena(rows)
     first, second = (dict(zip(table.headers, row, strict=True)) for row in table.rows)
-    assert first == {
-        "game": "tic_tac_toe", "opponent": "random", "seat": "second, O",
-        "policy": "constrained, sampled, last weights", "games": "10", "won": "4", "drawn": "2", "lost": "4",
-        "score (95% interval)": "0.500 (0.237 to 0.763)", "return": "0.250",
-        "random scores": "0.350", "ceiling": "0.960",
-        "invalid answers": "0.0%", "distinct games": "75.0%",
-    }  # fmt: skip
+    assert (first["seat"], first["policy"]) == ("second, O", "constrained, sampled, last weights")
+    assert (first["score (95% interval)"], first["ceiling"]) == ("0.500 (0.237 to 0.763)", "0.960")
     assert (second["seat"], second["policy"]) == ("first", "constrained, greedy, average weights")
     assert (second["random scores"], second["ceiling"]) == ("–", "–")
-    assert show_arena([]).rows == []
     figure = draw_arena({"before": rows, "after": rows[:1]})
     reference = lines(figure, "Scores in the arena")
     assert reference["before"].get_xdata().tolist() == [0.5, 1.0]
@@ -165,16 +151,13 @@ def test_exact_results_have_a_line_for_each_play_seat_and_time():
     before = {"sampled": measure_rows(probabilities_by_state(uniform), greedy=False)}
     after = {
         "sampled": measure_rows(probabilities_by_state(lowest), greedy=False),
-        "average": measure_rows(probabilities_by_state(uniform), greedy=False),
+        "average": before["sampled"],
     }
     table = show_exact(before, after)
-    assert [row[:3] for row in table.rows] == [
-        *(["sampled", seat, time] for seat in ("first, X", "second, O") for time in ("before", "after")),
-        *(["average", seat, "after"] for seat in ("first, X", "second, O")),
+    assert [tuple(row[:3]) for row in table.rows] == [
+        *itertools.product(["sampled"], ["first, X", "second, O"], ["before", "after"]),
+        *itertools.product(["average"], ["first, X", "second, O"], ["after"]),
     ]
     seat = before["sampled"].seats[1]
-    expected = [f"{seat.loss:.1%}", f"{seat.draw:.1%}", f"{seat.win:.1%}", f"{seat.score_against_random:.3f}"]
-    assert table.rows[2][3:7] == expected
-    assert table.rows[2][7:] == [f"{seat.best_response_value:+.3f}", f"{seat.blunder_rate:.1%}"]
-    assert table.rows[2] != table.rows[3]
-    assert show_exact({}, {}).rows == []
+    assert [table.rows[2][3], table.rows[2][7]] == [f"{seat.loss:.1%}", f"{seat.best_response_value:+.3f}"]
+    assert table.rows[2][3:] == table.rows[5][3:] != table.rows[3][3:]

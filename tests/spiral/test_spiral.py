@@ -16,7 +16,6 @@ from rlnb.run.checkpoints import latest_checkpoint
 from rlnb.selfplay.advantages import Advantages
 from rlnb.selfplay.arena import ARENA_SEED
 from rlnb.selfplay.rollouts import LEARNER, collect_trajectories, collect_turns, paired_episodes, play_games
-from rlnb.spiral.setup import load_self_play_game
 from rlnb.spiral.training import SelfPlayGames, SelfPlayState, select_turns
 
 KUHN = {
@@ -31,7 +30,7 @@ KUHN = {
 
 def make_games(params) -> SelfPlayGames:
     """Return the games of a run, without a model to play them."""
-    return SelfPlayGames(params, load_self_play_game(params), None)
+    return SelfPlayGames(params, params.load_game(), None)
 
 
 def draw_episodes(cache_dir: Path, step: int, *, seed: int = 42, **game: object):

@@ -8,7 +8,6 @@ from rlnb.errors import ParamsError
 from rlnb.machine import Machine, recommend
 from rlnb.params import asks_network, check_machine, load_params, resolve
 from rlnb.spiral.params import SpiralSelfPlayParams
-from rlnb.spiral.setup import load_self_play_game
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
 NO_LOGIN = {"NETRC": "/none"}
@@ -40,7 +39,7 @@ def test_the_rewards_of_the_notebooks_cell_are_the_papers():
 @pytest.mark.parametrize("profile", profiles_of("spiral_self_play"))
 def test_the_opponents_of_a_profile_can_play_its_game(profile):
     params = load(profile)
-    assert load_self_play_game(params).name == params.game.name
+    assert params.load_game().name == params.game.name
 
 
 @pytest.mark.parametrize("profile", ["cpu", "tiny", "kuhn", "leduc", "embedded"])
@@ -83,8 +82,3 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(sections, field, r
         load(**sections)
     assert str(refusal.value).startswith(f"parameters cell: {field} = ")
     assert remedy in str(refusal.value)
-
-
-def test_values_that_go_together_are_not_refused():
-    load(advantage={"kind": "gae_plies"}, game={"acting": "constrained"})
-    load(model={"lora_rank": 0, "load_in_4bit": False})
