@@ -147,24 +147,13 @@ def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Oppo
     return StatePlayer(name, choices[kind])
 
 
-def check_opponents(game: TextGame, names: Sequence[str], *, field: str = "evaluation.opponents") -> None:
-    """Raise ParamsError for a name that is not an opponent of this game."""
-    for name in names:
-        load_opponent(name, game, field=field)
-
-
 def choose_opponent(game: TextGame, names: Sequence[str], *, field: str) -> str:
     """Return the first of the opponents that can play the game without cheating; ParamsError for none."""
     reasons = refusals(game)
-    refused, able = [], []
     for name in names:
-        if reason := reasons.get(opponent_kind(name)):
-            refused.append(f"{name!r}: {reason}")
-        else:
-            load_opponent(name, game, field=f"{field}: opponent")
-            able.append(name)
-    if able:
-        return able[0]
+        if not reasons[opponent_kind(name)]:
+            return name
+    refused = [f"{name!r}: {reasons[opponent_kind(name)]}" for name in names]
     usable = " or ".join(repr(kind) for kind, reason in reasons.items() if not reason)
     raise ParamsError(
         f"{field}: none of its opponents can play {game.name}: {' '.join(refused)} "

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlnb.errors import ParamsError
-from rlnb.games.opponents import check_opponents
 from rlnb.games.text_games import TextGame, states_in_play
 from rlnb.policy import Policy
 from rlnb.policy.loading import load_tokenizer
@@ -38,7 +37,6 @@ def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
     )
     encoder = make_encoder(unlimited, load_tokenizer(params.model), thinking=params.model.thinking)
     for game in curriculum.games.values():
-        check_opponents(game, playable_opponents(game, params.evaluation.opponents))
         longest = longest_prompt(game, encoder, params.game)
         if longest > limit:
             shorter = "game.style = compact, or " if params.game.style == "full" else ""

@@ -62,11 +62,12 @@ class SpiralSelfPlayParams(play.GameRunParams):
     def load_game(self) -> "TextGame":
         """Return the game. Raises ParamsError for an unknown one, and for opponents that cannot play it."""
         # Imported here: pyspiel takes half a second, which whoever reads parameters need not wait for.
-        from rlnb.games.opponents import check_opponents
+        from rlnb.games.opponents import load_opponent
         from rlnb.games.text_games import load_game
 
         game = load_game(self.game.name, style=self.game.style)
-        check_opponents(game, self.evaluation.opponents)
+        for name in self.evaluation.opponents:
+            load_opponent(name, game, field="evaluation.opponents")
         return game
 
     def check_files(self) -> None:
