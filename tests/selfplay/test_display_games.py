@@ -208,3 +208,8 @@ def test_the_persons_view_and_the_models_bars_do_not_tell_the_models_card(style,
         at: {(f"{start}Your opponent {did}{end}", "Your move.", "")}
         for at, did in ((0, "passed"), (1, "bet"))
     }
+
+
+def test_a_saved_notebook_shows_words_for_the_buttons(player):
+    play = PlayAgainst(compact("tic_tac_toe"), player, seed=2)
+    assert repr(play.widget) == "Buttons to play against the model: they need a running notebook."
