@@ -75,9 +75,8 @@ def render(findings: Sequence[Finding]) -> str:
 
 
 def _wrap(text: str, *, indent: int) -> list[str]:
-    margin = " " * indent
     return textwrap.wrap(
-        text, WIDTH, subsequent_indent=margin, break_on_hyphens=False, break_long_words=False
+        text, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False
     )
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import asdict, replace
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from pytest import approx
 
 from rlnb.errors import ParamsError
@@ -204,6 +204,11 @@ def test_what_cannot_be_played_is_refused_before_any_model(stage, reason):
     with pytest.raises(ParamsError) as error:
         curriculum({**EASY, **stage})
     assert str(error.value).startswith("curriculum.stages") and reason in str(error.value)
+
+
+def test_a_name_that_is_no_opponent_is_refused_before_any_game():
+    with pytest.raises(ValidationError, match="opponents"):
+        params({**EASY, "opponents": ["random", "nsah"]})
 
 
 @pytest.mark.parametrize(

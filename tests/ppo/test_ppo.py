@@ -126,6 +126,11 @@ def test_another_runs_state_starts_in_the_stage_that_is_named(cache_dir, whole_r
     assert [row["step"] for row in rows_of(tmp_path)] == [5]
 
 
+def test_a_stage_that_is_not_there_is_refused(cache_dir):
+    with pytest.raises(ParamsError, match=r"curriculum\.start = 'third'"):
+        params_of(cache_dir, curriculum={"start": "third"})
+
+
 def test_a_checkpoint_holds_curriculum_and_failures(whole_run):
     directory, _ = whole_run
     state = checkpoint_of(directory, 4)["state"]

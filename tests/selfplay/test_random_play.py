@@ -61,3 +61,9 @@ def test_random_openings_are_played_since_what_is_exact_holds_without_them():
     game = load_game("tic_tac_toe")
     opened = score_random_play(game, "perfect", max_opening_plies=2)
     assert opened != score_random_play(game, "perfect")
+
+
+def test_long_games_are_played_less_often():
+    """Ten from each seat: the scores are multiples of 0.05."""
+    shares = [20 * score for score in score_random_play(load_game("othello"), "mcts:3")]
+    assert shares == approx([round(share) for share in shares])
