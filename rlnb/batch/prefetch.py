@@ -18,7 +18,7 @@ from rlnb.params import load_params, resolve
 from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.params.loading import choose_profile
 from rlnb.params.model_cache import MBPP_ID, Repository
-from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads, model_names
+from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads
 from rlnb.params.sections import NotebookParams
 
 # What transformers reads of a model: files at the top, and weights in the first of these formats.
@@ -49,14 +49,11 @@ def prefetch(
     params = resolve(given, recommend(target))
     cache_dir = cache_directory(params)
     print(f"{notebook.stem}, profile {profile}, for {target.name}, into {cache_dir}:")
-    models = {field: name for field, name in model_names(params).items() if not Path(name).is_dir()}
-    for name in sorted(set(models.values()) & BUILT_DIRECTORIES.keys()):
-        print(f"  {name}: built in {_build(name, cache_dir)}", flush=True)
-    repositories = {
-        Repository(_loaded_name(params, name)): field
-        for field, name in models.items()
-        if name not in BUILT_DIRECTORIES
-    }
+    model, repositories = loaded_model(params), {}
+    if model is not None and model.id in BUILT_DIRECTORIES:
+        print(f"  {model.id}: built in {_build(model.id, cache_dir)}", flush=True)
+    elif model is not None and not Path(model.id).is_dir():
+        repositories[Repository(_loaded_name(params, model.id))] = "model.id"
     repositories |= {Repository(MBPP_ID, "dataset"): field for field in mbpp_downloads(params)}
     for repository, field in repositories.items():
         place = f"{params._sources.get(field, 'default')}: {field}"
