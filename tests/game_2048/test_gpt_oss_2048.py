@@ -53,4 +53,4 @@ def test_the_published_rewards_have_one_limit_of_time_whatever_the_profile():
     ],
 )
 def test_contradictions_are_refused_before_any_model_loads(section, field, value):
-    assert f"{section}.{field} = " in refused(load, **{section: {field: value}})
+    assert f": {section}.{field}" in refused(load, **{section: {field: value}})

@@ -238,11 +238,11 @@ def test_no_games_have_no_advantages_and_move_no_baseline(kind):
 def test_role_baselines_over_two_batches():
     first = compute([game()], {}, "rae")
     assert first.advantages.tolist() == [1, 1, 1, 1, -1, -1, -1]  # read before they move
-    assert first.baselines == approx({"tic_tac_toe/X": 0.1, "tic_tac_toe/O": -0.1})
+    assert first.baselines == approx({"tic_tac_toe/X": 0.05, "tic_tac_toe/O": -0.05})
     second = compute([game(), game(), mirrored()], first.baselines, "rae")
-    won = [0.9] * 4 + [-0.9] * 3  # 1-.1 and -1+.1
-    assert second.advantages.tolist() == approx(won + won + [-1.1] * 3 + [1.1] * 3)
-    moved = 0.95**3 * 0.1 + (1 - 0.95**3) / 3  # three trajectories of mean (1 + 1 - 1) / 3
+    won = [0.95] * 4 + [-0.95] * 3  # 1-.05 and -1+.05
+    assert second.advantages.tolist() == approx(won + won + [-1.05] * 3 + [1.05] * 3)
+    moved = 0.95**3 * 0.05 + (1 - 0.95**3) / 3  # three trajectories of mean (1 + 1 - 1) / 3
     assert second.baselines == approx({"tic_tac_toe/X": moved, "tic_tac_toe/O": -moved})
     assert second.targets.tolist() == [1] * 4 + [-1] * 3 + [1] * 4 + [-1] * 3 + [-1] * 3 + [1] * 3
 
