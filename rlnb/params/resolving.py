@@ -70,11 +70,12 @@ def resolve(
 
     training.resume keeps its "auto", since only the run's directory tells which checkpoint that is.
     """
-    model, mbpp, dtype = getattr(params, "model", None), resolve_mbpp(params), recommendation.dtype
+    model_params, mbpp = getattr(params, "model", None), resolve_mbpp(params)
+    dtype = recommendation.dtype
     choices: dict[tuple[str, str], object] = {
         ("model", "id"): recommendation.model_id,
         ("model", "engine"): recommendation.engine,
-        ("model", "dtype"): model.trained_dtype(dtype) if model else dtype,
+        ("model", "dtype"): model_params.trained_dtype(dtype) if model_params else dtype,
         ("model", "attention"): recommendation.attention,
         ("model", "load_in_4bit"): recommendation.load_in_4bit,
         ("training", "gradient_checkpointing"): recommendation.gradient_checkpointing,

@@ -47,7 +47,6 @@ def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, obje
         learning_rate=LEARNING_RATE, max_steps=STEPS, loss_type=loss_type,
         per_device_train_batch_size=GROUP, gradient_accumulation_steps=COMPLETIONS // GROUP // num_ranks,
         num_generations=GROUP, max_completion_length=12, gradient_checkpointing=False,
-        short_step=False,
     )  # fmt: skip
     config = grpo.grpo_config(training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
     config.optim, config.lr_scheduler_type = "sgd", "constant"
