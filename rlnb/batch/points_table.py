@@ -156,6 +156,8 @@ def show_points(results: Sequence[PointResult], measures: Sequence[str]) -> Tabl
     fields = dict.fromkeys(name for result in results for name in result.fields)
     columns = [*fields, "seed", "state", "step", *measures]
     headers = [*(field.rpartition(".")[2] for field in fields), "seed", "state", "step", *measures]
+    for field in fields:  # written out, since a learning rate has more than three decimals
+        frame[field] = frame[field].map(str, na_action="ignore")
     rows = frame.where(frame.notna(), None)[columns].itertuples(index=False, name=None)
     return Table(headers, rows, "Last values of each run, never the best ones.")
 

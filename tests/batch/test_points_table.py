@@ -84,6 +84,12 @@ def two_sweeps(tmp_path, monkeypatch):
     return [Path("A"), Path("B")]
 
 
+def test_a_parameter_is_shown_as_it_is_set_and_not_rounded(two_sweeps):
+    table = tables.show_points(tables.gather_results(two_sweeps), ["reward"])
+    rates = [row[table.headers.index("learning_rate")] for row in table.rows]
+    assert set(rates) == {"1e-05", "2e-05"}
+
+
 def test_a_point_shows_what_differs_how_it_ended_and_its_last_values(sweep):
     results = tables.gather_results([sweep])
     table = tables.show_points(results, LOSSES)
