@@ -26,7 +26,7 @@ from rlnb.grpo.kl import MeasureKl
 from rlnb.machine.threads import adapt_threads
 from rlnb.params.bases import write_base
 from rlnb.params.sections import NotebookParams, value_of
-from rlnb.params.training import TrainingParams, VllmParams
+from rlnb.params.training import MAX_PROMPT_TOKENS, TrainingParams, VllmParams
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import (
@@ -210,7 +210,10 @@ def num_prompts(config: GRPOConfig) -> int:
 def order_prompts(rows: Sequence[Mapping[str, object]], config: GRPOConfig) -> list[Mapping[str, object]]:
     """Return the rows in the order in which the whole run uses them: permutations seeded by `config.seed`."""
     if not rows:
-        raise ParamsError("tasks: no task is left to train on; allow more levels or longer prompts")
+        raise ParamsError(
+            "tasks: no task is left to train on; give training tasks whose prompts have at most "
+            f"{MAX_PROMPT_TOKENS} tokens"
+        )
     generator = random.Random(config.seed)
     ordered: list[Mapping[str, object]] = []
     while len(ordered) < num_prompts(config):
