@@ -1,7 +1,7 @@
 """How much two workers do of twice what one does: ranks that train, and workers of the sandbox.
 
     python benchmarks/scaling.py --json       # measures; minutes
-    python benchmarks/scaling.py --tables     # the estimates of docs/scaling.md; seconds
+    python benchmarks/scaling.py --tables     # prints the estimates, of which docs/scaling.md shows the steps
 
 The estimates: a token takes 2 operations a parameter forwards and 4 backwards (Kaplan et al. 2020,
 arXiv:2001.08361), with frozen weights 2 of the 4; decoding reads the weights and the keys and values for each
@@ -245,9 +245,13 @@ def load_profile(notebook: str, machine: Machine, cache_dir: Path) -> NotebookPa
     return resolve(params, recommend(machine, environ={}), environ={})
 
 
-def render_rows(cache_dir: Path) -> list[str]:
-    """Return the rows of the page's table, all of them estimates."""
-    rows = []
+def render_table(cache_dir: Path) -> list[str]:
+    """Return the lines of a Markdown table of estimates; memory in GiB a rank, times in seconds."""
+    rows = [
+        "| pipeline | machine | model | tokens | memory | generation | by vLLM | reward | all hang | update "
+        "| exchange | step | bound by | efficiency |",
+        "|---" * 14 + "|",
+    ]
     for notebook in PIPELINES:
         for machine, hardware in MACHINES:
             params = load_profile(notebook, machine, cache_dir)
@@ -342,7 +346,7 @@ def main() -> None:
     if options.tables:
         with tempfile.TemporaryDirectory() as folder:
             write_published(Path(folder))
-            print(*render_rows(Path(folder)), sep="\n")
+            print(*render_table(Path(folder)), sep="\n")
         return
     sandbox = measure_sandbox(rounds=3 * options.rounds)
     ranks = measure_ratio(lambda: time_training(1), lambda: time_training(2), rounds=options.rounds)
