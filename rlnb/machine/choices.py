@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import dropwhile
 
-from rlnb.errors import ParamsError, see
+from rlnb.errors import see
 from rlnb.machine.facts import ON, Machine
 from rlnb.machine.table import MACHINES, PROFILE_MEMORY_GIB
 
@@ -45,13 +45,6 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def _read_gib(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ParamsError(f"RLNB_GPU_MEMORY={text}: is no number of GiB; write 32, or unset it") from None
-
-
 def recommend(
     machine: Machine,
     *,
@@ -67,7 +60,7 @@ def recommend(
     row = next(row for row in MACHINES if row.name == machine.name)
     on_gpu, memory_gib = row.profile != "cpu", machine.memory_gib
     if on_gpu and (checked := environ.get("RLNB_GPU_MEMORY")):
-        memory_gib = min(memory_gib, _read_gib(checked))
+        memory_gib = min(memory_gib, float(checked))  # written by `rlnb submit`
     smaller = dropwhile(lambda step: step[0] != row.profile, PROFILE_MEMORY_GIB)
     unsloth = row.unsloth and version("unsloth") is not None
     # Compute nodes of Supercloud have no network; RLNB_OFFLINE=0 is for its login nodes.

@@ -4,7 +4,6 @@ import http.server
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,7 +107,7 @@ def test_gpus_are_listed_by_the_driver_also_one_whose_memory_it_does_not_know(mo
     assert list_gpus() == gpus
 
 
-def test_without_driver_or_library_there_are_no_gpus(monkeypatch):
+def test_without_a_driver_there_are_no_gpus(monkeypatch):
     import pynvml
 
     def fail() -> None:
@@ -116,22 +115,17 @@ def test_without_driver_or_library_there_are_no_gpus(monkeypatch):
 
     monkeypatch.setattr(pynvml, "nvmlInit", fail)
     assert list_gpus() == ()
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert list_gpus() == ()
 
 
 @pytest.mark.parametrize(
     ("name", "memory_gib", "profile", "dtype", "model_id"),
     [
         ("cpu", 512.0, "cpu", "float32", "embedded"),
-        ("cpu_bf16", 512.0, "cpu", "bfloat16", "embedded"),
         ("older", 16.0, "cpu", "float32", "embedded"),
         ("v100", 16.0, "v100", "float16", "Qwen/Qwen2.5-1.5B"),
         ("v100", 32.0, "v100", "float16", "Qwen/Qwen2.5-3B"),
-        ("t4", 15.0, "v100", "float16", "Qwen/Qwen2.5-1.5B"),
         ("a100", 40.0, "a100", "bfloat16", "Qwen/Qwen2.5-3B"),
         ("a100", 10.0, "v100", "bfloat16", "Qwen/Qwen2.5-1.5B"),
-        ("ada", 45.0, "a100", "bfloat16", "Qwen/Qwen2.5-3B"),
         ("h100", 79.6, "h100", "bfloat16", "Qwen/Qwen2.5-3B"),
         ("gb10", 119.6, "gb10", "bfloat16", "Qwen/Qwen2.5-3B"),
         ("newer", 200.0, "v100", "bfloat16", "Qwen/Qwen2.5-3B"),
@@ -164,8 +158,7 @@ def test_a_gb10_alone_is_told_its_ptxas_and_what_the_user_has_set_stays():
     for name in [row.name for row in MACHINES]:
         chosen = choose(name, 119.6, files=(PTXAS,))
         assert (chosen.environment.get("TRITON_PTXAS_PATH") == PTXAS) == (name == "gb10")
-        assert (chosen.environment.get("TORCH_CUDA_ARCH_LIST") == "12.1a") == (name == "gb10")
-        assert "TRITON_PTXAS_PATH" not in choose(name, 119.6).environment
+    assert "TRITON_PTXAS_PATH" not in choose("gb10", 119.6).environment
     environ = dict(mine)
     chosen = choose("gb10", 119.6, files=(PTXAS,))
     usual = TELEMETRY_OFF | {"CUDA_VISIBLE_DEVICES": "0"}
@@ -190,10 +183,8 @@ def test_a_process_sees_one_gpu_and_a_rank_all_of_them_to_take_its_own():
 @pytest.mark.parametrize(
     ("name", "installed", "word"),
     [
-        ("v100", {"torch": "2.10.0"}, ""),
         ("v100", {"torch": "2.13.0"}, "./setup.sh volta"),
         ("v100", {"torch": "2.14.1+cu126"}, ""),
-        ("v100", {"flash-attn": "2.8"}, "flash-attn"),
         ("gb10", {"flash-attn": "2.8"}, "flash-attn"),
         ("a100", {"flash-attn": "2.8", "torch": "2.13.0"}, ""),
         ("older", {}, "older than Volta"),
@@ -208,12 +199,9 @@ def test_what_is_known_to_break_is_said_with_its_remedy(name, installed, word):
 @pytest.mark.parametrize(
     ("environment", "hub", "environ", "offline"),
     [
-        ("workstation", "reachable", {}, False),
         ("workstation", "unasked", {}, False),
         ("workstation", "unreachable", {}, True),
-        ("workstation", "offline", {}, True),
         ("slurm", "reachable", {}, False),
-        ("supercloud", "reachable", {}, True),
         ("supercloud", "unasked", {}, True),
         ("supercloud", "reachable", {"RLNB_OFFLINE": "0"}, False),
     ],
@@ -232,10 +220,8 @@ def test_slurm_and_affinity_limit_the_cores_and_one_is_left_at_least():
     assert usable_cores({"SLURM_CPUS_PER_TASK": "100000"}) == usable_cores({})
 
 
-def test_probing_this_machine_finds_cores_and_memory_and_asks_the_hub_only_where_it_may():
-    machine = probe(ask_hub=False, environ={})
-    assert machine.hub == "unasked"
-    assert machine.cpu_count >= 1 and machine.memory_gib > 0
+def test_the_hub_is_asked_only_where_it_may_be():
+    assert probe(ask_hub=False, environ={}).hub == "unasked"
     for switch in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "RLNB_OFFLINE"):
         assert probe(environ={switch: "1"}).hub == "offline"
 
@@ -273,9 +259,7 @@ def test_the_table_promises_unsloth_where_setup_installs_it():
     """`./setup.sh cuda` on a GPU of each row, by the capability that nvidia-smi would print."""
     text = (Path(__file__).parents[2] / "setup.sh").read_text()
     function = text[text.index("gpu_set() {") : text.index("choose_set() {")]
-    for row in MACHINES:
-        for capability in row.capabilities:
-            printed = "{}.{}".format(*capability)
-            script = f"nvidia-smi() {{ echo {printed}; }}\n{function}\ngpu_set"
-            chosen = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-            assert (chosen.stdout.strip() == "unsloth") == row.unsloth, printed
+    for row in [row for row in MACHINES if row.capabilities]:
+        script = f"nvidia-smi() {{ echo {'{}.{}'.format(*row.capabilities[0])}; }}\n{function}\ngpu_set"
+        chosen = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        assert (chosen.stdout.strip() == "unsloth") == row.unsloth, row.name
