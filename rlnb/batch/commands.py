@@ -204,7 +204,7 @@ def _results(options: argparse.Namespace) -> int:
         return 0
     results = tables.gather_results(options.paths)
     if options.csv:
-        print(tables.tabulate_points(results).to_csv(index=False), end="")
+        print(results.to_csv(index=False), end="")
         return 0
     groups = tables.group_results(results)
     measures = tables.choose_measures(results, options.show)
@@ -213,8 +213,7 @@ def _results(options: argparse.Namespace) -> int:
         print("", tables.show_groups(groups, measures), sep="\n")
     if options.gains:
         for group in groups:
-            if group.finished:
-                print("", tables.show_gains(group), sep="\n")
+            print("", tables.show_gains(group), sep="\n")
     if failures := tables.show_failures(results):
         print("", *failures, sep="\n")
     return 0

@@ -1,12 +1,14 @@
 """Curves of several runs in one picture, grouped, with intervals over seeds."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas
 from matplotlib.figure import Figure
 
 from rlnb.batch.points_table import Group
 from rlnb.display.plots import COLOURS, known, make_panels, put_legend
+from rlnb.run.tracking import read_metrics
 from rlnb.statistics import student_mean
 
 LINES = ("-", "--", "-.", ":")
@@ -18,11 +20,10 @@ def tabulate_curves(group: Group, metric: str) -> pandas.DataFrame:
     Columns are called by the directories of the runs: in several sweeps the names are the same.
     """
     columns = {}
-    for result in group.results:
-        rows = [row for row in result.rows if known(row, metric)]
+    for run in group.results["run"]:
+        rows = [row for row in read_metrics(Path(run, "metrics.jsonl")) if known(row, metric)]
         if rows:
-            steps = [row["step"] for row in rows]
-            columns[str(result.directory)] = pandas.Series([row[metric] for row in rows], steps)
+            columns[run] = pandas.Series([row[metric] for row in rows], [row["step"] for row in rows])
     return pandas.DataFrame(columns).sort_index()
 
 
@@ -40,7 +41,7 @@ def draw_curves(groups: Sequence[Group], metric: str) -> Figure:
         colour, line = COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
         for _, column in table.items():
             axes.plot(column.dropna(), line, color=colour, linewidth=0.8, alpha=0.35)
-        finished = table[[str(each.directory) for each in group.finished if str(each.directory) in table]]
+        finished = table[[run for run in group.finished["run"] if run in table]]
         shared, num_runs = finished.dropna(), len(finished.columns)
         if len(shared):
             means = shared.mean(axis=1)

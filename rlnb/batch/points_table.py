@@ -1,12 +1,15 @@
 """The points of a sweep, or any runs, as one table: what differs, how each ended, its last values.
 
+`gather_results` returns a row a run with the columns run (its directory), the parameters in which the runs
+differ, seed (NA before the run has begun), state (as `rlnb runs` prints it), step, reason (why it failed, or
+what of it cannot be read), and its measures; those of comparisons as "<measure> (<split>): before" and so on.
 Every value is that of the last checkpoint of a run, never of the best one. Means over runs are of finished
 runs only, with Student's 95% interval over the runs.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas
@@ -42,67 +45,44 @@ PARTS_OF_A_STEP = ("time/rollout_seconds", "time/update_seconds", "step_time")
 
 
 @dataclass(frozen=True)
-class PointResult:
-    """What came of one run.
-
-    fields: the parameters in which the runs differ, without the seed. state: as `rlnb runs` prints it.
-    rows: of metrics.jsonl. values: {measure: last value}, those of comparisons under "<measure> (<split>):
-    before" and so on. reason: why it failed, or what of it cannot be read.
-    """
-
-    directory: Path
-    fields: Mapping[str, object]
-    seed: int | None
-    state: str
-    step: int | None
-    rows: Sequence[Mapping[str, float | None]]
-    values: Mapping[str, float]
-    comparisons: Sequence[Comparison]
-    reason: str
-
-
-@dataclass(frozen=True)
 class Group:
     """Runs that differ in their seed alone. label: the fields in which they differ from other groups."""
 
     label: str
-    results: tuple[PointResult, ...]
+    results: pandas.DataFrame
 
     @property
-    def finished(self) -> list[PointResult]:
-        return [result for result in self.results if result.state == "done"]
-
-    def tabulate(self, measures: Sequence[str]) -> pandas.DataFrame:
-        """Return the last values of the finished runs: a row a seed, a column a measure, NaN for none."""
-        rows = [result.values for result in self.finished]
-        seeds = [result.seed for result in self.finished]
-        return pandas.DataFrame(rows, index=seeds, columns=list(measures), dtype=float)
+    def finished(self) -> pandas.DataFrame:
+        return self.results[self.results["state"] == "done"]
 
 
-def gather_results(directories: Sequence[Path]) -> list[PointResult]:
-    """Return the runs in folders: of sweeps, of runs, or runs themselves; each once.
+def gather_results(directories: Sequence[Path]) -> pandas.DataFrame:
+    """Return the table of the runs in folders: of sweeps, of runs, or runs themselves; each once.
 
-    Raises ParamsError for a folder without runs.
+    A run with the parameters and the seed of an earlier one has the state "repeat", and is in no mean. Raises
+    ParamsError for a folder without runs.
     """
-    rows = {Path(row.run): row for row in list_runs(directories)}
-    settings = {path: _read_settings(path) for path in rows}
-    if not any(settings.values()):
+    told = list_runs(directories)
+    settings = pandas.DataFrame([_read_settings(Path(row.run)) for row in told], dtype=object)
+    if settings.empty:
         raise ParamsError(f"{', '.join(map(str, directories))}: holds no runs; name the folder of a sweep")
-    seen: dict[str, set[str]] = {}
-    for values in settings.values():
-        for name, value in values.items():
-            seen.setdefault(name, set()).add(str(value))
-    differing = [name for name in seen if len(seen[name]) > 1 and name not in ("output_dir", "seed")]
-    results = []
-    first: dict[str, Path] = {}
-    for path, values in settings.items():
-        result = _read_result(path, values, differing, rows[path])
-        recipe = str({name: value for name, value in values.items() if name != "output_dir"})
-        if result.state == "done" and first.setdefault(recipe, path) != path:
-            reason = f"has the parameters and the seed of {first[recipe]}, so it is in no mean"
-            result = replace(result, state="repeat", reason=reason)
-        results.append(result)
-    return results
+    settings = settings.drop(columns="output_dir").map(str, na_action="ignore")
+    frame = pandas.DataFrame([_read_run(row) for row in told])
+    is_repeat = settings[frame["state"] == "done"].duplicated().reindex(frame.index, fill_value=False)
+    frame.loc[is_repeat, ["state", "reason"]] = "repeat", "has the parameters and the seed of another run"
+    fields = settings.loc[:, settings.nunique() > 1].drop(columns="seed", errors="ignore")
+    runs = pandas.DataFrame({"run": [row.run for row in told]})
+    seeds = pandas.to_numeric(settings["seed"]).astype("Int64")
+    return pandas.concat([runs, fields, seeds, frame.astype({"step": "Int64"})], axis=1)
+
+
+def fields_of(results: pandas.DataFrame) -> list[str]:
+    """Return the columns of parameters."""
+    return list(results.loc[:, "run":"seed"])[1:-1]
+
+
+def measures_of(results: pandas.DataFrame) -> list[str]:
+    return list(results.loc[:, "reason":])[1:]
 
 
 def newest_sweep(outputs: Path) -> Path:
@@ -115,20 +95,20 @@ def newest_sweep(outputs: Path) -> Path:
     return max(folders, key=lambda folder: (folder / POINTS_FILE).stat().st_mtime)
 
 
-def group_results(results: Sequence[PointResult]) -> list[Group]:
+def group_results(results: pandas.DataFrame) -> list[Group]:
     """Return the runs that have begun as groups that agree in all fields but the seed, in their order."""
-    groups: dict[str, list[PointResult]] = {}
-    for result in results:
-        if result.seed is None:
-            continue
-        label = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in result.fields.items())
-        groups.setdefault(label or "all runs", []).append(result)
-    return [Group(label, tuple(members)) for label, members in groups.items()]
+    begun = results[results["seed"].notna()]
+    labels = [
+        ", ".join(f"{name.rpartition('.')[2]}={row[name]}" for name in row if not pandas.isna(row[name]))
+        for row in begun[fields_of(results)].to_dict("records")
+    ]
+    groups = begun.groupby(pandas.Series(labels, begun.index, dtype=str), sort=False)
+    return [Group(label or "all runs", members) for label, members in groups]
 
 
-def choose_measures(results: Sequence[PointResult], wanted: Sequence[str] = ()) -> list[str]:
+def choose_measures(results: pandas.DataFrame, wanted: Sequence[str] = ()) -> list[str]:
     """Return the measures to show: those named, else the main ones that the runs have."""
-    names = list(dict.fromkeys(name for result in results for name in result.values))
+    names = measures_of(results)
     for name in wanted:
         if name not in names:
             raise ParamsError(f"measure {name!r} is in none of these runs{did_you_mean(name, names)}")
@@ -136,38 +116,21 @@ def choose_measures(results: Sequence[PointResult], wanted: Sequence[str] = ()) 
     return list(wanted) or main[:NUM_SHOWN]
 
 
-def tabulate_points(results: Sequence[PointResult]) -> pandas.DataFrame:
-    """Return a row a run: the fields in which the runs differ, how it ended, and all of its last values."""
-    rows = [
-        {"run": str(result.directory), **result.fields, "seed": result.seed, "state": result.state}
-        | {"step": result.step, "reason": result.reason, **result.values}
-        for result in results
-    ]
-    fields = dict.fromkeys(name for result in results for name in result.fields)
-    measures = dict.fromkeys(name for result in results for name in result.values)
-    columns = ["run", *fields, "seed", "state", "step", "reason", *measures]
-    frame = pandas.DataFrame(rows, columns=columns)
-    return frame.astype({"seed": "Int64", "step": "Int64", **dict.fromkeys(measures, float)})
-
-
-def show_points(results: Sequence[PointResult], measures: Sequence[str]) -> Table:
+def show_points(results: pandas.DataFrame, measures: Sequence[str]) -> Table:
     """Return one line a run: what differs, how it ended, its last values."""
-    frame = tabulate_points(results).astype(object)
-    fields = dict.fromkeys(name for result in results for name in result.fields)
-    columns = [*fields, "seed", "state", "step", *measures]
-    headers = [*(field.rpartition(".")[2] for field in fields), "seed", "state", "step", *measures]
-    for field in fields:  # written out, since a learning rate has more than three decimals
-        frame[field] = frame[field].map(str, na_action="ignore")
-    rows = frame.where(frame.notna(), None)[columns].itertuples(index=False, name=None)
+    columns = [*fields_of(results), "seed", "state", "step", *measures]
+    frame = results[columns].astype(object)
+    headers = [name if name in measures else name.rpartition(".")[2] for name in columns]
+    rows = frame.where(frame.notna(), None).itertuples(index=False, name=None)
     return Table(headers, rows, "Last values of each run, never the best ones.")
 
 
-def show_failures(results: Sequence[PointResult]) -> list[str]:
+def show_failures(results: pandas.DataFrame) -> list[str]:
     """Return a line for each run that is not done, with its reason."""
     return [
-        f"{result.directory}: {result.state}" + (f": {result.reason}" if result.reason else "")
-        for result in results
-        if result.state != "done" or result.reason
+        f"{run}: {state}" + (f": {reason}" if reason else "")
+        for run, state, reason in results[["run", "state", "reason"]].itertuples(index=False)
+        if state != "done" or reason
     ]
 
 
@@ -176,7 +139,7 @@ def show_groups(groups: Sequence[Group], measures: Sequence[str]) -> Table:
 
     A difference is over the seeds that both groups have finished.
     """
-    tables = [group.tabulate(measures) for group in groups]
+    tables = [group.finished.set_index("seed")[list(measures)] for group in groups]
     rows: list[list[object]] = [
         [group.label, len(table), *(mean_over_runs(table[name].dropna()) for name in measures)]
         for group, table in zip(groups, tables, strict=True)
@@ -202,7 +165,7 @@ def mean_over_runs(values: Iterable[float]) -> Estimate | float | None:
 
 def show_gains(group: Group) -> Table:
     """Return before, after and difference of what was measured before and after, as means over the runs."""
-    pooled = pool_comparisons([result.comparisons for result in group.finished])
+    pooled = pool_comparisons([_read_comparisons(Path(run))[0] for run in group.finished["run"]])
     headers = ["measure", "split", "runs", "items", "before", "after", "difference", "95% over items"]
     return Table(
         [*headers, "95% over runs", "95% over both"],
@@ -235,37 +198,34 @@ def _read_settings(directory: Path) -> dict[str, object]:
     return flat
 
 
-def _read_result(
-    directory: Path, settings: Mapping[str, object], differing: Sequence[str], told: RunRow
-) -> PointResult:
-    problems = [told.reason] if told.reason else []
-    rows: list[dict[str, float | None]] = []
-    results: dict[str, object] = {}
-    comparisons: list[Comparison] = []
+def _read_comparisons(directory: Path) -> tuple[list[Comparison], dict[str, object], str]:
+    """Return the comparisons of a run, the whole of its results, and why they cannot be read."""
+    path = directory / "results.json"
     try:
-        rows = read_metrics(directory / "metrics.jsonl")
-        if (directory / "results.json").is_file():
-            results = load_results(directory / "results.json")
-            comparisons = read_comparisons(directory / "results.json")
-    except (ParamsError, OSError, ValueError) as error:
-        problems.append(str(error))
-    if told.state == "pending" and (line := last_line(directory)):  # refused before it began
-        problems.append(line)
+        return (read_comparisons(path), load_results(path), "") if path.is_file() else ([], {}, "")
+    except ParamsError as error:
+        return [], {}, str(error)
+
+
+def _read_run(told: RunRow) -> dict[str, object]:
+    """Return the state, the step, the reason and the last values of a run."""
+    directory = Path(told.run)
+    comparisons, results, problem = _read_comparisons(directory)
+    rows = read_metrics(directory / "metrics.jsonl") if told.state != "unreadable" else []
     values, lost = _last_values(rows)
+    reasons = [told.reason, problem]
+    if told.state == "pending":  # perhaps refused before it began
+        reasons.append(last_line(directory))
     if lost:
-        problems.append(f"the last value is not a number, and in no mean: {', '.join(lost)}")
-    seed = str(settings.get("seed"))
-    return PointResult(
-        directory=directory,
-        fields={name: settings[name] for name in differing if name in settings},
-        seed=int(seed) if seed.isdigit() else None,
-        state=told.state,
-        step=int(rows[-1]["step"] or 0) if rows else None,
-        rows=rows,
-        values={**values, **_summary_values(results), **_comparison_values(comparisons)},
-        comparisons=comparisons,
-        reason="; ".join(problems),
-    )
+        reasons.append(f"the last value is not a number, and in no mean: {', '.join(lost)}")
+    return {
+        "state": told.state,
+        "step": rows[-1]["step"] if rows else None,
+        "reason": "; ".join(filter(None, reasons)),
+        **values,
+        **_summary_values(results),
+        **_comparison_values(comparisons),
+    }
 
 
 def _last_values(rows: Sequence[Mapping[str, float | None]]) -> tuple[dict[str, float], list[str]]:
