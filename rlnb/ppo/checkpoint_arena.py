@@ -6,16 +6,15 @@ those of the checkpoint's run, so two checkpoints of a run play the same games.
 
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from rlnb.display.tables import Table, show_comparison
 from rlnb.errors import ParamsError
-from rlnb.games.opponent_names import name_fault, opponent_kind
-from rlnb.games.opponents import refusals
-from rlnb.games.text_games import TextGame, load_game
+from rlnb.games.opponent_names import name_fault
+from rlnb.games.text_games import load_game
 from rlnb.machine import apply_environment, probe, recommend
 from rlnb.machine.threads import set_threads
 from rlnb.params import asks_network, check_machine, load_dotenv, load_params, resolve
@@ -29,20 +28,18 @@ from rlnb.run.checkpoints import MODEL_FIELDS
 from rlnb.selfplay.arena import (
     SEATS,
     WAYS,
-    Arena,
     Match,
     make_arena,
     match_measures,
     playable_opponents,
     select_matches,
 )
-from rlnb.selfplay.checkpoints import PARAMS_FILE, load_weights
+from rlnb.selfplay.checkpoints import AVERAGE_FILE, PARAMS_FILE
 from rlnb.selfplay.display import draw_arena
 from rlnb.selfplay.params import GameRunParams
 from rlnb.selfplay.rollouts import GameRules
 
 UNTRAINED = "untrained"
-CHECKPOINT_FILES = (PARAMS_FILE, "trainer_state.json")  # of a checkpoint; its run has the first one alone
 
 
 def evaluate_checkpoints(
@@ -65,14 +62,16 @@ def evaluate_checkpoints(
     load_dotenv(Path.cwd())
     run = load_run_params(names, profile=profile)
     games = [load_game(name, style=run.game.style) for name in run.game_names()]
-    pairings = [(game, choose_opponents(game, opponents)) for game in games]
+    pairings = [(game, playable_opponents(game, opponents) or ("random",)) for game in games]
     folder = Path(out) if out else new_folder(checkpoint)
     arena = make_arena(
         load_policy(run.model, seed=run.seed), GameRules(invalid=run.game.invalid), pairings,
         acting=run.game, training=run.training, seed=run.seed, has_value=False,
     )  # fmt: skip
+    untrained = WeightSnapshot.take(arena.actor.policy)
+    snapshots = {name: load_average(name, untrained) for name in names}
     rows = arena.play_matches(
-        list(itertools.product(WAYS, names)), load_snapshots(names, arena), num_games=num_episodes,
+        list(itertools.product(WAYS, names)), snapshots, num_games=num_episodes,
         progress=lambda done, total: print(f"match {done} of {total}", file=sys.stderr),
     )  # fmt: skip
     by_name = {name: select_matches(rows, weights=name) for name in names}
@@ -106,14 +105,11 @@ def evaluate_checkpoints(
 def check_options(checkpoints: Sequence[str], opponents: Sequence[str], num_episodes: int) -> None:
     """Raise ParamsError for options that are wrong whatever the run is."""
     for option, path in zip(("--checkpoint", "--compare-with"), checkpoints, strict=False):
-        missing = [name for name in CHECKPOINT_FILES if not Path(path, name).is_file()]
-        if path != UNTRAINED and missing:
+        if path != UNTRAINED and not Path(path, AVERAGE_FILE).is_file():
             raise ParamsError(
-                f"{option} = {path!r} holds no {missing[0]}, as checkpoints of spiral_self_play and "
+                f"{option} = {path!r} holds no {AVERAGE_FILE}, as checkpoints of spiral_self_play and "
                 "ppo_openspiel do; write a run's checkpoints/checkpoint-N, or untrained"
             )
-    if len(set(checkpoints)) < len(checkpoints):
-        raise ParamsError("--compare-with: is --checkpoint itself; write another, or leave it out")
     for name in opponents:
         if fault := name_fault(name):
             raise ParamsError(f"--opponent = {name!r} {fault}")
@@ -156,25 +152,12 @@ def load_saved_params(checkpoint: str) -> GameRunParams:
     return cast(GameRunParams, params)
 
 
-def choose_opponents(game: TextGame, opponents: Sequence[str]) -> tuple[str, ...]:
-    """Return the opponents that can play a game; if none can, an equilibrium or random play, with a line."""
-    playable = playable_opponents(game, opponents)
-    if playable:
-        return playable
-    reasons = refusals(game)
-    instead = "random" if reasons["nash"] else "nash"
-    why = " ".join(dict.fromkeys(reasons[opponent_kind(other)] for other in opponents))
-    print(f"{game.name} is played against {instead}, not {', '.join(opponents)}: {why}")
-    return (instead,)
-
-
-def load_snapshots(checkpoints: Sequence[str], arena: Arena) -> Mapping[str, WeightSnapshot]:
-    """Return the averaged weights of each checkpoint, which are what a run's evaluations judge."""
-    untrained = WeightSnapshot.take(arena.actor.policy)
-    return {
-        name: untrained if name == UNTRAINED else load_weights(name, untrained, average=True)
-        for name in checkpoints
-    }
+def load_average(checkpoint: str, untrained: WeightSnapshot) -> WeightSnapshot:
+    """Return the averaged weights of a checkpoint, which are what a run's evaluations judge."""
+    snapshot = WeightSnapshot(dict(untrained.values))
+    if checkpoint != UNTRAINED:
+        snapshot.load(Path(checkpoint) / AVERAGE_FILE)
+    return snapshot
 
 
 def new_folder(checkpoint: str) -> Path:

@@ -40,7 +40,8 @@ from rlnb.selfplay.params import ArenaParams, UpdateParams
 from rlnb.selfplay.rollouts import FinishedGame, collect_trajectories, collect_turns
 from rlnb.selfplay.update import Learner
 
-PARAMS_FILE, GAMES_FILE, HEAD_FILE = "params.yaml", "games.jsonl", "value.safetensors"
+PARAMS_FILE, GAMES_FILE = "params.yaml", "games.jsonl"
+HEAD_FILE, AVERAGE_FILE = "value.safetensors", "average.safetensors"
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,9 @@ def restore(kind: type[AnyState], checkpoint: str | None, learner: Learner) -> A
     if checkpoint is None:
         return kind()
     policy, head, directory = learner.actor.policy, learner.actor.value_head, Path(checkpoint)
-    load_weights(checkpoint, WeightSnapshot.take(policy)).restore(policy)
+    weights = WeightSnapshot.take(policy)
+    weights.load_trained(directory)
+    weights.restore(policy)
     if head is not None:
         head.load_state_dict(load_file(directory / HEAD_FILE))
     for name, snapshot in learner.snapshots.items():
@@ -263,13 +266,3 @@ def restore(kind: type[AnyState], checkpoint: str | None, learner: Learner) -> A
     fields = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     fields.pop("global_step")
     return TypeAdapter(kind).validate_python(fields)
-
-
-def load_weights(checkpoint: str | Path, like: WeightSnapshot, *, average: bool = False) -> WeightSnapshot:
-    """Return the trained weights of a checkpoint, or their average. like: a snapshot of the same model."""
-    snapshot = WeightSnapshot(dict(like.values))
-    if average:
-        snapshot.load(Path(checkpoint) / "average.safetensors")
-    else:
-        snapshot.load_trained(checkpoint)
-    return snapshot

@@ -28,7 +28,7 @@ from rlnb.run.checkpoints import (
     complete_checkpoints,
     latest_checkpoint,
 )
-from rlnb.selfplay.checkpoints import load_weights, restore, save_checkpoint
+from rlnb.selfplay.checkpoints import restore, save_checkpoint
 from rlnb.spiral.training import SelfPlayState
 
 LORA = {"model": {"lora_rank": 4}, "advantage": {"kind": "rae"}, "training": {"magnet_coef": 0.0}}
@@ -242,7 +242,8 @@ def test_a_checkpoint_of_adapters_is_what_peft_loads(cache_dir, uninterrupted):
     checkpoint = latest_checkpoint(whole)
     params = make_params(cache_dir, LORA).model
     policy = load_policy(params.model_copy(update={"adapters": checkpoint}), seed=7)
-    kept = load_weights(checkpoint, WeightSnapshot.take(policy))
     loaded = dict(trained_parameters(policy))
+    kept = WeightSnapshot.take(policy)
+    kept.load_trained(checkpoint)
     assert loaded.keys() == kept.values.keys() and any(value.any() for value in kept.values.values())
     assert all(torch.equal(loaded[name], value) for name, value in kept.values.items())
