@@ -190,16 +190,6 @@ KNOWN: Mapping[str, Yardstick] = MappingProxyType(
         "dots_and_boxes": Yardstick((0.42049, 0.42064), (1.0, 0.96387)),
     }
 )
-# The highest mean score in (seat 0, seat 1) against `equilibrium`, by a best response to that very table,
-# rounded up. Above a half where small pots are given away: what an equilibrium holds down is returns.
-# OpenSpiel 2.0.2; simulated games and the tests agree.
-BEST_AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "kuhn_poker": (0.61108, 0.57399),
-        "leduc_poker": (0.70936, 0.70788),
-        "liars_dice": (0.49392, 0.51906),
-    }
-)
 
 
 def has_usual_parameters(game: TextGame) -> bool:
@@ -215,9 +205,7 @@ def yardstick(game: TextGame) -> Yardstick | None:
 
 def best_scores(game: TextGame, opponent: str) -> tuple[float, float] | None:
     """Return the highest mean scores in (seat 0, seat 1) against an opponent, None where unknown."""
-    known = yardstick(game)
-    if opponent == "random":
-        return known.best_score if known else None
     if opponent == "perfect":
         return (0.5, 0.5)
-    return BEST_AGAINST_NASH.get(game.short_name) if opponent == "nash" and known else None
+    known = yardstick(game)
+    return known.best_score if known and opponent == "random" else None

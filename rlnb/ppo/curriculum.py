@@ -6,7 +6,6 @@ PPO learns from its own play. All functions are pure: the next games follow from
 get the same results in the same order choose the same games.
 """
 
-import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,25 +45,11 @@ class Curriculum:
 
     params: CurriculumParams
     pairings: tuple[tuple[Pairing, ...], ...]
-    max_opening_plies: int = 0
 
     @property
     def games(self) -> dict[str, TextGame]:
         """All games, by OpenSpiel's names."""
         return {game.name: game for stage_pairings in self.pairings for game, _ in stage_pairings}
-
-    def random_score(self, pairings: Sequence[Pairing]) -> float:
-        """Return random play's mean score over the pairings and both seats, with the openings of training."""
-        return score_of_random_play(pairings, max_opening_plies=self.max_opening_plies)
-
-    def ceiling(self, stage: int) -> float:
-        """Return the highest possible mean score in a stage; games in which it is not known count as 1."""
-        ceilings = [self.pairing_ceiling(pairing) for pairing in self.pairings[stage]]
-        return sum(ceilings) / len(ceilings)
-
-    def pairing_ceiling(self, pairing: Pairing) -> float:
-        """Return the highest possible mean score in a game, 1 where it is not known."""
-        return score_ceiling(pairing, max_opening_plies=self.max_opening_plies)
 
 
 def load_curriculum(params: PpoOpenspielParams) -> Curriculum:
@@ -74,43 +59,24 @@ def load_curriculum(params: PpoOpenspielParams) -> Curriculum:
     for a threshold above the known ceiling of its stage.
     """
     pairings = tuple(tuple(starmap(Pairing, stage)) for stage in params.load_games())
-    curriculum = Curriculum(params.curriculum, pairings, params.game.max_opening_plies)
-    for index in range(len(pairings)):
-        check_threshold(curriculum, index)
-    return curriculum
+    for stage, stage_pairings in zip(params.curriculum.stages, pairings, strict=True):
+        if stage.threshold > (highest := score_ceiling(stage_pairings)):
+            raise ParamsError(
+                f"{FIELD}: stage {stage.name!r}: threshold = {stage.threshold} is above {highest:.4f}, the "
+                "highest mean score that its games and opponents allow. Write less, or change these."
+            )
+    return Curriculum(params.curriculum, pairings)
 
 
-def check_threshold(curriculum: Curriculum, index: int) -> None:
-    """Raise ParamsError if no play reaches the stage's threshold, with the ceiling of each game."""
-    stage, highest = curriculum.params.stages[index], curriculum.ceiling(index)
-    if stage.threshold > highest:
-        by_game = ", ".join(
-            f"{pairing.game.name} against {pairing.opponent} {round(curriculum.pairing_ceiling(pairing), 4)}"
-            for pairing in curriculum.pairings[index]
-        )
-        writable = math.floor(highest * 1e4) / 1e4  # rounded up it would be refused again
-        raise ParamsError(
-            f"{FIELD}: stage {stage.name!r}: threshold = {stage.threshold} is above {writable}, the highest "
-            f"mean score over both seats that its games allow ({by_game}). Write less than that, or change "
-            "its games or opponents."
-        )
+def score_ceiling(pairings: Sequence[Pairing]) -> float:
+    """Return the highest mean score over the pairings and both seats; where it is unknown it counts as 1."""
+    best = [best_scores(game, opponent) or (1.0, 1.0) for game, opponent in pairings]
+    return sum(sum(scores) / 2 for scores in best) / len(best)
 
 
-def score_ceiling(pairing: Pairing, *, max_opening_plies: int = 0) -> float:
-    """Return the highest possible mean score over both seats; 1 if it is not known.
-
-    Random openings do not raise it against random play. Perfect players and equilibria may inherit a mistake
-    from a random opening, and the ceiling after that is not known.
-    """
-    if max_opening_plies and pairing.opponent != "random":
-        return 1.0
-    best = best_scores(pairing.game, pairing.opponent)
-    return sum(best) / 2 if best else 1.0
-
-
-def score_of_random_play(pairings: Sequence[Pairing], *, max_opening_plies: int = 0) -> float:
+def score_of_random_play(pairings: Sequence[Pairing]) -> float:
     """Return random play's mean score over the pairings and both seats."""
-    seats = [score_random_play(*pairing, max_opening_plies=max_opening_plies) for pairing in pairings]
+    seats = [score_random_play(*pairing) for pairing in pairings]
     return sum(sum(scores) / 2 if scores else 0.5 for scores in seats) / len(seats)
 
 
@@ -318,9 +284,7 @@ def draw_fresh_games(
     drawn += rng.choices(earlier, k=num_earlier)
     assignments = []
     for pair, (stage, (game, opponent)) in enumerate(drawn):
-        episodes = paired_episodes(
-            game, opponent, 2, seed=rng.getrandbits(40), max_opening_plies=curriculum.max_opening_plies
-        )  # seeds of 40 bits: below ARENA_SEED
+        episodes = paired_episodes(game, opponent, 2, seed=rng.getrandbits(40))  # below ARENA_SEED
         for seat, episode in enumerate(episodes):
             task = ReplayTask(game.name, seat, opponent, episode.seed, episode.opening_seed, stage)
             counts = pair < num_current
@@ -344,10 +308,7 @@ def draw_replays(tasks: Iterable[ReplayTask], curriculum: Curriculum, *, seed: i
     assignments = []
     for index, task in enumerate(tasks):
         players = (LEARNER, task.opponent) if task.seat == 0 else (task.opponent, LEARNER)
-        episode = Episode(
-            games[task.game], players, rng.getrandbits(48), task.opening_seed,
-            curriculum.max_opening_plies, -1 - index,
-        )  # fmt: skip
+        episode = Episode(games[task.game], players, rng.getrandbits(48), task.opening_seed, group=-1 - index)
         assignments.append(Assignment(episode, task, is_fresh=False, counts=False))
     return assignments
 
@@ -394,9 +355,9 @@ def move_to_stage(state: CurriculumState, name: str, params: CurriculumParams) -
 class StageScore(NamedTuple):
     """The result of a stage after training.
 
-    score: mean over its games and both seats with its 95% interval, None if none was played. random_score:
-    that of random play against the same opponents. missing: games of the stage that were not played against
-    its opponents. final_score: the score that the stage has to exceed.
+    score: mean over its games and both seats with its 95% interval, None unless all of them were played
+    against the stage's opponents. random_score: that of random play against them. final_score: the score
+    that the stage has to exceed.
     """
 
     name: str
@@ -404,15 +365,12 @@ class StageScore(NamedTuple):
     random_score: float | None
     num_games: int
     final_score: float
-    missing: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
         """Return "success" if the whole interval is above both final_score and random play's score."""
         if self.score is None or self.random_score is None:
             return "not measured"
-        if self.missing:
-            return f"none: {', '.join(self.missing)} not measured"
         required = max(self.final_score, self.random_score)
         if self.score.value <= required:
             return "no success"
@@ -427,18 +385,11 @@ def score_stages(rows: Sequence[Match], curriculum: Curriculum) -> list[StageSco
     scores = []
     for stage, pairings in zip(curriculum.params.stages, curriculum.pairings, strict=True):
         matches = [select_matches(rows, game=game.name, opponent=name) for game, name in pairings]
-        played = [pairing for pairing, group in zip(pairings, matches, strict=True) if group]
-        missing = tuple(
-            f"{game.name} against {name}"
-            for (game, name), group in zip(pairings, matches, strict=True)
-            if not group
-        )
-        means = [np.mean([row.score.value for row in group]) for group in matches if group]
         num_games = sum(row.num_games for group in matches for row in group)
         score, random_score = None, None
-        if played:
+        if all(matches):
+            means = [np.mean([row.score.value for row in group]) for group in matches]
             score = wilson_interval(float(np.mean(means)), num_games)
-            # The arena has no random openings, also where training has.
-            random_score = score_of_random_play(played)
-        scores.append(StageScore(stage.name, score, random_score, num_games, stage.final_score, missing))
+            random_score = score_of_random_play(pairings)
+        scores.append(StageScore(stage.name, score, random_score, num_games, stage.final_score))
     return scores

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from rlnb.display.plots import COLOURS, Row, draw_line, make_panels, put_legend, series
 from rlnb.display.tables import Table
-from rlnb.ppo.curriculum import Curriculum, StageScore
+from rlnb.ppo.curriculum import Curriculum, StageScore, score_ceiling, score_of_random_play
 
 
 def draw_ppo(rows: Sequence[Row], *, max_steps: int) -> Figure:
@@ -59,13 +59,11 @@ def draw_games(axes: Axes, rows: Sequence[Row]) -> None:
 def show_stages(curriculum: Curriculum) -> Table:
     """Return the games of each stage, their opponents, and the scores of random and of the best play."""
     rows: list[tuple[object, ...]] = []
-    for index, (stage, pairings) in enumerate(
-        zip(curriculum.params.stages, curriculum.pairings, strict=True)
-    ):
+    for stage, pairings in zip(curriculum.params.stages, curriculum.pairings, strict=True):
         ends = f"{stage.name}, from {stage.threshold} in {stage.min_episodes} games"
-        rows.append((ends, "all", "", curriculum.random_score(pairings), known(curriculum.ceiling(index))))
+        rows.append((ends, "all", "", score_of_random_play(pairings), known(score_ceiling(pairings))))
         for pairing in pairings:
-            scores = curriculum.random_score([pairing]), known(curriculum.pairing_ceiling(pairing))
+            scores = score_of_random_play([pairing]), known(score_ceiling([pairing]))
             rows.append((stage.name, pairing.game.name, pairing.opponent, *scores))
     caption = (
         "Scores of both seats together: wins and half the draws. A threshold that random play reaches asks "

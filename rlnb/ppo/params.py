@@ -94,8 +94,6 @@ class PpoActingParams(play.ActingParams):
     """Answer without legal move: random = a random move, retry = asked again, forfeit = lost"""
     max_new_tokens: int = described(8, "Longest answer (tokens): ids have at most 4", ge=1)
     temperature: float = described(0.7, "Sampling temperature, in play and in the loss", gt=0, le=10)
-    max_opening_plies: int = Field(default=0, ge=0)
-    """Random moves before the players' own, 0 to this many, each as likely"""
 
 
 class PpoTrainingParams(play.UpdateParams):

@@ -5,20 +5,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlnb.errors import ParamsError
-from rlnb.games.text_games import TextGame, states_in_play
+from rlnb.games.text_games import states_in_play
 from rlnb.policy import Policy
 from rlnb.policy.loading import load_tokenizer
 from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents, move_to_stage
-from rlnb.ppo.params import PpoActingParams, PpoOpenspielParams
+from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.ppo.training import GamePlan, PpoState, train_ppo
 from rlnb.run.checkpoints import saved_recipe
 from rlnb.run.directory import say
 from rlnb.run.tracking import Tracker, open_tracker
-from rlnb.selfplay.acting import Encoder, make_encoder
+from rlnb.selfplay.acting import make_encoder
 from rlnb.selfplay.arena import Arena, make_arena, playable_opponents
 from rlnb.selfplay.checkpoints import check_room_for_checkpoints, restore, save_checkpoint
-from rlnb.selfplay.rollouts import GameRules, RewardFunction, ask_again
+from rlnb.selfplay.rollouts import GameRules, RewardFunction
 from rlnb.selfplay.update import Learner, PpoOptions
 
 SAMPLED_GAMES = 50
@@ -28,38 +27,14 @@ VALUE_CLIP = 0.2  # how far a value moves in an update before it is clipped
 def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
     """Return the curriculum, without any model.
 
-    Raises ParamsError if a game cannot be played or its prompts do not fit.
+    Raises ParamsError if a game cannot be played, or if a prompt of sampled games does not fit.
     """
     curriculum = load_curriculum(params)
-    limit, unlimited = (
-        params.game.max_prompt_tokens,
-        params.game.model_copy(update={"max_prompt_tokens": 2**31}),
-    )
-    encoder = make_encoder(unlimited, load_tokenizer(params.model), thinking=params.model.thinking)
+    encoder = make_encoder(params.game, load_tokenizer(params.model), thinking=params.model.thinking)
     for game in curriculum.games.values():
-        longest = longest_prompt(game, encoder, params.game)
-        if longest > limit:
-            shorter = "game.style = compact, or " if params.game.style == "full" else ""
-            raise ParamsError(
-                f"game.max_prompt_tokens = {limit} is less than the {longest} tokens that a prompt of "
-                f"{game.name} may have; write at least {-(-longest * 5 // 256) * 64}, or {shorter}take "
-                f"{game.name} out of curriculum.stages"
-            )
+        states = states_in_play(game, SAMPLED_GAMES, rng=random.Random(0))
+        encoder.prompt_ids([game.prompt(state) for state in states])
     return curriculum
-
-
-def longest_prompt(game: TextGame, encoder: Encoder, acting: PpoActingParams) -> int:
-    """Return the tokens of the longest prompt in sampled games.
-
-    A prompt that asks again quotes up to `max_new_tokens` of the answer.
-    """
-    asks_again = acting.acting == "free" and acting.invalid == "retry"
-    prompts = []
-    for state in states_in_play(game, SAMPLED_GAMES, rng=random.Random(0)):
-        prompt = game.prompt(state)
-        prompts.append(ask_again(prompt, game.parse("boxed{?}", state).reason) if asks_again else prompt)
-    longest = max(map(len, encoder.prompt_ids(prompts)))
-    return longest + acting.max_new_tokens if asks_again else longest
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from rlnb.ppo.curriculum import (
     draw_fresh_games,
     draw_replays,
     num_replays,
+    score_of_random_play,
 )
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
 from rlnb.run.directory import log_line
@@ -164,7 +165,7 @@ def train_ppo(
                 check_kl(metrics, params)
             metrics["play/success_share"] = success_share(results)
             pairings = plan.curriculum.pairings[state.curriculum.stage]
-            metrics["curriculum/random_score"] = plan.curriculum.random_score(pairings)
+            metrics["curriculum/random_score"] = score_of_random_play(pairings)
             metrics |= state.curriculum.metrics() | state.replay.metrics(results, step=state.step)
             metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
             notes += give_advice(state, metrics, params)

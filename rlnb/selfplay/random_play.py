@@ -25,27 +25,25 @@ AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 
 
-def score_random_play(
-    game: TextGame, opponent: str, *, max_opening_plies: int = 0
-) -> tuple[float, float] | None:
+def score_random_play(game: TextGame, opponent: str) -> tuple[float, float] | None:
     """Return the scores (1, 0.5, 0) of uniformly random play in (seat 0, seat 1) against an opponent.
 
     They are exact where that is cheap, else the means of games with fixed seeds. None: against itself in a
     game that `yardstick` does not know; by symmetry the mean of both seats is a half.
-    max_opening_plies: as in an Episode. MCTS with more than USUAL_SIMULATIONS simulations is taken for MCTS
+    MCTS with more than USUAL_SIMULATIONS simulations is taken for MCTS
     with that many, since a game against it may take hours: random play scores no more against more of them.
     """
     kind = opponent_kind(opponent)
-    known = None if max_opening_plies else yardstick(game)
+    known = yardstick(game)
     if kind == "random":
         return known.random_score if known else None
     if kind == "nash" and known:
         return AGAINST_NASH[game.short_name]
-    if kind == "perfect" and not max_opening_plies:
+    if kind == "perfect":
         return solve_random_play()
     if kind == "mcts:N":
         opponent = f"mcts:{min(count_simulations(opponent), USUAL_SIMULATIONS)}"
-    return play_at_random(game.name, opponent, max_opening_plies)
+    return play_at_random(game.name, opponent)
 
 
 @cache
@@ -56,11 +54,11 @@ def solve_random_play() -> tuple[float, float]:
 
 
 @cache
-def play_at_random(name: str, opponent: str, max_opening_plies: int) -> tuple[float, float]:
+def play_at_random(name: str, opponent: str) -> tuple[float, float]:
     """Play random play against the opponent, half of the games from each seat."""
     game = load_game(name)
     num_games = NUM_GAMES if game.game.max_game_length() <= LONG_GAME else NUM_LONG_GAMES
-    episodes = paired_episodes(game, opponent, num_games, seed=0, max_opening_plies=max_opening_plies)
+    episodes = paired_episodes(game, opponent, num_games, seed=0)
     games = play_games(episodes, {LEARNER: RandomPlayer(), opponent: load_opponent(opponent, game)})
     first, second = (
         sum(played.score(seat) for played in games if played.players[seat] == LEARNER) / (num_games // 2)

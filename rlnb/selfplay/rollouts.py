@@ -251,7 +251,7 @@ class GameInProgress:
     def request(self) -> Request:
         prompt = self.episode.game.prompt(self.state)
         if self.last_reason:
-            prompt = ask_again(prompt, self.last_reason)
+            prompt += f"\n\nYour last answer was not valid: {self.last_reason} Answer again."
         return Request(prompt, tuple(self.state.legal_actions()), len(self.moves), self.rng, self.parse)
 
     def parse(self, text: str) -> tuple[int | None, Problem | None]:
@@ -318,10 +318,6 @@ class GameInProgress:
         )
 
 
-def ask_again(prompt: str, reason: str) -> str:
-    return f"{prompt}\n\nYour last answer was not valid: {reason} Answer again."
-
-
 def play_games(
     episodes: Sequence[Episode],
     players: Mapping[str, Player | Opponent],
@@ -383,20 +379,13 @@ def self_play_episodes(
     ]
 
 
-def paired_episodes(
-    game: TextGame,
-    opponent: str,
-    num_games: int,
-    *,
-    seed: int,
-    max_opening_plies: int = 0,
-) -> list[Episode]:
+def paired_episodes(game: TextGame, opponent: str, num_games: int, *, seed: int) -> list[Episode]:
     """Return games against an opponent; seats alternate, and both play each seed and opening."""
     rng = random.Random(seed)
     seeds, openings = ([rng.getrandbits(48) for _ in range(-(-num_games // 2))] for _ in range(2))
     seats = ((LEARNER, opponent), (opponent, LEARNER))
     return [
-        Episode(game, seats[index % 2], seeds[pair], openings[pair], max_opening_plies, pair)
+        Episode(game, seats[index % 2], seeds[pair], openings[pair], group=pair)
         for index in range(num_games)
         for pair in [index // 2]
     ]

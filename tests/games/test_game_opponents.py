@@ -7,7 +7,7 @@ import pyspiel
 import pytest
 
 from rlnb.errors import ParamsError
-from rlnb.games.opponents import KNOWN, best_scores, equilibrium, load_opponent, yardstick
+from rlnb.games.opponents import KNOWN, equilibrium, load_opponent, yardstick
 from rlnb.games.text_games import load_game, states_in_play
 
 PAIRS = (
@@ -189,21 +189,6 @@ def test_exact_reference_scores_of_hidden_games_follow_from_the_rules(name):
     assert random_shares(start) == pytest.approx(known.random_win, abs=1e-5)
     best = [best_against(at_random, [(start, 1.0)], seat) for seat in (0, 1)]
     assert best == pytest.approx(known.best_score, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["kuhn_poker", *(pytest.param(name, marks=pytest.mark.slow) for name in ("leduc_poker", "liars_dice"))],
-)
-def test_no_play_scores_more_against_an_equilibrium_than_the_table_says(name):
-    game = load_game(name)
-    table = equilibrium(str(game.game))
-
-    def nash(state):
-        return table.get_state_policy(state.information_state_string())
-
-    best = [best_against(nash, [(game.new_state(), 1.0)], seat) for seat in (0, 1)]
-    assert best == pytest.approx(best_scores(game, "nash"), abs=1e-5)
 
 
 @pytest.mark.parametrize(
