@@ -4,7 +4,6 @@ The step itself is TRL's; docs/one_grpo_step.md maps each hook here to the metho
 """
 
 import math
-import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +82,7 @@ def grpo_config(
     """
     options: dict[str, object] = {}
     if vllm and vllm.enabled and vllm.server_base_url:  # its owner has set its memory
-        address = os.path.expandvars(vllm.server_base_url)  # of a node that a job is told when it starts
+        address = vllm.server_base_url
         options = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": address}
     elif vllm and vllm.enabled:
         options = {
