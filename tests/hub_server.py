@@ -135,13 +135,11 @@ def make_hub(root: Path, *models: str) -> None:
 
     from rlnb.mbpp.problems import BUILTIN
     from rlnb.policy.builtin import build_tiny
-    from rlnb.policy.file_formats import make_readable
 
     for model in models:
         folder = root / "models" / model
         folder.mkdir(parents=True)
         build_tiny(folder)
-        make_readable(folder)
         (folder / "README.md").write_text("not read by a run")
         (folder / "pytorch_model.bin").write_bytes(b"the same weights once more")
         (folder / "original").mkdir()

@@ -45,10 +45,7 @@ def build_prompt(
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": question(task, printed_example=printed_example)},
     ]
-    text = chat_text(
-        messages, tokenizer, asked_by=f"tasks.prompt = {form!r}", instead="tasks.prompt = 'completion'",
-        thinking=thinking,
-    )  # fmt: skip
+    text = chat_text(messages, tokenizer, thinking=thinking)
     prefix = f"```python\n{signature}" if form == "prefilled" else ""
     return Prompt(text + prefix, prefix)
 

@@ -82,7 +82,5 @@ def build_game_prompt(
         )
         prefix = "```python\n"
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": request}]
-    text = chat_text(
-        messages, tokenizer, asked_by="the code game", instead="model.id = 'embedded'", thinking=thinking
-    )
+    text = chat_text(messages, tokenizer, thinking=thinking)
     return Prompt(text + prefix, prefix)

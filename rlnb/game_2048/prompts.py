@@ -70,9 +70,6 @@ def build_strategy_prompt(
     options = {"reasoning_effort": effort} if effort else {}
     if not effort:
         messages.insert(0, {"role": "system", "content": SYSTEM})
-    text = chat_text(
-        messages, tokenizer, asked_by="the prompt of a strategy", instead="a model made for chat",
-        thinking=params.model.thinking, **options,
-    )  # fmt: skip
+    text = chat_text(messages, tokenizer, thinking=params.model.thinking, **options)
     prefix = PREFIX if params.prompt.prefilled else ""
     return Prompt(text + prefix, prefix)

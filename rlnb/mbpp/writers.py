@@ -16,7 +16,7 @@ from rlnb.json_records import keep, read_kept
 from rlnb.mbpp.prompts import Template, is_complete
 from rlnb.policy import Policy, generate
 from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint, EndpointPath
-from rlnb.policy.prompts import chat_text
+from rlnb.policy.prompts import question_text
 
 OnCompletion = Callable[[int, str], None]  # called with (index of the question, completion)
 Write = Callable[[Sequence[str], Template, OnCompletion], None]  # writes one completion for each question
@@ -72,16 +72,8 @@ class Writer:
             return
         policy = self.source
         if template.is_chat:
-            questions = [
-                chat_text(
-                    [{"role": "user", "content": question}],
-                    policy.tokenizer,
-                    asked_by=f"mbpp.template = {template.name!r}",
-                    instead="paper or docstring",
-                    thinking=policy.thinking,
-                )
-                for question in questions
-            ]
+            as_chat = partial(question_text, tokenizer=policy.tokenizer, thinking=policy.thinking)
+            questions = list(map(as_chat, questions))
         generate(
             policy,
             questions,

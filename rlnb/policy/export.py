@@ -1,28 +1,27 @@
 """Exports of a trained policy: adapters, a merged model in 16 bits, or gpt-oss in MXFP4."""
 
-import contextlib
-import dataclasses
 import json
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
 from huggingface_hub import snapshot_download
-from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
+from transformers import AutoModelForCausalLM, Mxfp4Config, PretrainedConfig
 
-from rlnb.errors import ParamsError, RlnbError
+from rlnb.errors import RlnbError
 from rlnb.params.sections import ModelParams
 from rlnb.policy.adapters import adapters_off
 from rlnb.policy.builtin import EMBEDDED_NAME, written_whole
-from rlnb.policy.file_formats import make_readable
 from rlnb.policy.generation import generate, generating
-from rlnb.policy.loading import Policy, attach_adapters, explain_load_errors, load_policy, save_adapters
+from rlnb.policy.loading import Policy, explain_load_errors, load_policy, save_adapters
 
 Form = Literal["lora", "merged_16bit", "mxfp4"]
 EMBEDDED_ON_HUB = f"HuggingFaceTB/{EMBEDDED_NAME}"
@@ -32,7 +31,7 @@ class ExportFailed(RlnbError):
     """The policy cannot be written in this form or uploaded; nothing half done remains."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LogitDifference:
     """Absolute differences between the logits of two models on the same prompts.
 
@@ -51,23 +50,10 @@ class LogitDifference:
         )
 
 
-def load_for_export(params: ModelParams) -> Policy:
-    """Load `params.id` with the adapters `params.adapters`, also where they were trained on another model.
-
-    Raises ParamsError if the model has other layers, and PolicyUnavailable if they have other sizes.
-    """
-    bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
-    adapted = attach_adapters(bare.model, params, is_trained=False)
-    # peft only warns of layers that lack their adapters.
-    if set(load_peft_weights(params.adapters, device="cpu")) != set(get_peft_model_state_dict(adapted)):
-        raise ParamsError(f"{params.adapters}: do not fit {params.id}, which has other layers")
-    return dataclasses.replace(bare, model=adapted)
-
-
 def compute_logits(policy: Policy, prompts: Sequence[str], *, reference: bool = False) -> list[torch.Tensor]:
     """Return each prompt's logits, float32 (num_tokens, vocabulary); reference: without adapters."""
     logits = []
-    with generating(policy), adapters_off(policy) if reference else contextlib.nullcontext():
+    with generating(policy), adapters_off(policy) if reference else nullcontext():
         for prompt in prompts:
             tokens = policy.tokenizer(prompt, return_tensors="pt").to(policy.device)
             logits.append(policy.model(**tokens).logits[0].float().cpu())
@@ -75,9 +61,7 @@ def compute_logits(policy: Policy, prompts: Sequence[str], *, reference: bool = 
 
 
 def compare_logits(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> LogitDifference:
-    """Compare two models' logits on the same prompts. Raises ExportFailed if their tokens differ."""
-    if [logits.shape for logits in first] != [logits.shape for logits in second]:
-        raise ExportFailed("the two models read these prompts as different tokens; compare on one tokenizer")
+    """Compare two models' logits on the same prompts, read as the same tokens."""
     left, right = torch.cat(list(first)), torch.cat(list(second))
     gaps = (left - right).abs()
     same = (left.argmax(-1) == right.argmax(-1)).float()
@@ -91,7 +75,11 @@ def save_in_format(policy: Policy, directory: str | Path, form: Form, params: Mo
     loaded with. Raises ExportFailed if this form is not possible.
     """
     directory = Path(directory)
-    check_form(policy, form, params)
+    if form == "mxfp4" and read_quantization(policy.source, params) != "mxfp4":
+        raise ExportFailed(
+            f"mxfp4 keeps the experts of a base that is stored in MXFP4, unlike {params.id}; write "
+            "merged_16bit, or for gpt-oss `rlnb export --base openai/gpt-oss-20b`"
+        )
     with written_whole(directory) as unfinished:
         if form == "lora":
             save_lora(policy, unfinished)
@@ -104,36 +92,15 @@ def save_in_format(policy: Policy, directory: str | Path, form: Form, params: Mo
             )
         else:
             save_merged(policy, unfinished, params)
-        make_readable(unfinished)
         shutil.rmtree(directory, ignore_errors=True)
     return directory
-
-
-def check_form(policy: Policy, form: Form, params: ModelParams) -> None:
-    """Raise ExportFailed if the policy cannot be written in this form, naming one that is possible."""
-    if form == "lora":
-        return
-    if not hasattr(policy.model, "peft_config"):
-        raise ExportFailed(f"{form} needs a model with LoRA adapters, which this one does not have")
-    method = read_quantization(policy.source, params)
-    stored = f"{params.id} is stored in {method or '16 bits'}"
-    if form == "mxfp4" and method != "mxfp4":
-        raise ExportFailed(
-            f"mxfp4 keeps the experts of a base that is stored in MXFP4, and {stored}; write merged_16bit, "
-            "or for gpt-oss `rlnb export --base openai/gpt-oss-20b`"
-        )
-    if form == "merged_16bit" and method not in ("", "mxfp4") and policy.engine == "transformers":
-        raise ExportFailed(
-            f"{form} needs the base in 16 bits, and {stored}; `rlnb export --base` takes the 16-bit model"
-        )
 
 
 def read_quantization(source: str, params: ModelParams) -> str:
     """Return how a model's files are quantized (mxfp4, bitsandbytes, gptq), or ""."""
     with explain_load_errors(params):
-        config = AutoConfig.from_pretrained(source, cache_dir=params.cache_dir)
-    settings = getattr(config, "quantization_config", None) or {}  # AutoConfig leaves it as it is in the file
-    return str(settings.get("quant_method", ""))
+        config, _ = PretrainedConfig.get_config_dict(source, cache_dir=params.cache_dir)
+    return str((config.get("quantization_config") or {}).get("quant_method", ""))
 
 
 def save_lora(policy: Policy, directory: Path) -> None:
@@ -159,23 +126,16 @@ def save_merged(policy: Policy, directory: Path, params: ModelParams) -> None:
     merged into weights of 4 bits, and the GPU may be full of the policy.
     """
     dtype = torch.float16 if params.dtype == "float16" else torch.bfloat16
-    options: dict[str, object] = {}
     is_mxfp4 = read_quantization(policy.source, params) == "mxfp4"
-    if is_mxfp4:
-        options["quantization_config"] = Mxfp4Config(dequantize=True)
+    options = {"quantization_config": Mxfp4Config(dequantize=True)} if is_mxfp4 else {}
     with tempfile.TemporaryDirectory() as adapters:
         policy.model.save_pretrained(adapters)
         with explain_load_errors(params):
-            base_dtype = torch.float32 if params.dtype == "float32" else dtype
             base = AutoModelForCausalLM.from_pretrained(
-                policy.source, dtype=base_dtype, cache_dir=params.cache_dir, **options
-            )
+                policy.source, dtype=torch.float32 if params.dtype == "float32" else dtype,
+                cache_dir=params.cache_dir, **options,
+            )  # fmt: skip
         merged = PeftModel.from_pretrained(base, adapters).merge_and_unload().to(dtype)
-    overflowed = [name for name, weight in merged.named_parameters() if not weight.isfinite().all()]
-    if overflowed:
-        raise ExportFailed(
-            f"{overflowed[0]} holds values beyond {params.dtype}; write model.dtype = 'bfloat16'"
-        )
     # Base models of the Qwen family do not list the chat's end among their end tokens.
     merged.generation_config.eos_token_id = list(policy.end_token_ids)
     merged.generation_config.pad_token_id = policy.tokenizer.pad_token_id
@@ -189,8 +149,7 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
 
     gpt-oss's adapters are on attention, which is not quantized, so nothing is rounded to 4 bits again and
     neither a GPU nor kernels are needed. Neither library does it: transformers 5.17 saves MXFP4 only from its
-    CUDA kernels' layout, and unsloth 2026.10.7 passes save_method="mxfp4" to llm-compressor, which quantizes
-    every layer into another directory.
+    CUDA kernels' layout, and unsloth 2026.10.7 has every layer quantized.
     """
     deltas, folder = compute_lora_deltas(policy), Path(policy.source)
     if not folder.is_dir():
@@ -208,7 +167,8 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
             tensors[name] = (weight.float() + delta).to(weight.dtype)
         save_file(tensors, directory / shard.name, metadata={"format": "pt"})
     if deltas or not shards:
-        raise ExportFailed(f"{folder}: has no weights {', '.join(sorted(deltas)[:3])} to add adapters to")
+        names = ", ".join(sorted(deltas)[:3])
+        raise ExportFailed(f"{folder}: has no weights in 16 bits {names} to add adapters to")
     policy.tokenizer.save_pretrained(directory)
     for path in folder.glob("*.json"):  # the base's config, generation config and index
         if not (directory / path.name).exists():
@@ -217,18 +177,12 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
 
 def compute_lora_deltas(policy: Policy) -> dict[str, torch.Tensor]:
     """Return what the adapters add to each weight, by its name in the base: float32 (out, in), on the CPU."""
-    config = policy.model.peft_config[policy.model.active_adapters[0]]
     deltas: dict[str, torch.Tensor] = {}
     for name, module in policy.model.named_modules():
         if isinstance(module, LoraLayer):
-            is_linear = isinstance(module.get_base_layer(), torch.nn.Linear) and ".experts." not in name
-            if not is_linear or config.use_dora or config.bias != "none" or config.modules_to_save:
-                raise ExportFailed(
-                    f"mxfp4 needs plain LoRA on layers that are not quantized, unlike {name}; "
-                    "write merged_16bit"
-                )
-            delta = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
-            deltas[f"{name.removeprefix('base_model.model.')}.weight"] = delta.detach().float().cpu()
+            (adapter,) = module.active_adapters
+            delta = module.get_delta_weight(adapter).detach().float().cpu()
+            deltas[f"{name.removeprefix('base_model.model.')}.weight"] = delta
     return deltas
 
 

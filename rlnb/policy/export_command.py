@@ -1,41 +1,49 @@
 """The command `rlnb export`: write trained adapters as a model that others load, check it, upload it."""
 
-import dataclasses
 import gc
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from httpx import HTTPError
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub import HfApi, ModelCard, ModelCardData
+from huggingface_hub.errors import HfHubHTTPError
 
+import rlnb
 from rlnb.errors import ParamsError
-from rlnb.params.bases import find_base, is_same_model, read_base
+from rlnb.params.bases import find_base
 from rlnb.params.sections import ModelParams
 from rlnb.policy.export import (
+    EMBEDDED_ON_HUB,
     ExportFailed,
     Form,
+    LogitDifference,
     compare_logits,
     compute_logits,
     hub_name,
-    load_for_export,
     reload,
     save_in_format,
 )
 from rlnb.policy.generation import generate
-from rlnb.policy.loading import Policy
-from rlnb.policy.model_card import write_model_card
-from rlnb.policy.prompts import game_text
+from rlnb.policy.loading import attach_adapters, load_policy
+from rlnb.policy.prompts import question_text
 
 QUESTIONS = (
     "Write a Python function that returns the sum of the squares of a list of numbers.",
     "What is a prime number? Answer in one sentence.",
     "Write a haiku about a machine that learns.",
 )
-MAX_NEW_TOKENS = 48
-HUB_ERRORS = (HfHubHTTPError, HTTPError, OSError)  # without a network, httpx's
+CARD = """\
+---
+{{ card_data }}
+---
+
+# {{ name }}
+
+{{ description }}, made with rlnb {{ version }}. Compared with the model as it was trained, the logits
+{{ difference }} tokens.
+"""
+HUB_ERRORS = (HfHubHTTPError, HTTPError, OSError, ValueError)  # ValueError: a name that the hub does not take
 
 
 def export(
@@ -53,11 +61,11 @@ def export(
     """Write adapters in one form, load what was written, and compare both; upload it where repo_id says so.
 
     base: a model to put them on, "" for the one that they name. dtype: what this machine computes in. Raises
-    ParamsError, before a model is loaded, for what cannot be exported, and ExportFailed.
+    ParamsError, before a model is loaded, for what cannot be exported, PolicyUnavailable and ExportFailed.
     """
-    trained_on = read_base(adapters)
     base = base or find_base(adapters)
-    check_request(adapters, base=base, out=out, repo_id=repo_id)
+    check_request(adapters, base=base, out=out)
+    address = create_repository(repo_id, private=not public) if repo_id else ""
     # gpt-oss has no sdpa attention.
     params = ModelParams.model_validate(
         {
@@ -65,38 +73,38 @@ def export(
             "engine": "transformers", "attention": "eager", "load_in_4bit": False,
         }
     )  # fmt: skip
-    policy = load_for_export(params)
-    if trained_on and not is_same_model(trained_on, policy.source):
-        print(f"{adapters} were trained on {trained_on}, and are put on {policy.source}")
-    prompts = make_prompts(policy)
+    bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
+    policy = replace(bare, model=attach_adapters(bare.model, params, is_trained=False))
+    source = policy.source
+    prompts = list(QUESTIONS)
+    if policy.tokenizer.chat_template:
+        prompts = [
+            question_text(text, tokenizer=policy.tokenizer, thinking=policy.thinking) for text in prompts
+        ]
     trained_logits = compute_logits(policy, prompts)
     change = compare_logits(trained_logits, compute_logits(policy, prompts, reference=True))
-    source, directory = policy.source, save_in_format(policy, out, form, params)
-    del policy
+    save_in_format(policy, out, form, params)
+    del policy, bare
     gc.collect()
     torch.cuda.empty_cache()
-    exported = reload(directory, form, params)
+    exported = reload(out, form, params)
     difference = compare_logits(trained_logits, compute_logits(exported, prompts))
-    texts = generate(exported, prompts, max_new_tokens=MAX_NEW_TOKENS, temperature=0)
-    answers = dict(zip(QUESTIONS, texts, strict=True))
-    name = repo_id or directory.name
-    write_model_card(directory, name=name, form=form, base=source, license=license, difference=difference)
-    rows = {"exported against trained": difference, "adapters against none": change}
-    result = {"format": form, "base": hub_name(source) or Path(source).name, "answers": answers}
-    result |= {name: dataclasses.asdict(row) for name, row in rows.items()}
-    (directory / "export.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    for question, answer in answers.items():
+    card = make_card(repo_id or out.name, form, base=source, license=license, difference=difference)
+    card.save(out / "README.md")
+    answers = generate(exported, prompts, max_new_tokens=48, temperature=0)
+    for question, answer in zip(QUESTIONS, answers, strict=True):
         print(f"{question}\n    {answer.strip()!r}")
-    for compared, row in rows.items():
-        print(f"logits, {compared}: {row}")
-    size = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
-    print(f"{directory}: {form} of {source}, {size:.1f} MiB")
+    print(f"logits, exported against trained: {difference}")
+    print(f"logits, adapters against none: {change}")
+    size = sum(path.stat().st_size for path in out.iterdir()) / 2**20
+    print(f"{out}: {form} of {source}, {size:.1f} MiB")
     if repo_id:
-        print(f"uploaded: {upload(directory, repo_id, private=not public)}")
+        upload(out, repo_id)
+        print(f"uploaded: {address}")
 
 
-def check_request(adapters: Path, *, base: str, out: Path, repo_id: str) -> None:
-    """Raise ParamsError or ExportFailed for what would fail later, when a large model has been loaded."""
+def check_request(adapters: Path, *, base: str, out: Path) -> None:
+    """Raise ParamsError for what would fail later, when a large model has been loaded."""
     if not (adapters / "adapter_config.json").is_file():
         raise ParamsError(
             f"--adapters {adapters}: holds no adapter_config.json; name a run's adapters/ or a checkpoint "
@@ -106,13 +114,34 @@ def check_request(adapters: Path, *, base: str, out: Path, repo_id: str) -> None
         raise ParamsError(f"--base: is missing, and {adapters} do not name the model they were trained on")
     if out.exists():
         raise ParamsError(f"--out {out}: exists; remove it, or name another directory")
-    if not repo_id:
-        return
+
+
+def make_card(name: str, form: Form, *, base: str, license: str, difference: LogitDifference) -> ModelCard:
+    """Return the model card in the form that the hub reads. base: source of the policy."""
+    on_hub = hub_name(base)  # the hub refuses a card whose base is a local path
+    library, relation = ("peft", "adapter") if form == "lora" else ("transformers", "finetune")
+    data = ModelCardData(
+        library_name=library, pipeline_tag="text-generation", base_model=on_hub or None,
+        base_model_relation=relation if on_hub else None,
+        license=license or ("apache-2.0" if on_hub == EMBEDDED_ON_HUB else None),
+        tags=["rlnb", "reinforcement-learning", "trl"],
+    )  # fmt: skip
+    description = f"LoRA adapters for {on_hub or Path(base).name}"
+    description += "" if form == "lora" else f", merged into it ({form})"
+    return ModelCard.from_template(
+        data, template_str=CARD, name=name, description=description, difference=difference,
+        version=rlnb.__version__,
+    )  # fmt: skip
+
+
+def create_repository(repo_id: str, *, private: bool) -> str:
+    """Create a repository on the hub if there is none, and return its address.
+
+    private: for a new repository; an existing one keeps its visibility. Raises ExportFailed without a
+    network, or without a key that may write there.
+    """
     try:
-        validate_repo_id(repo_id)
-        HfApi().whoami()
-    except HFValidationError as error:
-        raise ParamsError(f"--repo-id {repo_id}: {error}") from error
+        return str(HfApi().create_repo(repo_id, private=private, exist_ok=True))
     except HUB_ERRORS as error:
         raise ExportFailed(
             f"--repo-id {repo_id}: an upload needs the hub and a key that may write (HF_TOKEN in .env, or "
@@ -120,28 +149,12 @@ def check_request(adapters: Path, *, base: str, out: Path, repo_id: str) -> None
         ) from error
 
 
-def make_prompts(policy: Policy) -> list[str]:
-    """Return the questions, inside the model's chat template if it has one."""
-    if not policy.tokenizer.chat_template:
-        return list(QUESTIONS)
-    return [
-        game_text(question, tokenizer=policy.tokenizer, thinking=policy.thinking) for question in QUESTIONS
-    ]
-
-
-def upload(directory: Path, repo_id: str, *, private: bool) -> str:
-    """Send a directory to the hub, creating the repository if needed, and return its address.
-
-    private: for a new repository; an existing one keeps its visibility. Raises ExportFailed.
-    """
-    api = HfApi()
+def upload(directory: Path, repo_id: str) -> None:
+    """Send a directory to the hub. Raises ExportFailed."""
     try:
-        address = api.create_repo(repo_id, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repo_id, folder_path=directory, commit_message="Exported by rlnb")
-    except (*HUB_ERRORS, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        HfApi().upload_folder(repo_id=repo_id, folder_path=directory, commit_message="Exported by rlnb")
+    except HUB_ERRORS as error:
         raise ExportFailed(
-            f"--repo-id {repo_id}: was not uploaded: {reason}. {directory} is whole; "
+            f"--repo-id {repo_id}: was not uploaded: {error}. {directory} is whole; "
             f"`hf upload {repo_id} {directory}` sends it"
         ) from error
-    return str(address)

@@ -162,7 +162,9 @@ class _Writing:
             eos_token_id=list(self.ends), pad_token_id=tokenizer.pad_token_id,
             stopping_criteria=StoppingCriteriaList(stopping), logits_processor=LogitsProcessorList(noise),
         )  # fmt: skip
-        return [cut_at_end(tokens, self.ends) for tokens in output[:, length:].tolist()]
+        written = output[:, length:].tolist()  # behind the first end token is padding
+        lengths = [next((n for n, token in enumerate(row, 1) if token in self.ends), None) for row in written]
+        return [row[:length] for row, length in zip(written, lengths, strict=True)]
 
 
 class RowNoise(LogitsProcessor):
@@ -188,16 +190,11 @@ def batches(rows: Sequence[int], lengths: Sequence[int], batch_size: int) -> Ite
     lengths: of the rows, in the same order. In each batch the longest is at most twice the shortest: a prompt
     of 2,000 characters would pad, and slow down, a batch of short ones.
     """
-    batch: list[int] = []
-    shortest = 0
-    for row, length in zip(rows, lengths, strict=True):
-        if len(batch) == batch_size or (batch and length > 2 * shortest):
-            yield batch
-            batch = []
-        shortest = shortest if batch else length
-        batch.append(row)
-    if batch:
-        yield batch
+    start = 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or end - start == batch_size or lengths[end] > 2 * lengths[start]:
+            yield list(rows[start:end])
+            start = end
 
 
 def stop_when_complete(
@@ -213,8 +210,3 @@ def stop_when_complete(
         return torch.tensor([is_complete(text) for text in texts], device=input_ids.device)
 
     return find_complete
-
-
-def cut_at_end(tokens: Sequence[int], ends: Sequence[int]) -> Sequence[int]:
-    """Return the tokens up to and including the first end token; the rest is padding."""
-    return tokens[: next((place for place, token in enumerate(tokens, 1) if token in ends), len(tokens))]

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -26,7 +28,6 @@ from rlnb.params.resolving import PREFETCH
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.cpu_attention import use_cpu_attention
-from rlnb.policy.file_formats import check_readable, make_readable
 
 LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -85,9 +86,7 @@ def load_policy(
         raise ParamsError(f"model.adapters = {params.adapters!r} belong to {base}, not to model.id, {source}")
     checkpointing: str | bool = "unsloth" if gradient_checkpointing else False
     if params.engine == "unsloth":
-        model, tokenizer = load_with_unsloth(
-            source, params, max_seq_length=max_seq_length, checkpointing=checkpointing
-        )
+        model, tokenizer = load_with_unsloth(source, params, max_seq_length, checkpointing)
     else:
         model, tokenizer = load_with_transformers(source, params, is_trained=is_trained)
     if is_trained and not params.adapters and params.lora_rank:
@@ -109,10 +108,21 @@ def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
 
 
 def find_model(params: ModelParams) -> str:
-    """Return the model's directory or name on the hub, of files that the installed transformers reads."""
+    """Return the model's directory or name on the hub.
+
+    Raises PolicyUnavailable for a model that transformers 4.57, of the V100's set, would silently misread: it
+    does not know `rope_parameters`, in which transformers 5 saves the base of rotary embeddings.
+    """
     source = model_directory(params.id, params.cache_dir)
-    with explain_load_errors(params):
-        check_readable(source, params)
+    if int(version("transformers").partition(".")[0]) < 5:
+        with explain_load_errors(params):
+            config, _ = PretrainedConfig.get_config_dict(source, cache_dir=params.cache_dir)
+        parts = (config, config.get("text_config") or {})
+        if any("rope_parameters" in part and "rope_theta" not in part for part in parts):
+            raise PolicyUnavailable(
+                f"model.id = {params.id!r}: {source} was saved by transformers 5, whose rope_parameters this "
+                "machine's 4.57 does not read; save it with 4.57 (delete one that rlnb has built here)"
+            )
     return source
 
 
@@ -142,14 +152,13 @@ def load_with_transformers(
 
 def choose_device_map() -> dict[str, int]:
     """Return the map of a whole model onto this rank's GPU, which becomes the one that cuda alone means."""
-    local_rank = os.environ.get("LOCAL_RANK")
-    if local_rank is not None:
-        torch.cuda.set_device(int(local_rank))
-    return {"": int(local_rank or "0")}
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    torch.cuda.set_device(local_rank)
+    return {"": local_rank}
 
 
 def attach_adapters(model: PreTrainedModel, params: ModelParams, *, is_trained: bool) -> PeftModel:
-    """Return the model with the adapters of `params.adapters`."""
+    """Return the model with the adapters of `params.adapters`. Raises PolicyUnavailable."""
     try:
         return PeftModel.from_pretrained(model, params.adapters, is_trainable=is_trained)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
@@ -158,14 +167,12 @@ def attach_adapters(model: PreTrainedModel, params: ModelParams, *, is_trained: 
 
 
 def load_with_unsloth(
-    source: str, params: ModelParams, *, max_seq_length: int, checkpointing: str | bool
+    source: str, params: ModelParams, max_seq_length: int, checkpointing: str | bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load by unsloth, which must be imported before trl; from adapters also the model that they name."""
     from unsloth import FastLanguageModel
 
-    ranks: dict[str, object] = {}
-    if "LOCAL_RANK" in os.environ:
-        ranks["device_map"] = choose_device_map()
+    ranks = {"device_map": choose_device_map()} if "LOCAL_RANK" in os.environ else {}
     with explain_load_errors(params):
         model, tokenizer = FastLanguageModel.from_pretrained(
             params.adapters or source, dtype=DTYPES[params.dtype], load_in_4bit=bool(params.load_in_4bit),
@@ -241,21 +248,17 @@ def explain_load_errors(params: ModelParams) -> Iterator[None]:
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        raise PolicyUnavailable(
-            f"model.id = {params.id!r} does not fit this GPU; take a smaller model or 4 bits"
-            f"{see('out-of-memory')}"
-        ) from error
+        reason = f"does not fit this GPU; take a smaller model or 4 bits{see('out-of-memory')}"
+        raise PolicyUnavailable(f"model.id = {params.id!r} {reason}") from error
     except (OSError, ValueError, SafetensorError) as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled):
             cause = cause.__cause__ or cause.__context__
-        reason = " cannot be loaded: " + (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = "cannot be loaded: " + (str(error).strip() or type(error).__name__).splitlines()[0]
         if cause is not None:
-            reason = (
-                f" is not in {params.cache_dir} and this machine is offline; {PREFETCH}, "
-                f"or set model.id to 'embedded'{see('no-network')}"
-            )
-        raise PolicyUnavailable(f"model.id = {params.id!r}{reason}") from error
+            remedy = f"{PREFETCH}, or set model.id to 'embedded'{see('no-network')}"
+            reason = f"is not in {params.cache_dir} and this machine is offline; {remedy}"
+        raise PolicyUnavailable(f"model.id = {params.id!r} {reason}") from error
 
 
 def save_adapters(policy: Policy, directory: str | Path) -> Path:
@@ -264,6 +267,5 @@ def save_adapters(policy: Policy, directory: str | Path) -> Path:
     if rank() == 0:
         policy.model.save_pretrained(directory)
         policy.tokenizer.save_pretrained(directory)
-        make_readable(directory)
         write_base(directory, policy.source)
     return directory

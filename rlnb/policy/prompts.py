@@ -22,25 +22,18 @@ class Prompt:
 
 
 def chat_text(
-    messages: list[dict[str, str]],
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    asked_by: str,
-    instead: str,
-    thinking: bool,
-    **options: object,
+    messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, *, thinking: bool, **options: object
 ) -> str:
     """Return a chat as text, up to where the reply begins, without a token that the tokenizer adds itself.
 
     thinking: whether a model with a thinking mode, such as Qwen3, may think before it answers; its template
     allows it where nothing is said. options: others of the template, such as `reasoning_effort`. Raises
-    ParamsError for a tokenizer without a chat template: `asked_by` is the field that needs one, `instead`
-    the remedy.
+    ParamsError for a tokenizer without a chat template.
     """
     if not tokenizer.chat_template:
         raise ParamsError(
-            f"{asked_by} needs a chat template, which this model's tokenizer does not have; "
-            f"write {instead}, or take a model made for chat"
+            "model.id: its tokenizer has no chat template; take a model made for chat, or where the notebook "
+            "has it tasks.prompt = 'completion', game.style = 'compact' or mbpp.template = 'paper'"
         )
     options |= {"add_generation_prompt": True, "tokenize": False, "enable_thinking": thinking}
     text = str(tokenizer.apply_chat_template(messages, **options))
@@ -49,12 +42,9 @@ def chat_text(
     return text.removeprefix(first) if adds_it_itself else text
 
 
-def game_text(prompt: str, *, tokenizer: PreTrainedTokenizerBase, thinking: bool) -> str:
-    """Return a game's full prompt as a user's message in a chat."""
-    return chat_text(
-        [{"role": "user", "content": prompt}], tokenizer, asked_by="game.style = 'full'",
-        instead="game.style = 'compact'", thinking=thinking,
-    )  # fmt: skip
+def question_text(question: str, *, tokenizer: PreTrainedTokenizerBase, thinking: bool) -> str:
+    """Return a question, such as a game's full prompt, as a user's message in a chat."""
+    return chat_text([{"role": "user", "content": question}], tokenizer, thinking=thinking)
 
 
 def stop_tokens(form: PromptForm, tokenizer: PreTrainedTokenizerBase) -> list[int]:

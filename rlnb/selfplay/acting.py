@@ -26,7 +26,7 @@ from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.policy.adapters import trained_parameters
 from rlnb.policy.generation import evaluating, generate_ids
 from rlnb.policy.loading import Policy
-from rlnb.policy.prompts import game_text
+from rlnb.policy.prompts import question_text
 from rlnb.selfplay.params import ActingParams
 from rlnb.selfplay.rollouts import Choice, Problem, Request, Turn
 
@@ -302,7 +302,7 @@ class Encoder:
 
 def make_encoder(game: ActingParams, tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> Encoder:
     """Return the encoder of a run: full prompts become chat messages, compact ones stay as they are."""
-    as_chat = partial(game_text, tokenizer=tokenizer, thinking=thinking)
+    as_chat = partial(question_text, tokenizer=tokenizer, thinking=thinking)
     as_text = str if game.style == "compact" else as_chat
     end = tokenizer.eos_token_id
     return Encoder(tokenizer, as_text, end=end, max_prompt_tokens=game.max_prompt_tokens)

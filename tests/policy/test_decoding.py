@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_policy import load_tiny, save_tiny_gpt_oss, tiny_params, train_by_hand
+from tiny_policy import load_tiny, save_tiny_gpt_oss, train_by_hand
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models import deepseek_v3, doge, gemma, lfm2, mamba, qwen2, qwen3, qwen3_next
 
 from rlnb.errors import TrainingDiverged
-from rlnb.policy import load_policy
 from rlnb.policy.cpu_attention import NAME, use_cpu_attention
 from rlnb.policy.decoding import can_decode, decode, sample_tokens
 
@@ -35,15 +34,13 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(params=["llama", "qwen2", "qwen3", "gemma", "deepseek", "doge", "gpt-oss", "embedded"])
+@pytest.fixture(params=["llama", "qwen2", "qwen3", "gemma", "deepseek", "doge", "gpt-oss"])
 def model(request: pytest.FixtureRequest, cache_dir: Path, tmp_path: Path) -> PreTrainedModel:
     torch.manual_seed(0)
     if request.param == "llama":
         policy = load_tiny(cache_dir)
         train_by_hand(policy)
         return policy.model.eval()
-    if request.param == "embedded":
-        return load_policy(tiny_params(cache_dir, id="embedded", dtype="float32")).model.eval()
     if request.param == "gpt-oss":
         save_tiny_gpt_oss(tmp_path, cache_dir=cache_dir)
         return AutoModelForCausalLM.from_pretrained(tmp_path).eval()

@@ -1,16 +1,44 @@
-"""`rlnb export`: what is refused before a model is loaded, and how a directory gets to the hub."""
+"""`rlnb export`: the model card, what is refused before a model is loaded, and the way to the hub."""
 
 import json
+import shutil
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
+import yaml
 from huggingface_hub import constants
+from refusals import refused
+from tiny_policy import load_tiny, train_by_hand
 
-from rlnb.errors import ParamsError
-from rlnb.policy.export import ExportFailed
-from rlnb.policy.export_command import check_request, upload
+from rlnb.params.bases import read_base
+from rlnb.policy import save_adapters
+from rlnb.policy.export import ExportFailed, LogitDifference
+from rlnb.policy.export_command import check_request, create_repository, export, make_card, upload
+
+ON_HUB = {"base_model": "me/base", "base_model_relation": "adapter"}
+EMBEDDED = {
+    "base_model": "HuggingFaceTB/SmolLM2-135M-Instruct", "base_model_relation": "finetune",
+    "license": "apache-2.0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("base", "form", "front"),
+    [
+        ("model_cache/SmolLM2-135M-Instruct", "merged_16bit", {"library_name": "transformers", **EMBEDDED}),
+        ("me/base", "lora", {"library_name": "peft", **ON_HUB}),
+        (str(Path(__file__).parent), "lora", {"library_name": "peft"}),  # the hub refuses a local path
+    ],
+)
+def test_a_card_says_in_the_hubs_words_what_the_model_is(base, form, front):
+    gap = LogitDifference(0.0123, 0.001, 0.995, 200)
+    _, head, text = str(make_card("me/it", form, base=base, license="", difference=gap)).split("---\n", 2)
+    metadata = yaml.safe_load(head)
+    assert metadata.pop("tags")[:2] == ["rlnb", "reinforcement-learning"]
+    assert metadata == {"pipeline_tag": "text-generation", **front}
+    assert str(gap) in text and str(Path(__file__).parent) not in text
 
 
 @pytest.fixture
@@ -21,21 +49,29 @@ def adapters(tmp_path: Path) -> Path:
     return directory
 
 
-def refused(adapters: Path, **options: object) -> str:
-    with pytest.raises((ParamsError, ExportFailed)) as refusal:
-        check_request(adapters, **{"base": "tiny", "out": adapters / "new", "repo_id": "", **options})
-    return str(refusal.value)
-
-
 def test_what_cannot_be_exported_is_refused_by_its_option(adapters, tmp_path):
-    check_request(adapters, base="tiny", out=tmp_path / "new", repo_id="")
-    assert refused(tmp_path / "none").startswith("--adapters ")
-    assert refused(adapters, base="").startswith("--base: ")
-    assert refused(adapters, out=tmp_path).startswith("--out ")
-    assert refused(adapters, repo_id="a/b/c").startswith("--repo-id a/b/c: ")
+    given = {"base": "tiny", "out": tmp_path / "new"}
+    check_request(adapters, **given)
+    assert refused(check_request, tmp_path / "none", **given).startswith("--adapters ")
+    assert refused(check_request, adapters, **given | {"base": ""}).startswith("--base: ")
+    assert refused(check_request, adapters, **given | {"out": tmp_path}).startswith("--out ")
 
 
-# The way to the hub.
+def test_adapters_may_be_put_on_another_base(cache_dir, tmp_path, capsys):
+    policy, base = load_tiny(cache_dir), tmp_path / "other"
+    train_by_hand(policy)
+    shutil.copytree(policy.source, base)
+    given = {
+        "cache_dir": str(cache_dir),
+        "dtype": "float32",
+        "repo_id": "",
+        "public": False,
+        "license": "mit",
+    }
+    adapters = save_adapters(policy, tmp_path / "adapters")
+    export(adapters, base=str(base), form="lora", out=tmp_path / "out", **given)
+    assert read_base(tmp_path / "out") == str(base)
+    assert "exported against trained: differ by at most 0, " in capsys.readouterr().out
 
 
 class UploadHandler(BaseHTTPRequestHandler):
@@ -48,39 +84,30 @@ class UploadHandler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         server, address = self.server, f"http://{self.headers['Host']}"
         server.requests.append((self.path, body))
-        status, answer = 200, {}
+        status, answer = server.status, {}
         if self.path.endswith("/create"):
-            status, answer = server.creates, {"url": f"{address}/me/model"}
+            answer = {"url": f"{address}/me/model"}
         elif "/preupload/" in self.path:
             files = json.loads(body)["files"]
             answer = {"files": [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in files]}
         elif "/commit/" in self.path:
             answer = {"commitUrl": f"{address}/me/model/commit/1", "commitOid": "1", "success": True}
-        elif self.path.endswith("/whoami-v2"):
-            answer = {"name": "me"}
         text = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
 
-    def do_GET(self) -> None:
-        if self.path.endswith("/whoami-v2"):
-            self.do_POST()
-        else:
-            self.send_error(404)
-
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch):
+def hub(monkeypatch):
     """A hub on this machine, and a key."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), UploadHandler)
-    server.requests, server.creates = [], 200
+    server.requests, server.status = [], 200
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setenv("HF_TOKEN", "hf_nobody")
     yield server
     server.shutdown()
@@ -90,7 +117,8 @@ def hub(tmp_path, monkeypatch):
 
 def test_a_directory_is_uploaded_into_a_private_repository(hub, adapters):
     (adapters / "README.md").write_text("---\nlicense: mit\n---\n")
-    assert upload(adapters, "me/model", private=True) == f"{constants.ENDPOINT}/me/model"
+    assert create_repository("me/model", private=True) == f"{constants.ENDPOINT}/me/model"
+    upload(adapters, "me/model")
     created = json.loads(next(body for path, body in hub.requests if path.endswith("/create")))
     assert (created["organization"], created["name"]) == ("me", "model")
     assert created.get("private") or created.get("visibility") == "private"
@@ -99,20 +127,15 @@ def test_a_directory_is_uploaded_into_a_private_repository(hub, adapters):
     assert {line["path"] for line in lines[1:]} == {"README.md", "adapter_config.json"}
 
 
-def test_an_upload_that_the_hub_refuses_says_so_and_what_is_left(hub, adapters):
-    hub.creates = 403
-    with pytest.raises(ExportFailed) as refusal:
-        upload(adapters, "me/model", private=True)
-    assert "403" in str(refusal.value) and f"{adapters} is whole" in str(refusal.value)
-
-
-def test_an_upload_without_a_key_or_a_network_is_refused(hub, adapters, monkeypatch):
-    check_request(adapters, base="tiny", out=adapters / "new", repo_id="me/model")
-    assert [path for path, _ in hub.requests] == ["/api/whoami-v2"]
-    monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.delenv("HUGGING_FACE_HUB_TOKEN", raising=False)
-    assert refused(adapters, repo_id="me/model").startswith("--repo-id me/model: ")
-    monkeypatch.setenv("HF_TOKEN", "hf_nobody")
+def test_a_hub_that_refuses_or_cannot_be_reached_is_an_error_of_the_option(hub, adapters):
+    hub.status = 403
+    with pytest.raises(ExportFailed, match="^--repo-id me/model: .*403"):
+        create_repository("me/model", private=True)
+    with pytest.raises(ExportFailed, match="^--repo-id me/model: (.|\n)*is whole"):
+        upload(adapters, "me/model")
+    with pytest.raises(ExportFailed, match="^--repo-id a/b/c: "):
+        create_repository("a/b/c", private=True)
     hub.shutdown()
     hub.server_close()
-    assert refused(adapters, repo_id="me/model").startswith("--repo-id me/model: ")
+    with pytest.raises(ExportFailed, match="^--repo-id me/model: "):
+        create_repository("me/model", private=True)

