@@ -11,6 +11,7 @@ import site
 import socket
 import sys
 import warnings
+from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,7 +19,6 @@ import _codec
 import _layers
 
 if TYPE_CHECKING:
-    from rlnb.sandbox._variation import Endings
     from rlnb.sandbox._zygote import Job, Zygote
 
 MEMORY_EXIT_CODE, FLUSH_EXIT_CODE = 77, 120  # the second is Python's own
@@ -76,10 +76,11 @@ def become(
     os.closerange(3 if connection is None else 4, MAX_OPEN_FILES)
     if connection is not None:
         os.write(connection, b"C")  # with it the kernel tells the other side the number of this process
-    if zygote.endings:
+    if zygote.variation:
         gc.freeze()  # so collections come at the same moments, whatever this zygote ran before
+        zygote.variation.make_refusals_fatal()
     gc.enable()
-    run_as_script(code, connection, zygote.endings)
+    run_as_script(code, connection, zygote.finalize)
 
 
 def make_rlimits(zygote: "Zygote", job: "Job") -> dict[int, int]:
@@ -105,26 +106,26 @@ def lock_down(zygote: "Zygote", job: "Job") -> None:
         _layers.deny_system_calls(zygote.libc, zygote.seccomp)
 
 
-def run_as_script(code: CodeType, connection: int | None, endings: "Endings | None") -> NoReturn:
+def run_as_script(
+    code: CodeType, connection: int | None, finalize: Callable[[int], object] | None
+) -> NoReturn:
     """Run the program as the module `__main__`, as Python runs a script, and end as a script ends.
 
     Its globals are destroyed in Python's order: collect garbage, forget the module, collect again. Python's
-    own end takes 7 ms and does more, which hardly any program shows. endings: `_variation.Endings`, or None
-    in a plain interpreter. What decides about the end is bound before the program can replace it.
+    own end takes 7 ms and does more, which hardly any program shows. finalize: that end, called with the
+    exit code; None where a program ends without it. What decides about the end is bound before the program
+    can replace it.
     """
     program = type(sys)("__main__")
     vars(program).update(__annotations__={}, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = program
     leave, print_traceback, num_threads = os._exit, sys.excepthook, _thread._count
     run_exit_functions, modules, collect = atexit._run_exitfuncs, sys.modules, gc.collect
-    finalize = endings and endings.finalize
     # Without functions, classes or texts to run, a program has nothing that shows when it is destroyed.
     has_code = CodeType in map(type, code.co_consts) or not RUNNING_TEXT.isdisjoint(code.co_names)
     count_collections = gc.get_stats
     counts = count_collections() if has_code else []
     exit_code = 1
-    if endings:
-        endings.make_refusals_fatal()
     try:
         exec(code, vars(program))
         if connection is not None:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import NamedTuple
 
 import _child
 import _layers
@@ -26,19 +25,8 @@ import _layers
 TWINS = ("_datetime", "_zoneinfo", "_uuid")
 ABSENT = ("_sqlite3", "_ctypes", "ctypes")
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime")
-STACK_BYTES = 8 * 2**20  # what a script has
-LARGEST_INT = 2**31 - 1  # of C
-
-
-class Endings(NamedTuple):
-    """How a program ends in a varied interpreter, where that differs; see `_child.run_as_script`.
-
-    make_refusals_fatal: to call before the program. finalize: ends the process with an exit code, as Python
-    ends a script, in about 7 ms; None in all interpreters but the first.
-    """
-
-    make_refusals_fatal: Callable[[], None]
-    finalize: Callable[[int], object] | None
+SEED = int(os.environ["PYTHONHASHSEED"])
+NAME = "v" * (1 + SEED % 16) + f"{SEED:010d}"  # those of 16 seeds in a row also differ in length
 
 
 class Refusal(MemoryError):
@@ -51,53 +39,43 @@ class Refusal(MemoryError):
         leave(_child.MEMORY_EXIT_CODE)
 
 
-class BuiltIn:
-    """In place of a built-in function: like it no method, pickled by its name, shown without an address."""
-
-    def __init__(self, module: str, name: str, function: Callable[..., object]) -> None:
-        self.__module__, self.__name__, self.__qualname__ = module, name, name
-        self._function = function
-
-    def __call__(self, *args: object) -> object:
-        return self._function(*args)
+class BuiltIn(staticmethod):
+    """In place of a built-in function: like it no method, and shown without an address."""
 
     def __repr__(self) -> str:
         return f"<built-in function {self.__name__}>"
 
-    def __reduce__(self) -> str:
-        return self.__name__
-
 
 def own_folder(folder: str) -> str:
     """Make a folder for programs in `folder`, with an accidental name, and return its path."""
-    folder = os.path.join(folder, accident(hash_seed()))
+    folder = os.path.join(folder, NAME)
     os.mkdir(folder, mode=0o700)
     os.chdir(folder)
     return folder
 
 
-def vary(clock_shift_seconds: float, folder: str) -> Endings:
+def vary(clock_shift_seconds: float, folder: str) -> Callable[[int], object] | None:
     """Shift this interpreter's clocks, and change what it says of its machine. folder: its programs'.
 
-    Without a shift it keeps what a script has: modules in C, the limit of recursion, Python's own end. The
-    others recurse deeper and collect garbage at other moments: what they print otherwise then shows.
+    Without a shift it keeps what a script has: modules in C, the limit of recursion, and Python's own end,
+    which it returns: called with an exit code, it ends the process in about 7 ms. The others recurse deeper
+    and collect garbage at other moments: what they print otherwise then shows.
     """
-    seed = hash_seed()
-    _layers.limit_resources({resource.RLIMIT_STACK: STACK_BYTES})
+    _layers.limit_resources({resource.RLIMIT_STACK: 8 * 2**20})  # what a script has
     sys.stdout.reconfigure(errors="strict")  # type: ignore[union-attr]
     for name in (*ABSENT, *(TWINS if clock_shift_seconds else ())):
         sys.modules[name] = None  # type: ignore[assignment]
     if clock_shift_seconds:
         shift_clocks(clock_shift_seconds)
-        set_limit, deeper = sys.setrecursionlimit, 20 * seed
+        set_limit, deeper = sys.setrecursionlimit, 20 * SEED
         set_limit(sys.getrecursionlimit() + deeper)
-        put(lambda limit: set_limit(min(limit + deeper, LARGEST_INT)), "setrecursionlimit", sys)
-        gc.set_threshold(700 - 20 * (seed % 32))
+        put(lambda limit: set_limit(min(limit + deeper, 2**31 - 1)), "setrecursionlimit", sys)
+        gc.set_threshold(700 - 20 * (SEED % 32))
     for member in vars(import_module("datetime")).values():
         if getattr(member, "__module__", "") == "_pydatetime":  # where its Python version lies since 3.12
             member.__module__ = "datetime"
-    vary_machine(seed, folder)
-    return Endings(make_refusals_fatal, None if clock_shift_seconds else ctypes.pythonapi.Py_Exit)
+    vary_machine(folder)
+    return None if clock_shift_seconds else ctypes.pythonapi.Py_Exit
 
 
 def make_refusals_fatal() -> None:
@@ -106,19 +84,11 @@ def make_refusals_fatal() -> None:
     raised.value = Refusal  # type: ignore[assignment]
 
 
-def hash_seed() -> int:
-    return int(os.environ["PYTHONHASHSEED"])
-
-
-def accident(seed: int) -> str:
-    """Return a name; those of 16 seeds in a row also differ in length."""
-    return "v" * (1 + seed % 16) + f"{seed:010d}"
-
-
 def put(function: Callable[..., object], name: str, *modules: ModuleType) -> None:
     """Replace what the modules call `name`."""
+    function.__name__ = name
     for module in modules:
-        setattr(module, name, BuiltIn(modules[-1].__name__, name, function))
+        setattr(module, name, BuiltIn(function))
 
 
 def shift_clocks(seconds: float) -> None:
@@ -132,11 +102,8 @@ def shift_clocks(seconds: float) -> None:
     put(lambda *when: asctime(*when or (time.localtime(),)), "asctime", time)
     put(lambda form, *when: strftime(form, *when or (time.localtime(),)), "strftime", time)
     put(lambda: os.times_result(value + seconds for value in times()), "times", posix, os)
-    put(
-        lambda who: resource.struct_rusage(value + type(value)(seconds) for value in getrusage(who)),
-        "getrusage",
-        resource,
-    )
+    ahead, usage = (lambda value: value + type(value)(seconds)), resource.struct_rusage
+    put(lambda who: usage(map(ahead, getrusage(who))), "getrusage", resource)
 
 
 def plus(read: Callable[..., float], shift: float) -> Callable[..., float]:
@@ -148,33 +115,29 @@ def with_default_time(convert: Callable[[float], object]) -> Callable[..., objec
     return lambda seconds=None: convert(time.time() if seconds is None else seconds)
 
 
-def vary_machine(seed: int, folder: str) -> None:
+def vary_machine(folder: str) -> None:
     """Change the environment, the time zone, and what the machine says of itself, its users and its load."""
-    name = accident(seed)
-    os.environ.update(
-        dict.fromkeys(("USER", "LOGNAME", "HOSTNAME", "SHELL"), name), HOME=folder, TMPDIR=folder
-    )
-    os.environ.update({f"{name}_{index}": name for index in range(seed % 16)})
-    os.environ["PATH"] += f":/{name}"
-    os.environ["TZ"] = f"{chr(65 + seed % 26) * 3}-{seed % 12}"
+    names = ("USER", "LOGNAME", "HOSTNAME", "SHELL", *(f"{NAME}_{index}" for index in range(SEED % 16)))
+    os.environ.update(dict.fromkeys(names, NAME), HOME=folder, TMPDIR=folder)
+    os.environ["PATH"] += f":/{NAME}"
+    os.environ["TZ"] = f"{chr(65 + SEED % 26) * 3}-{SEED % 12}"
     time.tzset()
     uname, load, affinity = os.uname(), os.getloadavg, os.sched_getaffinity
-    other = os.uname_result((uname.sysname, name, uname.release + name, uname.version + name, uname.machine))
+    other = os.uname_result((uname.sysname, NAME, uname.release + NAME, uname.version + NAME, uname.machine))
     put(lambda: other, "uname", posix, os)
-    put(lambda: name, "gethostname", sys.modules["_socket"], socket)
-    put(lambda: tuple(value + seed for value in load()), "getloadavg", posix, os)
-    put(lambda pid: {core + seed for core in affinity(pid)}, "sched_getaffinity", posix, os)
+    put(lambda: NAME, "gethostname", sys.modules["_socket"], socket)
+    put(lambda: tuple(value + SEED for value in load()), "getloadavg", posix, os)
+    put(lambda pid: {core + SEED for core in affinity(pid)}, "sched_getaffinity", posix, os)
     for function in ("getuid", "geteuid", "getgid", "getegid", "cpu_count"):
-        put(plus(getattr(os, function), seed), function, posix, os)
-    setattr(import_module("uuid"), "_node", random.Random(seed).getrandbits(48))  # noqa: B010
+        put(plus(getattr(os, function), SEED), function, posix, os)
+    setattr(import_module("uuid"), "_node", random.Random(SEED).getrandbits(48))  # noqa: B010
 
 
 def blocks() -> tuple[object, ...]:
     """Memory of each size, to keep: the kernel moves whole pages only, and within its page all would stay.
 
-    Call this last: programs get the memory that is free by then. No list is made and freed here,
-    which would leave its place to the first one of the program.
+    Call this last. No list is made and freed here: it would leave its place to the program's first one.
     """
-    count = 2 + hash_seed() % 61
+    count = 2 + SEED % 61
     sizes = tuple(bytes(size) for size in range(2, 480, 16) for _ in range(count))
     return sizes, tuple((object(), {}, [], (index,), 1.5 + index) for index in range(count))

@@ -20,8 +20,9 @@ import struct
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import _child  # noqa: E402
@@ -30,8 +31,6 @@ import _layers  # noqa: E402
 
 _variation = import_module("_variation") if len(sys.argv) > 4 else None
 del sys.path[0]
-if TYPE_CHECKING:
-    from rlnb.sandbox._variation import Endings
 
 # What programs import most; each costs a child's fork some microseconds and saves its import milliseconds.
 PRELOADED = (
@@ -110,7 +109,8 @@ class Zygote:
         self.shared_memory: list[int] = []  # descriptors of the kernel's lists of it, this namespace's
         self.layers: dict[str, str] = {}
         self.kept: tuple[object, ...] = ()
-        self.endings: Endings | None = None
+        self.variation = _variation
+        self.finalize: Callable[[int], object] | None = None
         for layer in ("namespaces", "process", "limits", "files", "system calls"):
             try:
                 if layer in without:
@@ -201,7 +201,7 @@ def serve(zygote: Zygote) -> None:
     """Run one program after the other, until the parent is gone or this process has done enough."""
     control = zygote.control
     if _variation is not None:
-        zygote.endings = _variation.vary(float(sys.argv[4]), zygote.folder)
+        zygote.finalize = _variation.vary(float(sys.argv[4]), zygote.folder)
     for name in PRELOADED:
         import_module(name)
     layers = json.dumps(zygote.layers).encode()

@@ -2,16 +2,15 @@
 
 import os
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from rlnb.errors import SandboxUnavailable
 from rlnb.machine.facts import usable_cores
 from rlnb.params.sections import SandboxParams
 from rlnb.sandbox.executions import Execution, Level, Limits, Variation
-from rlnb.sandbox.runner import CLOSED, Sandbox, run_all
+from rlnb.sandbox.runner import Sandbox
 
 # From any of the first six interpreters to another, every part of the time differs, year to second, at any
 # hour until 2040: in UTC, and with the hour per interpreter that their time zones add. Years stay in 1980 to
@@ -19,7 +18,6 @@ from rlnb.sandbox.runner import CLOSED, Sandbox, run_all
 STEP_SECONDS = 169_440_182.9
 STEPS = (0, 1, 2, 3, 4, 5, -1, -2, -3, -4, -5, -6)  # the first interpreter's clock is right
 ROUND_SECONDS = 1_000_003.7  # between the clocks of one interpreter and the twelfth after it
-SHOWN_CHARACTERS = 60
 STRIDE = 5  # interpreters from the one where a program begins to that of the next program
 
 
@@ -27,17 +25,12 @@ STRIDE = 5  # interpreters from the one where a program begins to that of the ne
 class Rerun:
     """What became of a program that ran in several interpreters.
 
-    execution: its first, or the first that did not end "ok"; a "sandbox_error" is nobody's fault. difference:
+    execution: the last one, after which it went no further; a "sandbox_error" is nobody's fault. difference:
     "" or one sentence with what was printed here and there, untrusted.
     """
 
     execution: Execution
     difference: str
-
-    @property
-    def is_deterministic(self) -> bool:
-        """Return whether it ended well in every interpreter, and printed the same."""
-        return self.execution.status == "ok" and not self.difference
 
 
 class Reruns(ExitStack):
@@ -46,8 +39,7 @@ class Reruns(ExitStack):
     Each is a `Sandbox` of one worker, for good; num_workers of them run at once (0: one a usable core). See
     `Sandbox` for the rest. Twelve miss a printed set of two texts once in 2,000 times: two seeds agree on its
     order in about half the cases. An interpreter costs 9 MiB (16 resident, the rest shared), twelve 110 MiB.
-    Raises ValueError for fewer than two. Use as a context manager, or call `close()`, which ends what still
-    runs and waits for it; closed, it runs nothing more.
+    Use as a context manager, or call `close()`, which ends what still runs.
     """
 
     def __init__(
@@ -57,29 +49,18 @@ class Reruns(ExitStack):
         num_interpreters: int = 12,
         num_workers: int = 0,
         require: Level = "standard",
-        without: Collection[str] = (),
     ) -> None:
-        if num_interpreters < 2:
-            raise ValueError(f"reruns: num_interpreters = {num_interpreters} cannot differ; write 2 or more")
         super().__init__()
         self.limits = limits or Limits()
         self.num_workers = min(num_workers or usable_cores(os.environ), num_interpreters)
-        self._locks = [threading.Lock() for _ in range(num_interpreters)]
-        self._closed = threading.Event()
-        self._pool = self.enter_context(ThreadPoolExecutor(self.num_workers, thread_name_prefix="reruns"))
         self.sandboxes: list[Sandbox] = []
-        try:
+        with ExitStack() as opened:
             for variation in map(make_variation, range(num_interpreters)):
-                sandbox = Sandbox(
-                    limits, num_workers=1, require=require, without=without, variation=variation
-                )
-                self.sandboxes.append(self.enter_context(sandbox))
-        except BaseException:
-            self.close()
-            raise
-        self.callback(self._closed.set)  # called first
-        weakest = max(self.sandboxes, key=lambda sandbox: sum(v != "on" for v in sandbox.layers.values()))
-        self.level, self.layers = weakest.level, weakest.layers
+                sandbox = Sandbox(limits, num_workers=1, require=require, variation=variation)
+                self.sandboxes.append(opened.enter_context(sandbox))
+            self.push(opened.pop_all())
+        self._locks = [threading.Lock() for _ in self.sandboxes]
+        self.level, self.layers = sandbox.level, sandbox.layers
 
     @classmethod
     def from_params(cls, params: SandboxParams, *, num_interpreters: int = 12) -> "Reruns":
@@ -88,10 +69,10 @@ class Reruns(ExitStack):
         return cls(limits, num_interpreters=num_interpreters, num_workers=num_workers, require=params.require)
 
     def report(self) -> dict[str, str]:
-        """`layers`, for people: {layer: "on" or why it is off somewhere}."""
+        """Return {layer: "on" or why it is off}."""
         return dict(self.layers)
 
-    def run_many(self, programs: Iterable[str], *, limits: Limits | None = None) -> list[Rerun]:
+    def run_many(self, programs: Iterable[str]) -> list[Rerun]:
         """Run each program in one interpreter after the other. Returns what became of them, in that order.
 
         A program that does not end "ok", or prints something else than at first, goes no further. Equal
@@ -99,34 +80,34 @@ class Reruns(ExitStack):
         which thread was faster. An interrupt (Ctrl-C, an interrupted cell) ends every program of this call
         before it is passed on. Raises SandboxUnavailable when closed.
         """
-        if self._closed.is_set():
-            raise SandboxUnavailable("reruns: they are closed and run nothing more; make other `Reruns`")
+        self.sandboxes[0].check_open()
         programs = list(programs)
-        distinct = list(dict.fromkeys(programs))
+        distinct = {program: STRIDE * index for index, program in enumerate(dict.fromkeys(programs))}
+        interrupted = threading.Event()
 
-        def run(index: int, interrupted: threading.Event) -> Rerun:
-            return self._rerun(distinct[index], STRIDE * index, limits or self.limits, interrupted)
+        def rerun(program: str) -> Rerun:
+            return self._rerun(program, distinct[program], interrupted)
 
-        jobs = run_all(self._pool, len(distinct), run, self._closed, lambda: self.num_workers)
-        with closing(jobs) as results:
-            reruns = {distinct[index]: rerun for index, rerun in results}
+        with ThreadPoolExecutor(self.num_workers, thread_name_prefix="reruns") as pool:
+            try:
+                reruns = dict(zip(distinct, pool.map(rerun, distinct), strict=True))
+            finally:
+                interrupted.set()
         return [reruns[program] for program in programs]
 
-    def _rerun(self, program: str, start: int, limits: Limits, interrupted: threading.Event) -> Rerun:
+    def _rerun(self, program: str, start: int, interrupted: threading.Event) -> Rerun:
         """Run a program in all interpreters, from interpreter `start` on."""
-        executions: list[Execution] = []
+        first = None
         for place in range(start, start + len(self.sandboxes)):
             with self._locks[place % len(self.sandboxes)]:
                 sandbox = self.sandboxes[place % len(self.sandboxes)]
-                executions.append(sandbox.run_here(program, limits, interrupted))
-            if self._closed.is_set():
-                raise SandboxUnavailable(CLOSED)
-            first, last = executions[0], executions[-1]
-            if last.status != "ok":
-                return Rerun(last, "")
-            if last.stdout != first.stdout:
-                return Rerun(first, describe_difference(first.stdout, last.stdout))
-        return Rerun(executions[0], "")
+                execution = sandbox.run_here(program, self.limits, interrupted)
+            first = first or execution
+            if execution.status != "ok":
+                return Rerun(execution, "")
+            if execution.stdout != first.stdout:
+                return Rerun(execution, describe_difference(first.stdout, execution.stdout))
+        return Rerun(execution, "")
 
 
 def make_variation(index: int) -> Variation:
@@ -136,14 +117,7 @@ def make_variation(index: int) -> Variation:
 
 
 def describe_difference(first: str, other: str) -> str:
-    """Return one sentence that shows two texts from the first line or character in which they differ."""
+    """Return one sentence that shows the lines, at most 60 characters of them, in which two texts differ."""
     place = len(os.path.commonprefix([first, other]))
-    line = first.rfind("\n", 0, place) + 1
-    pieces = [[shorten(text[start:]) for text in (first, other)] for start in (line, place)]
-    here, there = next(pair for pair in pieces if pair[0] != pair[1])
-    return f"printed {here} in one interpreter and {there} in another"
-
-
-def shorten(text: str) -> str:
-    quoted = repr(text[:SHOWN_CHARACTERS])
-    return quoted if len(quoted) <= SHOWN_CHARACTERS else quoted[: SHOWN_CHARACTERS - 3] + "..."
+    start, end = max(first.rfind("\n", 0, place) + 1, place - 20), place + 40
+    return f"printed {first[start:end]!r} in one interpreter and {other[start:end]!r} in another"

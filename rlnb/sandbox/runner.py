@@ -138,7 +138,7 @@ class Sandbox:
         interrupted cell) ends every program of this call before it is passed on. Raises SandboxUnavailable
         when the sandbox is closed.
         """
-        self._check_open()
+        self.check_open()
         limits = limits or self.limits
         programs = list(programs)
         executions: dict[int, Execution] = {}
@@ -164,7 +164,7 @@ class Sandbox:
 
         Raises SandboxUnavailable when the sandbox is closed or can start none.
         """
-        self._check_open()
+        self.check_open()
         zygote = self._take_first()
         source = program.encode("utf-8", "backslashreplace")
         return LoadedProgram(zygote, source, limits or self.limits, self.level, self._put_back)
@@ -173,7 +173,8 @@ class Sandbox:
         """`layers`, for people."""
         return dict(self.layers)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise SandboxUnavailable when the sandbox is closed."""
         if self._closed.is_set():
             raise SandboxUnavailable("sandbox: it is closed and runs nothing more; make another `Sandbox`")
 

@@ -21,18 +21,14 @@ def sandbox():
 PROGRAMS = {
     "prints": ("print(6 * 7)", "ok", "42\n"),
     "is silent": ("x = 1", "ok", ""),
-    "leaves by exit": ("print(1); exit()", "ok", "1\n"),
     "leaves by exit code 3": ("raise SystemExit(3)", "runtime_error", ""),
     "leaves with a message": ("import sys; sys.exit('so long')", "runtime_error", ""),
     "holds a lone surrogate": ("x = '\ud800'", "syntax_error", ""),
-    "is a tower of minus signs": ("x = " + "-" * 200_000 + "1", "syntax_error", ""),
     "is a long sum": ("x = 1" + "+1" * 100_000, "syntax_error", ""),
     "prints a huge integer": ("print(10 ** 5000)", "runtime_error", ""),
     "prints a lone surrogate": ("print('\\ud800')", "ok", "\\ud800\n"),
     "reads all input": ("import sys; print(repr(sys.stdin.read()))", "ok", "''\n"),
-    "closes its output": ("import sys; print(1); sys.stdout.close()", "ok", "1\n"),
     "replaces its output": ("import sys, io; sys.stdout = io.StringIO(); print(1)", "ok", ""),
-    "takes all memory": ("x = []\nwhile True: x.append(bytearray(10 ** 7))", "memory_exceeded", ""),
     "leaves a thread working": (
         "import threading, time\n"
         "threading.Thread(target=lambda: (time.sleep(.1), print(2))).start()", "ok", "2\n"),
@@ -44,7 +40,6 @@ PROGRAMS = {
         "def f(a: A): pass\nprint(typing.get_type_hints(f)['a'].__name__)", "ok", "A\n"),
     "writes to its folder": ("open('a', 'w').write('x'); print(open('a').read())", "ok", "x\n"),
     "writes to /dev/null": ("import os\nwith open(os.devnull, 'w') as f: print(1, file=f)", "ok", ""),
-    "writes a huge file": ("open('a', 'wb').write(bytes(9 * 2 ** 20))", "runtime_error", ""),
     "leaves nested folders": ("import os\nfor _ in range(999): os.mkdir('d'), os.chdir('d')", "ok", ""),
     "leaves a folder that cannot be read": ("import os; os.mkdir('d', 0); print(1)", "ok", "1\n"),
 }  # fmt: skip
@@ -116,8 +111,8 @@ def test_memory_is_the_programs_own_and_not_this_process(sandbox):
     assert 40 < execution.peak_memory_mib < 100
 
 
-def test_seconds_are_those_of_the_processor(sandbox):
-    assert sandbox.run("import time; time.sleep(0.5)").seconds < 0.4
+def test_sleeping_does_not_use_up_the_seconds_of_the_processor(sandbox):
+    assert sandbox.run("import time; time.sleep(0.4)", limits=Limits(cpu_seconds=0.3)).status == "ok"
 
 
 @pytest.mark.parametrize("without", [(), ("namespaces", "files", "system calls")])
