@@ -236,11 +236,6 @@ class CurriculumState:
         return sum(self.scores) / len(self.scores) if self.scores else float("nan")
 
     @property
-    def success_share(self) -> float:
-        """The share of successes in the window, 1 while it is empty."""
-        return sum(score >= SUCCESS_SCORE for score in self.scores) / len(self.scores) if self.scores else 1.0
-
-    @property
     def mean_scores(self) -> dict[str, float]:
         return {name: mean.value for name, mean in self.matchups.items()}
 

@@ -38,7 +38,6 @@ from rlnb.ppo.curriculum import (
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
 from rlnb.run.directory import log_line
 from rlnb.run.health import (
-    ADVICE_STEPS,
     ALARM_KL_FACTOR,
     Health,
     check_alarms,
@@ -61,7 +60,6 @@ from rlnb.selfplay.rollouts import (
 from rlnb.selfplay.update import Batch, Learner, make_batch, update
 
 GAE_LAMBDA = 0.95  # 0 = one step, 1 = whole games
-LOW_SUCCESS = 0.3  # below this share of successes a run gets advice
 
 
 @dataclass(frozen=True)
@@ -168,7 +166,6 @@ def train_ppo(
             metrics["curriculum/random_score"] = score_of_random_play(pairings)
             metrics |= state.curriculum.metrics() | state.replay.metrics(results, step=state.step)
             metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
-            notes += give_advice(state, metrics, params)
 
             # 6. Evaluate, report and save. Do not checkpoint a policy that raises an alarm.
             recorder.end_step(state, games, metrics, save=partial(save, state), notes=notes)
@@ -253,17 +250,3 @@ def describe_step(step: int, metrics: Mapping[str, float]) -> str:
         f"Step {step} | Reward: {metrics['reward']:.4f} | Score: {metrics['play/score']:.4f} | "
         f"Success: {metrics.get('play/success_share', 0.0):.2%}"
     )
-
-
-def give_advice(state: PpoState, metrics: Mapping[str, float], params: PpoOpenspielParams) -> list[str]:
-    """Return what to change, every ADVICE_STEPS updates, if too few games are successes."""
-    share = state.curriculum.success_share
-    if state.step % ADVICE_STEPS or share >= LOW_SUCCESS:
-        return []
-    return [
-        f"Success in the stage's last {len(state.curriculum.scores)} games is {share:.0%}, below "
-        f"{LOW_SUCCESS:.0%}. What helps, in this order: a higher game.temperature "
-        f"({params.game.temperature}), a higher replay.share ({params.replay.share}), easier games or a "
-        "lower threshold in curriculum.stages; see that play/invalid_share is near 0 "
-        f"({metrics['play/invalid_share']:.2f}){see('reward-flat')}"
-    ]

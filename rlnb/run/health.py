@@ -31,9 +31,9 @@ TIED_REMEDY = "raise training.num_generations or training.temperature, or change
 # A policy that plays games raises an alarm above MAX_INVALID_SHARE of invalid answers, below this entropy
 # (nats a token), and if answers get shorter than this share of the first update's. The same alarm in
 # ALARM_PATIENCE updates in a row ends the run, and so does one update whose approximate KL is ALARM_KL_FACTOR
-# times training.target_kl. PPO gives advice every ADVICE_STEPS updates.
+# times training.target_kl.
 ALARM_PATIENCE, ALARM_ENTROPY, ALARM_LENGTH_SHARE = 5, 1e-4, 0.1
-ALARM_KL_FACTOR, ADVICE_STEPS = 10.0, 500
+ALARM_KL_FACTOR = 10.0
 # Metrics that count completions without valid code, and the settings to try when there are many of them.
 INVALID_CODE: dict[str, dict[str, object]] = {
     "strategy/no_code_share": {"prompt.preset": "api", "prompt.prefilled": True},
