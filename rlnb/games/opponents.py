@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from types import MappingProxyType
 from typing import Protocol
 
@@ -62,9 +62,6 @@ class StatePlayer:
 
     def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
         return list(map(self.choose, states, randoms))
-
-
-RandomPlayer = partial(StatePlayer, "random", choose_random)
 
 
 @dataclass(frozen=True)
@@ -131,34 +128,37 @@ def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Oppo
     Raises ParamsError, which begins with `field`, for unknown names and for opponents that cannot play the
     game or would cheat in it.
     """
-    reasons = refusals(game)
-    *others, last = [f"'{kind}'" for kind, reason in reasons.items() if not reason]
-    use = f"Use {', '.join(others)} or {last}." if others else f"Use {last}."
-    kind = opponent_kind(name)
-    if kind not in reasons:
-        raise ParamsError(f"{field} = {name!r} is not an opponent. {use}")
-    if reasons[kind]:
-        raise ParamsError(f"{field} = {name!r} cannot play {game.name}: {reasons[kind]} {use}")
     if fault := name_fault(name):
         raise ParamsError(f"{field} = {name!r} {fault}.")
+    kind, reasons = opponent_kind(name), refusals(game)
+    if reasons[kind]:
+        raise ParamsError(f"{field} = {name!r} cannot play {game.name}: {reasons[kind]} {usable(reasons)}")
     if kind == "mcts:N":
         return MctsPlayer(count_simulations(name))
     choices = {"random": choose_random, "perfect": choose_perfect, "nash": choose_nash}
     return StatePlayer(name, choices[kind])
 
 
-def choose_opponent(game: TextGame, names: Sequence[str], *, field: str) -> str:
-    """Return the first of the opponents that can play the game without cheating; ParamsError for none."""
+def usable(reasons: Mapping[str, str]) -> str:
+    """Return which opponents to use, by `refusals`."""
+    return f"Use {' or '.join(repr(kind) for kind, reason in reasons.items() if not reason)}."
+
+
+def playable_opponents(game: TextGame, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the opponents that can play the game without cheating, in their order."""
     reasons = refusals(game)
-    for name in names:
-        if not reasons[opponent_kind(name)]:
-            return name
-    refused = [f"{name!r}: {reasons[opponent_kind(name)]}" for name in names]
-    usable = " or ".join(repr(kind) for kind, reason in reasons.items() if not reason)
-    raise ParamsError(
-        f"{field}: none of its opponents can play {game.name}: {' '.join(refused)} "
-        f"Add {usable} to its opponents, or take the game out."
-    )
+    return tuple(name for name in names if not reasons[opponent_kind(name)])
+
+
+def choose_opponent(game: TextGame, names: Sequence[str], *, field: str) -> str:
+    """Return the first of the opponents that can play the game; ParamsError for none."""
+    playable = playable_opponents(game, names)
+    if not playable:
+        raise ParamsError(
+            f"{field}: none of its opponents ({', '.join(names)}) can play {game.name}. "
+            f"{usable(refusals(game))}"
+        )
+    return playable[0]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ text_games.py.
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pyspiel
@@ -14,6 +15,12 @@ import pyspiel
 def turn_based(game: pyspiel.Game) -> bool:
     """Return whether a simultaneous game was made turn-based: the first of two bids is then secret."""
     return bool(game.get_type().short_name == "turn_based_simultaneous_game")
+
+
+def parameters(game: pyspiel.Game) -> dict[str, Any]:
+    """Return OpenSpiel's parameters of the game, of a turn-based one those of the game inside."""
+    parameters: dict[str, Any] = game.get_parameters()
+    return parameters["game"] if turn_based(game) else parameters
 
 
 def hides(game: pyspiel.Game) -> bool:
@@ -25,7 +32,7 @@ def hides_only_bids(game: pyspiel.Game) -> bool:
     """Return whether a game hides nothing but the first of two bids."""
     if not turn_based(game):
         return False
-    inner = game.get_parameters()["game"]["name"]
+    inner = parameters(game)["name"]
     kind = next(kind for kind in pyspiel.registered_games() if kind.short_name == inner)
     return bool(kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION)
 
@@ -50,10 +57,11 @@ class Rendering:
 
     roles: tuple[str, str] = ("player 0", "player 1")  # who begins is not known here: in chess it is player 1
     rules: str = ""  # with `parameters` in braces
+    usual: Mapping[str, object] = {}  # parameters that the words hold for; others get OpenSpiel's strings
 
     def __init__(self, game: pyspiel.Game) -> None:
         kind = game.get_type()
-        self.sizes = self.parameters(game)
+        self.sizes = parameters(game)
         self.rules = self.rules.format(**self.sizes)
         self.hidden = hides(game)
         # An information state remembers all that a player saw; an observation may show only the present.
@@ -62,11 +70,6 @@ class Rendering:
             (self.hidden and not hides_only_bids(game)) or not kind.provides_observation_string
         )
         self.observes = bool(kind.provides_observation_string) and not self.remembers
-
-    def parameters(self, game: pyspiel.Game) -> dict[str, Any]:
-        """Return OpenSpiel's parameters of the game, to which a subclass may add words for the rules."""
-        parameters: dict[str, Any] = game.get_parameters()
-        return parameters["game"] if turn_based(game) else parameters
 
     @property
     def has_view(self) -> bool:

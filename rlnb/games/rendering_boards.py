@@ -21,7 +21,7 @@ class Board(Rendering):
         return "\n".join([f"{self.marks[player]}:", *self.numbered(self.rows(state, player)), "?"])
 
     def numbered(self, rows: list[str]) -> list[str]:
-        """Return the rows of the compact form, in which some games write ids into empty cells."""
+        """Return the rows of the compact form, in which connect four writes ids into cells."""
         return rows
 
     def full(self, state: pyspiel.State, player: int) -> str:
@@ -106,24 +106,10 @@ class Hex(Board):
         "wins with a chain of touching stones from the top row to the bottom row, o with one from the left "
         "column to the right column. There is no draw."
     )
-    # string_rep=explicit also tells which edge a stone is linked to.
-    _PLAIN = str.maketrans("yzXpqO", "xxxooo")
-
-    def __init__(self, game: pyspiel.Game) -> None:
-        super().__init__(game)
-        if self.sizes["swap"]:
-            self.rules += " On the first move of o, to swap takes the stone of x over, mirrored."
+    usual = {"swap": False, "string_rep": "standard"}
 
     def rows(self, state: pyspiel.State, player: int) -> list[str]:
-        rows = state.observation_string(player).translate(self._PLAIN).split("\n")
-        return [row.replace(" ", "") for row in rows]
-
-    def numbered(self, rows: list[str]) -> list[str]:
-        if len(rows) * len(rows[0]) > 10:
-            return rows
-        ids = iter("0123456789")
-        cells = [zip(row, ids, strict=False) for row in rows]
-        return ["".join(empty if mark == "." else mark for mark, empty in row) for row in cells]
+        return [row.replace(" ", "") for row in super().rows(state, player)]
 
     def lines(self, rows: list[str]) -> list[str]:
         width = len(str(len(rows)))
@@ -131,8 +117,7 @@ class Hex(Board):
         return [" " * (width + 1) + letters(len(rows[0])), *shifted]
 
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
-        name = state.action_to_string(player, action)
-        return "swap" if name == "swap" else f"place {self.roles[player]} on {name}"
+        return f"place {self.roles[player]} on {state.action_to_string(player, action)}"
 
 
 class Othello(Board):
@@ -235,11 +220,7 @@ class DotsAndBoxes(Board):
         return "|" if sign == "│" else str(self.num_across + at // 2 * (self.num_columns + 1) + column // 2)
 
     def compact(self, state: pyspiel.State, player: int) -> str:
-        hides_ids = self.last_id > 9
-        rows = [
-            "".join("." if hides_ids and cell.isdigit() else cell for cell in row)
-            for row in self.cells(state, player)
-        ]
+        rows = ["".join("." if cell.isdigit() else cell for cell in row) for row in self.cells(state, player)]
         return "\n".join([f"{self.marks[player]}:", *rows, "?"])
 
     def full(self, state: pyspiel.State, player: int) -> str:

@@ -1,7 +1,6 @@
 """Texts of the games with cards and dice: Kuhn and Leduc poker, liar's dice, goofspiel."""
 
 import re
-from typing import Any
 
 import pyspiel
 
@@ -58,10 +57,7 @@ class LeducPoker(Rendering):
         "public card wins the pot; otherwise the higher card does, and equal cards share it."
     )
 
-    def __init__(self, game: pyspiel.Game) -> None:
-        super().__init__(game)
-        if self.sizes["starting_player"] == 1:
-            self.roles = ("second player", "first player")
+    usual = {"starting_player": 0, "suit_isomorphism": False}
 
     def known(self, state: pyspiel.State, player: int) -> re.Match[str]:
         """Return groups 1 to 8: own card, round, pot, both players' money, public card, both rounds."""
@@ -71,9 +67,7 @@ class LeducPoker(Rendering):
         return known
 
     def card(self, card_id: str) -> str:
-        """Return 'Ka': rank and suit, or the rank alone with suit_isomorphism."""
-        if self.sizes["suit_isomorphism"]:
-            return "JQK"[int(card_id)]
+        """Return 'Ka': rank and suit."""
         return "JQK"[int(card_id) // 2] + "ab"[int(card_id) % 2]
 
     def compact(self, state: pyspiel.State, player: int) -> str:
@@ -98,7 +92,7 @@ class LeducPoker(Rendering):
 
     def named(self, card_id: str) -> str:
         card = self.card(card_id)
-        return CARD_NAMES[card[0]] + (f" of suit {card[1]}" if len(card) == 2 else "")
+        return f"{CARD_NAMES[card[0]]} of suit {card[1]}"
 
     def told(self, moves: str, player: int) -> str:
         """Return 'you called, your opponent raised.'"""
@@ -106,7 +100,7 @@ class LeducPoker(Rendering):
         for at, move in enumerate(moves.split()):
             verb = {"0": "folded", "1": "called" if raised else "checked", "2": "raised"}[move]
             raised = raised or move == "2"
-            told.append(f"{tell(player, at + self.sizes['starting_player'])} {verb}")
+            told.append(f"{tell(player, at)} {verb}")
         return (", ".join(told) or "nobody has moved yet") + "."
 
     def words(self, state: pyspiel.State, player: int, action: int) -> str:
@@ -117,34 +111,24 @@ class LeducPoker(Rendering):
 
 
 class LiarsDice(Rendering):
-    """Liar's dice, whose information state is the own dice and all bids, quantity first: "4 1-5 2-3"."""
+    """Liar's dice, whose information state is the own die and all bids, quantity first: "4 1-5 2-3"."""
 
     roles = ("first player", "second player")
     rules = (
-        "Liar's dice. Each player rolls {dice} with {dice_sides} sides and hides the result. A bid says that "
-        "at least so many of all dice show a face; a {dice_sides} counts as every face. Each bid must be "
-        "higher than the last: {higher}. Instead of bidding a player may call the other a liar: if the last "
-        "bid is true, its bidder wins, otherwise the caller."
+        "Liar's dice. Each player rolls one die with {dice_sides} sides and hides the result. A bid says "
+        "that at least so many of all dice show a face; a {dice_sides} counts as every face. Each bid must "
+        "be higher than the last: more dice, or as many with a higher face. Instead of bidding a player may "
+        "call the other a liar: if the last bid is true, its bidder wins, otherwise the caller."
     )
-
-    def parameters(self, game: pyspiel.Game) -> dict[str, Any]:
-        sizes = super().parameters(game)
-        resets = sizes["bidding_rule"] == "reset-quantity"
-        return sizes | {
-            "dice": "one die" if sizes["numdice"] == 1 else f"{sizes['numdice']} dice",
-            "higher": "a higher face, or the same face with more dice"
-            if resets
-            else "more dice, or as many with a higher face",
-        }
+    usual = {"numdice": 1, "bidding_rule": "reset-face"}
 
     def compact(self, state: pyspiel.State, player: int) -> str:
         return f"P{player} {state.information_state_string(player)}?"
 
     def full(self, state: pyspiel.State, player: int) -> str:
-        dice, *bids = state.information_state_string(player).split()
-        shown = ", ".join(dice) if self.sizes["dice_sides"] < 10 else dice
+        die, *bids = state.information_state_string(player).split()
         told = [f"{tell(player, at)} bid {self.bid(bid)}" for at, bid in enumerate(bids)]
-        return f"Your dice: {shown}.\nBids so far: {'; '.join(told) or 'none'}."
+        return f"Your dice: {die}.\nBids so far: {'; '.join(told) or 'none'}."
 
     def bid(self, bid: str) -> str:
         quantity, _, face = bid.partition("-")
@@ -156,55 +140,33 @@ class LiarsDice(Rendering):
 
 
 class Goofspiel(Rendering):
-    """Goofspiel, in which both bid at once: the second to be asked is not told the first bid.
-
-    With imp_info=True a player sees the own bids and who won, else both hands and who won.
-    """
+    """Goofspiel, in which both bid at once: the second to be asked is not told the first bid."""
 
     roles = ("player 0", "player 1")
     rules = (
         "Goofspiel. Each player holds the cards 1 to {num_cards}. The prizes 1 to {num_cards} come up one a "
-        "round, {order}. Both bid one card for the prize at the same time, without seeing the other's; each "
-        "card can be bid once. The higher bid takes the prize's points; equal bids take nothing. {shown} "
-        "{end} the player with more points wins."
+        "round, in random order. Both bid one card for the prize at the same time, without seeing the "
+        "other's; each card can be bid once. The higher bid takes the prize's points; equal bids take "
+        "nothing. Then both cards are shown. At the end the player with more points wins."
     )
-
-    def parameters(self, game: pyspiel.Game) -> dict[str, Any]:
-        sizes = super().parameters(game)
-        orders = {"random": "in random order", "ascending": "from 1 upwards"}
-        is_short = 0 < sizes["num_turns"] < sizes["num_cards"]
-        secret, open_bids = "Only the winner of a round is told, not the bids.", "Then both cards are shown."
-        return sizes | {
-            "order": orders.get(sizes["points_order"], f"from {sizes['num_cards']} downwards"),
-            "end": f"After {sizes['num_turns']} rounds" if is_short else "At the end",
-            "shown": secret if sizes["imp_info"] else open_bids,
-        }
+    usual = {"imp_info": False, "num_turns": -1, "points_order": "random"}
 
     def known(self, state: pyspiel.State, player: int) -> dict[str, list[str]]:
         """Return the information state by lines: {'Points': ['0', '4'], 'P0 hand': ['1', '3']}."""
         lines = (line.partition(":") for line in state.information_state_string(player).split("\n"))
         return {key: rest.split() for key, _, rest in lines}
 
-    def rounds(self, known: dict[str, list[str]], player: int) -> list[tuple[str, str, str]]:
-        """Return prize, own bid ("" where the state does not keep it), and "won", "lost" or "tied"."""
-        results = [
-            "won" if winner == str(player) else "lost" if winner == str(1 - player) else "tied"
-            for winner in known["Win sequence"]
-        ]
-        kept = known.get(f"P{player} action sequence")
-        bids = [""] * len(results) if kept is None else [str(int(action) + 1) for action in kept]
-        return list(zip(known["Point card sequence"], bids, results, strict=False))  # the last prize is open
+    def rounds(self, known: dict[str, list[str]], player: int) -> list[tuple[str, str]]:
+        """Return each prize that was bid for, and "won", "lost" or "tied"."""
+        words = {str(player): "won", str(1 - player): "lost"}
+        results = [words.get(winner, "tied") for winner in known["Win sequence"]]
+        return list(zip(known["Point card sequence"], results, strict=False))  # the last prize is open
 
     def compact(self, state: pyspiel.State, player: int) -> str:
         known = self.known(state, player)
         between = "" if self.sizes["num_cards"] <= 9 else ","
-        hands = [
-            between.join(known[hand]) for hand in (f"P{player} hand", f"P{1 - player} hand") if hand in known
-        ]
-        rounds = [
-            f"{prize}:{bid}{result[0]}" if bid else f"{prize}{result[0]}"
-            for prize, bid, result in self.rounds(known, player)
-        ]
+        hands = [between.join(known[f"P{seat} hand"]) for seat in (player, 1 - player)]
+        rounds = [f"{prize}{result[0]}" for prize, result in self.rounds(known, player)]
         return f"P{player} " + " ".join(["/".join(hands), *rounds, known["Point card sequence"][-1]]) + "?"
 
     def full(self, state: pyspiel.State, player: int) -> str:
@@ -214,13 +176,9 @@ class Goofspiel(Rendering):
             f"Round {len(prizes)}. The prize is {prizes[-1]}. Points: you {points[player]}, "
             f"your opponent {points[1 - player]}.",
             f"Your hand: {', '.join(known[f'P{player} hand'])}.",
+            f"Your opponent's hand: {', '.join(known[f'P{1 - player} hand'])}.",
         ]
-        if f"P{1 - player} hand" in known:
-            lines.append(f"Your opponent's hand: {', '.join(known[f'P{1 - player} hand'])}.")
-        told = [
-            f"prize {prize}: you {f'bid {bid} and ' if bid else ''}{result}"
-            for prize, bid, result in self.rounds(known, player)
-        ]
+        told = [f"prize {prize}: you {result}" for prize, result in self.rounds(known, player)]
         return "\n".join([*lines, f"Rounds so far: {'; '.join(told) or 'none'}."])
 
     def words(self, state: pyspiel.State, player: int, action: int) -> str:

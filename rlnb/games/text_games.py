@@ -12,12 +12,12 @@ from rlnb.errors import ParamsError
 from rlnb.games import rendering_boards as boards
 from rlnb.games import rendering_cards as cards
 from rlnb.games.answers import ParsedAnswer, parse_answer, shortened
-from rlnb.games.rendering import Rendering, hides
+from rlnb.games.rendering import Rendering, hides, parameters
 
 Style = Literal["full", "compact"]
 
-# The games with texts of their own; every other game gets OpenSpiel's strings. To word another one, write its
-# class in rendering_boards.py (boards) or rendering_cards.py (cards, dice, bids) and enter it here.
+# The games with texts of their own; others, and those with unusual rules, get OpenSpiel's strings. To word
+# another one, write its class in rendering_boards.py or rendering_cards.py and enter it here.
 WORDED: dict[str, type[Rendering]] = {
     "breakthrough": boards.Breakthrough,
     "clobber": boards.Clobber,
@@ -146,7 +146,9 @@ def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> 
         )
     canonical = str(game).removesuffix("()")
     game = turn_based(game)
-    rendering = WORDED.get(short_name, Rendering)(game)
+    worded = WORDED.get(short_name, Rendering)
+    is_usual = worded.usual.items() <= parameters(game).items()
+    rendering = (worded if is_usual else Rendering)(game)
     if not rendering.has_view:
         raise ParamsError(f"{place} has no text of what one player alone knows; choose another game.")
     return TextGame(canonical, style, game, rendering.roles, rendering)

@@ -14,6 +14,7 @@ from typing import cast
 from rlnb.display.tables import Table, show_comparison
 from rlnb.errors import ParamsError
 from rlnb.games.opponent_names import name_fault
+from rlnb.games.opponents import playable_opponents
 from rlnb.games.text_games import load_game
 from rlnb.machine import apply_environment, probe, recommend
 from rlnb.machine.threads import set_threads
@@ -31,7 +32,6 @@ from rlnb.selfplay.arena import (
     Match,
     make_arena,
     match_measures,
-    playable_opponents,
     select_matches,
 )
 from rlnb.selfplay.checkpoints import AVERAGE_FILE, PARAMS_FILE

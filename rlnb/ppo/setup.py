@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlnb.games.opponents import playable_opponents
 from rlnb.games.text_games import states_in_play
 from rlnb.policy import Policy
 from rlnb.policy.loading import load_tokenizer
@@ -15,7 +16,7 @@ from rlnb.run.checkpoints import saved_recipe
 from rlnb.run.directory import say
 from rlnb.run.tracking import Tracker, open_tracker
 from rlnb.selfplay.acting import make_encoder
-from rlnb.selfplay.arena import Arena, make_arena, playable_opponents
+from rlnb.selfplay.arena import Arena, make_arena
 from rlnb.selfplay.checkpoints import check_room_for_checkpoints, restore, save_checkpoint
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
 from rlnb.selfplay.update import Learner, PpoOptions

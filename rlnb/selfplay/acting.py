@@ -28,7 +28,7 @@ from rlnb.policy.generation import evaluating, generate_ids
 from rlnb.policy.loading import Policy
 from rlnb.policy.prompts import question_text
 from rlnb.selfplay.params import ActingParams
-from rlnb.selfplay.rollouts import Choice, Problem, Request, Turn
+from rlnb.selfplay.rollouts import Choice, Request, Turn
 
 NOT_ALLOWED = -1
 ROWS_IN_FLOAT32 = 16_384  # of the unembedding, converted at a time: 160 MiB at a width of 2,560
@@ -475,23 +475,11 @@ class FreePlayer:
         turns = []
         for request, prompt_ids, completion, value in zip(requests, ids, completions, values, strict=True):
             text = self.encoder.tokenizer.decode(completion, skip_special_tokens=True)
-            turns.append(free_turn(request, prompt_ids, completion, text, *request.parse(text), value=value))
+            action, problem = request.parse(text)
+            choices = tuple(Choice(len(prompt_ids) + k, token) for k, token in enumerate(completion))
+            turn = Turn(
+                prompt_ids, completion, choices, (), action, request.legal_actions, request.ply, problem,
+                value=value, text=text,
+            )  # fmt: skip
+            turns.append(turn)
         return turns
-
-
-def free_turn(
-    request: Request,
-    prompt_ids: tuple[int, ...],
-    completion_ids: tuple[int, ...],
-    text: str,
-    action: int | None,
-    problem: Problem | None = None,
-    *,
-    value: float = 0.0,
-) -> Turn:
-    """Return a turn in which every token of the completion is a choice among all tokens."""
-    choices = tuple(Choice(len(prompt_ids) + k, token) for k, token in enumerate(completion_ids))
-    return Turn(
-        prompt_ids, completion_ids, choices, (), action, request.legal_actions, request.ply, problem=problem,
-        value=value, text=text,
-    )  # fmt: skip

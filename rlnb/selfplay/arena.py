@@ -17,8 +17,7 @@ import pyspiel
 
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.games.exact import TicTacToeResult, measure_rows, nash_conv, probabilities_by_state
-from rlnb.games.opponent_names import opponent_kind
-from rlnb.games.opponents import best_scores, has_usual_parameters, load_opponent, refusals
+from rlnb.games.opponents import best_scores, has_usual_parameters, load_opponent
 from rlnb.games.text_games import TextGame
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.policy.adapters import WeightSnapshot
@@ -354,9 +353,3 @@ def exact_measures(
             f"blunder_{name}": seat.blunder_rate,
         }
     return measures, {"sampled": sampled, "greedy": greedy}
-
-
-def playable_opponents(game: TextGame, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the opponents that can play the game, in their order."""
-    reasons = refusals(game)
-    return tuple(name for name in names if not reasons.get(opponent_kind(name)))

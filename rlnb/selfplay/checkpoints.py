@@ -211,11 +211,7 @@ def save_checkpoint(
     unfinished = directory.with_name(f".{directory.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    try:
-        write_state(unfinished, learner, state, params)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)  # a full disk has room again
-        raise
+    write_state(unfinished, learner, state, params)
     if directory.exists():  # of an earlier attempt; this one started over
         shutil.rmtree(directory)
     unfinished.rename(directory)

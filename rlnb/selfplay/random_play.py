@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
-from rlnb.games.exact import measure_seat, solve_tictactoe
 from rlnb.games.opponent_names import USUAL_SIMULATIONS, count_simulations, opponent_kind
-from rlnb.games.opponents import RandomPlayer, load_opponent, yardstick
+from rlnb.games.opponents import load_opponent, yardstick
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.selfplay.rollouts import LEARNER, paired_episodes, play_games
 
@@ -28,7 +27,7 @@ AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
 def score_random_play(game: TextGame, opponent: str) -> tuple[float, float] | None:
     """Return the scores (1, 0.5, 0) of uniformly random play in (seat 0, seat 1) against an opponent.
 
-    They are exact where that is cheap, else the means of games with fixed seeds. None: against itself in a
+    They are exact where they are known, else the means of games with fixed seeds. None: against itself in a
     game that `yardstick` does not know; by symmetry the mean of both seats is a half.
     MCTS with more than USUAL_SIMULATIONS simulations is taken for MCTS
     with that many, since a game against it may take hours: random play scores no more against more of them.
@@ -39,18 +38,9 @@ def score_random_play(game: TextGame, opponent: str) -> tuple[float, float] | No
         return known.random_score if known else None
     if kind == "nash" and known:
         return AGAINST_NASH[game.short_name]
-    if kind == "perfect":
-        return solve_random_play()
     if kind == "mcts:N":
         opponent = f"mcts:{min(count_simulations(opponent), USUAL_SIMULATIONS)}"
     return play_at_random(game.name, opponent)
-
-
-@cache
-def solve_random_play() -> tuple[float, float]:
-    """Return the scores of random play against perfect play in tic-tac-toe."""
-    first, second = (measure_seat(solve_tictactoe().uniform, seat) for seat in (0, 1))
-    return first.win + first.draw / 2, second.win + second.draw / 2
 
 
 @cache
@@ -59,7 +49,8 @@ def play_at_random(name: str, opponent: str) -> tuple[float, float]:
     game = load_game(name)
     num_games = NUM_GAMES if game.game.max_game_length() <= LONG_GAME else NUM_LONG_GAMES
     episodes = paired_episodes(game, opponent, num_games, seed=0)
-    games = play_games(episodes, {LEARNER: RandomPlayer(), opponent: load_opponent(opponent, game)})
+    players = {LEARNER: load_opponent("random", game), opponent: load_opponent(opponent, game)}
+    games = play_games(episodes, players)
     first, second = (
         sum(played.score(seat) for played in games if played.players[seat] == LEARNER) / (num_games // 2)
         for seat in (0, 1)

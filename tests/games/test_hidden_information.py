@@ -37,7 +37,6 @@ def assert_prompts_are_information_states(game: TextGame, states) -> int:
     [
         ("kuhn_poker", 12),
         ("leduc_poker", 936),
-        ("leduc_poker(suit_isomorphism=True)", 288),
         ("goofspiel(imp_info=True,num_cards=3)", None),
         ("liars_dice(dice_sides=2)", None),
     ],
@@ -51,11 +50,7 @@ def test_every_information_state_has_one_prompt_and_every_prompt_one_information
     assert num_prompts >= 12
 
 
-SAMPLED = (
-    "liars_dice", "liars_dice(numdice=2)", "liars_dice(bidding_rule=reset-quantity)",
-    "goofspiel(imp_info=True,num_cards=4)", "goofspiel(imp_info=True,num_cards=10)", "goofspiel(num_cards=4)",
-    "goofspiel(num_cards=4,points_order=descending)", "phantom_ttt", "universal_poker",
-)  # fmt: skip
+SAMPLED = ("liars_dice", "liars_dice(numdice=2)", "goofspiel(num_cards=4)", "phantom_ttt", "universal_poker")
 
 
 @pytest.mark.parametrize("style", ["full", "compact"])
@@ -67,7 +62,7 @@ def test_states_that_a_player_cannot_tell_apart_have_one_prompt(name, style):
 
 @pytest.mark.parametrize("style", ["full", "compact"])
 @pytest.mark.parametrize(
-    "name", ["goofspiel", "goofspiel(imp_info=True,num_cards=4)", "oshi_zumo", "matrix_rps", "markov_soccer"]
+    "name", ["goofspiel", "goofspiel(imp_info=True,num_cards=4)", "oshi_zumo", "markov_soccer"]
 )
 def test_a_bid_that_waits_for_the_other_does_not_show(name, style):
     game = load_game(name, style=style)

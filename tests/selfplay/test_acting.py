@@ -1,8 +1,6 @@
 """How the model acts: exactly as its probabilities say, among legal answers only, the same in any company."""
 
-import importlib.util
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
 from tiny_actor import make_encoder, played, tiny_actor
-from transformers import AutoTokenizer
 
 from rlnb.games.text_games import load_game
-from rlnb.policy.builtin import EMBEDDED_PACKAGE
-from rlnb.policy.generation import generate_ids
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, FreePlayer, TokenTrie
 from rlnb.selfplay.rollouts import (
     Request,
@@ -26,8 +21,7 @@ from rlnb.selfplay.rollouts import (
 )
 from rlnb.selfplay.update import compute_batch_logprobs, make_batch
 
-# Of 3 and of 7 degrees of freedom; a right sampler exceeds them once in ten thousand seeds.
-CHI_SQUARE = {3: 21.1, 7: 29.9}
+CHI_SQUARE = 21.1  # of 3 degrees of freedom; a right sampler exceeds it once in ten thousand seeds
 PROMPT = "x:\nxo2\n3x5\n678\n?"
 
 
@@ -101,7 +95,7 @@ def test_actions_are_played_as_often_as_their_probabilities_say(actor, legal):
     turns = player.answer([request(legal, seed=seed) for seed in range(6000)])
     counts = [sum(turn.action == action for turn in turns) for action in legal]
     (shares,) = player.probabilities([PROMPT], [legal])
-    assert chi_square(counts, shares) < CHI_SQUARE[3], (counts, shares)
+    assert chi_square(counts, shares) < CHI_SQUARE, (counts, shares)
     for turn in turns[:50]:
         assert sum(turn.logprobs) == approx(np.log(shares[legal.index(turn.action)]), rel=1e-4)
 
@@ -191,19 +185,6 @@ def test_a_value_knows_nothing_of_the_answer(actor, turns):
     assert first.token_logprobs.numpy() != approx(second.token_logprobs.numpy(), abs=1e-3)
 
 
-def test_free_answers_are_drawn_from_the_softmax_at_the_temperature(actor):
-    tokenizer, temperature = actor.policy.tokenizer, 0.7
-    written = generate_ids(
-        actor.policy, [PROMPT] * 4000, max_new_tokens=1, temperature=temperature,
-        row_seeds=range(4000), batch_size=500,
-    )  # fmt: skip
-    softmax = (next_logits(actor, tokenizer(PROMPT)["input_ids"]) / temperature).softmax(-1)
-    top = softmax.topk(7)
-    counts = [sum(ids[0] == token for ids in written) for token in top.indices.tolist()]
-    shares = [*top.values.tolist(), 1 - float(top.values.sum())]
-    assert chi_square([*counts, 4000 - sum(counts)], shares) < CHI_SQUARE[7], (counts, shares)
-
-
 def test_a_free_turn_holds_every_token_as_a_choice_among_all(actor):
     player = FreePlayer(actor, make_encoder(actor), temperature=1.0, max_new_tokens=6)
     (turn,) = player.answer([request((2, 3))])
@@ -220,16 +201,6 @@ END = 0
 answers = st.lists(
     st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple), min_size=1, max_size=12, unique=True
 )
-
-
-@pytest.fixture(scope="module")
-def embedded_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """SmolLM2's, as the embedded model comes with it."""
-    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
-    if spec is None or spec.origin is None:
-        pytest.skip(f"the package {EMBEDDED_PACKAGE} is not installed")
-    folder = Path(spec.origin).parent
-    return AutoTokenizer.from_pretrained(folder, gguf_file=next(folder.glob("*.gguf")).name)
 
 
 def written(trie: TokenTrie) -> set[tuple[int, ...]]:
@@ -266,10 +237,8 @@ def test_answers_that_cannot_be_told_apart_are_refused(sequences):
 
 @settings(max_examples=60, deadline=None)
 @given(legal=st.sets(st.integers(0, 2000), min_size=1, max_size=30))
-@pytest.mark.parametrize("which", ["tiny", "embedded"])
-def test_a_mask_never_lets_an_illegal_action_through(which, legal, actor, embedded_tokenizer):
-    tokenizer = actor.policy.tokenizer if which == "tiny" else embedded_tokenizer
-    actions = sorted(legal)
+def test_a_mask_never_lets_an_illegal_action_through(legal, actor):
+    tokenizer, actions = actor.policy.tokenizer, sorted(legal)
     ids = tokenizer([str(action) for action in actions], add_special_tokens=False)["input_ids"]
     trie = TokenTrie.build(ids, end=tokenizer.eos_token_id)
     texts = {leaf: tokenizer.decode(leaf, skip_special_tokens=True) for leaf in written(trie)}
@@ -287,12 +256,10 @@ def test_logits_of_16_bit_weights_are_float32_products_without_a_float32_copy_of
     hidden = torch.randn(5, 128, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
     weight, kept = actor.unembed.weight, []
     exact = hidden.detach().double() @ weight.detach().double().T
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    hooks = torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor) or tensor, torch.clone
+    )
+    with hooks:
         logits = actor.logits(hidden)
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits.double(), exact, rtol=1e-6, atol=1e-6)
