@@ -53,16 +53,6 @@ def test_the_averaged_weights_play_as_the_runs_evaluations_judge_them(checkpoint
     assert not any(value.equal(untrained.values[name]) for name, value in average.values.items())
 
 
-def test_a_checkpoint_outlives_the_one_that_its_run_began_with(checkpoint, cache_dir, tmp_path):
-    source = tmp_path / "source"
-    shutil.copytree(checkpoint, source)
-    onwards = params_of(cache_dir, training={"max_steps": 3, "resume": str(source)})
-    train_run(onwards, tmp_path / "run")
-    shutil.rmtree(source)
-    run = load_run_params([str(tmp_path / "run" / "checkpoints" / "checkpoint-3")])
-    assert (run.model.id, run.game_names()) == ("tiny", ["kuhn_poker", "nim"])
-
-
 def test_a_checkpoint_of_self_play_is_read_as_well(cache_dir, tmp_path):
     self_play_run.train_run(self_play_run.params_of(cache_dir, training={"max_steps": 1}), tmp_path)
     run = load_run_params(["untrained", str(tmp_path / "checkpoints" / "checkpoint-1")])

@@ -1,4 +1,4 @@
-"""Updates and whole runs of small models on this rank's share of games: what the test of ranks starts.
+"""Whole runs of small models on this rank's share of the games: what the test of ranks starts.
 
 Plain gradient descent instead of Adam, whose first step is the gradient's sign: where that is only
 rounding, two correct programs move in opposite directions.
@@ -11,50 +11,11 @@ import ppo_run
 import self_play_run
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
-from tiny_actor import played, small_actor, training
 
 from rlnb.run.tracking import open_tracker
-from rlnb.selfplay.advantages import compute_advantages, normalize_advantages
-from rlnb.selfplay.params import AdvantageParams
-from rlnb.selfplay.rollouts import collect_trajectories, collect_turns
-from rlnb.selfplay.update import Learner, PpoOptions, make_batch, parameter_groups, update
+from rlnb.selfplay.update import parameter_groups
 from rlnb.spiral.setup import resume_run
 from rlnb.spiral.training import train as train_spiral
-
-
-def train_updates(*, rank: int, num_ranks: int) -> dict[str, object]:
-    """Return what two updates of up to six steps leave, on every `num_ranks`-th game; baselines: SPIRAL's."""
-    actor = small_actor()
-    section = training(
-        learning_rate=0.05, final_learning_rate=0.05, entropy_coef=0.1, final_entropy_coef=0.1, num_epochs=6,
-        max_grad_norm=1.0, ratio="turn",
-    )  # fmt: skip
-    options = PpoOptions(
-        value_learning_rate=0.2, value_clip=0.1, detach_steps=1, target_kl=0.004, init_kl_coef=0.3
-    )
-    learner = Learner(actor, section, temperature=1.0, ppo=options)
-    learner.optimizer = torch.optim.SGD(parameter_groups(actor, options.value_learning_rate))
-    games = played(small_actor(), "tic_tac_toe", 6)[rank::num_ranks]
-    turns = collect_turns(collect_trajectories(games))
-    weights = torch.tensor([1 / (1 + turn.ply) for turn in turns]).numpy()
-    pairs = [(turn.reward - turn.value, float(weight)) for turn, weight in zip(turns, weights, strict=True)]
-    everyone = tuple(zip(*gather_object(pairs), strict=True))
-    advantages = normalize_advantages(*zip(*pairs, strict=True), among=everyone)
-    targets = torch.tensor([turn.reward for turn in turns]).numpy()
-    kl_coefs, num_steps = [], []
-    for step in range(2):
-        metrics = update(learner, make_batch(turns, advantages, targets, weights=weights), step=step, seed=0)
-        kl_coefs.append(learner.kl_coef)
-        num_steps.append(metrics["update/num_steps"])
-    return {
-        "weights": [parameter.detach() for parameter in actor.parameters_to_train()],
-        "baselines": compute_advantages(games, {}, AdvantageParams(kind="rae")).baselines,
-        "kl_coefs": kl_coefs,
-        "num_steps": num_steps,
-        "num_turns": len(turns),
-    }
-
 
 LEARNING_RATE = 0.1
 SMALL_STEPS = {
@@ -62,7 +23,8 @@ SMALL_STEPS = {
     "num_mini_batches": 1, "games_per_step": 8,
 }  # fmt: skip
 RUNS = {
-    "spiral": (self_play_run, {"advantage": {"kind": "leave_one_out"}}),
+    "rae": (self_play_run, {"advantage": {"kind": "rae"}}),
+    "leave_one_out": (self_play_run, {"advantage": {"kind": "leave_one_out"}}),
     "ppo": (ppo_run, {"replay": {"share": 0.5}}),
 }
 
@@ -92,7 +54,6 @@ def train_run(kind: str, folder: Path) -> dict[str, object]:
 
 if __name__ == "__main__":
     state, folder = PartialState(cpu=True), Path(sys.argv[1])
-    result = train_updates(rank=state.process_index, num_ranks=state.num_processes)
-    result |= {kind: train_run(kind, folder) for kind in RUNS}
+    result = {kind: train_run(kind, folder) for kind in RUNS}
     torch.save(result, folder / f"rank{state.process_index}.pt")
     state.destroy_process_group()

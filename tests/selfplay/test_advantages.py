@@ -228,13 +228,6 @@ def test_each_kind_credits_the_turns_of_its_games():
     assert critic.targets.tolist() == approx([*(of_x + [0.1, 0.3, 0.6, 0.9]), *(of_o + [-0.2, 0.1, -0.5])])
 
 
-@pytest.mark.parametrize("kind", ["none", "rae", "leave_one_out", "group", "gae", "gae_plies"])
-def test_no_games_have_no_advantages_and_move_no_baseline(kind):
-    nothing = compute([], {"tic_tac_toe/X": 0.5}, kind)
-    assert (nothing.advantages.tolist(), nothing.targets.tolist()) == ([], [])
-    assert nothing.baselines == {"tic_tac_toe/X": 0.5}
-
-
 def test_role_baselines_over_two_batches():
     first = compute([game()], {}, "rae")
     assert first.advantages.tolist() == [1, 1, 1, 1, -1, -1, -1]  # read before they move

@@ -1,4 +1,4 @@
-"""Two ranks with half of the games each learn what one learns from all of them, in updates and whole runs."""
+"""Two ranks with half of the games each learn what one learns from all of them."""
 
 import os
 import subprocess
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pytest import approx
-from ranks_run import LEARNING_RATE, train_run, train_updates
+from ranks_run import LEARNING_RATE, RUNS, train_run
 
 TESTS = Path(__file__).parents[1]
 
@@ -28,22 +27,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
 
 
-def test_two_ranks_stop_together_and_learn_what_one_learns_alone(ranks):
-    first, second = ranks
-    alone = train_updates(rank=0, num_ranks=1)
-    assert first["num_turns"] + second["num_turns"] == alone["num_turns"]
-    assert all(torch.equal(*pair) for pair in zip(first["weights"], second["weights"], strict=True))
-    torch.testing.assert_close(first["weights"], alone["weights"], rtol=0, atol=1e-6)
-    assert first["baselines"] == second["baselines"] == approx(alone["baselines"])
-    assert set(first["baselines"]) == {"tic_tac_toe/X", "tic_tac_toe/O"}
-    assert first["kl_coefs"] == second["kl_coefs"] == approx(alone["kl_coefs"], rel=1e-6)
-    assert first["num_steps"] == second["num_steps"] == alone["num_steps"]
-    assert min(alone["num_steps"]) < 6
-    # By its own turns alone the second would have gone on for longer.
-    assert train_updates(rank=1, num_ranks=2)["num_steps"][0] > second["num_steps"][0]
-
-
-@pytest.mark.parametrize("kind", ["spiral", "ppo"])
+@pytest.mark.parametrize("kind", RUNS)
 def test_a_run_plays_the_same_games_and_has_the_same_gradients_on_one_rank_and_on_two(ranks, tmp_path, kind):
     alone = train_run(kind, tmp_path)
     for rank in ranks:

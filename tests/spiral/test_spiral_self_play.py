@@ -5,13 +5,9 @@ from self_play_run import notebook_reward
 from shipped_profiles import profiles_of
 
 from rlnb.errors import ParamsError
-from rlnb.machine import Machine, recommend
-from rlnb.params import asks_network, check_machine, load_params, resolve
+from rlnb.params import load_params
 from rlnb.selfplay.advantages import ROLE_DECAY
 from rlnb.spiral.params import SpiralSelfPlayParams
-
-CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
-NO_LOGIN = {"NETRC": "/none"}
 
 
 def load(profile="default", **sections) -> SpiralSelfPlayParams:
@@ -41,16 +37,6 @@ def test_the_rewards_of_the_notebooks_cell_are_the_papers():
 def test_the_opponents_of_a_profile_can_play_its_game(profile):
     params = load(profile)
     assert params.load_game().name == params.game.name
-
-
-@pytest.mark.parametrize("profile", ["cpu", "tiny", "kuhn", "leduc", "embedded"])
-def test_without_a_gpu_nothing_is_downloaded_and_the_machine_is_enough(profile):
-    params = load(profile)
-    assert not asks_network(params, environ=NO_LOGIN)
-    resolved = resolve(params, recommend(CPU))
-    check_machine(resolved, CPU)
-    assert resolved.training.gradient_checkpointing is False
-    assert resolved.model.dtype == "float32"
 
 
 def test_sums_over_tokens_are_divided_by_the_longest_answer():
