@@ -6,19 +6,12 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 import rlnb
-from rlnb.batch.commands import (
-    add_batch_commands,
-    add_command,
-    check_run,
-    machine_options,
-    out_option,
-    parameter_options,
-)
+from rlnb.batch.commands import MACHINE, PARAMETERS, add_batch_commands, add_command, path_or_none
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
 from rlnb.run.slurm import how_to_go_on
@@ -45,12 +38,12 @@ EVAL_OPTIONS = {
     "--served-model": ("writer.served_model", "NAME of the model on that server"),
 }
 
-# The same for games, with --checkpoint: the argument of `evaluate_checkpoints`.
+# Options of `rlnb eval` for games: the argument of `evaluate_checkpoints`, its default, and as above.
 ARENA_OPTIONS = {
-    "--checkpoint": ("checkpoint", "DIR: a run's checkpoints/checkpoint-N, or the word untrained"),
-    "--compare-with": ("compare_with", "DIR of another checkpoint, or untrained: the same games"),
-    "--opponent": ("opponents", "NAMES: random, mcts:N, perfect, nash; with commas (default: random)"),
-    "--episodes": ("num_episodes", "NUMBER of games against each opponent, even (default: 100)"),
+    "--checkpoint": ("checkpoint", "", "DIR: a run's checkpoints/checkpoint-N, or the word untrained"),
+    "--compare-with": ("compare_with", "", "DIR of another checkpoint, or untrained: the same games"),
+    "--opponent": ("opponents", "random", "NAMES: random, mcts:N, perfect, nash; with commas"),
+    "--episodes": ("num_episodes", 100, "NUMBER of games against each opponent, even (default: 100)"),
 }
 # Options of `rlnb export`: the name of its value and its meaning.
 EXPORT_OPTIONS = {
@@ -116,11 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rlnb", description="Reinforcement learning of language models.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    run_options = [parameter_options(), out_option()]
-
     run = add_command(
         commands, "run", _run, "run a notebook, or go on with an unfinished run",
-        description=RUN_HELP, parents=[*run_options, machine_options()],
+        description=RUN_HELP, shared=(*PARAMETERS, "--out", *MACHINE),
     )  # fmt: skip
     run.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     run.add_argument(
@@ -145,11 +136,16 @@ def make_parser() -> argparse.ArgumentParser:
         description="Run notebooks/mbpp_eval.ipynb: the pass rates of a model, a server or a file on MBPP.\n"
         "With --checkpoint let a checkpoint of self-play or PPO play games: its scores are printed, and\n"
         "written as JSON and a picture into --out (default: a new folder arena-001 of its run).",
-        parents=run_options,
+        shared=(*PARAMETERS, "--out"),
     )  # fmt: skip
     evaluate.set_defaults(check=False, machine=None, gpu_memory=None, nproc=1)
-    for option, (field, meaning) in (EVAL_OPTIONS | ARENA_OPTIONS).items():
+    for option, (field, meaning) in EVAL_OPTIONS.items():
         evaluate.add_argument(option, dest=field, metavar=meaning.split()[0].rstrip(":"), help=meaning)
+    for option, (argument, default, meaning) in ARENA_OPTIONS.items():
+        name = meaning.split()[0].rstrip(":")
+        evaluate.add_argument(
+            option, dest=argument, default=default, type=type(default), metavar=name, help=meaning
+        )
 
     export = add_command(
         commands, "export", _export, "adapters as a model that others load",
@@ -168,16 +164,14 @@ def make_parser() -> argparse.ArgumentParser:
         commands, "configure", _configure, "a profile by questions and answers, or all parameters as YAML",
         description="Ask for the parameters of a notebook, check each answer at once, say how much memory\n"
         "they need, and write what differs from default.yaml as a profile; or print all of them.",
-        parents=[parameter_options()],
+        shared=PARAMETERS,
     )  # fmt: skip
     configure.add_argument("notebook", nargs="?", metavar="NOTEBOOK", help="its name (default: a question)")
     configure.add_argument("--output", metavar="FILE.yaml", help="default: params/<notebook>/mine.yaml")
     configure.add_argument(
-        "--print",
-        action="store_true",
-        dest="show_all",
+        "--print", action="store_true", dest="show_all",
         help="ask nothing and print all values as YAML, to be edited and run with --profile FILE.yaml",
-    )
+    )  # fmt: skip
 
     add_command(commands, "doctor", _doctor, "what this machine has, and what to do about what is missing")
     return parser
@@ -187,19 +181,26 @@ def _run(options: argparse.Namespace) -> int:
     with stopping_early():
         # Imported here: `rlnb doctor` and --help need neither pydantic nor YAML.
         from rlnb.params import parse_set
-        from rlnb.run.headless import run_notebook
+        from rlnb.run.headless import plan_run, run_notebook
 
-        if options.out is not None and not options.out.strip():
-            raise ParamsError("--out: is empty; most likely the shell variable in it is not set")
-        if options.check:
-            return check_run(options)
-        if options.machine or options.gpu_memory:
-            raise ParamsError("--machine and --gpu-memory: are for --check; give it as well")
-        out = None if options.out is None else Path(options.out)
-        overrides = parse_set(*options.assignments)
-        return run_notebook(
-            options.notebook, profile=options.profile, overrides=overrides, out=out, num_ranks=options.nproc
-        )
+        out, overrides = path_or_none(options.out), parse_set(*options.assignments)
+        if not options.check:
+            if options.machine or options.gpu_memory:
+                raise ParamsError("--machine and --gpu-memory: are for --check; give it as well")
+            return run_notebook(
+                options.notebook, profile=options.profile, overrides=overrides, out=out,
+                num_ranks=options.nproc,
+            )  # fmt: skip
+        from rlnb.batch.machines import job_machine
+
+        plan = plan_run(
+            options.notebook, profile=options.profile, overrides=overrides, out=out, num_ranks=options.nproc,
+            machine=job_machine(options.profile, options.machine, options.gpu_memory),
+            is_memory_known=options.gpu_memory is not None,
+        )  # fmt: skip
+        run = f"{plan.directory}: {plan.notebook.name}, profile {plan.profile}, for {plan.machine.name}"
+        print(f"{run}: not refused", *filter(None, [plan.memory]), sep="\n")
+        return 0
 
 
 def _run_as_rank(options: argparse.Namespace) -> int:
@@ -215,36 +216,25 @@ def _run_as_rank(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    arena, chosen = _chosen(options, ARENA_OPTIONS), _chosen(options, EVAL_OPTIONS)
-    if arena:
-        return _evaluate_in_arena(options, arena, chosen)
+    given = {field: getattr(options, field) for field, _ in EVAL_OPTIONS.values()}
+    assignments = [f"{field}={value}" for field, value in given.items() if value is not None]
+    if options.checkpoint:
+        if assignments or options.assignments:
+            raise ParamsError("--set, --plus and the like: are for MBPP, and --checkpoint for games")
+        from rlnb.ppo.checkpoint_arena import evaluate_checkpoints  # imports torch
+
+        evaluate_checkpoints(
+            options.checkpoint, compare_with=options.compare_with, num_episodes=options.num_episodes,
+            opponents=[name.strip() for name in options.opponents.split(",")],
+            profile=options.profile or "auto", out=options.out,
+        )  # fmt: skip
+        return 0
+    if any(getattr(options, name) != default for name, default, _ in ARENA_OPTIONS.values()):
+        raise ParamsError("--checkpoint: is missing; name a run's checkpoints/checkpoint-N, or untrained")
     # A run of the notebook of this project; --set wins over the short options.
-    options.assignments = [f"{field}={value}" for field, value in chosen.items()] + options.assignments
+    options.assignments = assignments + options.assignments
     options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / "mbpp_eval.ipynb"
     return _run(options)
-
-
-def _evaluate_in_arena(
-    options: argparse.Namespace, chosen: Mapping[str, str], others: Mapping[str, str]
-) -> int:
-    checkpoint, num_episodes = chosen.get("checkpoint"), chosen.get("num_episodes", "100")
-    if not checkpoint:
-        raise ParamsError("--checkpoint: is missing; name a run's checkpoints/checkpoint-N, or untrained")
-    names = [option for option, (field, _) in EVAL_OPTIONS.items() if field in others]
-    if names or options.assignments:
-        raise ParamsError(
-            f"{' and '.join(names or ['--set'])}: for MBPP, and --checkpoint is for games; give one kind"
-        )
-    if not num_episodes.isdecimal():
-        raise ParamsError(f"--episodes = {num_episodes!r} is not a number; write an even one, such as 100")
-    from rlnb.ppo.checkpoint_arena import evaluate_checkpoints  # imports torch
-
-    evaluate_checkpoints(
-        checkpoint, compare_with=chosen.get("compare_with", ""), num_episodes=int(num_episodes),
-        opponents=[name.strip() for name in chosen.get("opponents", "random").split(",")],
-        profile=options.profile or "auto", out=options.out,
-    )  # fmt: skip
-    return 0
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -259,23 +249,13 @@ def _export(options: argparse.Namespace) -> int:
         from rlnb.policy.export_command import export
 
         export(
-            options.adapters,
-            base=options.base,
-            form=options.format,
+            options.adapters, base=options.base, form=options.format,
             out=Path(options.out or f"outputs/export/{options.format}"),
             cache_dir=options.cache_dir or "./model_cache",
             dtype="float32" if machine.capability is None else advice.dtype,
-            repo_id=options.repo_id,
-            public=options.public,
-            license=options.license,
-        )
+            repo_id=options.repo_id, public=options.public, license=options.license,
+        )  # fmt: skip
     return 0
-
-
-def _chosen(options: argparse.Namespace, short: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Return {field: value} of the short options that were given."""
-    fields = [field for field, _ in short.values()]
-    return {field: getattr(options, field) for field in fields if getattr(options, field) is not None}
 
 
 def _configure(options: argparse.Namespace) -> int:

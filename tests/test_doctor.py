@@ -68,38 +68,26 @@ def test_packages_are_compared_with_their_pins_for_this_platform(project):
     assert "./setup.sh" in findings_of(LAPTOP, project)["package set"].remedy
 
 
-def test_a_key_is_reported_by_its_place_and_never_printed(project):
+def test_a_key_is_found_in_a_login_in_env_and_in_the_environment_and_never_printed(project):
+    assert findings_of(LAPTOP, project)["W&B key"].state.startswith("none: ")
     netrc, dotenv = project / "netrc", project / ".env"
     netrc.write_text("machine api.wandb.ai login user password s3cret\n")
     by_login = findings_of(LAPTOP, project)
+    netrc.unlink()
     dotenv.write_text("export WANDB_API_KEY='s3cret' # caf\xe9\n", encoding="latin-1")
     in_dotenv = findings_of(LAPTOP, project)
-    in_environment = findings_of(LAPTOP, project, WANDB_API_KEY="s3cret")
-    places = [findings["W&B key"].state for findings in (by_login, in_dotenv, in_environment)]
-    assert places == ["in a file of its login", "in .env", "in WANDB_API_KEY"]
-    assert "s3cret" not in render([*by_login.values(), *in_dotenv.values(), *in_environment.values()])
-
-
-def test_a_token_of_the_hub_is_reported_by_its_place(project):
+    assert by_login["W&B key"].state == in_dotenv["W&B key"].state == "there"
+    assert "s3cret" not in render([*by_login.values(), *in_dotenv.values()])
     assert findings_of(LAPTOP, project, HF_HOME=str(project))["hub token"].state.startswith("none: ")
     (project / "token").write_text("s3cret")
-    assert findings_of(LAPTOP, project, HF_HOME=str(project))["hub token"].state == "in a file of its login"
+    assert findings_of(LAPTOP, project, HF_HOME=str(project))["hub token"].state == "there"
 
 
 def test_the_table_marks_shortfalls_and_says_what_to_do_about_each():
     findings = [Finding("GPU", "none"), Finding("disk", "1 GiB free", "free some")]
     findings.append(Finding("torch", "-", "get it", fatal=True))
-    assert render(findings).splitlines() == [
-        "  GPU     none",
-        "! disk    1 GiB free",
-        "x torch   -",
-        "",
-        "What to do:",
-        "! disk: free some",
-        "x torch: get it",
-    ]
-    long = Finding("long", "word " * 60, "do this " * 40, fatal=True)
-    assert max(map(len, render([*findings, long]).splitlines())) <= 80
+    lines = ["  GPU     none", "! disk    1 GiB free", "x torch   -", ""]
+    assert render(findings).splitlines() == [*lines, "What to do:", "! disk: free some", "x torch: get it"]
 
 
 def test_the_command_answers_without_torch():

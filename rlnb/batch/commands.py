@@ -4,11 +4,10 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rlnb.errors import ParamsError
 
-Parser = argparse.ArgumentParser
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Main = Callable[[Sequence[str]], int]  # `main` of rlnb/cli.py
 Run = Callable[[argparse.Namespace], int]
@@ -41,94 +40,59 @@ profile's machine loads, its tokenizer, MBPP. Files that are there are not fetch
 """
 
 
+# Options that several commands share, as argparse takes them.
+SHARED: dict[str, dict[str, Any]] = {
+    "--profile": {
+        "metavar": "PROFILE",
+        "help": "a file of params/<notebook>/ by its name, or a path ending in .yaml or .json "
+        "(default: what suits this machine, or what the run in --out was started with)",
+    },
+    "--set": {
+        "action": "append", "default": [], "dest": "assignments", "metavar": "SECTION.FIELD=VALUE",
+        "help": "one parameter, over the profile and the environment; may be repeated",
+    },
+    "--out": {
+        "metavar": "DIR",
+        "help": "directory (default: outputs/<notebook>/<profile>-NNN, the newest unfinished run with the "
+        "same parameters or else a new one; of a sweep outputs/<notebook>/<sweep>-<profile>)",
+    },
+    "--sweep": {"type": Path, "metavar": "FILE", "help": "a grid or a list: params/sweeps/NAME.yaml"},
+    "--seeds": {"metavar": "1-5", "help": "every point with these seeds: 1-5, or 1,3,7"},
+    "--machine": {
+        "metavar": "NAME",
+        "help": "kind of the machine that runs it: v100, t4, a100, h100, gb10, ... (default: the one that "
+        "the profile is named after, else this one)",
+    },
+    "--gpu-memory": {
+        "type": float, "metavar": "GIB",
+        "help": "memory of its GPU, on which model.id = auto depends (default: of the smallest such machine)",
+    },
+}  # fmt: skip
+PARAMETERS, POINTS, MACHINE = ("--profile", "--set"), ("--sweep", "--seeds"), ("--machine", "--gpu-memory")
+
+
 def add_command(
-    commands: Commands,
-    name: str,
-    run: Run,
-    help: str,
-    *,
-    description: str = "",
-    parents: Sequence[Parser] = (),
-) -> Parser:
-    """Add a command that calls `run` with its options, and return its parser."""
+    commands: Commands, name: str, run: Run, help: str, *, description: str = "", shared: Sequence[str] = ()
+) -> argparse.ArgumentParser:
+    """Add a command that calls `run` with its options, and return its parser. shared: names in SHARED."""
     command = commands.add_parser(
         name,
         help=help,
         description=description or help,
-        parents=parents,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.set_defaults(command=run)
+    for option in shared:
+        command.add_argument(option, **SHARED[option])
     return command
-
-
-def parameter_options() -> Parser:
-    """Return the options that say which parameters a command is about."""
-    options = Parser(add_help=False)
-    options.add_argument(
-        "--profile",
-        metavar="PROFILE",
-        help="a file of params/<notebook>/ by its name, or a path ending in .yaml or .json "
-        "(default: what suits this machine, or what the run in --out was started with)",
-    )
-    options.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="assignments",
-        metavar="SECTION.FIELD=VALUE",
-        help="one parameter, over the profile and the environment; may be repeated",
-    )
-    return options
-
-
-def out_option() -> Parser:
-    """Return the option that names the folder of a run or a sweep."""
-    options = Parser(add_help=False)
-    options.add_argument(
-        "--out",
-        metavar="DIR",
-        help="directory (default: outputs/<notebook>/<profile>-NNN, the newest unfinished run with the same "
-        "parameters or else a new one; of a sweep outputs/<notebook>/<sweep>-<profile>)",
-    )
-    return options
-
-
-def point_options() -> Parser:
-    """Return the options that say which points a sweep has."""
-    options = Parser(add_help=False)
-    options.add_argument(
-        "--sweep", type=Path, metavar="FILE", help="a grid or a list: params/sweeps/NAME.yaml"
-    )
-    options.add_argument("--seeds", metavar="1-5", help="every point with these seeds: 1-5, or 1,3,7")
-    return options
-
-
-def machine_options() -> Parser:
-    """Return the options that name the machine that a run is for."""
-    options = Parser(add_help=False)
-    options.add_argument(
-        "--machine",
-        metavar="NAME",
-        help="kind of the machine that runs it: v100, t4, a100, h100, gb10, ... (default: the one that the "
-        "profile is named after, else this one)",
-    )
-    options.add_argument(
-        "--gpu-memory",
-        type=float,
-        metavar="GIB",
-        help="memory of its GPU, on which model.id = auto depends (default: of the smallest such machine)",
-    )
-    return options
 
 
 def add_batch_commands(commands: Commands, main: Main) -> None:
     """Add the commands of this module. main: runs another command of rlnb."""
-    points = [parameter_options(), out_option(), point_options()]
     sweep = add_command(
         commands, "sweep", lambda options: _sweep(options, main),
         "run a grid of parameters, or several seeds, on this machine",
-        description=SWEEP_HELP, parents=points,
+        description=SWEEP_HELP, shared=(*PARAMETERS, "--out", *POINTS),
     )  # fmt: skip
     sweep.add_argument("target", type=Path, metavar="NOTEBOOK", help="with --point: the folder of a sweep")
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="points at a time (default: 1)")
@@ -138,7 +102,7 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
 
     submit = add_command(
         commands, "submit", _submit, "a run, or a sweep, as a job of SLURM",
-        description=SUBMIT_HELP, parents=[*points, machine_options()],
+        description=SUBMIT_HELP, shared=(*PARAMETERS, "--out", *POINTS, *MACHINE),
     )  # fmt: skip
     submit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     submit.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
@@ -167,8 +131,7 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
 
     prefetch = add_command(
         commands, "prefetch", _prefetch, "fetch a run's models and data, for a machine without a network",
-        description=PREFETCH_HELP,
-        parents=[parameter_options(), machine_options()],
+        description=PREFETCH_HELP, shared=(*PARAMETERS, *MACHINE),
     )  # fmt: skip
     prefetch.add_argument("notebook", type=Path, metavar="NOTEBOOK")
 
@@ -184,12 +147,15 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
 
     sweep = prepare_sweep(
         options.target, profile=options.profile, sweep=options.sweep, seeds=options.seeds,
-        assignments=options.assignments, out=_path(options.out),
+        assignments=options.assignments, out=path_or_none(options.out),
     )  # fmt: skip
     return run_points(sweep, num_jobs=options.jobs)
 
 
-def _path(text: str | None) -> Path | None:
+def path_or_none(text: str | None) -> Path | None:
+    """Return the value of --out as a path. Raises ParamsError for an empty one."""
+    if text is not None and not text.strip():
+        raise ParamsError("--out: is empty; most likely the shell variable in it is not set")
     return None if text is None else Path(text)
 
 
@@ -256,27 +222,5 @@ def _runs(options: argparse.Namespace) -> int:
 def _submit(options: argparse.Namespace) -> int:
     from rlnb.batch.submit import submit
 
-    options.out = _path(options.out)
+    options.out = path_or_none(options.out)
     return submit(options)
-
-
-def check_run(options: argparse.Namespace) -> int:
-    """Check what a run would refuse on its machine, print its directory and memory, and start nothing."""
-    from rlnb.batch.machines import job_machine
-    from rlnb.params import parse_set
-    from rlnb.run.headless import plan_run
-
-    plan = plan_run(
-        options.notebook,
-        profile=options.profile,
-        overrides=parse_set(*options.assignments),
-        out=_path(options.out),
-        num_ranks=options.nproc,
-        machine=job_machine(options.profile, options.machine, options.gpu_memory),
-        is_memory_known=options.gpu_memory is not None,
-    )
-    name = plan.notebook.name
-    print(f"{plan.directory}: {name}, profile {plan.profile}, for {plan.machine.name}: not refused")
-    if plan.memory:
-        print(plan.memory)
-    return 0

@@ -62,7 +62,7 @@ def test_a_checkpoint_of_self_play_is_read_as_well(cache_dir, tmp_path):
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ("--opponent random", "--checkpoint"),
+        ("--opponent nash", "--checkpoint"),
         ("--checkpoint nowhere", "--checkpoint"),
         ("--checkpoint {tmp_path}", "--checkpoint"),  # as a run's own directory
         ("--checkpoint untrained --opponent stockfish", "--opponent"),
