@@ -1,12 +1,12 @@
 """Parameters of notebooks/compare_runs.ipynb."""
 
-from rlnb.params.sections import DifferentNames, NotebookParams, Section, described
+from rlnb.params.sections import Names, NotebookParams, Section, described
 
 
 class CompareParams(Section):
-    directories: DifferentNames = ()
+    directories: Names = ()
     """Folders of sweeps, or of runs; empty = the sweep under outputs/ that was started last"""
-    metrics: DifferentNames = ()
+    metrics: Names = ()
     """Metrics whose curves are drawn, a picture each; empty = those that judge such runs"""
 
 

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from rlnb.game_2048.board import BoardKind
 from rlnb.params import sections
-from rlnb.params.sections import Conflict, DifferentNames, NotebookParams, Section, described
+from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described
 from rlnb.params.training import TrainingParams
 
 HARD_BOARDS = ("4x4/2048", "5x5/8192")  # on which two-move search is far from perfect; on 5x5/2048 it is not
@@ -24,7 +24,7 @@ class GptOssModelParams(sections.ModelParams):
 
 
 class BoardParams(Section):
-    kinds: DifferentNames = Field(default=("6x6/2048",), min_length=1)
+    kinds: Names = Field(default=("6x6/2048",), min_length=1)
     """Boards played in training, size and the tile that wins: 4x4/2048; prompts alternate"""
     keys: Literal["bepo", "wasd", "arrows"] = "bepo"
     """Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows"""

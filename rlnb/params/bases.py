@@ -36,10 +36,10 @@ def find_base(adapters: str | Path) -> str:
     Of a copy in 4 bits on the hub it is the model in 16 bits, onto which adapters can be merged.
     """
     base = read_base(adapters)
-    if not Path(base).is_dir():
-        base = _without_bits(base)
+    if base.startswith("HuggingFaceTB/"):  # its name is that of the embedded model
+        return base
     ids = {directory: model_id for model_id, directory in BUILT_DIRECTORIES.items()}
-    return base if base.startswith("HuggingFaceTB/") else ids.get(Path(base).name, base)
+    return ids.get(Path(base).name, base if Path(base).is_dir() else _without_bits(base))
 
 
 def is_same_model(base: str, model: str) -> bool:

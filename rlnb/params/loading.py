@@ -67,12 +67,9 @@ def load_params(
     environ = os.environ if environ is None else environ
     model = load_model_class(notebook, root)
     fields = list_fields(model)
-    note = profile
     if profile == "auto":
-        recommended = recommend(probe(ask_hub=False, environ=environ), environ=environ).profile
-        profile = note = choose_profile(notebook, recommended, root)
-        if profile != recommended:
-            note = f"{profile}, since params/{notebook} has no {recommended}.yaml"
+        machine = probe(ask_hub=False, environ=environ)
+        profile = choose_profile(notebook, recommend(machine, environ=environ).profile, root)
     given, problems = _read_profile(notebook, profile, root)
     saved_for = [entry.value for entry in given if entry.field == SAVED_FOR]
     if saved_for and saved_for != [notebook]:
@@ -86,7 +83,7 @@ def load_params(
         problems = default_problems + problems + environment_problems
     given += read_mapping(overrides or {}, place, fields)
     params = _validate(model, fields, given, problems)
-    params._profile = note
+    params._profile = profile
     return params
 
 
@@ -118,15 +115,11 @@ def list_fields(model: type[NotebookParams]) -> dict[str, FieldInfo]:
 
 def describe_params(params: NotebookParams) -> list[ShownParameter]:
     """Return one row per field in the order of the model, for the notebook's table of parameters."""
-    return [
-        ShownParameter(
-            field,
-            show(value_of(params, field)),
-            params._sources.get(field, "default"),
-            info.description or "",
-        )
-        for field, info in list_fields(type(params)).items()
-    ]
+    rows = []
+    for field, info in list_fields(type(params)).items():
+        source = params._sources.get(field, "default")
+        rows.append(ShownParameter(field, show(value_of(params, field)), source, info.description or ""))
+    return rows
 
 
 def dump_yaml(params: NotebookParams) -> str:
@@ -185,20 +178,18 @@ def _validate(
 
 def _misplaced(entry: GivenValue, fields: Mapping[str, FieldInfo]) -> str:
     """Return why no field takes this value; empty where one does, and for an empty section."""
-    section, dot, name = entry.field.partition(".")
+    section, _, name = entry.field.partition(".")
     sections = {field.partition(".")[0] for field in fields if "." in field}
     if entry.field in fields or (entry.field in sections and entry.value is None):
         return ""
     if entry.field in sections:
         return f"{section} = {show(entry.value)} is not a section; write its fields below it"
-    if dot and section not in sections:
-        return f"{section} is not a section{did_you_mean(section, sections)}"
     # A right name in a wrong section is likelier than a misspelt one.
     homes = [field for field in fields if field.rpartition(".")[2] == (name or section)]
-    above = f"{section}." if dot else ""
-    siblings = {field.removeprefix(above).partition(".")[0] for field in fields if field.startswith(above)}
-    hint = f"; did you mean {' or '.join(homes)}?" if homes else did_you_mean(name or section, siblings)
-    return f"{entry.field} is not a field{hint}"
+    siblings = [field for field in fields if field.startswith(f"{section}.")]
+    if homes:
+        return f"{entry.field} is not a field; did you mean {' or '.join(homes)}?"
+    return f"{entry.field} is not a field{did_you_mean(entry.field, siblings or sections)}"
 
 
 def _describe_error(

@@ -1,5 +1,6 @@
 """The model cache as huggingface_hub lays it out, read without that library."""
 
+import fnmatch
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -24,11 +25,9 @@ class Repository(NamedTuple):
 
 def find_snapshot(cache_dir: str | Path, repository: Repository) -> Path | None:
     """Return the folder of the revision that is loaded offline, None if there is none."""
-    folder = Path(cache_dir, repository.folder)
-    reference = folder / "refs" / "main"
-    if not reference.is_file():
-        return None
-    snapshot = folder / "snapshots" / reference.read_text(encoding="utf-8").strip()
+    reference = Path(cache_dir, repository.folder, "refs", "main")
+    revision = reference.read_text(encoding="utf-8").strip() if reference.is_file() else "none"
+    snapshot = Path(cache_dir, repository.folder, "snapshots", revision)
     return snapshot if snapshot.is_dir() else None
 
 
@@ -40,15 +39,15 @@ def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:
     snapshot = find_snapshot(cache_dir, Repository(model_id))
     if snapshot is None:
         return ["all files"]
-    missing = [] if (snapshot / "config.json").exists() else ["config.json"]
-    if not any(path.exists() for pattern in TOKENIZERS for path in snapshot.glob(pattern)):
+    names = {path.name for path in snapshot.iterdir() if path.exists()}
+    missing = [] if "config.json" in names else ["config.json"]
+    if not any(fnmatch.filter(names, pattern) for pattern in TOKENIZERS):
         missing.append("a tokenizer")
-    index = next((snapshot / name for name in INDEXES if (snapshot / name).exists()), None)
-    if index is not None:
-        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        return missing + sorted(name for name in shards if not (snapshot / name).exists())
-    weights = [path for pattern in WEIGHTS for path in snapshot.glob(pattern) if path.exists()]
-    if any("-of-" in path.name for path in weights):
+    for index in names.intersection(INDEXES):
+        shards = json.loads((snapshot / index).read_text(encoding="utf-8"))["weight_map"].values()
+        return missing + sorted(set(shards) - names)
+    weights = [name for pattern in WEIGHTS for name in fnmatch.filter(names, pattern)]
+    if any("-of-" in name for name in weights):
         missing.append("the index of its weights")
     return missing if weights else [*missing, "weights"]
 

@@ -18,8 +18,6 @@ OTHER_VARIABLES = (
     ("MBPP_EVAL_NUM_QUESTIONS", ("mbpp.num_questions", "evaluation.num_questions")),
     ("MBPP_DATASET_PATH", ("mbpp.path",)),
 )
-# YAML 1.1 takes these for text, since they have no dot: 1e-5, 2E3.
-NUMBER_WITHOUT_DOT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 # What PyYAML raises for text that is not YAML, and for 2001-99-99, !!int '' and !!bool maybe.
 NOT_YAML = (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
@@ -125,12 +123,10 @@ def read_mapping(
             leaves |= {f"{name}.{key}": leaf for key, leaf in value.items()}
         else:
             leaves[str(name)] = value
-    return [
-        GivenValue(field, read_typed(fields.get(field), leaf), place)
-        if isinstance(leaf, TypedText)
-        else GivenValue(field, leaf, place)
-        for field, leaf in leaves.items()
-    ]
+    for field, leaf in leaves.items():
+        if isinstance(leaf, TypedText):
+            leaves[field] = read_typed(fields.get(field), leaf)
+    return [GivenValue(field, leaf, place) for field, leaf in leaves.items()]
 
 
 def nest(values: Mapping[str, object]) -> dict[str, object]:
@@ -157,8 +153,6 @@ def read_typed(field: FieldInfo | None, text: str) -> object:
     """Return what was typed for a field: texts unchanged, numbers, switches and lists as YAML reads them."""
     if field is not None and field.annotation is str:
         return str(text)
-    if NUMBER_WITHOUT_DOT.fullmatch(text.strip()):
-        return float(text)
     try:
         value = parse_yaml(text)
     except yaml.YAMLError:

@@ -104,10 +104,8 @@ def check_machine(
     tracking = getattr(params, "tracking", None)
     if tracking is not None and tracking.wandb == "online" and not has_wandb_key(environ):
         # wandb would ask for the key at a prompt, which a batch job cannot answer.
-        reason = (
-            f"needs a key; set WANDB_API_KEY, in .env for instance, or write offline{see('wb-logs-nothing')}"
-        )
-        conflicts.append(Conflict("tracking.wandb", reason))
+        reason = "needs a key; set WANDB_API_KEY, in .env for instance, or write offline"
+        conflicts.append(Conflict("tracking.wandb", reason + see("wb-logs-nothing")))
     if conflicts:
         lines = [
             f"{params._sources.get(field, 'default')}: {field} = {show(value_of(params, field))} {reason}"
@@ -119,7 +117,7 @@ def check_machine(
 def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Conflict]:
     """Yield what this machine's device, or a package that it lacks, does not do."""
     device, capability = machine.accelerator or "a CPU", machine.capability or (0, 0)
-    on_cpu, is_ampere, is_gb10 = machine.capability is None, capability >= (8, 0), machine.name == "gb10"
+    on_cpu, is_ampere = machine.capability is None, capability >= (8, 0)
     model, vllm = loaded_model(params), getattr(params, "vllm", None)
     if model is not None:
         if on_cpu and model.dtype == "float16":
@@ -130,14 +128,10 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
             yield Conflict("model.engine", "needs a CUDA GPU; write transformers")
         if not on_cpu and not is_ampere and model.dtype == "bfloat16":
             yield Conflict("model.dtype", f"is not computed by {device}; write float16")
-        if model.attention == "flash_attention_2" and (not is_ampere or is_gb10):
+        if model.attention == "flash_attention_2" and (not is_ampere or machine.name == "gb10"):
             yield Conflict("model.attention", f"does not work on {device}; write sdpa")
-    if vllm is not None and vllm.runs_here:
-        if capability < (7, 5):
-            yield Conflict("vllm.enabled", f"does not work on {device}; write false, or vllm.server_base_url")
-        elif is_gb10 and getattr(getattr(params, "model", None), "engine", "") == "unsloth":
-            reason = f"is switched off by unsloth on {device}; write false, or model.engine = transformers"
-            yield Conflict("vllm.enabled", reason)
+    if vllm is not None and vllm.enabled and not vllm.server_base_url and capability < (7, 5):
+        yield Conflict("vllm.enabled", f"does not work on {device}; write false, or vllm.server_base_url")
     if on_cpu and getattr(getattr(params, "training", None), "optim", "").endswith("8bit"):
         yield Conflict("training.optim", "needs a CUDA GPU; write adamw_torch_fused")
 

@@ -17,9 +17,7 @@ from pydantic import (
     PrivateAttr,
     ValidationInfo,
     field_validator,
-)
-
-from rlnb.machine import installed_version
+)  # fmt: skip
 
 # YAML and JSON have lists and no tuples; the items of a list are still checked strictly.
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
@@ -35,15 +33,6 @@ def described(default: Value, help: str, **bounds: Any) -> Value:
     return field
 
 
-def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) < len(names):
-        raise ValueError("names one twice; name each once")
-    return names
-
-
-DifferentNames = Annotated[Names, AfterValidator(_each_once)]
-
-
 def _server_address(url: str) -> str:
     """Return the base URL of a server. Raises ValueError, also for what may hold a password or a key."""
     if set("@?#") & set(url):
@@ -51,8 +40,6 @@ def _server_address(url: str) -> str:
             "holds a user, a password or a query, which would be written to params.yaml; write "
             "http://host:port, and a key into the variable OPENAI_API_KEY"
         )
-    if url and not re.fullmatch(r"https?://[\w.:\[\]-]+(/\S*)?", url):
-        raise ValueError("is not an address; write http://host:port, with /v1 for OpenAI's protocol")
     return url
 
 
@@ -149,41 +136,24 @@ class ModelParams(Section):
     """Attention implementation; auto = sdpa, which is part of torch"""
     load_in_4bit: Switch = "auto"
     """Quantize the frozen weights to 4 bits (bitsandbytes, CUDA only); auto = on small GPUs"""
-    offload_embedding: bool = False
-    """Keep the embeddings in the CPU's memory: a GiB less on the GPU (unsloth only)"""
-    check_memory: bool = True
-    """Refuse a run that does not fit this machine's memory by estimate; false = only say so"""
-    adapters: str = ""
-    """Directory of trained adapters to begin with, a run's adapters/ or a checkpoint of it; empty = fresh
-    ones"""
+    offload_embedding: bool = described(False, "Keep embeddings in the CPU's memory: saves a GiB (unsloth)")
+    check_memory: bool = described(True, "Refuse a run that by estimate does not fit; false = only say so")
+    adapters: str = described("", "Trained adapters to begin with: a run's adapters/ or a checkpoint of it")
     lora_rank: int = described(16, "Rank of the LoRA adapters", ge=1, le=1024)
     lora_alpha: int = described(32, "LoRA scale; the adapter's output is multiplied by alpha / rank", ge=1)
     lora_target_modules: Names = Field(default=("all-linear",), min_length=1)
     """Names of the layers with adapters; all-linear alone = every linear layer"""
-    thinking: bool = described(
-        False, "Let a model with a thinking mode, such as Qwen3, think before it answers"
-    )
+    thinking: bool = described(False, "Let a model with a thinking mode, such as Qwen3, think first")
 
     def trained_dtype(self, dtype: str) -> str:
         """Return what "auto" stands for where the machine recommends this number format."""
         return dtype
 
     def conflicts(self) -> Iterator[Conflict]:
-        if "all-linear" in self.lora_target_modules and len(self.lora_target_modules) > 1:
-            yield Conflict(
-                "model.lora_target_modules", "holds all-linear, which is every linear layer; write it alone"
-            )
-        if self.engine == "unsloth" and installed_version("unsloth") is None:
-            yield Conflict(
-                "model.engine",
-                "needs unsloth, which is not installed; ./setup.sh cuda installs it, auto does without",
-            )
         if self.adapters and not os.path.isfile(os.path.join(self.adapters, "adapter_config.json")):
-            yield Conflict(
-                "model.adapters",
-                "holds no adapter_config.json; write a run's adapters or checkpoints/checkpoint-N. A run "
-                "that trained all weights has a whole model instead; write model.id = its adapters/",
-            )
+            reason = "holds no adapter_config.json; write a run's adapters/ or checkpoint. Where all weights "
+            reason += "were trained there is a whole model instead; write model.id = that directory"
+            yield Conflict("model.adapters", reason)
 
 
 class TasksParams(Section):
@@ -191,10 +161,9 @@ class TasksParams(Section):
     """Programming tasks: MBPP, the generated built-in set, or a JSONL file"""
     jsonl_path: str = described("", "File with one task a line; needed by source jsonl")
     prompt: Literal["chat", "prefilled", "completion"] = "chat"
-    """Form of the prompt: chat = a question, prefilled = the reply already begins with the function's first
-    line, completion = signature and docstring for a base model"""
-    printed_example: bool = True
-    """Ask for a printed example after the function, so that output is earned by running it"""
+    """chat = a question, prefilled = the reply begins with the function's first line, completion = signature
+    and docstring for a base model"""
+    printed_example: bool = described(True, "Ask for a printed example, so that output is earned by running")
     held_out: Literal["report", "development"] = "report"
     """Built-in tasks to measure on: those of reports, or others, for choosing parameters"""
 
@@ -204,23 +173,17 @@ class TasksParams(Section):
         if self.jsonl_path and not os.path.isfile(self.jsonl_path):
             yield Conflict("tasks.jsonl_path", f"is not a file in {os.getcwd()}")
         if self.held_out == "development" and self.source != "builtin":
-            yield Conflict(
-                "tasks.held_out", "can be development for the built-in tasks only", ("tasks.source",)
-            )
+            yield Conflict("tasks.held_out", "is for the built-in tasks only", ("tasks.source",))
 
 
 class MbppParams(Section):
     source: Literal["auto", "hub", "builtin"] = "auto"
-    """Problems: MBPP from the hub, or the 50 of its format that come with rlnb; auto = as tasks.source, hub
-    where there is none"""
-    path: str = ""
-    """File in MBPP's format, or a directory with the published one; wins over source, and is read by
-    tasks.source = mbpp as well"""
+    """MBPP from the hub, or 50 problems of its format that come with rlnb; auto = as tasks.source, or hub"""
+    path: str = described("", "File in MBPP's format, or its directory; wins over source, for tasks as well")
     subset: Literal["full", "sanitized"] = "full"
     """All 974 problems, or the 427 that people have checked"""
     split: Literal["auto", "test", "validation", "train", "prompt", "all", "plus"] = "auto"
-    """Which problems, by task_id as published; plus = those of evaluation.plus_path, with the asserts of path
-    or else of that file; auto = plus where there is a plus_path, else test"""
+    """Which problems, by task_id as published; plus = those of evaluation.plus_path; auto = plus or test"""
     template: Literal["paper", "docstring", "chat"] = "chat"
     """Form of the question: paper = 3 solved examples and all asserts, docstring = a program to be continued,
     one assert, chat = a user's message, one assert"""
@@ -247,8 +210,7 @@ class SandboxParams(Section):
     memory_mib: int = described(512, "Memory limit of one program (MiB)", ge=64)
     num_workers: int = described(0, "Programs run at the same time; 0 = one a usable core", ge=0)
     require: Literal["basic", "standard", "strict"] = "standard"
-    """Least isolation to run with: basic = own process and limits, standard = few system calls and files too,
-    strict = namespaces too"""
+    """Least isolation: basic = process and limits, standard = system calls and files, strict = namespaces"""
 
 
 class SamplingParams(Section):
@@ -257,15 +219,7 @@ class SamplingParams(Section):
     num_samples: int = described(1, "Sampled completions of each task or problem", ge=1)
     temperature: float = described(0.2, "Sampling temperature; 0 = greedy", ge=0, le=2)
     timeout_seconds: float = Field(default=10.0, gt=0, le=600)
-    """CPU time limit of a program, or of loading one and of each call of its functions (seconds); sleepers
-    have twice that and one"""
-
-    def conflicts(self) -> Iterator[Conflict]:
-        if self.temperature == 0 and self.num_samples > 1:
-            yield Conflict(
-                "evaluation.num_samples",
-                "asks for equal samples, since evaluation.temperature = 0; write 1, or a temperature above 0",
-            )
+    """CPU time limit of a program, or of loading it and of each call (seconds); sleepers: twice that + 1"""
 
 
 class EvaluationParams(SamplingParams):

@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlnb.machine import installed_version
 from rlnb.params.sections import Conflict, Section, ServerAddress, Switch, described
 
 MAX_PROMPT_TOKENS = 512  # of a prompt that asks for a program; tasks with a longer one are left out
@@ -20,21 +19,16 @@ class ResumableParams(Section):
     save_steps: int = described(20, "Steps between checkpoints", ge=1)
     save_total_limit: int = described(2, "Checkpoints kept; older ones are deleted", ge=1)
     save_optimizer: bool = True
-    """Keep the optimizer's state in checkpoints; false = smaller ones, from which a run goes on with a new
-    optimizer, so not bit for bit"""
+    """Keep the optimizer's state in checkpoints; false = smaller ones, which do not go on bit for bit"""
     resume: str = Field(default="auto", min_length=1)
     """auto = go on from the newest complete checkpoint, latest = the same, and there must be one, never =
     start again, or a checkpoint of another run, whose steps, optimizer and random state continue"""
-    num_threads: int = described(
-        0, "CPU threads of torch; 0 = as many as other processes leave cores free", ge=0
-    )
+    num_threads: int = described(0, "CPU threads of torch; 0 = as many as there are free cores", ge=0)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.resume not in ("auto", "latest", "never") and not os.path.isdir(self.resume):
-            yield Conflict(
-                "training.resume",
-                "is not a directory; write auto, latest, never, or a checkpoint's directory",
-            )
+            reason = "is not a directory; write auto, latest, never, or a checkpoint's directory"
+            yield Conflict("training.resume", reason)
 
 
 class TrainingParams(ResumableParams):
@@ -42,7 +36,7 @@ class TrainingParams(ResumableParams):
     max_steps: int = described(90, "Optimizer steps of the whole run", ge=1)
     per_device_train_batch_size: int = described(8, "Completions in one forward pass, on each device", ge=1)
     gradient_accumulation_steps: int = described(1, "Forward passes that make one optimizer step", ge=1)
-    num_generations: int = described(2, "Completions of each prompt; GRPO compares them with one another")
+    num_generations: int = described(2, "Completions of each prompt, which GRPO compares", ge=2)
     max_completion_length: int = described(256, "Longest completion (tokens)", ge=1)
     temperature: float = described(1.0, "Sampling temperature of the completions trained on", gt=0, le=10)
     beta: float = described(0.0, "Weight of the KL penalty; 0 = no reference model, less memory", ge=0)
@@ -63,20 +57,11 @@ class TrainingParams(ResumableParams):
         yield from super().conflicts()
         batch = self.per_device_train_batch_size * self.gradient_accumulation_steps
         divisors = ", ".join(str(size) for size in range(2, batch + 1) if batch % size == 0)
-        if self.num_generations < 2:
-            yield Conflict(
-                "training.num_generations",
-                "must be at least 2: GRPO learns from differences between completions",
-            )
-        elif batch % self.num_generations:
-            yield Conflict(
-                "training.num_generations",
-                f"does not divide the {batch} completions of a step, "
-                f"per_device_train_batch_size {self.per_device_train_batch_size} x "
-                f"gradient_accumulation_steps {self.gradient_accumulation_steps}; "
-                f"use one of {divisors or 'a larger batch'}",
-                ("training.per_device_train_batch_size", "training.gradient_accumulation_steps"),
-            )
+        if batch % self.num_generations:
+            factors = ("training.per_device_train_batch_size", "training.gradient_accumulation_steps")
+            reason = f"does not divide the {batch} completions of a step, per_device_train_batch_size x "
+            reason += f"gradient_accumulation_steps; use one of {divisors or 'a larger batch'}"
+            yield Conflict("training.num_generations", reason, factors)
 
 
 class VllmParams(Section):
@@ -86,11 +71,6 @@ class VllmParams(Section):
     gpu_memory_utilization: float = Field(default=0.4, gt=0, le=1)
     """Share of the GPU's memory that vLLM takes while it generates; it sleeps while the policy learns"""
     max_model_len: int = described(2048, "Longest prompt and completion together (tokens)", ge=64)
-
-    @property
-    def runs_here(self) -> bool:
-        """Whether vLLM is to run on the training GPU."""
-        return self.enabled and not self.server_base_url
 
     def find_lack_of_room(self, training: TrainingParams) -> Iterator[Conflict]:
         """Yield a conflict if the longest prompt for a program and its completion do not fit."""
@@ -102,7 +82,3 @@ class VllmParams(Section):
                 f"training.max_completion_length; write at least {longest_tokens}",
                 ("training.max_completion_length", "vllm.enabled"),
             )
-
-    def conflicts(self) -> Iterator[Conflict]:
-        if self.enabled and installed_version("vllm") is None:
-            yield Conflict("vllm.enabled", "needs vllm, which is not installed; ./setup.sh vllm installs it")

@@ -144,7 +144,7 @@ def estimate_memory(params: NotebookParams, machine: Machine) -> dict[str, float
         staying["gradients, optimizer, adapters"] = _count_trained(params, policy)[0] / GIB
         in_turns.append(_training_pass(params, machine, policy))
     vllm = getattr(params, "vllm", None)
-    if vllm is not None and vllm.runs_here:
+    if vllm is not None and vllm.enabled and not vllm.server_base_url:
         in_turns.append({"vLLM": vllm.gpu_memory_utilization * machine.memory_gib})
     parts = staying | max(in_turns, key=lambda turn: sum(turn.values()))
     return dict(sorted(parts.items(), key=lambda part: -part[1]))

@@ -101,7 +101,6 @@ PLUS = {"plus_path": __file__}
         ("mbpp.split", {"mbpp": {"split": "plus"}}),
         ("mbpp.source", {"mbpp": {"source": "builtin", "split": "test"}, "evaluation": PLUS}),
         ("evaluation.k", {"evaluation": {"k": [1, 5]}}),
-        ("evaluation.num_samples", {"evaluation": {"num_samples": 2, "temperature": 0.0}}),
         ("evaluation.plus_path", {"evaluation": {"plus_path": "no"}}),
     ],
 )

@@ -40,15 +40,8 @@ def test_what_the_folder_at_hand_lacks_comes_from_the_project(tmp_path):
     assert environ == {"WANDB_API_KEY": "here", "HF_TOKEN": "there"}
 
 
-@pytest.mark.parametrize(
-    ("value", "key"),
-    [
-        ('"abc" # my key', "abc"),
-        (" # put it here", None),
-    ],
-)
-def test_a_value_ends_where_a_shell_would_end_it(keys_of, value, key):
-    assert keys_of(f"WANDB_API_KEY={value}\n").get("WANDB_API_KEY") == key
+def test_a_value_ends_where_a_shell_would_end_it(keys_of):
+    assert keys_of('WANDB_API_KEY="abc" # my key\nHF_TOKEN= # put it here\n') == {"WANDB_API_KEY": "abc"}
 
 
 @pytest.mark.parametrize("start", [b"WANDB_API_KEY=\xff\xfe\n# caf\xe9\n", b"\xef\xbb\xbf"])

@@ -9,7 +9,7 @@ from refusals import MACHINES, refused, with_cell
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.machine import Machine, recommend
-from rlnb.params import asks_network, check_machine, describe_params, load_params, resolve
+from rlnb.params import asks_network, check_machine, describe_params, load_params, parse_set, resolve
 from rlnb.params.bases import is_same_model
 from rlnb.params.model_cache import MBPP_SPLITS, find_missing
 
@@ -87,9 +87,7 @@ def test_wandb_is_online_where_there_is_a_key_and_a_network(no_login, environ, h
         ("cpu", {"model": {"load_in_4bit": True}}, "model.load_in_4bit", "write false"),
         ("cpu", {"model": {"engine": "unsloth"}}, "model.engine", "write transformers"),
         ("v100", {"model": {"attention": "flash_attention_2"}}, "model.attention", "write sdpa"),
-        ("gb10", {"model": {"attention": "flash_attention_2"}}, "model.attention", "write sdpa"),
         ("cpu", {"vllm": {"enabled": True}}, "vllm.enabled", "write false"),
-        ("gb10", {"vllm": {"enabled": True}, "model": {"engine": "unsloth"}}, "vllm.enabled", "write false"),
         ("cpu", {"training": {"optim": "adamw_8bit"}}, "training.optim", "write adamw_torch_fused"),
         ("a100", {"tracking": {"wandb": "online"}}, "tracking.wandb", "write offline"),
     ],
@@ -121,20 +119,25 @@ def test_the_network_is_asked_for_only_where_a_run_may_need_it(no_login, given, 
     assert asks_network(params, environ=no_login | {"WANDB_API_KEY": key}) is asks
 
 
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"model": {"id": "me/mine", "cache_dir": "cache"}, "tasks": {"source": "builtin"}}, "model.id"),
-        ({"model": {"id": "tiny", "cache_dir": "cache"}, "tasks": {"source": "mbpp"}}, "tasks.source"),
-    ],
-)
-def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypatch, given, field):
+def test_what_four_ranks_cannot_share_is_refused():
+    for assignments in (["training.games_per_step=6"], ["training.games_per_step=8", "advantage.kind=group"]):
+        params = load_params(
+            "spiral_self_play", profile="tiny", overrides=parse_set(*assignments), environ={}
+        )
+        told = refused(check_machine, params, CPU, environ={"WORLD_SIZE": "4"})
+        assert told.startswith("parameters cell: training.games_per_step = ") and "a multiple of" in told
+
+
+def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    params = with_cell(given)
+    params = with_cell({"model": {"id": "me/mine", "cache_dir": "cache"}, "tasks": {"source": "mbpp"}})
     offline = replace(CPU, hub="unreachable")
     check_machine(params, CPU)
-    told = refused(check_machine, params, offline)
-    assert told.startswith(f"parameters cell: {field} = ") and "rlnb prefetch" in told
+    told = refused(check_machine, params, offline).splitlines()
+    assert [line.split(" = ")[0] for line in told] == [
+        "parameters cell: model.id", "parameters cell: tasks.source"
+    ]  # fmt: skip
+    assert all("rlnb prefetch" in line for line in told)
     cache("models--me--mine", "config.json", "tokenizer.json", "model.safetensors")
     cache("datasets--google-research-datasets--mbpp", *(f"full/{split}-0.parquet" for split in MBPP_SPLITS))
     check_machine(params, offline)
@@ -151,24 +154,18 @@ def cache(folder: str, *files: str) -> Path:
     return snapshot
 
 
-def test_an_incomplete_model_is_refused_offline_with_the_files_that_it_lacks(tmp_path, monkeypatch):
+def test_a_model_whose_download_was_cut_off_lacks_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    params = with_cell({"model": {"id": "me/mine", "cache_dir": "cache"}, "tasks": {"source": "builtin"}})
-    offline = replace(CPU, hub="offline")
-    snapshot = cache("models--me--mine", "config.json", "tokenizer.json", "a.safetensors")
-    index = {"weight_map": {"one": "a.safetensors", "two": "b.safetensors"}}
-    (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "model.id = 'me/mine' lacks b.safetensors in cache" in refused(check_machine, params, offline)
-    (snapshot / "b.safetensors").write_text("{}")
-    check_machine(params, offline)
-    (snapshot / "tokenizer.json").unlink()
-    assert "model.id = 'me/mine' lacks a tokenizer in cache" in refused(check_machine, params, offline)
-
-
-def test_a_shard_without_the_index_of_the_weights_is_a_download_that_was_cut_off(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    cache("models--me--mine", "config.json", "tokenizer.json", "model-00001-of-00002.safetensors")
+    assert find_missing("cache", "me/mine") == ["all files"]
+    snapshot = cache("models--me--mine", "config.json", "tokenizer.json", "model-00001-of-00002.safetensors")
     assert find_missing("cache", "me/mine") == ["the index of its weights"]
+    index = {"weight_map": {"one": "model-00001-of-00002.safetensors", "two": "b.safetensors"}}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert find_missing("cache", "me/mine") == ["b.safetensors"]
+    (snapshot / "b.safetensors").write_text("{}")
+    assert find_missing("cache", "me/mine") == []
+    (snapshot / "tokenizer.json").unlink()
+    assert find_missing("cache", "me/mine") == ["a tokenizer"]
 
 
 def test_adapters_fit_any_copy_of_their_model_and_no_other():
