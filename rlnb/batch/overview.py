@@ -12,7 +12,7 @@ from rlnb.run.directory import POINTS_FILE, Status, read_status
 from rlnb.run.heartbeat import measure_pace, read_last_rows
 from rlnb.run.slurm import RUNNING, jobs_in_queue
 
-JOB_FILE = "job.json"  # in the folder of a run or a sweep: {"job": ..., "points": [...], "log": ...}
+JOB_FILE = "job.json"  # in the folder of a run or a sweep: {"job": ..., "points": [...]}
 RUN_FILES = ("status.json", "params.yaml")
 
 

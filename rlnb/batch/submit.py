@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -108,13 +108,11 @@ def _submit_run(request: argparse.Namespace, machine: Machine, header: Header) -
     words = ["run", str(request.notebook), "--out", str(plan.directory)]
     command = _command(words, machine, ranks_on_node=max(1, num_gpus), num_nodes=num_nodes)
     job = Job(plan.directory, request.notebook, header, command)
-    if _try(job, machine, plan.memory, is_dry=request.dry_run):
-        make_directory(job.folder)
-        with runs.locked(job.folder):
-            refuse_queued(job.folder)
-            runs.write_text(job.folder / "params.yaml", dump_yaml(plan.params))
-            _submit(job)
-    return runs.EXIT_DONE
+
+    def write() -> None:
+        runs.write_text(job.folder / "params.yaml", dump_yaml(plan.params))
+
+    return _submit(job, machine, plan.memory, write, is_dry=request.dry_run)
 
 
 def _submit_sweep(request: argparse.Namespace, machine: Machine, header: Header) -> int:
@@ -145,13 +143,7 @@ def _submit_sweep(request: argparse.Namespace, machine: Machine, header: Header)
     header["array"] = _ranges(points) + (header.get("array") or "")
     command = _command(["sweep", str(prepared.directory)], machine)
     job = Job(prepared.directory, request.notebook, header, command, tuple(points))
-    if _try(job, machine, memory, is_dry=request.dry_run):
-        make_directory(job.folder)
-        with runs.locked(job.folder):
-            refuse_queued(job.folder)
-            write_sweep(prepared)
-            _submit(job)
-    return runs.EXIT_DONE
+    return _submit(job, machine, memory, lambda: write_sweep(prepared), is_dry=request.dry_run)
 
 
 def make_header(given: Sequence[str], machine: Machine) -> Header:
@@ -211,11 +203,11 @@ def _ranges(points: Sequence[int]) -> str:
     return ",".join(parts)
 
 
-def _try(job: Job, machine: Machine, memory: str, *, is_dry: bool) -> bool:
-    """Return whether to submit a job that SLURM would take; print the script of a dry run instead.
+def _submit(job: Job, machine: Machine, memory: str, write: Callable[[], None], *, is_dry: bool) -> int:
+    """Submit a job and say how to watch it, or print the script of a dry run; return the exit code.
 
-    memory: of the run, in a line. Raises ParamsError where the folder has a job in the queue, and for what
-    SLURM refuses. Writes nothing.
+    memory: of the run, in a line. write: writes what the job reads. Raises ParamsError where the folder has a
+    job in the queue, and for what SLURM refuses; nothing is written then.
     """
     if machine.capability and (installed_version("torch") or "").endswith("+cpu"):
         kind = "volta" if machine.name == "v100" else "cuda"
@@ -225,25 +217,25 @@ def _try(job: Job, machine: Machine, memory: str, *, is_dry: bool) -> bool:
     refuse_queued(job.folder)
     if is_dry:
         print(job.script(), end="")
-    else:
-        _call_sbatch("--test-only", script=job.script())
-    return not is_dry
-
-
-def _submit(job: Job) -> None:
-    """Write the script, submit it and say how to watch it."""
-    path = job.folder / SCRIPT_FILE
-    runs.write_text(path, job.script())
-    job_id = _call_sbatch("--parsable", str(path)).split(";")[0]
+        return runs.EXIT_DONE
+    _call_sbatch("--test-only", script=job.script())
+    make_directory(job.folder)
+    with runs.locked(job.folder):
+        refuse_queued(job.folder)
+        write()
+        path = job.folder / SCRIPT_FILE
+        runs.write_text(path, job.script())
+        job_id = _call_sbatch("--parsable", str(path)).split(";")[0]
+        content = {"job": job_id, "points": list(job.points)}
+        runs.write_text(job.folder / JOB_FILE, json.dumps(content) + "\n")
     log = job.log(f"{job_id}_{job.points[0]}" if job.points else job_id)
-    content = {"job": job_id, "points": list(job.points), "log": str(log), "submitted": runs.now()}
-    runs.write_text(job.folder / JOB_FILE, json.dumps(content) + "\n")
-    what = f"job {job_id}, {len(job.points)} points" if job.points else f"job {job_id}"
     program = shlex.quote(str(Path(sys.executable).with_name("rlnb")))
+    what = f"job {job_id}, {len(job.points)} points" if job.points else f"job {job_id}"
     print(f"submitted {what}: {job.folder}")
     print(f"  log:    tail -F {shlex.quote(str(log))}")
     print(f"  state:  {program} runs {shlex.quote(str(job.folder))}")
     print(f"  end it: scancel {job_id}   (the same command again goes on)")
+    return runs.EXIT_DONE
 
 
 def _call_sbatch(*arguments: str, script: str = "") -> str:

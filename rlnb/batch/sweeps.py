@@ -197,18 +197,9 @@ def _join(before: Sweep, now: Sweep, params: Mapping[int, NotebookParams]) -> Sw
 
 
 def write_sweep(sweep: Sweep) -> None:
-    """Write points.json. The caller has locked the folder.
-
-    Raises ParamsError where it has got other points since the sweep was prepared: what runs or waits there
-    reads its points by their places in that file.
-    """
-    path = sweep.directory / POINTS_FILE
-    if path.exists():
-        names = [point.name for point in read_sweep(sweep.directory).points]
-        if names != [point.name for point in sweep.points[: len(names)]]:
-            raise ParamsError(f"{path}: another command has changed it; run this one again")
+    """Write points.json. The caller has locked the folder."""
     make_directory(sweep.directory)
-    write_text(path, sweep.model_dump_json(indent=1) + "\n")
+    write_text(sweep.directory / POINTS_FILE, sweep.model_dump_json(indent=1) + "\n")
 
 
 def _read_seeds(text: str) -> list[int]:

@@ -40,6 +40,8 @@ def _server_address(url: str) -> str:
             "holds a user, a password or a query, which would be written to params.yaml; write "
             "http://host:port, and a key into the variable OPENAI_API_KEY"
         )
+    if url and not re.fullmatch(r"https?://[\w.:\[\]-]+(/\S*)?", url):
+        raise ValueError("is not an address; write http://host:port, with /v1 for OpenAI's protocol")
     return url
 
 

@@ -48,7 +48,6 @@ def test_the_published_rewards_have_one_limit_of_time_whatever_the_profile():
     [
         ("training", "max_completion_length", 768),
         ("save", "formats", ["gguf"]),
-        ("board", "kinds", ["4x4/64", "4x4/64"]),
         ("board", "kinds", ["4x5/2048"]),
     ],
 )
