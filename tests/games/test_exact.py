@@ -103,20 +103,11 @@ def test_a_game_turned_sequential_can_be_measured():
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (
-            "connect_four",
-            "connect_four() has more than 1,000 histories, too many for an exact evaluation; "
-            "use kuhn_poker, leduc_poker or liars_dice with one die each, or play in the arena",
-        ),
-        ("matrix_rps", "matrix_rps() has simultaneous moves; use pyspiel.convert_to_turn_based(game)"),
-    ],
+    ("name", "reason"), [("connect_four", "more than 1,000 histories"), ("matrix_rps", "simultaneous moves")]
 )
-def test_games_that_are_too_large_or_simultaneous_are_refused(name, message):
-    with pytest.raises(ParamsError) as error:
+def test_games_that_are_too_large_or_simultaneous_are_refused(name, reason):
+    with pytest.raises(ParamsError, match=reason):
         information_states(pyspiel.load_game(name), limit=1000)
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("answer", [[0.5, 0.4], [1.5, -0.5], [1.0], [float("nan"), 0.5]])

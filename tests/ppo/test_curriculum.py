@@ -189,6 +189,19 @@ def test_what_cannot_be_played_is_refused_before_any_model(stage, reason):
     assert str(error.value).startswith("curriculum.stages") and reason in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"start": "third"}, "curriculum.start"),
+        ({"stages": [EASY, EASY]}, "curriculum.stages"),
+        ({"stages": [{**EASY, "min_episodes": 11}]}, "curriculum.stages"),
+    ],
+)
+def test_stages_that_contradict_one_another_are_refused(changes, field):
+    with pytest.raises(ParamsError, match=rf"{field} "):
+        load_params("ppo_openspiel", profile="tiny", overrides={"curriculum": changes}, environ={})
+
+
 def test_a_ceiling_is_the_mean_over_games_and_seats_with_one_where_it_is_unknown():
     perfect = Pairing(load_game("tic_tac_toe"), "perfect")
     kuhn = Pairing(load_game("kuhn_poker"), "random")  # 0.75 and 0.625 from its seats

@@ -175,16 +175,6 @@ def test_the_training_pass_reads_the_logprobs_and_values_that_were_played(actor,
     assert len(logprobs) >= 10
 
 
-def test_a_value_knows_nothing_of_the_answer(actor, turns):
-    long = [turn for turn in turns["nim"] if len(turn.choices) >= 2]
-    other = [
-        turn._replace(completion_ids=(turn.completion_ids[0] + 1, *turn.completion_ids[1:])) for turn in long
-    ]
-    first, second = read(actor, long), read(actor, other)
-    assert first.values.numpy() == approx(second.values.numpy(), abs=1e-6)
-    assert first.token_logprobs.numpy() != approx(second.token_logprobs.numpy(), abs=1e-3)
-
-
 def test_a_free_turn_holds_every_token_as_a_choice_among_all(actor):
     player = FreePlayer(actor, make_encoder(actor), temperature=1.0, max_new_tokens=6)
     (turn,) = player.answer([request((2, 3))])

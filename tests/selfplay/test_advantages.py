@@ -143,17 +143,6 @@ def test_normalized_advantages_have_weighted_mean_0_and_deviation_1(pairs):
     assert np.average(computed**2, weights=weights) == approx(1)
 
 
-@given(weighted, st.integers(1, 11))
-def test_ranks_that_know_all_turns_normalize_as_one_rank_does(pairs, cut):
-    advantages, weights = map(np.array, zip(*pairs, strict=True))
-    whole = normalize_advantages(advantages, weights)
-    parts = [
-        normalize_advantages(advantages[share], weights[share], among=(advantages, weights))
-        for share in (slice(None, cut), slice(cut, None))
-    ]
-    assert np.concatenate(parts).tolist() == whole.tolist()
-
-
 def test_equal_advantages_become_0_and_turns_without_weight_stay():
     assert normalize_advantages([0.3, 0.3], [1, 2]).tolist() == approx([0.0, 0.0], abs=1e-12)
     assert normalize_advantages([0.3, 0.5], [0, 0]).tolist() == [0.3, 0.5]

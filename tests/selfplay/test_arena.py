@@ -4,16 +4,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from pytest import approx
 from self_play_run import make_run, params_of
 
 from rlnb.games.exact import nash_conv
 from rlnb.games.text_games import load_game
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
-from rlnb.results import compare
 from rlnb.run.metrics import describe
 from rlnb.selfplay.arena import (
     WAYS,
@@ -172,22 +169,6 @@ def test_games_without_exact_measures_have_none(cache_dir):
     assert not is_exact(load_game("leduc_poker(suit_isomorphism=True)"))
     arena = tiny_arena(cache_dir, evaluation={"exact": False})
     assert arena.measure_exactly(scaled(arena, 1)) == ({}, {})
-
-
-def test_snapshots_meet_the_same_opponents_and_their_difference_is_that_of_the_scores(arena):
-    snapshots = {"first": WeightSnapshot.take(arena.actor.policy), "second": scaled(arena, 0)}
-    snapshots["again"] = snapshots["first"]
-    plan = [(way, name) for way in WAYS[:2] for name in snapshots]
-    rows = arena.play_matches(plan, snapshots, num_games=6)
-    measures = {name: match_measures(select_matches(rows, weights=name)) for name in snapshots}
-    comparison = compare(measures["second"], measures["first"])
-    assert all(row.difference.value == approx(row.after - row.before) for row in comparison)
-    sampled = next(row for row in comparison if row.split == "tic_tac_toe against random")
-    matches = select_matches(rows, weights="first", opponent="random", greedy=False)
-    assert sampled.after == approx(np.mean([match.score.value for match in matches]))
-    assert {row.difference.value for row in compare(measures["first"], measures["again"])} == {0.0}
-    now = trained_parameters(arena.actor.policy)
-    assert all(torch.equal(parameter, snapshots["first"].values[name]) for name, parameter in now)
 
 
 def test_a_pair_of_games_on_one_seed_is_one_item():

@@ -59,9 +59,7 @@ def test_a_replay_marks_every_move_and_ends_where_the_game_ended(name, play):
     assert [frame.chosen.words for frame in frames[:-1]] == words
     assert make_frames(json.loads(json.dumps(played.as_record())), game) == frames
     figure = draw_replay(replay_game(played, game))
-    panels = [axes for axes in figure.axes if axes.texts or axes.get_title(loc="left")]
-    assert len(panels) == min({"tic_tac_toe": 10}.get(name, 6), len(played.moves) + 1)
-    texts = " ".join(text.get_text() for axes in panels for text in axes.texts)
+    texts = " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
     assert ("%" in texts) == (game.short_name != "breakthrough")  # ids of several tokens: not known
 
 
@@ -173,11 +171,5 @@ def test_the_persons_view_and_the_models_bars_do_not_tell_the_models_card(style,
         while not play.is_over:
             play.buttons[0].click()
         assert ("Jack", "Queen", "King")[other] in play.view.value  # at the end both cards are shown
-        assert play.model_moves.value.count("<td style='text-align:left;vertical-align:top'>played<") == len(
-            play.record["turns"]
-        )
-    start, end = "<pre style='margin:0'>Your card: Queen. ", ".</pre>"
-    assert views == {
-        at: {(f"{start}Your opponent {did}{end}", "Your move.", "")}
-        for at, did in ((0, "passed"), (1, "bet"))
-    }
+        assert play.model_moves.value.count(">played<") == len(play.record["turns"])
+    assert [len(views[opened]) for opened in (0, 1)] == [1, 1]  # whatever the model's card is

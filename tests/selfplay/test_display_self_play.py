@@ -89,6 +89,13 @@ def test_a_game_with_nash_conv_alone_shows_it_on_a_logarithmic_axis_zero_include
     assert drawn_lines["averaged weights"].get_xydata().tolist() == [[5, 0.2]]
 
 
+def test_a_game_without_exact_figures_shows_the_arena_and_empty_rows_can_be_drawn():
+    figure = draw_self_play([{"step": 1, "arena/random/second_score": 0.4}], max_steps=2)
+    assert panels(figure) == [ARENA, OWN]
+    assert lines(figure, ARENA)["random, second seat"].get_xydata().tolist() == [[1, 0.4]]
+    draw_self_play([], max_steps=0).draw_without_rendering()
+
+
 def test_first_moves_are_numbered_cells_and_kuhn_is_compared_with_the_equilibrium_of_its_own_alpha():
     figure = show_first_moves(measure_rows(probabilities_by_state(lowest), greedy=False))
     moves = {text.get_position(): text.get_text() for text in figure.axes[0].texts}

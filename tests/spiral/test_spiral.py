@@ -15,7 +15,7 @@ from rlnb.run.checkpoints import latest_checkpoint
 from rlnb.selfplay.advantages import Advantages
 from rlnb.selfplay.arena import ARENA_SEED
 from rlnb.selfplay.rollouts import LEARNER, collect_trajectories, collect_turns, paired_episodes, play_games
-from rlnb.spiral.training import SelfPlayGames, select_turns
+from rlnb.spiral.training import SelfPlayGames, SelfPlayState, select_turns
 
 KUHN = {
     "game": {"name": "kuhn_poker", "reward_scale": 2.0},
@@ -66,6 +66,15 @@ def test_a_turn_without_a_choice_teaches_a_value_and_nothing_else(played):
         assert len(batch.advantages) == count
 
 
+def test_the_state_after_an_update_counts_games_and_alarms(cache_dir):
+    training = params_of(cache_dir).training  # eight games an update
+    metrics = {"play/invalid_share": 0.75, "entropy": 1.0, "play/completion_tokens": 40.0}
+    state = SelfPlayState(step=2, num_games=16, alarms={"invalid": 1, "entropy": 3})
+    after = state.advance(metrics, training)
+    assert after == SelfPlayState(3, 24, {"invalid": 2}, 40.0)
+    assert after.advance(metrics | {"play/completion_tokens": 3.0}, training).alarms["length"] == 1
+
+
 def test_a_run_whose_answers_stay_invalid_ends_with_its_games_and_without_a_checkpoint(
     cache_dir, tmp_path, monkeypatch
 ):
@@ -90,21 +99,6 @@ def test_a_run_whose_answers_stay_invalid_ends_with_its_games_and_without_a_chec
     assert records[0]["seed"] not in {game["seed"] for game in played}
     assert [metrics["step"] for metrics in rows_of(output_dir)] == [0, 1, 2]
     assert latest_checkpoint(output_dir) is None  # the alarm was raised from the first update on
-
-
-def test_a_run_keeps_every_game_and_a_line_for_each_update(cache_dir, tmp_path):
-    params = params_of(cache_dir, training={"max_steps": 2})
-    rows = train_run(params, tmp_path)
-    log = (tmp_path / "train.log").read_text().splitlines()
-    assert [line.split()[1:3] for line in log] == [["step", "1/2"], ["step", "2/2"]]
-    games = [json.loads(line) for line in (tmp_path / "games.jsonl").read_text().splitlines()]
-    assert [game["step"] for game in games] == [1] * 8 + [2] * 8
-    assert [row.get("play/num_games") for row in rows] == [None, 8, 16]
-    for step in (1, 2):
-        first = [game["returns"][0] > game["returns"][1] for game in games if game["step"] == step]
-        assert rows[step]["play/first_score"] == pytest.approx(np.mean(first))
-        turns = [len(game["turns"]) for game in games if game["step"] == step]
-        assert rows[step]["play/turns"] == pytest.approx(np.mean(turns))
 
 
 def test_an_opponent_that_cannot_play_is_refused_before_any_model_is_loaded(tmp_path):
