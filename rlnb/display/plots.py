@@ -138,11 +138,7 @@ def put_legend(axes: Axes, num_columns: int, *, also: Axes | None = None) -> Non
         more_handles, more_labels = also.get_legend_handles_labels()
         handles, labels = handles + more_handles, labels + more_labels
     if handles:
-        place = {
-            "loc": "upper center",
-            "bbox_to_anchor": (0.5, 0),
-            "borderaxespad": 4.5,
-        }  # in letters of 8 pt
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5}  # letters of 8 pt
         axes.legend(handles, labels, ncols=num_columns, fontsize=8, **place)
 
 

@@ -19,8 +19,8 @@ from rlnb.display.plots import spread
 from rlnb.display.tables import as_text
 
 MOST_BARS, LONGEST_TEXT = 12, 1200
-EMPTY, BAR, CHOSEN = "#f0f0f0", "#7fb2dd", "#0b3c6f"
-WIDTH, LINE, BAR_HEIGHT = 11, 0.16, 0.21  # inches: of the picture, of a line of text, of a bar
+EMPTY, CHOSEN = "#f0f0f0", "#0b3c6f"
+WIDTH, LINE = 11, 0.16  # inches: of the picture, and of a line of text
 Symbols = Mapping[str, tuple[str, str, str]]  # {character of `Frame.cells`: its text, background and colour}
 
 
@@ -138,54 +138,55 @@ class Replay(anywidget.AnyWidget):
 
 
 def show_replay(replay: Replay) -> None:
-    """Display the widget and, for readers of a saved notebook, a picture of some positions."""
-    display(replay)
-    show_still(replay)
-
-
-def show_still(replay: Replay, *, title: str = "") -> None:
-    """Display a picture of some positions of a replay, with its words as the alternative; title: begins them.
+    """Display the widget and, for readers of a saved notebook, a picture of some positions.
 
     A PNG, not the figure: what display(figure) leaves in the file depends on the notebook's backend.
     """
+    display(replay)
     png = io.BytesIO()
-    text = f"{title}{replay!r}"
-    draw_replay(replay, title=text).savefig(png, dpi=110, bbox_inches="tight", pad_inches=0.05)
-    bundle = {"image/png": b64encode(png.getvalue()).decode(), "text/plain": text}
-    display(bundle, metadata={"image/png": {"alt": text, "width": 960}}, raw=True)
+    draw_replay(replay).savefig(png, dpi=110, bbox_inches="tight", pad_inches=0.05)
+    bundle = {"image/png": b64encode(png.getvalue()).decode(), "text/plain": repr(replay)}
+    display(bundle, metadata={"image/png": {"alt": repr(replay), "width": 960}}, raw=True)
 
 
-def draw_replay(replay: Replay, *, title: str = "") -> Figure:
+def draw_replay(replay: Replay) -> Figure:
     """Draw six positions side by side, or ten of a board with nine cells.
 
-    A cell has its tile's colour, or is shaded by its probability; a game without a board has words and bars.
+    A cell has its tile's colour, or is shaded by its probability; a game without a board has words.
     """
     is_small = len(replay.cells[0]) == 9
     frames = spread(replay.frames, 10 if is_small else 6)
     per_row = min(len(frames), 5 if is_small else 3)
     num_rows = -(-len(frames) // per_row)
-    num_lines = max(4 + frame.text.count("\n") for frame in frames)
-    num_bars = max(len(likeliest(frame.bars)) for frame in frames)
+    words = [] if replay.columns else [write_position(frame) for frame in frames]
     width = max(WIDTH * per_row / (5 if is_small else 3), 6) / per_row
-    height = width * 0.95 if replay.columns else LINE * num_lines + BAR_HEIGHT * num_bars
+    height = LINE * max(3 + text.count("\n") for text in words) if words else width * 0.95
     size = (width * per_row, height * num_rows + 0.5)
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
     panels = figure.subplots(num_rows, per_row, squeeze=False).ravel()
     for axes in panels:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
-    for axes, frame in zip(panels, frames, strict=False):
+    for index, (axes, frame) in enumerate(zip(panels, frames, strict=False)):
+        if words:
+            axes.text(0, 1, words[index], family="monospace", fontsize=8, va="top", parse_math=False)
+        else:
+            draw_board(axes, frame, replay.columns, replay.symbols, cell_points=72 * width / replay.columns)
         facts = (f"{name} {value}" for name, value in frame.facts.items())
         heading = f"{frame.num_moves}: {frame.heading or ', '.join(facts)}"
-        if replay.columns:
-            draw_board(axes, frame, replay.columns, replay.symbols, cell_points=72 * width / replay.columns)
-            axes.set_title(heading, fontsize=9, parse_math=False)
-        else:
-            draw_bars(axes, likeliest(frame.bars), room=num_bars)
-            text = {"family": "monospace", "loc": "left", "fontsize": 8, "parse_math": False}
-            axes.set_title(f"{heading}\n\n{frame.text}", **text)
-    figure.suptitle(title, fontsize=11, parse_math=False)
+        axes.set_title(heading, fontsize=9, loc="left" if words else "center", parse_math=False)
+    figure.suptitle(repr(replay), fontsize=11, parse_math=False)
     return figure
+
+
+def write_position(frame: Frame) -> str:
+    """Return a position in words, and a line for each action; ">" marks the one that was played."""
+    lines = [
+        f"{'>' if bar.is_chosen else ' '} {bar.words[:22]:22}"
+        + ("" if bar.probability is None else f" {bar.probability:4.0%}")
+        for bar in likeliest(frame.bars)
+    ]
+    return "\n".join([frame.text, "", *lines])
 
 
 def draw_board(axes: Axes, frame: Frame, columns: int, symbols: Symbols, *, cell_points: float) -> None:
@@ -206,16 +207,3 @@ def draw_board(axes: Axes, frame: Frame, columns: int, symbols: Symbols, *, cell
             text, size, weight = f"{bar.probability:.0%}", 0.28, "normal"
         label = axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=cell_points * size)
         label.set(color=colour or "black", weight=weight)
-
-
-def draw_bars(axes: Axes, bars: Sequence[Bar], *, room: int) -> None:
-    """Draw a bar for each action, the chosen one dark; room: for so many bars."""
-    shares = [bar.probability or 0 for bar in bars]
-    colours = [CHOSEN if bar.is_chosen else BAR for bar in bars]
-    drawn = axes.barh(range(len(bars)), shares, color=colours)
-    labels = ["played" if bar.probability is None else f"{bar.probability:.0%}" for bar in bars]
-    axes.bar_label(drawn, labels, padding=3, fontsize=8)
-    words = [bar.words if len(bar.words) <= 22 else bar.words[:21] + "…" for bar in bars]
-    axes.set_yticks(range(len(bars)), words, fontsize=8, parse_math=False)
-    axes.tick_params(length=0)
-    axes.set(xlim=(0, 1.25), ylim=(room - 0.5, -0.5))

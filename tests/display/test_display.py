@@ -4,7 +4,6 @@ import itertools
 import json
 
 import pandas
-import pytest
 
 from rlnb.display import plots, progress
 from rlnb.display.plots import (
@@ -176,8 +175,6 @@ def test_the_bar_tells_the_time_left_from_the_calls_of_this_process(monkeypatch)
     assert "<progress value='30' max='40'" in screen.shown[1][0]["text/html"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (5300, "88 min"), (11100, "3 h 5 min")]
-)
-def test_durations_are_rounded(seconds, text):
-    assert format_duration(seconds) == text
+def test_durations_are_rounded():
+    durations = {0.4: "0 s", 89: "89 s", 90: "2 min", 5300: "88 min", 11100: "3 h 5 min"}
+    assert {seconds: format_duration(seconds) for seconds in durations} == durations

@@ -1,4 +1,4 @@
-"""The replay widget in a real browser: a board with facts, and a position with bars and answers."""
+"""The replay widget in a real browser: a position with facts, bars and answers."""
 
 import base64
 import html
@@ -83,44 +83,23 @@ def look_around(widget, tmp_path):
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium to run the widget's script in")
-def test_a_board_shows_its_cells_facts_and_the_cell_that_changed(tmp_path):
-    symbols = {"0": ("", "", ""), "1": ("2", "#eee4da", "#33302b"), ":": ("1024", "#edc53f", "#33302b")}
-    boards, scores = ("0100", "0110", ":110", ":111"), ("0", "4", "8", HOSTILE)
+def test_a_browser_shows_cells_facts_probabilities_and_answers(tmp_path):
+    symbols = {"x": ("X", "#eee4da", "#33302b"), "o": ("O", "", ""), ".": ("", "", "")}
+    bars = [Bar("left", 0.75, True, 0), Bar("right", 0.25, False, 1)]
+    facts = [{"Score": score} for score in ("0", "4", "8", HOSTILE)]
     frames = [
-        Frame(10 * index, cells=cells, last=index - 1, facts={"Score": score})
-        for index, (cells, score) in enumerate(zip(boards, scores, strict=True))
-    ]
-    looks = look_around(Replay(frames, title="2x2", ending="over", columns=2, symbols=symbols), tmp_path)
-    texts = {character: look[0] for character, look in symbols.items()}
-    for at, cells, heading, played, facts, classes in looks:
-        assert cells == [texts[character] for character in boards[at]]
-        assert (heading, played, facts) == (f"{10 * at} of 30 moves", None, [scores[at]])
-        assert [index for index, names in enumerate(classes) if "rlnb-replay-last" in names] == [at - 1][
-            : at > 0
-        ]
-
-
-@pytest.mark.skipif(not CHROMIUM, reason="no chromium to run the widget's script in")
-def test_a_game_of_two_shows_probabilities_in_cells_bars_and_answers(tmp_path):
-    symbols = {"x": ("X", "", ""), "o": ("O", "", ""), ".": ("", "", "")}
-    frames = [
-        Frame(
-            0,
-            "..",
-            heading="X to move",
-            mover=0,
-            bars=[Bar("left", 0.75, True, 0), Bar("right", 0.25, False, 1)],
-        ),
-        Frame(1, "x.", last=0, heading="O to move", mover=1, bars=[Bar("right", None, True, 1)]),
-        Frame(2, "xo", last=1, heading="a draw", answers=[("X", HOSTILE), ("O", "")]),
-        Frame(3, "xo", heading="a draw"),
+        Frame(0, "..", facts=facts[0], heading="X to move", mover=0, bars=bars),
+        Frame(10, "x.", 0, facts[1], heading="O to move", mover=1, bars=[Bar("right", None, True, 1)]),
+        Frame(20, "xo", 1, facts[2], heading="a draw", answers=[("X", HOSTILE), ("O", "")]),
+        Frame(30, "xo", -1, facts[3], heading="a draw"),
     ]
     looks = look_around(Replay(frames, title="Tiny", ending="a draw", columns=2, symbols=symbols), tmp_path)
     start, third, second, end, _, _ = looks
-    assert start[1:4] == [["75%", "25%"], "0 of 3 moves: X to move", "left"]
+    assert start[1:5] == [["75%", "25%"], "0 of 30 moves: X to move", "left", ["0"]]
     assert "rlnb-replay-chosen" in start[5][0] and "rlnb-replay-last" in second[5][0]
-    assert second[1:4] == [["X", ""], "1 of 3 moves: O to move", "right"]
-    assert third[4] == [HOSTILE] and end[4] == []
+    assert second[1:5] == [["X", ""], "10 of 30 moves: O to move", "right", ["4"]]
+    assert third[4] == ["8", HOSTILE] and end[4] == [HOSTILE]
+    assert [index for index, names in enumerate(third[5]) if "rlnb-replay-last" in names] == [1]
 
 
 def test_a_long_replay_stays_small_and_says_itself_in_words():
@@ -130,13 +109,3 @@ def test_a_long_replay_stays_small_and_says_itself_in_words():
     assert len(json.dumps(widget.get_state(), ensure_ascii=False)) < 170_000
     assert repr(widget) == "2048 on 6x6\\udc80: stuck"
     assert widget.details == []
-
-
-def test_the_script_parses():
-    if not shutil.which("node"):
-        pytest.skip("no node to parse the widget's script")
-    script = Path(replay.__file__).with_suffix(".js").read_text()
-    parsed = subprocess.run(
-        ["node", "--check", "--input-type=module"], input=script, text=True, capture_output=True
-    )
-    assert parsed.returncode == 0, parsed.stderr
