@@ -74,20 +74,16 @@ INVALID = {
     "long_output": fenced("print('x' * 21)"),
     "unreadable": fenced("print('\\x1b[1m')"),
     "not_deterministic": fenced("print({'ab', 'cd', 'ef', 'gh'})"),
+    "not_deterministic by its text": fenced("import time\nprint(time.time())"),
 }
 
 
 @pytest.mark.parametrize("kind", INVALID)
 def test_a_program_without_a_round_earns_minus_one(referee, kind):
     (game,) = judge_rounds(referee.play([INVALID[kind]], [""]), Recording())
-    assert (game.kind, game.is_valid, game.is_win) == (kind, False, False)
+    assert (game.kind, game.is_valid, game.is_win) == (kind.split()[0], False, False)
     assert set(INVALID_KINDS) - set(INVALID) == {"killed"}
     assert {preset: reward(game) for preset, reward in PRESETS.items()} == dict.fromkeys(PRESETS, -1.0)
-
-
-def test_a_use_that_is_forbidden_is_told_and_not_run(referee):
-    (game,) = played(referee, "import time\nprint(time.time())")
-    assert game.kind == "not_deterministic" and "time" in game.message
 
 
 def test_the_opponent_being_right_or_wrong_decides_the_required_reward(referee):
@@ -151,14 +147,9 @@ def test_the_answer_goes_on_from_the_prefix_of_the_prompt(referee):
 
 def test_a_batch_without_a_valid_program_asks_no_opponent(referee):
     opponent = Recording()
-    reward = CodeGameReward(referee, opponent, reward=REQUIRED)
-    rewards, metrics, _ = play(reward, ["no", fenced("1 / 0")])
+    rewards, metrics, _ = play(CodeGameReward(referee, opponent, reward=REQUIRED), ["no", fenced("1 / 0")])
     assert (rewards, opponent.calls) == ([-1.0, -1.0], [])
-    undefined = {name.removeprefix("game/") for name, value in metrics.items() if math.isnan(value)}
-    assert undefined == {
-        "opponent_right", "token_probability", "trivial_share", "echo_share", "distinct_shapes",
-        "output_characters",
-    }  # fmt: skip
+    assert math.isnan(metrics["game/opponent_right"]) and metrics["game/win_share"] == 0
 
 
 def test_the_whole_table_of_metrics_of_a_batch(referee):

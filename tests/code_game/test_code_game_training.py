@@ -162,4 +162,3 @@ def test_every_prompt_asks_for_a_program_and_ends_in_its_prefix(cache_dir: Path,
     dataset = build_game_dataset(params, policy, config)
     assert len(dataset) == grpo.num_prompts(config) == NUM_STEPS * 4
     assert all(row["prompt"].endswith(row["prefix"]) for row in dataset)
-    assert list(dataset["prompt"]) == list(build_game_dataset(params, policy, config)["prompt"])

@@ -11,9 +11,6 @@ from rlnb.code_game.prediction import load_prediction_set
 from rlnb.code_game.prompts import GameQuestion
 from rlnb.code_game.reward import GameRound, game_metrics
 
-HOSTILE = "<script>alert(1)</script>$\\frac{$\udc80\x1b[31m\u202e"
-ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;$\\frac{$\\udc80\\x1b[31m\\u202e"
-
 
 def valid(code: str, output: str, *, is_right: bool, probability: float = 0.5) -> GameRound:
     """A judged round whose output is one token."""
@@ -67,35 +64,29 @@ def test_measures_are_drawn_and_shown_at_each_time():
     assert list(drawn) == ["before", "after", "control"] and "win" in names
     for time, shares in drawn.items():
         assert shares == [measures[time][name].value for name in names]
-    assert draw_shares({}).axes[0].lines[:] == []
     table = show_measures(measures)
     cells = {line[0]: [cell.partition(" (")[0] for cell in line[1:]] for line in table.rows}
     assert cells["win"] == ["0.000", "0.667", "0.333"]
-    assert cells["distinct shapes a valid program"] == ["1.000", "0.667", "0.667"]
 
 
 def test_rounds_show_what_became_of_a_program_and_what_it_earns():
-    unknown = GameRound("print(6)", "valid", "", "print(6)", " 6\n7", PredictionVerdict(True))
     failed = GameRound("print(8)", "sandbox_error", "no server")
     none = GameRound(None, "no_code", "there is no program in the answer")
-    table = show_rounds([WIN, PREDICTED, BROKEN, none, unknown, failed], [required, graded])
+    table = show_rounds([WIN, PREDICTED, BROKEN, none, failed], [required, graded])
     assert table.rows == [
         ["n = 3\nprint(n * 7)\n", "valid", "", "21\n", "wrong", "+1.000", "+0.500", "0.250"],
         ["print(4)\n", "valid", "", "4\n", "right", "-1.000", "+0.000", "0.500"],
         ["print(\n", "syntax error", "is not Python", "", "–", "-1.000", "-1.000", "–"],
         ["(no code)\n", "no code", none.message, "", "–", "-1.000", "-1.000", "–"],
-        ["print(6)\n", "valid", "", " 6\n7\n", "right", "-1.000", "–", "–"],
         ["print(8)\n", "sandbox error", "no server", "", "–", "–", "–", "–"],
     ]
 
 
 def test_the_hardest_are_distinct_wins_the_least_likely_output_first():
-    unknown = GameRound("print(6)", "valid", "", "print(6)", "6", PredictionVerdict(False))
     likely = valid("print(1 + 1)", "2", is_right=False, probability=0.4)
     asked = ScriptedOpponent({WIN.shown: "24\n"})
-    table = show_hardest(played(likely, WIN, WIN, unknown, PREDICTED, BROKEN), asked)
+    table = show_hardest(played(likely, WIN, WIN, PREDICTED, BROKEN), asked)
     assert table.rows == [
-        ["print(6)\n", "6\n", "", "–"],
         ["n = 3\nprint(n * 7)\n", "21\n", "24\n", "0.250"],
         ["print(1 + 1)\n", "2\n", "", "0.400"],
     ]
@@ -108,14 +99,6 @@ def test_levels_count_right_predictions():
     assert list(counts.values()) == ["15 of 15", "0 of 15", "0 of 15", "0 of 15", "15 of 60"]
 
 
-def test_hostile_text_is_escaped_and_long_text_is_cut():
-    hostile = GameRound(HOSTILE, "valid", HOSTILE, HOSTILE, HOSTILE, PredictionVerdict(False))
-    for table in (
-        show_rounds([hostile], []),
-        show_hardest(played(hostile), ScriptedOpponent({HOSTILE: HOSTILE})),
-    ):
-        html = table._repr_html_()
-        assert "<script>" not in html and html.count(ESCAPED) == 3
-        assert "\x1b" not in html + repr(table)
+def test_long_texts_are_cut():
     long = show_rounds([GameRound("x" * 1100, "long_code", "y" * 700, "", "z" * 700)], [])
     assert [len(cell) for cell in long.rows[0][:4]] == [1003, 9, 200, 203]

@@ -15,11 +15,8 @@ STRIPPED = {
     '"""Prints 42."""\n\'b\'\nprint(7); 42; ...; None; b\'42\'': "print(7)",
     "('Output:', 42)\n['the answer', ('is', 42)]\nf'42'\nprint(7)": "print(7)",
     'def f():\n    """42"""\nprint(f())': "def f():\n    pass\nprint(f())",
-    'def f():\n    """42"""\n    return 7\nprint(f())': "def f():\n    return 7\nprint(f())",
     'class A:\n    """42"""\nprint(7)': "class A:\n    pass\nprint(7)",
-    "for k in 'a':\n    '4'\nelse:\n    '2'\nprint(7)": "for k in 'a':\n    pass\nelse:\n    pass\nprint(7)",
     "try:\n    1\nfinally:\n    2\nprint(7)": "try:\n    pass\nfinally:\n    pass\nprint(7)",
-    "try:\n    '1'\nexcept:\n    '2'\nprint(7)": "try:\n    pass\nexcept:\n    pass\nprint(7)",
     "match 7:\n    case 7:\n        '42'\nprint(7)": "match 7:\n    case 7:\n        pass\nprint(7)",
     "x: 'prints 42' = 7  # type: 'prints 42'\nprint(x)": "x: None = 7\nprint(x)",
     "def f(x: 'prints', *y: '42') -> b'42':\n    return x\nprint(f(7))": (
@@ -33,7 +30,6 @@ STRIPPED = {
     # Kept: it does something, or it is code.
     "x: int = 7\nf'{42:d}'\nprint(x)": "x: int = 7\nf'{42:d}'\nprint(x)",
     "x: print('a') = 7\nlambda: '42'\nprint('# x')": "x: print('a') = 7\nlambda: '42'\nprint('# x')",
-    "n = 7\nf'{print(n)}'": "n = 7\nf'{print(n)}'",
     "x = 1e999\nprint(x, -x, '\\ud800'.encode('utf-8', 'replace'))": (
         "x = 1e309\nprint(x, -x, '\\ud800'.encode('utf-8', 'replace'))"
     ),
@@ -45,8 +41,6 @@ SAME = [
     "if 1:\n    '''nothing'''\nelse:\n    print('no')\nprint(not 0, -2 ** 2, (-2) ** 2, 2 ** -1)",
     "try:\n    assert 0, 'caught'\nexcept AssertionError as e:\n    print(e)",
     "try:\n    assert 0, print('said')\nexcept AssertionError:\n    pass",
-    "try:\n    x: nothing = 'a'\nexcept NameError as e:\n    print(e)",
-    "class A:\n    def __del__(self):\n        print('gone')\na = A()\na = None\nprint('end')",
     "for k in 'ab':\n    'text'\n    print(k, end=';')\nelse:\n    print('\\n\\t\"quoted\" \\'both\\'')",
 ]
 
@@ -135,15 +129,11 @@ def test_programs_have_one_shape_where_they_differ_in_constants_and_own_names_al
 
 HOSTILE = {
     "a long sum": "print(" + "1 + " * 4000 + "1)",
-    "many statements": "a;" * 2000,
     "functions in functions": "".join(" " * n + "def f():\n" for n in range(99)) + " " * 99 + "f()",
     "lambdas in lambdas": "f = " + "lambda: " * 1500 + "1",
     "a chain of calls": "f" + "()" * 7000,
-    "comprehensions in comprehensions": "[" * 90 + "x" + " for x in y]" * 90,
-    "one text": "print('" + "a" * 16000 + "')",
     "a number without end": "print(0x" + "f" * 15000 + ")",
     "copies of copies": "x0=1\n" + "".join(f"x{n}=x{n - 1}\n" for n in range(1, 1000)),
-    "shadowed names": "id = 1; id; " * 1200,
     "classes in classes": "".join(" " * n + "class A:\n" for n in range(99)) + " " * 99 + "import os",
     "megabytes": "x = 1\n" * 10**6,
 }

@@ -12,7 +12,6 @@ from rlnb.code_game.prompts import (
     build_game_prompt,
     game_questions,
 )
-from rlnb.errors import ParamsError
 from rlnb.source_code.extraction import extract_code
 
 
@@ -66,10 +65,3 @@ def test_a_prompt_ends_in_its_prefix_which_the_answer_goes_on_from(form, topic, 
     assert topic in prompt.text and "n = 7" in prompt.text
     answer = "n * 2)\n```" if form == "seeded" else "n = 7\nprint(n * 2)\n```"
     assert extract_code(answer, prefix=prefix) == "n = 7\nprint(n * 2)\n"
-
-
-def test_a_tokenizer_without_a_chat_is_refused():
-    without = Chat()
-    without.chat_template = None
-    with pytest.raises(ParamsError):
-        build_game_prompt(GameQuestion("train/0", "n = 7"), "seeded", without)

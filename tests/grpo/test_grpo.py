@@ -78,48 +78,31 @@ def assert_same_training(first: Path, second: Path) -> None:
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
 
 
-def test_a_run_stopped_by_a_signal_resumes_to_the_bit(uninterrupted: Path, tmp_path: Path) -> None:
-    stopped = tmp_path / "stopped"
-    message = stop_after(stopped, step=3, by=signal.SIGUSR1)
-    assert "Preempted: SIGUSR1" in message
-    saved = checkpoint_step(latest_checkpoint(stopped))
-    assert 3 <= saved < 6  # between checkpoints of every second step: the signal's own
-    run(stopped)
-    assert_same_training(uninterrupted, stopped)
-
-
-def test_a_run_with_a_reference_policy_resumes_to_the_bit_and_saves_no_copy_of_it(
+def test_a_run_with_a_reference_policy_that_a_signal_stopped_resumes_to_the_bit(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
     with_reference, stopped = tmp_path / "with_reference", tmp_path / "stopped"
     run(with_reference, "--beta", "0.5")
-    stop_after(stopped, "--beta", "0.5", step=3, by=signal.SIGTERM)
+    assert "Preempted: SIGTERM" in stop_after(stopped, "--beta", "0.5", step=3, by=signal.SIGTERM)
+    assert 3 <= checkpoint_step(latest_checkpoint(stopped)) < 6
     run(stopped, "--beta", "0.5")
     assert_same_training(with_reference, stopped)
     saved = [stopped / "adapters", Path(latest_checkpoint(stopped) or "")]
-    assert [path for directory in saved for path in directory.iterdir() if path.is_dir()] == []
+    assert not any(path.is_dir() for directory in saved for path in directory.iterdir())  # no copy of it
     losses = [json.loads((path / "history.json").read_text()) for path in (uninterrupted, stopped)]
     assert losses[0][-1]["loss"] != losses[1][-1]["loss"]
 
 
-def test_a_run_killed_outright_resumes_to_the_bit_from_its_last_checkpoint(
+def test_a_run_that_saves_by_time_and_is_killed_resumes_to_the_bit(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
-    killed = tmp_path / "killed"
-    stop_after(killed, step=5, by=signal.SIGKILL)
-    assert checkpoint_step(latest_checkpoint(killed)) == 4
-    run(killed)
-    assert_same_training(uninterrupted, killed)
-    assert [row["step"] for row in read_metrics(killed / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_run_that_saves_by_time_resumes_to_the_bit(uninterrupted: Path, tmp_path: Path) -> None:
     killed, options = tmp_path / "killed", ("--save-steps", "100", "--save-minutes", "1e-6")
     stop_after(killed, *options, step=4, by=signal.SIGKILL)
     assert checkpoint_step(latest_checkpoint(killed)) >= 3
     run(killed, *options)
     assert_same_training(uninterrupted, killed)
     assert len(list((killed / "checkpoints").glob("checkpoint-*"))) == 2
+    assert [row["step"] for row in read_metrics(killed / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_run_goes_on_with_another_learning_rate_batch_and_number_of_steps(
@@ -203,25 +186,21 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_rank_0_alone_writes
     assert steps == list(range(1, checkpoint_step(latest_checkpoint(tmp_path / "run")) + 1))
 
 
-def test_evaluating_at_intervals_changes_nothing_in_the_training(uninterrupted: Path, tmp_path: Path) -> None:
-    evaluated = tmp_path / "evaluated"
-    run(evaluated, "--evaluate")
-    assert_same_training(uninterrupted, evaluated)
-    rows = {row["step"]: row for row in read_metrics(evaluated / "metrics.jsonl")}
+def test_evaluating_and_measuring_the_kl_change_nothing_in_the_training(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    measured = tmp_path / "measured"
+    run(measured, "--evaluate", "--kl-interval", "2")
+    assert_same_training(uninterrupted, measured)
+    usual, rows = (
+        {row["step"]: row for row in read_metrics(path / "metrics.jsonl")}
+        for path in (uninterrupted, measured)
+    )
     assert [step for step, row in rows.items() if "heldout/known/reward" in row] == [2, 4]
     assert "loss" in rows[2] and "reward" in rows[2]  # the step's own log is not swallowed
-
-
-def test_measuring_the_kl_changes_nothing_in_the_training(uninterrupted: Path, tmp_path: Path) -> None:
-    often = tmp_path / "often"
-    run(often, "--kl-interval", "2")
-    assert_same_training(uninterrupted, often)
-    seldom_kl, often_kl = (
-        {row["step"]: row["kl"] for row in read_metrics(path / "metrics.jsonl") if "kl" in row}
-        for path in (uninterrupted, often)
-    )
-    assert list(often_kl) == [2, 4, 6] and list(seldom_kl) == [6]
-    assert often_kl[2] > 0 and often_kl[6] == seldom_kl[6]
+    assert [step for step, row in rows.items() if "kl" in row] == [2, 4, 6]
+    assert [step for step, row in usual.items() if "kl" in row] == [6]
+    assert rows[2]["kl"] > 0 and rows[6]["kl"] == usual[6]["kl"]
 
 
 def test_every_metric_of_a_run_stands_in_the_table(uninterrupted: Path) -> None:
@@ -339,26 +318,26 @@ def test_vllm_stops_where_the_policy_does_and_loads_the_files_of_the_model_cache
     assert read_base(tmp_path / "adapters") == "someone/small"
 
 
-@pytest.mark.parametrize(("fp16", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])
-def test_fp16_trains_float32_adapters_where_trl_made_them_bfloat16(fp16: bool, dtype: torch.dtype) -> None:
+def test_fp16_trains_float32_adapters_where_trl_made_them_bfloat16() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).to(torch.bfloat16)
     model[0].requires_grad_(False)
-    grpo.prepare_adapters(SimpleNamespace(model=model, args=SimpleNamespace(fp16=fp16)))
-    assert [parameter.dtype for parameter in model.parameters()] == [torch.bfloat16] * 2 + [dtype] * 2
+    for fp16, dtype in ((False, torch.bfloat16), (True, torch.float32)):
+        grpo.prepare_adapters(SimpleNamespace(model=model, args=SimpleNamespace(fp16=fp16)))
+        assert [parameter.dtype for parameter in model.parameters()] == [torch.bfloat16] * 2 + [dtype] * 2
 
 
 def test_training_without_a_step_and_a_loss_that_is_no_number_are_errors() -> None:
-    with pytest.raises(TrainingDiverged, match="0 steps"):
+    with pytest.raises(TrainingDiverged):
         grpo.check_trained(TrainerState(global_step=0))
     state = TrainerState(global_step=2)
     state.log_history = [{"loss": 0.1}, {"loss": float("nan")}]
-    with pytest.raises(TrainingDiverged, match="the loss became nan"):
+    with pytest.raises(TrainingDiverged, match="nan"):
         grpo.check_trained(state)
 
 
 def test_a_gradient_that_is_no_number_ends_a_run_unless_fp16_s_scaler_leaves_it_out() -> None:
     for norm in (float("nan"), float("inf")):
-        with pytest.raises(TrainingDiverged, match="step 7: the norm of the gradient"):
+        with pytest.raises(TrainingDiverged, match="step 7"):
             grpo.check_gradient(7, {"grad_norm": norm}, fp16=False)
         grpo.check_gradient(7, {"grad_norm": norm}, fp16=True)
     grpo.check_gradient(7, {"grad_norm": 3.0}, fp16=False)
