@@ -24,12 +24,8 @@ from typing import Literal, get_args
 Direction = Literal["up", "down", "left", "right"]
 State = Literal["ongoing", "success", "failed", "stuck"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-# The keys that a player writes. bépo's are where WASD lies on a QWERTY keyboard.
-KEYS: Mapping[str, Mapping[Direction, str]] = {
-    "bepo": {"up": "é", "down": "u", "left": "a", "right": "i"},
-    "wasd": {"up": "w", "down": "s", "left": "a", "right": "d"},
-    "arrows": {"up": "↑", "down": "↓", "left": "←", "right": "→"},
-}
+# The keys that a player writes: bépo's, which are where WASD is on a QWERTY keyboard.
+KEYS: Mapping[Direction, str] = {"up": "é", "down": "u", "left": "a", "right": "i"}
 SMALLEST_SIZE, LARGEST_SIZE = 2, 8
 FOUR_PROBABILITY = 0.1  # of a new tile
 PATIENCE = 64  # moves in a row that change nothing, after which a game ends as stuck
@@ -71,8 +67,12 @@ class BoardKind:
     def __str__(self) -> str:
         return f"{self.size}x{self.size}/{self.target}"
 
+    def progress(self, largest: int) -> float:
+        """Return log2 of the largest tile over log2 of the target: above 1 beyond the target."""
+        return math.log2(largest) / math.log2(self.target)
 
-def parse_key(reply: object, keys: Mapping[Direction, str]) -> Direction | None:
+
+def parse_key(reply: object) -> Direction | None:
     """Return the direction that a reply means, None if it is not a key.
 
     Only text counts, after Unicode's NFC, without surrounding blanks, in either case.
@@ -80,7 +80,7 @@ def parse_key(reply: object, keys: Mapping[Direction, str]) -> Direction | None:
     if not isinstance(reply, str) or len(reply) > LONGEST_KEY:
         return None
     key = unicodedata.normalize("NFC", reply).strip().casefold()
-    return next((direction for direction, name in keys.items() if name == key), None)
+    return next((direction for direction, name in KEYS.items() if name == key), None)
 
 
 @lru_cache(maxsize=CACHED_ROWS)
@@ -178,11 +178,6 @@ class GameBoard:
     def score(self) -> int:
         """The sum of all merged tiles; it follows from the tiles on the board and the number of new fours."""
         return merge_points(self._board) - 4 * self._num_fours
-
-    @property
-    def progress(self) -> float:
-        """log2 of the largest tile over log2 of the target: 1 when the target is reached, above 1 beyond."""
-        return math.log2(self.largest) / math.log2(self.kind.target)
 
     def move(self, direction: Direction) -> bool:
         """Play a move and return whether it changed the board. Raises ValueError when the game is over."""

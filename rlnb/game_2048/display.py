@@ -21,6 +21,7 @@ from rlnb.game_2048.reward import StrategyResult, StrategyRewardFunction
 from rlnb.run.metrics import ENDINGS
 
 LONGEST_REPLAY = 2000  # positions
+ARROWS = {"up": "↑", "down": "↓", "left": "←", "right": "→"}
 
 
 def rebuild_frames(game: StrategyGame, rules: BoardRules) -> list[Frame]:
@@ -44,7 +45,7 @@ def rebuild_frames(game: StrategyGame, rules: BoardRules) -> list[Frame]:
         side = DIRECTION_BY_LETTER[letter]
         slid, _ = slide_board(board.rows, side)
         board.move(side)
-        add_frame(" ".join(dict.fromkeys((KEYS["arrows"][side], rules.keys[side]))), slid)
+        add_frame(" ".join(dict.fromkeys((ARROWS[side], KEYS[side]))), slid)
     return frames
 
 

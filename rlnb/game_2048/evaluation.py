@@ -10,11 +10,11 @@ from itertools import chain
 from pathlib import Path
 
 from rlnb.evaluations import PlainForm, measure_once
-from rlnb.game_2048.board import KEYS, BoardKind
+from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.board_secret import BoardSecret
 from rlnb.game_2048.params import HARD_BOARDS, GptOss2048Params
 from rlnb.game_2048.prompts import HELD_OUT_WORDING, build_strategy_prompt, fence_strategy
-from rlnb.game_2048.queries import make_queries_source
+from rlnb.game_2048.queries import QUERIES_SOURCE
 from rlnb.game_2048.reward import StrategyReferee, StrategyResult, compute_strategy_shares
 from rlnb.policy import Policy, generate
 from rlnb.results import BoardScores, Comparison, compare_boards, save_results
@@ -23,7 +23,7 @@ from rlnb.statistics import Estimate, bootstrap_two_way
 
 # Other players, written as strategies; random play is what all scores are measured from.
 PLAYERS: Mapping[str, str] = {
-    "corner": "    return next(key for key in {corner!r} if can_move(board, key))",
+    "corner": "    return next(key for key in ['a', 'u', 'i', 'é'] if can_move(board, key))",
     "greedy merge": "    return max(legal_moves(board), key=lambda key: merged(board, key))",
 }
 
@@ -121,14 +121,12 @@ class StrategyEvaluation:
 
     def play_others(self) -> dict[str, list[JudgedCompletion]]:
         """Return the other players' games on the boards of greedy completions."""
-        keys = KEYS[self.params.board.keys]
-        corner = [keys["left"], keys["down"], keys["right"], keys["up"]]
-        rules = replace(self.referee.rules, queries=make_queries_source(keys))  # whatever the model has
+        rules = replace(self.referee.rules, queries=QUERIES_SOURCE)  # whatever the model has
         evaluation = replace(self, referee=replace(self.referee, rules=rules, _results={}))
         players = {}
         for name, body in PLAYERS.items():
-            answer = fence_strategy(body.format(corner=corner))
-            games = (evaluation.judge([answer], "", kind, greedy=True) for kind in self.kinds)
+            answer = [fence_strategy(body)]
+            games = (evaluation.judge(answer, "", kind, greedy=True) for kind in self.kinds)
             players[name] = list(chain.from_iterable(games))
         return players
 

@@ -26,8 +26,6 @@ class GptOssModelParams(sections.ModelParams):
 class BoardParams(Section):
     kinds: Names = Field(default=("6x6/2048",), min_length=1)
     """Boards played in training, size and the tile that wins: 4x4/2048; prompts alternate"""
-    keys: Literal["bepo", "wasd", "arrows"] = "bepo"
-    """Keys for up, down, left, right: bepo = é u a i (where WASD is on QWERTY), wasd, arrows"""
     play_on: bool = described(False, "Go on beyond the winning tile until no move is left, for graded scores")
 
     @field_validator("kinds")

@@ -6,20 +6,19 @@ call and answers with a key, so nothing that it does to its copy, or to its proc
 
 import contextlib
 import hashlib
-import math
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, Direction, GameBoard, parse_key
+from rlnb.game_2048.board import DIRECTIONS, BoardKind, GameBoard, parse_key
 from rlnb.game_2048.params import GptOss2048Params
-from rlnb.game_2048.queries import make_queries_source
+from rlnb.game_2048.queries import QUERIES_SOURCE
 from rlnb.game_2048.strategies import FUNCTION
 from rlnb.sandbox import Limits, LoadedProgram, Sandbox
 from rlnb.sandbox.calls import Call
@@ -35,13 +34,12 @@ LONGEST_ERROR = 300  # characters
 class BoardRules:
     """The rules by which strategies play.
 
-    keys: names of the directions. play_on: see `GameBoard`. move_cpu_seconds, board_cpu_seconds: CPU time of
-    one move, and of one game including the loading of the program.
-    wall_seconds: wall time of one game. memory_mib: of the program. queries: source put in front of it.
-    standard_library: whether all of it may be imported, see `check_strategy`.
+    play_on: see `GameBoard`. move_cpu_seconds, board_cpu_seconds: CPU time of one move, and of one game
+    including the loading of the program. wall_seconds: wall time of one game. memory_mib: of the program.
+    queries: source put in front of it. standard_library: whether all of it may be imported, see
+    `check_strategy`.
     """
 
-    keys: Mapping[Direction, str] = field(default_factory=lambda: KEYS["bepo"])
     play_on: bool = False
     move_cpu_seconds: float = 0.5
     board_cpu_seconds: float = 4.0
@@ -53,17 +51,15 @@ class BoardRules:
     @classmethod
     def from_params(cls, params: GptOss2048Params) -> "BoardRules":
         """Return the rules of a run; the published rewards have one limit of time, and more modules."""
-        sandbox, keys = params.sandbox, KEYS[params.board.keys]
-        is_published = params.reward.preset == "requirements"
+        sandbox, is_published = params.sandbox, params.reward.preset == "requirements"
         board_seconds = sandbox.timeout_seconds if is_published else sandbox.board_cpu_seconds
         return cls(
-            keys=keys,
             play_on=params.board.play_on,
             move_cpu_seconds=board_seconds if is_published else board_seconds / 8,
             board_cpu_seconds=board_seconds,
             wall_seconds=sandbox.timeout_seconds,
             memory_mib=sandbox.memory_mib,
-            queries=make_queries_source(keys) if params.prompt.preset == "api" else "",
+            queries=QUERIES_SOURCE if params.prompt.preset == "api" else "",
             standard_library=is_published,
         )
 
@@ -104,8 +100,8 @@ class StrategyGame:
 
     @property
     def progress(self) -> float:
-        """log2 of the largest tile over log2 of the target: 1 when the target is reached, above 1 beyond."""
-        return math.log2(self.largest) / math.log2(self.kind.target)
+        """See `BoardKind.progress`."""
+        return self.kind.progress(self.largest)
 
 
 def make_public_seed(*parts: object) -> int:
@@ -175,7 +171,7 @@ def play_board(program: LoadedProgram, board: GameBoard, rules: BoardRules) -> t
         time_over = time.monotonic() - started - rules.wall_seconds
         if time_over > 0 and time_over > waiting_seconds(program.pid) - waited:
             return "timeout", f"more than {rules.wall_seconds:g} s in all"
-        direction = parse_key(call.value, rules.keys)
+        direction = parse_key(call.value)
         if direction is None:
             return "illegal", f"returned {describe(call.value)[:80]!r}, which is not a key"
         board.move(direction)
@@ -200,12 +196,12 @@ def explain_failure(ended: Call | Execution) -> tuple[Ending, str]:
 
 @lru_cache(maxsize=CACHED_BOARDS)
 def random_progress(kind: BoardKind, seed: int, *, play_on: bool) -> float:
-    """Return the mean `GameBoard.progress` of games with random keys, all from this seed's tiles."""
+    """Return the mean `BoardKind.progress` of games with random keys, all from this seed's tiles."""
     total = 0.0
     for index in range(RANDOM_GAMES):
         board = GameBoard(kind.size, kind.target, seed, play_on=play_on)
         draw = random.Random(make_public_seed("random play", seed, index)).random
         while board.state == "ongoing":
             board.move(DIRECTIONS[int(draw() * 4)])
-        total += board.progress
+        total += kind.progress(board.largest)
     return total / RANDOM_GAMES

@@ -1,17 +1,15 @@
 """Prompts for 2048 strategies: with the board alone, or with functions that answer questions about it."""
 
-from collections.abc import Mapping
 from itertools import cycle
 from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from rlnb.game_2048.board import KEYS, BoardKind, Direction
+from rlnb.game_2048.board import KEYS, BoardKind
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.queries import QUERIES
 from rlnb.policy.prompts import SYSTEM, Prompt, chat_text
 
-StrategyPreset = Literal["board", "api"]
 PREFIX = "```python\ndef strategy(board):"  # the beginning of an answer, and of a prefilled reply
 # The last sentence of the question; the last wording is never used in training. Each names what to increase:
 # asked only for a good strategy, or for a short one, a small model settles on the example or on the shortest.
@@ -23,20 +21,17 @@ WORDINGS = (
     "Now a good one: it scores more points.",
 )
 HELD_OUT_WORDING = len(WORDINGS) - 1
-EXAMPLE = '    return "{up}"  # an example: this key at every board'
+EXAMPLE = '    return "é"  # an example: this key at every board'
 # Shown as an earlier answer to the request for a bad one; a better strategy is one edit away.
 EARLIER_ANSWER = "    return min(legal_moves(board), key=lambda key: merged(board, key))"
 
 
-def build_messages(
-    preset: StrategyPreset, kind: BoardKind, keys: Mapping[Direction, str], wording: int
-) -> list[dict[str, str]]:
+def build_messages(preset: Literal["board", "api"], kind: BoardKind, wording: int) -> list[dict[str, str]]:
     """Return the chat; "api" shows its example as an earlier answer, which a small model imitates best.
 
-    keys: the names of the directions. wording: an index into WORDINGS.
+    wording: an index into WORDINGS.
     """
-    names = {str(direction): name for direction, name in keys.items()}
-    named = ", ".join(f'"{name}" {direction}' for direction, name in names.items())
+    named = ", ".join(f'"{name}" {direction}' for direction, name in KEYS.items())
     task = (
         f"Write a Python function `strategy(board)` for 2048 on a {kind.size}x{kind.size} board, a list of "
         f"rows, 0 where empty. The tile {kind.target} wins. It returns a key: {named}."
@@ -47,8 +42,8 @@ def build_messages(
         texts = [task, fence_strategy(EARLIER_ANSWER), WORDINGS[wording]]
     else:
         task += " A key that changes nothing, again and again, loses the game. Use plain Python only, all "
-        example = fence_strategy(EXAMPLE.format(**names))
-        texts = [f"{task}in one function, in one block:\n{example}\n{WORDINGS[wording]}"]
+        task += f"in one function, in one block:\n{fence_strategy(EXAMPLE)}\n{WORDINGS[wording]}"
+        texts = [task]
     roles = cycle(("user", "assistant"))
     return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
 
@@ -65,7 +60,7 @@ def build_strategy_prompt(
 
     Where `prompt.reasoning_effort` is set, the chat template (of GPT-OSS) writes the system message itself.
     """
-    messages = build_messages(params.prompt.preset, kind, KEYS[params.board.keys], wording)
+    messages = build_messages(params.prompt.preset, kind, wording)
     effort = params.prompt.reasoning_effort
     options = {"reasoning_effort": effort} if effort else {}
     if not effort:

@@ -1,15 +1,14 @@
 """The six functions about a 2048 board that the prompt preset "api" offers to strategies.
 
-`make_queries_source` puts the source of these functions in front of a strategy, in the strategy's process.
-So they import nothing, and read the names of the keys from KEY_OF, which that source binds.
+QUERIES_SOURCE, the source of these functions, is put in front of a strategy, in the strategy's process. So
+they import nothing, and read the names of the keys from KEY_OF, which that source binds.
 """
 
 import inspect
-from collections.abc import Mapping
 
-from rlnb.game_2048.board import Direction
+from rlnb.game_2048.board import KEYS
 
-KEY_OF = {"up": "é", "down": "u", "left": "a", "right": "i"}
+KEY_OF = KEYS
 
 
 def legal_moves(board):  # type: ignore[no-untyped-def]
@@ -59,9 +58,5 @@ def _slid(board, key):  # type: ignore[no-untyped-def]
 
 FUNCTIONS = (legal_moves, can_move, moved, merged, num_empty, largest)
 QUERIES = tuple(f"{function.__name__}{inspect.signature(function)}" for function in FUNCTIONS)  # for prompts
-
-
-def make_queries_source(keys: Mapping[Direction, str]) -> str:
-    """Return the functions' source for a program in which `keys` names the four directions."""
-    sources = [inspect.getsource(function) for function in (*FUNCTIONS, _slid)]
-    return "\n\n".join([f"KEY_OF = {dict(keys)!r}", *sources])
+SOURCES = [inspect.getsource(function) for function in (*FUNCTIONS, _slid)]
+QUERIES_SOURCE = "\n\n".join([f"KEY_OF = {KEYS!r}", *SOURCES])
