@@ -12,10 +12,6 @@ import pytest
 from pydantic import BaseModel
 from tiny_policy import load_tiny, train_by_hand
 
-from rlnb.code_execution.evaluation import AnswerForm, JudgedAnswer
-from rlnb.code_execution.reward import Judgement
-from rlnb.code_execution.tasks import Task
-from rlnb.code_execution.tasks import Test as Case
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.policy.adapters import WeightSnapshot
 
@@ -89,14 +85,6 @@ def test_a_damaged_file_is_said_and_evaluated_again(measure, tmp_path, capsys):
         path.write_text(text)
         assert measure() == (VERDICTS, True)
         assert capsys.readouterr().out == f"{path} is damaged or of another version; evaluating again\n"
-
-
-def test_answers_come_back_with_their_tasks_whatever_these_hold():
-    task = Task("t", "f", 1, "f", "x", "Return x.", Case(((1,),), {1: {2}}), (Case((b"\xff",), 1j),))
-    answer = JudgedAnswer(task, "new", True, "text", Judgement("f", "no_code", None, (None,)))
-    form = AnswerForm({"t": task})
-    plain = json.loads(json.dumps(PlainForm(object).dump(form.dump([answer]))["evaluation"]))
-    assert form.load(plain) == [answer]
 
 
 RANKS = """

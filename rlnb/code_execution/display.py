@@ -18,12 +18,8 @@ def draw_rewards(rows: Sequence[Row], *, max_steps: int) -> Figure:
         "reward/pass_rate": ("share that passes its tests", "#2a7f3f"),
     }
     heldout = {
-        f"heldout/{split}/pass_rate_greedy": (
-            f"held out, {split} families: passes, greedy",
-            "#444444",
-            marker,
-        )
-        for split, marker in (("known", "o"), ("new", "s"))
+        "heldout/known/pass_rate_greedy": ("held out, known families: passes, greedy", "#444444", "o"),
+        "heldout/new/pass_rate_greedy": ("held out, new families: passes, greedy", "#444444", "s"),
     }
     shares = {
         f"status/{name}_share": (name.replace("_", " "), colour) for name, colour in OUTCOME_COLOURS.items()
@@ -55,15 +51,15 @@ def show_rewards(judgements: Sequence[Judgement], presets: Mapping[str, Sequence
 
 def show_changed(before: Sequence[JudgedAnswer], after: Sequence[JudgedAnswer], *, limit: int = 8) -> Table:
     """Return the greedy answers whose outcome or correctness changed, improved ones first."""
-    first = {answer.task.id: answer for answer in before if answer.greedy}
-    pairs = [(first[answer.task.id], answer) for answer in after if answer.greedy and answer.task.id in first]
+    first = {answer.task_id: answer for answer in before if answer.greedy}
+    pairs = [(first[answer.task_id], answer) for answer in after if answer.greedy and answer.task_id in first]
     changed = [(old, new) for old, new in pairs if format_outcome(old) != format_outcome(new)]
-    changed.sort(key=lambda pair: (pair[0].judgement.passed, not pair[1].judgement.passed, pair[1].task.id))
+    changed.sort(key=lambda pair: (pair[0].judgement.passed, not pair[1].judgement.passed, pair[1].task_id))
     half = limit // 2
     shown = changed if len(changed) <= limit else [*changed[: limit - half], *changed[-half:]]
     return Table(
         ["task", "split", "before", "program before", "after", "program after"],
-        [(new.task.statement, new.split, *describe_answer(old), *describe_answer(new)) for old, new in shown],
+        [(new.statement, new.split, *describe_answer(old), *describe_answer(new)) for old, new in shown],
         f"{len(changed)} of {len(pairs)} greedy answers changed in outcome; {len(shown)} shown.",
     )
 

@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from pydantic import TypeAdapter
-
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.prompts import build_prompt
 from rlnb.code_execution.reward import Judgement, RewardFunction, compute_reward, judge
 from rlnb.code_execution.tasks import Task
-from rlnb.evaluations import measure_once
+from rlnb.evaluations import PlainForm, measure_once
 from rlnb.policy import Policy, generate
 from rlnb.policy.prompts import Prompt
 from rlnb.sandbox import Sandbox
@@ -22,49 +20,16 @@ MEASURES = (
 )  # fmt: skip
 
 
-PRINTED = "ok_with_output"
-
-
 @dataclass(frozen=True)
 class JudgedAnswer:
     """One judged completion. split: "known" or "new"; greedy: decoded at temperature 0."""
 
-    task: Task
-    split: str
-    greedy: bool
-    completion: str
-    judgement: Judgement
-
-
-@dataclass(frozen=True)
-class KeptAnswer:
-    """A JudgedAnswer in a file, with the id of its task."""
-
     task_id: str
+    statement: str
     split: str
     greedy: bool
     completion: str
     judgement: Judgement
-
-
-@dataclass(frozen=True)
-class AnswerForm:
-    """The form of judged answers in a file; tasks: by their ids. See `rlnb.evaluations.RecordForm`."""
-
-    tasks: Mapping[str, Task]
-
-    def dump(self, answers: Sequence[JudgedAnswer]) -> dict[str, object]:
-        kept = [
-            KeptAnswer(answer.task.id, answer.split, answer.greedy, answer.completion, answer.judgement)
-            for answer in answers
-        ]
-        return {"answers": kept}
-
-    def load(self, saved: Mapping[str, object]) -> list[JudgedAnswer]:
-        return [
-            JudgedAnswer(self.tasks[kept.task_id], kept.split, kept.greedy, kept.completion, kept.judgement)
-            for kept in TypeAdapter(list[KeptAnswer]).validate_python(saved["answers"])
-        ]
 
 
 @dataclass(frozen=True)
@@ -105,7 +70,7 @@ class ProgramEvaluation:
         return measure_once(
             Path(self.params.output_dir, f"tasks_{label}.json"),
             lambda: self(policy, progress=progress),
-            form=AnswerForm({task.id: task for _, task in self.tasks}),
+            form=PlainForm(list[JudgedAnswer]),
             policy=policy,
             params=self.params,
             settings={
@@ -150,7 +115,7 @@ class ProgramEvaluation:
             )
             for row, completion, judgement in zip(rows, completions, judgements, strict=True):
                 split, task = tasks[row]
-                answers.append(JudgedAnswer(task, split, greedy, completion, judgement))
+                answers.append(JudgedAnswer(task.id, task.statement, split, greedy, completion, judgement))
         return answers
 
 
@@ -169,11 +134,11 @@ def measure(
         earned = compute_reward(answer.judgement, rewards)
         if earned is None:
             continue
-        mode, has_printed = "greedy" if answer.greedy else "sampled", answer.judgement.outcome == PRINTED
-        values[f"output_rate_{mode}", answer.split, answer.task.id].append(float(has_printed))
-        values[f"pass_rate_{mode}", answer.split, answer.task.id].append(float(answer.judgement.passed))
+        mode, place = "greedy" if answer.greedy else "sampled", (answer.split, answer.task_id)
+        values[f"output_rate_{mode}", *place].append(answer.judgement.outcome == "ok_with_output")
+        values[f"pass_rate_{mode}", *place].append(answer.judgement.passed)
         if not (answer.greedy and sampled_any):
-            values["reward", answer.split, answer.task.id].append(earned)
+            values["reward", *place].append(earned)
     means: dict[str, dict[str, dict[str, float]]] = {name: {} for name in MEASURES}
     for (name, split, task), each in values.items():
         means[name].setdefault(split, {})[task] = fmean(each)
@@ -192,7 +157,7 @@ def heldout_metrics(answers: Sequence[JudgedAnswer], rewards: Sequence[RewardFun
 def answer_record(answer: JudgedAnswer) -> dict[str, object]:
     """Return an answer as plain data for results.json."""
     return {
-        "task": answer.task.id,
+        "task": answer.task_id,
         "split": answer.split,
         "greedy": answer.greedy,
         "completion": answer.completion,

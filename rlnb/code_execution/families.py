@@ -11,13 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel
 
 from rlnb.code_execution.tasks import Task, Test
 
-Inputs = Literal["number", "small", "natural", "list", "text", "words"]
 PARAMETERS = {"number": "n", "small": "n", "natural": "n", "list": "xs", "text": "text", "words": "words"}
 WORDS = (
     "go", "sun", "moon", "tree", "apple", "river", "stone", "paper", "letter", "banana", "python", "window",
@@ -43,7 +41,7 @@ class Family(BaseModel):
 
     name: str
     level: int
-    inputs: Inputs
+    inputs: str
     statement: str
     reference: str
     constants: list[list[int | str]]
@@ -66,9 +64,7 @@ class Member:
 
 
 def builtin_tasks(*, development: bool = False) -> list[Task]:
-    """Return the built-in tasks, the same on every machine: a task's name seeds its calls.
-
-    development: only the tasks of that split, otherwise all others.
+    """Return the built-in tasks, the same on every machine; development: those of that split alone.
 
     A task's tests reject every constant, its unchanged argument, and every other task's reference.
     """
@@ -136,11 +132,8 @@ def choose_tests(name: str, results: Sequence[str], wrong: Sequence[Sequence[str
 def distinct_calls(inputs: str) -> list[object]:
     """Return up to NUM_CALLS different arguments of a kind, the same on every machine."""
     generator = random.Random(inputs)
-    calls: dict[str, object] = {}
-    for _ in range(10 * NUM_CALLS):
-        argument = draw(inputs, generator)
-        calls.setdefault(repr(argument), argument)
-    return list(calls.values())[:NUM_CALLS]
+    drawn = [draw(inputs, generator) for _ in range(10 * NUM_CALLS)]
+    return list({repr(argument): argument for argument in drawn}.values())[:NUM_CALLS]
 
 
 def draw(inputs: str, generator: random.Random) -> object:

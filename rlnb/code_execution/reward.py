@@ -10,11 +10,11 @@ tasks); from "standard" on it cannot.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rlnb.code_execution.tasks import Task
-from rlnb.policy.prompts import completion_text
+from rlnb.grpo.rewards import TrlReward, make_trl_rewards
 from rlnb.run.metrics import STATUSES
 from rlnb.sandbox import Execution, FailureCount, Limits, Sandbox
 from rlnb.sandbox.plain_values import equal_to
@@ -125,9 +125,6 @@ def judge(
     return judgements
 
 
-TrlReward = Callable[..., list[float | None]]
-
-
 @dataclass(eq=False)
 class CodeRewards:
     """Judges the completions of a batch once, for all reward functions that TRL calls with it.
@@ -144,49 +141,30 @@ class CodeRewards:
     _judgements: list[Judgement] = field(default_factory=list)
 
     def for_trl(self) -> list[TrlReward]:
-        """Return the functions for TRL, which adds up what they pay; the first logs the batch's metrics.
-
-        The dataset has the columns `prompt`, `task_id` and `prefix`. Completions that the sandbox failed to
-        run get None from each, so TRL leaves them out of their group.
-        """
-        return [self._make(reward, logs_metrics=reward is self.rewards[0]) for reward in self.rewards]
-
-    def _make(self, reward: RewardFunction, *, logs_metrics: bool) -> TrlReward:
-        def pay_code(
-            *,
-            completions: Sequence[str | Sequence[Mapping[str, str]]],
-            task_id: Sequence[str],
-            prefix: Sequence[str],
-            log_metric: Callable[[str, float], None] | None = None,
-            log_extra: Callable[[str, list[object]], None] | None = None,
-            **_: object,  # TRL's other columns
-        ) -> list[float | None]:
-            started = time.perf_counter()
-            judgements = self.judge_batch(list(map(completion_text, completions)), task_id, prefix)
-            if logs_metrics and log_metric:
-                for name, value in batch_metrics(judgements, self.rewards).items():
-                    log_metric(name, value)
-                log_metric("time/reward_seconds", time.perf_counter() - started)
-            if logs_metrics and log_extra:
-                log_extra("outcome", [judgement.outcome for judgement in judgements])
-                log_extra("passed", [judgement.passed for judgement in judgements])
-            return [compute_reward(judgement, [reward]) for judgement in judgements]
-
-        pay_code.__name__ = getattr(reward, "__name__", "code")  # names TRL's metrics
-        return pay_code
+        """Return the functions for TRL. The dataset has the columns `prompt`, `task_id` and `prefix`."""
+        return make_trl_rewards(
+            self.rewards,
+            self.judge_batch,
+            is_failed=lambda judgement: judgement.outcome == "sandbox_error",
+            measure=lambda judgements: batch_metrics(judgements, self.rewards),
+            show=lambda judgements: {
+                "outcome": [judgement.outcome for judgement in judgements],
+                "passed": [judgement.passed for judgement in judgements],
+            },
+        )
 
     def judge_batch(
-        self, completions: Sequence[str], task_ids: Sequence[str], prefixes: Sequence[str]
+        self, completions: Sequence[str], *, task_id: Sequence[str], prefix: Sequence[str], **_: object
     ) -> list[Judgement]:
         """Return the judgements of a batch; those of the last one are kept.
 
         Raises SandboxUnavailable when more than 1% of the programs failed because of the sandbox.
         """
-        batch = tuple(completions), tuple(task_ids), tuple(prefixes)
+        batch = tuple(completions), tuple(task_id), tuple(prefix)
         if batch != self._batch:
             started = time.perf_counter()
             by_id = {task.id: task for task in self.tasks}
-            self._judgements = judge(completions, [by_id[name] for name in task_ids], prefixes, self.sandbox)
+            self._judgements = judge(completions, [by_id[name] for name in task_id], prefix, self.sandbox)
             failed = [each.execution for each in self._judgements if each.outcome == "sandbox_error"]
             self.failures.add(len(completions), [execution.error for execution in failed if execution])
             self._batch = batch

@@ -1,4 +1,4 @@
-"""2048 on square boards of any size, with any target: rules, rendering as text, exact replays.
+"""2048 on square boards of any size, with any target.
 
 A board is a list of rows, top row first, of tile values; 0 is an empty cell. Gabriele Cirulli's rules: a move
 slides all tiles, two equal tiles that meet become one of twice the value, each tile merges at most once a
@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, compress, repeat
+from itertools import compress, repeat
 from operator import eq
 from typing import Literal, get_args
 
@@ -125,14 +125,6 @@ def merge_points(board: bytes) -> int:
     return sum(map(POINTS.__getitem__, board.replace(EDGE, b"")))
 
 
-def encode_rows(rows: Sequence[Sequence[int]]) -> bytes:
-    """Return a board of tile values as bytes. Raises ValueError for values that are not tiles."""
-    for tile in chain.from_iterable(rows):
-        if tile not in EXPONENTS:
-            raise ValueError(f"{tile!r} is not a tile; a tile is a power of two from 2 on, 0 an empty cell")
-    return EDGE.join(bytes(map(EXPONENTS.__getitem__, row)) for row in rows)
-
-
 def decode_rows(board: bytes) -> list[list[int]]:
     return [list(map(TILES.__getitem__, row)) for row in board.split(EDGE)]
 
@@ -214,15 +206,7 @@ class GameBoard:
 
 def slide_board(rows: Sequence[Sequence[int]], direction: Direction) -> tuple[list[tuple[int, ...]], int]:
     """Return a square board after a move, before a tile appears, and the points of its merges."""
-    size, before = len(rows), encode_rows(rows)
-    order = turn_orders(size)[direction]
+    size, order = len(rows), turn_orders(len(rows))[direction]
+    before = EDGE.join(bytes(map(EXPONENTS.__getitem__, row)) for row in rows)
     after = turn(push_left(turn(before, order), size), order)
     return [tuple(row) for row in decode_rows(after)], merge_points(after) - merge_points(before)
-
-
-def replay(kind: BoardKind, seed: int, moves: str, *, play_on: bool = False) -> GameBoard:
-    """Return the position after `moves` (letters of LETTERS) of the game with this seed."""
-    board = GameBoard(kind.size, kind.target, seed, play_on=play_on)
-    for letter in moves:
-        board.move(DIRECTION_BY_LETTER[letter])
-    return board

@@ -31,21 +31,18 @@ def rebuild_frames(game: StrategyGame, rules: BoardRules) -> list[Frame]:
     """
     board = GameBoard(game.kind.size, game.kind.target, game.seed, play_on=rules.play_on)
     frames: list[Frame] = []
-
-    def add_frame(key: str, slid: Sequence[Sequence[int]]) -> None:
+    for index, letter in enumerate(["", *game.moves]):
+        key, slid = "–", [tuple(row) for row in board.rows]
+        if letter:
+            side = DIRECTION_BY_LETTER[letter]
+            key, (slid, _) = f"{ARROWS[side]} {KEYS[side]}", slide_board(board.rows, side)
+            board.move(side)
         tiles = list(chain.from_iterable(board.rows))
         pairs = enumerate(zip(chain.from_iterable(slid), tiles, strict=True))
         spawned = next((cell for cell, (before, after) in pairs if before != after), -1)
         cells = "".join(chr(48 + max(tile.bit_length() - 1, 0)) for tile in tiles)
-        facts = {"Key": key, "Score": str(board.score), "Largest": str(max(tiles))}
-        frames.append(Frame(len(frames), cells, last=spawned, facts=facts))
-
-    add_frame("–", board.rows)
-    for letter in game.moves:
-        side = DIRECTION_BY_LETTER[letter]
-        slid, _ = slide_board(board.rows, side)
-        board.move(side)
-        add_frame(" ".join(dict.fromkeys((ARROWS[side], KEYS[side]))), slid)
+        facts = {"Key": key, "Score": str(board.score), "Largest": str(board.largest)}
+        frames.append(Frame(index, cells, last=spawned, facts=facts))
     return frames
 
 
@@ -53,12 +50,8 @@ def make_replay(game: StrategyGame, rules: BoardRules) -> Replay:
     """Return the widget of a game: all positions, or LONGEST_REPLAY evenly spread ones."""
     symbols = {"0": ("", "", "")}
     for exponent in range(1, game.kind.size**2 + 2):
-        background = to_hex(colormaps["YlOrBr"](exponent / 20))  # dark from 2048 on
-        symbols[chr(48 + exponent)] = (
-            str(2**exponent),
-            background,
-            "#33302b" if exponent < 11 else "#ffffff",
-        )
+        colour = "#33302b" if exponent < 11 else "#ffffff"  # on a background that is dark from 2048 on
+        symbols[chr(48 + exponent)] = str(2**exponent), to_hex(colormaps["YlOrBr"](exponent / 20)), colour
     return Replay(
         spread(rebuild_frames(game, rules), LONGEST_REPLAY),
         title=f"2048 on {game.kind}, seed {game.seed}",
@@ -78,13 +71,13 @@ def show_strategies(results: Sequence[StrategyResult], *, limit: int = 12) -> Ta
     for result in results:
         if not result.has_failed_sandbox:
             groups.setdefault((result.code, result.reason), []).append(result)
-    ranked = []
+    rows = []
     for (code, reason), members in groups.items():
         score = fmean(result.score or 0.0 for result in members)
         endings = Counter(game.ending for result in members for game in result.finished_games)
         ended = ", ".join(f"{name} {count}" for name, count in endings.most_common()) or reason
-        ranked.append((score, (as_code(code), len(members), score, ended)))
-    rows = [row for _, row in sorted(ranked, key=itemgetter(0), reverse=True)]
+        rows.append((as_code(code), len(members), score, ended))
+    rows.sort(key=itemgetter(2), reverse=True)
     caption = f"{min(limit, len(rows))} of {len(rows)} distinct programs in {len(results)} completions."
     return Table(["strategy", "written", "mean score", "how games ended"], rows[:limit], caption)
 

@@ -6,7 +6,6 @@ says nothing about 2048.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from rlnb.evaluations import PlainForm, measure_once
@@ -123,12 +122,11 @@ class StrategyEvaluation:
         """Return the other players' games on the boards of greedy completions."""
         rules = replace(self.referee.rules, queries=QUERIES_SOURCE)  # whatever the model has
         evaluation = replace(self, referee=replace(self.referee, rules=rules, _results={}))
-        players = {}
-        for name, body in PLAYERS.items():
-            answer = [fence_strategy(body)]
-            games = (evaluation.judge(answer, "", kind, greedy=True) for kind in self.kinds)
-            players[name] = list(chain.from_iterable(games))
-        return players
+        answers = {name: [fence_strategy(body)] for name, body in PLAYERS.items()}
+        return {
+            name: [game for kind in self.kinds for game in evaluation.judge(answer, "", kind, greedy=True)]
+            for name, answer in answers.items()
+        }
 
 
 def score_boards(judged: Sequence[JudgedCompletion]) -> BoardScores:
@@ -177,10 +175,9 @@ def strategy_heldout_metrics(judged: Sequence[JudgedCompletion]) -> dict[str, fl
 def save_strategies(
     path: str | Path, params: GptOss2048Params, judged: Mapping[str, Sequence[JudgedCompletion]]
 ) -> None:
-    """Write parameters, figures and every completion by `save_results`.
+    """Write parameters, figures and every completion by `save_results`, which `compare_files` reads.
 
-    judged: {name: completions}; "before" and "after" are compared. "board_fingerprint" names the boards: the
-    figures of runs with the same one are of the same boards, and `rlnb.results.compare_files` compares them.
+    judged: {name: completions}; "before" and "after" are compared. "board_fingerprint" names the boards.
     """
     save_results(
         path,

@@ -15,10 +15,8 @@ SECRET_FILE = "board_secret"  # in a run's directory: the key of its board seeds
 
 
 class GptOssModelParams(sections.ModelParams):
-    id: str = Field(
-        default="unsloth/gpt-oss-20b",
-        min_length=1,
-        description=str(sections.ModelParams.model_fields["id"].description),
+    id: str = described(
+        "unsloth/gpt-oss-20b", str(sections.ModelParams.model_fields["id"].description), min_length=1
     )
     max_seq_length: int = described(768, "Longest prompt and completion together (tokens)", ge=16)
 
@@ -32,10 +30,7 @@ class BoardParams(Section):
     @classmethod
     def _known_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
         for kind in kinds:
-            try:
-                BoardKind.parse(kind)
-            except ValueError as error:
-                raise ValueError(f"holds {kind!r}: {error}") from error
+            BoardKind.parse(kind)
         return kinds
 
 
@@ -66,12 +61,10 @@ class StrategySandboxParams(sections.SandboxParams):
 
 class StrategyEvaluationParams(Section):
     enabled: bool = described(True, "Measure held-out play before, during and after training")
-    boards: Literal["trained", "hard"] = Field(
-        default="trained",
-        description=f"Boards measured: those of board.kinds, or hard = {' and '.join(HARD_BOARDS)}",
+    boards: Literal["trained", "hard"] = described(
+        "trained", f"Boards measured: those of board.kinds, or hard = {' and '.join(HARD_BOARDS)}"
     )
-    num_samples: int = Field(default=24, ge=1)
-    """Sampled completions for each kind of board, in a held-out wording"""
+    num_samples: int = described(24, "Sampled completions a kind of board, in a held-out wording", ge=1)
     temperature: float = described(1.0, "Sampling temperature", gt=0, le=2)
     eval_interval_steps: int = described(0, "Steps between evaluations; 0 = only before and after", ge=0)
     batch_size: int = described(24, "Completions generated at a time", ge=1)

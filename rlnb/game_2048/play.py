@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -24,10 +24,11 @@ from rlnb.sandbox import Limits, LoadedProgram, Sandbox
 from rlnb.sandbox.calls import Call
 from rlnb.sandbox.executions import Execution, describe
 
+Job = tuple[str, BoardKind, int]  # a strategy's code, the board, its seed
 Ending = Literal["success", "failed", "stuck", "illegal", "exception", "timeout", "sandbox_error"]
 RANDOM_GAMES = 8  # games of random play from each board, from which scores are measured
-CACHED_BOARDS = 2**12  # whose random play is remembered
 LONGEST_ERROR = 300  # characters
+CACHED_BOARDS = 2**12  # whose random play is remembered
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class BoardRules:
 
 @dataclass(frozen=True)
 class StrategyGame:
-    """One game of one strategy. moves: letters as in `GameBoard.moves`; `replay` rebuilds the game from them.
+    """One game of one strategy. moves: letters as in `GameBoard.moves`, which play the same game again.
 
     ending: "success", "failed" or "stuck" as in `GameBoard.state`; "illegal" for an answer that is not a key,
     "exception", "timeout". error: the reason in a line, untrusted. seconds: wall time. was_loaded: the
@@ -115,26 +116,22 @@ def make_public_seeds(*parts: object, num_boards: int) -> list[int]:
     return [make_public_seed(*parts, index) for index in range(num_boards)]
 
 
-def play_many(
-    jobs: Sequence[tuple[str, BoardKind, int]], sandbox: Sandbox, *, rules: BoardRules
-) -> list[StrategyGame]:
-    """Play each job (code, board, seed) in a process of its own, `sandbox.num_workers` at a time.
+def play_many(jobs: Sequence[Job], sandbox: Sandbox, *, rules: BoardRules) -> list[StrategyGame]:
+    """Play each job in a process of its own, `sandbox.num_workers` at a time.
 
     Equal jobs are played once.
     """
-
-    def play(job: tuple[str, BoardKind, int]) -> StrategyGame:
-        return play_game(*job, sandbox, rules=rules)
-
     distinct = list(dict.fromkeys(jobs))
     with ThreadPoolExecutor(sandbox.num_workers, thread_name_prefix="2048") as pool:
         # After an interrupt `map` cancels the games that have not begun; the others end within their limits.
-        games = dict(zip(distinct, pool.map(play, distinct), strict=True))
-    return [games[job] for job in jobs]
+        games = pool.map(partial(play_game, sandbox=sandbox, rules=rules), distinct)
+        by_job = dict(zip(distinct, games, strict=True))
+    return [by_job[job] for job in jobs]
 
 
-def play_game(code: str, kind: BoardKind, seed: int, sandbox: Sandbox, *, rules: BoardRules) -> StrategyGame:
+def play_game(job: Job, sandbox: Sandbox, rules: BoardRules) -> StrategyGame:
     """Play one game, and once more if the sandbox failed, which is not the strategy's fault."""
+    code, kind, seed = job
     limits = Limits(cpu_seconds=rules.board_cpu_seconds, memory_mib=rules.memory_mib)
     for attempt in (1, 2):
         started = time.monotonic()

@@ -5,8 +5,9 @@ The rewards themselves are functions of a StrategyResult in the notebook's rewar
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import fmean
 
 from rlnb.game_2048.board import BoardKind
@@ -14,7 +15,7 @@ from rlnb.game_2048.checks import is_suspicious
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.play import BoardRules, Ending, StrategyGame, play_many, random_progress
 from rlnb.game_2048.strategies import extract_strategy
-from rlnb.policy.prompts import completion_text
+from rlnb.grpo.rewards import TrlReward, make_trl_rewards
 from rlnb.run.metrics import ENDINGS
 from rlnb.sandbox import FailureCount, Sandbox
 
@@ -114,9 +115,8 @@ ResultKey = tuple[str, str, BoardKind, tuple[int, ...]]  # prefix, completion, b
 class StrategyReferee:
     """Extracts, checks and plays the strategies in completions, each distinct one of a call once.
 
-    Results of the last call are remembered: all reward functions ask for the same completions.
-
-    seconds: time spent judging.
+    Results of the last call are remembered, since all reward functions ask for the same completions. seconds:
+    time spent judging.
     """
 
     sandbox: Sandbox
@@ -148,72 +148,41 @@ class StrategyReferee:
             for key in dict.fromkeys(keys)
             if key not in results
         }
-        jobs = [
-            (extraction.code or "", key[2], seed)
-            for key, extraction in extractions.items()
-            for seed in ([] if extraction.problem else key[3])
-        ]
-        games = dict(zip(jobs, play_many(jobs, self.sandbox, rules=self.rules), strict=True))
-        for key, extraction in extractions.items():
-            _, _, kind, own_seeds = key
-            code, is_played = extraction.code or "", not extraction.problem
-            results[key] = StrategyResult(
-                code=extraction.code,
-                problem=extraction.problem,
-                reason=extraction.reason,
-                games=tuple(games[code, kind, seed] for seed in own_seeds) if is_played else (),
-                baselines=tuple(random_progress(kind, s, play_on=self.rules.play_on) for s in own_seeds),
-            )
+        jobs = {
+            key: [(found.code or "", key[2], seed) for seed in key[3]] if not found.problem else []
+            for key, found in extractions.items()
+        }
+        flat = list(chain.from_iterable(jobs.values()))
+        games = dict(zip(flat, play_many(flat, self.sandbox, rules=self.rules), strict=True))
+        for key, found in extractions.items():
+            baselines = tuple(random_progress(key[2], seed, play_on=self.rules.play_on) for seed in key[3])
+            played = tuple(games[job] for job in jobs[key])
+            results[key] = StrategyResult(found.code, found.problem, found.reason, played, baselines)
         self._results = results
         self.failures.add(len(games), [g.error for g in games.values() if g.ending == "sandbox_error"])
         self.seconds += time.perf_counter() - started
         return [results[key] for key in keys]
 
 
-TrlReward = Callable[..., list[float | None]]
-
-
 def make_strategy_rewards(
     rewards: Sequence[StrategyRewardFunction], referee: StrategyReferee
 ) -> list[TrlReward]:
-    """Return the reward functions for TRL, all on the same games; the first logs the metrics."""
-    return [make_trl_reward(reward, referee, logs_metrics=reward is rewards[0]) for reward in rewards]
-
-
-def make_trl_reward(
-    reward: StrategyRewardFunction, referee: StrategyReferee, *, logs_metrics: bool
-) -> TrlReward:
-    """Return a function that returns one reward a completion, None if the sandbox failed.
+    """Return the reward functions for TRL, all on the same games, which the first logs.
 
     The dataset needs the columns `prefix`, `board` and `seeds`.
     """
-
-    def reward_strategies(
-        *,
-        completions: Sequence[str | Sequence[Mapping[str, str]]],
-        prefix: Sequence[str],
-        board: Sequence[str],
-        seeds: Sequence[Sequence[int]],
-        log_metric: Callable[[str, float], None] | None = None,
-        log_extra: Callable[[str, list[str]], None] | None = None,
-        **_: object,  # TRL's other columns
-    ) -> list[float | None]:
-        started = time.perf_counter()
-        texts = [completion_text(completion) for completion in completions]
-        results = referee.judge(texts, prefix, [BoardKind.parse(name) for name in board], seeds)
-        if logs_metrics:
-            if log_metric:
-                for name, value in compute_strategy_metrics(results).items():
-                    log_metric(name, value)
-                log_metric("time/reward_seconds", time.perf_counter() - started)
-            if log_extra:
-                log_extra("outcome", [result.ending for result in results])
-                log_extra("reason", [result.why for result in results])
-        # TRL leaves a completion out of its group only if every function returns None.
-        return [None if result.has_failed_sandbox else reward(result) for result in results]
-
-    reward_strategies.__name__ = getattr(reward, "__name__", "strategy")  # names TRL's metrics
-    return reward_strategies
+    return make_trl_rewards(
+        rewards,
+        lambda completions, *, prefix, board, seeds, **_: referee.judge(
+            completions, prefix, [BoardKind.parse(name) for name in board], seeds
+        ),
+        is_failed=lambda result: result.has_failed_sandbox,
+        measure=compute_strategy_metrics,
+        show=lambda results: {
+            "outcome": [result.ending for result in results],
+            "reason": [result.why for result in results],
+        },
+    )
 
 
 def compute_strategy_metrics(results: Sequence[StrategyResult]) -> dict[str, float]:

@@ -87,9 +87,7 @@ def explain_missing(tree: ast.Module) -> str:
     outer = list(iterate_outer_statements(tree))
     bindings = [(statement.lineno, value) for statement in outer if (value := bound_value(statement))]
     if not bindings:
-        names = [node.name for node in ast.walk(tree) if isinstance(node, FUNCTIONS)][:3]
-        only = f", only {', '.join(names)}" if names else ""
-        return f"There is no function `{FUNCTION}` outside of functions and classes{only}."
+        return f"There is no function `{FUNCTION}` outside of functions and classes."
     value = max(bindings, key=itemgetter(0))[1]
     if isinstance(value, ast.Name):
         named = [s for s in outer if isinstance(s, DEFINITIONS) and s.name == value.id]

@@ -84,8 +84,7 @@ def test_preset_execution_pays_what_a_program_did(sandbox):
 
 
 def test_a_text_without_code_is_paid_like_broken_syntax(sandbox):
-    judgements = judge(["I cannot.", "```python\n# To do: write f.\n```"], [DOUBLE] * 2, [""] * 2, sandbox)
-    for judgement in judgements:
+    for judgement in judge(["I cannot.", "```python\n# To do.\n```"], [DOUBLE] * 2, [""] * 2, sandbox):
         assert (judgement.outcome, pay_execution(judgement), pay_tests(judgement)) == ("no_code", -0.5, ERROR)
 
 
@@ -274,9 +273,8 @@ def test_too_many_failures_of_the_sandbox_end_the_run(monkeypatch):
 
 def make_answer(name: str, right: bool | None, *, split: str = "known", greedy: bool = False) -> JudgedAnswer:
     """An answer that is right, wrong, or (None) could not be run."""
-    task = Task(name, "family", 1, "f", "n", "Do it.", Call((0,), 0), (Call((1,), 1), Call((2,), 2)))
     outcome = "sandbox_error" if right is None else "ok_with_output"
-    return JudgedAnswer(task, split, greedy, "", Judgement("", outcome, None, (True, right)))
+    return JudgedAnswer(name, "Do it.", split, greedy, "", Judgement("", outcome, None, (True, right)))
 
 
 def test_sampled_and_greedy_answers_are_measured_separately():
@@ -294,14 +292,9 @@ def test_sampled_and_greedy_answers_are_measured_separately():
 
 def test_metrics_are_means_over_tasks_by_split_without_answers_that_could_not_be_run():
     answers = [make_answer("a", True), make_answer("a", None), make_answer("b", False)]
-    assert heldout_metrics([*answers, make_answer("c", True, split="new")], [pay_tests]) == {
-        "heldout/known/reward": 0.5,
-        "heldout/new/reward": 1.0,
-        "heldout/known/output_rate_sampled": 1.0,
-        "heldout/new/output_rate_sampled": 1.0,
-        "heldout/known/pass_rate_sampled": 0.5,
-        "heldout/new/pass_rate_sampled": 1.0,
-    }
+    metrics = heldout_metrics([*answers, make_answer("c", True, split="new")], [pay_tests])
+    assert (metrics["heldout/known/reward"], metrics["heldout/new/reward"]) == (0.5, 1.0)
+    assert metrics["heldout/known/pass_rate_sampled"] == 0.5 and len(metrics) == 6
 
 
 @pytest.mark.skipif(not MBPP.exists(), reason="MBPP is not at hand: ../shared/data is missing")

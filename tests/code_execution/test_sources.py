@@ -48,12 +48,6 @@ def test_a_line_becomes_a_task_whose_first_test_is_the_example(write):
     assert [(test.arguments, test.expected) for test in task.tests] == [((5,), 10)]
 
 
-def test_records_go_to_the_split_they_name(write):
-    names = ("train", "known", "new")
-    splits = load(write(*({**RECORD, "id": name, "split": name} for name in names)))
-    assert {name: [task.id for task in splits[name]] for name in splits} == {name: [name] for name in names}
-
-
 def test_records_without_a_split_family_or_id_are_split_by_the_seed(write):
     bare = {name: RECORD[name] for name in ("function", "parameters", "statement", "tests")}
     splits = load(write(*[bare] * 10))
@@ -65,23 +59,13 @@ def message_of(path, source="jsonl"):
 
 
 BROKEN = {
-    "a record is an object": "5",
     "'tests' is missing": {"id": "x", "function": "f"},
     "at least 2": {**RECORD, "tests": RECORD["tests"][:1]},
-    "not finite": {**RECORD, "tests": [{"arguments": [1], "expected": float("inf")}] * 2},
-    "function = 'f; g'": {**RECORD, "function": "f; g"},
     "function = 5": {**RECORD, "function": 5},
-    "function = 'class'": {**RECORD, "function": "class"},
     "tests.0.arguments = 'ab'": {**RECORD, "tests": [{"arguments": "ab", "expected": 1}] * 2},
-    "recursion": {
-        **RECORD, "tests": [{"arguments": json.loads("[" * 300 + "]" * 300), "expected": 1}] * 2
-    },
-    "level = inf": {**RECORD, "level": float("inf")},
-    "does not parse": {**RECORD, "parameters": "n, n ="},
+    "does not parse": {**RECORD, "function": "f; g"},
+    "its code does not parse": {**RECORD, "parameters": "n, n"},
     "split = 'dev'": {**RECORD, "split": "dev"},
-    "split = ['train']": {**RECORD, "split": ["train"]},
-    "number out of range": json.dumps(RECORD).replace("10", "1" * 5000),
-    "not JSON": "{",
     "already used": {**RECORD, "id": "good"},
 }  # fmt: skip
 
@@ -91,15 +75,6 @@ def test_the_error_names_file_and_line_of_an_invalid_record(write):
         path = write({**RECORD, "id": "good"}, record)
         message = message_of(path)
         assert message.startswith(f"{path}:2: ") and problem in message, (problem, message)
-
-
-INJECTED = ("n): pass\ndef g(n", "n,\nm", "n) -> (int", "n): return (n", "n): pass #")
-
-
-def test_parameters_hold_no_more_than_those_of_a_signature(write):
-    for parameters in INJECTED:
-        message = message_of(write({**RECORD, "parameters": parameters}))
-        assert "not a task: " in message and "\n" not in message, parameters
 
 
 def test_parameters_may_have_defaults_annotations_and_stars(write):
@@ -116,13 +91,6 @@ MBPP_RECORD = {
 }
 
 
-@pytest.mark.parametrize("literal", ["0x" + "f" * 5000, "1e999", "{[]: 1}"])
-def test_an_mbpp_task_is_left_out_whose_result_cannot_be_shown(literal, write):
-    odd = {**MBPP_RECORD, "task_id": 602, "test_list": [f"assert double(2) == {literal}"] * 2}
-    splits = load_tasks("mbpp", mbpp_path=write(MBPP_RECORD, odd))
-    assert [task.id for task in splits["train"]] == ["mbpp-601"]
-
-
 def test_a_file_without_a_task_to_train_on_is_refused(write):
     for record, source in (({**RECORD, "split": "new"}, "jsonl"), ({**MBPP_RECORD, "task_id": 11}, "mbpp")):
         path = write(record)
@@ -131,21 +99,14 @@ def test_a_file_without_a_task_to_train_on_is_refused(write):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    binary = tmp_path / "binary.jsonl"
-    binary.write_bytes(b"{\xff}")
-    for path in (tmp_path / "no.jsonl", binary):
-        assert message_of(str(path)).startswith(f"{path}: ")
-    assert message_of(str(tmp_path), "mbpp").startswith(f"{tmp_path / 'mbpp.jsonl'}: ")
+    for source, file in (("jsonl", tmp_path), ("mbpp", tmp_path / "mbpp.jsonl")):
+        assert message_of(str(tmp_path), source).startswith(f"{file}: ")
 
 
 def test_a_file_may_be_a_list_and_begin_with_a_byte_order_mark(tmp_path):
     path = tmp_path / "tasks.jsonl"
     path.write_text(json.dumps([RECORD]), encoding="utf-8-sig")
     assert [task.id for task in load(str(path))["train"]] == ["double-1"]
-
-
-def test_an_unknown_source_is_refused():
-    assert message_of("", "mbbp").startswith("tasks.source = 'mbbp'")
 
 
 def test_mbpp_is_split_as_published(mbpp):

@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import os
-import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -94,10 +93,3 @@ def test_a_broken_secret_is_refused_and_left_as_it_is(tmp_path):
         with pytest.raises(ParamsError, match="is not the secret"):
             draw_secret(tmp_path)
         assert (tmp_path / SECRET_FILE).read_text() == text
-
-
-def test_a_run_with_a_copy_of_the_secret_plays_the_boards_of_another(tmp_path):
-    first = draw_secret(tmp_path / "first")
-    (tmp_path / "second").mkdir()
-    shutil.copy(tmp_path / "first" / SECRET_FILE, tmp_path / "second")
-    assert draw_secret(tmp_path / "second") == first != draw_secret(tmp_path / "third")

@@ -4,10 +4,11 @@ import json
 import random
 
 import pytest
+from replaying import replay
 
-from rlnb.game_2048 import display as display_2048
-from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, GameBoard, replay
+from rlnb.game_2048.board import DIRECTIONS, BoardKind, GameBoard
 from rlnb.game_2048.display import (
+    LONGEST_REPLAY,
     LiveStrategies,
     draw_strategies,
     make_replay,
@@ -19,28 +20,26 @@ from rlnb.game_2048.reward import StrategyResult
 from rlnb.run.metrics import ENDINGS, METRICS
 
 RULES = BoardRules()
-PLAY_ON = BoardRules(keys=KEYS["wasd"], play_on=True)
+PLAY_ON = BoardRules(play_on=True)
 HOSTILE = "def strategy(board):\n    return '<script>alert(1)</script>\udc80'"
 
 
-def play(kind="4x4/2048", seed=1, *, ending="", error="", num_moves=10**6, rules=RULES) -> StrategyGame:
+def play(kind: str, seed: int, rules=RULES) -> StrategyGame:
     """Play random keys."""
     board_kind = BoardKind.parse(kind)
     board = GameBoard(board_kind.size, board_kind.target, seed, play_on=rules.play_on)
     draw = random.Random(seed)
-    while board.state == "ongoing" and len(board.moves) < num_moves:
+    while board.state == "ongoing":
         board.move(draw.choice(DIRECTIONS))
-    how = ending or board.state
-    return StrategyGame(board_kind, seed, how, board.largest, board.score, board.moves, error, 0.1)
+    return StrategyGame(board_kind, seed, board.state, board.largest, board.score, board.moves, "", 0.1)
 
 
 def game(seed: int, largest: int = 2048, ending: str = "success") -> StrategyGame:
     return StrategyGame(BoardKind(4, 2048), seed, ending, largest, 0, "L", "", 0.1)
 
 
-def strategy(code, *games, reason="", progress_of_random_play=0.5) -> StrategyResult:
-    problem = "no_function" if reason else ""
-    return StrategyResult(code, problem, reason, games, (progress_of_random_play,) * max(1, len(games)))
+def strategy(code, *games, reason="") -> StrategyResult:
+    return StrategyResult(code, "no_function" if reason else "", reason, games, (0.5,) * max(1, len(games)))
 
 
 def decode(cells: str, size: int) -> list[list[int]]:
@@ -50,7 +49,7 @@ def decode(cells: str, size: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("kind", ["2x2/8", "6x6/64"])
 def test_every_frame_is_the_engines_position_after_so_many_moves(kind):
-    played = play(kind, seed=3)
+    played = play(kind, 3)
     widget = make_replay(played, RULES)
     assert widget.moves == list(range(len(played.moves) + 1))
     for step, cells in enumerate(widget.cells):
@@ -67,9 +66,9 @@ def test_every_frame_is_the_engines_position_after_so_many_moves(kind):
 
 
 def test_a_long_game_keeps_its_first_and_last_position_and_a_file_small():
-    played = play("6x6/2048", 2, rules=PLAY_ON)
+    played = play("6x6/2048", 2, PLAY_ON)
     widget = make_replay(played, PLAY_ON)
-    assert len(played.moves) > display_2048.LONGEST_REPLAY == len(widget.cells)
+    assert len(played.moves) > LONGEST_REPLAY == len(widget.cells)
     assert (widget.moves[0], widget.moves[-1]) == (0, len(played.moves))
     assert len(json.dumps(widget.get_state())) < 250_000
 

@@ -26,7 +26,7 @@ def test_the_defaults_are_the_requirement():
     assert (training.optim, training.max_steps, training.save_steps) == ("adamw_8bit", 1000, 100)
     assert (training.max_completion_length, training.num_generations) == (200, 2)
     assert training.gradient_accumulation_steps == 4
-    assert (params.board.kinds, params.board.keys, params.board.play_on) == (("6x6/2048",), "bepo", False)
+    assert (params.board.kinds, params.board.play_on) == (("6x6/2048",), False)
     assert (params.reward.preset, params.reward.num_boards) == ("requirements", 1)
     assert params.prompt.preset == "board" and params.sandbox.timeout_seconds == 5.0
 

@@ -48,8 +48,8 @@ DEMONSTRATIONS = {
 REFUSED = {
     " \n": ("no_code", "empty"),
     "```python\n# To do.\n```": ("no_code", "no code"),
-    fenced("def move(board):\n    return 'a'\n"): ("no_function", "only move"),
-    "class Player:\n    def strategy(self, board):\n        return 'a'\n": ("no_function", "only strategy"),
+    fenced("def move(board):\n    return 'a'\n"): ("no_function", "no function"),
+    "class Player:\n    def strategy(self, board):\n        return 'a'\n": ("no_function", "no function"),
     "async " + CODE: ("no_function", "not a function"),
     "strategy = 'a'\n": ("no_function", "not a function"),
     "strategy = lambda: 'a'\n": ("no_function", "`strategy()`"),

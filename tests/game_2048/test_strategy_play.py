@@ -3,15 +3,15 @@
 import time
 
 import pytest
+from replaying import replay
 
-from rlnb.game_2048.board import KEYS, BoardKind, replay
+from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.play import BoardRules, play_many, random_progress
-from rlnb.game_2048.queries import make_queries_source
+from rlnb.game_2048.queries import QUERIES_SOURCE
 from rlnb.sandbox import Sandbox
 
 SMALL, LARGE = BoardKind(4, 256), BoardKind(6, 2048)
-QUERIES = make_queries_source(KEYS["bepo"])
-RULES = BoardRules(queries=QUERIES, move_cpu_seconds=0.2, board_cpu_seconds=2.0)
+RULES = BoardRules(queries=QUERIES_SOURCE, move_cpu_seconds=0.2, board_cpu_seconds=2.0)
 RANDOM = "def strategy(board):\n    return random.choice('éuai')\n"
 GREEDY = "def strategy(board):\n    return max(legal_moves(board), key=lambda key: merged(board, key))\n"
 
@@ -43,21 +43,21 @@ def test_a_game_ends_by_the_first_answer_that_the_rules_do_not_know(body, ending
 def test_a_move_and_a_game_may_take_their_cpu_time_and_no_more(sandbox):
     game = play("while True: pass", sandbox)
     assert game.ending == "timeout" and 0.15 < game.seconds < 60
-    rules = BoardRules(queries=QUERIES, move_cpu_seconds=0.2, board_cpu_seconds=0.3)
+    rules = BoardRules(queries=QUERIES_SOURCE, move_cpu_seconds=0.2, board_cpu_seconds=0.3)
     game = play("sum(range(10**6)); return random.choice('éuai')", sandbox, kind=LARGE, rules=rules)
     assert (game.ending, game.error) == ("timeout", "more than 0.3 s of CPU time")
     assert 1 < len(game.moves) < 100
 
 
 def test_a_sleeping_strategy_ends_with_the_wall_time_of_its_game(sandbox):
-    rules = BoardRules(queries=QUERIES, wall_seconds=0.5)
+    rules = BoardRules(queries=QUERIES_SOURCE, wall_seconds=0.5)
     game = play("import time; time.sleep(0.2); return random.choice('éuai')", sandbox, rules=rules)
     assert (game.ending, game.error) == ("timeout", "more than 0.5 s in all")
 
 
 def test_time_that_a_game_waits_for_a_processor_is_not_its_own(sandbox, monkeypatch):
     monkeypatch.setattr("rlnb.game_2048.play.waiting_seconds", lambda pid: time.monotonic())  # all of it
-    rules = BoardRules(queries=QUERIES, wall_seconds=0.01)
+    rules = BoardRules(queries=QUERIES_SOURCE, wall_seconds=0.01)
     assert play("import time; time.sleep(0.01); return 'a'", sandbox, rules=rules).ending == "stuck"
 
 
@@ -83,7 +83,7 @@ def test_beyond_the_target_a_game_is_won_and_its_end_is_told_as_it_was(sandbox):
         "def strategy(board):\n    if largest(board) >= 16:\n        return 'Q'\n"
         "    return max(legal_moves(board), key=lambda key: merged(board, key))\n"
     )
-    rules = BoardRules(queries=QUERIES, play_on=True)
+    rules = BoardRules(queries=QUERIES_SOURCE, play_on=True)
     (game,) = play_many([(code, BoardKind(4, 8), 1)], sandbox, rules=rules)
     assert (game.ending, game.largest, game.is_won) == ("illegal", 16, True) and game.progress == 4 / 3
     (game,) = play_many([(code, BoardKind(4, 8), 1)], sandbox, rules=RULES)

@@ -10,24 +10,19 @@ from rlnb.errors import ParamsError
 from rlnb.game_2048 import queries
 from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, slide_board
 from rlnb.game_2048.prompts import HELD_OUT_WORDING, WORDINGS, build_messages, build_strategy_prompt
-from rlnb.game_2048.queries import QUERIES, make_queries_source
+from rlnb.game_2048.queries import QUERIES, QUERIES_SOURCE
 from rlnb.params import load_params
 from rlnb.policy.builtin import model_directory
 from rlnb.source_code.extraction import extract_code
 
 KIND = BoardKind(5, 8192)
 ROW = [[2, 2, 4, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
-BOARDS = st.integers(2, 8).flatmap(
-    lambda size: st.lists(
-        st.lists(st.sampled_from([0, 0, 2, 2, 4, 8, 1024]), min_size=size, max_size=size),
-        min_size=size,
-        max_size=size,
-    )
-)
+ROWS = [st.lists(st.sampled_from([0, 0, 2, 2, 4, 8, 1024]), min_size=n, max_size=n) for n in range(9)]
+BOARDS = st.integers(2, 8).flatmap(lambda size: st.lists(ROWS[size], min_size=size, max_size=size))
 
 
-def ask(preset="api", *, keys="bepo", wording=0) -> list[dict[str, str]]:
-    return build_messages(preset, KIND, KEYS[keys], wording)
+def ask(preset="api", *, wording=0) -> list[dict[str, str]]:
+    return build_messages(preset, KIND, wording)
 
 
 def build(tokenizer, **prompt):
@@ -43,19 +38,17 @@ def tokenizer(tmp_path_factory):
 
 
 @pytest.mark.parametrize("preset", ["board", "api"])
-@pytest.mark.parametrize("keys", KEYS)
-def test_the_question_states_board_target_and_what_each_key_does(preset, keys):
-    text = ask(preset, keys=keys)[0]["content"]
+def test_the_question_states_board_target_and_what_each_key_does(preset):
+    text = ask(preset)[0]["content"]
     assert "5x5" in text and "8192" in text
-    assert all(f'"{key}" {direction}' in text for direction, key in KEYS[keys].items())
+    assert all(f'"{key}" {direction}' in text for direction, key in KEYS.items())
     assert all((query in text) == (preset == "api") for query in QUERIES)
 
 
-def test_the_example_has_the_chosen_keys_or_is_an_earlier_answer_and_the_held_out_wording_is_not_trained():
-    roles = [message["role"] for message in ask("api")]
-    assert roles == ["user", "assistant", "user"]
-    (message,) = ask("board", keys="wasd")
-    assert 'return "w"' in message["content"]
+def test_the_example_is_a_key_or_an_earlier_answer_and_the_held_out_wording_is_not_trained():
+    assert [message["role"] for message in ask("api")] == ["user", "assistant", "user"]
+    (message,) = ask("board")
+    assert 'return "é"' in message["content"]
     last = [ask(wording=index)[-1]["content"] for index in range(len(WORDINGS))]
     assert last == list(WORDINGS) and len(set(last)) == HELD_OUT_WORDING + 1
     with pytest.raises(ParamsError, match=r"prompt.num_wordings = 5"):
@@ -79,7 +72,7 @@ def test_reasoning_effort_reaches_the_template_which_writes_the_system_message(t
 def test_the_offered_functions_agree_with_the_engine_and_leave_the_board_alone(board):
     before = [list(row) for row in board]
     for direction in DIRECTIONS:
-        key = KEYS["bepo"][direction]
+        key = KEYS[direction]
         rows, points = slide_board(board, direction)
         assert queries.moved(board, key) == [list(row) for row in rows]
         assert queries.merged(board, key) == points
@@ -92,12 +85,12 @@ def test_the_offered_functions_agree_with_the_engine_and_leave_the_board_alone(b
     assert board == before
 
 
-@pytest.mark.parametrize("name", KEYS)
-def test_their_source_runs_by_itself_with_any_keys(name):
+def test_their_source_runs_by_itself():
     namespace: dict = {}
-    source = make_queries_source(KEYS[name])
-    exec(compile(source, "<queries>", "exec"), namespace)
-    assert not any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(ast.parse(source)))
-    assert namespace["moved"](ROW, KEYS[name]["left"])[0] == [4, 4, 0, 0]
-    assert set(namespace["legal_moves"](ROW)) == {KEYS[name][side] for side in ("down", "left", "right")}
+    exec(compile(QUERIES_SOURCE, "<queries>", "exec"), namespace)
+    assert not any(
+        isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(ast.parse(QUERIES_SOURCE))
+    )
+    assert namespace["moved"](ROW, "a")[0] == [4, 4, 0, 0]
+    assert set(namespace["legal_moves"](ROW)) == {"u", "a", "i"}
     assert all(query.split("(")[0] in namespace for query in QUERIES)

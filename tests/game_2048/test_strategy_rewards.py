@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlnb.game_2048.board import KEYS, BoardKind
+from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.play import BoardRules, StrategyGame, make_public_seeds
-from rlnb.game_2048.queries import make_queries_source
+from rlnb.game_2048.queries import QUERIES_SOURCE
 from rlnb.game_2048.reward import (
     ENDING_LEVELS,
     HONEST_FLOOR,
@@ -24,7 +24,7 @@ from rlnb.run.metrics import METRICS
 
 KIND = BoardKind(4, 256)
 SEEDS = make_public_seeds("test", num_boards=4)
-RULES = BoardRules(queries=make_queries_source(KEYS["bepo"]), move_cpu_seconds=0.2)
+RULES = BoardRules(queries=QUERIES_SOURCE, move_cpu_seconds=0.2)
 GREEDY = "return max(legal_moves(board), key=lambda key: merged(board, key))"
 WORST = GREEDY.replace("max", "min", 1)
 RANDOM = "return random.choice('éuai')"

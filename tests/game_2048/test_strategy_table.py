@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from replaying import replay
 from strategy_honest import HONEST
 from strategy_table import CHEATS
 
-from rlnb.game_2048.board import BoardKind, replay
+from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.checks import check_strategy
 from rlnb.game_2048.play import BoardRules, StrategyGame, play_many
 from rlnb.game_2048.strategies import extract_strategy

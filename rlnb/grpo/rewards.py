@@ -1,0 +1,50 @@
+"""The reward functions that TRL calls, made from functions that pay for a judged completion."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from rlnb.policy.prompts import completion_text
+
+Judged = TypeVar("Judged")
+TrlReward = Callable[..., list[float | None]]
+
+
+def make_trl_rewards(
+    rewards: Sequence[Callable[[Judged], float | None]],
+    judge: Callable[..., Sequence[Judged]],
+    *,
+    is_failed: Callable[[Judged], bool],
+    measure: Callable[[Sequence[Judged]], Mapping[str, float]],
+    show: Callable[[Sequence[Judged]], Mapping[str, list[object]]],
+) -> list[TrlReward]:
+    """Return a function for TRL for each of `rewards`, which TRL adds up; the first logs the metrics.
+
+    judge: called by every function with the texts of the same completions, and the dataset's columns by name.
+    is_failed: the sandbox failed; every function returns None, so TRL leaves the completion out of its group.
+    measure: the batch's metrics. show: columns of the table of completions.
+    """
+
+    def make(reward: Callable[[Judged], float | None], *, logs: bool) -> TrlReward:
+        def pay(
+            *,
+            completions: Sequence[str | Sequence[Mapping[str, str]]],
+            log_metric: Callable[[str, float], None] | None = None,
+            log_extra: Callable[[str, list[object]], None] | None = None,
+            **columns: object,
+        ) -> list[float | None]:
+            started = time.perf_counter()
+            judged = judge([completion_text(completion) for completion in completions], **columns)
+            if logs and log_metric:
+                for name, value in measure(judged).items():
+                    log_metric(name, value)
+                log_metric("time/reward_seconds", time.perf_counter() - started)
+            if logs and log_extra:
+                for name, values in show(judged).items():
+                    log_extra(name, values)
+            return [None if is_failed(each) else reward(each) for each in judged]
+
+        pay.__name__ = getattr(reward, "__name__", "reward")  # names TRL's metrics
+        return pay
+
+    return [make(reward, logs=reward is rewards[0]) for reward in rewards]
