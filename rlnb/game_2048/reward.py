@@ -149,15 +149,17 @@ class StrategyReferee:
             if key not in results
         }
         jobs = {
-            key: [(found.code or "", key[2], seed) for seed in key[3]] if not found.problem else []
-            for key, found in extractions.items()
+            key: [(extraction.code or "", key[2], seed) for seed in key[3] if not extraction.problem]
+            for key, extraction in extractions.items()
         }
         flat = list(chain.from_iterable(jobs.values()))
         games = dict(zip(flat, play_many(flat, self.sandbox, rules=self.rules), strict=True))
-        for key, found in extractions.items():
+        for key, extraction in extractions.items():
             baselines = tuple(random_progress(key[2], seed, play_on=self.rules.play_on) for seed in key[3])
             played = tuple(games[job] for job in jobs[key])
-            results[key] = StrategyResult(found.code, found.problem, found.reason, played, baselines)
+            results[key] = StrategyResult(
+                extraction.code, extraction.problem, extraction.reason, played, baselines
+            )
         self._results = results
         self.failures.add(len(games), [g.error for g in games.values() if g.ending == "sandbox_error"])
         self.seconds += time.perf_counter() - started
