@@ -152,9 +152,7 @@ def test_equal_advantages_become_0_and_turns_without_weight_stay():
 @pytest.mark.parametrize(
     "function, arguments",
     [
-        (leave_one_out, ([1, 2], [0])),
         (group_advantages, ([1, 2], [0])),
-        (partial(role_advantages, decay=0.9), ([1, 2], [0], [0.0])),
         (partial(gae, lam=1.0), ([1, 2], [0], [True])),
         (partial(gae, lam=1.0), ([1, 2], [0, 0], [True, False])),
         (normalize_advantages, ([1, 2], [0])),

@@ -1,6 +1,6 @@
 """One update does what its equation says, and leaves the weights alone where it cannot."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from rlnb.policy.adapters import WeightSnapshot, trained_parameters
 from rlnb.selfplay.acting import ActorCritic
 from rlnb.selfplay.rollouts import Turn, collect_trajectories, collect_turns
 from rlnb.selfplay.update import (
+    Batch,
     Coefficients,
     Learner,
     LogprobsBefore,
@@ -39,23 +40,12 @@ def turns(cache_dir) -> dict[str, list[Turn]]:
     return {name: collect_turns(collect_trajectories(some)) for name, some in games.items()}
 
 
-@dataclass(frozen=True)
-class Toy:
-    """Turns with numbers of no meaning: advantages, targets of values, weights."""
-
-    turns: list[Turn]
-    advantages: np.ndarray
-    targets: np.ndarray
-    weights: np.ndarray
-
-    @classmethod
-    def of(cls, turns: list[Turn]) -> "Toy":
-        source = np.random.default_rng(0)
-        advantages, targets = source.normal(size=(2, len(turns)))
-        return cls(turns, advantages, targets, source.choice([0.0, 0.5, 1.0], size=len(turns)))
-
-    def batch(self):
-        return make_batch(self.turns, self.advantages, self.targets, weights=self.weights)
+def toy(turns: list[Turn], **changes: np.ndarray) -> Batch:
+    """Return a batch with random advantages, targets and weights, unless they are given."""
+    source = np.random.default_rng(0)
+    advantages, targets = source.normal(size=(2, len(turns)))
+    weights = source.choice([0.0, 0.5, 1.0], size=len(turns))
+    return make_batch(turns, **{"advantages": advantages, "targets": targets, "weights": weights, **changes})
 
 
 def learner_with(
@@ -100,30 +90,29 @@ def same(actual, expected) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_gradients_are_the_same_by_any_passes_and_a_magnet_pulls_as_a_reference(cache_dir, turns, name):
     """tests/ppo/test_ppo_update.py compares all other terms with a plain implementation."""
-    toy = Toy.of([turn for turn in turns[name] if turn.choices])
+    batch = toy([turn for turn in turns[name] if turn.choices])
     actor = tiny_actor(cache_dir, has_value=True)
     learner = learner_with(actor, loss_tokens=3, magnet_coef=0.3, clip=0.02)
-    read = learner.compute_logprobs(toy.batch())
+    read = learner.compute_logprobs(batch)
     move(actor, seed=1)
-    before = LogprobsBefore(read, learner.compute_logprobs(toy.batch()), None)
+    before = LogprobsBefore(read, learner.compute_logprobs(batch), None)
     move(actor, seed=2, scale=0.005)
-    expected = gradients(learner, toy.batch(), before, entropy=0.1)
+    expected = gradients(learner, batch, before, entropy=0.1)
     learner.training = learner.training.model_copy(update={"tokens_per_pass": 1, "magnet_coef": 0.0})
     learner.kl_coef = 0.3
     as_reference = LogprobsBefore(before.policy, None, before.magnet)
-    same(gradients(learner, toy.batch(), as_reference, entropy=0.1), expected)
+    same(gradients(learner, batch, as_reference, entropy=0.1), expected)
     learner.kl_coef = 0.0
-    assert gradients(learner, toy.batch(), as_reference)[0] != approx(expected[0], abs=1e-3)
+    assert gradients(learner, batch, as_reference)[0] != approx(expected[0], abs=1e-3)
 
 
 @pytest.mark.parametrize("which", ["advantages", "targets"])
 def test_a_loss_that_is_no_number_stops_the_run_with_the_weights_as_they_were(cache_dir, turns, which):
-    toy = Toy.of(turns["kuhn_poker"])
-    toy = replace(toy, weights=np.ones(len(toy.turns)), **{which: np.full(len(toy.turns), np.nan)})
+    numbers = {"weights": np.ones(len(turns["kuhn_poker"])), which: np.full(len(turns["kuhn_poker"]), np.nan)}
     actor = tiny_actor(cache_dir, has_value=True)
     learner, weights = learner_with(actor), held(actor)
     with pytest.raises(TrainingDiverged, match="the loss is nan"):
-        update(learner, toy.batch(), step=0, seed=0)
+        update(learner, toy(turns["kuhn_poker"], **numbers), step=0, seed=0)
     assert is_unmoved(actor, weights)
     assert not learner.optimizer.state
 
@@ -135,7 +124,7 @@ def test_a_model_that_reads_otherwise_in_training_is_found_before_the_first_step
     actor.policy.model.train()
     learner, weights = learner_with(actor), held(actor)
     with pytest.raises(TrainingDiverged, match=r"before the first step .* model\.attention"):
-        update(learner, Toy.of(turns["kuhn_poker"]).batch(), step=0, seed=0)
+        update(learner, toy(turns["kuhn_poker"]), step=0, seed=0)
     assert is_unmoved(actor, weights)
 
 
@@ -160,7 +149,7 @@ def test_losses_of_float16_are_scaled_whatever_the_first_parameter_is(cache_dir)
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_gradient_checkpointing_passes_each_layer_again_and_changes_no_gradient(cache_dir, turns, lora_rank):
-    batch, passes, results = Toy.of(turns["kuhn_poker"]).batch(), {}, {}
+    batch, passes, results = toy(turns["kuhn_poker"]), {}, {}
     for switch in (False, True):
         actor = tiny_actor(cache_dir, lora_rank=lora_rank)
         actor.policy.model.eval()  # as from_pretrained returns it; the tiny model is made anew
@@ -178,7 +167,7 @@ def test_gradient_checkpointing_passes_each_layer_again_and_changes_no_gradient(
 def test_the_divergence_from_the_reference_is_0_at_the_start_and_grows(cache_dir, turns, lora_rank):
     actor = tiny_actor(cache_dir, lora_rank=lora_rank)
     learner = learner_with(actor, init_kl_coef=0.1, learning_rate=1e-2, final_learning_rate=1e-2)
-    batch = Toy.of(turns["kuhn_poker"]).batch()
+    batch = toy(turns["kuhn_poker"])
     with learner.reference_applied():
         reference = learner.compute_logprobs(batch).logprobs.clone()
     steps = [update(learner, batch, step=step, seed=0)["kl"] for step in range(3)]
@@ -193,7 +182,7 @@ def test_average_and_magnet_go_a_share_of_the_way_to_the_new_weights(cache_dir, 
     actor = tiny_actor(cache_dir)
     learner = learner_with(actor, magnet_coef=0.1, magnet_rate=0.25, average_decay=0.9)
     start = WeightSnapshot.take(actor.policy).values
-    batch = Toy.of(turns["kuhn_poker"]).batch()
+    batch = toy(turns["kuhn_poker"])
     assert update(learner, batch, step=0, seed=0)["update/magnet_kl"] == approx(0, abs=1e-7)
     first = WeightSnapshot.take(actor.policy).values
     for moved, rate in ((learner.average, 0.1), (learner.magnet, 0.25)):
@@ -222,7 +211,7 @@ def test_a_mini_batch_without_turns_makes_no_step(cache_dir, turns):
     """The optimizer would follow former gradients."""
     actor = tiny_actor(cache_dir, has_value=True)
     learner = learner_with(actor)
-    batch = Toy.of([turn for turn in turns["tic_tac_toe"] if turn.choices]).batch()
+    batch = toy([turn for turn in turns["tic_tac_toe"] if turn.choices])
     before = LogprobsBefore(learner.compute_logprobs(batch), None, None)
     rows = list(range(len(batch.sequences)))
     optimizer_step(learner, batch, before, rows, Coefficients(0.0, 0.1), is_first=False)

@@ -50,22 +50,16 @@ def test_advantages_of_groups_have_eight_games_of_an_opening():
 
 
 @pytest.mark.parametrize(
-    "sections, field, remedy",
+    "sections, field",
     [
-        ({"advantage": {"kind": "group"}, "training": {"games_per_step": 12}},
-         "training.games_per_step", "of 8"),
-        ({"advantage": {"kind": "gae_plies"}}, "advantage.kind", "write gae"),
-        ({"model": {"lora_rank": 0, "load_in_4bit": True}}, "model.lora_rank", "write 16"),
-        ({"model": {"lora_rank": 0, "dtype": "float16"}}, "model.dtype", "write float32"),
-        (
-            {"training": {"learning_rate": 1e-5, "final_learning_rate": 1e-4}},
-            "training.final_learning_rate", "write at most that",
-        ),
-        ({"training": {"resume": "/none/checkpoint-3"}}, "training.resume", "a checkpoint's directory"),
+        ({"advantage": {"kind": "group"}, "training": {"games_per_step": 12}}, "training.games_per_step"),
+        ({"advantage": {"kind": "gae_plies"}}, "advantage.kind"),
+        ({"model": {"lora_rank": 0, "load_in_4bit": True}}, "model.lora_rank"),
+        ({"model": {"lora_rank": 0, "dtype": "float16"}}, "model.dtype"),
+        ({"training": {"learning_rate": 1e-5, "final_learning_rate": 1e-4}}, "training.final_learning_rate"),
+        ({"training": {"resume": "/none/checkpoint-3"}}, "training.resume"),
     ],
-)  # fmt: skip
-def test_what_does_not_go_together_is_refused_with_the_remedy(sections, field, remedy):
-    with pytest.raises(ParamsError) as refusal:
+)
+def test_what_does_not_go_together_is_refused(sections, field):
+    with pytest.raises(ParamsError, match=f"^parameters cell: {field} = "):
         load(**sections)
-    assert str(refusal.value).startswith(f"parameters cell: {field} = ")
-    assert remedy in str(refusal.value)
