@@ -1,8 +1,6 @@
 """Records of JSON files: read with their place, and checked with one clear error."""
 
-import contextlib
 import gzip
-import json
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -65,21 +63,3 @@ def check_record(
     except (TypeError, ValueError, RecursionError, MemoryError) as error:
         reason = str(error) or "nested too deeply"
     raise ParamsError(f"{place}: not a {what}: {reason}")
-
-
-def read_kept(path: Path) -> dict[str, Any]:
-    """Return {key: value} of what `keep` appended; a line torn by a kill is left out."""
-    kept = {}
-    for line in path.read_bytes().splitlines() if path.exists() else []:
-        with contextlib.suppress(ValidationError, LookupError, TypeError):
-            row = JSON.validate_json(line)
-            kept[str(row["key"])] = row["value"]
-    return kept
-
-
-def keep(path: Path, key: str, value: object) -> None:
-    """Append a value to a JSONL file; threads may share it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # One write, so a kill leaves whole lines; the line break in front ends a torn one.
-    with path.open("ab", buffering=0) as file:
-        file.write(b"\n" + json.dumps({"key": key, "value": value}).encode() + b"\n")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from plus_file import ADD, SANITIZED, make_records
+from plus_file import SANITIZED, make_records
 
 from rlnb import cli
 from rlnb.mbpp.problems import load_mbpp
@@ -92,23 +92,3 @@ def test_a_file_of_evalplus_is_evaluated_without_any_other_data():
 @needs_mbpp
 def test_a_file_as_large_as_the_official_one_is_evaluated():
     check_plus_results(*evaluate_plus(378))
-
-
-def refuse(capsys, options: list[str]) -> str:
-    assert cli.main(["eval", "--profile", "tiny", "--out", "out", *options]) == 2
-    assert not Path("out").exists()
-    return capsys.readouterr().err
-
-
-def test_a_wrong_file_of_samples_is_refused_before_anything_runs(capsys):
-    Path("samples.jsonl").write_text('{"task_id": 974, "solution": ""}')
-    assert refuse(capsys, ["--samples", "samples.jsonl"]).startswith("rlnb: samples.jsonl:1: task_id 974 ")
-
-
-def test_data_that_lacks_the_problems_of_evalplus_are_refused_before_anything_runs(capsys):
-    write_lines("plus.jsonl", [ADD])
-    write_lines("mbpp.jsonl", [{"task_id": 1, "text": "", "code": "f = abs", "test_list": ["assert f(1)"]}])
-    options = ["--plus", "plus.jsonl", "--set", "mbpp.path=mbpp.jsonl"]
-    assert refuse(capsys, options).startswith("rlnb: mbpp.jsonl: lacks 1 of the 1 problems of plus.jsonl")
-    said = refuse(capsys, [*options, "--set", "mbpp.split=all"])
-    assert said.startswith("rlnb: plus.jsonl: has none of the evaluated problems")

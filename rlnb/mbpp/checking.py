@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 
-from rlnb.errors import ParamsError, SandboxUnavailable
+from rlnb.errors import SandboxUnavailable
 from rlnb.mbpp.problems import Problem, interface
 from rlnb.mbpp.prompts import Template, build_question, extract_program
 from rlnb.mbpp.samples import Progress, Sample, WrittenSample
@@ -19,25 +19,9 @@ from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_tests
 
 
 def check_program(problem: Problem, program: str, sandbox: Sandbox, *, limits: Limits) -> Verdict:
-    """Run a problem's asserts against a program's functions; the program never sees an assert.
-
-    Raises ParamsError if the imports of the problem's own code fail in this process.
-    """
-    names = interface(problem)
-    try:
-        exec(names.imports, {})
-    except Exception as error:
-        message = f"the imports of its code fail here: {error!r}; leave the problem out"
-        raise ParamsError(f"task_id {problem.task_id}: {message}") from error
-    return check_tests(
-        sandbox,
-        f"{program}\n{problem.setup}",
-        problem.tests,
-        functions=names.functions,
-        values=names.values,
-        imports=names.imports,
-        limits=limits,
-    )
+    """Run a problem's asserts against a program's functions; the program never sees an assert."""
+    program, names = f"{program}\n{problem.setup}", interface(problem)._asdict()
+    return check_tests(sandbox, program, problem.tests, **names, limits=limits)
 
 
 def evaluate(
@@ -76,7 +60,6 @@ def evaluate_samples(
     sandbox: Sandbox,
     *,
     timeout_seconds: float = 10.0,
-    progress: Progress | None = None,
 ) -> list[Sample]:
     """Check programs that exist already, for example from `read_samples`."""
     by_id = {problem.task_id: problem for problem in problems}
@@ -85,7 +68,7 @@ def evaluate_samples(
         for row, sample in enumerate(sorted(written, key=lambda sample: sample.task_id)):
             problem, index = by_id[sample.task_id], next(counts[sample.task_id])
             pool.start(row, problem, index, sample.solution, sample.solution)
-        return pool.wait(progress)
+        return pool.wait()
 
 
 class CheckPool(ThreadPoolExecutor):
@@ -108,14 +91,9 @@ class CheckPool(ThreadPoolExecutor):
             raise self.error
         self.checks[row] = self.submit(self.check, problem, index, completion, program)
 
-    def wait(self, progress: Progress | None = None) -> list[Sample]:
+    def wait(self) -> list[Sample]:
         """Return all samples by row, once they are checked."""
-        samples = []
-        for row in sorted(self.checks):
-            samples.append(self.checks[row].result())
-            if progress:
-                progress(len(samples), len(self.checks))
-        return samples
+        return [self.checks[row].result() for row in sorted(self.checks)]
 
     def check(self, problem: Problem, index: int, completion: str, program: str | None) -> Sample:
         verdict = Verdict((None,) * len(problem.tests), "ok", "no code in the completion")

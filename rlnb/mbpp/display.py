@@ -5,10 +5,10 @@ from typing import Any
 
 from rlnb.display.plots import spread
 from rlnb.display.tables import Table, as_code
+from rlnb.mbpp.results import MAX_ERROR_LENGTH
 from rlnb.mbpp.samples import Sample
 from rlnb.statistics import Estimate
 
-MAX_ERROR_LENGTH = 200  # characters
 SHOWN_SETTINGS = (
     "data", "split", "template", "shots", "asserts_shown", "stop_rule", "temperature", "num_samples",
 )  # fmt: skip

@@ -199,13 +199,12 @@ def check_samples(
         summary[name] = asdict(wilson_interval(rate, len(known)))
     answers = [answer for answers in expected.values() for answer in answers]
     summary |= {"num_inputs": len(answers), "num_inputs_skipped": sum(isinstance(a, str) for a in answers)}
-    for task_id, problem in problems.items():
-        pairs = zip(problem.base_input + problem.plus_input, expected[task_id], strict=True)
-        skipped = [(arguments, answer) for arguments, answer in pairs if isinstance(answer, str)]
-        for arguments, reason in skipped[:1]:  # the first one tells why
-            counts = f"{len(skipped)} of {len(expected[task_id])} inputs skipped"
+    for task_id, outputs in expected.items():
+        reasons = [output for output in outputs if isinstance(output, str)]
+        if reasons:  # the first one tells why
+            counts = f"{len(reasons)} of {len(outputs)} inputs skipped"
             counts += "" if task_id in known else ", so the problem is not counted"
-            summary[f"Mbpp/{task_id}"] = f"{counts}: {problem.format_call(arguments)}: {reason}"
+            summary[f"Mbpp/{task_id}"] = f"{counts}: {reasons[0]}"
     return verdicts, summary
 
 

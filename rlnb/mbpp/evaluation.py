@@ -1,15 +1,16 @@
 """Measure a writer, or a policy before, during and after training, on MBPP: the same problems each time."""
 
 import hashlib
-from collections.abc import Mapping
+import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlnb.errors import ParamsError
 from rlnb.evaluations import measure_once
 from rlnb.mbpp.checking import evaluate
-from rlnb.mbpp.data import choose_problems, load_data
+from rlnb.mbpp.evalplus import load_plus
 from rlnb.mbpp.params import MbppEvaluationParams, WriterParams
-from rlnb.mbpp.problems import Problem, ProblemSet
+from rlnb.mbpp.problems import Problem, ProblemSet, Source, load_mbpp, parse_problems
 from rlnb.mbpp.prompts import TEMPLATES, Template
 from rlnb.mbpp.results import SampleForm
 from rlnb.mbpp.samples import Progress, Sample
@@ -43,7 +44,7 @@ class MbppEvaluation:
         data = ProblemSet({}, "", "")
         if getattr(mbpp, "enabled", True) and getattr(evaluation, "enabled", True):
             plus_path = getattr(evaluation, "plus_path", "")
-            data = load_data(mbpp, plus_path=plus_path, cache_dir=cache_directory(params))
+            data = load_data(mbpp, plus_path, cache_directory(params))
         return cls(params, mbpp, data, sandbox)
 
     @property
@@ -57,33 +58,28 @@ class MbppEvaluation:
 
     @property
     def problems(self) -> list[Problem]:
-        """The problems that are asked; see `choose_problems`."""
-        return choose_problems(self.data, self.mbpp, self.sampling.num_questions, seed=self.params.seed)
+        """The problems that are asked, by task_id, without the template's shots.
 
-    def writer(self, source: Policy | Endpoint, *, cache: Path | None = None) -> Writer:
-        """Return the writer of completions; see there for the cache."""
-        return Writer(
-            source,
-            self.sampling.temperature,
-            self.mbpp.max_completion_length,
-            self.mbpp.batch_size,
-            self.params.seed,
-            cache=cache,
-            description=self.describe_writing(),
-        )
+        Drawn by the seed; a smaller draw is part of a larger one.
+        """
+        num_questions = getattr(self.mbpp, "num_questions", 0) or self.sampling.num_questions
+        split = self.data.split(self.mbpp.split)
+        candidates = [problem for problem in split if problem.task_id not in self.template.shots]
+        drawn = random.Random(self.params.seed).sample(candidates, len(candidates))[: num_questions or None]
+        return sorted(drawn, key=lambda problem: problem.task_id)
 
-    def describe_writing(self) -> dict[str, object]:
-        """Return all that completions depend on except the questions; of a file's, only the file is known."""
-        model, writer = value_of(self.params, "model"), getattr(self.params, "writer", None)
-        described: dict[str, object] = {"writer": describe_writer(model, writer)}
-        if not (isinstance(writer, WriterParams) and writer.kind == "file"):
-            described["temperature"] = self.sampling.temperature
-            described["max_completion_length"] = self.mbpp.max_completion_length
-            described["seed"] = self.params.seed
-        return described
+    def writer(self, source: Policy | Endpoint) -> Writer:
+        length, batch_size = self.mbpp.max_completion_length, self.mbpp.batch_size
+        return Writer(source, self.sampling.temperature, length, batch_size, self.params.seed)
 
     def describe(self) -> dict[str, object]:
         """Return what a pass rate depends on: data, form of the question, sampling, limits, isolation."""
+        model, writer = value_of(self.params, "model"), getattr(self.params, "writer", WriterParams())
+        sampling = {
+            "temperature": self.sampling.temperature,
+            "max_completion_length": self.mbpp.max_completion_length,
+            "seed": self.params.seed,
+        }
         return {
             "data": self.data.source,
             "sha256": self.data.sha256,
@@ -94,7 +90,8 @@ class MbppEvaluation:
             "num_samples": self.sampling.num_samples,
             "timeout_seconds": self.sampling.timeout_seconds,
             "isolation": self.sandbox.level,
-            **self.describe_writing(),
+            "writer": describe_writer(model, writer),
+            **(sampling if writer.kind != "file" else {}),  # of a file's completions only the file is known
         }
 
     def __call__(self, write: Write, *, progress: Progress | None = None) -> list[Sample]:
@@ -130,17 +127,37 @@ class MbppEvaluation:
         )
 
 
-def describe_writer(model: ModelParams, writer: WriterParams | None) -> Mapping[str, object]:
-    """Return what wrote the completions: a server, a file or a model, the last two with a hash."""
-    if writer is not None and writer.kind == "endpoint":
+def load_data(mbpp: MbppParams, plus_path: str, cache_dir: str | Path) -> ProblemSet:
+    """Return the problems of a resolved section `mbpp`, or with split "plus" those of EvalPlus's file.
+
+    The latter have the asserts of mbpp.path or, if that is empty, the one in each prompt. Raises ParamsError
+    for data that cannot be read, that have no problem in the split, or that lack problems of EvalPlus's file.
+    """
+    if mbpp.split == "plus" and not mbpp.path:
+        plus = load_plus(plus_path)
+        problems = parse_problems((f"{plus_path}: Mbpp/{n}", plus[n].to_record()) for n in plus)
+        return ProblemSet(problems, plus_path, hashlib.sha256(Path(plus_path).read_bytes()).hexdigest())
+    source: Source = "builtin" if mbpp.source == "builtin" else "hub"
+    data = load_mbpp(source, path=mbpp.path, subset=mbpp.subset, cache_dir=cache_dir)
+    if mbpp.split == "plus":
+        task_ids = load_plus(plus_path)
+        if missing := [task_id for task_id in task_ids if task_id not in data.problems]:
+            raise ParamsError(
+                f"{data.source}: lacks {len(missing)} of the {len(task_ids)} problems of {plus_path}, "
+                f"task_id {missing[0]} for one; leave mbpp.path empty, or write mbpp.split = all"
+            )
+        return data._replace(problems={task_id: data.problems[task_id] for task_id in task_ids})
+    if not data.split(mbpp.split):
+        raise ParamsError(f"{data.source}: has no problem of mbpp.split = {mbpp.split!r}; write all")
+    return data
+
+
+def describe_writer(model: ModelParams, writer: WriterParams) -> dict[str, object]:
+    """Return what wrote the completions: a server, a file with its hash, or a model."""
+    if writer.kind == "endpoint":
         return {"endpoint": writer.base_url, "model": writer.served_model}
-    if writer is not None and writer.kind == "file":
+    if writer.kind == "file":
         sha256 = hashlib.sha256(Path(writer.samples_path).read_bytes()).hexdigest()
         return {"file": writer.samples_path, "file_sha256": sha256}
-    settings = ("dtype", "load_in_4bit", "thinking")
-    description = {"model": model.id, **{name: getattr(model, name) for name in settings}}
-    if model.adapters:
-        weights = Path(model.adapters) / "adapter_model.safetensors"
-        sha256 = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else ""
-        description |= {"adapters": model.adapters, "adapters_sha256": sha256}
-    return description
+    settings = ("adapters", "dtype", "load_in_4bit", "thinking")
+    return {"model": model.id, **{name: getattr(model, name) for name in settings}}

@@ -7,11 +7,20 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, StrictInt, StrictStr
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+)
+from pydantic.dataclasses import dataclass
 
 from rlnb.errors import ParamsError
 from rlnb.json_records import Record, check_record, read_records
@@ -33,46 +42,32 @@ Subset = Literal["full", "sanitized"]
 Source = Literal["hub", "builtin"]
 
 
-@dataclass(frozen=True)
+Text = Annotated[StrictStr, AfterValidator(str.strip)]
+Code = Annotated[StrictStr, AfterValidator(lambda code: code.replace("\r\n", "\n"))]
+CodeOrNull = Annotated[Code, BeforeValidator(lambda value: value or "")]
+Statements = Annotated[tuple[StrictStr, ...], BeforeValidator(lambda value: value or ())]
+
+
+@dataclass(frozen=True, config=ConfigDict(populate_by_name=True))
 class Problem:
-    """A description, a reference solution, and asserts.
+    """A description, a reference solution, and asserts; the aliases are the names of the published records.
 
     setup: code that runs after a program and before the tests. imports: statements that the tests need.
-    challenge_tests: further asserts, which the published protocol does not count.
     """
 
-    task_id: int
-    text: str
-    code: str
-    tests: tuple[str, ...]
-    setup: str = ""
-    imports: tuple[str, ...] = ()
-    challenge_tests: tuple[str, ...] = ()
-
-
-Code = Annotated[StrictStr, AfterValidator(lambda code: code.replace("\r\n", "\n"))]
-EMPTY_IF_NULL = BeforeValidator(lambda value: () if value is None else value)
-
-
-class ProblemRecord(BaseModel):
-    """A record as published; the sanitized subset says `prompt` instead of `text`."""
-
     task_id: StrictInt
-    tests: tuple[StrictStr, ...] = Field(validation_alias="test_list")
-    text: Annotated[StrictStr, AfterValidator(str.strip)] = Field(
-        validation_alias=AliasChoices("text", "prompt")
-    )
+    text: Annotated[Text, Field(validation_alias=AliasChoices("text", "prompt"))]
     code: Code
-    setup: Annotated[Code, BeforeValidator(lambda value: value or "")] = Field("", alias="test_setup_code")
-    imports: Annotated[tuple[StrictStr, ...], EMPTY_IF_NULL] = Field((), alias="test_imports")
-    challenge_tests: Annotated[tuple[StrictStr, ...], EMPTY_IF_NULL] = Field((), alias="challenge_test_list")
+    tests: Annotated[tuple[StrictStr, ...], Field(validation_alias="test_list")]
+    setup: Annotated[CodeOrNull, Field(validation_alias="test_setup_code")] = ""
+    imports: Annotated[Statements, Field(validation_alias="test_imports")] = ()
+
+
+PROBLEM = TypeAdapter(Problem)
 
 
 class ProblemSet(NamedTuple):
-    """Problems by task_id, where they came from, and the SHA-256 of that.
-
-    The hash of a file, or of the hub's records as JSON lines with sorted keys, in the order of task_ids.
-    """
+    """Problems by task_id, where they came from, and the SHA-256 of that file or of the hub's records."""
 
     problems: Mapping[int, Problem]
     source: str
@@ -144,10 +139,10 @@ def read_hub(subset: Subset, cache_dir: str | Path) -> list[dict[str, Any]]:
 
 def parse_problem(record: Mapping[str, object]) -> Problem:
     """Return the problem of a record; `check_record` reports its errors."""
-    problem = Problem(**ProblemRecord.model_validate(record).model_dump())
+    problem = PROBLEM.validate_python(record)
     if not problem.tests:
         raise ValueError("test_list is empty; write at least one assert")
-    for test in problem.tests + problem.challenge_tests:
+    for test in problem.tests:
         if not any(isinstance(node, ast.Assert) for node in ast.walk(parse(test))):
             raise ValueError(f"{test[:80]!r} asserts nothing")
     names = interface(problem)
@@ -170,7 +165,7 @@ def interface(problem: Problem) -> Interface:
     Only the data set's code is executed on the trusted side, and of that only imports and asserts.
     """
     statements = parse(f"{problem.code}\n{problem.setup}").body
-    asserts = "\n".join(problem.tests + problem.challenge_tests)
+    asserts = "\n".join(problem.tests)
     used = {node.id for node in ast.walk(parse(asserts)) if isinstance(node, ast.Name)}
     functions: list[str] = []
     values: list[str] = []

@@ -17,7 +17,7 @@ class Template:
 
     shots: task_ids of solved examples before the question. asserts_shown: how many of a problem's asserts the
     model sees, None for all. stops: an answer ends before the first of these; without any, after the first
-    complete block of Python. is_chat: asked as a user's message. source: where the form comes from.
+    complete block of Python. is_chat: asked as a user's message.
     """
 
     name: TemplateName
@@ -25,17 +25,15 @@ class Template:
     asserts_shown: int | None
     stops: tuple[str, ...]
     is_chat: bool
-    source: str
 
     def describe(self) -> dict[str, object]:
         """Return the form for a results file. stop_rule: the model's own end of text comes before it."""
-        before = "before the first of " + ", ".join(map(repr, self.stops))
+        stops = "before the first of " + ", ".join(map(repr, self.stops))
         return {
             "template": self.name,
-            "template_source": self.source,
             "shots": len(self.shots),
             "asserts_shown": "all" if self.asserts_shown is None else self.asserts_shown,
-            "stop_rule": before if self.stops else "after the first complete block of Python",
+            "stop_rule": stops if self.stops else "after the first complete block of Python",
         }
 
     def shown(self, problem: Problem) -> tuple[str, ...]:
@@ -43,33 +41,16 @@ class Template:
         return problem.tests[: self.asserts_shown]
 
 
+INCODER_STOPS = ("\nclass", "\nassert", '\n"""', "\nprint", "\nif", "\n<|/", "\n```")
 TEMPLATES: Mapping[str, Template] = {
     template.name: template
     for template in (
-        Template(
-            name="paper",
-            shots=(2, 3, 4),
-            asserts_shown=None,
-            stops=("[DONE]",),
-            is_chat=False,
-            source="Austin et al. 2021, arXiv:2108.07732; the shots are tasks 2, 3 and 4 of the data",
-        ),
-        Template(
-            name="docstring",
-            shots=(),
-            asserts_shown=1,
-            stops=("\nclass", "\nassert", '\n"""', "\nprint", "\nif", "\n<|/", "\n```"),
-            is_chat=False,
-            source="InCoder's form, Fried et al. 2022, arXiv:2204.05999, as in the bigcode harness",
-        ),
-        Template(
-            name="chat",
-            shots=(),
-            asserts_shown=1,
-            stops=(),
-            is_chat=True,
-            source="a question in words, as EvalPlus asks chat models, without a prefilled reply",
-        ),
+        # Austin et al. 2021, arXiv:2108.07732; the shots are tasks 2, 3 and 4 of the data.
+        Template("paper", shots=(2, 3, 4), asserts_shown=None, stops=("[DONE]",), is_chat=False),
+        # InCoder's form, Fried et al. 2022, arXiv:2204.05999, as in the bigcode harness.
+        Template("docstring", shots=(), asserts_shown=1, stops=INCODER_STOPS, is_chat=False),
+        # A question in words, as EvalPlus asks chat models, without a prefilled reply.
+        Template("chat", shots=(), asserts_shown=1, stops=(), is_chat=True),
     )
 }
 

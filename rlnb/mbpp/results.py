@@ -95,7 +95,7 @@ def make_records(
     samples: Sequence[Sample], *, ks: Collection[int] = (1,), plus: PlusResults | None = None
 ) -> dict[str, object]:
     """Return the summary and a record per sample."""
-    verdicts, rates = ([None] * len(samples), {}) if plus is None else plus
+    verdicts, rates = plus or ([None] * len(samples), None)
     records = [
         {
             "task_id": sample.problem.task_id,
@@ -107,14 +107,11 @@ def make_records(
             "error": "" if sample.passed else sample.verdict.error[:MAX_ERROR_LENGTH],
             "completion": sample.completion,
             "program": sample.program,
-            **({} if plus is None else {"plus": verdict}),
+            "plus": verdict,
         }
         for sample, verdict in zip(samples, verdicts, strict=True)
     ]
-    return {
-        "summary": {**summarize(samples, ks), **({} if plus is None else {"plus": rates})},
-        "samples": records,
-    }
+    return {"summary": summarize(samples, ks) | {"plus": rates}, "samples": records}
 
 
 class SavedAnswer(SavedSample):

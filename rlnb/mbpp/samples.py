@@ -1,7 +1,6 @@
 """Samples of MBPP: a checked completion, and files of samples in EvalPlus's form."""
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,12 +62,7 @@ class Sample:
 
 def parse_task_id(value: object) -> object:
     """Return the number in "Mbpp/11" or "11", other types unchanged. Raises ValueError."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"(?:Mbpp/)?([0-9]{1,9})", value)
-    if match is None:
-        raise ValueError(f"task_id = {value[:80]!r} is not 'Mbpp/' and a number")
-    return int(match[1])
+    return int(value.removeprefix("Mbpp/")) if isinstance(value, str) else value
 
 
 TaskId = Annotated[StrictInt, BeforeValidator(parse_task_id)]
@@ -87,22 +81,15 @@ def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
     One line per sample: {"task_id": "Mbpp/11" or 11, "solution": program}. Raises ParamsError, also if a
     problem has no sample: a rate over some problems would be taken for a rate over all.
     """
-    records = list(read_records(Path(path), what="sample"))
-    if not records:
-        raise ParamsError(f"{path}: holds no sample; write one a line, with 'task_id' and 'solution'")
-    samples, known = [], set(task_ids)
-    for place, record in records:
-        sample = check_record(WrittenSample.model_validate, place, record, what="sample")
-        if sample.task_id not in known:
-            raise ParamsError(
-                f"{place}: task_id {str(sample.task_id)[:20]} is none of the {len(known)} problems that are "
-                "evaluated; remove its samples, or ask more: mbpp.split, evaluation.num_questions"
-            )
-        samples.append(sample)
-    if missing := sorted(known - {sample.task_id for sample in samples}):
+    samples = [
+        check_record(WrittenSample.model_validate, place, record, what="sample")
+        for place, record in read_records(Path(path), what="sample")
+    ]
+    if others := {sample.task_id for sample in samples} ^ set(task_ids):
         raise ParamsError(
-            f"{path}: holds no sample for {len(missing)} of {len(task_ids)} problems, task_id {missing[0]} "
-            "for one; add them (an empty solution is a wrong one), or ask fewer: mbpp.split, mbpp.path"
+            f"{path}: holds samples of other problems than the {len(task_ids)} evaluated ones: {len(others)} "
+            f"differ, task_id {min(others)} for one; write samples of all (an empty solution is a wrong one) "
+            "and of no others, or evaluate others: mbpp.split, mbpp.path, evaluation.num_questions"
         )
     return samples
 

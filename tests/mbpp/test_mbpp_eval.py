@@ -1,12 +1,14 @@
 """The parameters of evaluations on MBPP: where problems come from, and what is refused early."""
 
+import json
 from dataclasses import replace
 
 import pytest
+from plus_file import ADD
 from refusals import refused
 
 from rlnb.machine import Machine, recommend
-from rlnb.mbpp.evaluation import MbppEvaluation
+from rlnb.mbpp.evaluation import MbppEvaluation, load_data
 from rlnb.params import asks_network, check_machine, load_params, resolve
 from rlnb.sandbox import Sandbox
 
@@ -59,8 +61,17 @@ def test_with_evalplus_file_and_no_split_its_problems_are_evaluated(tmp_path):
         mbpp = resolved(load(**sections)).mbpp
         assert (mbpp.split, mbpp.source) == (split, source)
     assert resolved(load("grpo_code_execution")).mbpp.split == "test"
-    said = refused(load, "grpo_code_execution", mbpp={"split": "plus"})
-    assert said == "parameters cell: mbpp.split = 'plus' is for notebooks/mbpp_eval.ipynb; write test or all"
+    assert "mbpp.split = 'plus'" in refused(load, "grpo_code_execution", mbpp={"split": "plus"})
+
+
+def test_problems_of_evalplus_that_the_data_lack_are_refused(tmp_path):
+    plus, data = tmp_path / "plus.jsonl", tmp_path / "mbpp.jsonl"
+    plus.write_text(json.dumps(ADD))
+    data.write_text(json.dumps({"task_id": 1, "text": "", "code": "f = abs", "test_list": ["assert f(1)"]}))
+    params = resolved(load(evaluation={"plus_path": str(plus)}, mbpp={"path": str(data)}))
+    assert refused(load_data, params.mbpp, str(plus), tmp_path).startswith(f"{data}: ")
+    (problem,) = load_data(params.mbpp.model_copy(update={"path": ""}), str(plus), tmp_path).split("plus")
+    assert (problem.task_id, problem.tests) == (900, ("assert add(1, 2) == 3",))
 
 
 def test_the_network_is_asked_for_what_has_to_be_downloaded():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-from rlnb.mbpp.problems import BUILTIN, SPLITS, Problem, interface, load_mbpp
+from rlnb.mbpp.problems import SPLITS, Problem, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question, extract_program, is_complete
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -17,7 +17,6 @@ RECORD = {
     "code": "import math\r\ndef double(n):\r\n    return 2 * n",
     "test_list": ["assert double(2) == 4", "assert double(3) == 6", "assert double(0) == 0"],
     "test_setup_code": "",
-    "challenge_test_list": ["assert double(-1) == -2"],
 }
 DOUBLE = Problem(11, RECORD["text"], "def double(n):\n    return 2 * n", tuple(RECORD["test_list"]))
 needs_mbpp = pytest.mark.skipif(not DATA.exists(), reason="MBPP is not at hand: ../shared/data is missing")
@@ -39,7 +38,6 @@ def test_a_record_becomes_a_problem_and_a_folder_holds_the_file_of_each_subset(w
     assert data.sha256 == hashlib.sha256(Path(path).read_bytes()).hexdigest()
     assert data.problems[11].code == "import math\ndef double(n):\n    return 2 * n"
     assert data.problems[11].tests == tuple(RECORD["test_list"])
-    assert data.problems[11].challenge_tests == ("assert double(-1) == -2",)
     record = {
         "task_id": 12, "prompt": "Double it.", "code": "def f(n): return n", "test_imports": ["import math"],
         "test_list": ["assert f(1) == 1"],
@@ -71,10 +69,7 @@ def test_the_builtin_problems_are_50_of_which_40_are_for_testing():
     assert {name: len(data.split(name)) for name in [*SPLITS, "all"]} == {
         "prompt": 10, "test": 40, "validation": 0, "train": 0, "all": 50,
     }  # fmt: skip
-    assert data.source == "built-in problems of rlnb"
-    for record in map(json.loads, BUILTIN.read_text().splitlines()):
-        fields = "task_id text code test_list test_setup_code challenge_test_list"
-        assert list(record) == fields.split() and len(record["test_list"]) == 3
+    assert {len(problem.tests) for problem in data.problems.values()} == {3}
 
 
 @needs_mbpp
@@ -91,8 +86,8 @@ def test_mbpp_has_the_published_splits():
 def test_the_interface_is_what_tests_use_of_the_reference():
     problem = Problem(
         1, "", "import sys, re\nimport gc\nLIMIT = 3\nOTHER = 4\ndef helper(): pass\ndef f(n): return n",
-        ("assert f(LIMIT) == 3",), setup="tree = [1]", imports=("import math",),
-        challenge_tests=("assert re.search(str(tree), str(f(1)))",),
+        ("assert f(LIMIT) == 3", "assert re.search(str(tree), str(f(1)))"), setup="tree = [1]",
+        imports=("import math",),
     )  # fmt: skip
     assert interface(problem) == (("f",), ("LIMIT", "tree"), "import math\nimport sys, re")
 

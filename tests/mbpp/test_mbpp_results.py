@@ -6,13 +6,11 @@ from dataclasses import replace
 import pytest
 from refusals import refused
 
-from rlnb.errors import ParamsError
 from rlnb.mbpp.problems import Problem
 from rlnb.mbpp.results import compare_samples, mbpp_metrics, save_evaluation, summarize
 from rlnb.mbpp.samples import Sample
 from rlnb.results import compare_files
 from rlnb.sandbox import Verdict
-from rlnb.statistics import bootstrap_difference
 
 DOUBLE = Problem(1, "Write a function to double a number.", "def double(n): return 2 * n", ("assert 1",) * 3)
 
@@ -60,29 +58,21 @@ def test_two_results_are_compared_by_gains_and_losses(tmp_path):
     assert (record["task_id"], record["outcome"], record["results"]) == (19, "wrong", list(BAD))
     assert record["failing_assertion"] == "assert 1"
     p_value = 2 * sum([1, 14, 91, 364]) / 2**14
-    assert compare_files(first, second).splitlines() == [
-        "20 problems in both",
-        f"pass@1 {bootstrap_difference([1.0] * 5 + [0.0] * 15, [1.0] * 2 + [0.0] * 7 + [1.0] * 11)}",
-        "gained 11: 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19",
-        "lost 3: 2, 3, 4",
-        f"McNemar's exact test: p = {p_value:.3g}",
-        "template: chat / paper",
-    ]
+    said = compare_files(first, second)
+    for part in ("gained 11: 9, 10, ", "lost 3: 2, 3, 4", f"p = {p_value:.3g}", "template: chat / paper"):
+        assert part in said
     (row,) = compare_samples(old, new)
     assert (row.before, row.after, row.difference.value) == (0.25, 0.65, pytest.approx(0.4))
 
     save_evaluation(second, new, params={}, settings={"sha256": "def"})
-    with pytest.raises(ParamsError, match="use different data"):
-        compare_files(first, second)
+    assert "sha256" in refused(compare_files, first, second)
     save_evaluation(second, [a_sample(30, 0, *GOOD)], params={}, settings=SETTINGS)
-    with pytest.raises(ParamsError, match="no problem in common"):
-        compare_files(first, second)
+    assert "in common" in refused(compare_files, first, second)
 
 
 def test_a_file_without_results_is_refused_by_a_comparison(tmp_path):
     (tmp_path / "results.json").write_text("{}")
-    with pytest.raises(ParamsError, match="not a result of an evaluation on MBPP"):
-        compare_files(tmp_path, tmp_path)
+    assert refused(compare_files, tmp_path, tmp_path).startswith(f"{tmp_path}")
 
 
 def test_a_problem_with_too_few_samples_is_left_out_of_pass_at_k():

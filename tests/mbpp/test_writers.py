@@ -161,11 +161,10 @@ def test_samples_are_written_and_read_in_the_form_of_evalplus(tmp_path):
     ("text", "said"),
     [
         ('{"task_id": 1}', "'solution'"),
-        ('{"task_id": 9, "solution": ""}', "task_id 9"),
+        ('{"task_id": 9, "solution": ""}', "3 differ, task_id 1 "),
         ('{"task_id": "Mbpp/x", "solution": ""}', "task_id = 'Mbpp/x'"),
-        ('{"task_id": 1, "solution": 1}', "solution = 1"),
-        ("", "no sample"),
-        ('{"task_id": 1, "solution": ""}', "task_id 2"),
+        ("", "2 differ, task_id 1 "),
+        ('{"task_id": 1, "solution": ""}', "1 differ, task_id 2 "),
     ],
 )
 def test_a_file_without_samples_is_refused(text, said, tmp_path):
