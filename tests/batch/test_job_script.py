@@ -134,3 +134,10 @@ def test_a_job_that_ends_by_itself_hands_its_exit_code_on_and_its_log_is_dated(c
     first, *others = log.splitlines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d job 7 on n1", first)
     assert others == ["two", "lines"]
+
+
+def test_a_job_from_another_folder_says_so_in_a_sentence(cluster, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    code, log = end_of(start_job(cluster, waits_for="", SLURM_SUBMIT_DIR=str(elsewhere)))
+    assert code == 2
+    assert f"{elsewhere}: has no .venv/bin/rlnb" in log
