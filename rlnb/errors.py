@@ -36,10 +36,6 @@ class DiskFull(RlnbError):
     """A disk, or a quota on it, with no room left for what a run writes."""
 
 
-class CheckpointUnreadable(RlnbError):
-    """A checkpoint that cannot be read at present, which says nothing about what it holds."""
-
-
 class SandboxUnavailable(RlnbError):
     """A machine that cannot isolate programs as much as the parameters require."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlnb.errors import ParamsError
 from rlnb.run.directory import POINTS_FILE, Status, read_status
-from rlnb.run.heartbeat import measure_pace, read_last_rows
+from rlnb.run.heartbeat import read_last_step
 from rlnb.run.slurm import RUNNING, jobs_in_queue
 
 JOB_FILE = "job.json"  # in the folder of a run or a sweep: {"job": ..., "points": [...]}
@@ -27,7 +27,6 @@ class RunRow:
     run: str
     state: str
     step: int | None = None
-    steps_per_hour: float | None = None
     job: str = ""
     reason: str = ""
 
@@ -104,10 +103,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _describe(run: FoundRun, queue: Mapping[str, str] | None) -> RunRow:
     name = str(run.directory)
     try:
-        status, rows = read_status(run.directory, jobs=queue), read_last_rows(run.directory)
+        status, step = read_status(run.directory, jobs=queue), read_last_step(run.directory)
     except OSError as error:
         return RunRow(name, "unreadable", reason=f"{error.filename}: {error.strerror}")
-    step = rows[-1].step if rows else None
     jobs = [job for job in (run.job, status.job if status else "") if job]
     queued = next((job for job in jobs if queue and job in queue), "")
     state = _name_state(run, status, step, queue[queued] if queue and queued else "")
@@ -116,7 +114,6 @@ def _describe(run: FoundRun, queue: Mapping[str, str] | None) -> RunRow:
         name,
         state,
         step,
-        measure_pace(rows, since=status.started) if status and status.started else None,
         job=queued or (jobs[0] if jobs else ""),
         reason=status.reason if status and is_told else "",
     )

@@ -25,7 +25,7 @@ from rlnb.params.loading import PROFILE_ENDINGS, choose_profile
 from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams
 from rlnb.run.directory import POINTS_FILE, write_text
-from rlnb.run.headless import check_same_run, make_directory, read_parameter_names
+from rlnb.run.headless import is_finished, make_directory, read_parameter_names
 
 MAX_POINTS = 1000  # SLURM's usual MaxArraySize is 1001
 MAX_NAME_LENGTH = 100  # characters of a point's name, a directory
@@ -190,7 +190,7 @@ def _join(before: Sweep, now: Sweep, params: Mapping[int, NotebookParams]) -> Sw
     points = {point.name: point for point in before.points}
     joined: dict[int, NotebookParams] = {}
     for index, point in enumerate(now.points):
-        check_same_run(now.notebook, before.directory / point.name, params[index])
+        is_finished(before.directory / point.name, params[index])  # refuses other parameters
         points[point.name] = point
         joined[list(points).index(point.name)] = params[index]
     return now.model_copy(update={"points": tuple(points.values()), "params": joined})

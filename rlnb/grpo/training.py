@@ -256,7 +256,6 @@ def train(
         trainer.add_callback(callback)
     beginning = f"resuming from {checkpoint}" if checkpoint else "from the start"
     print(f"{trainer.args.max_steps} steps, {beginning}")
-    reporter.health.params = params
     for callback in callbacks:
         if isinstance(callback, IntervalEvaluation):
             callback.evaluate = memory_advice(params)(callback.evaluate)
@@ -342,8 +341,8 @@ class StopOnSignal(TrainerCallback):
 class MetricsReporter(TrainerCallback):
     """Passes each step's metrics to the run's tracker, train.log, the health checks and the live plot.
 
-    It replaces the trainer's own printing: what it prints is the line of the first step and the warnings of
-    `rlnb.run.health.Health`. show: called with (step, max_steps) some fifty times over the run.
+    It replaces the trainer's own printing: what it prints is the warnings of `rlnb.run.health.Health`.
+    show: called with (step, max_steps) some fifty times over the run.
     `step_seconds` counts the time inside steps, `log_seconds` that of tracking and showing.
     """
 
@@ -354,7 +353,7 @@ class MetricsReporter(TrainerCallback):
         self.tracker = tracker
         self.trainer = trainer
         self.show = show
-        self.health = Health(max_steps=trainer.args.max_steps)
+        self.health = Health()
         self.step_seconds = 0.0
         self.log_seconds = 0.0
         self._step_started = 0.0

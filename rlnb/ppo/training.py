@@ -37,13 +37,7 @@ from rlnb.ppo.curriculum import (
 )
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
 from rlnb.run.directory import log_line
-from rlnb.run.health import (
-    ALARM_KL_FACTOR,
-    Health,
-    check_alarms,
-    memory_advice,
-    save_games_when_diverged,
-)
+from rlnb.run.health import ALARM_KL_FACTOR, Health, check_alarms, memory_advice
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.advantages import gae_of_turns, normalize_advantages
 from rlnb.selfplay.arena import Arena
@@ -120,8 +114,8 @@ def train_ppo(
     """Train from `state` to `training.max_steps` updates and return the last state.
 
     evaluate, show: as in `StepRecorder`. save: writes a checkpoint. say: called with warnings and changes of
-    the stage; train.log has these and a line a step. Raises TrainingDiverged (the games are in
-    diverged.jsonl), OutOfMemory, and Preempted after a signal.
+    the stage; train.log has these and a line a step. Raises TrainingDiverged, OutOfMemory,
+    and Preempted after a signal.
     """
     max_steps = params.training.max_steps
 
@@ -130,7 +124,7 @@ def train_ppo(
         say(line)
 
     recorder = StepRecorder(
-        output_dir, params.training, params.evaluation, tracker, Health(params=params),
+        output_dir, params.training, params.evaluation, tracker, Health(),
         evaluate=memory_advice(params)(evaluate), describe=describe_step, show=show, say=log_and_say,
     )  # fmt: skip
     with recorder.recording(after=state.step), memory_advice(params, doing="training"):
@@ -146,21 +140,20 @@ def train_ppo(
             played = time.perf_counter()
             batch, advantage_std = make_ppo_batch(games, params.training)
 
-            with save_games_when_diverged(games, output_dir):
-                # 3. Update the weights: the clipped surrogate, several epochs of mini-batches.
-                metrics = update(learner, batch, step=state.step, seed=params.seed)
-                updated = time.perf_counter()
+            # 3. Update the weights: the clipped surrogate, several epochs of mini-batches.
+            metrics = update(learner, batch, step=state.step, seed=params.seed)
+            updated = time.perf_counter()
 
-                # 4. Measure the games of all ranks.
-                metrics |= play_metrics(games) | {"advantage/std": advantage_std}
-                metrics |= {"play/utility": mean_utility(games, plan.curriculum.games)}
-                metrics |= {"time/rollout_seconds": played - started, "time/update_seconds": updated - played}
-                metrics = mean_over_ranks(metrics)
+            # 4. Measure the games of all ranks.
+            metrics |= play_metrics(games) | {"advantage/std": advantage_std}
+            metrics |= {"play/utility": mean_utility(games, plan.curriculum.games)}
+            metrics |= {"time/rollout_seconds": played - started, "time/update_seconds": updated - played}
+            metrics = mean_over_ranks(metrics)
 
-                # 5. Move on: curriculum, replay buffer and alarms. Stop a run that has diverged.
-                state, notes = next_state(state, results, metrics, params)
-                check_alarms(state.alarms, metrics, first_length=state.first_length, params=params)
-                check_kl(metrics, params)
+            # 5. Move on: curriculum, replay buffer and alarms. Stop a run that has diverged.
+            state, notes = next_state(state, results, metrics, params)
+            check_alarms(state.alarms, metrics, first_length=state.first_length)
+            check_kl(metrics, params)
             metrics["play/success_share"] = success_share(results)
             pairings = plan.curriculum.pairings[state.curriculum.stage]
             metrics["curriculum/random_score"] = score_of_random_play(pairings)

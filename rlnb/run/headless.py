@@ -3,38 +3,32 @@
 All checks come before papermill is imported, so a wrong name costs half a second.
 """
 
-import ast
 import contextlib
 import dataclasses
 import functools
 import json
 import os
+import re
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe, rank, recommend, world_size
-from rlnb.machine.table import MACHINES
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile, notebook_name
 from rlnb.params.problems import did_you_mean
-from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
 from rlnb.params.training import TrainingParams
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import (
     OF_STATE,
     OF_TASK,
-    OF_WEIGHTS,
+    check_changes,
     check_resuming,
     checkpoint_step,
-    compare,
-    describe_refused,
     latest_checkpoint,
     run_recipe,
 )
@@ -45,7 +39,6 @@ from rlnb.run.slurm import join_tasks
 from rlnb.sandbox import Sandbox
 
 # Fields that leave the results of a finished run as they are.
-GPU_PROFILES = {name for row in MACHINES if row.capabilities for name in (row.name, row.profile)}
 NOT_OF_RESULTS = (
     "tracking.*", "training.save_*", "training.num_threads", "sandbox.num_workers", "model.check_memory",
 )  # fmt: skip
@@ -82,7 +75,7 @@ def run_notebook(
 
     The arguments are those of `plan_run`. Under torchrun and srun every rank runs the notebook; rank 0 alone
     keeps the lock and the versions, and prints. Raises ParamsError, SandboxUnavailable or RunInUse before
-    anything has run, NoProgress where a job of SLURM is put back into the queue in vain.
+    anything has run.
     """
     join_tasks()
     if out is None and world_size() > 1:
@@ -91,8 +84,7 @@ def run_notebook(
     with contextlib.ExitStack() as stack:
         if out is None:
             make_directory(plan.directory.parent)
-            choose = functools.partial(choose_run_directory, plan)
-            directory = stack.enter_context(runs.claimed_directory(choose))
+            directory = stack.enter_context(runs.claimed_directory(find_run_directories(plan)))
             plan = move_run(plan, directory)
         else:
             make_directory(plan.directory)
@@ -132,8 +124,13 @@ def plan_run(
         raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
     if out is not None:
         saved = out / "params.yaml"
-        _check_saved(saved)
-        profile = profile or (str(saved) if os.path.exists(saved) else "auto")
+        is_saved = os.path.exists(saved)  # unlike Path.exists it takes names that are too long
+        if is_saved and not saved.stat().st_size:
+            raise ParamsError(
+                f"{saved}: is empty, so the parameters of this run are not known. Delete the file and give "
+                "--profile and --set as when the run was started, or give another --out."
+            )
+        profile = profile or (str(saved) if is_saved else "auto")
     elif profile in (None, "auto"):
         profile = choose_profile(notebook.stem, recommend(here).profile)
     values = {**overrides, "output_dir": str(out or "outputs")}
@@ -146,11 +143,8 @@ def plan_run(
     memory = check_params(params, here, num_ranks=num_ranks, is_memory_known=is_memory_known)
     plan = Plan(notebook, names, profile, params, here, memory)
     if out is None:
-        plan = move_run(plan, choose_run_directory(plan))
-    else:
-        check_same_run(notebook, out, params)
-    is_done = os.path.isdir(plan.directory) and is_finished(plan.directory, params)
-    if "training" in type(params).model_fields and not is_done:
+        plan = move_run(plan, next(find_run_directories(plan)))
+    if not is_finished(plan.directory, params) and "training" in type(params).model_fields:
         check_resuming(resolve(params, recommend(here)), plan.directory)
     return plan
 
@@ -196,14 +190,14 @@ def _check_splitting(params: NotebookParams) -> None:
         )
 
 
-def choose_run_directory(plan: Plan, without: Collection[Path] = ()) -> Path:
-    """Return `directory.choose_directory` for a run: its newest unfinished one, or a new one."""
-    return runs.choose_directory(
-        Path("outputs") / plan.notebook.stem,
-        Path(plan.profile).stem,
-        params_text=lambda directory: dump_yaml(move_run(plan, directory).params),
-        without=without,
-    )
+def find_run_directories(plan: Plan) -> Iterator[Path]:
+    """Yield the directories of unfinished runs with the same parameters, newest first, then new ones."""
+
+    def is_same(saved: Path) -> bool:
+        return saved.read_bytes() == dump_yaml(move_run(plan, saved.parent).params).encode()
+
+    base = Path("outputs") / plan.notebook.stem
+    return runs.find_directories(base, Path(plan.profile).stem, is_same=is_same)
 
 
 def move_run(plan: Plan, directory: Path) -> Plan:
@@ -215,29 +209,22 @@ def _run_attempt(plan: Plan, num_ranks: int) -> int:
     """Run the notebook in its directory, which is locked, and return the exit code."""
     directory, params, notebook = plan.directory, plan.params, plan.notebook
     last = runs.read_status(directory)
-    check_same_run(notebook, directory, params)
     if last and is_finished(directory, params):
         print(f"{directory}: finished by attempt {last.attempt}. To run it again, give another --out.")
         return runs.EXIT_DONE
-    if rank() == 0:
-        saved_step = checkpoint_step(latest_checkpoint(directory))
-        idle = runs.idle_before(last, saved_step)
-        runs.check_progress(directory, last, saved_step, idle=idle)
     # By every rank: the text is the same, and the rename is whole.
     runs.write_text(directory / "params.yaml", dump_yaml(params))
     output = runs.attempt_notebook(directory, rank=rank())
     if rank() == 0:
         runs.write_versions(directory, machine=dataclasses.asdict(plan.machine))
-        print(f"{output}: {notebook.name}, profile {plan.profile}{_after(last)}", flush=True)
-        if plan.memory:
-            print(plan.memory, flush=True)
-        if plan.machine.capability is None and Path(plan.profile).stem in GPU_PROFILES:
-            print(f"warning: profile {plan.profile} is for a GPU, and this machine has none", flush=True)
+        after = f", after attempt {last.attempt} was {last.state}" if last else ""
+        by = f" by {last.signal}" if last and last.signal else ""
+        lines = [f"{output}: {notebook.name}, profile {plan.profile}{after}{by}", plan.memory]
+        print("\n".join(filter(None, lines)), flush=True)
     values = {"profile": str(directory / "params.yaml"), **params.model_dump(mode="json")}
     # Sections stay as the notebook has them, empty: their values come from params.yaml.
-    given = {
-        name: values[name] for name in plan.names if name in values and not isinstance(values[name], dict)
-    }
+    given = {name: value for name, value in values.items() if not isinstance(value, dict)}
+    given = {name: given[name] for name in plan.names if name in given}
     if last is not None and "training" in plan.names and value_of(params, "training.resume") == "never":
         given["training"] = {"resume": "auto"}  # "never" was for the first attempt; this one goes on
     if num_ranks > 1:
@@ -248,19 +235,11 @@ def _run_attempt(plan: Plan, num_ranks: int) -> int:
     return execute(notebook, output, parameters=given)
 
 
-def _after(last: runs.Status | None) -> str:
-    if last is None:
-        return ""
-    if last.state == "unreadable":
-        return f", after attempt {last.attempt}; {last.reason}, so how that ended is not known"
-    return f", after attempt {last.attempt} was {last.state}" + (f" by {last.signal}" if last.signal else "")
-
-
 def read_parameter_names(notebook: Path) -> list[str]:
-    """Return the names that the parameters cell defines.
+    """Return the names that the parameters cell defines, one a line, as papermill reads them.
 
     Raises ParamsError where a run could not set profile and output_dir. The notebook is read as JSON, since
-    importing nbformat takes longer than everything else here.
+    importing papermill or nbformat takes longer than everything else here.
     """
     if not notebook.is_file():
         meant = Path("notebooks", f"{notebook.stem}.ipynb")
@@ -269,15 +248,12 @@ def read_parameter_names(notebook: Path) -> list[str]:
         raise ParamsError(f"{notebook}: no such notebook in {os.getcwd()}{hint if known else ''}")
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+        tagged = [
+            "".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])
+        ]
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ParamsError(f"{notebook}: is not a notebook in the format that Jupyter writes") from None
-    names = []
-    with contextlib.suppress(SyntaxError):  # which the kernel shows with its line
-        statements = ast.parse("".join(tagged[0]["source"] if tagged else "")).body
-        assignments = [line for line in statements if isinstance(line, ast.Assign | ast.AnnAssign)]
-        nodes = [node for line in assignments for node in ast.walk(line) if isinstance(node, ast.Name)]
-        names = [node.id for node in nodes if isinstance(node.ctx, ast.Store)]
+    names = re.findall(r"^(\w+)\s*(?::.*)?=", tagged[0] if tagged else "", re.MULTILINE)
     for name in ("profile", "output_dir"):
         if name not in names:
             raise ParamsError(
@@ -299,60 +275,37 @@ def make_directory(directory: Path) -> None:
         ) from None
 
 
-def _check_saved(path: Path) -> None:
-    """Raise ParamsError where the parameters of an unfinished run are empty or damaged."""
-    if os.path.exists(path):  # also of a name that is too long, which is refused later
-        try:
-            saved = parse_yaml(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError, RecursionError):
-            saved = None
-        if not isinstance(saved, dict) or "notebook" not in saved:
-            raise ParamsError(
-                f"{path}: is empty or damaged, so the parameters of this run are not known. Delete the file "
-                "and give --profile and --set as when the run was started, or give another --out."
-            )
-
-
-def check_same_run(notebook: Path, directory: Path, params: NotebookParams) -> None:
-    """Raise ParamsError where the run was started with parameters that differ in what may not change.
-
-    A training may change what `checkpoints.compare` allows; anything else nothing but output_dir, which is
-    this directory. A training that was started is not started over: its directory holds the first attempts.
-    """
-    path = directory / "params.yaml"
-    if not os.path.exists(path):  # unlike Path.exists it takes names that are too long
-        return
-    saved = load_params(notebook.stem, profile=str(path))
-    is_training = "training" in type(params).model_fields
-    fixed = {**OF_WEIGHTS, **OF_STATE, **OF_TASK} if is_training else {"*": "it is not a training"}
-    refused = describe_refused(compare(run_recipe(saved), run_recipe(params), fixed))
-    if is_training and value_of(params, "training.resume") == "never" != value_of(saved, "training.resume"):
-        refused = "training.resume is 'never' now (this directory holds the attempts that went before)"
-    if refused:
-        raise ParamsError(f"{path}: {refused}. Give another --out, or the parameters of this run.")
-
-
 def is_finished(directory: Path, params: NotebookParams) -> bool:
     """Return whether the run in a directory is done, and these parameters ask for no more steps.
 
-    Raises ParamsError where they ask for another training, which a finished run does not become.
+    Raises ParamsError where the run was started with parameters that differ in what may not change: in a
+    training what a checkpoint fixes, in anything else and in a finished run everything but output_dir. A
+    training that was started is not started over: its directory holds the first attempts.
     """
-    last = runs.read_status(directory)
-    if last is None or last.state != "done":
-        return False
-    checkpoint = latest_checkpoint(directory) if "training" in type(params).model_fields else None
-    if checkpoint is not None and checkpoint_step(checkpoint) < value_of(params, "training.max_steps"):
+    if not os.path.isdir(directory):  # unlike Path.is_dir it takes names that are too long
         return False
     path = directory / "params.yaml"
     saved = load_params(notebook_name(params), profile=str(path)) if path.exists() else params
-    changes = [
-        str(change)
-        for change in compare(run_recipe(saved), run_recipe(params), {})
-        if not any(fnmatchcase(change.field, pattern) for pattern in NOT_OF_RESULTS)
-    ]
-    if changes:
+    is_training = "training" in type(params).model_fields
+    fixed = OF_STATE | OF_TASK if is_training else {"*": "it is not a training"}
+    changes = check_changes(path, run_recipe(saved), params, fixed)
+    if is_training and value_of(params, "training.resume") == "never" != value_of(saved, "training.resume"):
         raise ParamsError(
-            f"{directory}: finished by attempt {last.attempt} with other parameters: {', '.join(changes)}. A "
+            f"{path}: training.resume is 'never' now, but this directory holds attempts. Give another --out."
+        )
+    last = runs.read_status(directory)
+    if last is None or last.state != "done":
+        return False
+    checkpoint = latest_checkpoint(directory) if is_training else None
+    if checkpoint is not None and checkpoint_step(checkpoint) < value_of(params, "training.max_steps"):
+        return False
+    if others := [f"{field} {change}" for field, change in changes.items() if not _is_free(field)]:
+        raise ParamsError(
+            f"{directory}: finished by attempt {last.attempt} with other parameters: {', '.join(others)}. A "
             "finished run does not train again: give another --out, or a larger training.max_steps."
         )
     return True
+
+
+def _is_free(field: str) -> bool:
+    return any(fnmatchcase(field, pattern) for pattern in NOT_OF_RESULTS)

@@ -25,7 +25,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file, none if it is missing; warn once of lines that are damaged."""
     rows, num_damaged = [], 0
     for line in _whole_lines(path):
-        row = _parse(line)
+        row = parse_row(line)
         rows += [] if row is None else [row]
         num_damaged += row is None
     if num_damaged:
@@ -45,7 +45,7 @@ def cut_rows(path: Path, *, after: int) -> None:
     end = position = 0  # end: of the rows to keep, as long as nothing else lies between them
     is_prefix = True
     for line in _whole_lines(path):
-        row = _parse(line)
+        row = parse_row(line)
         damaged += [line] if row is None else []
         if row is not None and row["step"] <= after:
             is_prefix &= position == end
@@ -67,7 +67,7 @@ def cut_rows(path: Path, *, after: int) -> None:
 
 
 def _is_kept(line: bytes, after: int) -> bool:
-    row = _parse(line)
+    row = parse_row(line)
     return row is not None and bool(row["step"] <= after)
 
 
@@ -77,7 +77,7 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
             yield from (line for line in file if line.endswith(b"\n"))
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def parse_row(line: bytes) -> dict[str, Any] | None:
     """Return the row of a line, None for a damaged one."""
     try:
         row = json.loads(line.decode())

@@ -16,7 +16,7 @@ from accelerate import PartialState
 
 from rlnb.games.text_games import TextGame
 from rlnb.policy.generation import evaluating
-from rlnb.run.health import Health, check_alarms, memory_advice, save_games_when_diverged
+from rlnb.run.health import Health, check_alarms, memory_advice
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.advantages import Advantages, compute_advantages
 from rlnb.selfplay.arena import Arena
@@ -78,13 +78,12 @@ def train(
 ) -> SelfPlayState:
     """Train from `state` to `training.max_steps` updates and return the final state.
 
-    evaluate, show: as in `StepRecorder`. Raises TrainingDiverged, with the games in diverged.jsonl and the
-    last checkpoint in place, OutOfMemory, and Preempted after a signal.
+    evaluate, show: as in `StepRecorder`. Raises TrainingDiverged, OutOfMemory, and Preempted after a
+    signal.
     """
     params, training = self_play.params, self_play.params.training
     recorder = StepRecorder(
-        output_dir, training, params.evaluation, tracker,
-        Health(params=params), evaluate=memory_advice(params)(evaluate),
+        output_dir, training, params.evaluation, tracker, Health(), evaluate=memory_advice(params)(evaluate),
         describe=partial(describe_step, max_steps=training.max_steps), show=show,
     )  # fmt: skip
     with recorder.recording(after=state.step), memory_advice(params, doing="training"):
@@ -96,17 +95,16 @@ def train(
             played = time.perf_counter()
             # 2. Advantages. Returns are compared with the baselines from before this batch.
             advantages = compute_advantages(games, state.baselines, params.advantage)
-            with save_games_when_diverged(games, output_dir):
-                # 3. Update. The only place where trajectories become tensors.
-                batch = select_turns(games, advantages, has_value=learner.has_value)
-                metrics = update(learner, batch, step=state.step, seed=params.seed)
-                updated = time.perf_counter()
-                # 4. Measure. An alarm that lasts for ALARM_PATIENCE updates ends the run here.
-                metrics |= play_metrics(games) | {"advantage/std": float(advantages.advantages.std())}
-                metrics |= {"time/rollout_seconds": played - started, "time/update_seconds": updated - played}
-                metrics = mean_over_ranks(metrics)
-                state = replace(state.advance(metrics, training), baselines=advantages.baselines)
-                check_alarms(state.alarms, metrics, first_length=state.first_length, params=params)
+            # 3. Update. The only place where trajectories become tensors.
+            batch = select_turns(games, advantages, has_value=learner.has_value)
+            metrics = update(learner, batch, step=state.step, seed=params.seed)
+            updated = time.perf_counter()
+            # 4. Measure. An alarm that lasts for ALARM_PATIENCE updates ends the run here.
+            metrics |= play_metrics(games) | {"advantage/std": float(advantages.advantages.std())}
+            metrics |= {"time/rollout_seconds": played - started, "time/update_seconds": updated - played}
+            metrics = mean_over_ranks(metrics)
+            state = replace(state.advance(metrics, training), baselines=advantages.baselines)
+            check_alarms(state.alarms, metrics, first_length=state.first_length)
             # 5. Evaluate, report and save.
             save = partial(
                 save_checkpoint, output_dir, learner, state, params, keep=training.save_total_limit

@@ -47,12 +47,11 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output_dir
 
 
-def test_a_run_learns_prints_its_first_step_and_warnings_and_keeps_two_checkpoints(uninterrupted: Path):
+def test_a_run_learns_prints_its_warnings_and_keeps_two_checkpoints(uninterrupted: Path):
     weights = load_file(uninterrupted / "adapters" / "adapter_model.safetensors")
     assert any(abs(weight).max() > 0 for name, weight in weights.items() if "lora_B" in name)
     printed = (uninterrupted.parent / "printed").read_text()
-    first, *others = [line for line in printed.splitlines() if "step " in line]
-    assert first.startswith("step 1: mean reward +") and all(line.startswith("warning: ") for line in others)
+    assert all(line.startswith("warning: ") for line in printed.splitlines() if "step " in line)
     names = sorted(path.name for path in (uninterrupted / "checkpoints").glob("checkpoint-*"))
     assert names == ["checkpoint-4", "checkpoint-6"]
 

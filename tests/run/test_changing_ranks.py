@@ -18,8 +18,8 @@ SMALLER = {
 }
 
 
-def train(notebook: str, out: Path, *, num_ranks: int, num_steps: int) -> str:
-    """Train to this step and return what was printed."""
+def train(notebook: str, out: Path, *, num_ranks: int, num_steps: int) -> None:
+    """Train to this step."""
     assignments = (*SMALLER[notebook], f"training.max_steps={num_steps}")
     options = [option for assignment in assignments for option in ("--set", assignment)]
     command = [
@@ -31,20 +31,20 @@ def train(notebook: str, out: Path, *, num_ranks: int, num_steps: int) -> str:
         command, cwd=out.parent, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 @pytest.mark.parametrize("notebook", ["ppo_openspiel", "grpo_code_execution"])
-def test_a_run_goes_on_with_another_number_of_ranks_and_says_what_differs(tmp_path, notebook, before, after):
+def test_a_run_goes_on_with_another_number_of_ranks_and_says_what_differs(tmp_path, notebook):
     out = tmp_path / "out"
-    train(notebook, out, num_ranks=before, num_steps=2)
-    train(notebook, out, num_ranks=after, num_steps=4)
-    recipe = json.loads((out / "checkpoints" / "checkpoint-4" / "rlnb.json").read_text())
-    said = f"checkpoint-2 was saved by {before} rank(s), and {after} go on"
-    assert said in (out / "train.log").read_text()
-    assert recipe["ranks"] == after
+    for num_ranks, num_steps in ((2, 2), (1, 4), (2, 6)):
+        train(notebook, out, num_ranks=num_ranks, num_steps=num_steps)
+        recipe = json.loads((out / "checkpoints" / f"checkpoint-{num_steps}" / "rlnb.json").read_text())
+        assert recipe["ranks"] == num_ranks
+    log = (out / "train.log").read_text()
+    assert (
+        "changed since checkpoint-2: ranks 2 -> 1" in log
+        and "changed since checkpoint-4: ranks 1 -> 2" in log
+    )
     steps = [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert sorted(set(steps)) == [0, 1, 2, 3, 4] or sorted(set(steps)) == [1, 2, 3, 4]
-    assert (out / "attempt-02.rank1.ipynb").exists() == (after == 2)
+    assert sorted({*steps, 0}) == [0, 1, 2, 3, 4, 5, 6]

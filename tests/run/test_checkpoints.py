@@ -11,13 +11,12 @@ import pytest
 from transformers import TrainerControl, TrainerState
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
-from rlnb.errors import CheckpointUnreadable, ParamsError
+from rlnb.errors import ParamsError
 from rlnb.grpo.training import SaveRecipe
 from rlnb.params.sections import NotebookParams
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.run import checkpoints
 from rlnb.run.tracking import open_tracker
-from rlnb.spiral.params import SpiralSelfPlayParams
 
 
 def params_with(**sections: dict[str, Any]) -> GrpoCodeExecutionParams:
@@ -29,15 +28,12 @@ def to_resume(resume: str, output_dir: str | Path) -> str | None:
 
 
 def refused(output_dir: Path, **sections: dict[str, Any]) -> str:
-    """What the command says, which writes nothing, and after it the notebook."""
-    messages, before = [], sorted(output_dir.rglob("*"))
-    for check in (checkpoints.check_resuming, checkpoints.checkpoint_to_resume):
-        with pytest.raises(ParamsError) as refusal:
-            check(params_with(**sections), output_dir)
-        messages.append(str(refusal.value))
-        assert len(messages) == 2 or sorted(output_dir.rglob("*")) == before
-    assert messages[0] == messages[1]
-    return messages[0]
+    """What the command says, which writes nothing."""
+    before = sorted(output_dir.rglob("*"))
+    with pytest.raises(ParamsError) as refusal:
+        checkpoints.check_resuming(params_with(**sections), output_dir)
+    assert sorted(output_dir.rglob("*")) == before
+    return str(refusal.value)
 
 
 def save_checkpoint(run: Path, *, step: int, params: NotebookParams) -> Path:
@@ -52,22 +48,10 @@ def save_checkpoint(run: Path, *, step: int, params: NotebookParams) -> Path:
     return folder
 
 
-def test_a_checkpoint_that_was_being_written_is_passed_over(tmp_path: Path) -> None:
-    for step in (2, 10, 12, 14, 16):
-        save_checkpoint(tmp_path, step=step, params=params_with(training={"save_total_limit": 5}))
-    folder = tmp_path / "checkpoints"
-    (folder / "checkpoint-12" / checkpoints.RECIPE_FILE).unlink()
-    (folder / "checkpoint-14" / "trainer_state.json").unlink()
-    (folder / "checkpoint-16" / "trainer_state.json").write_text('{"global_st')
-    assert checkpoints.checkpoint_step(checkpoints.latest_checkpoint(tmp_path)) == 10
-    found = to_resume("auto", tmp_path)
-    assert checkpoints.checkpoint_step(found) == 10
-    assert to_resume("latest", tmp_path) == found
-    assert to_resume("never", tmp_path) is None
-
-
 def test_a_checkpoint_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
     assert to_resume("auto", tmp_path) is None
+    kept = str(save_checkpoint(tmp_path / "run", step=3, params=params_with()))
+    assert to_resume("auto", tmp_path / "run") == to_resume("latest", tmp_path / "run") == kept
     for resume in ("latest", str(tmp_path)):
         assert f"training.resume = '{resume}'" in refused(tmp_path, training={"resume": resume})
 
@@ -82,11 +66,11 @@ def test_a_run_goes_on_from_its_own_newest_checkpoint_wherever_it_began(tmp_path
 
 
 def test_a_checkpoint_of_another_experiment_is_refused_with_what_differs(tmp_path: Path) -> None:
-    folder = save_checkpoint(tmp_path, step=3, params=params_with())
+    save_checkpoint(tmp_path, step=3, params=params_with())
     said = refused(tmp_path, reward={"preset": "tests"}, training={"optim": "adamw_torch", "beta": 0.1})
-    assert said.startswith(f"{folder}: belongs to another run: ") and "training.beta" not in said
-    assert "reward.preset was" in said and "training.optim was" in said
-    assert "model.lora_alpha was 32 and is 8 now" in refused(tmp_path, model={"lora_alpha": 8})
+    assert "reward.preset " in said and "training.optim " in said and "training.beta" not in said
+    assert "model.lora_alpha 32 -> 8" in refused(tmp_path, model={"lora_alpha": 8})
+    assert "training.max_steps = 2 " in refused(tmp_path, training={"max_steps": 2})
 
 
 def test_what_has_changed_in_a_run_is_said_in_a_line_and_in_its_log(tmp_path: Path, capsys) -> None:
@@ -94,58 +78,46 @@ def test_what_has_changed_in_a_run_is_said_in_a_line_and_in_its_log(tmp_path: Pa
     assert to_resume("auto", tmp_path) == str(folder)
     assert capsys.readouterr().out == "" and not (tmp_path / "train.log").exists()
     asked = params_with(training={"learning_rate": 1e-4}, sandbox={"timeout_seconds": 2.0})
-    assert checkpoints.checkpoint_to_resume(asked, tmp_path) == str(folder)
-    line = (
-        "changed since checkpoint-3: sandbox.timeout_seconds 5.0 -> 2.0, training.learning_rate 2.0e-5 -> "
-        "0.0001\n"
-    )
-    assert capsys.readouterr().out == line
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "2")
+        assert checkpoints.checkpoint_to_resume(asked, tmp_path) == str(folder)
+    line = capsys.readouterr().out
+    for change in ("ranks 1 -> 2", "sandbox.timeout_seconds 5.0 -> 2.0", "training.learning_rate 2.0e-5 -> "):
+        assert change in line
     assert (tmp_path / "train.log").read_text().endswith(f" {line}")
-    assert "training.max_steps = 2 leaves nothing to train" in refused(tmp_path, training={"max_steps": 2})
-
-
-DAMAGES = {
-    "optimizer.pt": {
-        None: "is missing",
-        b"": "has 0 bytes instead of 7000",
-        b"moments" * 999: "has 6993 bytes instead of 7000",
-    },
-    "trainer_state.json": {None: "is missing", b"": "has 0 bytes instead of 19"},
-    "rlnb.json": {b"": "is damaged", bytes(50): "is damaged", b"[]": "is damaged"},
-}
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [(name, content, reason) for name, cases in DAMAGES.items() for content, reason in cases.items()],
+    ("name", "content"),
+    [
+        ("optimizer.pt", None),
+        ("optimizer.pt", b"moments" * 999),
+        ("trainer_state.json", b""),
+        ("rlnb.json", None),
+        ("rlnb.json", bytes(50)),
+        ("rlnb.json", b"[]"),
+    ],
 )
 def test_a_damaged_checkpoint_is_named_removed_and_the_one_before_is_taken(
-    tmp_path: Path, capsys, name: str, content: bytes | None, reason: str
+    tmp_path: Path, capsys, name: str, content: bytes | None
 ) -> None:
     old, new = (save_checkpoint(tmp_path, step=step, params=params_with()) for step in (9, 10))
     assert to_resume("auto", tmp_path) == str(new)
     (new / name).unlink()
     if content is not None:
         (new / name).write_bytes(content)
-    other = params_with(training={"resume": str(new)})
-    with pytest.raises(ParamsError, match=f"holds no complete checkpoint: {name} {reason}; write auto"):
-        checkpoints.checkpoint_to_resume(other, tmp_path / "another run")
+    assert f"training.resume = '{new}'" in refused(tmp_path / "another run", training={"resume": str(new)})
     capsys.readouterr()
     assert to_resume("auto", tmp_path) == str(old)
-    line = f"{new}: {name} {reason}; removed, going on from {old}\n"
-    assert capsys.readouterr().out == line
+    line = capsys.readouterr().out
+    assert line.startswith(f"{new}: ") and line.count("\n") == 1
+    assert name in line or (name, content) == ("rlnb.json", None)  # was it still being written?
     assert (tmp_path / "train.log").read_text().endswith(line)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-9"]
 
 
 @pytest.mark.parametrize(
-    ("method", "name"),
-    [
-        ("stat", "optimizer.pt"),
-        ("open", "trainer_state.json"),
-        ("open", "rlnb.json"),
-        ("iterdir", "checkpoints"),
-    ],
+    ("method", "name"), [("stat", "optimizer.pt"), ("open", "rlnb.json"), ("iterdir", "checkpoints")]
 )
 def test_a_read_error_that_passes_ends_the_attempt_and_costs_no_checkpoint(
     tmp_path: Path, method: str, name: str
@@ -160,11 +132,9 @@ def test_a_read_error_that_passes_ends_the_attempt_and_costs_no_checkpoint(
 
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(Path, method, fail)
-        with pytest.raises(CheckpointUnreadable, match=f"{name} cannot be read: Stale file handle. It"):
+        with pytest.raises(OSError, match=name):
             to_resume("auto", tmp_path)
-        checkpoints.remove_old_checkpoints(tmp_path, step=10, keep=1)
-        assert "older checkpoints are kept for now" in (tmp_path / "train.log").read_text()
-    assert sorted(path for path in tmp_path.rglob("*") if path.name != "train.log") == before
+    assert sorted(tmp_path.rglob("*")) == before
     assert to_resume("auto", tmp_path) == str(new)
 
 
@@ -175,16 +145,13 @@ def test_without_a_whole_checkpoint_a_run_starts_again_and_keeps_all_until_then(
     for name in ("metrics.jsonl", "games.jsonl"):
         (tmp_path / name).write_text(rows)
     (folder / "optimizer.pt").write_bytes(bytes(6000))
-    line = f"{folder}: optimizer.pt has 6000 bytes instead of 7000; no whole checkpoint is left\n"
-    with pytest.raises(ParamsError, match="'latest' finds no complete checkpoint"):
-        to_resume("latest", tmp_path)
-    assert capsys.readouterr().out == line
-    assert folder.is_dir() and (tmp_path / "metrics.jsonl").exists()  # the user is to decide
+    assert "'latest'" in refused(tmp_path, training={"resume": "latest"})
     assert to_resume("auto", tmp_path) is None
     names = ("metrics-1.jsonl", "games-1.jsonl", "train-1.log", "checkpoints-1")
     kept = [tmp_path / name for name in names]
-    begins = f"the run begins again; kept of it until here: {', '.join(map(str, kept))}\n"
-    assert capsys.readouterr().out == line + begins
+    damage, begins = capsys.readouterr().out.splitlines()
+    assert damage.startswith(f"{folder}: optimizer.pt ")
+    assert begins.endswith(", ".join(map(str, kept)))
     assert (kept[3] / "checkpoint-3" / "optimizer.pt").exists() and not folder.exists()
     assert [path.read_text() for path in kept[:2]] == [rows, rows]
     with open_tracker(tmp_path, config={}, tensorboard=False) as tracker:
@@ -204,14 +171,6 @@ def test_checkpoints_that_were_being_written_are_removed_and_nothing_else(tmp_pa
     assert names == {"checkpoints", "checkpoint-3", "train.log", ".secret.txt"}
     log = (tmp_path / "train.log").read_text()
     assert log.count("it was being written when its run ended; removed") == log.count("\n") == 3
-
-
-def test_a_checkpoint_of_an_older_version_is_refused(tmp_path: Path) -> None:
-    folder = save_checkpoint(tmp_path, step=3, params=params_with())
-    (folder / checkpoints.RECIPE_FILE).write_text('{"files": {"optimizer.pt": [7000, "5d0a9b9b"]}}')
-    with pytest.raises(CheckpointUnreadable, match="older version"):
-        to_resume("auto", tmp_path)
-    assert folder.exists()
 
 
 def test_a_checkpoint_of_grpo_counts_only_when_its_last_file_is_written(tmp_path: Path) -> None:
@@ -242,29 +201,18 @@ def test_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("folder", ["own", "other"])
 def test_thresholds_of_stages_may_change_but_not_their_games(tmp_path: Path, folder: str) -> None:
-    def asked(**changed: Any) -> PpoOpenspielParams:
+    def asked(resume: str = "auto", **changed: Any) -> PpoOpenspielParams:
         stage = {"name": "easy", "games": ["nim"], "threshold": 0.5} | changed
-        resume = {} if folder == "own" else {"resume": str(saved)}
-        return PpoOpenspielParams.model_validate({"curriculum": {"stages": [stage]}, "training": resume})
+        sections = {"curriculum": {"stages": [stage]}, "training": {"resume": resume}}
+        return PpoOpenspielParams.model_validate(sections)
 
-    saved = save_checkpoint(tmp_path / "own", step=3, params=PpoOpenspielParams())
-    recipe = checkpoints.recipe_text(asked(), saved)
-    (saved / checkpoints.RECIPE_FILE).write_text(recipe)
-    assert checkpoints.checkpoint_to_resume(asked(threshold=0.4, window=300), tmp_path / folder) == str(saved)
-    for changed, name in (({"games": ["hex"]}, ".easy.games"), ({"name": "hard"}, "")):
-        with pytest.raises(ParamsError, match=f"curriculum.stages{name} was") as refusal:
-            checkpoints.checkpoint_to_resume(asked(**changed), tmp_path / folder)
-        assert "(the saved stage and failures are of these)" in str(refusal.value)
-
-
-def test_the_coefficient_of_a_magnet_may_change_but_not_be_switched(tmp_path: Path) -> None:
-    def asked(magnet_coef: float) -> SpiralSelfPlayParams:
-        return SpiralSelfPlayParams.model_validate({"training": {"magnet_coef": magnet_coef}})
-
-    saved = save_checkpoint(tmp_path, step=3, params=asked(0.1))
-    assert checkpoints.checkpoint_to_resume(asked(0.2), tmp_path) == str(saved)
-    with pytest.raises(ParamsError, match="magnet_coef was 0.1"):
-        checkpoints.checkpoint_to_resume(asked(0.0), tmp_path)
+    saved = str(save_checkpoint(tmp_path / "own", step=3, params=asked()))
+    resume = "auto" if folder == "own" else saved
+    changed = asked(resume, threshold=0.4, window=300)
+    assert checkpoints.checkpoint_to_resume(changed, tmp_path / folder) == saved
+    for fields, name in (({"games": ["hex"]}, ".easy.games"), ({"name": "hard"}, "")):
+        with pytest.raises(ParamsError, match=f"curriculum.stages{name} "):
+            checkpoints.checkpoint_to_resume(asked(resume, **fields), tmp_path / folder)
 
 
 def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_path: Path, capsys) -> None:
@@ -273,45 +221,24 @@ def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_p
     asked = params_with(reward={"preset": "tests"}, training=resume)
     assert checkpoints.checkpoint_to_resume(asked, own) == str(begun)
     said = capsys.readouterr().out
-    assert said.startswith(
-        f"taking the whole state of {begun}: step 3, optimizer; changed since: reward.preset"
-    )
-    said = refused(own, model={"lora_rank": 3}, training=resume)
-    assert "model.lora_rank was 16 and is 3 now" in said
-    assert "training.optim was" in refused(own, training={"optim": "adamw_torch", **resume})
-    said = refused(own, training={"max_steps": 3, **resume})
-    assert "training.max_steps = 3 leaves nothing to train" in said
-
-
-def test_a_checkpoint_without_the_optimizers_state_says_so_and_fits_another_optimizer(
-    tmp_path: Path, capsys
-) -> None:
-    small = {"save_optimizer": False}
-    folder = save_checkpoint(tmp_path, step=3, params=params_with(training=small))
-    asked = params_with(training={"optim": "adamw_torch", "weight_decay": 0.1, **small})
-    assert checkpoints.checkpoint_to_resume(asked, tmp_path) == str(folder)
-    said = capsys.readouterr().out
-    assert said.endswith("checkpoint-3 holds no optimizer's state: going on with a new optimizer\n")
-    asked = params_with(training={"resume": str(folder)})
-    assert checkpoints.checkpoint_to_resume(asked, tmp_path / "own") == str(folder)
-    assert capsys.readouterr().out == (
-        f"taking the whole state of {folder}: step 3, a new optimizer, for it holds none; changed since: "
-        "training.save_optimizer false -> true\n"
-    )
+    assert f"{begun}: step 3" in said and "reward.preset" in said
+    for sections, field in (
+        ({"model": {"lora_rank": 3}, "training": resume}, "model.lora_rank 16 -> 3"),
+        ({"training": {"optim": "adamw_torch", **resume}}, "training.optim "),
+        ({"training": {"max_steps": 3, **resume}}, "training.max_steps = 3 "),
+    ):
+        assert field in refused(own, **sections)
 
 
 def test_what_is_begun_anew_leaves_the_former_attempt_beside_it(tmp_path: Path) -> None:
     for number, step in ((1, 5), (2, 7)):
-        save_checkpoint(tmp_path, step=step, params=params_with())
+        folder = save_checkpoint(tmp_path, step=step, params=params_with())
         (tmp_path / "metrics.jsonl").write_text(f"{step}")
+        if number == 2:
+            (folder / "trainer_state.json").unlink()  # records are kept though no checkpoint is whole
         assert to_resume("never", tmp_path) is None
         assert to_resume("auto", tmp_path) is None  # killed before its first checkpoint it begins anew
-        kept = tmp_path / f"checkpoints-{number}" / f"checkpoint-{step}"
-        assert checkpoints.saved_step(kept) == step
+        assert (tmp_path / f"checkpoints-{number}" / f"checkpoint-{step}").is_dir()
         assert (tmp_path / f"metrics-{number}.jsonl").read_text() == f"{step}"
     assert to_resume("never", tmp_path) is None
     assert not (tmp_path / "checkpoints-3").exists()
-    (save_checkpoint(tmp_path, step=8, params=params_with()) / "trainer_state.json").unlink()
-    (tmp_path / "metrics.jsonl").write_text("8")
-    assert to_resume("never", tmp_path) is None
-    assert (tmp_path / "metrics-3.jsonl").read_text() == "8"  # though no checkpoint is whole

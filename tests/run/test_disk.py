@@ -1,6 +1,5 @@
 """A disk that is full, or will be: what is refused before a run, and what is left of one that it ends."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +11,7 @@ from rlnb.params import load_params
 from rlnb.params.training import ResumableParams
 from rlnb.policy import model_directory
 from rlnb.run import directory as runs
-from rlnb.run.disk import check_disk, lacks_room, show_size, telling_full_disk
+from rlnb.run.disk import check_disk, telling_full_disk
 from rlnb.run.memory import check_room
 
 TWO = ResumableParams(save_total_limit=2)
@@ -23,14 +22,10 @@ def test_checkpoints_that_would_fill_the_disk_are_refused_beyond_those_that_are_
     check_disk(tmp_path / "not" / "there", free // 4, TWO)
     with pytest.raises(ParamsError) as refused:
         check_disk(tmp_path, free // 2, TWO)
-    message = str(refused.value)
-    assert message.startswith(f"output_dir = '{tmp_path}' has ") and "and 3 checkpoints take " in message
+    assert str(refused.value).startswith(f"output_dir = '{tmp_path}' has ")
     for step in (5, 10):
         (tmp_path / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
     check_disk(tmp_path, free // 2, TWO)
-    assert [show_size(size) for size in (0, 3_000_000, 2**30, 5 * 2**30)] == [
-        "0.0 MiB", "2.9 MiB", "1.0 GiB", "5.0 GiB"
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("notebook", ["grpo_code_execution", "spiral_self_play"])
@@ -49,11 +44,6 @@ def test_room_for_checkpoints_is_checked_by_the_parameters_alone(cache_dir, monk
 
 
 def test_an_error_of_a_full_disk_is_seen_behind_others_and_no_other_is_taken_for_it(tmp_path):
-    def raised(raise_it) -> Exception:
-        with pytest.raises(Exception) as told:
-            raise_it()
-        return told.value
-
     def write_to_full_device() -> None:
         with open("/dev/full", "w") as file:
             file.write("x")
@@ -70,12 +60,13 @@ def test_an_error_of_a_full_disk_is_seen_behind_others_and_no_other_is_taken_for
         except OSError:
             raise ValueError("another story") from None
 
-    assert lacks_room(raised(write_to_full_device)) and lacks_room(raised(wrap))
-    assert not lacks_room(raised(drop)) and not lacks_room(raised((tmp_path / "a" / "b").read_text))
-    with pytest.raises(DiskFull), telling_full_disk(tmp_path):
-        wrap()
+    for raise_it in (write_to_full_device, wrap):
+        with pytest.raises(DiskFull), telling_full_disk(tmp_path):
+            raise_it()
     with pytest.raises(ValueError, match="another story"), telling_full_disk(tmp_path):
         drop()
+    with pytest.raises(FileNotFoundError), telling_full_disk(tmp_path):
+        (tmp_path / "a" / "b").read_text()
 
 
 @pytest.fixture
@@ -91,8 +82,7 @@ def small_disk(tmp_path):
     os.system(f"umount -l {directory}")
 
 
-def test_the_status_of_a_run_is_true_also_on_a_full_disk(small_disk):
-    status = runs.start_attempt(small_disk, notebook="attempt-01.ipynb")
+def test_a_file_on_a_full_disk_stays_what_it_was(small_disk):
     runs.write_text(small_disk / "versions.json", "whole")
     with pytest.raises(OSError), (small_disk / "filling").open("wb", buffering=0) as file:
         while True:
@@ -100,7 +90,4 @@ def test_the_status_of_a_run_is_true_also_on_a_full_disk(small_disk):
     with pytest.raises(OSError):
         runs.write_text(small_disk / "versions.json", "x" * 5000)
     assert (small_disk / "versions.json").read_text() == "whole"
-    runs.end_attempt(small_disk, status, state="failed", reason="no room: " + "why " * 100)
-    assert runs.read_status(small_disk).state == json.loads((small_disk / "status.json").read_text())["state"]
-    assert runs.read_status(small_disk).state == "failed"
-    assert {path.name for path in small_disk.iterdir()} == {"status.json", "versions.json", "filling"}
+    assert {path.name for path in small_disk.iterdir()} == {"versions.json", "filling"}

@@ -69,8 +69,6 @@ def test_a_model_that_is_not_here_is_unknown_whatever_its_name_says(tmp_path):
     copy = tmp_path / "home/hub/models--unsloth--mine-7b-bnb-4bit/snapshots/abc"
     LlamaConfig(**SMALL).save_pretrained(copy)
     assert memory.load_model_sizes("me/mine-7B", tmp_path).parameters == SMALL_WEIGHTS
-    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
-    assert memory.load_model_sizes(str(tmp_path), tmp_path) is None
     (tmp_path / "config.json").write_text('{"hidden_size"')
     assert str(tmp_path / "config.json") in refused(memory.load_model_sizes, str(tmp_path), tmp_path)
 
@@ -149,8 +147,7 @@ def test_what_cannot_fit_is_refused_unless_told_otherwise(published):
     model = {"id": "Qwen/Qwen2.5-3B", "load_in_4bit": False, "cache_dir": str(published)}
     training = {"per_device_train_batch_size": 32, "max_completion_length": 1024}
     params = params_of("grpo_code_execution", model=model, training=training)
-    message = refused(memory.check_memory, params, small)
-    assert message.startswith("parameters cell: model.id = 'Qwen/Qwen2.5-3B' ") and "activations" in message
+    assert "model.id = 'Qwen/Qwen2.5-3B' " in refused(memory.check_memory, params, small)
     unchecked = params_of("grpo_code_execution", model=model | {"check_memory": False}, training=training)
     assert memory.check_memory(unchecked, small).endswith("of 8.0 GiB: does not fit")
     assert memory.check_memory(unchecked, unknown).endswith(" GiB")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rlnb.run.directory import Status, read_status
-from rlnb.run.heartbeat import read_last_rows
+from rlnb.run.heartbeat import read_last_step
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = Path(__file__).with_name("cluster.sh")
@@ -70,9 +70,9 @@ class Job:
         return max((int(path.parent.name.split("-")[1]) for path in paths), default=0)
 
     @property
-    def step(self) -> int:
+    def step(self) -> int | None:
         """The last step of its metrics."""
-        return read_last_rows(self.directory)[-1].step
+        return read_last_step(self.directory)
 
     @property
     def log(self) -> str:
@@ -87,9 +87,7 @@ class Job:
 
         def has_saved() -> bool:
             status = read_status(self.directory)
-            if status is None or (status.attempt, status.state) != (attempt, "running"):
-                return False
-            return self.saved > status.saved_step
+            return status is not None and status.attempt == attempt and self.saved > status.saved_step
 
         wait_for(lambda: has_saved() or not self.is_alive(), f"a step of attempt {attempt}")
         assert has_saved(), self.log
@@ -107,13 +105,13 @@ class Job:
         wait_for(lambda: int(self.facts()["Restarts"]) >= count or not self.is_alive(), f"{count} restarts")
         assert int(self.facts()["Restarts"]) >= count, self.log
 
+    def limit(self, minutes: int) -> None:
+        """Let it run for so many minutes in all, from its start on."""
+        call("scontrol", "update", f"jobid={self.number}", f"timelimit={minutes}")
+
     def limit_soon(self) -> None:
-        """Give it one to two minutes more."""
         hours, minutes, _ = map(int, self.facts()["RunTime"].split(":"))
         self.limit(60 * hours + minutes + 2)
-
-    def limit(self, minutes: int) -> None:
-        call("scontrol", "update", f"jobid={self.number}", f"timelimit={minutes}")
 
     def run_process(self) -> psutil.Process:
         """The process of `rlnb run`."""

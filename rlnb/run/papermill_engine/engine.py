@@ -29,12 +29,11 @@ from papermill.iorw import LocalHandler, papermill_io
 from papermill.log import logger
 
 from rlnb.errors import ParamsError, Preempted
-from rlnb.machine import rank
 from rlnb.params.problems import did_you_mean
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
 from rlnb.run.disk import lacks_room, telling_full_disk
-from rlnb.run.heartbeat import Heartbeat
+from rlnb.run.heartbeat import heartbeat
 
 OWN_KERNELS = ("rlnb", "python3")
 CLEAN_EXITS = (("SystemExit", ""), ("SystemExit", "0"))
@@ -68,21 +67,16 @@ class RlnbEngine(NBClientEngine):
         directory = _status_directory(output_path)
         if directory is None:
             return super().execute_notebook(nb, kernel_name, output_path, **kwargs)
-        name, saved_step = Path(str(output_path)).name, _saved_step(directory)
-        status = runs.start_attempt(directory, notebook=name, saved_step=saved_step)
+        saved_step = checkpoint_step(latest_checkpoint(directory))
+        status = runs.start_attempt(directory, notebook=Path(str(output_path)).name, saved_step=saved_step)
         signals: list[signal.Signals] = []
-        heartbeat = Heartbeat(directory, status, signal=lambda: signals[0].name if signals else "")
         try:
-            with heartbeat, telling_full_disk(directory):
+            with heartbeat(directory), telling_full_disk(directory):
                 nb = super().execute_notebook(nb, kernel_name, output_path, signals=signals, **kwargs)
         except BaseException as error:
-            runs.end_attempt(directory, heartbeat.status, **describe_error(error))
-            if isinstance(error, Stopped) and error.signal == "SIGUSR1":
-                last, saved_step = runs.read_status(directory, rank()), _saved_step(directory)
-                idle = runs.count_idle_attempts(last, saved_step)
-                runs.check_progress(directory, last, saved_step, idle=idle)
+            runs.end_attempt(directory, status, **describe_error(error))
             raise
-        runs.end_attempt(directory, heartbeat.status, **describe_cells(nb))
+        runs.end_attempt(directory, status, **describe_cells(nb))
         return nb
 
     @classmethod
@@ -283,10 +277,6 @@ def describe_cells(nb: NotebookNode) -> dict[str, str]:
                 reason = f"cell {index} of {len(nb.cells)}: {output.ename}: {output.evalue}"
                 return {"state": "failed", "reason": reason}
     return {"state": "done"}
-
-
-def _saved_step(directory: Path) -> int:
-    return checkpoint_step(latest_checkpoint(directory))
 
 
 def _status_directory(output_path: str | None) -> Path | None:
