@@ -230,8 +230,8 @@ def find_directories(base: Path, profile: str, *, is_same: Callable[[Path], bool
         params, status = directory / "params.yaml", read_status(directory)
         if (status is None or status.state != "done") and params.exists() and is_same(params):
             yield directory
-    for number in itertools.count(max(runs, default=0) + 1):
-        yield base / f"{profile}-{number:03d}"
+    for index in itertools.count(max(runs, default=0) + 1):
+        yield base / f"{profile}-{index:03d}"
 
 
 @contextmanager
