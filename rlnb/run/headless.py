@@ -299,13 +299,14 @@ def is_finished(directory: Path, params: NotebookParams) -> bool:
     checkpoint = latest_checkpoint(directory) if is_training else None
     if checkpoint is not None and checkpoint_step(checkpoint) < value_of(params, "training.max_steps"):
         return False
-    if others := [f"{field} {change}" for field, change in changes.items() if not _is_free(field)]:
+    others = [
+        f"{field} {change}"
+        for field, change in changes.items()
+        if not any(fnmatchcase(field, pattern) for pattern in NOT_OF_RESULTS)
+    ]
+    if others:
         raise ParamsError(
             f"{directory}: finished by attempt {last.attempt} with other parameters: {', '.join(others)}. A "
             "finished run does not train again: give another --out, or a larger training.max_steps."
         )
     return True
-
-
-def _is_free(field: str) -> bool:
-    return any(fnmatchcase(field, pattern) for pattern in NOT_OF_RESULTS)
