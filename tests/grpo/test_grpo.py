@@ -1,11 +1,9 @@
 """What we hang on TRL: exact resume, evaluation that disturbs nothing, stopping on a signal."""
 
 import json
-import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
-import pandas
 import pytest
 import torch
 from safetensors.numpy import load_file
@@ -128,23 +125,17 @@ def test_a_run_goes_on_with_another_learning_rate_batch_and_number_of_steps(
     assert json.loads((saved / "trainer_state.json").read_text())["max_steps"] == 8
 
 
-def test_a_run_without_the_optimizers_state_in_checkpoints_goes_on_with_a_new_optimizer(
+def test_a_run_whose_checkpoints_lack_the_optimizers_state_goes_on(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
     run(tmp_path / "small", "--without-optimizer", "--max-steps", "2")
     saved = tmp_path / "small" / "checkpoints" / "checkpoint-2"
     names = {path.name for path in saved.iterdir()}
     assert "adapter_model.safetensors" in names and not any("optimizer" in name for name in names)
-    before = load_file(saved / "adapter_model.safetensors")
     run(tmp_path / "small", "--without-optimizer")
     rows, usual = (read_metrics(path / "metrics.jsonl") for path in (tmp_path / "small", uninterrupted))
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row["learning_rate"] for row in rows[2:]] == [row["learning_rate"] for row in usual[2:]]
-    # A new AdamW moves each weight by the rate of the step, 0.01 * 4 / 6, as at the first step of a run.
-    third = tmp_path / "third"
-    shutil.copytree(tmp_path / "small" / "checkpoints" / "checkpoint-4", third)
-    after = load_file(third / "adapter_model.safetensors")
-    assert 0 < max(abs(before[name] - after[name]).max() for name in before) < 0.01 * (4 + 3) / 6 * 1.01
 
 
 def test_a_run_begins_with_the_adapters_of_anothers_checkpoint(uninterrupted: Path, tmp_path: Path) -> None:
@@ -155,34 +146,6 @@ def test_a_run_begins_with_the_adapters_of_anothers_checkpoint(uninterrupted: Pa
     )
     assert before.keys() == after.keys() and any(abs(weight).max() > 1e-3 for weight in before.values())
     assert all(abs(before[name] - after[name]).max() < 1e-9 for name in before)
-
-
-@pytest.mark.slow
-def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_rank_0_alone_writes(tmp_path: Path) -> None:
-    command = [sys.executable, SCRIPT, str(tmp_path / "run"), "--announce", "--max-steps", "50"]
-    with socket.socket() as reserved:  # bound, so that no other program is given the port
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        port = str(reserved.getsockname()[1])
-        environ = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-        ranks = [
-            subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
-            )
-            for rank in (0, 1)
-        ]  # fmt: skip
-        try:
-            assert ranks[0].stdout is not None
-            assert any(line.strip() == "step 2" for line in ranks[0].stdout)
-            ranks[1].send_signal(signal.SIGTERM)
-            said = [rank.communicate(timeout=100)[1] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-    assert all("Preempted: SIGTERM: the checkpoint of this step is saved" in text for text in said), said
-    steps = [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
-    assert steps == list(range(1, checkpoint_step(latest_checkpoint(tmp_path / "run")) + 1))
 
 
 def test_evaluating_and_measuring_the_kl_change_nothing_in_the_training(
@@ -241,19 +204,11 @@ def test_the_prompt_order_uses_every_task_before_any_comes_again_and_no_global_r
         grpo.order_prompts([], config_with())
 
 
-def read_completions(run_directory: Path) -> dict[str, list[str]]:
-    """Return the completions that TRL logged, by step."""
-    files = sorted((run_directory / "checkpoints" / "completions").glob("*.parquet"))
-    return {path.name: list(pandas.read_parquet(path)["completion"]) for path in files}
-
-
 def test_a_run_whose_training_was_through_trains_no_further(uninterrupted: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     shutil.copytree(uninterrupted, again)
-    written = read_completions(again)
     run(again)
     assert_same_training(uninterrupted, again)
-    assert read_completions(again) == written
     assert [row["step"] for row in read_metrics(again / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 

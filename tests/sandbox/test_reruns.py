@@ -28,13 +28,11 @@ TRAPS = {
     # clocks, coarsely
     "time.time": "import time; print(time.time())",
     "the millennium": "import time; print(time.gmtime().tm_year // 1000)",
-    "a parity": "import time; print(int(time.time()) % 2)",
     "time.monotonic": "import time; print(int(time.monotonic() / 1e7))",
     "time.process_time": "import time; print(int(time.process_time()))",
     "time.clock_gettime": "import time; print(int(time.clock_gettime(time.CLOCK_MONOTONIC) / 1e7))",
     "os.times": "import os; print(int(os.times().user))",
     "resource.getrusage": "import resource; print(int(resource.getrusage(0).ru_utime))",
-    "strftime('%Y')": "import time; print(time.strftime('%Y'))",
     "the month": "import time; print(time.localtime().tm_mon)",
     "date.today": "import datetime; print(datetime.date.today())",
     "a calendar": "import calendar, time; print(calendar.isleap(time.localtime().tm_year))",
@@ -46,7 +44,6 @@ TRAPS = {
     "a name of tempfile": "import tempfile; print(tempfile.mkdtemp()[-8:])",
     # the machine
     "os.getpid": "import os; print(os.getpid())",
-    "os.getppid": "import os; print(os.getppid())",
     "the environment": "import os; print(os.environ)",
     "the path": "import os; print(os.environ['PATH'])",
     "the home": "import os; print(os.path.expanduser('~'))",
@@ -61,26 +58,21 @@ TRAPS = {
     "the network card": "import uuid; print(uuid.getnode())",
 }
 HONEST = {
-    "arithmetic": ("n = 6\nprint(n * 7)", "42\n"),
     "a huge number": ("print(str(7 ** 999)[:9])", f"{str(7**999)[:9]}\n"),
     "a seeded one": ("import random as r; print(r.Random(3).random())", f"{random.Random(3).random()}\n"),
     "a given date": ("import datetime; print(datetime.date(2020, 1, 2).isoformat())", "2020-01-02\n"),
     "a given time": ("import time; print(time.strftime('%Y', time.gmtime(0)))", "1970\n"),
     "a sorted set": ("print(sorted({'b', 'a', 'c'}))", "['a', 'b', 'c']\n"),
     "a set of numbers": ("print(frozenset([3, 1, 2]), {5, 4})", "frozenset({1, 2, 3}) {4, 5}\n"),
-    "a set of one text": ("print({'ab'})", "{'ab'}\n"),
     "the order of a dict": ("print({'b': 1, 'a': 2} | {'c': 3})", "{'b': 1, 'a': 2, 'c': 3}\n"),
     "a caught exception": ("try: 1 / 0\nexcept ArithmeticError as error: print(error)", "division by zero\n"),
-    "a class": ("class A: pass\nprint(A, A.__name__)", "<class '__main__.A'> A\n"),
     "a built-in function": ("import time; print(time.time)", "<built-in function time>\n"),
     "a short time": ("import time\na = time.time()\nprint(time.time() - a < 9)", "True\n"),
     "errors beside": ("import sys\nprint(1)\nprint(id([]), file=sys.stderr)", "1\n"),
-    "nothing": ("x = 1", ""),
     "a thread": ("import threading as t\na = t.Thread(target=print, args=(1,))\na.start()\na.join()", "1\n"),
 }  # fmt: skip
 ENDINGS = {
     "a loop": ("while True: pass", {"timeout"}),
-    "a tower of powers": ("print(9 ** 9 ** 9)", {"timeout", "memory_exceeded"}),
     "an error": ("print(1)\n1 / 0", {"runtime_error"}),
     "no program": ("print(", {"syntax_error"}),
     "floods": ("while True: print('a' * 999)", {"output_exceeded"}),
@@ -151,13 +143,6 @@ def test_between_any_two_of_the_first_six_every_part_of_the_time_differs():
             ]
             for values in zip(*map(parts_of, moments), strict=True):
                 assert len(set(values)) == 6, now
-
-
-def test_the_interpreters_show_it(reruns):
-    for zone in ("local", "gm"):
-        program = f"import time; print(*time.{zone}time()[:3], time.{zone}time().tm_wday)"
-        rows = [sandbox.run(program).stdout.split() for sandbox in reruns.sandboxes[:6]]
-        assert [len(set(values)) for values in zip(*rows, strict=True)] == [6, 6, 6, 6]
 
 
 def test_all_shifts_and_seeds_differ_and_years_stay_writable():
