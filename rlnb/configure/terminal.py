@@ -188,10 +188,8 @@ def _ask(question: str, default: str, read: Callable[[str], Answer]) -> Answer:
         try:
             return read(_read_line(prompt).strip() or default)
         except EOFError:
-            raise ParamsError(
-                f"configure: the input ended at the question {question.strip()!r} and nothing was written; "
-                "--print takes all values as they are"
-            ) from None
+            reason = "and nothing was written; --print takes all values as they are"
+            raise ParamsError(f"configure: the input ended at {question.strip()!r} {reason}") from None
         except (ParamsError, ValueError) as error:  # the second of shlex
             print(textwrap.indent(str(error).replace("your answer: ", ""), "  "))
 

@@ -44,18 +44,16 @@ NAMES = {
 }  # fmt: skip
 
 
-def test_a_gpu_is_named_by_its_capability_which_one_row_claims():
+def test_a_gpu_is_named_by_its_capability():
     for capability, name in NAMES.items():
         assert identify({}, gpus=[Gpu("GPU-0", "some GPU", capability, 40.0)]).name == name
-        assert sum(capability in row.capabilities for row in MACHINES) <= 1
 
 
 def test_without_a_gpu_and_on_a_gb10_the_memory_is_the_systems():
     seen = {"system_memory_gib": 31.2, "cpu_count": 4}
     machine = identify({}, cpu_flags=frozenset({"fpu", "avx2"}), **seen)
     assert machine == Machine("cpu", "", None, 31.2, 4, "workstation", "unasked")
-    for flag in ("avx512_bf16", "amx_bf16", "bf16"):
-        assert identify({}, cpu_flags=frozenset({"fpu", flag})).name == "cpu_bf16"
+    assert identify({}, cpu_flags=frozenset({"fpu", "amx_bf16"})).name == "cpu_bf16"
     machine = identify({}, gpus=[GB10], **seen)
     assert machine == Machine("gb10", "NVIDIA GB10", (12, 1), 31.2, 4, "workstation", "unasked")
 
