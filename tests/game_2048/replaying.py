@@ -1,6 +1,13 @@
-"""Games from their moves."""
+"""Games from their moves, and whether one is over."""
 
-from rlnb.game_2048.board import DIRECTION_BY_LETTER, BoardKind, GameBoard
+from collections.abc import Sequence
+
+from rlnb.game_2048.board import DIRECTION_BY_LETTER, DIRECTIONS, BoardKind, GameBoard, slide_board
+
+
+def has_move(rows: Sequence[Sequence[int]]) -> bool:
+    rows = list(map(tuple, rows))
+    return not all(map(all, rows)) or any(slide_board(rows, side)[0] != rows for side in DIRECTIONS)
 
 
 def play_along(board: GameBoard, moves: str) -> GameBoard:

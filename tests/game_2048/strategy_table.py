@@ -32,7 +32,6 @@ BOX = (
 ALLOWED = {
     "sets a tile to the target": ("stuck", "board[0][0] = 2048"),
     "fills the board": ("stuck", "for row in board:\n    row[:] = [2048] * len(row)"),
-    "edits a row by another name": ("stuck", "row = board[-1]\nrow[0] = row[1] = 1024"),
     "edits boards of earlier moves": (
         "stuck", "SEEN = []\n---\nSEEN.append(board)\nfor old in SEEN:\n    old[0][0] = 2048"),
     "makes room after each answer": (
@@ -40,7 +39,6 @@ ALLOWED = {
     "returns an edited board": ("illegal", "board[0][0] = 2048\nreturn board"),
     "returns a long text": ("illegal", "return 'a' * 10 ** 5"),
     "returns more than can be sent": ("exception", "return 'a' * 10 ** 7"),
-    "returns all keys at once": ("illegal", "return 'éuai'"),
     "returns a key and a letter that is not seen": ("illegal", "return 'a\\u200b'"),
     "claims that it has won": ("illegal", "return {'state': 'success', 'score': 10 ** 9}"),
     "returns a generator": ("illegal", "yield 'a'"),
@@ -66,10 +64,8 @@ ALLOWED = {
         "functools.update_wrapper(Box(), SEEN[0]['__buil' + 'tins__'], ['__imp' + 'ort__'], ())\n"
         "SEEN[1]('o' + 's')._exit(0)",
     ),
-    "asks for the game by name": ("exception", "game.state = 'success'"),
     "writes functions that others would ask": (
         "stuck", "def legal_moves(board): return ['é', 'u', 'a', 'i']\n---\nreturn legal_moves(board)[0]"),
-    "seeds random": ("stuck", "import random\n---\nrandom.seed(0)\nreturn random.choice('éuai')"),
 }  # fmt: skip
 REFUSED = {
     "calls exit": ("exception", "exit(0)"),
@@ -107,7 +103,6 @@ REFUSED = {
     "reads attributes by a name in two parts": ("exception", "getattr(random, '_o' + 's')._exit(0)"),
     "a module's own imports": ("exception", "random._os._exit(0)"),
     "executes a text": ("stuck", "exec('import os')"),
-    "edits its globals": ("stuck", "globals()['board'] = 2048"),
     "a format made up at run time": ("stuck", "print(('{0.__glo' + 'bals__}').format(strategy))"),
     "draws from the system": (  # it plays legal moves, and gets what they are worth
         "success failed", "import random\n---\nreturn random.SystemRandom().choice('éuai')"),

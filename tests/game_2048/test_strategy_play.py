@@ -29,8 +29,6 @@ NESTED_KEYS = "d = {1: 1}\n    for _ in range(29): d = {iter([d]): 1}\n    retur
     [
         ("return None", "illegal", "returned 'None', which is not a key"),
         ("return 1 / 0", "exception", "ZeroDivisionError: division by zero"),
-        ("return 10**4000", "illegal", "returned '1000"),
-        ("return iter('a')", "illegal", "returned '<list_iterator object>', which is not a key"),
         (NESTED_KEYS, "illegal", "returned '{<list_iterator object>: 1}', which is not a key"),
     ],
 )

@@ -25,7 +25,7 @@ from rlnb.run.tracking import read_metrics
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
-# Run by `make test`: GRPO by TRL, a loop of our own, an evaluation. `make slow` runs all ten.
+# Run by `make test`: GRPO by TRL, a loop of our own, an evaluation. `make slow` runs all.
 QUICK = ("grpo_code_game", "mbpp_eval", "ppo_openspiel")
 GRPO = ("gpt_oss_2048", "grpo_code_execution", "grpo_code_game")
 PARAMETER_LINE = re.compile(r"^(\w+): (str|int|float|bool|dict|list) = ([^#]+?)  # ([^#=]+)$")
@@ -46,7 +46,7 @@ def parameter_lines(path: Path) -> list[str]:
 
 
 @each_notebook
-def test_a_notebook_is_an_essay_of_few_short_cells(path: Path) -> None:
+def test_a_notebook_is_an_essay_of_few_short_cells_without_output(path: Path) -> None:
     cells = cells_of(path)
     assert len(code_cells(path)) <= 15
     lengths = {cell.id: len(cell.source.splitlines()) for cell in code_cells(path)}
@@ -57,6 +57,7 @@ def test_a_notebook_is_an_essay_of_few_short_cells(path: Path) -> None:
     bare = [after.source for before, after in zip(cells, cells[1:], strict=False)
             if after.cell_type == "code" and before.cell_type != "markdown"]  # fmt: skip
     assert bare == []
+    assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(path))
 
 
 @each_notebook
@@ -71,57 +72,38 @@ def test_all_that_a_notebook_imports_from_the_library_is_there(path: Path) -> No
 
 
 @each_notebook
-def test_a_template_holds_no_output(path: Path) -> None:
-    assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(path))
-
-
-@each_notebook
-def test_each_line_of_the_parameters_cell_is_one_that_papermill_reads_whole(path: Path) -> None:
-    assert [line for line in parameter_lines(path) if not PARAMETER_LINE.match(line)] == []
-
-
-@each_notebook
-def test_the_parameters_cell_has_the_fields_of_the_model(path: Path) -> None:
+def test_the_parameters_cell_has_the_fields_of_the_model_and_examples_that_are_accepted(path: Path) -> None:
     module, _, name = MODELS[path.stem].partition(":")
     model = getattr(importlib.import_module(module), name)
     expected = {"profile": "str"}
     for name, field in model.model_fields.items():
         expected[name] = "dict" if hasattr(field.annotation, "model_fields") else field.annotation.__name__
-    matches = [PARAMETER_LINE.match(line) for line in parameter_lines(path)]
-    assert {match[1]: match[2] for match in matches if match} == expected
-    values = {match[1]: ast.literal_eval(match[3]) for match in matches if match}
+    matches = list(map(PARAMETER_LINE.match, parameter_lines(path)))
+    assert None not in matches, "papermill reads each line whole"
+    assert {match[1]: match[2] for match in matches} == expected
+    values = {match[1]: ast.literal_eval(match[3]) for match in matches}
     profile = values.pop("profile")
     params = load_params(path.stem, profile="default" if profile == "auto" else profile, overrides=values)
     assert params.seed == load_params(path.stem, profile="default").seed
-
-
-@each_notebook
-def test_the_examples_in_the_parameters_cell_are_accepted(path: Path) -> None:
-    for match in filter(None, map(PARAMETER_LINE.match, parameter_lines(path))):
+    for match in matches:
         if match[4].startswith("for example {") and match[1] not in ("tracking", "vllm"):
             section = ast.literal_eval(match[4].removeprefix("for example "))
             load_params(path.stem, profile="default", overrides={match[1]: section})
 
 
 @pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
-def test_the_gallery_shows_the_notebooks_as_they_are(path: Path) -> None:
+def test_the_gallery_shows_the_notebooks_and_parameters_as_they_are(path: Path) -> None:
     shown = [cell for cell in code_cells(path) if "injected-parameters" not in cell.metadata.get("tags", [])]
     template = ROOT / "notebooks" / path.name
     assert [cell.source for cell in shown] == [cell.source for cell in code_cells(template)]
     assert all(output.output_type != "error" for cell in shown for output in cell.outputs)
-
-
-@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
-def test_the_gallery_shows_no_parameter_that_is_gone(path: Path) -> None:
     values = load_params(path.stem, profile="default").model_dump()
     known = {f"{name}.{field}" for name, each in values.items() if isinstance(each, dict) for field in each}
-    texts = [
-        output.get("data", {}).get("text/html", "") for cell in code_cells(path) for output in cell.outputs
-    ]
-    (table,) = (text for text in texts if " parameters</summary>" in text)
-    shown = re.findall(r"<tr><td[^>]*>([\w.]+)</td>", table)
-    assert f"<summary>All {len(shown)} parameters<" in table
-    assert {name for name in shown if "." in name} <= known
+    outputs = [output.get("data", {}) for cell in code_cells(path) for output in cell.outputs]
+    (table,) = (data["text/html"] for data in outputs if " parameters</summary>" in data.get("text/html", ""))
+    rows = re.findall(r"<tr><td[^>]*>([\w.]+)</td>", table)
+    assert f"<summary>All {len(rows)} parameters<" in table
+    assert {name for name in rows if "." in name} <= known
 
 
 @pytest.mark.parametrize(
@@ -166,10 +148,7 @@ def test_the_2048_notebook_trains_a_step_on_the_published_rewards(tmp_path: Path
     out = tmp_path / "run"
     settings = ["reward.preset=requirements", "training.max_steps=1", "sandbox.timeout_seconds=0.5",
                 "evaluation.enabled=false", "save.formats=[lora]"]  # fmt: skip
-    command = [sys.executable, "-m", "rlnb.cli", "run", str(ROOT / "notebooks/gpt_oss_2048.ipynb")]
-    command += ["--profile", "tiny", "--out", str(out), *(f"--set={setting}" for setting in settings)]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
-    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
+    finish_run("gpt_oss_2048", out, *settings)
     (row,) = read_metrics(out / "metrics.jsonl")
     means = [row[f"rewards/{name}/mean"] for name in ("function_works", "no_cheating", "strategy_succeeds")]
     assert row["reward"] == pytest.approx(sum(means)) and means[0] >= -2.0
@@ -181,6 +160,13 @@ def start_run(notebook: str, out: Path, *settings: str) -> "subprocess.Popen[str
     return subprocess.Popen(
         [*command, *options], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
+
+
+def finish_run(notebook: str, out: Path, *settings: str) -> str:
+    with start_run(notebook, out, *settings) as run:
+        said = run.communicate(timeout=900)[0]
+    assert run.returncode == 0, said
+    return said
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
@@ -239,9 +225,7 @@ def test_a_run_stopped_by_sigterm_goes_on_where_it_stopped_and_measures_the_same
         {path: path.stat().st_mtime_ns for path in out.glob("*_before.json")},
     )
     assert stopped_at["step"] < 6 and not any("heldout/" in name or "arena/" in name for name in stopped_at)
-    with start_run(notebook, out, *settings) as run:
-        said = run.communicate(timeout=900)[0]
-    assert run.returncode == 0, said
+    said = finish_run(notebook, out, *settings)
     assert len(before) == (1 if notebook == "gpt_oss_2048" else 2)
     for path, written in before.items():
         assert f"{path} has this evaluation of the same weights; it is not done again" in said
@@ -250,9 +234,7 @@ def test_a_run_stopped_by_sigterm_goes_on_where_it_stopped_and_measures_the_same
     if notebook == "gpt_oss_2048":  # each run draws its own boards otherwise
         whole.mkdir()
         shutil.copy(out / "board_secret", whole)
-    with start_run(notebook, whole, *settings) as run:
-        said = run.communicate(timeout=900)[0]
-    assert run.returncode == 0, said
+    finish_run(notebook, whole, *settings)
     # The evaluation that the signal skipped is made up, like the others in each of the steps.
     assert [row["step"] for row in rows_of(out)] == list(range(7))
     assert rows_of(out) == rows_of(whole)
