@@ -37,7 +37,7 @@ from filelock import FileLock, Timeout
 import rlnb
 from rlnb.errors import RlnbError
 from rlnb.machine import rank
-from rlnb.run.disk import sync
+from rlnb.run.disk import lacks_room, sync
 from rlnb.run.slurm import RUNNING, jobs_in_queue, num_restarts, own_job
 
 # Signals that end a run early: SLURM's, Ctrl-C, and that of a closed terminal.
@@ -402,9 +402,16 @@ def write_versions(directory: Path, *, machine: Mapping[str, object]) -> None:
 
 
 def write_status(directory: Path, status: Status) -> None:
-    """Write status.json."""
-    text = json.dumps(dataclasses.asdict(status), indent=1)
-    write_text(_status_path(directory, rank()), f"{text}\n")
+    """Write status.json, over the old one where the disk has no room for a second."""
+    path, text = _status_path(directory, rank()), json.dumps(dataclasses.asdict(status), indent=1)
+    try:
+        write_text(path, f"{text}\n")
+    except OSError as error:
+        if not lacks_room(error) or not path.exists():
+            raise
+        with path.open("r+", encoding="utf-8") as file:  # the block that it has needs no further room
+            file.write(f"{text}\n")
+            file.truncate()
 
 
 def now() -> str:

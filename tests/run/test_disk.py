@@ -82,7 +82,8 @@ def small_disk(tmp_path):
     os.system(f"umount -l {directory}")
 
 
-def test_a_file_on_a_full_disk_stays_what_it_was(small_disk):
+def test_a_file_on_a_full_disk_stays_what_it_was_and_the_status_is_true(small_disk):
+    status = runs.start_attempt(small_disk, notebook="attempt-01.ipynb")
     runs.write_text(small_disk / "versions.json", "whole")
     with pytest.raises(OSError), (small_disk / "filling").open("wb", buffering=0) as file:
         while True:
@@ -90,4 +91,6 @@ def test_a_file_on_a_full_disk_stays_what_it_was(small_disk):
     with pytest.raises(OSError):
         runs.write_text(small_disk / "versions.json", "x" * 5000)
     assert (small_disk / "versions.json").read_text() == "whole"
-    assert {path.name for path in small_disk.iterdir()} == {"versions.json", "filling"}
+    runs.end_attempt(small_disk, status, state="failed", reason="no room: " + "why " * 100)
+    assert runs.read_status(small_disk).state == "failed"
+    assert {path.name for path in small_disk.iterdir()} == {"status.json", "versions.json", "filling"}
