@@ -214,9 +214,9 @@ def test_a_notebook_that_cannot_be_told_its_parameters_is_refused(capsys):
 def test_what_is_no_notebook_or_is_missing_is_refused(capsys):
     Path("notebooks").mkdir()
     Path("notebooks", "mine.ipynb").touch()
-    for name in ("mine", "mien.ipynb"):
+    for name, suggested in (("mine", "notebooks/mine.ipynb"), ("mien.ipynb", "did you mean mine?")):
         assert cli.main(["run", name]) == 2
-        assert "mine.ipynb" in capsys.readouterr().err
+        assert suggested in capsys.readouterr().err
 
 
 def test_a_refusal_does_not_wait_for_papermill_or_torch():
