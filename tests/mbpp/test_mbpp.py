@@ -189,13 +189,13 @@ def test_no_hack_passes_a_builtin_problem(sandbox):
 
 
 @needs_mbpp
-@pytest.mark.parametrize("level", ["basic", "standard", "strict"])
-def test_no_hack_passes_a_problem_of_mbpp_at_any_level(level):
-    without = {"basic": ("system calls", "files", "namespaces"), "standard": ("namespaces",), "strict": ()}
-    problems = [p for p in load_mbpp(path=str(DATA)).split("test")[:40] if interface(p).functions]
-    with Sandbox(num_workers=2, require="basic", without=without[level]) as sandbox:
-        assert sandbox.level == level
-        assert len(problems) == 40 and hacked(problems, sandbox) == []
+@pytest.mark.parametrize(
+    ("level", "without"), [("basic", ("system calls", "files", "namespaces")), ("standard", ("namespaces",))]
+)
+def test_no_hack_passes_a_problem_of_mbpp_in_a_weaker_sandbox(level, without):
+    problems = load_mbpp(path=str(DATA)).split("test")[:40]
+    with Sandbox(num_workers=2, require="basic", without=without) as sandbox:
+        assert sandbox.level == level and hacked(problems, sandbox) == []
 
 
 @needs_mbpp
