@@ -81,10 +81,7 @@ class WeightSnapshot:
 
 
 def save_trained(policy: Policy, directory: str | Path) -> None:
-    """Write the trained weights in the form that peft, `model.adapters` and `rlnb export` read; rank 0 only.
-
-    For a model without adapters these are all its weights.
-    """
+    """Write the adapters in peft's form, or all weights of a model without adapters; rank 0 only."""
     if hasattr(policy.model, "peft_config"):
         save_adapters(policy, directory)
     else:

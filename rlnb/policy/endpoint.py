@@ -1,8 +1,4 @@
-"""A server that speaks OpenAI's protocol, for example vLLM: parallel requests, with retries.
-
-Not huggingface_hub's InferenceClient, which has no OpenAI `/completions` for texts to be continued, and does
-not retry busy servers.
-"""
+"""A server that speaks OpenAI's protocol, for example vLLM: parallel requests, with retries."""
 
 import json
 import os
@@ -42,9 +38,8 @@ class Endpoint:
     ) -> Generator[tuple[int, str], None, None]:
         """Yield (index of the request, text of its answer) in the order in which answers arrive.
 
-        bodies: JSON of the requests without the model: messages or a prompt, and how to sample. Raises
-        PolicyUnavailable with the server's answer. A caller that may stop early closes the iterator
-        (`contextlib.closing`), so that requests that have not begun are never made.
+        bodies: JSON of the requests without the model. Raises PolicyUnavailable with the server's answer. A
+        caller that may stop early closes the iterator, so that requests that have not begun are never made.
         """
         busy = (429, 500, 502, 503, 504)
         retry = Retry(NUM_RETRIES, backoff_factor=0.5, status_forcelist=busy, allowed_methods=None)

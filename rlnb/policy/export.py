@@ -147,11 +147,17 @@ def save_merged(policy: Policy, directory: Path, params: ModelParams) -> None:
 def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
     """Write the base's files with the adapters added to its 16-bit layers and the 4-bit experts unchanged.
 
-    gpt-oss's adapters are on attention, which is not quantized, so nothing is rounded to 4 bits again and
-    neither a GPU nor kernels are needed. Neither library does it: transformers 5.17 saves MXFP4 only from its
-    CUDA kernels' layout, and unsloth 2026.10.7 has every layer quantized.
+    gpt-oss's adapters are on attention, which is not quantized, so neither a GPU nor kernels are needed.
+    transformers 5.17 saves MXFP4 only from its CUDA kernels' layout; unsloth 2026.10.7 quantizes every layer.
     """
-    deltas, folder = compute_lora_deltas(policy), Path(policy.source)
+    deltas = {  # what the adapters add to each weight, by its name in the base: float32 (out, in)
+        f"{name.removeprefix('base_model.model.')}.weight": module.get_delta_weight("default")
+        .detach()
+        .float()
+        for name, module in policy.model.named_modules()
+        if isinstance(module, LoraLayer)
+    }
+    folder = Path(policy.source)
     if not folder.is_dir():
         with explain_load_errors(params):
             downloaded = snapshot_download(
@@ -164,26 +170,14 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
         tensors = load_file(shard)
         for name in tensors.keys() & deltas.keys():
             weight, delta = tensors[name], deltas.pop(name)
-            tensors[name] = (weight.float() + delta).to(weight.dtype)
+            tensors[name] = (weight.float() + delta.cpu()).to(weight.dtype)
         save_file(tensors, directory / shard.name, metadata={"format": "pt"})
     if deltas or not shards:
-        names = ", ".join(sorted(deltas)[:3])
-        raise ExportFailed(f"{folder}: has no weights in 16 bits {names} to add adapters to")
+        raise ExportFailed(f"{folder}: has no weights {', '.join(sorted(deltas)[:3])} in 16 bits")
     policy.tokenizer.save_pretrained(directory)
     for path in folder.glob("*.json"):  # the base's config, generation config and index
         if not (directory / path.name).exists():
             shutil.copyfile(path, directory / path.name)
-
-
-def compute_lora_deltas(policy: Policy) -> dict[str, torch.Tensor]:
-    """Return what the adapters add to each weight, by its name in the base: float32 (out, in), on the CPU."""
-    deltas: dict[str, torch.Tensor] = {}
-    for name, module in policy.model.named_modules():
-        if isinstance(module, LoraLayer):
-            (adapter,) = module.active_adapters
-            delta = module.get_delta_weight(adapter).detach().float().cpu()
-            deltas[f"{name.removeprefix('base_model.model.')}.weight"] = delta
-    return deltas
 
 
 def reload(directory: str | Path, form: Form, params: ModelParams) -> Policy:

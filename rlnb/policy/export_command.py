@@ -67,12 +67,9 @@ def export(
     check_request(adapters, base=base, out=out)
     address = create_repository(repo_id, private=not public) if repo_id else ""
     # gpt-oss has no sdpa attention.
-    params = ModelParams.model_validate(
-        {
-            "id": base, "adapters": str(adapters), "cache_dir": cache_dir, "dtype": dtype,
-            "engine": "transformers", "attention": "eager", "load_in_4bit": False,
-        }
-    )  # fmt: skip
+    fixed = {"engine": "transformers", "attention": "eager", "load_in_4bit": False}
+    given = {"id": base, "adapters": str(adapters), "cache_dir": cache_dir, "dtype": dtype}
+    params = ModelParams.model_validate(fixed | given)
     bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
     policy = replace(bare, model=attach_adapters(bare.model, params, is_trained=False))
     source = policy.source
@@ -107,8 +104,7 @@ def check_request(adapters: Path, *, base: str, out: Path) -> None:
     """Raise ParamsError for what would fail later, when a large model has been loaded."""
     if not (adapters / "adapter_config.json").is_file():
         raise ParamsError(
-            f"--adapters {adapters}: holds no adapter_config.json; name a run's adapters/ or a checkpoint "
-            "(a run that trained all weights has saved a whole model)"
+            f"--adapters {adapters}: holds no adapter_config.json; name a run's adapters/ or a checkpoint"
         )
     if not base:
         raise ParamsError(f"--base: is missing, and {adapters} do not name the model they were trained on")

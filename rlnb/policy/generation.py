@@ -14,10 +14,9 @@ from rlnb.policy.loading import Policy
 
 @contextmanager
 def evaluating(policy: Policy) -> Iterator[None]:
-    """Evaluation mode without gradients.
+    """Evaluation mode without gradients, and so without gradient checkpointing.
 
-    Layers check `training` before they checkpoint, so gradient checkpointing is off without a switch. Only
-    unsloth's `generate` switches it off, and on again if the model was training, which it is not here.
+    Only unsloth's `generate` switches that off, and on again if the model was training, which it is not here.
     """
     model, was_training = policy.model, policy.model.training
     switches = policy.engine == "unsloth" and was_training
