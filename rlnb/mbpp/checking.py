@@ -60,15 +60,16 @@ def evaluate_samples(
     sandbox: Sandbox,
     *,
     timeout_seconds: float = 10.0,
+    progress: Progress | None = None,
 ) -> list[Sample]:
-    """Check programs that exist already, for example from `read_samples`."""
+    """Check programs that exist already, for example from `read_samples`; progress counts them."""
     by_id = {problem.task_id: problem for problem in problems}
     counts: defaultdict[int, count[int]] = defaultdict(count)
     with CheckPool(sandbox, template, timeout_seconds) as pool:
         for row, sample in enumerate(sorted(written, key=lambda sample: sample.task_id)):
             problem, index = by_id[sample.task_id], next(counts[sample.task_id])
             pool.start(row, problem, index, sample.solution, sample.solution)
-        return pool.wait()
+        return pool.wait(progress)
 
 
 class CheckPool(ThreadPoolExecutor):
@@ -91,9 +92,14 @@ class CheckPool(ThreadPoolExecutor):
             raise self.error
         self.checks[row] = self.submit(self.check, problem, index, completion, program)
 
-    def wait(self) -> list[Sample]:
+    def wait(self, progress: Progress | None = None) -> list[Sample]:
         """Return all samples by row, once they are checked."""
-        return [self.checks[row].result() for row in sorted(self.checks)]
+        samples = []
+        for row in sorted(self.checks):
+            samples.append(self.checks[row].result())
+            if progress:
+                progress(len(samples), len(self.checks))
+        return samples
 
     def check(self, problem: Problem, index: int, completion: str, program: str | None) -> Sample:
         verdict = Verdict((None,) * len(problem.tests), "ok", "no code in the completion")

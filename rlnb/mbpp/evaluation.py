@@ -14,7 +14,7 @@ from rlnb.mbpp.problems import Problem, ProblemSet, Source, load_mbpp, parse_pro
 from rlnb.mbpp.prompts import TEMPLATES, Template
 from rlnb.mbpp.results import SampleForm
 from rlnb.mbpp.samples import Progress, Sample
-from rlnb.mbpp.writers import Write, Writer
+from rlnb.mbpp.writers import Write, Writer, keep_completions
 from rlnb.params.resolving import cache_directory, resolve_mbpp
 from rlnb.params.sections import EvaluationParams, MbppParams, ModelParams, NotebookParams, value_of
 from rlnb.policy import Policy
@@ -94,11 +94,16 @@ class MbppEvaluation:
             **(sampling if writer.kind != "file" else {}),  # of a file's completions only the file is known
         }
 
-    def __call__(self, write: Write, *, progress: Progress | None = None) -> list[Sample]:
+    def __call__(
+        self, write: Write, *, kept: Path | None = None, progress: Progress | None = None
+    ) -> list[Sample]:
         """Return checked samples of the problems; the global random state stays as it was.
 
-        progress: counts written completions. Without problems (mbpp.enabled = false) there are no samples.
+        kept: a file of completions from which an interrupted evaluation goes on. progress: counts written
+        completions. Without problems (mbpp.enabled = false) there are no samples.
         """
+        if kept is not None:
+            write = keep_completions(write, kept, settings=self.describe())
         return evaluate(
             self.problems,
             self.template,
@@ -153,11 +158,14 @@ def load_data(mbpp: MbppParams, plus_path: str, cache_dir: str | Path) -> Proble
 
 
 def describe_writer(model: ModelParams, writer: WriterParams) -> dict[str, object]:
-    """Return what wrote the completions: a server, a file with its hash, or a model."""
+    """Return what wrote the completions: a server, or a file or a model with a hash."""
     if writer.kind == "endpoint":
         return {"endpoint": writer.base_url, "model": writer.served_model}
     if writer.kind == "file":
         sha256 = hashlib.sha256(Path(writer.samples_path).read_bytes()).hexdigest()
         return {"file": writer.samples_path, "file_sha256": sha256}
     settings = ("adapters", "dtype", "load_in_4bit", "thinking")
-    return {"model": model.id, **{name: getattr(model, name) for name in settings}}
+    weights = Path(model.adapters, "adapter_model.safetensors")  # of a path whose weights may change
+    sha256 = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else ""
+    described = {name: getattr(model, name) for name in settings}
+    return {"model": model.id, "adapters_sha256": sha256, **described}

@@ -1,9 +1,12 @@
 """The writer of completions for MBPP: a policy in this process, or a server that speaks OpenAI's protocol."""
 
 import contextlib
+import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -66,3 +69,36 @@ class Writer:
         with contextlib.closing(completions):
             for index, completion in completions:
                 on_completion(index, completion)
+
+
+def keep_completions(write: Write, path: Path, *, settings: object) -> Write:
+    """Return a writer that appends completions to a JSONL file, and goes on from those with its settings.
+
+    settings: all that completions depend on except the question, as JSON. The rest of an interrupted
+    evaluation is sampled in other batches: unless the temperature is 0 it is equivalent, but not equal.
+    """
+
+    def go_on(questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
+        kept: dict[str, str] = {}
+        for line in path.read_bytes().splitlines() if path.exists() else []:
+            with contextlib.suppress(ValueError, TypeError):  # torn by a kill
+                kept.update(json.loads(line))
+        seen: Counter[str] = Counter()
+        keys = []
+        for question in questions:  # the samples of one problem are told apart by their order
+            seen[question] += 1
+            keys.append(json.dumps([question, seen[question], settings]))
+        missing = [index for index, key in enumerate(keys) if key not in kept]
+
+        def keep(row: int, completion: str) -> None:
+            line = json.dumps({keys[missing[row]]: completion})
+            with path.open("a", encoding="utf-8") as file:
+                file.write(f"\n{line}\n")  # the first line break ends a torn line
+            on_completion(missing[row], completion)
+
+        for index in sorted(set(range(len(keys))) - set(missing)):
+            on_completion(index, kept[keys[index]])
+        if missing:
+            write([questions[index] for index in missing], template, keep)
+
+    return go_on

@@ -11,9 +11,10 @@ from rlnb.errors import SandboxUnavailable
 from rlnb.mbpp.checking import check_program, evaluate, evaluate_samples
 from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.problems import Problem, interface, load_mbpp
-from rlnb.mbpp.prompts import TEMPLATES
+from rlnb.mbpp.prompts import TEMPLATES, build_question
 from rlnb.mbpp.results import SampleForm, save_evaluation
 from rlnb.mbpp.samples import Sample, WrittenSample
+from rlnb.mbpp.writers import keep_completions
 from rlnb.params import load_params
 from rlnb.results import load_results
 from rlnb.sandbox import Limits, Sandbox, zygotes
@@ -131,6 +132,27 @@ def test_a_sandbox_that_fails_ends_the_evaluation_before_all_is_written(monkeypa
         with pytest.raises(SandboxUnavailable, match="no program can be run"):
             ask(sandbox, write, num_samples=500)
     assert len(written) < 400
+
+
+def test_completions_from_before_an_interruption_are_reused(tmp_path, sandbox):
+    path = tmp_path / "completions.jsonl"
+
+    def ask_kept(write, *problems, settings="m") -> list[Sample]:
+        return ask(sandbox, keep_completions(write, path, settings=settings), *problems)
+
+    def write_one(questions, template, on_completion):
+        on_completion(1, RIGHT[2])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask_kept(write_one, DOUBLE, TRIPLE)
+    path.write_bytes(path.read_bytes() + b'{"torn by a ki')
+    again, third, fourth = Scripted(RIGHT[1]), Scripted("never"), Scripted(RIGHT[1])
+    assert [sample.passed for sample in ask_kept(again, DOUBLE, TRIPLE)] == [True, True]
+    assert again.questions == [build_question(DOUBLE, CHAT, {})]
+    assert [sample.passed for sample in ask_kept(third, DOUBLE, TRIPLE)] == [True, True]
+    ask_kept(fourth, DOUBLE, settings="other weights")
+    assert (len(third.questions), len(fourth.questions)) == (0, 1)
 
 
 # Answers that pass without solving, as sandbox.md lists them, for a function NAME of a problem.
