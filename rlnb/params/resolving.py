@@ -7,7 +7,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from rlnb.errors import ParamsError, see
-from rlnb.machine import Machine, Recommendation, world_size
+from rlnb.machine import Machine, Recommendation, installed_version, world_size
 from rlnb.machine.facts import WANDB_HOSTS
 from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.params.model_cache import find_mbpp, find_missing
@@ -124,14 +124,23 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
             yield Conflict("model.dtype", "trains on GPUs only; write float32")
         if model.load_in_4bit is True and on_cpu:
             yield Conflict("model.load_in_4bit", "needs a CUDA GPU; write false")
-        if on_cpu and model.engine == "unsloth":
-            yield Conflict("model.engine", "needs a CUDA GPU; write transformers")
         if not on_cpu and not is_ampere and model.dtype == "bfloat16":
             yield Conflict("model.dtype", f"is not computed by {device}; write float16")
         if model.attention == "flash_attention_2" and (not is_ampere or machine.name == "gb10"):
             yield Conflict("model.attention", f"does not work on {device}; write sdpa")
-    if vllm is not None and vllm.enabled and not vllm.server_base_url and capability < (7, 5):
-        yield Conflict("vllm.enabled", f"does not work on {device}; write false, or vllm.server_base_url")
+        if model.engine == "unsloth" and on_cpu:
+            yield Conflict("model.engine", "needs a CUDA GPU; write transformers")
+        elif model.engine == "unsloth" and installed_version("unsloth") is None:
+            yield Conflict("model.engine", "needs unsloth, which is missing; ./setup.sh cuda installs it")
+    if vllm is not None and vllm.enabled:
+        is_server = bool(vllm.server_base_url)
+        if not is_server and capability < (7, 5):
+            yield Conflict("vllm.enabled", f"does not work on {device}; write false, or vllm.server_base_url")
+        elif not is_server and machine.name == "gb10" and model is not None and model.engine == "unsloth":
+            reason = f"is switched off by unsloth on {device}; write false, or model.engine = transformers"
+            yield Conflict("vllm.enabled", reason)
+        elif installed_version("vllm") is None:
+            yield Conflict("vllm.enabled", "needs vllm, which is missing; ./setup.sh vllm installs it")
     if on_cpu and getattr(getattr(params, "training", None), "optim", "").endswith("8bit"):
         yield Conflict("training.optim", "needs a CUDA GPU; write adamw_torch_fused")
 
