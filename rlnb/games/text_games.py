@@ -1,7 +1,10 @@
 """OpenSpiel's two-player games as text: the prompt of the player to move, and how its answer is read."""
 
 import difflib
+import functools
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -132,12 +135,9 @@ def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> 
         raise ParamsError(f"{place}: OpenSpiel has no such game; {hint}")
     if short_name == "quoridor":
         raise ParamsError(f"{place} has known faults in OpenSpiel; choose another game.")
-    try:
-        game = pyspiel.load_game(name)
-        game.new_initial_state()  # some sizes are refused only here
-    except pyspiel.SpielError as error:
-        fault = " ".join(str(error).split())
-        raise ParamsError(f"{place} cannot be loaded: {fault}; write other parameters.") from None
+    if name not in WORDED and (fault := find_fault(name)):
+        raise ParamsError(f"{place} cannot be played: {fault}; write other parameters, or another game.")
+    game = pyspiel.load_game(name)
     if game.num_players() != 2:
         raise ParamsError(f"{place} has {game.num_players()} player(s); choose a game for two.")
     if game.get_type().utility != pyspiel.GameType.Utility.ZERO_SUM:
@@ -152,6 +152,26 @@ def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> 
     if not rendering.has_view:
         raise ParamsError(f"{place} has no text of what one player alone knows; choose another game.")
     return TextGame(canonical, style, game, rendering.roles, rendering)
+
+
+@functools.cache
+def find_fault(name: str) -> str:
+    """Return why another process cannot play the game, or "": OpenSpiel dies of connect_four(rows=0)."""
+    code = "import sys; from rlnb.games.text_games import try_game; try_game(sys.argv[1])"
+    trial = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True)
+    if trial.returncode < 0:
+        return f"OpenSpiel dies of it by signal {-trial.returncode}"
+    return " ".join(trial.stderr.splitlines()[-1:])[:200] if trial.returncode else ""
+
+
+def try_game(name: str) -> None:
+    """Play the first legal action up to 1,000 times. Raises whatever OpenSpiel raises."""
+    state = turn_based(pyspiel.load_game(name)).new_initial_state()
+    if state.is_terminal():
+        sys.exit("it is over before it starts")
+    for _ in range(1000):
+        if not state.is_terminal():
+            state.apply_action(state.legal_actions()[0])
 
 
 def turn_based(game: pyspiel.Game) -> pyspiel.Game:

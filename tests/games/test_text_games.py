@@ -165,8 +165,10 @@ def test_a_game_knows_its_names_and_whether_it_hides_anything():
     [
         ("no_such", "OpenSpiel has no such game; for example: breakthrough, clobber"),
         ("tic_tac_to", "did you mean tic_tac_toe"),
-        ("tic_tac_toe(foo=1)", "cannot be loaded: Unknown parameter 'foo'"),
-        ("breakthrough(rows=1)", "cannot be loaded: "),
+        ("tic_tac_toe(foo=1)", "Unknown parameter 'foo'"),
+        ("breakthrough(rows=1)", "cannot be played: "),
+        ("connect_four(rows=0)", "OpenSpiel dies of it"),
+        ("oware(num_houses_per_player=0)", "is over before it starts"),
         ("quoridor", "has known faults in OpenSpiel"),
         ("kuhn_poker(players=3)", "has 3 player(s); choose a game for two."),
         ("matrix_pd", "is not zero-sum"),
