@@ -31,19 +31,19 @@ Exit codes: 0 done; 1 a cell failed; 2 refused before it ran; 85 stopped by a si
 
 # Options of `rlnb eval`: the field that each one sets, the name of its value and its meaning.
 EVAL_OPTIONS = {
-    "--adapters": ("model.adapters", "DIR of trained adapters: a run's adapters/ or a checkpoint"),
-    "--plus": ("evaluation.plus_path", "PATH of EvalPlus's MbppPlus.jsonl: its problems and inputs"),
-    "--samples": ("writer.samples_path", "FILE of completions to check, instead of writing them"),
-    "--endpoint": ("writer.base_url", "URL of a server with OpenAI's protocol: http://host:port/v1"),
-    "--served-model": ("writer.served_model", "NAME of the model on that server"),
+    "--adapters": ("model.adapters", "DIR", "of trained adapters: a run's adapters/ or a checkpoint"),
+    "--plus": ("evaluation.plus_path", "PATH", "of EvalPlus's MbppPlus.jsonl: its problems and inputs"),
+    "--samples": ("writer.samples_path", "FILE", "of completions to check, instead of writing them"),
+    "--endpoint": ("writer.base_url", "URL", "of a server with OpenAI's protocol: http://host:port/v1"),
+    "--served-model": ("writer.served_model", "NAME", "of the model on that server"),
 }
 
 # Options of `rlnb eval` for games: the argument of `evaluate_checkpoints`, its default, and as above.
 ARENA_OPTIONS = {
-    "--checkpoint": ("checkpoint", "", "DIR: a run's checkpoints/checkpoint-N, or the word untrained"),
-    "--compare-with": ("compare_with", "", "DIR of another checkpoint, or untrained: the same games"),
-    "--opponent": ("opponents", "random", "NAMES: random, mcts:N, perfect, nash; with commas"),
-    "--episodes": ("num_episodes", 100, "NUMBER of games against each opponent, even (default: 100)"),
+    "--checkpoint": ("checkpoint", "", "DIR", "a run's checkpoints/checkpoint-N, or the word untrained"),
+    "--compare-with": ("compare_with", "", "DIR", "another checkpoint, or untrained: the same games"),
+    "--opponent": ("opponents", "random", "NAMES", "random, mcts:N, perfect, nash; with commas"),
+    "--episodes": ("num_episodes", 100, "NUMBER", "of games against each opponent, even (default: 100)"),
 }
 # Options of `rlnb export`: the name of its value and its meaning.
 EXPORT_OPTIONS = {
@@ -114,12 +114,8 @@ def make_parser() -> argparse.ArgumentParser:
         description=RUN_HELP, shared=(*PARAMETERS, "--out", *MACHINE),
     )  # fmt: skip
     run.add_argument("notebook", type=Path, metavar="NOTEBOOK")
-    run.add_argument(
-        "--nproc", type=int, default=1, metavar="N", help="ranks on this machine, training together"
-    )
-    run.add_argument(
-        "--check", action="store_true", help="say what would be refused, also on another machine; run nothing"
-    )
+    run.add_argument("--nproc", type=int, default=1, metavar="N", help="ranks on this machine")
+    run.add_argument("--check", action="store_true", help="say what would be refused; run nothing")
 
     add_batch_commands(commands, main)
 
@@ -139,10 +135,9 @@ def make_parser() -> argparse.ArgumentParser:
         shared=(*PARAMETERS, "--out"),
     )  # fmt: skip
     evaluate.set_defaults(check=False, machine=None, gpu_memory=None, nproc=1)
-    for option, (field, meaning) in EVAL_OPTIONS.items():
-        evaluate.add_argument(option, dest=field, metavar=meaning.split()[0].rstrip(":"), help=meaning)
-    for option, (argument, default, meaning) in ARENA_OPTIONS.items():
-        name = meaning.split()[0].rstrip(":")
+    for option, (field, name, meaning) in EVAL_OPTIONS.items():
+        evaluate.add_argument(option, dest=field, metavar=name, help=meaning)
+    for option, (argument, default, name, meaning) in ARENA_OPTIONS.items():
         evaluate.add_argument(
             option, dest=argument, default=default, type=type(default), metavar=name, help=meaning
         )
@@ -153,7 +148,7 @@ def make_parser() -> argparse.ArgumentParser:
         "with the adapted model, and upload it where --repo-id says so.",
     )  # fmt: skip
     export.add_argument(
-        "--adapters", required=True, type=Path, metavar="DIR", help="a run's adapters/ or a checkpoint of it"
+        "--adapters", required=True, type=Path, metavar="DIR", help="a run's, or a checkpoint"
     )
     export.add_argument("--format", choices=["lora", "merged_16bit", "mxfp4"], default="merged_16bit")
     for option, (name, meaning) in EXPORT_OPTIONS.items():
@@ -216,7 +211,7 @@ def _run_as_rank(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    given = {field: getattr(options, field) for field, _ in EVAL_OPTIONS.values()}
+    given = {field: getattr(options, field) for field, _, _ in EVAL_OPTIONS.values()}
     assignments = [f"{field}={value}" for field, value in given.items() if value is not None]
     if options.checkpoint:
         if assignments or options.assignments:
@@ -229,7 +224,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             profile=options.profile or "auto", out=options.out,
         )  # fmt: skip
         return 0
-    if any(getattr(options, name) != default for name, default, _ in ARENA_OPTIONS.values()):
+    if any(getattr(options, name) != default for name, default, _, _ in ARENA_OPTIONS.values()):
         raise ParamsError("--checkpoint: is missing; name a run's checkpoints/checkpoint-N, or untrained")
     # A run of the notebook of this project; --set wins over the short options.
     options.assignments = assignments + options.assignments

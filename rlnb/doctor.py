@@ -31,8 +31,7 @@ def report(
     machine: Machine, *, root: Path = ROOT, environ: Mapping[str, str] = os.environ, prefix: str = sys.prefix
 ) -> list[Finding]:
     """Return what this machine has, most important first. Uses no network."""
-    choices, job = recommend(machine, environ=environ), environ.get("SLURM_JOB_ID")
-    has_sbatch = shutil.which("sbatch") is not None
+    choices = recommend(machine, environ=environ)
     return [
         Finding("Python", f"{platform.python_version()}, {platform.machine()}, in {sys.prefix}"),
         _package_set(root, prefix),
@@ -41,7 +40,7 @@ def report(
         *_compiler(machine),
         _engine(machine, choices),
         _sandbox(),
-        Finding("SLURM", f"inside job {job}" if job else "sbatch is there" if has_sbatch else "none"),
+        Finding("environment", machine.environment),
         _hub(machine, choices),
         *_keys(root, environ),
         *_disk(root, machine),
@@ -80,12 +79,18 @@ def _package_set(root: Path, prefix: str) -> Finding:
     name = _installed_set(prefix)
     if not name:
         return Finding("package set", "not known", "this Python was not set up to the end: run ./setup.sh")
-    pins = _pins(root / "requirements" / f"{name}.txt")
-    present = {package: installed_version(package) or "missing" for package in pins}
-    moved = [  # 2.13.0+cpu is 2.13.0
-        f"{package} {present[package]}, pinned {pin}"
-        for package, pin in pins.items()
-        if present[package].split("+")[0] != pin
+    from packaging.requirements import Requirement  # missing from a bare Python
+
+    text = (root / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    lines = [line.partition("#")[0] for line in text.splitlines()]
+    pins = [
+        pin for pin in map(Requirement, filter(str.strip, lines)) if not pin.marker or pin.marker.evaluate()
+    ]
+    present = {pin.name: installed_version(pin.name) for pin in pins}
+    moved = [
+        f"{pin.name} {present[pin.name] or 'missing'}, pinned {pin.specifier}"
+        for pin in pins
+        if not pin.specifier.contains(present[pin.name] or "0", prereleases=True)
     ]
     state = f"{name}: {len(pins) - len(moved)} of {len(pins)} packages as pinned"
     return Finding("package set", state, f"{'; '.join(moved[:3])}: run ./setup.sh" if moved else "")
@@ -94,17 +99,6 @@ def _package_set(root: Path, prefix: str) -> Finding:
 def _installed_set(prefix: str) -> str:
     marker = Path(prefix) / "rlnb-set"  # written by setup.sh as its last step
     return marker.read_text(encoding="utf-8").strip() if marker.is_file() else ""
-
-
-def _pins(path: Path) -> dict[str, str]:
-    """Return the packages that a compiled requirement file pins on this machine: {name: version}."""
-    from packaging.requirements import Requirement  # missing from a bare Python
-
-    lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
-    pins = [Requirement(line) for line in lines if "==" in line]
-    return {
-        pin.name: next(iter(pin.specifier)).version for pin in pins if not pin.marker or pin.marker.evaluate()
-    }
 
 
 def _gpu(machine: Machine, prefix: str) -> Finding:
@@ -132,11 +126,11 @@ def _compiler(machine: Machine) -> list[Finding]:
 
 def _engine(machine: Machine, choices: Recommendation) -> Finding:
     vllm, bitsandbytes = installed_version("vllm"), installed_version("bitsandbytes")
-    state = f"{choices.engine}, {choices.dtype}, attention {choices.attention}, profile {choices.profile}"
+    state = f"{choices.engine}, {choices.dtype}, profile {choices.profile}"
     if not machine.capability:
         return Finding("engine", state)
-    state += f", vLLM {vllm or 'not installed'}" if choices.vllm else ", no vLLM"
-    state += f", bitsandbytes {bitsandbytes or 'missing'}" + (", 4 bits" if choices.load_in_4bit else "")
+    state += f", vLLM {vllm or 'not installed'}, bitsandbytes {bitsandbytes or 'missing'}"
+    state += ", 4 bits" if choices.load_in_4bit else ""
     remedy = "model.load_in_4bit needs bitsandbytes: ./setup.sh cuda (volta on a V100)"
     return Finding("engine", state, "" if bitsandbytes else remedy)
 
@@ -193,7 +187,3 @@ def _kernel(prefix: str) -> Finding:
     is_there = Path(prefix, "share", "jupyter", "kernels", "rlnb", "kernel.json").is_file()
     remedy = "" if is_there else "notebooks need it: run ./setup.sh"
     return Finding("Jupyter kernel", "rlnb registered" if is_there else "rlnb not registered", remedy)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
+from pydantic_core import from_json
 
 from rlnb.errors import ParamsError
 
 Record = tuple[str, object]  # its place as errors name it, "FILE:LINE", and its value
 Parsed = TypeVar("Parsed")
-JSON = TypeAdapter(Any)
 
 
 def read_records(path: Path, *, what: str = "task") -> Iterator[Record]:
@@ -30,10 +30,9 @@ def read_records(path: Path, *, what: str = "task") -> Iterator[Record]:
     for line_number, part in enumerate([text] if is_list else text.split("\n"), start=1):
         place = str(path) if is_list else f"{path}:{line_number}"
         try:
-            value: Any = JSON.validate_json(part) if part.strip() else None
-        except ValidationError as error:
-            reason = error.errors()[0]["ctx"]["error"]
-            raise ParamsError(f"{place}: not JSON ({reason}); write one {what} a line") from error
+            value: Any = from_json(part) if part.strip() else None
+        except ValueError as error:
+            raise ParamsError(f"{place}: not JSON ({error}); write one {what} a line") from error
         if is_list:
             yield from ((f"{path}: record {index}", item) for index, item in enumerate(value, start=1))
         elif part.strip():

@@ -61,7 +61,8 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
     memory = check_memory(params, machine)
     check_room(params)
-    num_threads = _set_threads(params)
+    num_threads = max(getattr(section, "num_threads", 0) for _, section in params)
+    set_threads(num_threads)
     join_ranks(machine)
     shell = get_ipython()
     if shell is not None:
@@ -145,13 +146,6 @@ def _read_parameters_cell(notebook: str, cell: Mapping[str, object]) -> tuple[st
     return profile, values
 
 
-def _set_threads(params: NotebookParams) -> int:
-    """Limit torch to the threads that a section asks for; return their number, 0 for as many as are free."""
-    num_threads = max(getattr(section, "num_threads", 0) for _, section in params)
-    set_threads(num_threads)
-    return num_threads
-
-
 def _show_parameters(notebook: str, params: NotebookParams) -> tuple[Table, object]:
     """Return the parameters that differ from default.yaml, and all of them folded."""
     default = load_params(notebook, profile="default", environ={})
@@ -172,11 +166,10 @@ def _facts(
     threads = f", {num_threads} threads for torch" if num_threads else ""
     versions = {name: installed_version(name) for name in PACKAGES}
     model: Section | None = getattr(params, "model", None)
-    settings = recommendation if model is None else model
     return {
         "machine": f"{machine.name}, {machine.environment}, {machine.accelerator or 'no GPU'}{capability}",
         "memory": f"{memory}, {machine.cpu_count} cores{threads}",
-        "computing": ", ".join(str(getattr(settings, name)) for name in ("engine", "dtype", "attention")),
+        "computing": ", ".join(str(getattr(model or recommendation, name)) for name in ("engine", "dtype")),
         "network": f"hub {machine.hub}, {'offline' if recommendation.offline else 'online'}",
         "software": f"Python {platform.python_version()}, "
         + ", ".join(f"{name} {version}" for name, version in versions.items() if version),

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
 import numpy as np
-from pydantic import AliasPath, BaseModel, Field, StrictBool, StrictInt, TypeAdapter, ValidationError
+from pydantic import AliasPath, BaseModel, Field, StrictBool, StrictInt, ValidationError
 from pydantic_core import to_jsonable_python
 
 from rlnb.errors import ParamsError
@@ -23,6 +24,7 @@ from rlnb.statistics import (
     student_mean,
 )
 
+Saved = TypeVar("Saved", bound=BaseModel)
 Measures = Mapping[str, Mapping[str, Mapping[str, float]]]  # {measure: {split: {item id: mean}}}
 # {measure: {kind of board: scores of each completion on each board}}
 BoardScores = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
@@ -206,11 +208,21 @@ def load_results(path: str | Path) -> dict[str, object]:
 
 def read_comparisons(path: str | Path) -> list[Comparison]:
     """Return the comparisons of a results file, [] where it has none. Raises ParamsError for another file."""
-    rows = load_results(path).get("comparison", [])
+    return load_saved(path, SavedComparison, what="of a run").comparison
+
+
+def load_saved(path: str | Path, kind: type[Saved], *, what: str) -> Saved:
+    """Return a file of results as a model. Raises ParamsError where it is not a result `what` says."""
     try:
-        return TypeAdapter(list[Comparison]).validate_python(rows)
+        return kind.model_validate(load_results(path))
     except ValidationError as error:
-        raise ParamsError(f"{path}: its comparison cannot be read; name the results.json of a run") from error
+        raise ParamsError(f"{path}: is not a result {what}; name the results.json of one") from error
+
+
+class SavedComparison(BaseModel):
+    """The part of a results file that averages over runs read."""
+
+    comparison: list[Comparison] = []
 
 
 class SavedSample(BaseModel):
@@ -253,8 +265,7 @@ def find_results(path: Path) -> Path:
     """Return the file of results at a path, or in a run's directory. Raises ParamsError."""
     file = path / "results.json" if path.is_dir() else path
     if not file.is_file():
-        problem = f"{path}: holds no results.json" if path.is_dir() else f"{path}: no such file"
-        raise ParamsError(f"{problem}; name the results.json of a finished evaluation, or its directory")
+        raise ParamsError(f"{path}: holds no results; name the results.json of a finished evaluation")
     return file
 
 
@@ -286,11 +297,7 @@ def compare_strategy_files(first: Path, second: Path) -> str:
 
 
 def load_strategies(path: Path) -> SavedStrategies:
-    try:
-        saved = SavedStrategies.model_validate(load_results(path))
-    except ValidationError as error:
-        message = f"{path}: is not a result of gpt_oss_2048; name the results.json in a run's directory"
-        raise ParamsError(message) from error
+    saved = load_saved(path, SavedStrategies, what="of gpt_oss_2048")
     if not any(saved.scores.values()):
         raise ParamsError(f"{path}: holds no held-out games; run with evaluation.enabled = true")
     return saved
@@ -302,7 +309,8 @@ def describe_difference(first: Path, second: Path) -> str:
     A problem counts as solved if at least half of its samples pass. The difference of pass@1 is paired over
     problems, and gains and losses are tested by McNemar's exact test.
     """
-    old, new = load_evaluation(first), load_evaluation(second)
+    what = "of an evaluation on MBPP, nor of gpt_oss_2048"
+    old, new = (load_saved(path, SavedEvaluation, what=what) for path in (first, second))
     if old.settings.get("sha256") != new.settings.get("sha256"):
         raise ParamsError(f"{first} and {second}: use different data (sha256); compare runs on the same file")
     rates, new_rates = (
@@ -337,14 +345,3 @@ def group_passes(samples: Iterable[tuple[int, bool | None]]) -> dict[int, list[b
         if passed is not None:
             passes.setdefault(task_id, []).append(passed)
     return passes
-
-
-def load_evaluation(path: Path) -> SavedEvaluation:
-    try:
-        return SavedEvaluation.model_validate(load_results(path))
-    except ValidationError as error:
-        message = (
-            f"{path}: is not a result of an evaluation on MBPP; name the results.json of two runs of "
-            "mbpp_eval or of gpt_oss_2048, or a training's mbpp_before.json and mbpp_after.json"
-        )
-        raise ParamsError(message) from error

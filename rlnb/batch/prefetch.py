@@ -17,7 +17,7 @@ from rlnb.machine import recommend
 from rlnb.params import load_params, resolve
 from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.params.loading import choose_profile
-from rlnb.params.model_cache import MBPP_ID, Repository
+from rlnb.params.model_cache import MBPP_ID
 from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads
 from rlnb.params.sections import NotebookParams
 
@@ -53,11 +53,12 @@ def prefetch(
     if model is not None and model.id in BUILT_DIRECTORIES:
         print(f"  {model.id}: built in {_build(model.id, cache_dir)}", flush=True)
     elif model is not None and not Path(model.id).is_dir():
-        repositories[Repository(_loaded_name(params, model.id))] = "model.id"
-    repositories |= {Repository(MBPP_ID, "dataset"): field for field in mbpp_downloads(params)}
-    for repository, field in repositories.items():
+        repositories[_loaded_name(params, model.id), "model"] = "model.id"
+    for field in mbpp_downloads(params):
+        repositories[MBPP_ID, "dataset"] = field
+    for (repo_id, kind), field in repositories.items():
         place = f"{params._sources.get(field, 'default')}: {field}"
-        print(f"  {repository.id}: {fetch(repository, cache_dir, place=place)}", flush=True)
+        print(f"  {repo_id}: {fetch(repo_id, cache_dir, kind=kind, place=place)}", flush=True)
     return 0
 
 
@@ -88,29 +89,26 @@ def _build(name: str, cache_dir: str) -> Path:
     return Path(model_directory(name, cache_dir))
 
 
-def fetch(repository: Repository, cache_dir: str, *, place: str) -> str:
+def fetch(repo_id: str, cache_dir: str, *, kind: str, place: str) -> str:
     """Fetch the files of a repository that are missing, and say where they are.
 
     huggingface_hub checks what it downloads, gives a file its name only once it is whole, and keeps the whole
-    files of an earlier call that was interrupted. place: where the repository is named, for messages. Raises
-    ParamsError for what the hub does not give.
+    files of an earlier call that was interrupted. kind: model or dataset. place: where the repository is
+    named, for messages. Raises ParamsError for what the hub does not give.
     """
     if constants.HF_HUB_OFFLINE:
         raise ParamsError("HF_HUB_OFFLINE is set, so nothing can be fetched; unset it for this command")
     try:
-        offered = HfApi().list_repo_files(repository.id, repo_type=repository.kind)
-        names = choose_files(offered, kind=repository.kind)
-        folder = snapshot_download(
-            repository.id, repo_type=repository.kind, cache_dir=cache_dir, allow_patterns=names
-        )
+        names = choose_files(HfApi().list_repo_files(repo_id, repo_type=kind), kind=kind)
+        folder = snapshot_download(repo_id, repo_type=kind, cache_dir=cache_dir, allow_patterns=names)
     except (RepositoryNotFoundError, HFValidationError):
-        page = f"{constants.ENDPOINT}/{repository.id}"
+        page = f"{constants.ENDPOINT}/{repo_id}"
         reason = f"is not at {page}, or gated: accept its terms there, and put HF_TOKEN=... into .env"
-        raise ParamsError(f"{place} = {repository.id!r} {reason}{see('no-network')}") from None
+        raise ParamsError(f"{place} = {repo_id!r} {reason}{see('no-network')}") from None
     except (OSError, HTTPError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         reason = f"cannot be fetched: {reason}; the same command again goes on with what is missing"
-        raise ParamsError(f"{place} = {repository.id!r} {reason}") from error
+        raise ParamsError(f"{place} = {repo_id!r} {reason}") from error
     return f"{len(names)} files in {folder}"
 
 

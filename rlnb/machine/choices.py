@@ -27,11 +27,9 @@ class Recommendation:
     profile: str
     model_id: str
     dtype: str
-    attention: str
     engine: str
     load_in_4bit: bool
     gradient_checkpointing: bool
-    vllm: bool
     environment: dict[str, str]
     warnings: tuple[str, ...]
     offline: bool
@@ -73,11 +71,9 @@ def recommend(
         profile=next((name for name, least_gib in smaller if memory_gib >= least_gib), row.profile),
         model_id=model_id if on_gpu else "embedded",
         dtype=row.dtype,
-        attention="sdpa",
         engine="unsloth" if unsloth else "transformers",
         load_in_4bit=is_small and version("bitsandbytes") is not None,
         gradient_checkpointing=on_gpu,
-        vllm=row.vllm and not (row.name == "gb10" and unsloth),
         environment=_environment(row.name, offline=offline, files_exist=files_exist)
         | ({VISIBLE_GPUS: "0"} if on_gpu and "LOCAL_RANK" not in environ else {}),
         warnings=tuple(_warnings(machine, version)),
@@ -123,11 +119,8 @@ def _warnings(machine: Machine, version: Callable[[str], str | None]) -> Iterato
     if name == "older":
         yield f"{gpu} is older than Volta and not served by torch any more: the CPU computes."
     if name == "newer" and machine.capability:
-        yield (
-            f"{gpu} (capability {machine.capability[0]}.{machine.capability[1]}) is not in "
-            "rlnb/machine/table.py: small batches, no unsloth and no vLLM are chosen; the parameters may say "
-            "otherwise."
-        )
+        capability = "{}.{}".format(*machine.capability)
+        yield f"{gpu} (capability {capability}) is not in rlnb/machine/table.py: small batches, no unsloth."
     # Wheels of the cu126 index keep kernels for 7.0 until torch 2.14.
     last = [2, 14] if "+cu126" in torch else [2, 10]
     if name == "v100" and list(map(int, re.findall(r"\d+", torch)[:2])) > last:

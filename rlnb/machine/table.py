@@ -9,7 +9,7 @@ class MachineRow:
 
     capabilities: CUDA compute capabilities, (8, 0). profile: for the memory that such a machine usually has.
     unsloth: whether it works there, and so is the engine where it is installed; elsewhere transformers is.
-    vllm: whether it works there.
+    vLLM works on the same machines.
     """
 
     name: str
@@ -17,7 +17,6 @@ class MachineRow:
     capabilities: tuple[tuple[int, int], ...] = ()
     dtype: str = "bfloat16"
     unsloth: bool = True
-    vllm: bool = True
 
 
 # Written for torch 2.10 to 2.14, unsloth 2026.10.7, vllm 0.31.0 and bitsandbytes 0.50.
@@ -25,16 +24,16 @@ class MachineRow:
 # adds nothing to it for training and breaks on 7.0 and 12.1.
 MACHINES = (
     # On a CPU unsloth hands training to TRL's own classes, so it is left out.
-    MachineRow("cpu", "cpu", dtype="float32", unsloth=False, vllm=False),
+    MachineRow("cpu", "cpu", dtype="float32", unsloth=False),
     # With instructions for bfloat16 a forward pass of the embedded model takes 0.35 of float32's time, a
     # backward pass 0.8 (2 cores with avx512_bf16); without them it would take several times as long. Adapters
     # stay float32.
-    MachineRow("cpu_bf16", "cpu", unsloth=False, vllm=False),
+    MachineRow("cpu_bf16", "cpu", unsloth=False),
     # Before Volta: torch's wheels have no kernels for these any more, so the CPU computes.
-    MachineRow("older", "cpu", dtype="float32", unsloth=False, vllm=False),
+    MachineRow("older", "cpu", dtype="float32", unsloth=False),
     # No bfloat16, no FlashAttention 2. torch 2.10 is the last on PyPI with kernels for 7.0: the set volta has
     # it, without unsloth, whose pins need a newer one. vLLM's wheels have none.
-    MachineRow("v100", "v100", ((7, 0), (7, 2)), "float16", unsloth=False, vllm=False),
+    MachineRow("v100", "v100", ((7, 0), (7, 2)), "float16", unsloth=False),
     # No bfloat16 either, but served by every wheel.
     MachineRow("t4", "v100", ((7, 5),), "float16"),
     MachineRow("a100", "a100", ((8, 0),)),
@@ -50,7 +49,7 @@ MACHINES = (
     # DGX Spark. unsloth switches vLLM off for the name "NVIDIA GB10"; TRL alone may use it.
     MachineRow("gb10", "gb10", ((12, 1),)),
     # Any other: what every GPU since Ampere does, in small batches, without packages that bring own kernels.
-    MachineRow("newer", "v100", unsloth=False, vllm=False),
+    MachineRow("newer", "v100", unsloth=False),
 )
 
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86-64 twice, aarch64

@@ -44,13 +44,10 @@ def find_base(adapters: str | Path) -> str:
 
 def is_same_model(base: str, model: str) -> bool:
     """Return whether two ids or directories name one model, whoever's copy and in 4 bits or not."""
-    return _name(base) == _name(model)
-
-
-def _name(model: str) -> str:
-    """Return the name without its owner and without the suffixes of unsloth's copies in 4 bits."""
-    return _without_bits(Path(BUILT_DIRECTORIES.get(model, model)).name.casefold())
+    names = [Path(BUILT_DIRECTORIES.get(each, each)).name.casefold() for each in (base, model)]
+    return _without_bits(names[0]) == _without_bits(names[1])
 
 
 def _without_bits(name: str) -> str:
+    """Return a name without the suffixes of unsloth's copies in 4 bits."""
     return name.removesuffix("-bnb-4bit").removesuffix("-unsloth")

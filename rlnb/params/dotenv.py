@@ -7,15 +7,14 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
-import rlnb
+from rlnb.params.loading import ROOT
 from rlnb.params.reading import OTHER_VARIABLES, PREFIX
 
-PROJECT = Path(rlnb.__file__).resolve().parents[1]
 SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "OPENAI_API_KEY")
 
 
 def load_dotenv(
-    root: Path, *, environ: MutableMapping[str, str] = os.environ, project: Path = PROJECT
+    root: Path, *, environ: MutableMapping[str, str] = os.environ, project: Path = ROOT
 ) -> list[str]:
     """Set what is unset from root/.env, else from project/.env; return the names, no values.
 
@@ -24,12 +23,9 @@ def load_dotenv(
     """
     names = []
     for folder in (root, project):
-        try:
-            text = (folder / ".env").read_text(encoding="utf-8-sig", errors="replace")
-        except OSError:
-            continue
-        values = dotenv_values(stream=io.StringIO(text), interpolate=False)
-        for name, value in values.items():
+        path = folder / ".env"
+        text = path.read_text(encoding="utf-8-sig", errors="replace") if os.access(path, os.R_OK) else ""
+        for name, value in dotenv_values(stream=io.StringIO(text), interpolate=False).items():
             is_parameter = name.startswith(PREFIX) or name in dict(OTHER_VARIABLES)
             if not value or environ.get(name) or not (is_parameter or name in SECRETS):
                 continue

@@ -36,7 +36,6 @@ MODELS = {
     "spiral_self_play": "rlnb.spiral.params:SpiralSelfPlayParams",
 }
 PROFILE_ENDINGS = (".yaml", ".json")  # of a profile that is given by its path
-SAVED_FOR = "notebook"  # the key that marks a file as written by dump_yaml
 
 
 class ShownParameter(NamedTuple):
@@ -71,11 +70,13 @@ def load_params(
         machine = probe(ask_hub=False, environ=environ)
         profile = choose_profile(notebook, recommend(machine, environ=environ).profile, root)
     given, problems = _read_profile(notebook, profile, root)
-    saved_for = [entry.value for entry in given if entry.field == SAVED_FOR]
-    if saved_for and saved_for != [notebook]:
-        raise ParamsError(f"{profile}: holds the parameters of {saved_for[0]}, not those of {notebook}")
+    saved_for = next((entry for entry in given if entry.field == "notebook"), None)  # by `dump_yaml`
     if saved_for:
-        given = [entry for entry in given if entry.field != SAVED_FOR]
+        given.remove(saved_for)
+        if saved_for.value != notebook:
+            raise ParamsError(
+                f"{profile}: holds the parameters of {saved_for.value}, not those of {notebook}"
+            )
     else:
         defaults, default_problems = _read_profile(notebook, "default", root)
         from_environment, environment_problems = read_environment(environ, fields)
@@ -118,7 +119,8 @@ def describe_params(params: NotebookParams) -> list[ShownParameter]:
     rows = []
     for field, info in list_fields(type(params)).items():
         source = params._sources.get(field, "default")
-        rows.append(ShownParameter(field, show(value_of(params, field)), source, info.description or ""))
+        meaning = " ".join((info.description or "").split())  # some docstrings have several lines
+        rows.append(ShownParameter(field, show(value_of(params, field)), source, meaning))
     return rows
 
 
@@ -137,10 +139,7 @@ def notebook_name(params: NotebookParams) -> str:
 
 def _read_profile(notebook: str, profile: str, root: Path) -> tuple[list[GivenValue], list[str]]:
     if profile.endswith(PROFILE_ENDINGS):
-        path = Path(profile)
-        if not path.is_file():
-            raise ParamsError(f"profile {profile!r} is not a file in {os.getcwd()}")
-        return read_yaml(path, profile)
+        return read_yaml(Path(profile), profile)
     folder = root / "params" / notebook
     path = folder / f"{profile}.yaml"
     if not path.is_file():
@@ -162,9 +161,7 @@ def _validate(
     try:
         params = model.model_validate(nest({field: entry.value for field, entry in last.items()}))
     except ValidationError as invalid:
-        # A list with faulty items also counts as too short, since pydantic does not count them.
-        errors = [error for error in invalid.errors() if error["type"] != "too_short" or not error["input"]]
-        problems += [_describe_error(error, fields, last) for error in errors]
+        problems += [_describe_error(error, fields, last) for error in invalid.errors()]
         raise ParamsError("\n".join(problems)) from None
     for conflict in params.conflicts():
         place = [entry.place for field, entry in last.items() if field in conflict.involved]

@@ -3,7 +3,6 @@
 import fnmatch
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 MBPP_ID = "google-research-datasets/mbpp"
 MBPP_SPLITS = ("prompt", "test", "train", "validation")  # a Parquet file of each in the folder of a subset
@@ -12,22 +11,12 @@ TOKENIZERS = ("tokenizer*", "vocab*", "*.model")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")  # of weights in several files
 
 
-class Repository(NamedTuple):
-    """A model or a dataset on the hub. kind: as the hub's `repo_type`, model or dataset."""
-
-    id: str
-    kind: str = "model"
-
-    @property
-    def folder(self) -> str:
-        return f"{self.kind}s--{self.id.replace('/', '--')}"
-
-
-def find_snapshot(cache_dir: str | Path, repository: Repository) -> Path | None:
+def find_snapshot(cache_dir: str | Path, repo_id: str, *, kind: str = "model") -> Path | None:
     """Return the folder of the revision that is loaded offline, None if there is none."""
-    reference = Path(cache_dir, repository.folder, "refs", "main")
+    folder = Path(cache_dir, f"{kind}s--{repo_id.replace('/', '--')}")
+    reference = folder / "refs" / "main"
     revision = reference.read_text(encoding="utf-8").strip() if reference.is_file() else "none"
-    snapshot = Path(cache_dir, repository.folder, "snapshots", revision)
+    snapshot = folder / "snapshots" / revision
     return snapshot if snapshot.is_dir() else None
 
 
@@ -36,7 +25,7 @@ def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:
 
     huggingface_hub gives a file its name only once it is whole, so a download that was cut off lacks files.
     """
-    snapshot = find_snapshot(cache_dir, Repository(model_id))
+    snapshot = find_snapshot(cache_dir, model_id)
     if snapshot is None:
         return ["all files"]
     names = {path.name for path in snapshot.iterdir() if path.exists()}
@@ -54,7 +43,7 @@ def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:
 
 def find_mbpp(cache_dir: str | Path, subset: str) -> list[Path]:
     """Return MBPP's Parquet files of a subset in the order of their names, none unless all are there."""
-    snapshot = find_snapshot(cache_dir, Repository(MBPP_ID, "dataset"))
+    snapshot = find_snapshot(cache_dir, MBPP_ID, kind="dataset")
     files = sorted(snapshot.glob(f"{subset}/*.parquet")) if snapshot else []
     splits = {path.name.partition("-")[0] for path in files if path.exists()}
     return files if splits >= set(MBPP_SPLITS) else []

@@ -34,8 +34,5 @@ def show(value: object) -> str:
 
 def show_number(value: float) -> str:
     """Return 1.0e-5 for 0.00001: with a dot, so that YAML 1.1 takes it for a number."""
-    text = repr(value)
-    if "e" not in text:
-        return text
-    digits, exponent = text.split("e")
-    return f"{digits if '.' in digits else digits + '.0'}e{int(exponent):+d}"
+    digits, e, exponent = repr(value).partition("e")
+    return f"{digits if '.' in digits else digits + '.0'}e{int(exponent):+d}" if e else digits

@@ -123,10 +123,10 @@ def read_mapping(
             leaves |= {f"{name}.{key}": leaf for key, leaf in value.items()}
         else:
             leaves[str(name)] = value
-    for field, leaf in leaves.items():
-        if isinstance(leaf, TypedText):
-            leaves[field] = read_typed(fields.get(field), leaf)
-    return [GivenValue(field, leaf, place) for field, leaf in leaves.items()]
+    return [
+        GivenValue(field, read_typed(fields.get(field), leaf) if isinstance(leaf, TypedText) else leaf, place)
+        for field, leaf in leaves.items()
+    ]
 
 
 def nest(values: Mapping[str, object]) -> dict[str, object]:

@@ -76,7 +76,7 @@ def resolve(
         ("model", "id"): recommendation.model_id,
         ("model", "engine"): recommendation.engine,
         ("model", "dtype"): model_params.trained_dtype(dtype) if model_params else dtype,
-        ("model", "attention"): recommendation.attention,
+        ("model", "attention"): "sdpa",
         ("model", "load_in_4bit"): recommendation.load_in_4bit,
         ("training", "gradient_checkpointing"): recommendation.gradient_checkpointing,
         ("tracking", "wandb"): _wandb_mode(recommendation, environ),

@@ -9,15 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationInfo,
-    field_validator,
-)  # fmt: skip
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 # YAML and JSON have lists and no tuples; the items of a list are still checked strictly.
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
@@ -71,11 +63,6 @@ class Section(BaseModel):
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **options: object) -> None:
-        for field in cls.model_fields.values():  # some docstrings have several lines
-            field.description = " ".join((field.description or "").split())
-
     @field_validator("*", mode="before")
     @classmethod
     def _number_without_dot(cls, value: object, info: ValidationInfo) -> object:
@@ -104,8 +91,8 @@ class NotebookParams(Section):
     output_dir: str = Field(default="outputs", min_length=1)
     """Directory for checkpoints, metrics and the trained model"""
 
-    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
-    _profile: str = PrivateAttr(default="")
+    _sources: dict[str, str] = {}  # pydantic copies it for each instance
+    _profile: str = ""
 
     def __eq__(self, other: object) -> bool:
         # pydantic would also compare where the values came from.

@@ -23,7 +23,7 @@ from transformers import (
 from rlnb.errors import ParamsError, PolicyUnavailable, see
 from rlnb.machine import rank
 from rlnb.params.bases import is_same_model, read_base, write_base
-from rlnb.params.model_cache import Repository, find_snapshot
+from rlnb.params.model_cache import find_snapshot
 from rlnb.params.resolving import PREFETCH
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
@@ -96,7 +96,7 @@ def load_policy(
     complete_tokenizer(model, tokenizer)
     use_cpu_attention(model)
     ends, dtype, name = tuple(model.generation_config.eos_token_id), DTYPES[params.dtype], model.name_or_path
-    directory = name if Path(name).is_dir() else str(find_snapshot(params.cache_dir, Repository(name)) or "")
+    directory = name if Path(name).is_dir() else str(find_snapshot(params.cache_dir, name) or "")
     return Policy(model, tokenizer, source, params.engine, ends, dtype, params.thinking, directory)
 
 
