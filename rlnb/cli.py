@@ -137,19 +137,15 @@ def make_parser() -> argparse.ArgumentParser:
     evaluate.set_defaults(check=False, machine=None, gpu_memory=None, nproc=1)
     for option, (field, name, meaning) in EVAL_OPTIONS.items():
         evaluate.add_argument(option, dest=field, metavar=name, help=meaning)
-    for option, (argument, default, name, meaning) in ARENA_OPTIONS.items():
-        evaluate.add_argument(
-            option, dest=argument, default=default, type=type(default), metavar=name, help=meaning
-        )
+    for option, (dest, default, name, text) in ARENA_OPTIONS.items():
+        evaluate.add_argument(option, dest=dest, default=default, type=type(default), metavar=name, help=text)
 
     export = add_command(
         commands, "export", _export, "adapters as a model that others load",
         description="Write trained adapters alone or merged into a base, load what was written, compare it\n"
         "with the adapted model, and upload it where --repo-id says so.",
     )  # fmt: skip
-    export.add_argument(
-        "--adapters", required=True, type=Path, metavar="DIR", help="a run's, or a checkpoint"
-    )
+    export.add_argument("--adapters", required=True, type=Path, metavar="DIR", help="of a run or checkpoint")
     export.add_argument("--format", choices=["lora", "merged_16bit", "mxfp4"], default="merged_16bit")
     for option, (name, meaning) in EXPORT_OPTIONS.items():
         export.add_argument(option, default="", metavar=name, help=meaning)
