@@ -53,13 +53,12 @@ CHECKS = {
 # times training.target_kl.
 ALARM_PATIENCE, ALARM_ENTROPY, ALARM_LENGTH_SHARE = 5, 1e-4, 0.1
 ALARM_KL_FACTOR = 10.0
-BATCH, PASSES = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
-# Settings to change where memory is used up, cheapest first. OF_TRAINING: without effect in an evaluation.
-OF_TRAINING = (BATCH, "training.gradient_checkpointing")
+# Settings to change where memory is used up, cheapest first.
 MEMORY_SETTINGS = (
-    "vllm.gpu_memory_utilization", "training.tokens_per_pass", *OF_TRAINING, "evaluation.batch_size",
-    "game.batch_size", "mbpp.batch_size", "opponent.batch_size", "model.load_in_4bit", "game.max_new_tokens",
-    "training.max_completion_length", "mbpp.max_completion_length",
+    "vllm.gpu_memory_utilization", "training.tokens_per_pass", "training.per_device_train_batch_size",
+    "training.gradient_checkpointing", "evaluation.batch_size", "game.batch_size", "mbpp.batch_size",
+    "opponent.batch_size", "model.load_in_4bit", "game.max_new_tokens", "training.max_completion_length",
+    "mbpp.max_completion_length",
 )  # fmt: skip
 
 
@@ -144,45 +143,36 @@ def memory_advice(
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        remedies = [
-            f"{place}. {field} = {show(value_of(params, field))}: write {value}"
-            for place, (field, value) in enumerate(find_memory_remedies(params, doing=doing)[:3], 1)
+        settings = [
+            f"{field} = {show(value_of(params, field))}"
+            for field in find_memory_settings(params, doing=doing)[:3]
         ]
-        order = f"Change, in this order: {'; '.join(remedies)}"
-        advice = order if remedies else "Take a smaller model, or another GPU"
+        order = f"In this order, halve a number or write true for false: {', '.join(settings)}"
+        advice = order if settings else "Take a smaller model, or another GPU"
         raise OutOfMemory(f"the GPU's memory is used up. {advice}{see('out-of-memory')}") from error
 
 
-def find_memory_remedies(
-    params: NotebookParams, *, doing: Literal["training", "evaluation"]
-) -> list[tuple[str, str]]:
-    """Return [(field, what to write)] of MEMORY_SETTINGS that this notebook reads in what it was doing.
+def find_memory_settings(params: NotebookParams, *, doing: Literal["training", "evaluation"]) -> list[str]:
+    """Return the fields of MEMORY_SETTINGS that this notebook reads in what it was doing.
 
-    What is already set, as small as it should be, or without effect is left out.
+    What is already true or 1, or without effect, is left out.
     """
     values: dict[str, Any] = {field: value_of(params, field) for field in list_fields(type(params))}
     is_training = doing == "training"
-    is_constrained = is_training and values.get("game.acting") == "constrained"  # evaluations are free too
-    sections_without_effect = {
+    without_effect = {
         "vllm": not values.get("vllm.enabled") or values.get("vllm.server_base_url"),
+        "training.per_device_train_batch_size": not is_training,
+        "training.gradient_checkpointing": not is_training,
         "opponent": values.get("opponent.base_url"),
         "model": not values.get("model.lora_rank"),  # weights that are all trained cannot be quantized
-        "game": is_constrained,
+        "game": is_training and values.get("game.acting") == "constrained",
         "mbpp": is_training or not values.get("mbpp.enabled", True),
         "evaluation": is_training,
     }
-    remedies = []
-    for field in MEMORY_SETTINGS:
-        now = values.get(field)
-        has_no_effect = sections_without_effect.get(field.partition(".")[0])
-        is_other = has_no_effect or (field in OF_TRAINING and not is_training)
-        if now is None or now is True or is_other:
-            continue
-        if isinstance(now, bool | str):
-            remedies.append((field, "true"))
-            continue
-        half = now / 2 if isinstance(now, float) else now // 2
-        if half >= (32 if "length" in field or "tokens" in field else 0.1):
-            also = f", and twice {PASSES}" if field == BATCH else ""
-            remedies.append((field, f"{half:g}{also}"))
-    return remedies
+    return [
+        field
+        for field in MEMORY_SETTINGS
+        if values.get(field) not in (None, True)
+        and not without_effect.get(field)
+        and not without_effect.get(field.partition(".")[0])
+    ]
