@@ -187,7 +187,6 @@ def _run(options: argparse.Namespace) -> int:
         plan = plan_run(
             options.notebook, profile=options.profile, overrides=overrides, out=out, num_ranks=options.nproc,
             machine=job_machine(options.profile, options.machine, options.gpu_memory),
-            is_memory_known=options.gpu_memory is not None,
         )  # fmt: skip
         run = f"{plan.directory}: {plan.notebook.name}, profile {plan.profile}, for {plan.machine.name}"
         print(f"{run}: not refused", *filter(None, [plan.memory]), sep="\n")

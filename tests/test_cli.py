@@ -186,8 +186,8 @@ def test_a_run_goes_on_with_other_settings_also_beyond_its_last_step(capsys):
     (checkpoint / "trainer_state.json").write_text('{"global_step": 2}')
     (checkpoint / "rlnb.json").write_text('{"files": {}}')
     before = Path("here/params.yaml").read_text()
-    assert cli.main([*GO_ON, "training.save_steps=1"]) == 0
-    assert "here: finished by attempt 1." in capsys.readouterr().out
+    assert cli.main([*GO_ON, "training.save_steps=9"]) == 2
+    assert "training.save_steps" in capsys.readouterr().err
     assert Path("here/params.yaml").read_text() == before
     assert cli.main([*GO_ON, "training.max_steps=3", "--set", "training.learning_rate=1e-4"]) == 0
     assert "here/attempt-02.ipynb" in capsys.readouterr().out
@@ -214,9 +214,8 @@ def test_a_notebook_that_cannot_be_told_its_parameters_is_refused(capsys):
 def test_what_is_no_notebook_or_is_missing_is_refused(capsys):
     Path("notebooks").mkdir()
     Path("notebooks", "mine.ipynb").touch()
-    for name, suggested in (("mine", "notebooks/mine.ipynb"), ("mien.ipynb", "did you mean mine?")):
-        assert cli.main(["run", name]) == 2
-        assert suggested in capsys.readouterr().err
+    assert cli.main(["run", "mine"]) == 2
+    assert "notebooks/mine.ipynb" in capsys.readouterr().err
 
 
 def test_a_refusal_does_not_wait_for_papermill_or_torch():

@@ -103,7 +103,6 @@ def _submit_run(request: argparse.Namespace, machine: Machine, header: Header) -
         out=request.out,
         num_ranks=max(1, num_gpus) * num_nodes,
         machine=machine,
-        is_memory_known=request.gpu_memory is not None,
     )
     words = ["run", str(request.notebook), "--out", str(plan.directory)]
     command = _command(words, machine, ranks_on_node=max(1, num_gpus), num_nodes=num_nodes)
@@ -138,8 +137,7 @@ def _submit_sweep(request: argparse.Namespace, machine: Machine, header: Header)
     for index in points:
         params = prepared.params[index].model_copy(update={"output_dir": str(prepared.directory), "seed": 0})
         distinct.setdefault(params.model_dump_json(), params)
-    is_known = request.gpu_memory is not None
-    memory = [check_params(params, machine, is_memory_known=is_known) for params in distinct.values()][0]
+    memory = [check_params(params, machine) for params in distinct.values()][0]
     header["array"] = _ranges(points) + (header.get("array") or "")
     command = _command(["sweep", str(prepared.directory)], machine)
     job = Job(prepared.directory, request.notebook, header, command, tuple(points))

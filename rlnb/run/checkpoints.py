@@ -11,7 +11,7 @@ sizes, ...) may change between attempts.
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -29,26 +29,17 @@ FILES, RANKS = "files", "ranks"  # in RECIPE_FILE: {name: bytes} of the other fi
 RECORDS = ("metrics.jsonl", "games.jsonl", "train.log")
 
 MODEL_FIELDS = ("id", "lora_rank", "lora_alpha", "lora_target_modules")
-OPTIMIZER = "the saved optimizer continues with its own"
-STAGES = "the saved stage and failures are of these"
-# Patterns of fields that the state in a checkpoint fixes, with the reason that a refusal gives.
-OF_STATE = {
-    **dict.fromkeys((f"model.{name}" for name in MODEL_FIELDS), "the saved weights are of that model"),
-    "training.optim": OPTIMIZER,
-    "training.weight_decay": OPTIMIZER,
-    "training.init_kl_coef": "the weight has been adapted since the first step",
-    "training.magnet_coef": "the magnet is kept from the first step on or never",
-    "advantage.kind": "the saved baselines and value head are of that kind",
-    "curriculum.stages": STAGES,
-    "curriculum.stages.*.games": STAGES,
-    "curriculum.stages.*.opponents": STAGES,
-}
-OF_TASK = dict.fromkeys(
-    (
-        "seed", "model.adapters", "tasks.*", "board.*", "prompt.*", "game.*", "opponent.*", "reward.*",
-        "advantage.*",
-    ),
-    "it defines the task and its measures",
+# Patterns of fields that the state in a checkpoint fixes: its weights, optimizer, adapted KL weight, magnet,
+# baselines, value head and stage are of these.
+OF_STATE = (
+    *(f"model.{name}" for name in MODEL_FIELDS),
+    "training.optim", "training.weight_decay", "training.init_kl_coef", "training.magnet_coef",
+    "advantage.kind", "curriculum.stages", "curriculum.stages.*.games", "curriculum.stages.*.opponents",
+)  # fmt: skip
+# Patterns of fields that define the task of a run and its measures.
+OF_TASK = (
+    "seed", "model.adapters", "tasks.*", "board.*", "prompt.*", "game.*", "opponent.*", "reward.*",
+    "advantage.*",
 )  # fmt: skip
 # Fields of these sections that may change all the same.
 FREE_FIELDS = ("game.temperature", "game.batch_size", "opponent.base_url", "opponent.batch_size")
@@ -114,7 +105,7 @@ def check_resuming(params: NotebookParams, output_dir: str | Path) -> dict[str, 
             "output_dir to continue from it there, or delete the later ones to go back"
         )
     checkpoint = latest or resume
-    fixed = OF_STATE | OF_TASK if latest else OF_STATE
+    fixed = OF_STATE + OF_TASK if latest else OF_STATE
     changes = check_changes(checkpoint, saved_recipe(checkpoint), params, fixed)
     step, max_steps = checkpoint_step(checkpoint), value_of(params, "training.max_steps")
     if step > max_steps or (step == max_steps and not latest):
@@ -152,11 +143,8 @@ def complete_checkpoints(output_dir: str | Path) -> list[str]:
 
 def _list_checkpoints(output_dir: str | Path) -> list[Path]:
     folder = Path(output_dir) / "checkpoints"
-    paths = [*folder.iterdir()] if folder.is_dir() else []  # unlike glob it raises where it cannot list them
-    return sorted(
-        (path for path in paths if path.name.startswith("checkpoint-")),
-        key=lambda path: (len(path.name), path),
-    )
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []  # unlike glob it raises where it cannot list
+    return [path for path in paths if path.name.startswith("checkpoint-")]
 
 
 def checkpoint_step(checkpoint: str | Path | None) -> int:
@@ -241,26 +229,26 @@ def saved_recipe(checkpoint: str | Path) -> dict[str, JsonValue]:
 
 
 def check_changes(
-    place: str | Path, was: Mapping[str, JsonValue], params: NotebookParams, fixed: Mapping[str, str]
+    place: str | Path, was: Mapping[str, JsonValue], params: NotebookParams, fixed: Collection[str]
 ) -> dict[str, str]:
     """Return {field: "old -> new"} of the fields that both have with different values.
 
-    place, was: what is compared with, and its recipe. fixed: {pattern: reason} of fields that may not change.
-    Raises ParamsError for these.
+    place, was: what is compared with, and its recipe. Raises ParamsError for fields that match a pattern of
+    `fixed`.
     """
     changes = {
         field: f"{show(was[field])} -> {show(value)}"
         for field, value in run_recipe(params).items()
         if field in was and was[field] != value
     }
-    refused = []
-    for field, change in changes.items():
-        reasons = [reason for pattern, reason in fixed.items() if fnmatchcase(field, pattern)]
-        if reasons and field not in FREE_FIELDS:
-            refused.append(f"{field} {change} ({reasons[0]})")
+    refused = [
+        f"{field} {change}"
+        for field, change in changes.items()
+        if field not in FREE_FIELDS and any(fnmatchcase(field, pattern) for pattern in fixed)
+    ]
     if refused:
         raise ParamsError(
-            f"{place}: {'; '.join(refused)}. It is of another run: give another --out (output_dir), or the "
-            "parameters of that run"
+            f"{place}: {'; '.join(refused)} may not change in a run: its task or its saved state depends on "
+            "it. Give another --out (output_dir), or the parameters of that run"
         )
     return changes

@@ -11,7 +11,6 @@ train.log        lines about training: each step, warnings
 
 import dataclasses
 import datetime
-import fcntl
 import importlib.metadata
 import itertools
 import json
@@ -19,7 +18,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -53,7 +51,6 @@ SILENT_SECONDS = 4 * HEARTBEAT_SECONDS  # after which a run on another host coun
 CLOCK_SECONDS = 5.0  # by which a process's start may differ after its host's clock was set
 MOST_IDLE_ATTEMPTS = 3  # of one job in a row, before it is ended; SLURM may have preempted and killed some
 SOCKET_PATH_BYTES = 107  # at most, on Linux
-SOCKET_PREFIX = "rlnb-ipc-"  # no other part of rlnb may use it: what is not locked is removed
 
 
 class RunInUse(RlnbError):
@@ -219,16 +216,17 @@ def attempt_notebook(directory: Path, *, rank: int = 0) -> Path:
     return directory / f"attempt-{max(numbers, default=0) + 1:02d}{suffix}"
 
 
-def find_directories(base: Path, profile: str, *, is_same: Callable[[Path], bool]) -> Iterator[Path]:
+def find_directories(base: Path, profile: str, params_in: Callable[[Path], str]) -> Iterator[Path]:
     """Yield the unfinished runs of this profile with the same parameters, newest first, then new directories.
 
-    is_same: tells by a file params.yaml whether the parameters are the same.
+    params_in: returns the params.yaml that a directory has where its parameters are the same.
     """
     numbered = re.compile(rf"{re.escape(profile)}-(\d+)")
     runs = {int(match[1]): path for path in base.glob("*") if (match := numbered.fullmatch(path.name))}
     for _, directory in sorted(runs.items(), reverse=True):
-        params, status = directory / "params.yaml", read_status(directory)
-        if (status is None or status.state != "done") and params.exists() and is_same(params):
+        path, status = directory / "params.yaml", read_status(directory)
+        is_same = path.exists() and path.read_bytes() == params_in(directory).encode()
+        if is_same and (status is None or status.state != "done"):
             yield directory
     for index in itertools.count(max(runs, default=0) + 1):
         yield base / f"{profile}-{index:03d}"
@@ -317,42 +315,10 @@ def locked(directory: Path) -> Iterator[None]:
 @contextmanager
 def socket_directory() -> Iterator[Path]:
     """Create a private directory for the kernel's sockets, and remove it at the end."""
-    longest = f"{tempfile.gettempdir()}/{SOCKET_PREFIX}12345678/kernel-ipc-99"
-    root = tempfile.gettempdir() if len(os.fsencode(longest)) <= SOCKET_PATH_BYTES else "/tmp"
-    directory, descriptor = private_directory(SOCKET_PREFIX, Path(root))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        os.close(descriptor)
-
-
-def private_directory(prefix: str, root: Path) -> tuple[Path, int]:
-    """Create a directory for this process, and return it with the descriptor that holds its lock.
-
-    Those of dead processes, which are not locked, are removed first: a lock ends with its process, where a
-    process id could be reused, or belong to another container.
-    """
-    for directory in root.glob(prefix + "????????"):
-        if (descriptor := _lock_directory(directory)) is not None:
-            shutil.rmtree(directory, ignore_errors=True)
-            os.close(descriptor)
-    while True:
-        directory = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
-        descriptor = _lock_directory(directory)
-        if descriptor is not None and directory.exists():  # or another run has just removed it as dead
-            return directory, descriptor
-
-
-def _lock_directory(directory: Path) -> int | None:
-    """Return the descriptor that locks a directory, None where it is gone, locked or another user's."""
-    with ExitStack() as stack, suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(os.close, descriptor)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        stack.pop_all()
-        return descriptor
-    return None
+    longest = f"{tempfile.gettempdir()}/rlnb-ipc-12345678/kernel-ipc-99"
+    root = None if len(os.fsencode(longest)) <= SOCKET_PATH_BYTES else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="rlnb-ipc-", dir=root, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -11,7 +11,6 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe, rank, recommend, world_size
 from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile, notebook_name
-from rlnb.params.problems import did_you_mean
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
 from rlnb.params.training import TrainingParams
 from rlnb.run import directory as runs
@@ -37,11 +35,6 @@ from rlnb.run.launcher import check_ranks, run_ranks
 from rlnb.run.memory import check_memory, check_room
 from rlnb.run.slurm import join_tasks
 from rlnb.sandbox import Sandbox
-
-# Fields that leave the results of a finished run as they are.
-NOT_OF_RESULTS = (
-    "tracking.*", "training.save_*", "training.num_threads", "sandbox.num_workers", "model.check_memory",
-)  # fmt: skip
 
 
 class Plan(NamedTuple):
@@ -102,15 +95,13 @@ def plan_run(
     out: Path | None = None,
     num_ranks: int = 1,
     machine: Machine | None = None,
-    is_memory_known: bool = True,
 ) -> Plan:
     """Read and check all parameters of a run, and choose its directory; nothing is written.
 
     profile: None means the one that the run in `out` was started with, and `auto` for a new run. out: None
     means the newest unfinished run with the same parameters under outputs/<notebook>/, or else a new
     directory there. num_ranks: to start, all of a job's if it is for another machine. machine: that it is
-    for, None for this one; where its memory is not known, a run that does not fit is not refused. Keys of
-    .env go into the environment. Raises ParamsError or SandboxUnavailable.
+    for, None for this one. Keys of .env go into the environment. Raises ParamsError or SandboxUnavailable.
     """
     names = read_parameter_names(notebook)
     load_dotenv(Path.cwd())
@@ -140,7 +131,7 @@ def plan_run(
         here = probe()
     if num_ranks > 1 and "training" not in type(params).model_fields:
         raise ParamsError(f"--nproc: {notebook.name} trains nothing, which several ranks could share")
-    memory = check_params(params, here, num_ranks=num_ranks, is_memory_known=is_memory_known)
+    memory = check_params(params, here, num_ranks=num_ranks)
     plan = Plan(notebook, names, profile, params, here, memory)
     if out is None:
         plan = move_run(plan, next(find_run_directories(plan)))
@@ -149,9 +140,7 @@ def plan_run(
     return plan
 
 
-def check_params(
-    params: NotebookParams, machine: Machine, *, num_ranks: int = 1, is_memory_known: bool = True
-) -> str:
+def check_params(params: NotebookParams, machine: Machine, *, num_ranks: int = 1) -> str:
     """Check what a run needs of a machine, and return the estimate of its memory in a line.
 
     The arguments are as in `plan_run`. Raises ParamsError or SandboxUnavailable.
@@ -161,12 +150,7 @@ def check_params(
     check_machine(resolved, machine, environ={**os.environ, **sharing})
     resolved.check_files()
     _check_splitting(params)
-    try:
-        memory = check_memory(resolved, machine)
-    except ParamsError as error:
-        if is_memory_known:
-            raise
-        memory = f"With the least memory of its kind, which --gpu-memory overrides: {error}"
+    memory = check_memory(resolved, machine)
     check_room(resolved)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         _check_sandbox(sandbox)  # refuse before anything has run
@@ -192,12 +176,10 @@ def _check_splitting(params: NotebookParams) -> None:
 
 def find_run_directories(plan: Plan) -> Iterator[Path]:
     """Yield the directories of unfinished runs with the same parameters, newest first, then new ones."""
-
-    def is_same(saved: Path) -> bool:
-        return saved.read_bytes() == dump_yaml(move_run(plan, saved.parent).params).encode()
-
     base = Path("outputs") / plan.notebook.stem
-    return runs.find_directories(base, Path(plan.profile).stem, is_same=is_same)
+    return runs.find_directories(
+        base, Path(plan.profile).stem, lambda directory: dump_yaml(move_run(plan, directory).params)
+    )
 
 
 def move_run(plan: Plan, directory: Path) -> Plan:
@@ -217,9 +199,7 @@ def _run_attempt(plan: Plan, num_ranks: int) -> int:
     output = runs.attempt_notebook(directory, rank=rank())
     if rank() == 0:
         runs.write_versions(directory, machine=dataclasses.asdict(plan.machine))
-        after = f", after attempt {last.attempt} was {last.state}" if last else ""
-        by = f" by {last.signal}" if last and last.signal else ""
-        lines = [f"{output}: {notebook.name}, profile {plan.profile}{after}{by}", plan.memory]
+        lines = [f"{output}: {notebook.name}, profile {plan.profile}", plan.memory]
         print("\n".join(filter(None, lines)), flush=True)
     values = {"profile": str(directory / "params.yaml"), **params.model_dump(mode="json")}
     # Sections stay as the notebook has them, empty: their values come from params.yaml.
@@ -242,10 +222,8 @@ def read_parameter_names(notebook: Path) -> list[str]:
     importing papermill or nbformat takes longer than everything else here.
     """
     if not notebook.is_file():
-        meant = Path("notebooks", f"{notebook.stem}.ipynb")
-        known = [path.stem for path in Path("notebooks").glob("*.ipynb")]
-        hint = f"; did you mean {meant}?" if meant.is_file() else did_you_mean(notebook.stem, known)
-        raise ParamsError(f"{notebook}: no such notebook in {os.getcwd()}{hint if known else ''}")
+        known = ", ".join(sorted(map(str, Path("notebooks").glob("*.ipynb")))) or "none"
+        raise ParamsError(f"{notebook}: no such notebook in {os.getcwd()}; known: {known}")
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         tagged = [
@@ -287,7 +265,7 @@ def is_finished(directory: Path, params: NotebookParams) -> bool:
     path = directory / "params.yaml"
     saved = load_params(notebook_name(params), profile=str(path)) if path.exists() else params
     is_training = "training" in type(params).model_fields
-    fixed = OF_STATE | OF_TASK if is_training else {"*": "it is not a training"}
+    fixed = OF_STATE + OF_TASK if is_training else ("*",)
     changes = check_changes(path, run_recipe(saved), params, fixed)
     if is_training and value_of(params, "training.resume") == "never" != value_of(saved, "training.resume"):
         raise ParamsError(
@@ -299,14 +277,10 @@ def is_finished(directory: Path, params: NotebookParams) -> bool:
     checkpoint = latest_checkpoint(directory) if is_training else None
     if checkpoint is not None and checkpoint_step(checkpoint) < value_of(params, "training.max_steps"):
         return False
-    others = [
-        f"{field} {change}"
-        for field, change in changes.items()
-        if not any(fnmatchcase(field, pattern) for pattern in NOT_OF_RESULTS)
-    ]
-    if others:
+    if changes:
+        others = ", ".join(f"{field} {change}" for field, change in changes.items())
         raise ParamsError(
-            f"{directory}: finished by attempt {last.attempt} with other parameters: {', '.join(others)}. A "
-            "finished run does not train again: give another --out, or a larger training.max_steps."
+            f"{directory}: finished by attempt {last.attempt} with other parameters: {others}. A finished "
+            "run does not train again: give another --out, or a larger training.max_steps."
         )
     return True

@@ -1,6 +1,7 @@
 """This process's side of a zygote (`_zygote.py`): starting it, asking it, ending it."""
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -16,7 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, cast
 
-from rlnb.run.directory import private_directory
 from rlnb.sandbox.executions import Answer, Limits, Variation
 
 SCRIPT = str(Path(__file__).with_name("_zygote.py"))
@@ -43,7 +43,7 @@ class Zygote:
 
     def __init__(self, without: Collection[str] = (), variation: Variation | None = None) -> None:
         # Where this process is killed its zygote may not remove the folder: the next one to be made does.
-        folder, self._lock = private_directory(FOLDER_PREFIX, Path(tempfile.gettempdir()))
+        folder, self._lock = make_folder()
         self.folder = str(folder)
         self.is_usable = True
         self._last_job: tuple[Limits, bool] | None = None
@@ -194,6 +194,35 @@ def start(
         pass_fds=descriptors,
         start_new_session=True,
     )
+
+
+def make_folder() -> tuple[Path, int]:
+    """Create a zygote's folder, and return it with the descriptor that holds its lock.
+
+    Those of dead processes, which are not locked, are removed first: a lock ends with its process, where a
+    process id could be reused, or belong to another container.
+    """
+    root = Path(tempfile.gettempdir())
+    for folder in root.glob(f"{FOLDER_PREFIX}????????"):
+        if (descriptor := _lock_folder(folder)) is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=root))
+        descriptor = _lock_folder(folder)
+        if descriptor is not None and folder.exists():  # or another process has just removed it as dead
+            return folder, descriptor
+
+
+def _lock_folder(folder: Path) -> int | None:
+    """Return the descriptor that locks a folder, None where it is gone, locked or another user's."""
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        stack.pop_all()
+        return descriptor
+    return None
 
 
 def remove(folder: str) -> None:

@@ -184,18 +184,14 @@ def test_a_cell_that_raises_or_kills_its_kernel_is_told_apart(tmp_path, source, 
     assert text_of(tmp_path / "out.ipynb") == "step 1\n"
 
 
-def test_a_killed_run_leaves_no_kernel_and_the_next_one_clears_its_sockets(
-    tmp_path, temporary_files, start_papermill
-):
+def test_a_killed_run_leaves_no_kernel_and_can_be_run_again(tmp_path, start_papermill):
     process = start_papermill(SLEEPS)
     (kernel,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
     process.kill()
     process.wait()
     wait_for(lambda: not is_running(kernel))
-    (left,) = temporary_files.glob("rlnb-*")
     assert runs.read_status(tmp_path).state == "killed"
     run_here(tmp_path, "print('again')")
-    assert not left.exists() and list(temporary_files.glob("rlnb-*")) == []
     assert (status_of(tmp_path)["state"], status_of(tmp_path)["attempt"]) == ("done", 2)
 
 
@@ -210,16 +206,10 @@ def test_the_kernel_is_this_interpreter_on_private_sockets(tmp_path, temporary_f
     assert Path(connection["ip"]).parent.parent == temporary_files
 
 
-def test_a_living_run_keeps_its_sockets_also_where_the_temporary_directory_is_deep(tmp_path, monkeypatch):
-    deep = tmp_path / ("d" * 100)
-    deep.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(deep))
-    with runs.socket_directory() as mine:
-        assert len(f"{mine}/kernel-ipc-99") <= runs.SOCKET_PATH_BYTES
-        with runs.socket_directory() as others:
-            assert mine.exists() and mine != others
-        assert mine.exists()
-    assert not mine.exists()
+def test_the_paths_of_sockets_are_short_also_where_the_temporary_directory_is_deep(monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", "/tmp/" + "d" * 100)
+    with runs.socket_directory() as directory:
+        assert len(f"{directory}/kernel-ipc-99") <= runs.SOCKET_PATH_BYTES
 
 
 def test_text_is_one_output_and_figures_keep_their_place(tmp_path):
