@@ -7,6 +7,7 @@ prompt and its place in the group. Plain gradient descent, as in tests/selfplay/
 import hashlib
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from accelerate import PartialState
@@ -17,11 +18,11 @@ from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.prompts import prompt_dataset
 from rlnb.grpo import training as grpo
-from rlnb.machine.threads import set_threads
 from rlnb.params.training import TrainingParams
 from rlnb.policy import load_policy
 from rlnb.run.tracking import open_tracker
 
+LOSS_TYPES = ("dapo", "grpo")
 COMPLETIONS, GROUP, STEPS, LEARNING_RATE = 16, 4, 2, 0.1
 
 
@@ -40,7 +41,7 @@ class SeededTrainer(GRPOTrainer):
 
 def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, object]:
     """Return the adapters and metrics of two steps of 16 completions, shared by the ranks."""
-    set_threads(1)
+    torch.set_num_threads(1)
     model = tiny_model(output_dir.parent)
     policy = load_policy(model)
     training = TrainingParams(
@@ -51,8 +52,8 @@ def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, obje
     config = grpo.grpo_config(training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
     config.optim, config.lr_scheduler_type = "sgd", "constant"
     prompts = prompt_dataset(builtin_tasks()[:3], policy, config, form="chat", printed_example=False)
-    grpo.GRPOTrainer = SeededTrainer
-    trainer = grpo.make_trainer(policy, config, rewards=[lower_case], prompts=prompts, short_step=False)
+    with patch.object(grpo, "GRPOTrainer", SeededTrainer):
+        trainer = grpo.make_trainer(policy, config, rewards=[lower_case], prompts=prompts, short_step=False)
     reporter = grpo.MetricsReporter(open_tracker(output_dir, config={}, tensorboard=False), trainer)
     params = GrpoCodeExecutionParams(model=model, training=training)
     grpo.train(trainer, params, reporter, checkpoint=None)
@@ -63,7 +64,7 @@ def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, obje
 
 if __name__ == "__main__":
     state, folder = PartialState(cpu=True), Path(sys.argv[1])
-    for loss_type in ("dapo", "grpo"):
+    for loss_type in LOSS_TYPES:
         trained = train(folder / loss_type, loss_type, num_ranks=state.num_processes)
         torch.save(trained, folder / f"{loss_type}{state.process_index}.pt")
     state.destroy_process_group()

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from tiny_policy import load_tiny
+from tiny_run import train
 from transformers import TrainerState
 from trl import GRPOConfig
 
@@ -29,33 +30,21 @@ from rlnb.run.tracking import read_metrics
 
 SCRIPT = str(Path(__file__).with_name("tiny_run.py"))
 COMPARED = ("loss", "grad_norm", "reward", "entropy", "learning_rate", "completions/mean_length")
-
-
-def run(output_dir: Path, *options: str) -> str:
-    """Train to the end, and return what was printed."""
-    command = [sys.executable, SCRIPT, str(output_dir), *options]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=200).stdout
+WITH_REFERENCE = {"beta": 0.5}
+BY_TIME = {"save_steps": 100, "save_minutes": 1e-6}
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of six steps. Runs next to it find the model that it built."""
     output_dir = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    (output_dir.parent / "printed").write_text(run(output_dir))
+    train(output_dir)
     return output_dir
 
 
-def test_a_run_learns_prints_its_warnings_and_keeps_two_checkpoints(uninterrupted: Path):
-    weights = load_file(uninterrupted / "adapters" / "adapter_model.safetensors")
-    assert any(abs(weight).max() > 0 for name, weight in weights.items() if "lora_B" in name)
-    printed = (uninterrupted.parent / "printed").read_text()
-    assert all(line.startswith("warning: ") for line in printed.splitlines() if "step " in line)
-    names = sorted(path.name for path in (uninterrupted / "checkpoints").glob("checkpoint-*"))
-    assert names == ["checkpoint-4", "checkpoint-6"]
-
-
-def stop_after(output_dir: Path, *options: str, step: int, by: signal.Signals) -> str:
+def stop_after(output_dir: Path, *, step: int, by: signal.Signals, **settings: float) -> str:
     """Start a run, send it a signal once a step is through, and return what it said on stderr."""
-    command = [sys.executable, SCRIPT, str(output_dir), "--announce", *options]
+    command = [sys.executable, SCRIPT, str(output_dir), json.dumps(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -74,14 +63,21 @@ def assert_same_training(first: Path, second: Path) -> None:
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
 
 
+def test_a_run_learns_and_keeps_two_checkpoints(uninterrupted: Path):
+    weights = load_file(uninterrupted / "adapters" / "adapter_model.safetensors")
+    assert any(abs(weight).max() > 0 for name, weight in weights.items() if "lora_B" in name)
+    names = sorted(path.name for path in (uninterrupted / "checkpoints").glob("checkpoint-*"))
+    assert names == ["checkpoint-4", "checkpoint-6"]
+
+
 def test_a_run_with_a_reference_policy_that_a_signal_stopped_resumes_to_the_bit(
-    uninterrupted: Path, tmp_path: Path
+    uninterrupted: Path,
 ) -> None:
-    with_reference, stopped = tmp_path / "with_reference", tmp_path / "stopped"
-    run(with_reference, "--beta", "0.5")
-    assert "Preempted: SIGTERM" in stop_after(stopped, "--beta", "0.5", step=3, by=signal.SIGTERM)
+    with_reference, stopped = (uninterrupted.with_name(name) for name in ("with_reference", "stopped"))
+    train(with_reference, **WITH_REFERENCE)
+    assert "Preempted: SIGTERM" in stop_after(stopped, step=3, by=signal.SIGTERM, **WITH_REFERENCE)
     assert 3 <= checkpoint_step(latest_checkpoint(stopped)) < 6
-    run(stopped, "--beta", "0.5")
+    train(stopped, **WITH_REFERENCE)
     assert_same_training(with_reference, stopped)
     saved = [stopped / "adapters", Path(latest_checkpoint(stopped) or "")]
     assert not any(path.is_dir() for directory in saved for path in directory.iterdir())  # no copy of it
@@ -89,26 +85,24 @@ def test_a_run_with_a_reference_policy_that_a_signal_stopped_resumes_to_the_bit(
     assert losses[0][-1]["loss"] != losses[1][-1]["loss"]
 
 
-def test_a_run_that_saves_by_time_and_is_killed_resumes_to_the_bit(
-    uninterrupted: Path, tmp_path: Path
-) -> None:
-    killed, options = tmp_path / "killed", ("--save-steps", "100", "--save-minutes", "1e-6")
-    stop_after(killed, *options, step=4, by=signal.SIGKILL)
+def test_a_run_that_saves_by_time_and_is_killed_resumes_to_the_bit(uninterrupted: Path) -> None:
+    killed = uninterrupted.with_name("killed")
+    stop_after(killed, step=4, by=signal.SIGKILL, **BY_TIME)
     assert checkpoint_step(latest_checkpoint(killed)) >= 3
-    run(killed, *options)
+    train(killed, **BY_TIME)
     assert_same_training(uninterrupted, killed)
     assert len(list((killed / "checkpoints").glob("checkpoint-*"))) == 2
+    train(killed, **BY_TIME)  # its training is through: it trains no further
+    assert_same_training(uninterrupted, killed)
     assert [row["step"] for row in read_metrics(killed / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_run_goes_on_with_another_learning_rate_batch_and_number_of_steps(
-    uninterrupted: Path, tmp_path: Path
-) -> None:
+def test_a_run_goes_on_with_another_learning_rate_batch_and_number_of_steps(uninterrupted: Path) -> None:
     """The run had finished: six steps, the rate falling linearly from 0.01 to 0."""
-    longer = tmp_path / "longer"
+    longer = uninterrupted.with_name("longer")
     shutil.copytree(uninterrupted, longer)
-    changed = ("--learning-rate", "0.004", "--max-steps", "8", "--batch-size", "8", "--save-steps", "1")
-    run(longer, *changed, "--beta", "0.5")
+    changed = {"learning_rate": 0.004, "max_steps": 8, "per_device_train_batch_size": 8, "save_steps": 1}
+    train(longer, **changed, **WITH_REFERENCE)
     assert "training.learning_rate 0.01 -> 0.004" in (longer / "train.log").read_text()
     rows = read_metrics(longer / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -125,22 +119,19 @@ def test_a_run_goes_on_with_another_learning_rate_batch_and_number_of_steps(
     assert json.loads((saved / "trainer_state.json").read_text())["max_steps"] == 8
 
 
-def test_a_run_whose_checkpoints_lack_the_optimizers_state_goes_on(
-    uninterrupted: Path, tmp_path: Path
-) -> None:
-    run(tmp_path / "small", "--without-optimizer", "--max-steps", "2")
-    saved = tmp_path / "small" / "checkpoints" / "checkpoint-2"
-    names = {path.name for path in saved.iterdir()}
-    assert "adapter_model.safetensors" in names and not any("optimizer" in name for name in names)
-    run(tmp_path / "small", "--without-optimizer")
-    rows, usual = (read_metrics(path / "metrics.jsonl") for path in (tmp_path / "small", uninterrupted))
-    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    assert [row["learning_rate"] for row in rows[2:]] == [row["learning_rate"] for row in usual[2:]]
+def test_a_run_whose_checkpoints_lack_the_optimizers_state_goes_on(uninterrupted: Path) -> None:
+    small = uninterrupted.with_name("small")
+    train(small, save_optimizer=False, max_steps=2)
+    assert not [*small.glob("checkpoints/checkpoint-2/optimizer*")]
+    train(small, save_optimizer=False, max_steps=4)
+    rows = read_metrics(small / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert [row["learning_rate"] for row in rows[2:]] == pytest.approx([0.01 * 2 / 4, 0.01 * 1 / 4])
 
 
-def test_a_run_begins_with_the_adapters_of_anothers_checkpoint(uninterrupted: Path, tmp_path: Path) -> None:
-    source, taken = uninterrupted / "checkpoints" / "checkpoint-6", tmp_path / "taken"
-    run(taken, "--adapters", str(source), "--max-steps", "1", "--learning-rate", "1e-12")
+def test_a_run_begins_with_the_adapters_of_anothers_checkpoint(uninterrupted: Path) -> None:
+    source, taken = uninterrupted / "checkpoints" / "checkpoint-6", uninterrupted.with_name("taken")
+    train(taken, adapters=str(source), max_steps=1, learning_rate=1e-12)
     before, after = (
         load_file(path / "adapter_model.safetensors") for path in (source, taken / "checkpoints/checkpoint-1")
     )
@@ -148,11 +139,9 @@ def test_a_run_begins_with_the_adapters_of_anothers_checkpoint(uninterrupted: Pa
     assert all(abs(before[name] - after[name]).max() < 1e-9 for name in before)
 
 
-def test_evaluating_and_measuring_the_kl_change_nothing_in_the_training(
-    uninterrupted: Path, tmp_path: Path
-) -> None:
-    measured = tmp_path / "measured"
-    run(measured, "--evaluate", "--kl-interval", "2")
+def test_evaluating_and_measuring_the_kl_change_nothing_in_the_training(uninterrupted: Path) -> None:
+    measured = uninterrupted.with_name("measured")
+    train(measured, evaluate=True, kl_interval=2)
     assert_same_training(uninterrupted, measured)
     usual, rows = (
         {row["step"]: row for row in read_metrics(path / "metrics.jsonl")}
@@ -191,38 +180,22 @@ def config_with(vllm: VllmParams | None = None, *, seed: int = 1) -> GRPOConfig:
 def test_the_prompt_order_uses_every_task_before_any_comes_again_and_no_global_random_state() -> None:
     rows = [{"prompt": name} for name in "abcde"]
     before = random.getstate()
-    ordered = grpo.order_prompts(rows, config_with(seed=3))
+    ordered, again, other = (grpo.order_prompts(rows, config_with(seed=seed)) for seed in (3, 3, 4))
     assert len(ordered) == grpo.num_prompts(config_with()) > 10
     assert all(row in ordered[:5] and row in ordered[5:10] for row in rows)
-    assert (
-        ordered
-        == grpo.order_prompts(rows, config_with(seed=3))
-        != grpo.order_prompts(rows, config_with(seed=4))
-    )
+    assert ordered == again != other
     assert random.getstate() == before
     with pytest.raises(ParamsError, match="tasks: no task "):
         grpo.order_prompts([], config_with())
 
 
-def test_a_run_whose_training_was_through_trains_no_further(uninterrupted: Path, tmp_path: Path) -> None:
-    again = tmp_path / "again"
-    shutil.copytree(uninterrupted, again)
-    run(again)
-    assert_same_training(uninterrupted, again)
-    assert [row["step"] for row in read_metrics(again / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
-
-
 def test_vllm_reaches_trl_only_where_it_is_enabled() -> None:
-    config = config_with(VllmParams())
-    assert not config.use_vllm and not config.bf16 and not config.fp16
-    vllm = VllmParams(enabled=True, gpu_memory_utilization=0.4)
-    config = config_with(vllm)
-    assert (config.use_vllm, config.vllm_mode) == (True, "colocate")
+    assert not config_with(VllmParams()).use_vllm
+    config = config_with(VllmParams(enabled=True, gpu_memory_utilization=0.4))
+    assert (config.use_vllm, config.vllm_mode, config.vllm_enable_sleep_mode) == (True, "colocate", True)
     assert (config.vllm_gpu_memory_utilization, config.vllm_max_model_length) == (0.4, 2048)
-    assert config.vllm_enable_sleep_mode
     config = config_with(VllmParams(enabled=True, server_base_url="http://host:8000"))
-    assert (config.use_vllm, config.vllm_mode) == (True, "server")
-    assert (config.vllm_server_base_url, config.vllm_max_model_length) == ("http://host:8000", None)
+    assert (config.vllm_mode, config.vllm_server_base_url) == ("server", "http://host:8000")
 
 
 class Opinionated(GRPOConfig):
@@ -280,20 +253,15 @@ def test_fp16_trains_float32_adapters_where_trl_made_them_bfloat16() -> None:
         assert [parameter.dtype for parameter in model.parameters()] == [torch.bfloat16] * 2 + [dtype] * 2
 
 
-def test_training_without_a_step_and_a_loss_that_is_no_number_are_errors() -> None:
-    with pytest.raises(TrainingDiverged):
-        grpo.check_trained(TrainerState(global_step=0))
+def test_no_step_a_loss_and_a_gradient_that_are_no_numbers_end_a_run() -> None:
     state = TrainerState(global_step=2)
     state.log_history = [{"loss": 0.1}, {"loss": float("nan")}]
-    with pytest.raises(TrainingDiverged, match="nan"):
-        grpo.check_trained(state)
-
-
-def test_a_gradient_that_is_no_number_ends_a_run_unless_fp16_s_scaler_leaves_it_out() -> None:
-    for norm in (float("nan"), float("inf")):
-        with pytest.raises(TrainingDiverged, match="step 7"):
-            grpo.check_gradient(7, {"grad_norm": norm}, fp16=False)
-        grpo.check_gradient(7, {"grad_norm": norm}, fp16=True)
+    for end in (TrainerState(global_step=0), state):
+        with pytest.raises(TrainingDiverged):
+            grpo.check_trained(end)
+    with pytest.raises(TrainingDiverged, match="step 7"):
+        grpo.check_gradient(7, {"grad_norm": float("inf")}, fp16=False)
+    grpo.check_gradient(7, {"grad_norm": float("inf")}, fp16=True)  # its scaler leaves the step out
     grpo.check_gradient(7, {"grad_norm": 3.0}, fp16=False)
 
 
