@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import matplotlib.pyplot as plt
+import pandas
 from IPython.display import DisplayHandle, display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ OUTCOME_COLOURS = {
     "killed": "#7f2a2a",
     "sandbox_error": "#000000",
 }
-WINDOW = 5
+WINDOW = 5  # steps of a running mean
 BEFORE, AFTER = "#7f7f7f", "#1f77b4"
 Row = Mapping[str, Any]  # of metrics.jsonl: "step" and the numbers of that step, or None
 Item = TypeVar("Item")
@@ -105,7 +106,8 @@ def draw_trend(axes: Axes, rows: Sequence[Row], name: str, **style: Any) -> None
     """Draw a measure of every training step as a thin line, and its running mean as a thick one."""
     steps, values = series(rows, name)
     axes.plot(steps, values, **{"alpha": 0.3, "linewidth": 1, **style, "label": None})
-    axes.plot(steps, running_mean(values), **{"linewidth": 2, **style})
+    means = pandas.Series(values, dtype=float).rolling(WINDOW, min_periods=1).mean()
+    axes.plot(steps, means, **{"linewidth": 2, **style})
 
 
 def draw_line(axes: Axes, rows: Sequence[Row], name: str, **style: Any) -> bool:
@@ -188,11 +190,6 @@ def label_lines(axes: Axes, labels: Sequence[str]) -> None:
     printable = ["".join(filter(str.isprintable, label)) for label in labels]
     axes.set_yticks(range(len(labels)), printable, fontsize=8, parse_math=False)
     axes.set_ylim(max(len(labels), 1) - 0.4, -0.6)
-
-
-def running_mean(values: Sequence[float], window: int = WINDOW) -> list[float]:
-    """Return the mean of each value and the ones before it, `window` at most."""
-    return [sum(values[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i in range(len(values))]
 
 
 def spread(items: Sequence[Item], limit: int) -> list[Item]:

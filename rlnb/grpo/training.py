@@ -28,10 +28,7 @@ from rlnb.params.sections import NotebookParams, value_of
 from rlnb.params.training import MAX_PROMPT_TOKENS, TrainingParams, VllmParams
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.loading import Policy
-from rlnb.run.checkpoints import (
-    complete_checkpoint,
-    remove_old_checkpoints,
-)
+from rlnb.run.checkpoints import complete_checkpoint, remove_old_checkpoints
 from rlnb.run.directory import log_line
 from rlnb.run.health import Health, memory_advice
 from rlnb.run.stop_signal import SaveTimer, StopSignal
@@ -39,19 +36,10 @@ from rlnb.run.tracking import Tracker
 
 # Compared once more when the trainer has been made.
 SETTINGS_OF_LEARNING = (
-    "loss_type",
-    "beta",
-    "epsilon",
-    "epsilon_high",
-    "scale_rewards",
-    "mask_truncated_completions",
-    "learning_rate",
-    "temperature",
-    "num_generations",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "max_completion_length",
-)
+    "loss_type", "beta", "epsilon", "epsilon_high", "scale_rewards", "mask_truncated_completions",
+    "learning_rate", "temperature", "num_generations", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "max_completion_length",
+)  # fmt: skip
 CLIP = 0.2  # of the ratio, on both sides: TRL's default
 NUM_PICTURES = 50  # redrawings of the live plot over a run
 SHARES_IN_LOG = {
@@ -85,13 +73,9 @@ def grpo_config(
         address = vllm.server_base_url
         options = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": address}
     elif vllm and vllm.enabled:
-        options = {
-            "use_vllm": True,
-            "vllm_mode": "colocate",
-            "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
-            "vllm_enable_sleep_mode": True,
-            "vllm_max_model_length": vllm.max_model_len,
-        }
+        memory, length = vllm.gpu_memory_utilization, vllm.max_model_len
+        options = {"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}
+        options |= {"vllm_gpu_memory_utilization": memory, "vllm_max_model_length": length}
     settings: dict[str, object] = {
         "output_dir": str(Path(output_dir) / "checkpoints"),
         "learning_rate": training.learning_rate,

@@ -11,11 +11,10 @@ from rlnb.display.plots import (
     draw_comparison,
     draw_intervals,
     draw_training,
-    running_mean,
     series,
     spread,
 )
-from rlnb.display.progress import format_duration, progress_bar
+from rlnb.display.progress import progress_bar
 from rlnb.display.tables import (
     Table,
     as_code,
@@ -104,7 +103,6 @@ def test_samples_of_the_last_logged_step_are_shown_best_first(tmp_path):
 def test_measures_are_read_where_they_were_taken():
     rows = [{"step": 0}, {"step": 1, "a": None}, {"step": 2, "a": 0.5}, {"step": 3, "a": float("nan")}]
     assert series(rows, "a") == ([2], [0.5])
-    assert running_mean([1, 2, 3, 4], window=2) == [1, 1.5, 2.5, 3.5]
     assert spread("abcdefg", 3) == ["a", "d", "g"] and spread("ab", 3) == ["a", "b"]
 
 
@@ -171,10 +169,5 @@ def test_the_bar_tells_the_time_left_from_the_calls_of_this_process(monkeypatch)
     for done in (20, 30, 40):  # a resumed run starts at 20; then 10 in 20 seconds
         show(done, 40)
     texts = [bundle["text/plain"] for bundle, _ in screen.shown]
-    assert texts == ["games 20/40", "games 30/40, 20 s left", "games 40/40"]
+    assert texts == ["games 20/40", "games 30/40, 0:00:20 left", "games 40/40"]
     assert "<progress value='30' max='40'" in screen.shown[1][0]["text/html"]
-
-
-def test_durations_are_rounded():
-    durations = {0.4: "0 s", 89: "89 s", 90: "2 min", 5300: "88 min", 11100: "3 h 5 min"}
-    assert {seconds: format_duration(seconds) for seconds in durations} == durations
