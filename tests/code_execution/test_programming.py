@@ -17,12 +17,10 @@ def task(name: str, family: str = "double") -> Task:
     )
 
 
-@given(
-    st.lists(st.sampled_from("abcde"), max_size=40),
-    st.sets(st.sampled_from("abcde")),
-    st.floats(0, 1),
-    st.integers(0, 99),
-)
+families = st.sampled_from("abcde")
+
+
+@given(st.lists(families, max_size=40), st.sets(families), st.floats(0, 1), st.integers(0, 99))
 def test_a_split_is_a_partition(members, new, share, seed):
     tasks = [task(f"t{number}", family) for number, family in enumerate(members)]
     splits = split_tasks(tasks, new_families=sorted(new), known_share=share, seed=seed)

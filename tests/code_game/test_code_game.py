@@ -140,11 +140,6 @@ def test_the_opponent_reads_each_valid_program_as_it_ran_without_comments_and_al
     assert game.code.strip() == code
 
 
-def test_the_answer_goes_on_from_the_prefix_of_the_prompt(referee):
-    (game,) = referee.play(["n * 2)\n```\nThat is all."], ["```python\nn = 21\nprint("])
-    assert (game.kind, game.shown, game.output) == ("valid", "n = 21\nprint(n * 2)", "42")
-
-
 def test_a_batch_without_a_valid_program_asks_no_opponent(referee):
     opponent = Recording()
     rewards, metrics, _ = play(CodeGameReward(referee, opponent, reward=REQUIRED), ["no", fenced("1 / 0")])

@@ -6,17 +6,11 @@ from rlnb.code_game.determinism import find_forbidden_use
 from rlnb.code_game.programs import is_echo, is_trivial, program_shape, strip_comments
 from rlnb.sandbox import Sandbox
 
-NO_PROGRAMS = (
-    "print(", "1e", "\0", "print('\ud800", "-" * 9000 + "1", "(" * 9000, "print(0x", "if 1:\nprint()",
-    "x = 1\n" * 10**6, "def f():", "Sure! Here it is:", "print('a)",
-)  # fmt: skip
+NO_PROGRAMS = ("print(", "\0", "print('\ud800", "-" * 9000 + "1", "(" * 9000, "x = 1\n" * 10**6)
 STRIPPED = {
     "# 42\nprint(7)  # Output: 42\n\n\n# 42\n": "print(7)",
     '"""Prints 42."""\n\'b\'\nprint(7); 42; ...; None; b\'42\'': "print(7)",
-    "('Output:', 42)\n['the answer', ('is', 42)]\nf'42'\nprint(7)": "print(7)",
     'def f():\n    """42"""\nprint(f())': "def f():\n    pass\nprint(f())",
-    'class A:\n    """42"""\nprint(7)': "class A:\n    pass\nprint(7)",
-    "try:\n    1\nfinally:\n    2\nprint(7)": "try:\n    pass\nfinally:\n    pass\nprint(7)",
     "match 7:\n    case 7:\n        '42'\nprint(7)": "match 7:\n    case 7:\n        pass\nprint(7)",
     "x: 'prints 42' = 7  # type: 'prints 42'\nprint(x)": "x: None = 7\nprint(x)",
     "def f(x: 'prints', *y: '42') -> b'42':\n    return x\nprint(f(7))": (
@@ -25,7 +19,6 @@ STRIPPED = {
     "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: '42' = 7\nprint(A())": (
         "from dataclasses import dataclass\n\n@dataclass\nclass A:\n    x: None = 7\nprint(A())"
     ),
-    "print(  0x2A ,\n\n  'a'\n  'b' )": "print(42, 'ab')",
     "n = 7\nassert n, f'Output: {n}'\nprint(n)": "n = 7\nassert n\nprint(n)",
     # Kept: it does something, or it is code.
     "x: int = 7\nf'{42:d}'\nprint(x)": "x: int = 7\nf'{42:d}'\nprint(x)",
@@ -36,12 +29,10 @@ STRIPPED = {
 }
 SAME = [
     "class A:\n    'doc'\n    x: 'int' = 3\n    def g(self) -> 'int':\n        return self.x\nprint(A().g())",
-    "def f():\n    x: 'local'\n    x = 3\n    return x\nx = 5\nprint(f(), x)",
     'print(f\'{7!r:>{4}}|{"a" + "b"}|{{}}|{3.5:.3f}|{7=}\')',
     "if 1:\n    '''nothing'''\nelse:\n    print('no')\nprint(not 0, -2 ** 2, (-2) ** 2, 2 ** -1)",
     "try:\n    assert 0, 'caught'\nexcept AssertionError as e:\n    print(e)",
     "try:\n    assert 0, print('said')\nexcept AssertionError:\n    pass",
-    "for k in 'ab':\n    'text'\n    print(k, end=';')\nelse:\n    print('\\n\\t\"quoted\" \\'both\\'')",
 ]
 
 
@@ -75,9 +66,7 @@ TRIVIAL = [
 COMPUTING = [
     "n = 7\nprint(n * 2)", "s = 'a'\nprint(len(s))", "s = 'a'\nprint(s.upper())", "print(xs[0])",
     "n = 7\nprint(-n)", "n = 7\nprint(f'{n:08b}')", "for k in range(3):\n    print(k)", "print(3 < 5)",
-    "print([k for k in 'ab'])", "print(7 if n else 8)", "n = 7\nn += 1\nprint(n)", "print(not 0)",
     "n = 7\nprint(f'{n + 1}')", "if n:\n    print(7)", "def f(x=3 * 4):\n    return x\nprint(f())",
-    "if __name__ == '__main__':\n    print(3 * 4)", "print((lambda: 1)())", "y = 3 * 4\nprint(7)",
 ]  # fmt: skip
 
 
@@ -89,13 +78,11 @@ def test_a_program_is_trivial_where_nothing_is_computed():
 ECHOES = [
     ("s = 'red fox'\nprint(s.split()[0])", "red"), ("print([1,2])", "[1, 2]"), ("print(0x2A)", "42"),
     ("print('a\\nb')", "a\nb  \n\n"), ("print(-3)", "-3"), ("print(abs(-3))", "3"), ("print(3.50)", "3.5"),
-    ("print('it\\'s')", "it's"), ("print(max(3, 13))", "13"), ("print('x=5.')", "5"),
 ]  # fmt: skip
 NO_ECHOES = [
     ("print(10 + 3)", "13"), ("print(13 - 10)", "4"), ("x3 = 13\nprint(x3 - 10)", "3"), ("print()", "\n"),
     ("print(int(3.5))", "3"), ("print('garden'[:3])", "gar"), ("print(5 - 8)", "-3"), ("print(1, 2)", "1 2"),
     ("print(7)  # 42", "42"), ('"""42"""\nprint(6 * 7)', "42"), ("print('ab'.upper())", "AB"),
-    ("print(len('2.5'))", "5"), ("print(0.25 * 4)", "1.0"),
 ]  # fmt: skip
 
 
@@ -109,9 +96,7 @@ TWINS = [
     ("def f(x, *y): return x\nf(x=1)", "def g(a, *b):\n  return a\ng(a=2)"),
     ("for i in range(3): print(i)", "for j in range(9): print(j)"), ("print(1.5)", "print(2e9)"),
     ("s = 'b'\nprint(f'a{s}')", "t = 'd'\nprint(f'c{t}')"), ("a, b = 1, 2\na", "c, d = 3, 4\nc"),
-    ("import math as m\nm.pi", "import math as n\nn.pi"),
     ("try: f()\nexcept E as e: e", "try: f()\nexcept E as a: a"),
-    ("match 3:\n case [x, *y]: x", "match 4:\n case [a, *b]: a"),
     ("def f():\n global a\n a = 1", "def g():\n global b\n b = 2"),
 ]  # fmt: skip
 STRANGERS = [
@@ -129,7 +114,6 @@ def test_programs_have_one_shape_where_they_differ_in_constants_and_own_names_al
 
 HOSTILE = {
     "a long sum": "print(" + "1 + " * 4000 + "1)",
-    "functions in functions": "".join(" " * n + "def f():\n" for n in range(99)) + " " * 99 + "f()",
     "lambdas in lambdas": "f = " + "lambda: " * 1500 + "1",
     "a chain of calls": "f" + "()" * 7000,
     "a number without end": "print(0x" + "f" * 15000 + ")",

@@ -34,8 +34,8 @@ def test_the_question_to_the_letter():
 
 
 ANSWERS = {
-    "42\n```": "42", "42": "42", "42  \n\n```\n\nProgram:\n```python": "42", "1\n2\n```\nmore": "1\n2",
-    "```": "", "\n```": "", "": "", "a ``` b\n```": "a ``` b", "  a\n```": "a", "1\r\n2\r\n```": "1\n2",
+    "42": "42", "42  \n\n```\n\nProgram:\n```python": "42", "1\n2\n```\nmore": "1\n2", "```": "", "": "",
+    "a ``` b\n```": "a ``` b", "  a\n```": "a", "1\r\n2\r\n```": "1\n2",
 }  # fmt: skip
 
 

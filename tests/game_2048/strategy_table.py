@@ -31,25 +31,20 @@ BOX = (
 )
 ALLOWED = {
     "sets a tile to the target": ("stuck", "board[0][0] = 2048"),
-    "fills the board": ("stuck", "for row in board:\n    row[:] = [2048] * len(row)"),
     "edits boards of earlier moves": (
         "stuck", "SEEN = []\n---\nSEEN.append(board)\nfor old in SEEN:\n    old[0][0] = 2048"),
     "makes room after each answer": (
         "stuck", "try:\n    return 'a'\nfinally:\n    board[:] = [[0] * len(board)] * len(board)"),
     "returns an edited board": ("illegal", "board[0][0] = 2048\nreturn board"),
-    "returns a long text": ("illegal", "return 'a' * 10 ** 5"),
     "returns more than can be sent": ("exception", "return 'a' * 10 ** 7"),
     "returns a key and a letter that is not seen": ("illegal", "return 'a\\u200b'"),
     "claims that it has won": ("illegal", "return {'state': 'success', 'score': 10 ** 9}"),
     "returns a generator": ("illegal", "yield 'a'"),
     "returns an endless iterator": ("exception", "import itertools\nreturn itertools.count()"),
     "a text that is equal to everything": ("illegal", f"{EQUAL_TEXT}\n---\nreturn Key('Q')"),
-    "an object that reads like a key": (
-        "illegal", "class Key:\n    def __repr__(self): return 'a'\n---\nreturn Key()"),
     "a list that holds itself": ("exception", "x = []\nx.append(x)\nreturn x"),
     "a number of many digits": ("exception", "return 1 << 10 ** 6"),
     "raises SystemExit": ("exception", "raise SystemExit(0)"),
-    "raises KeyboardInterrupt": ("exception", "raise KeyboardInterrupt"),
     "an exception whose text takes for ever": ("timeout", f"{SLOW_ERROR}\n---\nraise Slow"),
     "an endless loop while loading": ("timeout", "while True: pass\n---\n"),
     "an endless loop that catches everything": (
@@ -64,14 +59,10 @@ ALLOWED = {
         "functools.update_wrapper(Box(), SEEN[0]['__buil' + 'tins__'], ['__imp' + 'ort__'], ())\n"
         "SEEN[1]('o' + 's')._exit(0)",
     ),
-    "writes functions that others would ask": (
-        "stuck", "def legal_moves(board): return ['é', 'u', 'a', 'i']\n---\nreturn legal_moves(board)[0]"),
 }  # fmt: skip
 REFUSED = {
-    "calls exit": ("exception", "exit(0)"),
     "os._exit in a function": ("exception", "import os\nos._exit(0)"),
     "a null pointer": ("exception", "import ctypes\nctypes.string_at(0)"),
-    "sleeps": ("timeout", "import time\ntime.sleep(99)"),
     "recursion without a limit": (
         "exception timeout", "import sys\nsys.setrecursionlimit(10 ** 9)\n---\nreturn strategy(board)"),
     "ignores signals": (

@@ -1,16 +1,10 @@
 """The parameters of 2048: the published settings to the letter, deviations with reasons, refusals."""
 
-from pathlib import Path
-
 import pytest
 from refusals import refused
 
 from rlnb.game_2048.play import BoardRules
-from rlnb.machine import Machine
 from rlnb.params import load_params
-
-PROFILES = Path(__file__).parents[2] / "params" / "gpt_oss_2048"
-CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
 
 
 def load(profile="default", **sections):

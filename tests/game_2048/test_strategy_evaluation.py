@@ -109,15 +109,12 @@ def test_before_and_after_are_compared_on_the_same_boards(evaluate):
     before = [c for c in before if c.kind == SMALL or c.completion == BAD]
     rows = {row.measure: row for row in compare_strategies(before, after)}
     assert (rows["skill"].split, rows["score"].split) == ("3x3/64", "all boards")
-    alone = [completion for completion in after if completion.kind == SMALL]
-    assert rows["skill"].after == measure_strategies(alone)["skill"].value
 
 
 def test_without_an_honest_completion_there_is_no_skill(evaluate):
     bad = judge(evaluate, BAD, "no code at all")
     metrics = strategy_heldout_metrics(bad)
-    assert "heldout/strategy/skill" not in metrics and metrics["heldout/strategy/valid_share"] == 0.0
-    assert metrics.keys() <= METRICS.keys()
+    assert "heldout/strategy/skill" not in metrics and metrics.keys() <= METRICS.keys()
     assert [row.measure for row in compare_strategies(bad, bad)] == ["score"]
 
 
@@ -160,26 +157,11 @@ def test_runs_on_the_same_boards_are_compared_from_their_files_as_in_memory(root
     assert "honest_share: 0.5 / 1.0" in lines
 
 
-def change_file(root: Path, tmp_path: Path, change) -> Path:
-    results = json.loads((root / "first" / "results.json").read_text())
-    change(results)
-    (tmp_path / "results.json").write_text(json.dumps(results))
-    return tmp_path
-
-
-def only(kind: str):
-    def change(results):
-        for by_kind in results["scores"]["after"].values():
-            rows = by_kind.pop("3x3/64", None)
-            by_kind.clear()
-            by_kind.update({kind: rows} if rows else {})
-
-    return change
-
-
-def test_runs_are_compared_on_the_kinds_of_boards_of_both(root, runs, tmp_path):
-    changed = change_file(root, tmp_path, only("3x3/64"))
-    assert compare_files(root / "second", changed).startswith("score on 3x3/64: ")
+def keep_no_common_kind(results):
+    for by_kind in results["scores"]["after"].values():
+        rows = by_kind.pop("3x3/64", None)
+        by_kind.clear()
+        by_kind.update({"9x9/64": rows} if rows else {})
 
 
 def test_runs_on_different_boards_are_refused_and_no_file_holds_their_secret(root, runs):
@@ -190,14 +172,15 @@ def test_runs_on_different_boards_are_refused_and_no_file_holds_their_secret(roo
 
 REFUSED = {
     "board.play_on is ": lambda results: results["params"]["board"].update(play_on=True),
-    "no kind of board in common": only("9x9/64"),
-    "is not a result of gpt_oss_2048": lambda results: results["params"].pop("prompt"),
-    "holds no held-out games": lambda results: results["scores"].update(after={}),
+    "no kind of board in common": keep_no_common_kind,
     "same boards": lambda results: [row.pop() for row in results["scores"]["after"]["score"]["3x3/64"]],
 }
 
 
 def test_files_that_do_not_compare_are_refused(root, runs, tmp_path):
     for problem, change in REFUSED.items():
+        results = json.loads((root / "first" / "results.json").read_text())
+        change(results)
+        (tmp_path / "results.json").write_text(json.dumps(results))
         with pytest.raises(ParamsError, match=problem):
-            compare_files(root / "second", change_file(root, tmp_path, change))
+            compare_files(root / "second", tmp_path)
