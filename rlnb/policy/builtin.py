@@ -4,7 +4,7 @@ import importlib.util
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from string import ascii_lowercase
@@ -85,18 +85,17 @@ def convert_embedded(directory: Path) -> None:
 def build_tiny_code(directory: Path) -> None:
     """Build the tiny model with tokens that end a program which the prompt has begun, and close its fence.
 
-    A third of its answers ends a call (`print(`), a third the body of a function. So some of what random
-    weights write runs, and the members of a group earn different rewards.
+    Some of what random weights write then runs, and the members of a group earn different rewards.
     """
     values = [*map(str, range(200)), *map(repr, ascii_lowercase)]
     starts = [start for value in values for start in (f"{value})", f" return {value}")]
-    build_tiny(directory, endings=[f"{start}\n```\n" for start in starts])
+    build_tiny(directory, *(f"{start}\n```\n" for start in starts))
 
 
-def build_tiny(directory: Path, endings: Sequence[str] = ()) -> None:
+def build_tiny(directory: Path, *endings: str) -> None:
     """Build a Llama of two layers with random weights and a tokenizer of bytes; it learns small games.
 
-    endings: texts that are further tokens, which the model may write; the tokenizer reads bytes only.
+    endings: texts that the model may write as one token; the tokenizer reads bytes only.
     """
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -71,8 +71,7 @@ def compare_logits(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]
 def save_in_format(policy: Policy, directory: str | Path, form: Form, params: ModelParams) -> Path:
     """Write the policy with its tokenizer, whole or not at all, replacing an older directory.
 
-    The policy keeps its adapters: merging uses another copy of the base. params: those that the policy was
-    loaded with. Raises ExportFailed if this form is not possible.
+    params: those that the policy was loaded with; it keeps its adapters. Raises ExportFailed.
     """
     directory = Path(directory)
     if form == "mxfp4" and read_quantization(policy.source, params) != "mxfp4":
@@ -109,7 +108,7 @@ def save_lora(policy: Policy, directory: Path) -> None:
     path = directory / "adapter_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config["base_model_name_or_path"] = hub_name(policy.source) or policy.source
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
 def hub_name(source: str) -> str:

@@ -1,6 +1,8 @@
 """The command `rlnb export`: write trained adapters as a model that others load, check it, upload it."""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +45,6 @@ CARD = """\
 {{ description }}, made with rlnb {{ version }}. Compared with the model as it was trained, the logits
 {{ difference }} tokens.
 """
-HUB_ERRORS = (HfHubHTTPError, HTTPError, OSError, ValueError)  # ValueError: a name that the hub does not take
 
 
 def export(
@@ -65,7 +66,9 @@ def export(
     """
     base = base or find_base(adapters)
     check_request(adapters, base=base, out=out)
-    address = create_repository(repo_id, private=not public) if repo_id else ""
+    if repo_id:  # before a model is loaded; a repository that exists keeps its visibility
+        with explain_hub_errors(repo_id, out):
+            HfApi().create_repo(repo_id, private=not public, exist_ok=True)
     # gpt-oss has no sdpa attention.
     fixed = {"engine": "transformers", "attention": "eager", "load_in_4bit": False}
     given = {"id": base, "adapters": str(adapters), "cache_dir": cache_dir, "dtype": dtype}
@@ -96,8 +99,8 @@ def export(
     size = sum(path.stat().st_size for path in out.iterdir()) / 2**20
     print(f"{out}: {form} of {source}, {size:.1f} MiB")
     if repo_id:
-        upload(out, repo_id)
-        print(f"uploaded: {address}")
+        with explain_hub_errors(repo_id, out):
+            print(f"uploaded: {HfApi().upload_folder(repo_id=repo_id, folder_path=out)}")
 
 
 def check_request(adapters: Path, *, base: str, out: Path) -> None:
@@ -130,27 +133,18 @@ def make_card(name: str, form: Form, *, base: str, license: str, difference: Log
     )  # fmt: skip
 
 
-def create_repository(repo_id: str, *, private: bool) -> str:
-    """Create a repository on the hub if there is none, and return its address.
-
-    private: for a new repository; an existing one keeps its visibility. Raises ExportFailed without a
-    network, or without a key that may write there.
-    """
+@contextmanager
+def explain_hub_errors(repo_id: str, directory: Path) -> Iterator[None]:
+    """Turn the hub's errors, such as a missing network or key, into ExportFailed with the remedy."""
     try:
-        return str(HfApi().create_repo(repo_id, private=private, exist_ok=True))
-    except HUB_ERRORS as error:
+        yield
+    except (
+        HfHubHTTPError,
+        HTTPError,
+        OSError,
+        ValueError,
+    ) as error:  # ValueError: of a name it does not take
         raise ExportFailed(
             f"--repo-id {repo_id}: an upload needs the hub and a key that may write (HF_TOKEN in .env, or "
-            f"`hf auth login`): {error}"
-        ) from error
-
-
-def upload(directory: Path, repo_id: str) -> None:
-    """Send a directory to the hub. Raises ExportFailed."""
-    try:
-        HfApi().upload_folder(repo_id=repo_id, folder_path=directory, commit_message="Exported by rlnb")
-    except HUB_ERRORS as error:
-        raise ExportFailed(
-            f"--repo-id {repo_id}: was not uploaded: {error}. {directory} is whole; "
-            f"`hf upload {repo_id} {directory}` sends it"
+            f"`hf auth login`): {error}; `hf upload {repo_id} {directory}` sends what has been written"
         ) from error

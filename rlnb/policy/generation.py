@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase, StoppingCriteriaList
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
 from rlnb.machine.threads import adapt_threads
 from rlnb.policy.decoding import LOOK_TOKENS, can_decode, decode, draw_uniform
@@ -125,21 +125,18 @@ class _Writing:
             yield rows, write([prompts[row] for row in rows], seeds)
 
     def write_on_cpu(self, prompts: list[str], seeds: Sequence[int] | None) -> Sequence[Sequence[int]]:
-        tokenizer, is_complete = self.policy.tokenizer, self.is_complete
+        tokenizer = self.policy.tokenizer
         generators = [torch.Generator().manual_seed(seed) for seed in seeds or ()]
 
         def draw_by_row(rows: Sequence[int]) -> torch.Tensor:
             return torch.cat([torch.rand(1, generator=generators[row]) for row in rows])
-
-        def is_text_complete(tokens: Sequence[int]) -> bool:
-            return bool(is_complete and is_complete(tokenizer.decode(tokens, skip_special_tokens=True)))
 
         adapt_threads()
         return decode(
             self.policy.model, tokenizer(prompts)["input_ids"], max_new_tokens=self.max_new_tokens,
             temperature=self.temperature, ends=self.ends, pad=tokenizer.pad_token_id,
             draw=draw_by_row if generators else draw_uniform,
-            is_complete=is_text_complete if is_complete else None,
+            is_complete=self.is_text_complete if self.is_complete else None,
         )  # fmt: skip
 
     def write_by_transformers(
@@ -153,8 +150,8 @@ class _Writing:
             sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "top_p": 1.0}
         batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
         batch = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
-        length, is_complete = batch["input_ids"].shape[1], self.is_complete
-        stopping = [stop_when_complete(tokenizer, length, is_complete)] if is_complete else []
+        length = batch["input_ids"].shape[1]
+        stopping = [self.stop_when_complete(length)] if self.is_complete else []
         noise = [RowNoise(seeds, self.temperature, device)] if seeds is not None and self.temperature else []
         output = self.policy.model.generate(
             **batch, **sampling, max_new_tokens=self.max_new_tokens, use_cache=True,
@@ -164,6 +161,20 @@ class _Writing:
         written = output[:, length:].tolist()  # behind the first end token is padding
         lengths = [next((n for n, token in enumerate(row, 1) if token in self.ends), None) for row in written]
         return [row[:length] for row, length in zip(written, lengths, strict=True)]
+
+    def is_text_complete(self, tokens: Sequence[int]) -> bool:
+        text = self.policy.tokenizer.decode(tokens, skip_special_tokens=True)
+        return self.is_complete is not None and self.is_complete(text)
+
+    def stop_when_complete(self, prompt_length: int) -> Callable[..., torch.Tensor]:
+        """Return a criterion that ends the rows that are complete, checked every LOOK_TOKENS tokens."""
+
+        def find_complete(input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
+            is_look = (input_ids.shape[1] - prompt_length) % LOOK_TOKENS == 0
+            rows = input_ids[:, prompt_length:]
+            return torch.tensor([is_look and self.is_text_complete(row) for row in rows], device=rows.device)
+
+        return find_complete
 
 
 class RowNoise(LogitsProcessor):
@@ -194,18 +205,3 @@ def batches(rows: Sequence[int], lengths: Sequence[int], batch_size: int) -> Ite
         if end == len(rows) or end - start == batch_size or lengths[end] > 2 * lengths[start]:
             yield list(rows[start:end])
             start = end
-
-
-def stop_when_complete(
-    tokenizer: PreTrainedTokenizerBase, prompt_length: int, is_complete: Callable[[str], bool]
-) -> Callable[..., torch.Tensor]:
-    """Return a criterion that ends the rows that are complete, checked every LOOK_TOKENS tokens."""
-
-    def find_complete(input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
-        new_tokens = input_ids[:, prompt_length:]
-        if new_tokens.shape[1] % LOOK_TOKENS:
-            return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        texts = tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
-        return torch.tensor([is_complete(text) for text in texts], device=input_ids.device)
-
-    return find_complete

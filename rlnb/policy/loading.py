@@ -76,9 +76,8 @@ def load_policy(
 ) -> Policy:
     """Load a model and put LoRA adapters on it: those of `params.adapters`, or fresh ones if it is trained.
 
-    params: without "auto" (`rlnb.params.resolve`). gradient_checkpointing, max_seq_length: for unsloth, which
-    fixes them at loading. seed: of the fresh adapters' initial values. Raises PolicyUnavailable, naming the
-    remedy, if the weights or a package are missing.
+    params: without "auto". gradient_checkpointing, max_seq_length: for unsloth, which fixes them at loading.
+    seed: of the fresh adapters' values. Raises PolicyUnavailable if the weights or a package are missing.
     """
     source = find_model(params)
     base = read_base(params.adapters) if params.adapters else ""
@@ -110,8 +109,7 @@ def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
 def find_model(params: ModelParams) -> str:
     """Return the model's directory or name on the hub.
 
-    Raises PolicyUnavailable for a model that transformers 4.57, of the V100's set, would silently misread: it
-    does not know `rope_parameters`, in which transformers 5 saves the base of rotary embeddings.
+    Raises PolicyUnavailable for one that transformers 4.57, of the V100's set, would silently misread.
     """
     source = model_directory(params.id, params.cache_dir)
     if int(version("transformers").partition(".")[0]) < 5:
@@ -187,10 +185,7 @@ def load_with_unsloth(
 def add_fresh_adapters(
     model: PreTrainedModel, params: ModelParams, *, checkpointing: str | bool, seed: int
 ) -> PreTrainedModel:
-    """Return the model with untrained LoRA adapters, which do not change its outputs.
-
-    Raises ParamsError for layers that the model does not have: peft asks only for one of them.
-    """
+    """Return the model with untrained LoRA adapters. Raises ParamsError for a missing layer, unlike peft."""
     targets: object = list(params.lora_target_modules)
     layers = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     if targets == ["all-linear"]:
@@ -200,10 +195,8 @@ def add_fresh_adapters(
             f"model.lora_target_modules: {', '.join(missing)} is not a layer of {params.id!r}; "
             "write all-linear, or layers that it has"
         )
-    lora: dict[str, object] = {
-        "r": params.lora_rank, "lora_alpha": params.lora_alpha, "lora_dropout": 0.0,
-        "target_modules": targets,
-    }  # fmt: skip
+    lora: dict[str, object] = {"r": params.lora_rank, "lora_alpha": params.lora_alpha, "lora_dropout": 0.0}
+    lora["target_modules"] = targets
     if params.engine == "unsloth":
         from unsloth import FastLanguageModel
 

@@ -15,7 +15,7 @@ from tiny_policy import load_tiny, train_by_hand
 from rlnb.params.bases import read_base
 from rlnb.policy import save_adapters
 from rlnb.policy.export import ExportFailed, LogitDifference
-from rlnb.policy.export_command import check_request, create_repository, export, make_card, upload
+from rlnb.policy.export_command import check_request, export, make_card
 
 ON_HUB = {"base_model": "me/base", "base_model_relation": "adapter"}
 EMBEDDED = {
@@ -57,23 +57,6 @@ def test_what_cannot_be_exported_is_refused_by_its_option(adapters, tmp_path):
     assert refused(check_request, adapters, **given | {"out": tmp_path}).startswith("--out ")
 
 
-def test_adapters_may_be_put_on_another_base(cache_dir, tmp_path, capsys):
-    policy, base = load_tiny(cache_dir), tmp_path / "other"
-    train_by_hand(policy)
-    shutil.copytree(policy.source, base)
-    given = {
-        "cache_dir": str(cache_dir),
-        "dtype": "float32",
-        "repo_id": "",
-        "public": False,
-        "license": "mit",
-    }
-    adapters = save_adapters(policy, tmp_path / "adapters")
-    export(adapters, base=str(base), form="lora", out=tmp_path / "out", **given)
-    assert read_base(tmp_path / "out") == str(base)
-    assert "exported against trained: differ by at most 0, " in capsys.readouterr().out
-
-
 class UploadHandler(BaseHTTPRequestHandler):
     """As much of the hub's API as an upload of small files asks for."""
 
@@ -82,18 +65,14 @@ class UploadHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        server, address = self.server, f"http://{self.headers['Host']}"
-        server.requests.append((self.path, body))
-        status, answer = server.status, {}
-        if self.path.endswith("/create"):
-            answer = {"url": f"{address}/me/model"}
-        elif "/preupload/" in self.path:
+        address = f"http://{self.headers['Host']}/me/model"
+        self.server.requests.append((self.path, body))
+        answer = {"url": address, "commitUrl": f"{address}/commit/1", "commitOid": "1", "success": True}
+        if "/preupload/" in self.path:
             files = json.loads(body)["files"]
             answer = {"files": [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in files]}
-        elif "/commit/" in self.path:
-            answer = {"commitUrl": f"{address}/me/model/commit/1", "commitOid": "1", "success": True}
         text = json.dumps(answer).encode()
-        self.send_response(status)
+        self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
@@ -115,27 +94,39 @@ def hub(monkeypatch):
     thread.join()
 
 
-def test_a_directory_is_uploaded_into_a_private_repository(hub, adapters):
-    (adapters / "README.md").write_text("---\nlicense: mit\n---\n")
-    assert create_repository("me/model", private=True) == f"{constants.ENDPOINT}/me/model"
-    upload(adapters, "me/model")
+def test_adapters_are_put_on_another_base_and_uploaded_into_a_private_repository(
+    hub, cache_dir, tmp_path, capsys
+):
+    policy, base, out = load_tiny(cache_dir), tmp_path / "other", tmp_path / "out"
+    train_by_hand(policy)
+    shutil.copytree(policy.source, base)
+    given = {"form": "lora", "cache_dir": str(cache_dir), "dtype": "float32", "license": "mit"}
+    given |= {"base": str(base), "out": out, "repo_id": "me/model", "public": False}
+    export(save_adapters(policy, tmp_path / "adapters"), **given)
+    assert read_base(out) == str(base)
+    assert "exported against trained: differ by at most 0, " in capsys.readouterr().out
     created = json.loads(next(body for path, body in hub.requests if path.endswith("/create")))
     assert (created["organization"], created["name"]) == ("me", "model")
     assert created.get("private") or created.get("visibility") == "private"
     commit = next(body for path, body in hub.requests if "/commit/" in path)
     lines = [json.loads(line)["value"] for line in commit.splitlines()]
-    assert {line["path"] for line in lines[1:]} == {"README.md", "adapter_config.json"}
+    assert {line["path"] for line in lines[1:]} == {path.name for path in out.iterdir()}
 
 
-def test_a_hub_that_refuses_or_cannot_be_reached_is_an_error_of_the_option(hub, adapters):
+def test_a_hub_that_refuses_or_cannot_be_reached_is_an_error_before_a_model_is_loaded(
+    hub, adapters, tmp_path
+):
+    def ask(repo_id):
+        with pytest.raises(ExportFailed, match=f"^--repo-id {repo_id}: "):
+            export(
+                adapters, base="tiny", form="lora", out=tmp_path / "out", cache_dir=str(tmp_path / "none"),
+                dtype="float32", repo_id=repo_id, public=False, license="",
+            )  # fmt: skip
+
     hub.status = 403
-    with pytest.raises(ExportFailed, match="^--repo-id me/model: .*403"):
-        create_repository("me/model", private=True)
-    with pytest.raises(ExportFailed, match="^--repo-id me/model: (.|\n)*is whole"):
-        upload(adapters, "me/model")
-    with pytest.raises(ExportFailed, match="^--repo-id a/b/c: "):
-        create_repository("a/b/c", private=True)
+    ask("me/model")
+    ask("a/b/c")
     hub.shutdown()
     hub.server_close()
-    with pytest.raises(ExportFailed, match="^--repo-id me/model: "):
-        create_repository("me/model", private=True)
+    ask("me/model")
+    assert [path.name for path in tmp_path.iterdir()] == ["adapters"]
