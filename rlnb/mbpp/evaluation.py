@@ -10,7 +10,7 @@ from rlnb.evaluations import measure_once
 from rlnb.mbpp.checking import evaluate
 from rlnb.mbpp.evalplus import load_plus
 from rlnb.mbpp.params import MbppEvaluationParams, WriterParams
-from rlnb.mbpp.problems import Problem, ProblemSet, Source, load_mbpp, parse_problems
+from rlnb.mbpp.problems import Problem, ProblemSet, load_mbpp, parse_problems
 from rlnb.mbpp.prompts import TEMPLATES, Template
 from rlnb.mbpp.results import SampleForm
 from rlnb.mbpp.samples import Progress, Sample
@@ -138,20 +138,18 @@ def load_data(mbpp: MbppParams, plus_path: str, cache_dir: str | Path) -> Proble
     The latter have the asserts of mbpp.path or, if that is empty, the one in each prompt. Raises ParamsError
     for data that cannot be read, that have no problem in the split, or that lack problems of EvalPlus's file.
     """
+    plus = load_plus(plus_path) if mbpp.split == "plus" else {}
     if mbpp.split == "plus" and not mbpp.path:
-        plus = load_plus(plus_path)
         problems = parse_problems((f"{plus_path}: Mbpp/{n}", plus[n].to_record()) for n in plus)
         return ProblemSet(problems, plus_path, hashlib.sha256(Path(plus_path).read_bytes()).hexdigest())
-    source: Source = "builtin" if mbpp.source == "builtin" else "hub"
-    data = load_mbpp(source, path=mbpp.path, subset=mbpp.subset, cache_dir=cache_dir)
+    data = load_mbpp(mbpp.source, path=mbpp.path, subset=mbpp.subset, cache_dir=cache_dir)
+    if missing := plus.keys() - data.problems.keys():
+        raise ParamsError(
+            f"{data.source}: lacks {len(missing)} of the {len(plus)} problems of {plus_path}, task_id "
+            f"{min(missing)} for one; leave mbpp.path empty, or write mbpp.split = all"
+        )
     if mbpp.split == "plus":
-        task_ids = load_plus(plus_path)
-        if missing := [task_id for task_id in task_ids if task_id not in data.problems]:
-            raise ParamsError(
-                f"{data.source}: lacks {len(missing)} of the {len(task_ids)} problems of {plus_path}, "
-                f"task_id {missing[0]} for one; leave mbpp.path empty, or write mbpp.split = all"
-            )
-        return data._replace(problems={task_id: data.problems[task_id] for task_id in task_ids})
+        return data._replace(problems={task_id: data.problems[task_id] for task_id in plus})
     if not data.split(mbpp.split):
         raise ParamsError(f"{data.source}: has no problem of mbpp.split = {mbpp.split!r}; write all")
     return data

@@ -103,7 +103,6 @@ def make_records(
             "outcome": sample.outcome,
             "passed": sample.passed,
             "results": sample.verdict.results,
-            "failing_assertion": sample.failing_assertion,
             "error": "" if sample.passed else sample.verdict.error[:MAX_ERROR_LENGTH],
             "completion": sample.completion,
             "program": sample.program,

@@ -53,12 +53,6 @@ class Sample:
         results = self.verdict.results[self.num_shown :]
         return all(results) if results else None
 
-    @property
-    def failing_assertion(self) -> str:
-        """Return the first assertion that does not hold, or ""."""
-        pairs = zip(self.problem.tests, self.verdict.results, strict=True)
-        return next((test for test, result in pairs if not result), "")
-
 
 def parse_task_id(value: object) -> object:
     """Return the number in "Mbpp/11" or "11", other types unchanged. Raises ValueError."""

@@ -55,20 +55,20 @@ def ask(sandbox, writer, *problems, **options) -> list[Sample]:
 
 
 ANSWERS = {
-    "def double(n): return 2 * n": ("passed", "", True),
-    "def double(n): return 4": ("wrong", ASSERTS[1], True),
-    "def dubble(n): return 2 * n": ("runtime_error", ASSERTS[0], False),
-    "def double(n) return 2 * n": ("syntax_error", ASSERTS[0], False),
-    "def double(n):\n    while n: pass\n    return 0": ("timeout", ASSERTS[0], False),
-    "def double(n): return 2 * n\nexit(0)": ("runtime_error", ASSERTS[0], False),
-    "# I cannot.": ("no_code", ASSERTS[0], False),
+    "def double(n): return 2 * n": ("passed", True),
+    "def double(n): return 4": ("wrong", True),
+    "def dubble(n): return 2 * n": ("runtime_error", False),
+    "def double(n) return 2 * n": ("syntax_error", False),
+    "def double(n):\n    while n: pass\n    return 0": ("timeout", False),
+    "def double(n): return 2 * n\nexit(0)": ("runtime_error", False),
+    "# I cannot.": ("no_code", False),
 }
 
 
 def test_an_answer_is_judged_by_its_asserts_shown_and_held_out(sandbox):
-    for program, (outcome, failing, passed_shown) in ANSWERS.items():
+    for program, (outcome, passed_shown) in ANSWERS.items():
         (sample,) = ask(sandbox, Scripted(f"```python\n{program}\n```"), timeout_seconds=0.5)
-        assert (sample.outcome, sample.failing_assertion) == (outcome, failing)
+        assert sample.outcome == outcome
         assert (sample.passed_shown, sample.passed_held_out) == (passed_shown, outcome == "passed")
         assert sample.passed == (outcome == "passed")
     (sample,) = evaluate_samples(
@@ -112,9 +112,6 @@ def test_setup_belongs_behind_the_program_and_imports_to_this_side(sandbox):
     )  # fmt: skip
     (sample,) = evaluate_samples([problem], CHAT, [WrittenSample(task_id=1, solution=problem.code)], sandbox)
     assert sample.passed, sample.verdict
-    without = problem.code.replace("class Node", "class Nod")
-    (sample,) = evaluate_samples([problem], CHAT, [WrittenSample(task_id=1, solution=without)], sandbox)
-    assert sample.outcome == "runtime_error"
 
 
 def test_a_sandbox_that_fails_ends_the_evaluation_before_all_is_written(monkeypatch):
@@ -229,36 +226,29 @@ def test_every_reference_passes_its_asserts(sandbox):
     assert {s.problem.task_id: s.verdict for s in samples if not s.passed} == {}
 
 
-def test_mbpp_in_training_may_be_switched_off(sandbox):
-    overrides = {"mbpp": {"enabled": False}}
-    params = load_params("grpo_code_execution", profile="default", overrides=overrides, environ={})
-    assert MbppEvaluation.from_params(params, sandbox)(Scripted("never")) == []
-
-
-def measurement(tmp_path, sandbox, num_questions=3, **evaluation):
-    sections = {"source": "builtin", "num_questions": num_questions, "max_completion_length": 4}
-    overrides = {"mbpp": sections, "evaluation": evaluation, "output_dir": str(tmp_path / "run")}
+def measurement(tmp_path, sandbox, num_questions=3, num_samples=1, **mbpp):
+    mbpp |= {"source": "builtin", "num_questions": num_questions, "max_completion_length": 4}
+    overrides = {
+        "mbpp": mbpp,
+        "evaluation": {"num_samples": num_samples},
+        "output_dir": str(tmp_path / "run"),
+    }
     params = load_params("grpo_code_execution", profile="tiny", overrides=overrides, environ={})
     return MbppEvaluation.from_params(params, sandbox)
 
 
-def test_a_smaller_draw_is_part_of_a_larger_one(tmp_path, sandbox):
+def test_a_smaller_draw_is_part_of_a_larger_one_and_a_disabled_one_is_empty(tmp_path, sandbox):
+    assert measurement(tmp_path, sandbox, enabled=False)(Scripted("never")) == []
     few, many = ([p.task_id for p in measurement(tmp_path, sandbox, n).problems] for n in (5, 20))
     assert len(few) == 5 and set(few) < set(many) and many == sorted(many)
 
 
 def test_an_evaluation_is_written_at_once_and_read_back_for_the_same_settings(tmp_path, sandbox):
     measure, policy = measurement(tmp_path, sandbox, num_samples=2), load_tiny(tmp_path / "cache")
-    calls = []
-
-    def ask(evaluation):
-        calls.clear()
-        return evaluation.measure(policy, "before", progress=lambda *done: calls.append(done)), len(calls)
-
-    first, num_asked = ask(measure)
-    assert (len(first), num_asked) == (6, 6)
-    assert ask(measure) == (first, 0)
-    assert ask(measurement(tmp_path, sandbox, num_samples=1))[1] == 3
+    first = measure.measure(policy, "before")
+    assert len(first) == 6
+    assert measure.measure(policy, "before", progress=lambda *_: pytest.fail("written again")) == first
+    assert len(measurement(tmp_path, sandbox).measure(policy, "before")) == 3
 
 
 def test_outcomes_of_every_kind_survive_being_saved(tmp_path, sandbox):

@@ -111,12 +111,10 @@ def test_the_other_questions_show_one_assert():
     ("name", "completion", "program"),
     [
         ("paper", "def f(): pass\n[DONE]\n\nYou are", "def f(): pass\n"),
-        ("paper", "[DONE]", None),
         ("docstring", "def f():\n    return 1\n\nprint(f())", "def f():\n    return 1\n"),
         ("docstring", "def f():\n    assert 1\nassert f()", "def f():\n    assert 1\n"),
         ("docstring", "\n# nothing\n", None),
         ("chat", "Sure:\n```python\nx = 1\n```\nand\n```python\nx = 2\n```", "x = 1\n"),
-        ("chat", "I cannot.", None),
     ],
 )
 def test_a_program_ends_where_the_template_says(name, completion, program):
