@@ -1,4 +1,4 @@
-"""How tests of parameters ask for a refusal and write down what it should say."""
+"""How tests of parameters ask for a refusal."""
 
 import pytest
 
@@ -35,14 +35,3 @@ def with_environment(**environ: str) -> GrpoCodeExecutionParams:
 
 def with_cell(cell: dict, notebook: str = NOTEBOOK) -> GrpoCodeExecutionParams:
     return load_params(notebook, profile="default", overrides=cell, environ={})
-
-
-def table(text: str) -> list[list[str]]:
-    """Rows of "what is given => what is said"; an indented line goes on with what is said."""
-    rows: list[list[str]] = []
-    for line in text.strip().splitlines():
-        if line.startswith("  "):
-            rows[-1][1] += " " + line.strip()
-        else:
-            rows.append(line.split(" => "))
-    return rows

@@ -88,11 +88,9 @@ def test_a_job_whose_time_is_nearly_up_saves_and_goes_back_into_the_queue(cluste
     assert (cluster / "stopped").read_text() == "SIGUSR1"
 
 
-@pytest.mark.parametrize("warned", [False, True])
-def test_a_job_that_is_cancelled_saves_and_stays_out_of_the_queue(cluster, warned):
+def test_a_job_that_is_cancelled_saves_and_stays_out_of_the_queue(cluster):
     job = start_job(cluster)
-    if warned:
-        job.send_signal(signal.SIGUSR1)
+    job.send_signal(signal.SIGUSR1)  # warned already
     job.send_signal(signal.SIGTERM)
     assert end_of(job)[0] == 85
     assert requests(cluster) == ""

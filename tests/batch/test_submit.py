@@ -103,7 +103,6 @@ def test_the_same_command_goes_on_where_the_job_was_and_waits_for_one_that_is_in
         (("--gpu-memory", "40"), "", "--gpu-memory 40"),
         ((), "--gpus=2", "--gpus=2: ask"),
         ((), "--array=0-9", "--array=0-9: is computed"),
-        ((), "-t 10", "-t: write"),
         (("--profile", "auto"), "", "--profile: "),
     ],
 )

@@ -19,7 +19,9 @@ def keys_of(tmp_path):
 
 
 def test_a_dotenv_file_gives_keys_and_parameters_and_nothing_else(keys_of):
-    text = "# keys\nexport WANDB_API_KEY='a1'\nHF_TOKEN = \"b2\"\nOPENAI_API_KEY=\nPATH=/nowhere\nnonsense\n"
+    text = (
+        "# keys\nexport WANDB_API_KEY='a1'\nHF_TOKEN = \"b2\"\nOPENAI_API_KEY= # here\nPATH=/nowhere\nnone\n"
+    )
     assert keys_of(text, PATH="/bin") == {"PATH": "/bin", "WANDB_API_KEY": "a1", "HF_TOKEN": "b2"}
     text = "MBPP_EVAL_NUM_QUESTIONS=7\nMBPP_DATASET_PATH=/data/Bücher\nRLNB_SEED=3\n"
     assert keys_of(text, RLNB_SEED="4") == {
@@ -40,10 +42,6 @@ def test_what_the_folder_at_hand_lacks_comes_from_the_project(tmp_path):
     assert environ == {"WANDB_API_KEY": "here", "HF_TOKEN": "there"}
 
 
-def test_a_value_ends_where_a_shell_would_end_it(keys_of):
-    assert keys_of('WANDB_API_KEY="abc" # my key\nHF_TOKEN= # put it here\n') == {"WANDB_API_KEY": "abc"}
-
-
-@pytest.mark.parametrize("start", [b"WANDB_API_KEY=\xff\xfe\n# caf\xe9\n", b"\xef\xbb\xbf"])
-def test_bytes_that_are_not_text_spoil_no_other_key(keys_of, start):
-    assert keys_of(start + b"HF_TOKEN=b2\n") == {"HF_TOKEN": "b2"}
+def test_bytes_that_are_not_text_spoil_no_other_key(keys_of):
+    for start in (b"WANDB_API_KEY=\xff\xfe\n# caf\xe9\n", b"\xef\xbb\xbf"):
+        assert keys_of(start + b"HF_TOKEN=b2\n") == {"HF_TOKEN": "b2"}
