@@ -32,19 +32,9 @@ def the(keyword: str, containing: str = "") -> str:
     return found
 
 
-def default_of(argument: str) -> str:
-    return the("ARG", argument + "=").partition("=")[2]
-
-
-def test_a_user_runs_the_command_without_a_shell_or_a_key_on_a_base_of_choice():
-    assert the("USER") == "$USER_ID" and int(default_of("USER_ID")) > 0
-    assert the("FROM") == "${BASE}"
-    assert re.fullmatch(r"nvcr\.io/nvidia/pytorch:\d\d\.\d\d-py3", default_of("BASE"))
-    for keyword in ("ENTRYPOINT", "CMD"):
-        words = json.loads(the(keyword))
-        assert words and not {"sh", "bash", "-c"} & set(words)
-    text = " ".join(f"{name} {rest}" for name, rest in DOCKERFILE)
-    assert re.findall(r"\S*(?:token|passw|secret|api_?key|allow-root)\S*", text, re.IGNORECASE) == []
+def test_the_command_is_a_users():
+    assert the("USER") == "$USER_ID" and int(the("ARG", "USER_ID=").partition("=")[2]) > 0
+    assert "allow-root" not in the("CMD")
 
 
 def test_hadolint_has_nothing_to_say():

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from pages import CODE, anchors
 
+from rlnb.errors import TROUBLESHOOTING
+
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 PAGES = [
@@ -39,18 +41,19 @@ def test_every_link_leads_somewhere():
     assert dead_links() == []
 
 
+def test_every_message_leads_to_a_heading_of_the_page_of_troubleshooting():
+    sources = [path.read_text(encoding="utf-8") for path in ROOT.glob("rlnb/**/*.py")]
+    topics = {topic for source in sources for topic in re.findall(r"\bsee\([\"']([\w-]+)", source)}
+    assert len(topics) >= 9
+    assert topics <= anchors((ROOT / TROUBLESHOOTING).read_text(encoding="utf-8"))
+    assert sum(TROUBLESHOOTING in source for source in sources) == 1  # errors.py
+
+
 def test_readme_and_contributing_name_targets_of_make_that_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for name in ("README.md", "CONTRIBUTING.md"):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets, name
-
-
-def test_the_readme_links_every_notebook_and_its_page():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[(\w+)\]\(notebooks/(\w+)\.ipynb\) \(\[page\]", text, re.MULTILINE)
-    assert {label for label, _ in rows} == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert all(label == name for label, name in rows)
 
 
 def test_every_profile_that_a_page_names_exists():

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -86,25 +85,20 @@ def test_unsloth_is_imported_only_where_it_is_the_engine(shown, monkeypatch, tmp
     monkeypatch.setattr(notebook, "probe", lambda ask_hub: gpu)
     start(NOTEBOOK, {"profile": "tiny", "model": {"engine": "transformers"}})
     assert "unsloth" not in sys.modules
+    monkeypatch.setattr("rlnb.params.resolving.installed_version", lambda package: "2026.10.7")
     start(NOTEBOOK, {"profile": "tiny", "model": {"engine": "unsloth"}})
     assert sys.modules.pop("unsloth").__file__ == str(tmp_path / "unsloth.py")
 
 
-def test_torch_is_limited_to_the_threads_asked_for(shown, monkeypatch):
+def test_a_notebook_opened_in_its_folder_works_from_the_project_with_the_threads_asked_for(
+    shown, monkeypatch, tmp_path
+):
     threads = []
-    monkeypatch.setitem(
-        sys.modules, "torch", types.SimpleNamespace(set_num_threads=threads.append, get_num_threads=lambda: 4)
-    )
-    start(NOTEBOOK, {"profile": "tiny", "training": {"num_threads": 3}})
-    start("compare_runs", {"profile": "tiny"})
-    assert threads == [3]
-
-
-def test_a_notebook_opened_in_its_folder_works_from_the_project(shown, monkeypatch, tmp_path):
+    monkeypatch.setattr(notebook, "set_threads", threads.append)
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
-    start("compare_runs", {"profile": "tiny"})
-    assert Path.cwd() == tmp_path
+    start(NOTEBOOK, {"profile": "tiny", "training": {"num_threads": 3}})
+    assert (Path.cwd(), threads) == (tmp_path, [3])
 
 
 def test_a_cell_is_executed_by_its_tag(monkeypatch, tmp_path):
@@ -122,12 +116,15 @@ def test_a_cell_is_executed_by_its_tag(monkeypatch, tmp_path):
         load_cell("one", "rewards")
 
 
-def test_an_out_of_memory_error_of_any_cell_says_what_to_lower(capsys):
+def test_an_out_of_memory_error_of_any_cell_says_what_to_lower_and_others_are_shown_as_they_were(capsys):
     shell = InteractiveShell(colors="nocolor")
     advise_on_memory_and_disk(shell, load_params("mbpp_eval", profile="default", environ={}))
     shell.run_cell("import torch\nraise torch.cuda.OutOfMemoryError('Tried to allocate 2 GiB')")
     told = capsys.readouterr().out
     assert "OutOfMemory: " in told and "1. mbpp.batch_size = 32" in told
+    shell.run_cell("def broken():\n    raise RuntimeError('nothing about disks')\nbroken()")
+    told = capsys.readouterr().out
+    assert told.strip().endswith("RuntimeError: nothing about disks") and "rlnb" not in told
 
 
 def test_a_full_disk_is_named(capsys, tmp_path):
@@ -140,14 +137,6 @@ def test_a_full_disk_is_named(capsys, tmp_path):
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert last.startswith(f"DiskFull: {tmp_path}: ") and last.endswith("#disk-full)")
     assert not half.exists()
-
-
-def test_other_errors_are_shown_as_they_were(capsys):
-    shell = InteractiveShell(colors="nocolor")
-    advise_on_memory_and_disk(shell, load_params("mbpp_eval", profile="default", environ={}))
-    shell.run_cell("def broken():\n    raise RuntimeError('nothing about disks')\nbroken()")
-    shown = capsys.readouterr().out
-    assert shown.strip().endswith("RuntimeError: nothing about disks") and "rlnb" not in shown
 
 
 def test_the_ranks_of_a_run_on_a_cpu_know_of_each_other(tmp_path):

@@ -11,7 +11,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SETS = ("cpu", "cuda", "vllm", "unsloth", "volta")
 PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)
-STACK = {"torch": "2.13.0", "trl": "1.16.0", "transformers": "5.17.0", "datasets": "5.0.1"}
 
 
 def pins(name: str) -> dict[str, str]:
@@ -23,21 +22,6 @@ def test_requirement_files_name_no_host_and_no_path(path):
     for line in path.read_text().splitlines():
         requirement = line.split("#")[0]
         assert not re.search(r"https?:|file:|://|@|/|^-|\+", requirement), line
-
-
-@pytest.mark.parametrize(
-    ("name", "versions"),
-    [
-        ("cpu", STACK),
-        ("cuda", STACK),
-        ("vllm", STACK | {"vllm": "0.31.0"}),
-        ("unsloth", {"torch": "2.14.1", "trl": "1.15.0", "datasets": "4.8.5", "unsloth": "2026.10.7"}),
-        ("volta", {"torch": "2.10.0", "trl": "1.15.0", "transformers": "4.57.6"}),
-    ],
-)
-def test_each_set_pins_the_training_stack_that_was_tried_together(name, versions):
-    found = pins(name)
-    assert {package: found.get(package) for package in versions} == versions
 
 
 def test_the_cpu_set_brings_no_cuda():
