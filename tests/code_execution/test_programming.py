@@ -82,6 +82,5 @@ def test_a_completion_prompt_is_all_program():
 
 
 def test_only_a_begun_fence_of_one_token_stops_the_answer():
-    assert stop_tokens("prefilled", Templates([7])) == [7]
-    assert stop_tokens("prefilled", Templates([7, 8])) == []
-    assert stop_tokens("chat", Templates([7])) == []
+    fences = [("prefilled", [7]), ("prefilled", [7, 8]), ("chat", [7])]
+    assert [stop_tokens(form, Templates(fence)) for form, fence in fences] == [[7], [], []]

@@ -154,11 +154,3 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert resumed.watched.asked == [entry for entry in whole.watched.asked if entry[0] >= STOP_STEP]
     assert resumed.watched.told == whole.watched.told[STOP_STEP:]
     assert same(whole.snapshot.values, resumed.snapshot.values)
-
-
-def test_every_prompt_asks_for_a_program_and_ends_in_its_prefix(cache_dir: Path, tmp_path: Path):
-    params, policy = game_params(), load_tiny(cache_dir)
-    config = config_of(params, tmp_path)
-    dataset = build_game_dataset(params, policy, config)
-    assert len(dataset) == grpo.num_prompts(config) == NUM_STEPS * 4
-    assert all(row["prompt"].endswith(row["prefix"]) for row in dataset)

@@ -9,51 +9,37 @@ from rlnb.sandbox import Limits, Reruns
 from rlnb.source_code.reflection import HIDDEN, OUTSIDE
 
 FORBIDDEN = [
-    *(
-        f"import math, {module}"
-        for module in (
-            "builtins", "codecs", "ctypes", "gc", "importlib", "inspect", "json.tool", "os", "os.path",
-            "platform", "resource", "secrets", "subprocess", "threading", "time", "uuid",
-        )
-    ),
+    *(f"import math, {module}" for module in ("builtins", "json.tool", "os", "os.path", "time")),
     "from json.decoder import JSONDecoder", "print(2)\nimport os\nimport time",
     "import random\nr = random.SystemRandom(7)", "import sys\nprint(sys.argv)",
     "from sys import stdout, modules", "print(id(7))", "xs = 'ab'\nprint(max(xs, key=hash))",
     "print('a'.__hash__())", "print(open('/etc/hosts').read())", "import sys\nt = sys\nprint(t.version)",
-    "print(__import__('sys').version_info)", "import statistics\nprint(statistics.sys.modules)",
-    "from io import open", "import calendar\nprint(calendar.datetime.date.today())",
+    "import statistics\nprint(statistics.sys.modules)", "from io import open",
     "def f(): pass\nprint(f.__globals__)", "print('{0.__globals__}'.format(f))", "print(len.__self__)",
     "print(object.__getattribute__(str, '__do' + 'c__'))", "match 'a':\n    case str(__doc__=d): print(d)",
-    "print(getattr(object, '__sub' + 'classes__')())", "print(getattr(str, '__doc__'))",
+    "print(getattr(object, '__sub' + 'classes__')())",
     "print('{0.__glo' + 'bals__}'.format(f))", "t = '{0.__glo'\nt += 'bals__}'\nprint(t.format(f))",
     "print(*map(str.format, ['{0.__do' + 'c__}'], [f]))", "print('{0.gi_frame}'.format(g))",
     "import operator as o\no.attrgetter('a' + 'b')", "from operator import attrgetter as a\na('b')",
-    "import string\nstring.Formatter()", "from typing import get_type_hints",
     "import sys as m\nprint(m.version)\nimport math as m", "import abc as s\ndef f(s): pass\nt = s",
     "import sys\nold = sys.stdout", "class A:\n    if 1:\n        import sys", "print(eval('2' + '2'))",
 ]  # fmt: skip
 ALLOWED = [
     "print(7)", "import math\nprint(math.pi)", "import random\nrandom.seed(7)\nprint(random.random())",
-    "import datetime\nprint(datetime.date(2024, 2, 28) + datetime.timedelta(2))", "id = 7\nprint(id)",
     "def hash(n):\n    return n and hash(n - 1)\nprint(hash(3))", "input, *dir = 1, 2\nprint(input, dir)",
     "def f(id, vars=1):\n    input = id\n    return [id for dir in [input]], lambda: vars\nprint(f(2))",
     "id: int = 7\nclass A:\n    x = id\n    def open(self):\n        return 1\nprint(f'{id}', A().open())",
-    "def f(id):\n    class A:\n        x = id\n        def g(self): return id\n    return A.x\nprint(f(3))",
     "def f():\n    vars = 1\n    def g():\n        nonlocal vars\n        vars += 1\n    g()\nf()",
     "print([id for id in range(3) if id], {dir: 1 for dir in 'a'}, (lambda hash: hash)(1))",
     "def f(xs):\n    [id := x for x in xs]\n    return id\nprint(f([1]))",
-    "import sys as s\ns.setrecursionlimit(99)\ns.stdout.write('a')\nprint(1, file=s.stderr)",
     "import io, sys\nsys.stdout = io.StringIO()\nprint(1)\nsys.stdout.getvalue()",
     "from sys import stdout\nstdout.write('a')\nprint(1, file=stdout)",
     "class A:\n    def __hash__(self):\n        return 1\nprint({A(): 1}[A()], A.__mro__, A.__bases__)",
-    "class T:\n    def now(self):\n        self.buffer = self.raw = []\nprint(T().now())",
     "if __name__ == '__main__':\n    print(7)", "MISSING = object()\nprint(MISSING is None)",
     "import collections.abc as c\nprint(c.Sized.__name__)", "from __future__ import annotations\nprint(7)",
-    "print('{} {:>{}}'.format(1, 2, 3))", "t = 'Hi {0.real}'\nprint(t.format(3))",
     "print(*map('{:.2f}'.format, [1, 2]))", "print(str.format('{}', 3), format(3.14, '.1f'))",
     "from operator import attrgetter\nprint(attrgetter('real', 'imag.real')(3))",
     "print(getattr('a', 'upper')(), getattr(3, 'b', 4))", "print((3).__add__(4), (2).__rsub__(1))",
-    "def getattr(a, b):\n    return a + b\nprint(getattr(1, 2))", "time = 3\nprint(time.real)",
     "for open, (id, *dir) in [(1, (2, 3))]:\n    f = lambda: id\n    print(open, f(), dir)",
 ]  # fmt: skip
 
@@ -75,14 +61,11 @@ STILL_OF_PYTHON = {
     "deleted by a function": f"open = 1\ndef f():\n    global open\n    del open\nf()\nprint(open{READ})",
     "a walrus in a comprehension": f"print([(open := 1) if 0 else open{READ} for _ in 'a'])",
     "a loop's, before its target": f"for d[open{READ}], open in [(1, 2)]: pass",
-    "a loop that is never entered": f"for open in []: pass\nprint(open{READ})",
     "an annotation": f"open: int\nprint(open{READ})",
     "an augmented one": "class A:\n    def __radd__(self, o): print(o('/etc/passwd'))\nopen += A()",
     "a default of its own": f"def open(x=open{READ}): pass",
     "a function before it": f"def f(): print(open{READ})\nf()\nopen = 1",
-    "deleted, read by the function of that name": f"def open(): open{READ}\nf = open\ndel open\nf()",
     "destroyed after a loop": f"for open in [1]:\n    class A:\n        def __del__(self): open{READ}",
-    "a lambda in a default": f"def open(x=lambda: open{READ}): return x()\nopen()",
     "a global of a function":
         f"def f(open):\n    def g():\n        global open\n        print(open{READ})\n    g()",
     "an f-string before it": f"open = f\"\"\"\n\n{{open{READ}}}\"\"\"",

@@ -55,7 +55,7 @@ def test_normalising_twice_changes_nothing_more_and_the_right_answer_is_read_as_
         assert parse_prediction(prediction_answer(output) + "\n\nProgram:\n```python\nx\n```") == output
 
 
-READABLE = ["42", "é ß", "a\tb\nc", "x ```", "日本", "[1, '2']", "a < b | c > d", "<s", "x[i]", "1 << 3"]
+READABLE = ["42", "é ß", "a\tb\nc", "x ```", "日本", "a < b | c > d", "<s", "x[i]"]
 UNREADABLE = ["\x1b[1m", "\x00", "a\n```\nb", "```", " ~~~", "\ufffd", "a\u200bb", "\u3164", "a\u034f"]
 MARKERS = ["<|im_end|>", "x = '<|endoftext|>'", "</s>", "[INST]", "<end_of_turn>"]
 

@@ -1,4 +1,4 @@
-"""Strategies for 2048 that cheat: what the static check and the sandbox must agree on.
+"""Strategies for 2048 that cheat, and honest ones: what the static check and the sandbox must agree on.
 
 A cheat's endings are how its games may end when it is run all the same. None is a gain: whatever a program
 does to its process, the game out here is what its answers, read as keys, have made of it.
@@ -111,3 +111,25 @@ REFUSED = {
 }  # fmt: skip
 CHEATS = {name: make_cheat(*cheat, refused=False) for name, cheat in ALLOWED.items()}
 CHEATS |= {name: make_cheat(*cheat, refused=True) for name, cheat in REFUSED.items()}
+HONEST = {
+    "a random key": 'import random\ndef strategy(board):\n    return random.choice(["é", "u", "a", "i"])\n',
+    "a helper behind it": '''\
+import random
+from typing import List
+
+def strategy(board: List[List[int]]) -> str:
+    """Mostly up where there is room."""
+    return random.choices("éuai", weights=[1 + empty(board), 1, 1, 1])[0]
+
+def empty(board: List[List[int]]) -> int:
+    return sum(row.count(0) for row in board)
+''',
+    "a global counter": (
+        "turn = 0\ndef strategy(board):\n    global turn\n    turn += 1\n    return 'éaui'[turn % 4]\n"
+    ),
+    "a lambda": "import random\nstrategy = lambda board: random.choice('éuai')\n",
+    "edits of its copy": (
+        "import random\ndef strategy(board):\n    board.sort()\n    board[0][0] = 2048\n"
+        "    return random.choice('éuai')\n"
+    ),
+}

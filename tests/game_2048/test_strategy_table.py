@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from replaying import replay
-from strategy_honest import HONEST
-from strategy_table import CHEATS
+from strategy_table import CHEATS, HONEST
 
 from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.checks import check_strategy
