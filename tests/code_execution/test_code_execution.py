@@ -205,11 +205,8 @@ def test_no_mark_printed_by_a_program_makes_a_wrong_result_right(forged, wrong):
     printed = "".join(f"\n{MARK}{text}\n" for text in forged)
     calls = f"\n{MARK}{wrong}\n" * len(DOUBLE.tests)
     assert check_results(finished(printed + calls), DOUBLE) == (False, False, False)
-
-
-def test_results_printed_before_a_program_was_ended_count():
-    stdout = f"\n{MARK}4\n\n{MARK}11\n"
-    assert check_results(finished(stdout, "timeout"), DOUBLE) == (True, False, None)
+    cut = f"\n{MARK}4\n\n{MARK}11\n"  # what was printed before a program was ended counts
+    assert check_results(finished(cut, "timeout"), DOUBLE) == (True, False, None)
 
 
 def test_trl_is_given_a_reward_a_completion_from_each_function_and_the_batchs_metrics(sandbox):
