@@ -1,10 +1,6 @@
 """Tiny models of the families that GPU machines train, and GRPO steps of them.
 
-As a script it computes with transformers alone, which unsloth would patch in the tests' own process:
-
-    python tiny_families.py build  DIRECTORY                          build the models
-    python tiny_families.py score  MODEL ATTENTION [DEVICE]           log-probabilities of CONTINUATION
-    python tiny_families.py logits MODEL ATTENTION DEVICE [ADAPTERS]  logits of PROMPTS
+As a script (`by_transformers`) it computes on the CPU, without unsloth, which patches the tests' own process.
 """
 
 import json
@@ -20,18 +16,14 @@ CONTINUATION = " is it"
 ATTENTION_ONLY = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
-def attention_of(name: str) -> str:
-    return "eager" if name == "gpt_oss" else "sdpa"
-
-
 def family_params(models: Path, name: str, **options: object):
     """Return the section `model` of one of the models: float32, adapters on the attention."""
     from rlnb.params.sections import ModelParams
 
     values = {
         "id": str(models / name), "engine": "transformers", "dtype": "float32", "load_in_4bit": False,
-        "attention": attention_of(name), "cache_dir": str(models / "cache"), "lora_rank": 4, "lora_alpha": 8,
-        "lora_target_modules": ATTENTION_ONLY,
+        "attention": "eager" if name == "gpt_oss" else "sdpa", "cache_dir": str(models / "cache"),
+        "lora_rank": 4, "lora_alpha": 8, "lora_target_modules": ATTENTION_ONLY,
     }  # fmt: skip
     return ModelParams(**values | options)
 
@@ -115,9 +107,9 @@ def train_grpo(policy, params, output_dir: Path, *, reward: Callable, evaluate: 
     return trainer, history
 
 
-def main(task: str, model: str, attention: str = "sdpa", device: str = "cpu", adapters: str = "") -> None:
-    if device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is imported
+def main(task: str, model: str, adapters: str = "") -> None:
+    """Build the models in a directory, or print the scores of CONTINUATION or the logits of PROMPTS."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is imported
     import torch
 
     from rlnb.policy import load_policy
@@ -129,14 +121,11 @@ def main(task: str, model: str, attention: str = "sdpa", device: str = "cpu", ad
         build_models(Path(model))
         print(json.dumps(MODELS))
         return
-    directory = Path(model)
-    params = family_params(directory.parent, directory.name, attention=attention, adapters=adapters)
+    params = family_params(Path(model).parent, Path(model).name, attention="eager", adapters=adapters)
     policy = load_policy(params, is_trained=False)
-    if task == "score":
-        scores = score(policy, PROMPTS, [CONTINUATION] * len(PROMPTS))
-        print(json.dumps([each.logprobs.tolist() for each in scores]))
-    else:
-        print(json.dumps([logits.tolist() for logits in compute_logits(policy, PROMPTS)]))
+    scores = [each.logprobs for each in score(policy, PROMPTS, [CONTINUATION] * len(PROMPTS))]
+    results = scores if task == "score" else compute_logits(policy, PROMPTS)
+    print(json.dumps([result.tolist() for result in results]))
 
 
 if __name__ == "__main__":

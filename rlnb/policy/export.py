@@ -33,10 +33,7 @@ class ExportFailed(RlnbError):
 
 @dataclass(frozen=True)
 class LogitDifference:
-    """Absolute differences between the logits of two models on the same prompts.
-
-    same_argmax: share of the positions at which both have the same most likely token.
-    """
+    """Absolute differences between the logits of two models; same_argmax: share of the positions."""
 
     largest: float
     mean: float
@@ -119,10 +116,9 @@ def hub_name(source: str) -> str:
 
 
 def save_merged(policy: Policy, directory: Path, params: ModelParams) -> None:
-    """Merge into a copy of the base and save it in 16 bits: float16 if the policy is, else bfloat16.
+    """Merge into a copy of the base on the CPU, saved in 16 bits: float16 if the policy is, else bfloat16.
 
-    The copy is loaded on the CPU in 16 bits (in 32 if the policy is, to round once): adapters cannot be
-    merged into weights of 4 bits, and the GPU may be full of the policy.
+    Adapters cannot be merged into weights of 4 bits. A float32 policy's copy is in float32, to round once.
     """
     dtype = torch.float16 if params.dtype == "float16" else torch.bfloat16
     is_mxfp4 = read_quantization(policy.source, params) == "mxfp4"
@@ -190,15 +186,12 @@ def reload(directory: str | Path, form: Form, params: ModelParams) -> Policy:
 def save_and_reload(
     policy: Policy, directory: str | Path, form: Form, params: ModelParams, *, prompt: str
 ) -> str:
-    """Write the policy, load what was written, let it answer, and return a line about the result.
-
-    Failures are returned, not raised: at the end of a run of hours they must not stop the rest.
-    """
+    """Write the policy, load it, let it answer, and return a line about the result, or about a failure."""
     progress = "not saved"
     try:
         save_in_format(policy, directory, form, params)
         progress = f"{directory}: saved, and not reloaded here"
         answer = generate(reload(directory, form, params), [prompt], max_new_tokens=24, temperature=0)[0]
-    except (RlnbError, OSError, RuntimeError, ValueError) as error:
+    except (RlnbError, OSError, RuntimeError, ValueError) as error:  # the rest of a run of hours goes on
         return f"{progress}: {error}"
     return f"{directory}: reloaded, and continues with {answer!r}"

@@ -14,10 +14,7 @@ from rlnb.policy.loading import Policy
 
 @contextmanager
 def evaluating(policy: Policy) -> Iterator[None]:
-    """Evaluation mode without gradients, and so without gradient checkpointing.
-
-    Only unsloth's `generate` switches that off, and on again if the model was training, which it is not here.
-    """
+    """Evaluation mode without gradients; afterwards unsloth's gradient checkpointing is as it was."""
     model, was_training = policy.model, policy.model.training
     switches = policy.engine == "unsloth" and was_training
     modes = (getattr(module, "gradient_checkpointing", False) for module in model.modules())
@@ -61,8 +58,7 @@ def generate(
     A completion ends at the tokens `ends`, by default those of the policy (`Policy.stop_at`), or some tokens
     after `is_complete(completion)` becomes true. temperature 0 is greedy. Sampling depends only on `seed`,
     `batch_size` and the prompts; the global random state stays as it was. received: called with (index of the
-    prompt, completion) when a batch is written, shortest prompts first. progress: called with (done, total)
-    at the start and after each batch.
+    prompt, completion) when a batch is written; progress with (done, total), also at the start.
     """
     ends = policy.model.generation_config.eos_token_id if ends is None else ends
     writing = _Writing(policy, max_new_tokens, temperature, batch_size, ends, is_complete)
@@ -195,11 +191,7 @@ class RowNoise(LogitsProcessor):
 
 
 def batches(rows: Sequence[int], lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Yield batches of rows, which are sorted by length.
-
-    lengths: of the rows, in the same order. In each batch the longest is at most twice the shortest: a prompt
-    of 2,000 characters would pad, and slow down, a batch of short ones.
-    """
+    """Yield batches of rows, sorted by lengths; in each the longest is at most twice the shortest."""
     start = 0
     for end in range(1, len(rows) + 1):
         if end == len(rows) or end - start == batch_size or lengths[end] > 2 * lengths[start]:

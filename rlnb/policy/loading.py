@@ -8,7 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from transformers import (
@@ -38,8 +37,7 @@ class Policy:
     """A model with LoRA adapters and its tokenizer; the reference policy is the model, adapters disabled.
 
     model: also a PeftModel, which forwards to its PreTrainedModel. end_token_ids: without those of `stop_at`.
-    dtype: that the layers compute in; weights may have 4 bits, adapters are float32. thinking:
-    `model.thinking`, of all chats. directory: of the model's files, "" if not known.
+    dtype: that the layers compute in; adapters are float32. directory: of the model's files, "" if not known.
     """
 
     model: PreTrainedModel
@@ -234,24 +232,17 @@ def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
 
 @contextmanager
 def explain_load_errors(params: ModelParams) -> Iterator[None]:
-    """Turn a loader's error for missing weights or memory into one sentence with the remedy.
-
-    Put it around loaders only: a ValueError of rlnb itself does not mean that a model is missing.
-    """
+    """Turn an error of a library's loader, for missing weights or memory, into one sentence."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
         reason = f"does not fit this GPU; take a smaller model or 4 bits{see('out-of-memory')}"
         raise PolicyUnavailable(f"model.id = {params.id!r} {reason}") from error
     except (OSError, ValueError, SafetensorError) as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled):
-            cause = cause.__cause__ or cause.__context__
-        reason = "cannot be loaded: " + (str(error).strip() or type(error).__name__).splitlines()[0]
-        if cause is not None:
-            remedy = f"{PREFETCH}, or set model.id to 'embedded'{see('no-network')}"
-            reason = f"is not in {params.cache_dir} and this machine is offline; {remedy}"
-        raise PolicyUnavailable(f"model.id = {params.id!r} {reason}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        place = f"model.id = {params.id!r} cannot be loaded from {params.cache_dir} or the hub"
+        remedy = f"where files are missing, {PREFETCH}{see('no-network')}"
+        raise PolicyUnavailable(f"{place}: {reason}; {remedy}") from error
 
 
 def save_adapters(policy: Policy, directory: str | Path) -> Path:

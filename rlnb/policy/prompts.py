@@ -1,6 +1,5 @@
 """Forms of prompts: a chat, a chat with a prefilled reply, or a program to be continued."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,9 +25,8 @@ def chat_text(
 ) -> str:
     """Return a chat as text, up to where the reply begins, without a token that the tokenizer adds itself.
 
-    thinking: whether a model with a thinking mode, such as Qwen3, may think before it answers; its template
-    allows it where nothing is said. options: others of the template, such as `reasoning_effort`. Raises
-    ParamsError for a tokenizer without a chat template.
+    thinking: whether a model with a thinking mode, such as Qwen3, may think. options: others of the template,
+    such as `reasoning_effort`. Raises ParamsError for a tokenizer without a chat template.
     """
     if not tokenizer.chat_template:
         raise ParamsError(
@@ -48,14 +46,6 @@ def question_text(question: str, *, tokenizer: PreTrainedTokenizerBase, thinking
 
 
 def stop_tokens(form: PromptForm, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token of the closing fence if the prompt opens the fence, to end answers there too.
-
-    Empty if the tokenizer splits the fence, or if the answer opens it.
-    """
+    """Return the token of a closing fence, to end answers there too; none if the tokenizer splits it."""
     ids = tokenizer("```", add_special_tokens=False)["input_ids"]
     return list(ids) if form == "prefilled" and len(ids) == 1 else []
-
-
-def completion_text(completion: str | Sequence[Mapping[str, str]]) -> str:
-    """Return the text of a completion from TRL: a string, or messages for conversational prompts."""
-    return completion if isinstance(completion, str) else str(completion[0]["content"])

@@ -213,9 +213,7 @@ def test_trl_is_given_a_reward_a_completion_from_each_function_and_the_batchs_me
     rewards = CodeRewards([DOUBLE], sandbox, [pay_execution, pay_tests])
     metrics, columns = [], {}
     batch = {
-        "completions": [
-            RIGHT + "print(f(2))", [{"role": "assistant", "content": "1 /"}], "No.", "x = 1 / 0"
-        ],
+        "completions": [RIGHT + "print(f(2))", "1 /", "No.", "x = 1 / 0"],
         "task_id": ["t"] * 4,
         "prefix": [""] * 4,
         "prompts": ["ignored"] * 4,

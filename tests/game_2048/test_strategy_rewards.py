@@ -152,8 +152,7 @@ def test_by_the_published_rewards_a_strategy_has_its_time_in_one_piece(sandbox, 
 
 
 def test_a_program_is_played_once_for_all_its_copies_and_all_reward_functions(referee, presets):
-    message = [{"role": "assistant", "content": answer(GREEDY)}]  # as TRL writes chats
-    completions = [message, *[answer(GREEDY)] * 2, *[answer("return None")] * 2]
+    completions = [*[answer(GREEDY)] * 3, *[answer("return None")] * 2]
     columns = {"prefix": [""] * 5, "board": ["4x4/256"] * 5, "seeds": [SEEDS] * 5}
     functions = make_strategy_rewards(presets["requirements"], referee)
     logged = {}

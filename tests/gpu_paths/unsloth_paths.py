@@ -17,7 +17,6 @@ from tiny_families import (  # noqa: E402
     CONTINUATION,
     MODELS,
     PROMPTS,
-    attention_of,
     by_transformers,
     family_params,
     grpo_params,
@@ -82,7 +81,7 @@ def test_it_loads_writes_and_scores_as_transformers_does(models, name):
     with adapters_off(policy):
         assert written == generate(policy, PROMPTS, max_new_tokens=6, temperature=0)
     logprobs = [scores.logprobs.tolist() for scores in score(policy, PROMPTS, [CONTINUATION] * len(PROMPTS))]
-    plain = by_transformers("score", models / name, attention_of(name))
+    plain = by_transformers("score", models / name)
     for ours, theirs in zip(logprobs, plain, strict=True):
         assert ours == pytest.approx(theirs, abs=CLOSE["reads"])  # gpt-oss: unsloth's own experts, 1.4e-3
     prompts, tails = [f"{PROMPTS[0]} {number}" for number in range(3)], [CONTINUATION] * 3
@@ -158,7 +157,7 @@ def test_exports_are_read_by_transformers_and_adapters_by_unsloth(models, name, 
     adapters = save_adapters(policy, tmp_path / "adapters")
     merged = save_in_format(policy, tmp_path / "merged", "merged_16bit", model_params(models, name))
     for directory, saved in ((models / name, adapters), (merged, "")):
-        theirs = by_transformers("logits", directory, attention_of(name), "cpu", saved)
+        theirs = by_transformers("logits", directory, saved)
         for first, second in zip(ours, theirs, strict=True):
             torch.testing.assert_close(first, torch.tensor(second), atol=CLOSE["exports"], rtol=0)
     again = load(models, name, adapters=str(adapters))

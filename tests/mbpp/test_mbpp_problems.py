@@ -57,19 +57,14 @@ def test_a_record_that_is_not_a_problem_is_named_with_its_line(write):
 
 def test_the_builtin_problems_are_50_of_which_40_are_for_testing():
     data = load_mbpp("builtin")
-    assert {name: len(data.split(name)) for name in [*SPLITS, "all"]} == {
-        "prompt": 10, "test": 40, "validation": 0, "train": 0, "all": 50,
-    }  # fmt: skip
+    assert [len(data.split(name)) for name in (*SPLITS, "all")] == [10, 40, 0, 0, 50]
     assert {len(problem.tests) for problem in data.problems.values()} == {3}
 
 
 @needs_mbpp
-@pytest.mark.parametrize(
-    ("subset", "sizes"), [("full", [10, 500, 90, 374]), ("sanitized", [7, 257, 43, 120])]
-)
-def test_mbpp_has_the_published_splits(subset, sizes):
-    data = load_mbpp(path=str(DATA), subset=subset)
-    assert [len(data.split(name)) for name in ("prompt", "test", "validation", "train")] == sizes
+def test_mbpp_has_the_published_splits():
+    for subset, sizes in (("full", [10, 500, 90, 374]), ("sanitized", [7, 257, 43, 120])):
+        assert [len(load_mbpp(path=str(DATA), subset=subset).split(name)) for name in SPLITS] == sizes
 
 
 def test_the_interface_is_what_tests_use_of_the_reference():
@@ -95,9 +90,7 @@ def test_the_papers_question_has_three_solved_examples_or_is_refused():
     )
     assert text.endswith("assert double(2) == 4\nassert double(3) == 6\nassert double(0) == 0\n[BEGIN]\n")
     assert text.count("[DONE]") == 3
-    assert "task_id 3, 4, are not in the data" in refused(
-        build_question, DOUBLE, TEMPLATES["paper"], {2: SHOTS[2]}
-    )
+    assert "task_id 3, 4," in refused(build_question, DOUBLE, TEMPLATES["paper"], {2: SHOTS[2]})
 
 
 def test_the_other_questions_show_one_assert():

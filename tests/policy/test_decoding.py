@@ -105,21 +105,6 @@ def test_a_group_reads_its_prompt_once_and_rows_that_ended_leave(cache_dir):
     hook.remove()
 
 
-def test_what_is_complete_stops_at_the_next_look(cache_dir):
-    model = load_tiny(cache_dir).model.eval()
-    asked: list[int] = []
-
-    def is_complete(tokens: list[int]) -> bool:
-        asked.append(len(tokens))
-        return len(tokens) > 8
-
-    (written,) = decode(
-        model, ragged_prompts(5, copies=1), max_new_tokens=40, temperature=0.0, ends=[], pad=PAD,
-        is_complete=is_complete,
-    )  # fmt: skip
-    assert (len(written), asked) == (16, [8, 16])
-
-
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
 def test_samples_are_distributed_as_the_softmax(temperature):
     generator = torch.Generator().manual_seed(3)

@@ -17,18 +17,16 @@ from rlnb.policy import save_adapters
 from rlnb.policy.export import ExportFailed, LogitDifference
 from rlnb.policy.export_command import check_request, export, make_card
 
-ON_HUB = {"base_model": "me/base", "base_model_relation": "adapter"}
 EMBEDDED = {
     "base_model": "HuggingFaceTB/SmolLM2-135M-Instruct", "base_model_relation": "finetune",
-    "license": "apache-2.0",
+    "library_name": "transformers", "license": "apache-2.0",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("base", "form", "front"),
     [
-        ("model_cache/SmolLM2-135M-Instruct", "merged_16bit", {"library_name": "transformers", **EMBEDDED}),
-        ("me/base", "lora", {"library_name": "peft", **ON_HUB}),
+        ("model_cache/SmolLM2-135M-Instruct", "merged_16bit", EMBEDDED),
         (str(Path(__file__).parent), "lora", {"library_name": "peft"}),  # the hub refuses a local path
     ],
 )

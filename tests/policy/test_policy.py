@@ -131,9 +131,9 @@ def test_a_model_that_transformers_4_would_misread_is_refused_there(cache_dir, t
 
 def test_a_missing_model_and_missing_layers_are_refused(cache_dir, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(PolicyUnavailable, match=f"model.id = 'nobody/nothing' is not in {tmp_path}"):
+    with pytest.raises(PolicyUnavailable, match=f"model.id = 'nobody/nothing' .* {tmp_path} or the hub: "):
         load_policy(tiny_params(tmp_path, id="nobody/nothing"))
-    with pytest.raises(PolicyUnavailable, match=f"model.id = '{tmp_path}' cannot be loaded: "):
+    with pytest.raises(PolicyUnavailable, match=f"model.id = '{tmp_path}' cannot be loaded "):
         load_policy(tiny_params(tmp_path, id=str(tmp_path)))
     with pytest.raises(ParamsError, match="model.lora_target_modules: query "):
         load_policy(tiny_params(cache_dir, lora_target_modules=("q_proj", "query")))

@@ -1,4 +1,4 @@
-"""Snapshots of trained weights: applied, restored, saved and loaded; and a model without its adapters."""
+"""Snapshots of trained weights: applied, restored, saved and loaded."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tiny_policy import load_tiny, train_by_hand
 from torch import Tensor
 
 from rlnb.policy import Policy, generate
-from rlnb.policy.adapters import WeightSnapshot, adapters_off, trained_parameters
+from rlnb.policy.adapters import WeightSnapshot, trained_parameters
 
 
 @pytest.fixture
@@ -69,12 +69,3 @@ def test_a_snapshot_is_updated_in_place_saved_and_restored_bit_for_bit(tiny: Pol
     other = WeightSnapshot.take(tiny)
     other.load(tmp_path / "values.safetensors")
     assert same(other.values, weights)
-
-
-def test_without_its_adapters_a_model_answers_as_untrained(tiny: Policy, cache_dir: Path) -> None:
-    untrained = load_tiny(cache_dir, is_trained=False)
-    names, trained_answer = list(copy_weights(tiny)), answer(tiny)
-    with adapters_off(tiny), adapters_off(untrained):
-        assert answer(tiny) == answer(untrained) != trained_answer
-    assert answer(tiny) == trained_answer
-    assert list(copy_weights(tiny)) == names  # trainable again

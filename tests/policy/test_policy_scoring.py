@@ -71,8 +71,7 @@ def test_what_greedy_decoding_writes_consists_of_top_tokens_and_a_change_does_no
     assert not any(one.is_top[0] for one in score(tiny, asked, changed))
 
 
-def test_nothing_to_score_gives_nothing_and_an_empty_text_no_token(tiny: Policy) -> None:
-    assert score(tiny, [], []) == []
+def test_an_empty_text_has_no_token(tiny: Policy) -> None:
     for texts, counts in ((["", ""], [0, 0]), (["", "d"], [0, 1])):
         assert [len(one.logprobs) for one in score(tiny, ["ab", "abc"], texts)] == counts
 
