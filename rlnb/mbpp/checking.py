@@ -1,7 +1,4 @@
-"""MBPP: a model writes programs, and their asserts are checked outside of the programs' process.
-
-Checking overlaps writing: each completion goes to the sandbox as soon as it is written.
-"""
+"""MBPP: programs are checked, outside of their process, while a model writes the next ones."""
 
 import threading
 from collections import defaultdict

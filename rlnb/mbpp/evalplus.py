@@ -125,10 +125,7 @@ class PlusProblem(BaseModel):
 
 
 def load_plus(path: str) -> dict[int, PlusProblem]:
-    """Return the problems of a JSONL file in EvalPlus's format (MbppPlus.jsonl, or its .gz), by task_id.
-
-    Raises ParamsError for what cannot be read, a record that is not a problem, and a repeated task_id.
-    """
+    """Return the problems of EvalPlus's MbppPlus.jsonl, or its .gz, by task_id. Raises ParamsError."""
     problems: dict[int, PlusProblem] = {}
     for place, record in read_records(Path(path), what="problem"):
         problem = check_record(PlusProblem.model_validate, place, record, what="problem")
@@ -209,15 +206,12 @@ def check_samples(
 
 
 def run_reference(problem: PlusProblem, sandbox: Sandbox) -> Expected:
-    """Return the value and the seconds of the canonical solution for each input, or why it has none.
-
-    A call may take REFERENCE_SECONDS. After a call that ends the program it is loaded again.
-    """
+    """Return the value and seconds of the canonical solution for each input, or why it has none."""
     answers: list[tuple[object, float] | str] = []
     limits = replace(sandbox.limits, output_kib=OUTPUT_KIB)
     for inputs in (problem.base_input, problem.plus_input):
         left = list(inputs)
-        while left:
+        while left:  # a call that ended the program is followed by another program
             with sandbox.load(problem.prompt + problem.canonical_solution, limits=limits) as program:
                 has_loaded = program.ended is None
                 while left and not (has_loaded and program.ended):

@@ -58,10 +58,7 @@ class MbppEvaluation:
 
     @property
     def problems(self) -> list[Problem]:
-        """The problems that are asked, by task_id, without the template's shots.
-
-        Drawn by the seed; a smaller draw is part of a larger one.
-        """
+        """The problems that are asked, drawn by the seed: a smaller draw is part of a larger one."""
         num_questions = getattr(self.mbpp, "num_questions", 0) or self.sampling.num_questions
         split = self.data.split(self.mbpp.split)
         candidates = [problem for problem in split if problem.task_id not in self.template.shots]
@@ -97,10 +94,9 @@ class MbppEvaluation:
     def __call__(
         self, write: Write, *, kept: Path | None = None, progress: Progress | None = None
     ) -> list[Sample]:
-        """Return checked samples of the problems; the global random state stays as it was.
+        """Return checked samples of the problems; without problems (mbpp.enabled = false) there are none.
 
-        kept: a file of completions from which an interrupted evaluation goes on. progress: counts written
-        completions. Without problems (mbpp.enabled = false) there are no samples.
+        kept: a file of completions from which an interrupted evaluation goes on. progress counts those.
         """
         if kept is not None:
             write = keep_completions(write, kept, settings=self.describe())
@@ -116,10 +112,7 @@ class MbppEvaluation:
         )
 
     def measure(self, policy: Policy, label: str, *, progress: Progress | None = None) -> list[Sample]:
-        """Return the samples of a policy in training, kept in mbpp_<label>.json; see `measure_once`.
-
-        label: "before", "step-20" or "after".
-        """
+        """Return the samples of a policy in training, kept in mbpp_<label>.json; see `measure_once`."""
         if not self.data.problems:
             return []
         return measure_once(

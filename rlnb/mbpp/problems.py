@@ -1,7 +1,4 @@
-"""MBPP, Mostly Basic Python Problems: Austin et al. 2021, arXiv:2108.07732.
-
-From the hub, from a file in its format, or the 50 problems of the same format that come with rlnb.
-"""
+"""MBPP (Austin et al. 2021, arXiv:2108.07732): of the hub, of a file, or 50 problems that come with rlnb."""
 
 import ast
 import hashlib
@@ -145,10 +142,7 @@ class Interface(NamedTuple):
 
 
 def interface(problem: Problem) -> Interface:
-    """Return the names that the reference defines or imports and the tests use.
-
-    Only the data set's code is executed on the trusted side, and of that only imports and asserts.
-    """
+    """Return the names of the reference that the tests use; imports and asserts alone run on this side."""
     statements = parse(f"{problem.code}\n{problem.setup}").body
     asserts = "\n".join(problem.tests)
     used = {node.id for node in ast.walk(parse(asserts)) if isinstance(node, ast.Name)}

@@ -56,10 +56,7 @@ TEMPLATES: Mapping[str, Template] = {
 
 
 def build_question(problem: Problem, template: Template, problems: Mapping[int, Problem]) -> str:
-    """Return what the model reads: text to be continued, or the user's message of a chat.
-
-    problems: where the shots are found. Raises ParamsError if a shot is missing.
-    """
+    """Return a text to be continued, or a user's message. Raises ParamsError if `problems` lack a shot."""
     asserts = template.shown(problem)
     if template.name == "docstring":
         return f'"""\n{problem.text}\n{asserts[0]}\n"""\n'

@@ -51,9 +51,8 @@ def compare_samples(before: Sequence[Sample], after: Sequence[Sample]) -> list[C
 def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> dict[str, Any]:
     """Return pass@k with 95% intervals, pass rates on shown and held-out asserts, and counts of outcomes.
 
-    pass@1 has Wilson's interval over problems, which is cautious if a problem has several samples; other k
-    have a bootstrap over problems. pass@k leaves out problems with fewer than k samples that ran; raises
-    ParamsError if none is left.
+    pass@1 has Wilson's interval over problems, cautious for several samples, other k a bootstrap. pass@k
+    leaves out problems with fewer than k samples that ran; raises ParamsError if none is left.
     """
     passes = get_passes(samples)
     checked = [sample for sample in samples if sample.passed is not None]

@@ -70,10 +70,9 @@ class WrittenSample(BaseModel):
 
 
 def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
-    """Return the programs of a file in EvalPlus's form, in its order.
+    """Return the programs of a file in EvalPlus's form: {"task_id": "Mbpp/11" or 11, "solution": program}.
 
-    One line per sample: {"task_id": "Mbpp/11" or 11, "solution": program}. Raises ParamsError, also if a
-    problem has no sample: a rate over some problems would be taken for a rate over all.
+    Raises ParamsError, also if a problem has no sample: a rate over some would be taken for a rate over all.
     """
     samples = [
         check_record(WrittenSample.model_validate, place, record, what="sample")

@@ -21,11 +21,10 @@ Write = Callable[[Sequence[str], Template, OnCompletion], None]  # writes one co
 
 @dataclass(frozen=True)
 class Writer:
-    """A policy or a server that writes completions.
+    """A policy, or a server (PolicyUnavailable), that writes completions.
 
-    A policy's sampling depends only on the seed, the questions and the batch size, and an answer ends where
-    the model ends it: stops added for a training (a closing fence) do not apply. A server raises
-    PolicyUnavailable.
+    A policy's sampling depends only on the seed, the questions and the batch size. Stops that a training adds
+    (a closing fence) do not end its answers.
     """
 
     source: Policy | Endpoint

@@ -20,11 +20,7 @@ CHAT, TEXT = "/chat/completions", "/completions"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One model of a server.
-
-    base_url: up to and including `/v1`. A key, if the server needs one, is in OPENAI_API_KEY. Requests to a
-    busy server are repeated with growing pauses.
-    """
+    """One model of a server. base_url: up to and including `/v1`. A key, if it needs one: OPENAI_API_KEY."""
 
     base_url: str
     model: str

@@ -142,7 +142,6 @@ def save_merged(policy: Policy, directory: Path, params: ModelParams) -> None:
 def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
     """Write the base's files with the adapters added to its 16-bit layers and the 4-bit experts unchanged.
 
-    gpt-oss's adapters are on attention, which is not quantized, so neither a GPU nor kernels are needed.
     transformers 5.17 saves MXFP4 only from its CUDA kernels' layout; unsloth 2026.10.7 quantizes every layer.
     """
     deltas = {  # what the adapters add to each weight, by its name in the base: float32 (out, in)

@@ -62,7 +62,7 @@ def export(
     """Write adapters in one form, load what was written, and compare both; upload it where repo_id says so.
 
     base: a model to put them on, "" for the one that they name. dtype: what this machine computes in. Raises
-    ParamsError, before a model is loaded, for what cannot be exported, PolicyUnavailable and ExportFailed.
+    ParamsError and ExportFailed, before a model is loaded for what is known then, and PolicyUnavailable.
     """
     base = base or find_base(adapters)
     check_request(adapters, base=base, out=out)

@@ -44,8 +44,7 @@ class CachedPrefix:
 def cache_prefix(policy: Policy, prompts: Sequence[str]) -> CachedPrefix | None:
     """Return the common beginning of prompts, as tokens, computed with the current weights.
 
-    None if there is none, or if the model's cache cannot be repeated for a batch: unsloth's own Llamas and
-    Qwens have tuples. The cache is stale as soon as the weights change.
+    None if there is none, or if the model's cache, as of unsloth's Llamas, cannot be repeated for a batch.
     """
     shared = os.path.commonprefix([policy.tokenizer(prompt)["input_ids"] for prompt in prompts])
     if not shared:
