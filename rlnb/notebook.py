@@ -137,13 +137,7 @@ def _read_parameters_cell(notebook: str, cell: Mapping[str, object]) -> tuple[st
                 f"parameters cell: {name} is now a {type(value).__name__} that a later cell made; "
                 "run the parameters cell again"
             )
-    profile = cell.get("profile", "auto")
-    if not isinstance(profile, str):
-        raise ParamsError(
-            f"parameters cell: profile = {profile!r} is not text; write the name of a file in "
-            f"params/{notebook}, or auto"
-        )
-    return profile, values
+    return str(cell.get("profile", "auto")), values
 
 
 def _show_parameters(notebook: str, params: NotebookParams) -> tuple[Table, object]:

@@ -47,19 +47,13 @@ def test_setup_refuses_an_unknown_kind_and_touches_nothing():
 
 
 @pytest.mark.parametrize(
-    ("kind", "command", "prints", "elsewhere"),
-    [("volta", "uname", "aarch64", "x86_64"), ("vllm", "getconf", "glibc 2.28", "glibc 2.31")],
+    ("kind", "command", "prints"), [("volta", "uname", "aarch64"), ("vllm", "getconf", "glibc 2.28")]
 )
-def test_setup_refuses_a_set_that_has_no_wheels_for_this_machine(kind, command, prints, elsewhere, tmp_path):
+def test_setup_refuses_a_set_that_has_no_wheels_for_this_machine(kind, command, prints, tmp_path):
     shutil.copy(ROOT / "setup.sh", tmp_path)
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": "/nowhere/python"}
-    said = []
-    for answer in (prints, elsewhere):
-        (tmp_path / command).write_text(f"#!/bin/sh\necho '{answer}'\n")
-        (tmp_path / command).chmod(0o755)
-        done = subprocess.run([tmp_path / "setup.sh", kind], capture_output=True, text=True, env=environ)
-        said.append((done.returncode, done.stderr))
-    assert said[0][0] == 2 and said[0][1].startswith(f"setup.sh: {kind}: ")
-    # Elsewhere it goes on to look for Python, which is not there.
-    assert "no Python 3.11 to 3.14 found" in said[1][1]
+    (tmp_path / command).write_text(f"#!/bin/sh\necho '{prints}'\n")
+    (tmp_path / command).chmod(0o755)
+    done = subprocess.run([tmp_path / "setup.sh", kind], capture_output=True, text=True, env=environ)
+    assert done.returncode == 2 and done.stderr.startswith(f"setup.sh: {kind}: ")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["setup.sh", command])

@@ -81,20 +81,16 @@ def recommend(
     )
 
 
-def apply_environment(
-    recommendation: Recommendation, environ: MutableMapping[str, str] = os.environ
-) -> dict[str, str]:
-    """Set the variables that are unset, before torch and huggingface_hub are imported; return those set.
+def apply_environment(recommendation: Recommendation, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set the variables that are unset, before torch and huggingface_hub are imported.
 
     Of several visible GPUs a process that is no rank keeps the first: transformers' Trainer would put a batch
     on all of them by torch's DataParallel, which TRL's does not do.
     """
-    missing = {name: value for name, value in recommendation.environment.items() if name not in environ}
-    visible = environ.get(VISIBLE_GPUS, "")
-    if "," in visible and "LOCAL_RANK" not in environ:
-        missing[VISIBLE_GPUS] = visible.split(",")[0].strip()
-    environ.update(missing)
-    return missing
+    for name, value in recommendation.environment.items():
+        environ.setdefault(name, value)
+    if "LOCAL_RANK" not in environ and "," in environ.get(VISIBLE_GPUS, ""):
+        environ[VISIBLE_GPUS] = environ[VISIBLE_GPUS].split(",")[0].strip()
 
 
 def _environment(name: str, *, offline: bool, files_exist: Callable[[str], bool]) -> dict[str, str]:

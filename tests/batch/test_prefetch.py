@@ -27,15 +27,6 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         yield hub
 
 
-@pytest.fixture(scope="module")
-def cache(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a model cache that was filled for a V100, on this machine, which has no GPU."""
-    cache = tmp_path_factory.mktemp("prefetched")
-    code, errors = prefetch(hub, cache)
-    assert code == 0, errors
-    return cache
-
-
 def prefetch(hub: Hub, cache: Path, *options: str, **environ: str) -> tuple[int, str]:
     """Return the exit code and the errors; hub.downloads holds what was sent."""
     hub.downloads.clear()
@@ -48,22 +39,6 @@ def prefetch(hub: Hub, cache: Path, *options: str, **environ: str) -> tuple[int,
 def files_of(cache: Path, folder: str) -> set[str]:
     snapshot = cache / folder / "snapshots" / REVISION
     return {str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()}
-
-
-def test_what_a_run_reads_is_fetched_and_nothing_else(cache):
-    assert files_of(cache, MODEL) == READ
-    assert len(files_of(cache, MBPP)) == 8
-    assert find_missing(cache, QWEN) == []
-
-
-def test_what_is_there_is_not_fetched_again_and_what_is_missing_is(cache, hub):
-    assert (prefetch(hub, cache)[0], hub.downloads) == (0, [])
-    weights = cache / MODEL / "snapshots" / REVISION / "model.safetensors"
-    weights.resolve().unlink()
-    weights.unlink()
-    assert find_missing(cache, QWEN) == ["weights"]
-    assert (prefetch(hub, cache)[0], hub.downloads) == (0, ["model.safetensors"])
-    assert find_missing(cache, QWEN) == []
 
 
 def test_a_download_that_was_cut_off_is_refused_and_goes_on_with_the_files_that_were_whole(hub, tmp_path):
@@ -88,6 +63,9 @@ def test_a_download_that_was_cut_off_is_refused_and_goes_on_with_the_files_that_
     code, errors = prefetch(hub, tmp_path)
     assert code == 0, errors
     assert set(hub.downloads) & READ == {"model.safetensors"}
+    assert (files_of(tmp_path, MODEL), len(files_of(tmp_path, MBPP))) == (READ, 8)  # and nothing else
+    assert find_missing(tmp_path, QWEN) == []
+    assert (prefetch(hub, tmp_path)[0], hub.downloads) == (0, [])
 
 
 @pytest.mark.parametrize(("model", "endpoint"), [("me/nothing", ""), (QWEN, "http://127.0.0.1:9")])

@@ -128,18 +128,15 @@ def test_a_job_chooses_as_was_checked_whatever_memory_its_gpu_has(capsys):
     assert recommend(gpu, environ={"RLNB_GPU_MEMORY": "80"}).model_id == "Qwen/Qwen2.5-3B"
 
 
-def test_what_the_env_file_says_holds_for_the_check(capsys):
-    Path(".env").write_text("RLNB_OFFLINE=1\n")
-    assert cli.main(["submit", NOTEBOOK, "--profile", "v100", "--set", "model.id=tiny", "--dry-run"]) == 2
-    assert "tasks.source = 'mbpp' is not in" in capsys.readouterr().err
-
-
-def test_a_kind_of_machine_stands_for_a_profile(capsys):
+def test_a_kind_of_machine_stands_for_a_profile_and_the_env_file_counts(capsys):
     command = ["submit", NOTEBOOK, "--set", "model.id=tiny", "--dry-run", "--machine", "v100"]
     assert cli.main(command) == 0
     assert "#SBATCH --gres=gpu:1\n" in capsys.readouterr().out
     assert cli.main([*command, "--seeds", "1-2"]) == 0
     assert "/seeds-v100/" in capsys.readouterr().out  # not this machine's profile
+    Path(".env").write_text("RLNB_OFFLINE=1\n")
+    assert cli.main(command) == 2
+    assert "tasks.source = 'mbpp' is not in" in capsys.readouterr().err
 
 
 def test_a_sweep_and_a_run_do_not_share_a_folder():
