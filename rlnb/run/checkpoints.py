@@ -69,16 +69,15 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
             if latest:
                 shutil.rmtree(path)
     changed = ", ".join(f"{field} {change}" for field, change in changes.items())
+    if changed:
+        say(output_dir, f"changed since {Path(latest or resume).name}: {changed}")
     if latest:
-        if changed:
-            say(output_dir, f"changed since {Path(latest).name}: {changed}")
         return latest
     if kept := set_aside(output_dir):
         say(output_dir, f"the run begins again; kept of it until here: {', '.join(map(str, kept))}")
     if resume == "auto":
         return None
-    since = f"; changed since: {changed}" if changed else ""
-    say(output_dir, f"taking the whole state of {resume}: step {checkpoint_step(resume)}{since}")
+    say(output_dir, f"taking the whole state of {resume}: step {checkpoint_step(resume)}")
     return resume
 
 
@@ -94,9 +93,8 @@ def check_resuming(params: NotebookParams, output_dir: str | Path) -> dict[str, 
     if resume == "never" or (resume == "auto" and latest is None):
         return {}
     if latest is None and (damage := find_damage(resume)):
-        reason = "" if resume == "latest" else f": {damage}"
         raise ParamsError(
-            f"training.resume = {resume!r}: there is no complete checkpoint{reason}; write auto or never"
+            f"training.resume = {resume!r}: there is no complete checkpoint: {damage}; write auto or never"
         )
     given, newest = Path(resume).resolve(), Path(latest or resume).resolve()
     if given != newest and given.parent == newest.parent and not find_damage(given):
@@ -188,8 +186,7 @@ def complete_checkpoint(checkpoint: Path, params: NotebookParams) -> None:
         # People edit the README. Each rank writes its own random state, perhaps later than this.
         if path.is_file() and path.name not in (RECIPE_FILE, "README.md") and path.name[:3] != "rng"
     }
-    recipe = json.dumps({**run_recipe(params), FILES: files}, indent=1)
-    write_text(checkpoint / RECIPE_FILE, f"{recipe}\n")
+    write_text(checkpoint / RECIPE_FILE, json.dumps({**run_recipe(params), FILES: files}, indent=1) + "\n")
     sync(checkpoint.parent)
 
 

@@ -21,6 +21,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -34,7 +35,7 @@ from filelock import FileLock, Timeout
 
 import rlnb
 from rlnb.errors import RlnbError
-from rlnb.machine import rank
+from rlnb.machine import Machine, rank
 from rlnb.run.disk import lacks_room, sync
 from rlnb.run.slurm import RUNNING, jobs_in_queue, num_restarts, own_job
 
@@ -195,6 +196,30 @@ def touch_heartbeat(directory: Path) -> None:
         (directory / HEARTBEAT_FILE).touch()
 
 
+@contextmanager
+def heartbeat(directory: Path) -> Iterator[None]:
+    """Let a thread touch the run's heartbeat file every HEARTBEAT_SECONDS.
+
+    A model that loads and an evaluation write no metrics, so their times would not do.
+    """
+    is_over = threading.Event()
+
+    def beat() -> None:
+        while not is_over.wait(HEARTBEAT_SECONDS):
+            try:
+                touch_heartbeat(directory)
+            except OSError as error:  # it may pass, and without this thread a run looks dead elsewhere
+                print(f"{directory}: the heartbeat cannot be written: {error!r}", file=sys.stderr)
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def end_attempt(directory: Path, status: Status, *, state: str, signal: str = "", reason: str = "") -> None:
     """Write how the attempt ended; the arguments are fields of `Status`."""
     ended = dataclasses.replace(
@@ -352,7 +377,7 @@ def log_line(output_dir: str | Path, line: str) -> None:
             file.write(f"{now()} {line}\n")
 
 
-def write_versions(directory: Path, *, machine: Mapping[str, object]) -> None:
+def write_versions(directory: Path, *, machine: Machine) -> None:
     """Write versions.json: Python, all installed packages, the git revision of the project, the machine."""
     project = shlex.quote(os.path.dirname(rlnb.__file__))
     packages = {item.metadata["Name"]: item.version for item in importlib.metadata.distributions()}
@@ -361,7 +386,7 @@ def write_versions(directory: Path, *, machine: Mapping[str, object]) -> None:
         "platform": platform.platform(),
         # The revision, "-dirty" behind it where tracked files differ; a sentence where there is none.
         "git": subprocess.getoutput(f"git -C {project} describe --always --abbrev=40 --exclude='*' --dirty"),
-        "machine": machine,
+        "machine": dataclasses.asdict(machine),
         "packages": dict(sorted(packages.items(), key=lambda item: item[0].lower())),
     }
     write_text(directory / "versions.json", json.dumps(versions, indent=1) + "\n")
@@ -369,15 +394,13 @@ def write_versions(directory: Path, *, machine: Mapping[str, object]) -> None:
 
 def write_status(directory: Path, status: Status) -> None:
     """Write status.json, over the old one where the disk has no room for a second."""
-    path, text = _status_path(directory, rank()), json.dumps(dataclasses.asdict(status), indent=1)
+    path, text = _status_path(directory, rank()), json.dumps(dataclasses.asdict(status), indent=1) + "\n"
     try:
-        write_text(path, f"{text}\n")
+        write_text(path, text)
     except OSError as error:
-        if not lacks_room(error) or not path.exists():
+        if not lacks_room(error):
             raise
-        with path.open("r+", encoding="utf-8") as file:  # the block that it has needs no further room
-            file.write(f"{text}\n")
-            file.truncate()
+        path.write_text(text, encoding="utf-8")
 
 
 def now() -> str:

@@ -4,7 +4,6 @@ All checks come before papermill is imported, so a wrong name costs half a secon
 """
 
 import contextlib
-import dataclasses
 import functools
 import json
 import os
@@ -77,8 +76,7 @@ def run_notebook(
     with contextlib.ExitStack() as stack:
         if out is None:
             make_directory(plan.directory.parent)
-            directory = stack.enter_context(runs.claimed_directory(find_run_directories(plan)))
-            plan = move_run(plan, directory)
+            plan = move_run(plan, stack.enter_context(runs.claimed_directory(find_run_directories(plan))))
         else:
             make_directory(plan.directory)
             if rank() == 0:
@@ -115,17 +113,12 @@ def plan_run(
         raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
     if out is not None:
         saved = out / "params.yaml"
-        is_saved = os.path.exists(saved)  # unlike Path.exists it takes names that are too long
-        if is_saved and not saved.stat().st_size:
-            raise ParamsError(
-                f"{saved}: is empty, so the parameters of this run are not known. Delete the file and give "
-                "--profile and --set as when the run was started, or give another --out."
-            )
-        profile = profile or (str(saved) if is_saved else "auto")
-    elif profile in (None, "auto"):
+        if os.path.exists(saved) and not saved.stat().st_size:  # Path.exists raises for too long names
+            raise ParamsError(f"{saved}: is empty, so the run's parameters are lost; give another --out")
+        profile = profile or (str(saved) if os.path.exists(saved) else "auto")
+    elif profile is None or profile == "auto":
         profile = choose_profile(notebook.stem, recommend(here).profile)
     values = {**overrides, "output_dir": str(out or "outputs")}
-    profile = profile or "auto"
     params = load_params(notebook.stem, profile=profile, overrides=values, place="--set")
     if machine is None and asks_network(params):
         here = probe()
@@ -149,7 +142,13 @@ def check_params(params: NotebookParams, machine: Machine, *, num_ranks: int = 1
     sharing = {"WORLD_SIZE": str(num_ranks)} if num_ranks > 1 else {}
     check_machine(resolved, machine, environ={**os.environ, **sharing})
     resolved.check_files()
-    _check_splitting(params)
+    splits = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    is_split = any(os.environ.get(name, "").lower() in ("1", "true") for name in splits)
+    if is_split and not isinstance(getattr(params, "training", None), TrainingParams):
+        raise ParamsError(
+            "accelerate: splits the weights among the ranks, which only the trainings by TRL can do, not "
+            "self-play and PPO; take params/accelerate/ddp.yaml"
+        )
     memory = check_memory(resolved, machine)
     check_room(resolved)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
@@ -161,17 +160,6 @@ def check_params(params: NotebookParams, machine: Machine, *, num_ranks: int = 1
 def _check_sandbox(sandbox: SandboxParams) -> None:
     """Start a sandbox and end it, once for all points of a sweep. Raises SandboxUnavailable."""
     Sandbox.from_params(sandbox).close()
-
-
-def _check_splitting(params: NotebookParams) -> None:
-    """Raise ParamsError where `accelerate launch` splits the weights of a training that is not TRL's."""
-    splits = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-    is_split = any(os.environ.get(name, "").lower() in ("1", "true") for name in splits)
-    if is_split and not isinstance(getattr(params, "training", None), TrainingParams):
-        raise ParamsError(
-            "accelerate: splits the weights among the ranks, which only the trainings by TRL can do, not "
-            "self-play and PPO; take params/accelerate/ddp.yaml"
-        )
 
 
 def find_run_directories(plan: Plan) -> Iterator[Path]:
@@ -198,13 +186,12 @@ def _run_attempt(plan: Plan, num_ranks: int) -> int:
     runs.write_text(directory / "params.yaml", dump_yaml(params))
     output = runs.attempt_notebook(directory, rank=rank())
     if rank() == 0:
-        runs.write_versions(directory, machine=dataclasses.asdict(plan.machine))
+        runs.write_versions(directory, machine=plan.machine)
         lines = [f"{output}: {notebook.name}, profile {plan.profile}", plan.memory]
         print("\n".join(filter(None, lines)), flush=True)
     values = {"profile": str(directory / "params.yaml"), **params.model_dump(mode="json")}
     # Sections stay as the notebook has them, empty: their values come from params.yaml.
-    given = {name: value for name, value in values.items() if not isinstance(value, dict)}
-    given = {name: given[name] for name in plan.names if name in given}
+    given = {name: values[name] for name in plan.names if not isinstance(values.get(name, {}), dict)}
     if last is not None and "training" in plan.names and value_of(params, "training.resume") == "never":
         given["training"] = {"resume": "auto"}  # "never" was for the first attempt; this one goes on
     if num_ranks > 1:
@@ -234,10 +221,7 @@ def read_parameter_names(notebook: Path) -> list[str]:
     names = re.findall(r"^(\w+)\s*(?::.*)?=", tagged[0] if tagged else "", re.MULTILINE)
     for name in ("profile", "output_dir"):
         if name not in names:
-            raise ParamsError(
-                f"{notebook}: no cell that is tagged 'parameters' defines {name}. Add a line like "
-                f'{name}: str = "auto", so that rlnb run can set it.'
-            )
+            raise ParamsError(f"{notebook}: add {name}: str = 'auto' to the cell tagged 'parameters'")
     return names
 
 

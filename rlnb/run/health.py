@@ -119,13 +119,6 @@ def find_alarms(metrics: Mapping[str, float], *, first_length: float) -> dict[st
     return alarms
 
 
-def count_alarms(
-    counts: Mapping[str, int], metrics: Mapping[str, float], *, first_length: float
-) -> dict[str, int]:
-    """Return for each alarm in how many consecutive updates it has been raised; counts: before this one."""
-    return {name: counts.get(name, 0) + 1 for name in find_alarms(metrics, first_length=first_length)}
-
-
 def check_alarms(counts: Mapping[str, int], metrics: Mapping[str, float], *, first_length: float) -> None:
     """Raise TrainingDiverged where an alarm has been raised in ALARM_PATIENCE consecutive updates."""
     for name, reason in find_alarms(metrics, first_length=first_length).items():
@@ -147,9 +140,9 @@ def memory_advice(
             f"{field} = {show(value_of(params, field))}"
             for field in find_memory_settings(params, doing=doing)[:3]
         ]
-        order = f"In this order, halve a number or write true for false: {', '.join(settings)}"
-        advice = order if settings else "Take a smaller model, or another GPU"
-        raise OutOfMemory(f"the GPU's memory is used up. {advice}{see('out-of-memory')}") from error
+        order = ", ".join(settings) or "none is left; take a smaller model"
+        advice = f"In this order, halve a number or write true for false: {order}{see('out-of-memory')}"
+        raise OutOfMemory(f"the GPU's memory is used up. {advice}") from error
 
 
 def find_memory_settings(params: NotebookParams, *, doing: Literal["training", "evaluation"]) -> list[str]:

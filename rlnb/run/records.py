@@ -15,6 +15,7 @@ from rlnb.run.directory import say
 from rlnb.run.disk import sync
 
 DAMAGED_SUFFIX = ".damaged"
+TAIL_BYTES = 1 << 18  # of metrics.jsonl, some hundred steps
 
 
 class DamagedRows(UserWarning):
@@ -31,6 +32,17 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if num_damaged:
         warnings.warn(f"{path}: left out {_count(num_damaged)}", DamagedRows, stacklevel=3)
     return rows
+
+
+def read_last_step(directory: Path) -> int | None:
+    """Return the step of the last row of a run's metrics.jsonl that is whole, None without one."""
+    path = directory / "metrics.jsonl"
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        rows = map(parse_row, reversed(file.read().splitlines()))
+        return next((row["step"] for row in rows if row is not None), None)
 
 
 def cut_rows(path: Path, *, after: int) -> None:

@@ -32,7 +32,7 @@ from rlnb.run.checkpoints import (
 )
 from rlnb.run.directory import log_line, write_text
 from rlnb.run.disk import check_disk, sync
-from rlnb.run.health import Health, count_alarms
+from rlnb.run.health import Health, find_alarms
 from rlnb.run.records import cut_rows
 from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker
@@ -60,11 +60,12 @@ class RunState:
     def advance(self, metrics: Mapping[str, float], training: UpdateParams) -> Self:
         """Return the state after an update."""
         first_length = self.first_length or metrics["play/completion_tokens"]
+        alarms = find_alarms(metrics, first_length=first_length)
         return replace(
             self,
             step=self.step + 1,
             num_games=self.num_games + training.games_per_step,
-            alarms=count_alarms(self.alarms, metrics, first_length=first_length),
+            alarms={name: self.alarms.get(name, 0) + 1 for name in alarms},
             first_length=first_length,
         )
 

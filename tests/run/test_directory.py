@@ -11,7 +11,7 @@ import pytest
 from waiting import wait_for
 
 from rlnb.run import directory as runs
-from rlnb.run import heartbeat
+from rlnb.run.records import read_last_step
 
 
 @pytest.fixture(autouse=True)
@@ -102,19 +102,19 @@ def test_where_a_file_system_has_no_locks_the_status_keeps_a_second_run_out(tmp_
 
 
 def test_a_thread_touches_the_heartbeat_and_outlasts_an_error_that_passes(tmp_path, monkeypatch, capfd):
-    errors = [OSError("once")]
+    errors, real = [OSError("once")], runs.touch_heartbeat
 
     def touch(directory: Path) -> None:
         if errors:
             raise errors.pop()
-        runs.touch_heartbeat(directory)
+        real(directory)
 
-    monkeypatch.setattr(heartbeat, "touch_heartbeat", touch)
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(runs, "HEARTBEAT_SECONDS", 0.02)
     status = runs.start_attempt(tmp_path, notebook="attempt-01.ipynb")
+    monkeypatch.setattr(runs, "touch_heartbeat", touch)
     file = tmp_path / runs.HEARTBEAT_FILE
     os.utime(file, (0, 0))
-    with heartbeat.heartbeat(tmp_path):
+    with runs.heartbeat(tmp_path):
         wait_for(lambda: file.stat().st_mtime > 0)
     assert not errors and "once" in capfd.readouterr().err
     runs.end_attempt(tmp_path, status, state="done")
@@ -122,10 +122,10 @@ def test_a_thread_touches_the_heartbeat_and_outlasts_an_error_that_passes(tmp_pa
 
 
 def test_the_last_step_is_that_of_the_last_whole_row(tmp_path):
-    assert heartbeat.read_last_step(tmp_path) is None
+    assert read_last_step(tmp_path) is None
     torn = ['{"step": Infinity, "time": 1.0}', "\0\0", "[" * 9999, "[]", '{"step": 12']
     (tmp_path / "metrics.jsonl").write_text("\n".join(['{"step": 8}', '{"step": 9, "time": 1.0}', *torn]))
-    assert heartbeat.read_last_step(tmp_path) == 9
+    assert read_last_step(tmp_path) == 9
 
 
 CLAIM = """

@@ -10,11 +10,12 @@ from rlnb.run import health
 from rlnb.run.health import (
     Health,
     check_alarms,
-    count_alarms,
     find_alarms,
     find_memory_settings,
     memory_advice,
 )
+from rlnb.selfplay.checkpoints import RunState
+from rlnb.selfplay.params import UpdateParams
 
 QUIET = {"play/invalid_share": 0.1, "entropy": 0.5, "play/completion_tokens": 100.0}
 INVALID, FLAT, SHORT = {"play/invalid_share": 0.75}, {"entropy": 5e-5}, {"play/completion_tokens": 6.0}
@@ -76,16 +77,16 @@ def test_each_alarm_is_raised_beyond_its_limit_and_not_at_it():
 
 def test_the_run_is_stopped_after_consecutive_updates_with_the_same_alarm(monkeypatch):
     monkeypatch.setattr(health, "ALARM_PATIENCE", 3)
-    counts: dict[str, int] = {}
+    state, training = RunState(first_length=100.0), UpdateParams()
     # Twice, a quiet one, twice with another alarm meanwhile, then the third in a row.
     for changes in [INVALID, INVALID, {}, INVALID, {**INVALID, **FLAT}]:
-        counts = count_alarms(counts, QUIET | changes, first_length=100.0)
-        check_alarms(counts, QUIET | changes, first_length=100.0)
-    assert counts == {"invalid": 2, "entropy": 1}
-    counts = count_alarms(counts, QUIET | INVALID, first_length=100.0)
-    assert counts == {"invalid": 3}
+        state = state.advance(QUIET | changes, training)
+        check_alarms(state.alarms, QUIET | changes, first_length=100.0)
+    assert state.alarms == {"invalid": 2, "entropy": 1}
+    state = state.advance(QUIET | INVALID, training)
+    assert state.alarms == {"invalid": 3}
     with pytest.raises(TrainingDiverged, match="^for 3 updates in a row 75%"):
-        check_alarms(counts, QUIET | INVALID, first_length=100.0)
+        check_alarms(state.alarms, QUIET | INVALID, first_length=100.0)
 
 
 def on_a_gpu(notebook: str, profile: str = "default", **sections):

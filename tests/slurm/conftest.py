@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rlnb.run.directory import Status, read_status
-from rlnb.run.heartbeat import read_last_step
+from rlnb.run.records import read_last_step
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = Path(__file__).with_name("cluster.sh")

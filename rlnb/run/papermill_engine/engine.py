@@ -33,7 +33,6 @@ from rlnb.params.problems import did_you_mean
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
 from rlnb.run.disk import lacks_room, telling_full_disk
-from rlnb.run.heartbeat import heartbeat
 
 OWN_KERNELS = ("rlnb", "python3")
 CLEAN_EXITS = (("SystemExit", ""), ("SystemExit", "0"))
@@ -71,7 +70,7 @@ class RlnbEngine(NBClientEngine):
         status = runs.start_attempt(directory, notebook=Path(str(output_path)).name, saved_step=saved_step)
         signals: list[signal.Signals] = []
         try:
-            with heartbeat(directory), telling_full_disk(directory):
+            with runs.heartbeat(directory), telling_full_disk(directory):
                 nb = super().execute_notebook(nb, kernel_name, output_path, signals=signals, **kwargs)
         except BaseException as error:
             runs.end_attempt(directory, status, **describe_error(error))
