@@ -340,11 +340,9 @@ def locked(directory: Path) -> Iterator[None]:
 @contextmanager
 def socket_directory() -> Iterator[Path]:
     """Create a private directory for the kernel's sockets, and remove it at the end."""
-    longest = f"{tempfile.gettempdir()}/rlnb-kernel-12345678/kernel-ipc-99"
+    longest = f"{tempfile.gettempdir()}/rlnb-zmq-12345678/kernel-ipc-99"
     root = None if len(os.fsencode(longest)) <= SOCKET_PATH_BYTES else "/tmp"
-    with tempfile.TemporaryDirectory(
-        prefix="rlnb-kernel-", dir=root, ignore_cleanup_errors=True
-    ) as directory:
+    with tempfile.TemporaryDirectory(prefix="rlnb-zmq-", dir=root, ignore_cleanup_errors=True) as directory:
         yield Path(directory)
 
 

@@ -88,14 +88,9 @@ class Tracker:
                 self._wandb_run.log({**present, STEP_AXIS: step})
 
     def _write(self, line: bytes) -> None:
-        """Write a line whole or not at all: on a disk that is nearly full the system writes a part of it."""
-        num_written = self._file.write(line)
-        if num_written != len(line):
-            try:
-                self._file.write(line[num_written:])
-            except OSError:
-                self._file.truncate(os.fstat(self._file.fileno()).st_size - num_written)
-                raise
+        """Write a line. A nearly full disk takes a part of it, which a run that goes on drops."""
+        while line:
+            line = line[self._file.write(line) :]
 
     def close(self) -> None:
         """Flush and close everything; W&B uploads what is left."""

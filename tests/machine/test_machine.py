@@ -184,6 +184,7 @@ def test_slurm_and_affinity_limit_the_cores_and_one_is_left_at_least():
         assert usable_cores({"SLURM_CPUS_PER_TASK": share}) == 1
     assert 1 <= usable_cores({}) <= (os.cpu_count() or 1)
     assert usable_cores({"SLURM_CPUS_PER_TASK": "100000"}) == usable_cores({})
+    assert usable_cores({"LOCAL_WORLD_SIZE": str(usable_cores({}))}) == 1  # ranks share them
 
 
 def test_the_hub_is_asked_only_where_it_may_be():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import TrainerControl, TrainerState
+from transformers import TrainerState
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.errors import ParamsError
@@ -16,7 +16,6 @@ from rlnb.grpo.training import SaveRecipe
 from rlnb.params.sections import NotebookParams
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.run import checkpoints
-from rlnb.run.tracking import open_tracker
 
 
 def params_with(**sections: dict[str, Any]) -> GrpoCodeExecutionParams:
@@ -92,10 +91,8 @@ def test_what_has_changed_in_a_run_is_said_in_a_line_and_in_its_log(tmp_path: Pa
     [
         ("optimizer.pt", None),
         ("optimizer.pt", b"moments" * 999),
-        ("trainer_state.json", b""),
         ("rlnb.json", None),
         ("rlnb.json", bytes(50)),
-        ("rlnb.json", b"[]"),
     ],
 )
 def test_a_damaged_checkpoint_is_named_removed_and_the_one_before_is_taken(
@@ -141,9 +138,9 @@ def test_a_read_error_that_passes_ends_the_attempt_and_costs_no_checkpoint(
 def test_without_a_whole_checkpoint_a_run_starts_again_and_keeps_all_until_then(
     tmp_path: Path, capsys
 ) -> None:
-    folder, rows = save_checkpoint(tmp_path, step=3, params=params_with()), '{"step": 2}\n'
+    folder = save_checkpoint(tmp_path, step=3, params=params_with())
     for name in ("metrics.jsonl", "games.jsonl"):
-        (tmp_path / name).write_text(rows)
+        (tmp_path / name).write_text(name)
     (folder / "optimizer.pt").write_bytes(bytes(6000))
     assert "'latest'" in refused(tmp_path, training={"resume": "latest"})
     assert to_resume("auto", tmp_path) is None
@@ -153,10 +150,7 @@ def test_without_a_whole_checkpoint_a_run_starts_again_and_keeps_all_until_then(
     assert damage.startswith(f"{folder}: optimizer.pt ")
     assert begins.endswith(", ".join(map(str, kept)))
     assert (kept[3] / "checkpoint-3" / "optimizer.pt").exists() and not folder.exists()
-    assert [path.read_text() for path in kept[:2]] == [rows, rows]
-    with open_tracker(tmp_path, config={}, tensorboard=False) as tracker:
-        tracker.report(1, {"reward": 1.0})
-    assert kept[0].read_text() == rows  # which the new attempt would have cut from metrics.jsonl
+    assert [path.read_text() for path in kept[:2]] == ["metrics.jsonl", "games.jsonl"]
 
 
 def test_checkpoints_that_were_being_written_are_removed_and_nothing_else(tmp_path: Path) -> None:
@@ -173,21 +167,6 @@ def test_checkpoints_that_were_being_written_are_removed_and_nothing_else(tmp_pa
     assert log.count("it was being written when its run ended; removed") == log.count("\n") == 3
 
 
-def test_a_checkpoint_of_grpo_counts_only_when_its_last_file_is_written(tmp_path: Path) -> None:
-    """transformers writes the others between the two calls; older ones go when the new one is complete."""
-    saving = SaveRecipe(params_with(training={"save_total_limit": 1}))
-    old = save_checkpoint(tmp_path, step=2, params=params_with())
-    new = old.with_name("checkpoint-3")
-    state = TrainerState(global_step=3, is_world_process_zero=True)
-    control, arguments = TrainerControl(should_save=True), SimpleNamespace(output_dir=str(old.parent))
-    saving.on_step_end(arguments, state, control)  # type: ignore[arg-type]
-    new.mkdir()
-    (new / "trainer_state.json").write_text('{"global_step": 3}')
-    assert checkpoints.latest_checkpoint(tmp_path) == str(old)
-    saving.on_save(arguments, state, control)  # type: ignore[arg-type]
-    assert checkpoints.complete_checkpoints(tmp_path) == [str(new)] and not old.exists()
-
-
 def test_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch) -> None:
     """Every file, the recipe last, then the directory's entries."""
     synced = []
@@ -199,20 +178,16 @@ def test_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path: Path, monkeypatc
     assert synced[-2:] == [str(folder), str(folder.parent)]
 
 
-@pytest.mark.parametrize("folder", ["own", "other"])
-def test_thresholds_of_stages_may_change_but_not_their_games(tmp_path: Path, folder: str) -> None:
-    def asked(resume: str = "auto", **changed: Any) -> PpoOpenspielParams:
+def test_thresholds_of_stages_may_change_but_not_their_games(tmp_path: Path) -> None:
+    def asked(**changed: Any) -> PpoOpenspielParams:
         stage = {"name": "easy", "games": ["nim"], "threshold": 0.5} | changed
-        sections = {"curriculum": {"stages": [stage]}, "training": {"resume": resume}}
-        return PpoOpenspielParams.model_validate(sections)
+        return PpoOpenspielParams.model_validate({"curriculum": {"stages": [stage]}})
 
-    saved = str(save_checkpoint(tmp_path / "own", step=3, params=asked()))
-    resume = "auto" if folder == "own" else saved
-    changed = asked(resume, threshold=0.4, window=300)
-    assert checkpoints.checkpoint_to_resume(changed, tmp_path / folder) == saved
+    saved = str(save_checkpoint(tmp_path, step=3, params=asked()))
+    assert checkpoints.checkpoint_to_resume(asked(threshold=0.4, window=300), tmp_path) == saved
     for fields, name in (({"games": ["hex"]}, ".easy.games"), ({"name": "hard"}, "")):
         with pytest.raises(ParamsError, match=f"curriculum.stages{name} "):
-            checkpoints.checkpoint_to_resume(asked(resume, **fields), tmp_path / folder)
+            checkpoints.checkpoint_to_resume(asked(**fields), tmp_path)
 
 
 def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_path: Path, capsys) -> None:
@@ -230,14 +205,12 @@ def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_p
         assert field in refused(own, **sections)
 
 
-def test_what_is_begun_anew_leaves_the_former_attempt_beside_it(tmp_path: Path) -> None:
+def test_a_run_that_starts_over_keeps_its_former_attempts(tmp_path: Path) -> None:
     for number, step in ((1, 5), (2, 7)):
-        folder = save_checkpoint(tmp_path, step=step, params=params_with())
+        save_checkpoint(tmp_path, step=step, params=params_with())
         (tmp_path / "metrics.jsonl").write_text(f"{step}")
-        if number == 2:
-            (folder / "trainer_state.json").unlink()  # records are kept though no checkpoint is whole
         assert to_resume("never", tmp_path) is None
-        assert to_resume("auto", tmp_path) is None  # killed before its first checkpoint it begins anew
+        assert to_resume("auto", tmp_path) is None  # it was killed before its first checkpoint
         assert (tmp_path / f"checkpoints-{number}" / f"checkpoint-{step}").is_dir()
         assert (tmp_path / f"metrics-{number}.jsonl").read_text() == f"{step}"
     assert to_resume("never", tmp_path) is None

@@ -1,10 +1,10 @@
 """A disk that is full, or will be: what is refused before a run, and what is left of one that it ends."""
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
+from waiting import small_disk
 
 from rlnb.errors import DiskFull, ParamsError
 from rlnb.params import load_params
@@ -70,27 +70,21 @@ def test_an_error_of_a_full_disk_is_seen_behind_others_and_no_other_is_taken_for
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 64 KiB."""
-    if os.geteuid() or not shutil.which("mount"):
-        pytest.skip("only root can mount a small file system")
-    directory = tmp_path / "small"
-    directory.mkdir()
-    if os.system(f"mount -t tmpfs -o size=64k tmpfs {directory}"):
-        pytest.skip("no file system can be mounted here")
-    yield directory
-    os.system(f"umount -l {directory}")
+def full_disk(tmp_path):
+    """A file system of 64 KiB, to be filled."""
+    with small_disk(tmp_path / "small", 2**16):
+        yield tmp_path / "small"
 
 
-def test_a_file_on_a_full_disk_stays_what_it_was_and_the_status_is_true(small_disk):
-    status = runs.start_attempt(small_disk, notebook="attempt-01.ipynb")
-    runs.write_text(small_disk / "versions.json", "whole")
-    with pytest.raises(OSError), (small_disk / "filling").open("wb", buffering=0) as file:
+def test_a_file_on_a_full_disk_stays_what_it_was_and_the_status_is_true(full_disk):
+    status = runs.start_attempt(full_disk, notebook="attempt-01.ipynb")
+    runs.write_text(full_disk / "versions.json", "whole")
+    with pytest.raises(OSError), (full_disk / "filling").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
     with pytest.raises(OSError):
-        runs.write_text(small_disk / "versions.json", "x" * 5000)
-    assert (small_disk / "versions.json").read_text() == "whole"
-    runs.end_attempt(small_disk, status, state="failed", reason="no room: " + "why " * 100)
-    assert runs.read_status(small_disk).state == "failed"
-    assert {path.name for path in small_disk.iterdir()} == {"status.json", "versions.json", "filling"}
+        runs.write_text(full_disk / "versions.json", "x" * 5000)
+    assert (full_disk / "versions.json").read_text() == "whole"
+    runs.end_attempt(full_disk, status, state="failed", reason="no room: " + "why " * 100)
+    assert runs.read_status(full_disk).state == "failed"
+    assert {path.name for path in full_disk.iterdir()} == {"status.json", "versions.json", "filling"}

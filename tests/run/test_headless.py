@@ -79,36 +79,24 @@ def test_a_model_that_cannot_fit_is_refused_and_leaves_nothing(capsys, huge_mode
     assert f"model.id = '{huge_model}'" in reason and "model.check_memory = false" in reason
 
 
-def test_the_estimate_of_memory_is_printed_before_a_run_also_of_one_that_does_not_fit(capsys, huge_model):
-    assert run("--out", "unknown") == 0
-    assert "memory: not known" in capsys.readouterr().out
+def test_the_estimate_of_memory_is_printed_also_of_a_run_that_does_not_fit(capsys, huge_model):
     # This notebook's cells load no model.
     assert run("--out", "huge", "--set", f"model.id={huge_model}", "--set", "model.check_memory=false") == 0
     assert " GiB: does not fit" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "out", ["/proc/xx", "/dev/null/x", "grpo_code_execution.ipynb", "x" * 300, "/sys/kernel"]
-)
+@pytest.mark.parametrize("out", ["/proc/xx", "/dev/null/x", "grpo_code_execution.ipynb", "x" * 300, "/proc"])
 def test_a_directory_that_cannot_be_made_or_written_to_is_refused(capsys, out):
-    if not Path("/sys/kernel").is_dir():
-        pytest.skip("no /sys here")
     assert refused(capsys, "--out", out).startswith(f"{out}: ")
 
 
 def test_a_run_that_was_moved_goes_on_where_it_is_now(capsys, tmp_path):
     unfinished_run(Path("before")).rename("after")
+    Path("after/status.json").write_text('{"foo": 1}')  # damaged: attempts are counted by their files
     assert run("--out", str(tmp_path / "after")) == 0
     assert f"{tmp_path}/after {{}}" in capsys.readouterr().out
     assert left_behind() == ["after"]
-    assert Path("after/attempt-02.ipynb").exists()
-
-
-def test_a_damaged_status_loses_no_attempt():
-    directory = unfinished_run(Path("here"))
-    (directory / "status.json").write_text('{"foo": 1}')
-    assert run("--out", "here") == 0
-    assert {path.name for path in directory.glob("*.ipynb")} == {"attempt-01.ipynb", "attempt-02.ipynb"}
+    assert Path("after/attempt-02.ipynb").exists() and Path("after/attempt-01.ipynb").read_text() == "{}"
 
 
 @pytest.mark.parametrize("content", [b"", bytes(90), b"model: {"])

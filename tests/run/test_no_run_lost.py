@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
+from waiting import small_disk
 
 from rlnb.run import directory as runs
 from rlnb.run.tracking import read_metrics
@@ -65,8 +66,7 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_no_crash_has_damaged(whol
     _, weights, other = NOTEBOOKS[notebook]
     out = tmp_path / "run"
     shutil.copytree(undisturbed, out)
-    status = runs.read_status(out)
-    runs.end_attempt(out, status, state="killed")
+    runs.end_attempt(out, runs.read_status(out), state="killed")
     checkpoint = {step: out / "checkpoints" / f"checkpoint-{step}" for step in range(1, 9)}
     os.truncate(checkpoint[8] / weights, 1000)
     (checkpoint[7] / "optimizer.pt").write_bytes(b"")
@@ -97,32 +97,25 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_no_crash_has_damaged(whol
 
 
 @pytest.fixture
-def small_disk(whole, tmp_path):
+def disk(whole, tmp_path):
     """A file system with room for a run and little more."""
-    if os.geteuid() or not shutil.which("mount"):
-        pytest.skip("only root can mount a small file system")
     checkpoints = sum(path.stat().st_size for path in (whole[1] / "checkpoints").rglob("*"))
     others = sum(path.stat().st_size for path in whole[1].rglob("*")) - checkpoints
-    directory = tmp_path / "small"
-    directory.mkdir()
-    size = 5 * checkpoints // 4 + 2 * others + 2**22
-    if os.system(f"mount -t tmpfs -o size={size} tmpfs {directory}"):
-        pytest.skip("no file system can be mounted here")
-    yield directory
-    os.system(f"umount -l {directory}")
+    with small_disk(tmp_path / "small", 5 * checkpoints // 4 + 2 * others + 2**22):
+        yield tmp_path / "small"
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_a_run_with_one_sentence_and_with_room_it_goes_on(whole, small_disk):
+def test_a_full_disk_ends_a_run_with_one_sentence_and_with_room_it_goes_on(whole, disk):
     notebook, undisturbed = whole
-    out, filling = small_disk / "run", small_disk / "filling"
+    out, filling = disk / "run", disk / "filling"
     stop = threading.Event()
 
     def fill_disk() -> None:
         """Leave no room for another checkpoint once there are two, nor for much else."""
         while not stop.wait(0.05):
             if (out / "checkpoints" / "checkpoint-2" / "rlnb.json").exists():
-                free = shutil.disk_usage(small_disk).free
+                free = shutil.disk_usage(disk).free
                 filling.write_bytes(bytes(max(0, free - 100_000)))
                 return
 
@@ -132,9 +125,9 @@ def test_a_full_disk_ends_a_run_with_one_sentence_and_with_room_it_goes_on(whole
     stop.set()
     filler.join()
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert str(small_disk) in ended.stderr.strip().splitlines()[-1] and "Traceback" not in ended.stderr
+    assert str(disk) in ended.stderr.strip().splitlines()[-1] and "Traceback" not in ended.stderr
     status = runs.read_status(out)
-    assert (status.state, status.exit) == ("failed", 1) and str(small_disk) in status.reason
+    assert (status.state, status.exit) == ("failed", 1) and str(disk) in status.reason
     assert not list((out / "checkpoints").glob(".checkpoint-*"))
     assert not list(out.glob(".*.json.*"))
     assert all((path / "rlnb.json").exists() for path in (out / "checkpoints").glob("checkpoint-*"))

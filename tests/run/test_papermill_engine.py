@@ -1,7 +1,6 @@
 """Real kernels under `papermill --engine rlnb`: signals, deaths, status, sockets, outputs."""
 
 import io
-import json
 import os
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from rlnb.errors import ParamsError
 from rlnb.run import directory as runs
 from rlnb.run.papermill_engine.engine import KernelDied, RlnbEngine
 
-TRAINS_UNTIL_SIGTERM = """
+SAVES = """
 import signal, time, pathlib
 from rlnb.errors import Preempted
 stop = []
@@ -30,6 +29,7 @@ while not stop:
 print("checkpoint saved")
 raise Preempted("stopped at step 1 of 90")
 """
+SURVIVES, SAVED = SAVES.partition("raise")[0], "step 1\ncheckpoint saved\n"
 SLEEPS = """
 import pathlib, time
 print("step 1", flush=True)
@@ -99,19 +99,9 @@ def temporary_files(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("sources", "sent", "where", "printed"),
     [
-        (
-            ("x = 1", TRAINS_UNTIL_SIGTERM, "print('never')"),
-            signal.SIGTERM,
-            "in cell 2 of 3: stopped at step 1 of 90",
-            "step 1\ncheckpoint saved\n",
-        ),
+        ((SAVES, "print('never')"), signal.SIGTERM, "in cell 1 of 2: stopped at step 1 of 90", SAVED),
         ((SLEEPS,), signal.SIGUSR1, "in cell 1 of 1: the kernel did not handle it", "step 1\n"),
-        (
-            (TRAINS_UNTIL_SIGTERM.partition("raise")[0], "# Afterwards", "print('never')"),
-            signal.SIGTERM,
-            "before cell 3 of 3",
-            "step 1\ncheckpoint saved\n",
-        ),
+        ((SURVIVES, "# Then", "print('never')"), signal.SIGTERM, "before cell 3 of 3", SAVED),
     ],
     ids=["saves and stops", "dies of it", "survives it"],
 )
@@ -128,22 +118,19 @@ def test_a_signal_reaches_the_training_cell_and_no_cell_starts_after_it(
     assert list(temporary_files.glob("rlnb-*")) == []
 
 
-@pytest.mark.parametrize(
-    ("ignored", "handling"),
-    [
-        (signal.SIGHUP, lambda: runs.handling_signals(lambda *_: None)),  # nohup
-        (signal.SIGUSR1, runs.stopping_early),  # slurm/run.sbatch sends it again when there is a kernel
-    ],
-)
-def test_a_signal_that_is_ignored_at_the_start_is_left_alone(ignored, handling):
-    before = signal.signal(ignored, signal.SIG_IGN)
-    try:
-        with handling():
-            os.kill(os.getpid(), ignored)
-            assert signal.getsignal(ignored) == signal.SIG_IGN
-            assert callable(signal.getsignal(signal.SIGTERM))
-    finally:
-        signal.signal(ignored, before)
+def test_a_signal_that_is_ignored_at_the_start_is_left_alone():
+    """SIGHUP is under nohup; slurm/run.sbatch sends SIGUSR1 again when there is a kernel."""
+    for ignored, handling in (
+        (signal.SIGHUP, runs.handling_signals(lambda *_: None)),
+        (signal.SIGUSR1, runs.stopping_early()),
+    ):
+        before = signal.signal(ignored, signal.SIG_IGN)
+        try:
+            with handling:
+                assert signal.getsignal(ignored) == signal.SIG_IGN
+                assert callable(signal.getsignal(signal.SIGTERM))
+        finally:
+            signal.signal(ignored, before)
 
 
 def test_a_signal_before_there_is_a_kernel_is_a_preemption(tmp_path, monkeypatch):
@@ -196,14 +183,11 @@ def test_a_killed_run_leaves_no_kernel_and_can_be_run_again(tmp_path, start_pape
 
 
 def test_the_kernel_is_this_interpreter_on_private_sockets(tmp_path, temporary_files):
-    shows = "import sys, os\nfrom ipykernel.connect import get_connection_file\nprint(sys.executable)\n"
-    shows += "print(open(get_connection_file()).read())"
+    shows = "import sys, ipykernel.connect as connect\nprint(sys.executable, connect.get_connection_info())"
     run_here(tmp_path, shows)
-    executable, connection = text_of(tmp_path / "out.ipynb").split("\n", 1)
-    connection = json.loads(connection)
+    executable, connection = text_of(tmp_path / "out.ipynb").split(" ", 1)
     assert executable == sys.executable
-    assert connection["transport"] == "ipc"
-    assert Path(connection["ip"]).parent.parent == temporary_files
+    assert '"transport": "ipc"' in connection and f'"ip": "{temporary_files}/' in connection
 
 
 def test_the_paths_of_sockets_are_short_also_where_the_temporary_directory_is_deep(monkeypatch):
@@ -234,13 +218,10 @@ def test_a_parameter_that_the_notebook_does_not_have_is_refused(tmp_path):
     cell = new_code_cell("seed: int = 42\nlearning_rate: float = 1.0", metadata={"tags": ["parameters"]})
     nbformat.write(new_notebook(cells=[cell]), tmp_path / "in.ipynb")
     given = {"engine_name": "rlnb", "progress_bar": False, "kernel_name": "python3", "language": "python"}
-    with pytest.raises(ParamsError) as refused:
-        wrong = {"lerning_rate": 3.0, "seed": 1}
+    wrong = {"lerning_rate": 3.0, "seed": 1}
+    with pytest.raises(ParamsError, match="lerning_rate"):
         papermill.execute_notebook(tmp_path / "in.ipynb", tmp_path / "out.ipynb", parameters=wrong, **given)
-    assert "lerning_rate" in str(refused.value)
     assert not (tmp_path / "status.json").exists()
-    papermill.execute_notebook(tmp_path / "in.ipynb", tmp_path / "out.ipynb", parameters={"seed": 1}, **given)
-    assert status_of(tmp_path)["state"] == "done"
 
 
 def test_progress_is_told_on_the_terminal_at_each_tenth(tmp_path):

@@ -1,9 +1,14 @@
-"""What the tests of runs look at from outside: processes, conditions and status.json."""
+"""What the tests of runs look at from outside: processes, conditions, status.json and a disk."""
 
 import json
+import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 
 def wait_for(condition: Callable[[], object], *, seconds: float = 120) -> None:
@@ -11,6 +16,17 @@ def wait_for(condition: Callable[[], object], *, seconds: float = 120) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.02)
+
+
+@contextmanager
+def small_disk(directory: Path, num_bytes: int) -> Iterator[None]:
+    """Mount a file system of this size there; skips the test where that cannot be done."""
+    directory.mkdir()
+    mount = f"mount -t tmpfs -o size={num_bytes} tmpfs {directory}"
+    if os.geteuid() or not shutil.which("mount") or os.system(mount):
+        pytest.skip("only root can mount a small file system, and not everywhere")
+    yield
+    os.system(f"umount -l {directory}")
 
 
 def is_running(pid: int) -> bool:
