@@ -31,9 +31,6 @@ class Hub(ThreadingHTTPServer):
         self.stall, self.stalled, self.released = "", threading.Event(), threading.Event()
         self.downloads: list[str] = []
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that were killed."""
-
 
 class HubHandler(BaseHTTPRequestHandler):
     server: Hub
@@ -124,13 +121,10 @@ def rlnb(*arguments: object, before: Sequence[str] = (), **environ: str) -> "sub
 @contextmanager
 def running_hub(root: Path) -> Iterator[Hub]:
     """Serve `root` until the block ends."""
-    hub = Hub(root)
-    thread = threading.Thread(target=hub.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield hub
-    finally:
-        hub.released.set()
-        hub.shutdown()
-        hub.server_close()
-        thread.join()
+    with Hub(root) as hub:
+        threading.Thread(target=hub.serve_forever, args=(0.05,), daemon=True).start()
+        try:
+            yield hub
+        finally:
+            hub.released.set()
+            hub.shutdown()

@@ -81,15 +81,13 @@ def hub(monkeypatch):
     """A hub on this machine, and a key."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), UploadHandler)
     server.requests, server.status = [], 200
-    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
+    Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_TOKEN", "hf_nobody")
     yield server
     server.shutdown()
     server.server_close()
-    thread.join()
 
 
 def test_adapters_are_put_on_another_base_and_uploaded_into_a_private_repository(

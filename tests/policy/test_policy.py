@@ -181,4 +181,3 @@ def test_a_long_prompt_does_not_slow_down_a_batch_of_short_ones() -> None:
     lengths = [10, 12, 15, 20, 21, 300, 500, 2000]
     assert list(batches(range(8), lengths, 3)) == [[0, 1, 2], [3, 4], [5, 6], [7]]
     assert list(batches(range(5), [7] * 5, 2)) == [[0, 1], [2, 3], [4]]
-    assert list(batches([], [], 2)) == []
