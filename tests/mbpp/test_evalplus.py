@@ -123,16 +123,12 @@ def test_the_first_wrong_input_decides_and_is_cut_at_200_characters(check):
     assert (verdict.base, verdict.plus, verdict.failing) == (False, False, f"f('{'a' * 197}")
 
 
-FAULTS = {
-    "twice = abs": "runtime_error",
-    "import ctypes\ndef double(x): ctypes.string_at(0)": "killed",
-    "import os\ndef double(x): os.read(3, os.write(3, b'\\0\\0\\0\\1E'))": "runtime_error",
-    "def (": "syntax_error",
-}
-
-
 def test_the_status_says_how_the_call_of_a_broken_program_ended(check):
-    for program, status in FAULTS.items():
+    for program, status in (
+        ("twice = abs", "runtime_error"),
+        ("import ctypes\ndef double(x): ctypes.string_at(0)", "killed"),
+        ("import os\ndef double(x): os.read(3, os.write(3, b'\\0\\0\\0\\1E'))", "runtime_error"),
+    ):
         verdict = check(DOUBLE, program)
         assert (verdict.base, verdict.status, verdict.failing) == (False, status, "double(2)"), program
 

@@ -37,11 +37,9 @@ def test_a_training_is_measured_on_what_it_can_have(tmp_path):
         ({"tasks": {"source": "mbpp"}}, "hub"),
         ({"tasks": {"source": "builtin"}}, "builtin"),
         ({"mbpp": {"source": "builtin"}}, "builtin"),
+        ({"mbpp": {"path": str(tmp_path)}}, "hub"),
     ):
         assert resolved(load("grpo_code_execution", **sections)).mbpp.source == source
-    assert resolved(load()).mbpp.source == "hub"
-    params = resolved(load("grpo_code_execution", mbpp={"path": str(tmp_path)}))
-    assert (params.mbpp.source, params.mbpp.path) == ("hub", str(tmp_path))
 
 
 def test_a_training_asks_as_many_problems_as_mbpp_says_or_else_its_evaluation():
@@ -88,10 +86,9 @@ def test_mbpp_that_cannot_be_had_is_refused(tmp_path):
     params = resolved(load(model={"id": "embedded"}, tracking={"wandb": "disabled"}))
     offline, environ = replace(CPU, hub="unreachable"), {"HF_HOME": str(tmp_path)}
     assert "mbpp.source = 'hub' is not in" in refused(check_machine, params, offline, environ=environ)
-    mbpp = {"enabled": False, "source": "hub"}
-    sections = {"model": {"id": "embedded"}, "tasks": {"source": "builtin"}, "mbpp": mbpp}
-    switched_off = resolved(load("grpo_code_execution", **sections, tracking={"wandb": "disabled"}))
-    check_machine(switched_off, offline, environ=environ)
+    disabled = {"mbpp": {"enabled": False, "source": "hub"}, "tasks": {"source": "builtin"}}
+    params = load("grpo_code_execution", **disabled, model={"id": "embedded"}, tracking={"wandb": "disabled"})
+    check_machine(resolved(params), offline, environ=environ)
 
 
 @pytest.mark.parametrize(
