@@ -20,12 +20,7 @@ from rlnb.run import directory as runs
 
 LOSSES = ["exact/loss_first", "exact/loss_second"]
 # Of each advantage and seed: the two losses at the last step.
-LAST = {
-    ("rae", 1): (0.1, 0.3),
-    ("rae", 2): (0.2, 0.4),
-    ("none", 1): (0.2, 0.4),
-    ("none", 2): (0.3, 0.5),
-}
+LAST = {("rae", 1): (0.1, 0.3), ("rae", 2): (0.2, 0.4), ("none", 1): (0.2, 0.4), ("none", 2): (0.3, 0.5)}
 
 
 @pytest.fixture
