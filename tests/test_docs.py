@@ -69,7 +69,7 @@ def test_every_test_that_a_page_names_exists():
         for page in PAGES
         for file, test in re.findall(r"`(tests/[^`]+\.py)::(\w+)`", page.read_text(encoding="utf-8"))
     }
-    assert len(named) > 30
+    assert len(named) >= 20
     missing = [
         f"{file}::{test}"
         for file, test in sorted(named)

@@ -136,12 +136,7 @@ def explain_hub_errors(repo_id: str, directory: Path) -> Iterator[None]:
     """Turn the hub's errors, such as a missing network or key, into ExportFailed with the remedy."""
     try:
         yield
-    except (
-        HfHubHTTPError,
-        HTTPError,
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: of a name it does not take
+    except (HfHubHTTPError, HTTPError, OSError, ValueError) as error:  # ValueError: of a wrong name
         raise ExportFailed(
             f"--repo-id {repo_id}: an upload needs the hub and a key that may write (HF_TOKEN in .env, or "
             f"`hf auth login`): {error}; `hf upload {repo_id} {directory}` sends what has been written"
