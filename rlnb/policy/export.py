@@ -122,14 +122,13 @@ def save_merged(policy: Policy, directory: Path, params: ModelParams) -> None:
     """
     dtype = torch.float16 if params.dtype == "float16" else torch.bfloat16
     is_mxfp4 = read_quantization(policy.source, params) == "mxfp4"
-    options = {"quantization_config": Mxfp4Config(dequantize=True)} if is_mxfp4 else {}
+    options: dict[str, object] = {"dtype": torch.float32 if params.dtype == "float32" else dtype}
+    if is_mxfp4:
+        options["quantization_config"] = Mxfp4Config(dequantize=True)
     with tempfile.TemporaryDirectory() as adapters:
         policy.model.save_pretrained(adapters)
         with explain_load_errors(params):
-            base = AutoModelForCausalLM.from_pretrained(
-                policy.source, dtype=torch.float32 if params.dtype == "float32" else dtype,
-                cache_dir=params.cache_dir, **options,
-            )  # fmt: skip
+            base = AutoModelForCausalLM.from_pretrained(policy.source, cache_dir=params.cache_dir, **options)
         merged = PeftModel.from_pretrained(base, adapters).merge_and_unload().to(dtype)
     # Base models of the Qwen family do not list the chat's end among their end tokens.
     merged.generation_config.eos_token_id = list(policy.end_token_ids)
