@@ -95,7 +95,7 @@ from tiny_policy import load_tiny
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.machine import rank
 
-PartialState(cpu=True)  # as rlnb.notebook.start does
+state = PartialState(cpu=True)  # as rlnb.notebook.start does
 policy, folder, calls = load_tiny(Path(sys.argv[1])), Path(sys.argv[2]), []
 for attempt in (1, 2):
     evaluation = measure_once(
@@ -104,6 +104,8 @@ for attempt in (1, 2):
     )
     assert evaluation == VERDICTS
 (folder / f"evaluated-by-{rank()}").write_text(str(calls))
+state.wait_for_everyone()  # a rank that leaves first can abort the other
+state.destroy_process_group()
 """
 
 

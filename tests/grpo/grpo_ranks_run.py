@@ -67,4 +67,5 @@ if __name__ == "__main__":
     for loss_type in LOSS_TYPES:
         trained = train(folder / loss_type, loss_type, num_ranks=state.num_processes)
         torch.save(trained, folder / f"{loss_type}{state.process_index}.pt")
+    state.wait_for_everyone()  # a rank that leaves first can abort the other
     state.destroy_process_group()

@@ -56,4 +56,5 @@ if __name__ == "__main__":
     state, folder = PartialState(cpu=True), Path(sys.argv[1])
     result = {kind: train_run(kind, folder) for kind in RUNS}
     torch.save(result, folder / f"rank{state.process_index}.pt")
+    state.wait_for_everyone()  # a rank that leaves first can abort the other
     state.destroy_process_group()
