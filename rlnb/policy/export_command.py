@@ -105,7 +105,8 @@ def check_request(adapters: Path, *, base: str, out: Path) -> None:
     """Raise ParamsError for what would fail later, when a large model has been loaded."""
     if not (adapters / "adapter_config.json").is_file():
         raise ParamsError(
-            f"--adapters {adapters}: holds no adapter_config.json; name a run's adapters/ or a checkpoint"
+            f"--adapters {adapters}: holds no adapter_config.json; name a run's adapters/ or a checkpoint. "
+            "Where all weights were trained there is a whole model already, with nothing to merge"
         )
     if not base:
         raise ParamsError(f"--base: is missing, and {adapters} do not name the model they were trained on")

@@ -80,7 +80,9 @@ def load_policy(
     source = find_model(params)
     base = read_base(params.adapters) if params.adapters else ""
     if base and not is_same_model(base, source):
-        raise ParamsError(f"model.adapters = {params.adapters!r} belong to {base}, not to model.id, {source}")
+        raise ParamsError(
+            f"model.adapters = {params.adapters!r} belong to {base}, not to {source}; write model.id = {base}"
+        )
     checkpointing: str | bool = "unsloth" if gradient_checkpointing else False
     if params.engine == "unsloth":
         model, tokenizer = load_with_unsloth(source, params, max_seq_length, checkpointing)
