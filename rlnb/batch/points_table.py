@@ -66,14 +66,15 @@ def gather_results(directories: Sequence[Path]) -> pandas.DataFrame:
     settings = pandas.DataFrame([_read_settings(Path(row.run)) for row in told], dtype=object)
     if settings.empty:
         raise ParamsError(f"{', '.join(map(str, directories))}: holds no runs; name the folder of a sweep")
-    settings = settings.drop(columns="output_dir").map(str, na_action="ignore")
+    settings = settings.drop(columns="output_dir", errors="ignore").map(str, na_action="ignore")
     frame = pandas.DataFrame([_read_run(row) for row in told])
     is_repeat = settings[frame["state"] == "done"].duplicated().reindex(frame.index, fill_value=False)
     frame.loc[is_repeat, ["state", "reason"]] = "repeat", "has the parameters and the seed of another run"
     fields = settings.loc[:, settings.nunique() > 1].drop(columns="seed", errors="ignore")
     runs = pandas.DataFrame({"run": [row.run for row in told]})
-    seeds = pandas.to_numeric(settings["seed"]).astype("Int64")
-    return pandas.concat([runs, fields, seeds, frame.astype({"step": "Int64"})], axis=1)
+    texts = settings.get("seed", pandas.Series(pandas.NA, frame.index, dtype=object))
+    seeds = pandas.to_numeric(texts.where(texts.astype(str).str.isdecimal()), errors="coerce").astype("Int64")
+    return pandas.concat([runs, fields, seeds.rename("seed"), frame.astype({"step": "Int64"})], axis=1)
 
 
 def fields_of(results: pandas.DataFrame) -> list[str]:

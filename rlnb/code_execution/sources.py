@@ -101,10 +101,31 @@ def parse_task(record: Mapping[str, object]) -> Task | None:
     if "test_list" in record:
         return mbpp_task(parse_problem(record))
     fields = TaskRecord.model_validate(record)
-    compile(f"def {fields.function}({fields.parameters}): pass", "<signature>", "exec")
+    if not is_signature(fields.function, fields.parameters):
+        text = f"{fields.function}({fields.parameters})"
+        raise ValueError(f"{text!r} is no name with parameters, on one line")
+    if not is_finite([(test.arguments, test.expected) for test in fields.tests]):
+        raise ValueError("tests hold a number that is not finite; write finite ones")
     example, *tests = fields.tests
     names = {"id": str(fields.id), "family": str(fields.family)}
     return Task(**dict(fields) | names | {"example": example, "tests": tuple(tests)})
+
+
+def is_finite(value: object) -> bool:
+    """Return whether a value survives as source text; NaN and infinities do not."""
+    names = (node.id for node in ast.walk(ast.parse(repr(value))) if isinstance(node, ast.Name))
+    return not {"nan", "inf"} & set(names)
+
+
+def is_signature(function: str, parameters: str) -> bool:
+    """Return whether texts are the name and the parameters of one `def` alone. Raises SyntaxError."""
+    source = f"def {function}({parameters}): pass"
+    compile(source, "<signature>", "exec")  # a name given twice, which the parser alone takes
+    match ast.parse(source).body:
+        case [ast.FunctionDef(name=name, body=[ast.Pass()], returns=None) as defined]:
+            is_whole = (defined.end_lineno, defined.end_col_offset) == (1, len(source.encode()))
+            return is_whole and name == function
+    return False
 
 
 def mbpp_task(problem: Problem) -> Task | None:
@@ -136,7 +157,8 @@ def literal_call(assertion: str) -> tuple[str, Test] | None:
     try:
         match ast.parse(assertion.strip()).body[0]:
             case ast.Assert(ast.Compare(ast.Call(ast.Name(function), arguments, []), [ast.Eq()], [value])):
-                return function, Test(tuple(map(ast.literal_eval, arguments)), ast.literal_eval(value))
+                test = Test(tuple(map(ast.literal_eval, arguments)), ast.literal_eval(value))
+                return (function, test) if is_finite((test.arguments, test.expected)) else None
     except (SyntaxError, ValueError, TypeError, IndexError):
         pass
     return None

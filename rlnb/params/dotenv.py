@@ -24,7 +24,8 @@ def load_dotenv(
     names = []
     for folder in (root, project):
         path = folder / ".env"
-        text = path.read_text(encoding="utf-8-sig", errors="replace") if os.access(path, os.R_OK) else ""
+        is_readable = path.is_file() and os.access(path, os.R_OK)
+        text = path.read_text(encoding="utf-8-sig", errors="replace") if is_readable else ""
         for name, value in dotenv_values(stream=io.StringIO(text), interpolate=False).items():
             is_parameter = name.startswith(PREFIX) or name in dict(OTHER_VARIABLES)
             if not value or environ.get(name) or not (is_parameter or name in SECRETS):

@@ -210,6 +210,11 @@ class SamplingParams(Section):
     timeout_seconds: float = Field(default=10.0, gt=0, le=600)
     """CPU time limit of a program, or of loading it and of each call (seconds); sleepers: twice that + 1"""
 
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.temperature == 0 and self.num_samples > 1:
+            reason = "asks for equal samples at temperature 0; write 1, or evaluation.temperature above 0"
+            yield Conflict("evaluation.num_samples", reason)
+
 
 class EvaluationParams(SamplingParams):
     enabled: bool = described(True, "Measure pass rates before, during and after training")

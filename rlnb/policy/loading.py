@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, load_peft_weights
 from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
@@ -158,10 +158,16 @@ def choose_device_map() -> dict[str, int]:
 def attach_adapters(model: PreTrainedModel, params: ModelParams, *, is_trained: bool) -> PeftModel:
     """Return the model with the adapters of `params.adapters`. Raises PolicyUnavailable."""
     try:
-        return PeftModel.from_pretrained(model, params.adapters, is_trainable=is_trained)
+        adapted = PeftModel.from_pretrained(model, params.adapters, is_trainable=is_trained)
+        saved = load_peft_weights(params.adapters, device="cpu")
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error)[:300]
         raise PolicyUnavailable(f"model.adapters = {params.adapters!r} cannot be loaded: {reason}") from error
+    if saved.keys() != get_peft_model_state_dict(adapted).keys():  # peft only warns
+        raise ParamsError(
+            f"model.adapters = {params.adapters!r} do not fit this model, which has other layers"
+        )
+    return adapted
 
 
 def load_with_unsloth(

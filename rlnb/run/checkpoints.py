@@ -162,6 +162,8 @@ def find_damage(checkpoint: str | Path) -> str:
         for name, num_bytes in dict(saved_recipe(directory)[FILES]).items():  # type: ignore[arg-type]
             if (size := (directory / name).stat().st_size) != num_bytes:
                 return f"{name} has {size} bytes instead of {num_bytes}"
+        name = STATE_FILE
+        checkpoint_step(directory)
     except (FileNotFoundError, NotADirectoryError):
         return f"{name} is missing"
     except (ValueError, LookupError, TypeError):

@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,11 @@ from rlnb.run.launcher import check_ranks, run_ranks
 from rlnb.run.memory import check_memory, check_room
 from rlnb.run.slurm import join_tasks
 from rlnb.sandbox import Sandbox
+
+# Fields that leave the results of a finished run as they are.
+NOT_OF_RESULTS = (
+    "tracking.*", "training.save_*", "training.num_threads", "sandbox.num_workers", "model.check_memory",
+)  # fmt: skip
 
 
 class Plan(NamedTuple):
@@ -116,7 +122,7 @@ def plan_run(
         if os.path.exists(saved) and not saved.stat().st_size:  # Path.exists raises for too long names
             raise ParamsError(f"{saved}: is empty, so the run's parameters are lost; give another --out")
         profile = profile or (str(saved) if os.path.exists(saved) else "auto")
-    elif profile is None or profile == "auto":
+    elif profile in (None, "", "auto"):
         profile = choose_profile(notebook.stem, recommend(here).profile)
     values = {**overrides, "output_dir": str(out or "outputs")}
     params = load_params(notebook.stem, profile=profile, overrides=values, place="--set")
@@ -241,7 +247,7 @@ def is_finished(directory: Path, params: NotebookParams) -> bool:
     """Return whether the run in a directory is done, and these parameters ask for no more steps.
 
     Raises ParamsError where the run was started with parameters that differ in what may not change: in a
-    training what a checkpoint fixes, in anything else and in a finished run everything but output_dir. A
+    training what a checkpoint fixes, in anything else and in a finished run all but NOT_OF_RESULTS. A
     training that was started is not started over: its directory holds the first attempts.
     """
     if not os.path.isdir(directory):  # unlike Path.is_dir it takes names that are too long
@@ -261,8 +267,12 @@ def is_finished(directory: Path, params: NotebookParams) -> bool:
     checkpoint = latest_checkpoint(directory) if is_training else None
     if checkpoint is not None and checkpoint_step(checkpoint) < value_of(params, "training.max_steps"):
         return False
-    if changes:
-        others = ", ".join(f"{field} {change}" for field, change in changes.items())
+    others = ", ".join(
+        f"{field} {change}"
+        for field, change in changes.items()
+        if not any(fnmatchcase(field, pattern) for pattern in NOT_OF_RESULTS)
+    )
+    if others:
         raise ParamsError(
             f"{directory}: finished by attempt {last.attempt} with other parameters: {others}. A finished "
             "run does not train again: give another --out, or a larger training.max_steps."

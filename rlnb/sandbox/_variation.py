@@ -40,10 +40,13 @@ class Refusal(MemoryError):
 
 
 class BuiltIn(staticmethod):
-    """In place of a built-in function: like it no method, and shown without an address."""
+    """In place of a built-in function: like it no method, pickled by its name, shown without an address."""
 
     def __repr__(self) -> str:
         return f"<built-in function {self.__name__}>"
+
+    def __reduce__(self) -> str:
+        return self.__name__
 
 
 def own_folder(folder: str) -> str:
@@ -86,9 +89,12 @@ def make_refusals_fatal() -> None:
 
 def put(function: Callable[..., object], name: str, *modules: ModuleType) -> None:
     """Replace what the modules call `name`."""
-    function.__name__ = name
+    original = getattr(modules[-1], name)
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):  # not __wrapped__: no way back
+        setattr(function, attribute, getattr(original, attribute))
+    built_in = BuiltIn(function)
     for module in modules:
-        setattr(module, name, BuiltIn(function))
+        setattr(module, name, built_in)
 
 
 def shift_clocks(seconds: float) -> None:

@@ -120,6 +120,10 @@ def test_runs_of_any_folder_are_found_and_a_damaged_file_is_a_reason(sweep):
     assert results["advantage.kind"].tolist() == ["none", "none", "rae", "rae", "rae"]
     damaged = results.set_index("run").loc["sweep/kind=rae_seed=1"]
     assert "results.json" in damaged["reason"] and damaged["exact/loss_first"] == 0.1
+    for text in ("seed: abc", "seed: 1.5", "model: {id: tiny}"):  # written by somebody else
+        (sweep / "kind=rae_seed=1" / "params.yaml").write_text(f"notebook: spiral_self_play\n{text}\n")
+        seeds = tables.gather_results([sweep.parent]).set_index("run")["seed"]
+        assert pandas.isna(seeds["sweep/kind=rae_seed=1"]) and seeds.notna().sum() == 4
     with pytest.raises(ParamsError, match="holds no runs"):
         tables.gather_results([Path("sweep/kind=none_seed=3")])
 

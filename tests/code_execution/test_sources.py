@@ -62,6 +62,11 @@ BROKEN = {
     "at least 2": {**RECORD, "tests": RECORD["tests"][:1]},
     "function = 5": {**RECORD, "function": 5},
     "does not parse": {**RECORD, "parameters": "n, n"},
+    "on one line": {**RECORD, "parameters": "n): return 2 #"},
+    "'double(n,\\n)'": {**RECORD, "parameters": "n,\n"},
+    "'f(n): pass": {**RECORD, "function": "f(n): pass\ndef g"},
+    "not finite": {**RECORD, "tests": [*RECORD["tests"], {"arguments": [float("nan")], "expected": 1}]},
+    "write finite": {**RECORD, "tests": [*RECORD["tests"], {"arguments": [1], "expected": float("inf")}]},
     "split = 'dev'": {**RECORD, "split": "dev"},
     "already used": {**RECORD, "id": "good"},
 }

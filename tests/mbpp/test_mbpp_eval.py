@@ -100,6 +100,7 @@ def test_mbpp_that_cannot_be_had_is_refused(tmp_path):
         ("mbpp.split", {"mbpp": {"split": "plus"}}),
         ("mbpp.source", {"mbpp": {"source": "builtin", "split": "test"}, "evaluation": PLUS}),
         ("evaluation.k", {"evaluation": {"k": [1, 5]}}),
+        ("evaluation.num_samples", {"evaluation": {"temperature": 0, "num_samples": 5}}),
     ],
 )
 def test_what_does_not_go_together_or_is_not_there_is_refused(field, sections):

@@ -11,6 +11,7 @@ import yaml
 from huggingface_hub import constants
 from refusals import refused
 from tiny_policy import load_tiny, train_by_hand
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlnb.params.bases import read_base
 from rlnb.policy import save_adapters
@@ -107,6 +108,17 @@ def test_adapters_are_put_on_another_base_and_uploaded_into_a_private_repository
     commit = next(body for path, body in hub.requests if "/commit/" in path)
     lines = [json.loads(line)["value"] for line in commit.splitlines()]
     assert {line["path"] for line in lines[1:]} == {path.name for path in out.iterdir()}
+
+
+def test_adapters_of_a_model_with_other_layers_are_refused(cache_dir, tmp_path):
+    policy, base = load_tiny(cache_dir), tmp_path / "one layer"
+    adapters = save_adapters(policy, tmp_path / "adapters")
+    shutil.copytree(policy.source, base)
+    config = AutoConfig.from_pretrained(base, num_hidden_layers=1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    given = {"form": "lora", "cache_dir": str(cache_dir), "dtype": "float32", "license": "", "repo_id": ""}
+    said = refused(export, adapters, base=str(base), out=tmp_path / "out", public=False, **given)
+    assert said.startswith("model.adapters = ") and not (tmp_path / "out").exists()
 
 
 def test_a_hub_that_refuses_or_cannot_be_reached_is_an_error_before_a_model_is_loaded(

@@ -93,6 +93,7 @@ def test_what_has_changed_in_a_run_is_said_in_a_line_and_in_its_log(tmp_path: Pa
         ("optimizer.pt", b"moments" * 999),
         ("rlnb.json", None),
         ("rlnb.json", bytes(50)),
+        ("trainer_state.json", b""),  # of the size that it had, and zeros: after a crash of the machine
     ],
 )
 def test_a_damaged_checkpoint_is_named_removed_and_the_one_before_is_taken(
@@ -100,9 +101,10 @@ def test_a_damaged_checkpoint_is_named_removed_and_the_one_before_is_taken(
 ) -> None:
     old, new = (save_checkpoint(tmp_path, step=step, params=params_with()) for step in (9, 10))
     assert to_resume("auto", tmp_path) == str(new)
+    size = (new / name).stat().st_size
     (new / name).unlink()
     if content is not None:
-        (new / name).write_bytes(content)
+        (new / name).write_bytes(content or bytes(size))
     assert f"training.resume = '{new}'" in refused(tmp_path / "another run", training={"resume": str(new)})
     capsys.readouterr()
     assert to_resume("auto", tmp_path) == str(old)
