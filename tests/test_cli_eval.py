@@ -63,6 +63,18 @@ needs_mbpp = pytest.mark.skipif(
 )
 
 
+def test_a_wrong_file_of_completions_is_refused_before_anything_starts(capsys):
+    for text in (
+        "",
+        "no JSON",
+        '{"task_id": "HumanEval/1", "solution": ""}',
+        '{"task_id": 11, "solution": ""}',
+    ):
+        Path("mine.jsonl").write_text(text)
+        assert cli.main(["eval", "--profile", "tiny", "--samples", "mine.jsonl", "--out", "new"]) == 2
+        assert "mine.jsonl" in capsys.readouterr().err and not Path("new").exists()
+
+
 @needs_mbpp
 def test_a_file_of_evalplus_is_evaluated_without_any_other_data():
     """Only what was made wrong on purpose fails: the module of 801 is missing, two inputs are too large."""

@@ -1,16 +1,14 @@
 """Measure a writer, or a policy before, during and after training, on MBPP: the same problems each time."""
 
 import hashlib
-import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlnb.errors import ParamsError
 from rlnb.evaluations import measure_once
 from rlnb.mbpp.checking import evaluate
-from rlnb.mbpp.evalplus import load_plus
+from rlnb.mbpp.data import choose_problems, load_data
 from rlnb.mbpp.params import MbppEvaluationParams, WriterParams
-from rlnb.mbpp.problems import Problem, ProblemSet, load_mbpp, parse_problems
+from rlnb.mbpp.problems import Problem, ProblemSet
 from rlnb.mbpp.prompts import TEMPLATES, Template
 from rlnb.mbpp.results import SampleForm
 from rlnb.mbpp.samples import Progress, Sample
@@ -59,11 +57,7 @@ class MbppEvaluation:
     @property
     def problems(self) -> list[Problem]:
         """The problems that are asked, drawn by the seed: a smaller draw is part of a larger one."""
-        num_questions = getattr(self.mbpp, "num_questions", 0) or self.sampling.num_questions
-        split = self.data.split(self.mbpp.split)
-        candidates = [problem for problem in split if problem.task_id not in self.template.shots]
-        drawn = random.Random(self.params.seed).sample(candidates, len(candidates))[: num_questions or None]
-        return sorted(drawn, key=lambda problem: problem.task_id)
+        return choose_problems(self.data, self.mbpp, self.sampling.num_questions, seed=self.params.seed)
 
     def writer(self, source: Policy | Endpoint) -> Writer:
         length, batch_size = self.mbpp.max_completion_length, self.mbpp.batch_size
@@ -123,29 +117,6 @@ class MbppEvaluation:
             params=self.params,
             settings=self.describe(),
         )
-
-
-def load_data(mbpp: MbppParams, plus_path: str, cache_dir: str | Path) -> ProblemSet:
-    """Return the problems of a resolved section `mbpp`, or with split "plus" those of EvalPlus's file.
-
-    The latter have the asserts of mbpp.path or, if that is empty, the one in each prompt. Raises ParamsError
-    for data that cannot be read, that have no problem in the split, or that lack problems of EvalPlus's file.
-    """
-    plus = load_plus(plus_path) if mbpp.split == "plus" else {}
-    if mbpp.split == "plus" and not mbpp.path:
-        problems = parse_problems((f"{plus_path}: Mbpp/{n}", plus[n].to_record()) for n in plus)
-        return ProblemSet(problems, plus_path, hashlib.sha256(Path(plus_path).read_bytes()).hexdigest())
-    data = load_mbpp(mbpp.source, path=mbpp.path, subset=mbpp.subset, cache_dir=cache_dir)
-    if missing := plus.keys() - data.problems.keys():
-        raise ParamsError(
-            f"{data.source}: lacks {len(missing)} of the {len(plus)} problems of {plus_path}, task_id "
-            f"{min(missing)} for one; leave mbpp.path empty, or write mbpp.split = all"
-        )
-    if mbpp.split == "plus":
-        return data._replace(problems={task_id: data.problems[task_id] for task_id in plus})
-    if not data.split(mbpp.split):
-        raise ParamsError(f"{data.source}: has no problem of mbpp.split = {mbpp.split!r}; write all")
-    return data
 
 
 def describe_writer(model: ModelParams, writer: WriterParams) -> dict[str, object]:

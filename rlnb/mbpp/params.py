@@ -4,6 +4,10 @@ import os
 from collections.abc import Iterator
 from typing import Literal
 
+from rlnb.errors import ParamsError
+from rlnb.mbpp.data import choose_problems, load_data
+from rlnb.mbpp.evalplus import load_plus
+from rlnb.mbpp.samples import read_samples
 from rlnb.params import sections
 from rlnb.params.sections import Conflict, Integers, NotebookParams, Section, ServerAddress, described
 
@@ -68,3 +72,17 @@ class MbppEvalParams(NotebookParams):
         if plus_path and mbpp.split not in ("auto", "plus") and mbpp.source == "builtin" and not mbpp.path:
             reason = "has none of EvalPlus's problems; write mbpp.split = auto, or set mbpp.path"
             yield Conflict("mbpp.source", reason, ("evaluation.plus_path",))
+
+    def check_files(self) -> None:
+        """Raise ParamsError for wrong files of EvalPlus or of completions, and for what does not match."""
+        super().check_files()
+        plus_path, samples_path = self.evaluation.plus_path, self.writer.samples_path
+        if not plus_path and self.writer.kind != "file":
+            return
+        data = load_data(self.mbpp, plus_path, self.model.cache_dir)
+        problems = choose_problems(data, self.mbpp, self.evaluation.num_questions, seed=self.seed)
+        task_ids = [problem.task_id for problem in problems]
+        if plus_path and not load_plus(plus_path).keys() & set(task_ids):
+            raise ParamsError(f"{plus_path}: has none of the evaluated problems; write mbpp.split = auto")
+        if self.writer.kind == "file":
+            read_samples(samples_path, task_ids)

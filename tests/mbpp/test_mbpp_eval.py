@@ -8,7 +8,8 @@ from plus_file import ADD
 from refusals import refused
 
 from rlnb.machine import Machine, recommend
-from rlnb.mbpp.evaluation import MbppEvaluation, load_data
+from rlnb.mbpp.data import load_data
+from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.params import asks_network, check_machine, load_params, resolve
 from rlnb.sandbox import Sandbox
 
