@@ -64,12 +64,7 @@ needs_mbpp = pytest.mark.skipif(
 
 
 def test_a_wrong_file_of_completions_is_refused_before_anything_starts(capsys):
-    for text in (
-        "",
-        "no JSON",
-        '{"task_id": "HumanEval/1", "solution": ""}',
-        '{"task_id": 11, "solution": ""}',
-    ):
+    for text in ("", "no JSON", '{"task_id": "HumanEval/1"}', '{"task_id": 1, "solution": ""}'):
         Path("mine.jsonl").write_text(text)
         assert cli.main(["eval", "--profile", "tiny", "--samples", "mine.jsonl", "--out", "new"]) == 2
         assert "mine.jsonl" in capsys.readouterr().err and not Path("new").exists()

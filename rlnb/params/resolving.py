@@ -133,12 +133,10 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
         elif model.engine == "unsloth" and installed_version("unsloth") is None:
             yield Conflict("model.engine", "needs unsloth, which is missing; ./setup.sh cuda installs it")
     if vllm is not None and vllm.enabled:
-        is_server = bool(vllm.server_base_url)
-        if not is_server and capability < (7, 5):
-            yield Conflict("vllm.enabled", f"does not work on {device}; write false, or vllm.server_base_url")
-        elif not is_server and machine.name == "gb10" and model is not None and model.engine == "unsloth":
-            reason = f"is switched off by unsloth on {device}; write false, or model.engine = transformers"
-            yield Conflict("vllm.enabled", reason)
+        is_beside_unsloth = machine.name == "gb10" and model is not None and model.engine == "unsloth"
+        if not vllm.server_base_url and (capability < (7, 5) or is_beside_unsloth):
+            which = f"{device}{' by unsloth' if is_beside_unsloth else ''}"
+            yield Conflict("vllm.enabled", f"does not work on {which}; write false, or vllm.server_base_url")
         elif installed_version("vllm") is None:
             yield Conflict("vllm.enabled", "needs vllm, which is missing; ./setup.sh vllm installs it")
     if on_cpu and getattr(getattr(params, "training", None), "optim", "").endswith("8bit"):

@@ -212,8 +212,7 @@ class SamplingParams(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.temperature == 0 and self.num_samples > 1:
-            reason = "asks for equal samples at temperature 0; write 1, or evaluation.temperature above 0"
-            yield Conflict("evaluation.num_samples", reason)
+            yield Conflict("evaluation.num_samples", "asks for equal samples at temperature 0; write 1")
 
 
 class EvaluationParams(SamplingParams):

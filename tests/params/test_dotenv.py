@@ -42,11 +42,8 @@ def test_what_the_folder_at_hand_lacks_comes_from_the_project(tmp_path):
     assert environ == {"WANDB_API_KEY": "here", "HF_TOKEN": "there"}
 
 
-def test_bytes_that_are_not_text_spoil_no_other_key(keys_of):
+def test_bytes_that_are_not_text_spoil_no_other_key_and_a_folder_is_passed_over(keys_of, tmp_path):
     for start in (b"WANDB_API_KEY=\xff\xfe\n# caf\xe9\n", b"\xef\xbb\xbf"):
         assert keys_of(start + b"HF_TOKEN=b2\n") == {"HF_TOKEN": "b2"}
-
-
-def test_a_folder_of_that_name_is_passed_over(tmp_path):
-    (tmp_path / ".env").mkdir()
-    assert load_dotenv(tmp_path, environ={}, project=tmp_path) == []
+    (tmp_path / "folder" / ".env").mkdir(parents=True)
+    assert load_dotenv(tmp_path / "folder", environ={}, project=tmp_path / "folder") == []

@@ -67,15 +67,8 @@ HONEST = {
     "the order of a dict": ("print({'b': 1, 'a': 2} | {'c': 3})", "{'b': 1, 'a': 2, 'c': 3}\n"),
     "a caught exception": ("try: 1 / 0\nexcept ArithmeticError as error: print(error)", "division by zero\n"),
     "a built-in function": ("import time; print(time.time)", "<built-in function time>\n"),
-    "a built-in function's copy": (
-        "import copy, os, pickle, time\nprint(copy.deepcopy([time.time])[0] is time.time)\n"
-        "print(pickle.loads(pickle.dumps(os.getuid)) is os.getuid)",
-        "True\nTrue\n",
-    ),
-    "a built-in function's names": (
-        "import time as t\nprint(t.time.__module__, t.time.__qualname__, t.time.__doc__ is None)",
-        "time time False\n",
-    ),
+    "its copies": ("import copy, os, pickle as p, time\nprint(copy.copy(time.time) is time.time)\n"
+        "print(p.loads(p.dumps(os.getuid)) is os.getuid, time.time.__module__)", "True\nTrue time\n"),
     "a short time": ("import time\na = time.time()\nprint(time.time() - a < 9)", "True\n"),
     "errors beside": ("import sys\nprint(1)\nprint(id([]), file=sys.stderr)", "1\n"),
     "a thread": ("import threading as t\na = t.Thread(target=print, args=(1,))\na.start()\na.join()", "1\n"),
