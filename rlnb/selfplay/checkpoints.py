@@ -212,7 +212,11 @@ def save_checkpoint(
     unfinished = directory.with_name(f".{directory.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    write_state(unfinished, learner, state, params)
+    try:
+        write_state(unfinished, learner, state, params)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)  # a full disk has room again
+        raise
     if directory.exists():  # of an earlier attempt; this one started over
         shutil.rmtree(directory)
     unfinished.rename(directory)
