@@ -39,8 +39,7 @@ def test_adapters_are_merged_into_the_base_that_they_name(adapters, cache_dir, t
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
-    [((), "--adapters"), (("--adapters", "none"), "rlnb: --adapters none: ")],
+    ("arguments", "told"), [((), "--adapters"), (("--adapters", "none"), "rlnb: --adapters none: ")]
 )
 def test_what_cannot_be_exported_is_refused_with_exit_code_2(arguments, told, tmp_path):
     done = export(*arguments, cwd=tmp_path)

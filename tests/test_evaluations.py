@@ -71,7 +71,7 @@ def test_other_settings_weights_or_averages_are_evaluated_again(measure, policy,
     before = WeightSnapshot.take(policy)
     train_by_hand(policy)
     assert [measure(snapshots=[average])[1] for _ in range(2)] == [True, False]
-    average.copy_from(policy)
+    average.move_towards(policy, 1.0)
     assert measure(snapshots=[average])[1]
     before.restore(policy)
     assert "damaged" not in capsys.readouterr().out

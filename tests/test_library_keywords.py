@@ -64,7 +64,7 @@ TOKENIZED = {name: ["input_ids", "attention_mask"] for name in ("batch", "padded
 KNOWN = {
     "volta": {
         # transformers 4.57 swallows it in **kwargs, and has no other format to save in.
-        "rlnb/policy/export.py: LlamaForCausalLM.save_pretrained takes no save_original_format",
+        "rlnb/policy/export.py: LlamaForCausalLM.save_pretrained takes no save_original_format"
     }
 }
 PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)

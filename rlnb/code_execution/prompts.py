@@ -51,12 +51,7 @@ def build_prompt(
 
 
 def prompt_dataset(
-    tasks: Sequence[Task],
-    policy: Policy,
-    config: GRPOConfig,
-    *,
-    form: PromptForm,
-    printed_example: bool,
+    tasks: Sequence[Task], policy: Policy, config: GRPOConfig, *, form: PromptForm, printed_example: bool
 ) -> Dataset:
     """Return the prompts of the whole run in order, without those of more than MAX_PROMPT_TOKENS."""
     wording = {"printed_example": printed_example, "thinking": policy.thinking}

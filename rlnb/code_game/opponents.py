@@ -21,7 +21,7 @@ from rlnb.code_game.prediction import (
 from rlnb.policy import Policy, generate
 from rlnb.policy.adapters import WeightSnapshot, adapters_off
 from rlnb.policy.endpoint import TEXT, Endpoint
-from rlnb.policy.scoring import CachedPrefix, TokenScores, cache_prefix, score
+from rlnb.policy.scoring import TokenScores, score
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,6 @@ class ModelOpponent(Predictor):
     policy: Policy
     weights: Callable[[Policy], AbstractContextManager[object]] = adapters_off
     batch_size: int = field(default=32, kw_only=True)
-    _front: CachedPrefix | None = field(default=None, kw_only=True)
 
     def judge(self, programs: Sequence[str], outputs: Sequence[str]) -> list[PredictionVerdict]:
         """Score the distinct pairs in one pass."""
@@ -113,28 +112,17 @@ class ModelOpponent(Predictor):
                 self.policy,
                 [prediction_prompt(program, shots=self.shots) for program, _ in pairs],
                 [prediction_answer(output) for _, output in pairs],
-                front=self.front(),
                 batch_size=self.batch_size,
             )
         verdicts = []
         for output_scores in scores:
             count = count_output_tokens(self.policy, output_scores)
             next_text = self.policy.tokenizer.decode(output_scores.top_ids[count : count + 1])
-            is_closed = output_scores.is_top[count:].all() or next_text.startswith(PREDICTION_STOP.strip())
-            is_right = bool(output_scores.is_top[:count].all() and is_closed)
+            is_top = output_scores.token_ids == output_scores.top_ids
+            is_closed = is_top[count:].all() or next_text.startswith(PREDICTION_STOP.strip())
+            is_right = bool(is_top[:count].all() and is_closed)
             verdicts.append(PredictionVerdict(is_right, float(output_scores.logprobs[:count].sum()), count))
         return verdicts
-
-    def front(self) -> CachedPrefix | None:
-        """Return the solved examples, read once; None where the model cannot continue from a cache."""
-        if self._front is None and self.shots:
-            prompts = [prediction_prompt(code, shots=self.shots) for code in ("print(1)", "x = 2")]
-            self._front = cache_prefix(self.policy, prompts)
-        return self._front
-
-    def forget(self) -> None:
-        """Drop what was read; call it whenever the weights have changed."""
-        self._front = None
 
 
 @dataclass

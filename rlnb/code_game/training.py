@@ -9,17 +9,10 @@ from datasets import Dataset
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 from trl import GRPOConfig
 
-from rlnb.code_game.opponents import ModelOpponent
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prompts import build_game_prompt, game_questions
 from rlnb.code_game.reward import CodeGameReward
-from rlnb.grpo.training import (
-    MetricsReporter,
-    grpo_config,
-    make_trainer,
-    order_prompts,
-    train,
-)
+from rlnb.grpo.training import MetricsReporter, grpo_config, make_trainer, order_prompts, train
 from rlnb.policy import Policy, save_adapters
 from rlnb.policy.adapters import WeightSnapshot
 from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume
@@ -42,20 +35,18 @@ def build_game_dataset(params: GrpoCodeGameParams, policy: Policy, config: GRPOC
 
 @dataclass(eq=False)
 class SnapshotCallback(TrainerCallback):
-    """Replaces the weights that `reader` predicts with by the policy's every `refresh_steps` steps.
+    """Replaces the snapshot that the opponent predicts with by the policy every `refresh_steps` steps.
 
     Each checkpoint keeps them, since a resumed run has to go on with the same ones.
     """
 
     policy: Policy
-    reader: ModelOpponent
     snapshot: WeightSnapshot
     refresh_steps: int
 
     def on_step_end(self, args: object, state: TrainerState, control: object, **_: object) -> None:
         if state.global_step % self.refresh_steps == 0:
-            self.snapshot.copy_from(self.policy)
-            self.reader.forget()
+            self.snapshot.move_towards(self.policy, 1.0)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **_: object) -> None:
         if state.is_world_process_zero:
@@ -65,7 +56,6 @@ class SnapshotCallback(TrainerCallback):
         """Continue with the weights of a checkpoint, if it holds any."""
         if checkpoint and Path(checkpoint, SNAPSHOT_FILE).is_file():
             self.snapshot.load(Path(checkpoint, SNAPSHOT_FILE))
-            self.reader.forget()
 
 
 def train_control(

@@ -72,18 +72,12 @@ class MbppEvaluation:
             "seed": self.params.seed,
         }
         return {
-            "data": self.data.source,
-            "sha256": self.data.sha256,
-            "subset": self.mbpp.subset,
-            "split": self.mbpp.split,
-            "num_questions": len(self.problems),
-            **self.template.describe(),
-            "num_samples": self.sampling.num_samples,
-            "timeout_seconds": self.sampling.timeout_seconds,
-            "isolation": self.sandbox.level,
-            "writer": describe_writer(model, writer),
+            "data": self.data.source, "sha256": self.data.sha256, "subset": self.mbpp.subset,
+            "split": self.mbpp.split, "num_questions": len(self.problems), **self.template.describe(),
+            "num_samples": self.sampling.num_samples, "timeout_seconds": self.sampling.timeout_seconds,
+            "isolation": self.sandbox.level, "writer": describe_writer(model, writer),
             **(sampling if writer.kind != "file" else {}),  # of a file's completions only the file is known
-        }
+        }  # fmt: skip
 
     def __call__(
         self, write: Write, *, kept: Path | None = None, progress: Progress | None = None
@@ -95,15 +89,10 @@ class MbppEvaluation:
         if kept is not None:
             write = keep_completions(write, kept, settings=self.describe())
         return evaluate(
-            self.problems,
-            self.template,
-            write,
-            self.sandbox,
-            shots=self.data.problems,
-            num_samples=self.sampling.num_samples,
-            timeout_seconds=self.sampling.timeout_seconds,
+            self.problems, self.template, write, self.sandbox, shots=self.data.problems,
+            num_samples=self.sampling.num_samples, timeout_seconds=self.sampling.timeout_seconds,
             progress=progress,
-        )
+        )  # fmt: skip
 
     def measure(self, policy: Policy, label: str, *, progress: Progress | None = None) -> list[Sample]:
         """Return the samples of a policy in training, kept in mbpp_<label>.json; see `measure_once`."""

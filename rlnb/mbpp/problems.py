@@ -64,11 +64,7 @@ class ProblemSet(NamedTuple):
 
 
 def load_mbpp(
-    source: str = "hub",
-    *,
-    path: str = "",
-    subset: str = "full",
-    cache_dir: str | Path = "./model_cache",
+    source: str = "hub", *, path: str = "", subset: str = "full", cache_dir: str | Path = "./model_cache"
 ) -> ProblemSet:
     """Return the problems of a file in MBPP's format, of the hub, or the built-in ones.
 
@@ -162,8 +158,5 @@ def interface(problem: Problem) -> Interface:
             stored = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
             is_lambda = isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Lambda)
             (functions if is_lambda else values).extend(stored)
-    return Interface(
-        functions=tuple(sorted(used & set(functions))),
-        values=tuple(sorted(used & set(values) - set(functions))),
-        imports="\n".join(imports),
-    )
+    used_functions, used_values = used & set(functions), used & set(values) - set(functions)
+    return Interface(tuple(sorted(used_functions)), tuple(sorted(used_values)), "\n".join(imports))

@@ -30,11 +30,10 @@ class Template:
         """Return the form for a results file. stop_rule: the model's own end of text comes before it."""
         stops = "before the first of " + ", ".join(map(repr, self.stops))
         return {
-            "template": self.name,
-            "shots": len(self.shots),
+            "template": self.name, "shots": len(self.shots),
             "asserts_shown": "all" if self.asserts_shown is None else self.asserts_shown,
             "stop_rule": stops if self.stops else "after the first complete block of Python",
-        }
+        }  # fmt: skip
 
     def shown(self, problem: Problem) -> tuple[str, ...]:
         """Return the asserts that the question shows."""

@@ -106,7 +106,7 @@ def make_records(
             "completion": sample.completion,
             "program": sample.program,
             "plus": verdict,
-        }
+        }  # fmt: skip
         for sample, verdict in zip(samples, verdicts, strict=True)
     ]
     return {"summary": summarize(samples, ks) | {"plus": rates}, "samples": records}

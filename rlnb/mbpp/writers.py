@@ -42,16 +42,10 @@ class Writer:
             as_chat = partial(question_text, tokenizer=policy.tokenizer, thinking=policy.thinking)
             questions = list(map(as_chat, questions))
         generate(
-            policy,
-            questions,
-            max_new_tokens=self.max_completion_length,
-            temperature=self.temperature,
-            seed=self.seed,
-            batch_size=self.batch_size,
-            ends=policy.end_token_ids,
-            is_complete=partial(is_complete, template=template),
-            received=on_completion,
-        )
+            policy, questions, max_new_tokens=self.max_completion_length, temperature=self.temperature,
+            seed=self.seed, batch_size=self.batch_size, ends=policy.end_token_ids,
+            is_complete=partial(is_complete, template=template), received=on_completion,
+        )  # fmt: skip
 
     def ask_server(
         self, server: Endpoint, questions: Sequence[str], template: Template, on_completion: OnCompletion

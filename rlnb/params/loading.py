@@ -74,9 +74,7 @@ def load_params(
     if saved_for:
         given.remove(saved_for)
         if saved_for.value != notebook:
-            raise ParamsError(
-                f"{profile}: holds the parameters of {saved_for.value}, not those of {notebook}"
-            )
+            raise ParamsError(f"{profile}: holds the parameters of {saved_for.value}, not of {notebook}")
     else:
         defaults, default_problems = _read_profile(notebook, "default", root)
         from_environment, environment_problems = read_environment(environ, fields)

@@ -37,11 +37,8 @@ class WeightSnapshot:
     def take(cls, policy: Policy) -> "WeightSnapshot":
         return cls({name: parameter.detach().clone() for name, parameter in trained_parameters(policy)})
 
-    def copy_from(self, policy: Policy) -> None:
-        self.values.update(WeightSnapshot.take(policy).values)
-
     def move_towards(self, policy: Policy, rate: float) -> None:
-        """Move to v + rate * (policy's weights - v): an exponential average of weights."""
+        """Move to v + rate * (policy's weights - v): an exponential average, at rate 1 a copy to the bit."""
         with torch.no_grad():
             for name, parameter in trained_parameters(policy):
                 self.values[name].lerp_(parameter.to(self.values[name].dtype), rate)

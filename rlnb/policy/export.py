@@ -61,8 +61,8 @@ def compare_logits(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]
     """Compare two models' logits on the same prompts, read as the same tokens."""
     left, right = torch.cat(list(first)), torch.cat(list(second))
     gaps = (left - right).abs()
-    same = (left.argmax(-1) == right.argmax(-1)).float()
-    return LogitDifference(gaps.max().item(), gaps.mean().item(), same.mean().item(), len(same))
+    same_argmax = (left.argmax(-1) == right.argmax(-1)).float().mean().item()
+    return LogitDifference(gaps.max().item(), gaps.mean().item(), same_argmax, len(left))
 
 
 def save_in_format(policy: Policy, directory: str | Path, form: Form, params: ModelParams) -> Path:

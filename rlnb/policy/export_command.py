@@ -4,6 +4,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -76,11 +77,8 @@ def export(
     bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
     policy = replace(bare, model=attach_adapters(bare.model, params, is_trained=False))
     source = policy.source
-    prompts = list(QUESTIONS)
-    if policy.tokenizer.chat_template:
-        prompts = [
-            question_text(text, tokenizer=policy.tokenizer, thinking=policy.thinking) for text in prompts
-        ]
+    as_chat = partial(question_text, tokenizer=policy.tokenizer, thinking=policy.thinking)
+    prompts = list(map(as_chat, QUESTIONS)) if policy.tokenizer.chat_template else list(QUESTIONS)
     trained_logits = compute_logits(policy, prompts)
     change = compare_logits(trained_logits, compute_logits(policy, prompts, reference=True))
     save_in_format(policy, out, form, params)

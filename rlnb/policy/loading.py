@@ -59,9 +59,8 @@ class Policy:
         config.eos_token_id = sorted({*config.eos_token_id, *token_ids})
 
     def num_parameters(self) -> tuple[int, int]:
-        """Return the numbers of trained and of all parameters."""
-        parameters = list(self.model.parameters())
-        return sum(p.numel() for p in parameters if p.requires_grad), sum(p.numel() for p in parameters)
+        """Return the numbers of trained and of all parameters, those of 4 bits counted each."""
+        return self.model.num_parameters(only_trainable=True), self.model.num_parameters()
 
 
 def load_policy(
@@ -176,9 +175,7 @@ def load_with_unsloth(
     """Load by unsloth, which must be imported before trl; from adapters also the model that they name."""
     from unsloth import FastLanguageModel
 
-    ranks: dict[str, object] = {}
-    if "LOCAL_RANK" in os.environ:
-        ranks["device_map"] = choose_device_map()
+    ranks = {"device_map": choose_device_map()} if "LOCAL_RANK" in os.environ else {}
     with explain_load_errors(params):
         model, tokenizer = FastLanguageModel.from_pretrained(
             params.adapters or source, dtype=DTYPES[params.dtype], load_in_4bit=bool(params.load_in_4bit),

@@ -26,14 +26,7 @@ from rlnb.ppo.display import show_success
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.results import compare, save_results
 from rlnb.run.checkpoints import MODEL_FIELDS
-from rlnb.selfplay.arena import (
-    SEATS,
-    WAYS,
-    Match,
-    make_arena,
-    match_measures,
-    select_matches,
-)
+from rlnb.selfplay.arena import SEATS, WAYS, Match, make_arena, match_measures, select_matches
 from rlnb.selfplay.checkpoints import AVERAGE_FILE, PARAMS_FILE
 from rlnb.selfplay.display import draw_arena
 from rlnb.selfplay.params import GameRunParams

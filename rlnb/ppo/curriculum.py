@@ -159,11 +159,7 @@ class ReplayBuffer:
         return tuple(self.failures[index].task for index in order[:count])
 
     def update(
-        self,
-        results: Sequence[GameResult],
-        mean_scores: Mapping[str, float],
-        *,
-        step: int,
+        self, results: Sequence[GameResult], mean_scores: Mapping[str, float], *, step: int
     ) -> "ReplayBuffer":
         """Return the buffer after an update's fresh games and replays.
 

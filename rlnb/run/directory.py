@@ -166,18 +166,10 @@ def start_attempt(directory: Path, *, notebook: str, saved_step: int = 0) -> Sta
     if last and last.job == job and last.restarts < num_restarts() and saved_step <= last.saved_step:
         num_idle = last.idle_attempts + (last.signal != "SIGTERM")  # by which SLURM preempts
     status = Status(
-        "running",
-        attempt=1 if last is None else last.attempt + 1,
-        notebook=notebook,
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        started=now(),
-        process_started=psutil.Process().create_time(),
-        job=job,
-        restarts=num_restarts(),
-        saved_step=saved_step,
-        idle_attempts=num_idle,
-    )
+        "running", attempt=1 if last is None else last.attempt + 1, notebook=notebook, pid=os.getpid(),
+        host=socket.gethostname(), started=now(), process_started=psutil.Process().create_time(), job=job,
+        restarts=num_restarts(), saved_step=saved_step, idle_attempts=num_idle,
+    )  # fmt: skip
     if num_idle >= MOST_IDLE_ATTEMPTS:
         reason = (
             f"job {job}: {num_idle} attempts in a row have ended without a further saved step (the last is "
@@ -293,8 +285,7 @@ def stopping_early() -> Iterator[None]:
 
 @contextmanager
 def handling_signals(
-    handler: Callable[[int, FrameType | None], None],
-    signals: Sequence[signal.Signals] = STOPPING_SIGNALS,
+    handler: Callable[[int, FrameType | None], None], signals: Sequence[signal.Signals] = STOPPING_SIGNALS
 ) -> Iterator[None]:
     """Handle these signals by `handler`; the former handlers return at the end.
 
@@ -347,10 +338,7 @@ def socket_directory() -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write by rename, so a reader sees the whole old or the whole new text.
-
-    This holds if the writer is killed, the machine crashes, or the disk is full.
-    """
+    """Write by rename: the whole old or new text is there, also after a kill, a crash or on a full disk."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.write_text(text, encoding="utf-8")

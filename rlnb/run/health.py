@@ -136,11 +136,9 @@ def memory_advice(
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        settings = [
-            f"{field} = {show(value_of(params, field))}"
-            for field in find_memory_settings(params, doing=doing)[:3]
-        ]
-        order = ", ".join(settings) or "none is left; take a smaller model"
+        fields = find_memory_settings(params, doing=doing)[:3]
+        settings = ", ".join(f"{field} = {show(value_of(params, field))}" for field in fields)
+        order = settings or "none is left; take a smaller model"
         advice = f"In this order, halve a number or write true for false: {order}{see('out-of-memory')}"
         raise OutOfMemory(f"the GPU's memory is used up. {advice}") from error
 

@@ -25,11 +25,7 @@ from rlnb.machine.threads import adapt_threads
 from rlnb.params import dump_yaml
 from rlnb.params.sections import NotebookParams
 from rlnb.policy.adapters import WeightSnapshot, save_trained
-from rlnb.run.checkpoints import (
-    STATE_FILE,
-    complete_checkpoint,
-    remove_old_checkpoints,
-)
+from rlnb.run.checkpoints import STATE_FILE, complete_checkpoint, remove_old_checkpoints
 from rlnb.run.directory import log_line, write_text
 from rlnb.run.disk import check_disk, sync
 from rlnb.run.health import Health, find_alarms

@@ -16,11 +16,7 @@ LONG_GAME = 100  # moves at most; games that may be longer are played less often
 # Against `equilibrium`, exact for that very table. In poker random play scores a half: an equilibrium gives
 # small pots away, and what it holds down is returns.
 AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "kuhn_poker": (0.52774, 0.49987),
-        "leduc_poker": (0.50197, 0.49601),
-        "liars_dice": (0.18191, 0.16629),
-    }
+    {"kuhn_poker": (0.52774, 0.49987), "leduc_poker": (0.50197, 0.49601), "liars_dice": (0.18191, 0.16629)}
 )
 
 

@@ -113,11 +113,7 @@ class MicroBatch:
 
 
 def make_batch(
-    turns: Sequence[Turn],
-    advantages: Array,
-    targets: Array,
-    *,
-    weights: Array | None = None,
+    turns: Sequence[Turn], advantages: Array, targets: Array, *, weights: Array | None = None
 ) -> Batch:
     """Return the turns as arrays, with their advantages, targets of their values and weights: (num_turns,).
 

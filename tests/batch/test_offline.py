@@ -54,8 +54,7 @@ def run_on_node(notebook: str, cache: Path, out: Path) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(
-    "notebook",
-    ["mbpp_eval", pytest.param("grpo_code_execution", marks=pytest.mark.slow)],
+    "notebook", ["mbpp_eval", pytest.param("grpo_code_execution", marks=pytest.mark.slow)]
 )
 def test_a_run_needs_no_network_and_does_not_try_it(cache, offline_node, tmp_path, notebook):
     code, said, errors = run_on_node(notebook, cache, tmp_path / "run")

@@ -102,14 +102,12 @@ def run(
     )  # fmt: skip
     grpo.prepare_adapters(trainer)
     if snapshot is not None:
-        callback = SnapshotCallback(policy, opponent, snapshot, refresh_steps=3)
+        callback = SnapshotCallback(policy, snapshot, refresh_steps=3)
         callback.resume(checkpoint)
         trainer.add_callback(callback)
     for callback in [StopAt()] * stop:
         trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=checkpoint)
-    if isinstance(opponent, ModelOpponent):
-        assert opponent.front() is not None
     return Run(WeightSnapshot.take(policy).values, watched, snapshot)
 
 

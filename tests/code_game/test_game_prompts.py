@@ -5,13 +5,7 @@ import ast
 import pytest
 
 from rlnb.code_game.params import NUM_HELD_OUT
-from rlnb.code_game.prompts import (
-    NUM_TRAINED,
-    TOPICS,
-    GameQuestion,
-    build_game_prompt,
-    game_questions,
-)
+from rlnb.code_game.prompts import NUM_TRAINED, TOPICS, GameQuestion, build_game_prompt, game_questions
 from rlnb.source_code.extraction import extract_code
 
 

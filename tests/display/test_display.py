@@ -6,14 +6,7 @@ import json
 import pandas
 
 from rlnb.display import plots, progress
-from rlnb.display.plots import (
-    LiveFigure,
-    draw_comparison,
-    draw_intervals,
-    draw_training,
-    series,
-    spread,
-)
+from rlnb.display.plots import LiveFigure, draw_comparison, draw_intervals, draw_training, series, spread
 from rlnb.display.progress import progress_bar
 from rlnb.display.tables import (
     Table,

@@ -10,14 +10,7 @@ from ppo_run import params_of as ppo_params
 from ppo_run import train_run as train_ppo
 from self_play_run import params_of as spiral_params
 from self_play_run import train_run as train_spiral
-from tiny_families import (
-    CONTINUATION,
-    MODELS,
-    PROMPTS,
-    family_params,
-    grpo_params,
-    train_grpo,
-)
+from tiny_families import CONTINUATION, MODELS, PROMPTS, family_params, grpo_params, train_grpo
 from tiny_policy import train_by_hand
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -73,9 +73,7 @@ def test_a_run_learns_and_keeps_two_checkpoints(uninterrupted: Path):
     assert find_base(checkpoint) == "tiny"
 
 
-def test_a_run_with_a_reference_policy_that_a_signal_stopped_resumes_to_the_bit(
-    uninterrupted: Path,
-) -> None:
+def test_a_run_with_a_reference_policy_that_a_signal_stopped_resumes_to_the_bit(uninterrupted: Path) -> None:
     with_reference, stopped = (uninterrupted.with_name(name) for name in ("with_reference", "stopped"))
     train(with_reference, **WITH_REFERENCE)
     assert "Preempted: SIGTERM" in stop_after(stopped, step=3, by=signal.SIGTERM, **WITH_REFERENCE)

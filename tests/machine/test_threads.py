@@ -24,8 +24,7 @@ class Scripted(FreeCores):
 
 
 @pytest.mark.parametrize(
-    "busy, ours, free",
-    [(0, 0, 4), (40, 40, 4), (24, 0, 2), (40, 20, 2), (50, 0, 1), (5, 9, 4)],
+    "busy, ours, free", [(0, 0, 4), (40, 40, 4), (24, 0, 2), (40, 20, 2), (50, 0, 1), (5, 9, 4)]
 )
 def test_free_cores_are_those_that_others_did_not_use(busy, ours, free):
     assert Scripted((10.0, busy, ours), cores=4).measure() == free

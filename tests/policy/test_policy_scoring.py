@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from rlnb.code_game.prediction import SHOTS, prediction_prompt
 from rlnb.policy import Policy, generate
 from rlnb.policy.adapters import adapters_off
-from rlnb.policy.scoring import TokenScores, cache_prefix, score
+from rlnb.policy.scoring import TokenScores, read_front, score
 
 TWICE = "Write a Python function that returns twice its argument."
 PROMPTS = ["Program:\nprint(1)\n", "a", TWICE, "b = 3" * 9, "x = 1\n" * 60]
@@ -47,7 +47,6 @@ def assert_same(found: list[TokenScores], expected: list[TokenScores]) -> None:
         assert one.token_ids.tolist() == other.token_ids.tolist()
         assert one.logprobs == pytest.approx(other.logprobs, abs=2e-4)
         assert one.top_ids.tolist() == other.top_ids.tolist()
-        assert one.is_top.tolist() == (other.token_ids == other.top_ids).tolist()
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
@@ -66,9 +65,9 @@ def test_what_greedy_decoding_writes_consists_of_top_tokens_and_a_change_does_no
     pairs = [(prompt, text.partition("\ufffd")[0]) for prompt, text in zip(prompts, texts, strict=True)]
     asked, written = zip(*[pair for pair in pairs if pair[1]], strict=True)
     assert len(written) >= 5 and max(map(len, written)) >= 2, texts
-    assert all(one.is_top.all() for one in score(tiny, asked, written))
+    assert all((one.token_ids == one.top_ids).all() for one in score(tiny, asked, written))
     changed = [("#" if text[0] != "#" else "!") + text[1:] for text in written]
-    assert not any(one.is_top[0] for one in score(tiny, asked, changed))
+    assert all(one.token_ids[0] != one.top_ids[0] for one in score(tiny, asked, changed))
 
 
 def test_an_empty_text_has_no_token(tiny: Policy) -> None:
@@ -76,28 +75,20 @@ def test_an_empty_text_has_no_token(tiny: Policy) -> None:
         assert [len(one.logprobs) for one in score(tiny, ["ab", "abc"], texts)] == counts
 
 
-def test_a_front_is_read_once_and_used_and_changes_no_score(tiny: Policy) -> None:
-    prompts = ["Solved: 1 + 1 is 2.\n\n" + prompt for prompt in PROMPTS]
-    front = cache_prefix(tiny, prompts)
-    assert front is not None
-    assert len(front.token_ids) == len("Solved: 1 + 1 is 2.\n\n")  # the tiny model's tokens are bytes
-    expected = [plain_scores(tiny, *pair) for pair in zip(prompts, TEXTS, strict=True)]
-    for batch_size in (1, 32):  # what was read is not spoilt by its use
-        assert_same(score(tiny, prompts, TEXTS, front=front, batch_size=batch_size), expected)
-    other = cache_prefix(tiny, ["Solved: 1 + 1 is 3.\n\n" + prompt for prompt in PROMPTS])
-    assert other is not None
-    forged = replace(other, token_ids=front.token_ids)
-    true, false = (score(tiny, prompts, TEXTS, front=one)[0].logprobs for one in (front, forged))
-    assert not np.allclose(true, false, atol=1e-3)
-
-
-def test_a_prompt_that_does_not_begin_with_the_front_is_read_whole(tiny: Policy) -> None:
-    front = cache_prefix(tiny, ["Solved: a", "Solved: b"])
-    prompts = ["Solved: c", "Other: d", "Solved: "]  # of the last one nothing would be left to read
-    texts = ["one", "two", "three"]
-    expected = [plain_scores(tiny, *pair) for pair in zip(prompts, texts, strict=True)]
-    assert_same(score(tiny, prompts, texts, front=front), expected)
-    assert cache_prefix(tiny, ["a", "b"]) is None
+def test_what_all_prompts_begin_with_is_read_once_and_changes_no_score(tiny: Policy) -> None:
+    front = "Solved: 1 + 1 is 2.\n\n"  # the tiny model's tokens are bytes
+    shapes: list[tuple[int, int]] = []
+    tiny.model.register_forward_pre_hook(
+        lambda model, args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    for others, num_more in ((PROMPTS, 0), (["", "1", "12"], -1), (["same", "same"], 3)):
+        prompts = [front + other for other in others]  # of each, something is left to read
+        texts = TEXTS[: len(prompts)]
+        expected = [plain_scores(tiny, *pair) for pair in zip(prompts, texts, strict=True)]
+        shapes.clear()
+        for batch_size in (1, 32):  # what was read is not spoilt by its use
+            assert_same(score(tiny, prompts, texts, batch_size=batch_size), expected)
+        assert shapes.count((1, len(front) + num_more)) == 2
 
 
 @pytest.fixture(scope="module")
@@ -121,19 +112,18 @@ def test_a_front_whose_end_joins_with_what_follows_changes_no_score(joining: Pol
     fence = joining.tokenizer("```\n\nProgram")["input_ids"][0]
     assert joining.tokenizer.decode([fence]) == "```\n\n"  # else this test tells nothing
     prompts = [prediction_prompt(program, shots=SHOTS[:2]) for program in ("print(3)", "total = 1", "(x)")]
-    front = cache_prefix(joining, prompts)
-    assert front is not None
-    assert fence in front.token_ids
+    heads = [joining.tokenizer(prompt)["input_ids"] for prompt in prompts]
+    assert fence in heads[0][: read_front(joining, heads)[0]]
     texts = ["3\n```", "[1]\n```", "1"]
     expected = [plain_scores(joining, *pair) for pair in zip(prompts, texts, strict=True)]
-    assert_same(score(joining, prompts, texts, front=front), expected)
+    assert_same(score(joining, prompts, texts), expected)
 
 
 def test_scoring_leaves_random_state_mode_and_gradients_alone(tiny: Policy) -> None:
     tiny.model.train()
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
-    score(tiny, PROMPTS[:1], TEXTS[:1], front=cache_prefix(tiny, PROMPTS[:1]))
+    score(tiny, PROMPTS[:1] * 2, TEXTS[:2])
     score(tiny, PROMPTS, TEXTS)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert tiny.model.training

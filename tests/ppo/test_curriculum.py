@@ -175,10 +175,7 @@ def test_the_defaults_are_the_requirements():
 @pytest.mark.parametrize(
     ("stage", "reason"),
     [
-        (
-            {"games": ["nim", "kuhn_poker"], "opponents": ["mcts:25"]},
-            "stage 'easy': none of its opponents",
-        ),
+        ({"games": ["nim", "kuhn_poker"], "opponents": ["mcts:25"]}, "stage 'easy': none of its opponents"),
         # Half of the games are against perfect play: (0.5 + 1) / 2.
         ({"opponents": ["perfect", "random"], "threshold": 0.8}, "threshold = 0.8 is above 0.7500"),
     ],

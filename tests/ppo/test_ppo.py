@@ -17,14 +17,7 @@ from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.games.text_games import load_game
 from rlnb.ppo.curriculum import collect_results
 from rlnb.ppo.setup import load_playable_curriculum
-from rlnb.ppo.training import (
-    PpoState,
-    check_kl,
-    make_ppo_batch,
-    mean_utility,
-    next_state,
-    weigh_turns,
-)
+from rlnb.ppo.training import PpoState, check_kl, make_ppo_batch, mean_utility, next_state, weigh_turns
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
 from rlnb.selfplay.advantages import gae_of_turns, normalize_advantages
 from rlnb.selfplay.rollouts import play_games, self_play_episodes

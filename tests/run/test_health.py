@@ -7,13 +7,7 @@ from rlnb.errors import OutOfMemory, TrainingDiverged
 from rlnb.machine import Machine, recommend
 from rlnb.params import load_params, resolve
 from rlnb.run import health
-from rlnb.run.health import (
-    Health,
-    check_alarms,
-    find_alarms,
-    find_memory_settings,
-    memory_advice,
-)
+from rlnb.run.health import Health, check_alarms, find_alarms, find_memory_settings, memory_advice
 from rlnb.selfplay.checkpoints import RunState
 from rlnb.selfplay.params import UpdateParams
 

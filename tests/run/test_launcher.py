@@ -172,8 +172,7 @@ def test_accelerate_reads_the_shipped_files(name, distributed):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "first"),
-    [("n1", "n1"), ("gpu[01-04,07]", "gpu01"), ("node7,node[8-9]", "node7")],
+    ("nodes", "first"), [("n1", "n1"), ("gpu[01-04,07]", "gpu01"), ("node7,node[8-9]", "node7")]
 )
 def test_a_task_of_srun_is_a_rank_that_finds_the_first_node(nodes, first):
     environ = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}

@@ -8,21 +8,9 @@ from hypothesis import strategies as st
 from pytest import approx
 from torch.distributions import Categorical, kl_divergence
 
-from rlnb.selfplay.acting import (
-    allowed_logprobs,
-    compute_entropies,
-    pad_allowed,
-    split_by_length,
-)
+from rlnb.selfplay.acting import allowed_logprobs, compute_entropies, pad_allowed, split_by_length
 from rlnb.selfplay.rollouts import Choice, Turn
-from rlnb.selfplay.update import (
-    Batch,
-    Logprobs,
-    clipped_surrogate,
-    estimate_kl,
-    kl_loss,
-    make_batch,
-)
+from rlnb.selfplay.update import Batch, Logprobs, clipped_surrogate, estimate_kl, kl_loss, make_batch
 
 ALLOWED = ((0, 3), (1, 2, 4), (2,))
 

@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from self_play_run import (
-    Killed,
-    checkpoint_of,
-    differing,
-    kill_after,
-    params_of,
-    rows_of,
-    train_run,
-)
+from self_play_run import Killed, checkpoint_of, differing, kill_after, params_of, rows_of, train_run
 
 from rlnb.errors import Preempted
 from rlnb.policy import load_policy
@@ -28,10 +20,7 @@ LORA = {"model": {"lora_rank": 4}, "advantage": {"kind": "rae"}, "training": {"m
 RECIPES = {
     "rae with LoRA": LORA,
     "gae with a magnet": {"advantage": {"kind": "gae"}},
-    "free": {
-        "game": {"acting": "free", "max_new_tokens": 3},
-        "advantage": {"kind": "leave_one_out"},
-    },
+    "free": {"game": {"acting": "free", "max_new_tokens": 3}, "advantage": {"kind": "leave_one_out"}},
 }
 
 
