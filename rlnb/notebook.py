@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +35,7 @@ from rlnb.run.health import memory_advice
 from rlnb.run.memory import check_memory, check_room
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
+INJECTED = "# Parameters\n"  # first line of the cell that papermill adds
 PACKAGES = ("torch", "transformers", "trl", "peft", "open_spiel")
 
 
@@ -125,10 +127,15 @@ def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = Non
 def _read_parameters_cell(notebook: str, cell: Mapping[str, object]) -> tuple[str, dict[str, object]]:
     """Return the profile and the values of the parameters cell, misspelt names included.
 
-    Names that the model does not have are those annotated in the cell (`trainig: dict = {}`).
+    Names that the model does not have are those annotated in the cell (`trainig: dict = {}`), and those that
+    papermill's own cell sets after it, which IPython keeps in `In`.
     """
     annotations = cell.get("__annotations__")
     declared = list(annotations) if isinstance(annotations, dict) else []
+    executed = cell.get("In")
+    sources = executed if isinstance(executed, list) else []
+    for source in [source for source in sources if source.startswith(INJECTED)][-1:]:
+        declared += re.findall(r"^(\w+) = ", source, re.MULTILINE)
     names = dict.fromkeys([*load_model_class(notebook).model_fields, *declared])
     values = {name: cell[name] for name in names if name in cell and name != "profile"}
     for name, value in values.items():

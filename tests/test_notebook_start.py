@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import papermill
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from refusals import refused
@@ -42,6 +43,25 @@ def test_an_error_is_told_before_anything_is_shown(shown):
         assert refused(start, NOTEBOOK, {"profile": "tiny", **cell}).startswith(f"parameters cell: {problem}")
     assert "profile '3' is not in" in refused(start, NOTEBOOK, {"profile": 3})
     assert shown == []
+
+
+def test_a_name_that_papermill_adds_is_refused_and_the_other_names_of_a_notebook_are_not(shown, tmp_path):
+    shell = InteractiveShell(colors="nocolor")
+    for source in ("import os\nelsewhere = 3", "profile: str = 'tiny'\nmodel: dict = {}",
+                   "# Parameters\nmodel = {}\nsed = 3\n"):  # fmt: skip
+        shell.run_cell(source, store_history=True)
+    told = refused(start, NOTEBOOK, shell.user_ns)
+    assert told == "parameters cell: sed is not a field; did you mean seed?"
+    shell.run_cell("# Parameters\nseed = 3\n", store_history=True)  # put right by a person in Jupyter
+    assert start(NOTEBOOK, shell.user_ns)[0].seed == 3
+
+
+def test_a_misspelt_parameter_ends_a_notebook_of_papermills_own_engine(tmp_path):
+    path = Path(notebook.ROOT, "notebooks", f"{NOTEBOOK}.ipynb")
+    wrong = {"profile": "tiny", "trainning": "x", "output_dir": str(tmp_path)}
+    with pytest.raises(papermill.PapermillExecutionError) as error:
+        papermill.execute_notebook(path, tmp_path / "out.ipynb", wrong, progress_bar=False, cwd=notebook.ROOT)
+    assert error.value.evalue == "parameters cell: trainning is not a field; did you mean training?"
 
 
 def test_the_estimate_of_memory_is_printed_and_what_cannot_fit_is_refused(shown, tmp_path, capsys):

@@ -21,7 +21,7 @@ import rlnb
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
 from rlnb.params.problems import did_you_mean, show
-from rlnb.params.reading import GivenValue, nest, read_environment, read_mapping, read_yaml
+from rlnb.params.reading import Dumper, GivenValue, nest, read_environment, read_mapping, read_yaml
 from rlnb.params.sections import NotebookParams, Section, value_of
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
@@ -126,7 +126,7 @@ def dump_yaml(params: NotebookParams) -> str:
     """Return all values as YAML; `load_params(notebook, profile="its/path.yaml")` restores them."""
     values = {"notebook": notebook_name(params), **params.model_dump(mode="json")}
     head = "# All values of one run, written by rlnb. Overrides change them, environment variables do not.\n"
-    return head + str(yaml.safe_dump(values, sort_keys=False))
+    return head + str(yaml.dump(values, Dumper=Dumper, sort_keys=False))
 
 
 def notebook_name(params: NotebookParams) -> str:
@@ -181,10 +181,12 @@ def _misplaced(entry: GivenValue, fields: Mapping[str, FieldInfo]) -> str:
         return f"{section} = {show(entry.value)} is not a section; write its fields below it"
     # A right name in a wrong section is likelier than a misspelt one.
     homes = [field for field in fields if field.rpartition(".")[2] == (name or section)]
-    siblings = [field for field in fields if field.startswith(f"{section}.")]
+    known = [field for field in fields if field.startswith(f"{section}.")] or {
+        field.partition(".")[0] for field in fields
+    }
     if homes:
         return f"{entry.field} is not a field; did you mean {' or '.join(homes)}?"
-    return f"{entry.field} is not a field{did_you_mean(entry.field, siblings or sections)}"
+    return f"{entry.field} is not a field{did_you_mean(entry.field, known)}"
 
 
 def _describe_error(

@@ -22,6 +22,41 @@ OTHER_VARIABLES = (
 NOT_YAML = (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
 
+INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+# YAML 1.1 calls 010 eight and 08 a text.
+LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+$")
+
+
+class Loader(yaml.SafeLoader):
+    """Reads YAML, numbers as `read_numbers_plainly` says."""
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes YAML for `Loader`: texts that look like numbers with leading zeros in quotes."""
+
+
+def read_numbers_plainly(loader: type[yaml.SafeLoader]) -> None:
+    """Let a loader read 010 as 10, as Python's int() does, and 1:30 as a text instead of 90 (YAML 1.1)."""
+    loader.yaml_implicit_resolvers = {
+        first: [
+            (tag, re.compile(f"(?!.*:){pattern.pattern}", pattern.flags) if tag in (INT, FLOAT) else pattern)
+            for tag, pattern in resolvers
+        ]
+        for first, resolvers in loader.yaml_implicit_resolvers.items()
+    }
+    loader.add_implicit_resolver(INT, LEADING_ZERO, list("-+0"))
+    loader.add_constructor(INT, _construct_int)
+
+
+def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node).replace("_", "")
+    return int(text, 0 if re.match("[-+]?0[bx]", text) else 10)
+
+
+read_numbers_plainly(Loader)
+Dumper.add_implicit_resolver(INT, LEADING_ZERO, list("-+0"))
+
+
 class TypedText(str):
     """A value as it was typed on a command line; its type follows from its field."""
 
@@ -37,7 +72,7 @@ class GivenValue(NamedTuple):
 def parse_yaml(text: str) -> object:
     """Return the value of a YAML text. Raises yaml.YAMLError for anything else."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)
     except NOT_YAML as error:
         raise yaml.YAMLError(str(error)) from error
 
@@ -45,7 +80,7 @@ def parse_yaml(text: str) -> object:
 def read_yaml(path: Path, shown: str) -> tuple[list[GivenValue], list[str]]:
     """Return the values of a file in order, and its problems; shown: its name in messages. JSON is YAML."""
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise ParamsError(f"{shown}: cannot be read: {error}") from error
     except NOT_YAML as error:
@@ -81,7 +116,7 @@ def _leaves(mapping: yaml.MappingNode, above: str = "") -> Iterator[tuple[str, y
 def _construct(node: yaml.Node) -> object:
     """Return the value of a node; its text where that is not the number, date or switch it looks like."""
     try:
-        return yaml.SafeLoader("").construct_object(node, deep=True)
+        return Loader("").construct_object(node, deep=True)
     except NOT_YAML:
         return node.value if isinstance(node, yaml.ScalarNode) else node.tag
 

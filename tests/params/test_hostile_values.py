@@ -1,10 +1,17 @@
 """Files, variables and options made to crash or to deceive: each ends in a sentence at once."""
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from papermill.iorw import NoDatesSafeLoader
 from refusals import FILE, NOTEBOOK, refused, with_cell, with_environment, with_set
 
+from rlnb.batch.sweeps import load_points
 from rlnb.errors import RlnbError
 from rlnb.params import load_params
+from rlnb.params.loading import dump_yaml
+from rlnb.run.papermill_engine import engine  # noqa: F401  # papermill imports it before it reads values
 
 
 @pytest.mark.parametrize("number", ["0x" + "f" * 5000, "1" * 5000], ids=["hex", "decimal"])
@@ -15,6 +22,52 @@ def test_a_number_that_is_too_long_is_refused_wherever_it_is_given(project, numb
     assert said.startswith("environment variable RLNB_SEED: seed = ") and len(said) < 200
     # papermill reads 0xfff... and puts the number into the parameters cell.
     assert "seed = 0xf" in refused(with_cell, {"seed": 16**5000 - 1})
+
+
+def every_way(tmp_path_factory):
+    """Each way to give a seed as text, as functions that return the seed that a run would have."""
+    folder = tmp_path_factory.mktemp("values")
+    profile, sweep = folder / "p.yaml", folder / "s.yaml"
+
+    def by_file(text):
+        profile.write_text(f"seed: {text}\n")
+        return load_params(NOTEBOOK, profile=str(profile), environ={}).seed
+
+    def by_sweep(text):
+        sweep.write_text(f"grid: {{seed: [{text}]}}\n")
+        return with_set(*load_points(sweep, seeds=None)[0].assignments()).seed
+
+    return {
+        "--set": lambda text: with_set(f"seed={text}").seed,
+        "environment": lambda text: with_environment(RLNB_SEED=text).seed,
+        "profile": by_file,
+        "sweep": by_sweep,
+        "papermill -y": lambda text: with_cell({"seed": yaml.load(text, NoDatesSafeLoader)}).seed,
+    }
+
+
+@given(st.integers(0, 999), st.integers(0, 4))
+def test_a_number_is_read_by_its_digits_whatever_zeros_lead_it(tmp_path_factory, number, zeros):
+    text = "0" * zeros + str(number)
+    seeds = {way: read(text) for way, read in every_way(tmp_path_factory).items()}
+    assert seeds == dict.fromkeys(seeds, number), text  # as papermill's -p, which calls int()
+    assert load_points(None, seeds=text)[0].overrides == {"seed": number}
+
+
+@given(st.from_regex(r"[1-9][0-9]{0,2}(:[0-5][0-9]){1,2}(\.[0-9])?", fullmatch=True))
+def test_what_looks_like_minutes_is_no_number(tmp_path_factory, text):
+    for read in every_way(tmp_path_factory).values():
+        assert f"seed = {text!r} should be a valid integer" in refused(read, text)
+    assert text in refused(load_points, None, seeds=text)
+
+
+def test_numbers_of_other_bases_and_texts_of_digits_stay_what_they_are(tmp_path):
+    assert [with_set(f"seed={text}").seed for text in ("0x10", "1_000", "0b11", "+7")] == [16, 1000, 3, 7]
+    for project in ("010", "08", "1:30", "0_9", "on", "1e-5", "~", "2001-01-01"):
+        params = with_set(f"tracking.project={project}")
+        (tmp_path / "params.yaml").write_text(dump_yaml(params))
+        again = load_params(NOTEBOOK, profile=str(tmp_path / "params.yaml"), environ={})
+        assert (params.tracking.project, again) == (project, params)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Real kernels under `papermill --engine rlnb`: signals, deaths, status, sockets, outputs."""
 
+import errno
 import io
 import os
 import signal
@@ -11,11 +12,13 @@ import nbformat
 import papermill
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from papermill.engines import NotebookExecutionManager
 from waiting import is_running, status_of, wait_for
 
-from rlnb.errors import ParamsError
+from rlnb.errors import DiskFull, ParamsError
 from rlnb.run import directory as runs
-from rlnb.run.papermill_engine.engine import KernelDied, RlnbEngine
+from rlnb.run.papermill_engine.engine import ForwardingClient, KernelDied, KernelNotStarted, RlnbEngine
+from rlnb.run.papermill_engine.execution import execute
 
 SAVES = """
 import signal, time, pathlib
@@ -169,6 +172,42 @@ def test_a_cell_that_raises_or_kills_its_kernel_is_told_apart(tmp_path, source, 
         run_here(tmp_path, "print('step 1', flush=True)", source)
     assert outcome_of(tmp_path)[:3] == outcome and "cell 2 of 2" in outcome_of(tmp_path)[3]
     assert text_of(tmp_path / "out.ipynb") == "step 1\n"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "umask", "exit_code", "reason"),
+    [
+        ("", 0o777, 1, "Permissions assignment failed"),
+        ("raise SystemExit(3)", 0o022, 1, "its process ended by itself, exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", 0o022, 138, "the kernel was killed by SIGKILL in its start"),
+    ],
+)
+def test_a_kernel_that_does_not_start_is_a_failure_unless_it_was_killed(
+    tmp_path, monkeypatch, capsys, kernel, umask, exit_code, reason
+):
+    if kernel:
+        (tmp_path / "ipykernel_launcher.py").write_text(kernel)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    notebook = write_notebook(tmp_path / "in.ipynb", "x = 1")
+    before = os.umask(umask)
+    try:
+        assert execute(notebook, tmp_path / "out.ipynb", parameters={}) == exit_code
+    finally:
+        os.umask(before)
+    said = capsys.readouterr().err
+    assert reason in said and reason in outcome_of(tmp_path)[3]
+    assert said.startswith("failed: the kernel did not start: ") == (exit_code == 1)
+    assert ("#out-of-memory" in said) == (exit_code == 138)
+
+
+def test_a_full_temporary_directory_and_an_unknown_kernel_are_told(tmp_path):
+    with pytest.raises(KernelNotStarted, match="the kernel did not start: No such kernel named nosuch"):
+        run_here(tmp_path, "x = 1", kernel_name="nosuch", language="python")
+    client = ForwardingClient(NotebookExecutionManager(new_notebook()))
+    client.socket_directory = tmp_path
+    error = client._not_started(OSError(errno.ENOSPC, "No space left on device"))
+    assert isinstance(error, DiskFull)
+    assert str(error).startswith(f"the kernel did not start: {tmp_path}: no room")
 
 
 def test_a_killed_run_leaves_no_kernel_and_can_be_run_again(tmp_path, start_papermill):

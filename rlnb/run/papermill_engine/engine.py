@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -25,15 +26,17 @@ from nbformat import NotebookNode
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, NotebookExecutionManager
 from papermill.inspection import _infer_parameters
-from papermill.iorw import LocalHandler, papermill_io
+from papermill.iorw import LocalHandler, NoDatesSafeLoader, papermill_io
 from papermill.log import logger
 
-from rlnb.errors import ParamsError, Preempted
+from rlnb.errors import DiskFull, ParamsError, Preempted, RlnbError
 from rlnb.params.problems import did_you_mean
+from rlnb.params.reading import read_numbers_plainly
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
-from rlnb.run.disk import lacks_room, telling_full_disk
+from rlnb.run.disk import describe_full_disk, lacks_room, telling_full_disk
 
+read_numbers_plainly(NoDatesSafeLoader)  # papermill's -y and -f, which read this module when it starts
 OWN_KERNELS = ("rlnb", "python3")
 CLEAN_EXITS = (("SystemExit", ""), ("SystemExit", "0"))
 
@@ -54,6 +57,13 @@ class KernelDied(DeadKernelError):
         self.signal = signal
 
 
+class KernelNotStarted(RlnbError):
+    """The kernel never answered, so no cell has run."""
+
+    def __init__(self, reason: object) -> None:
+        super().__init__(f"the kernel did not start: {reason}")
+
+
 class RlnbEngine(NBClientEngine):
     """papermill's engine `rlnb`: writes status.json next to the output and uses `ForwardingClient`."""
 
@@ -61,7 +71,7 @@ class RlnbEngine(NBClientEngine):
     def execute_notebook(
         cls, nb: NotebookNode, kernel_name: str, output_path: str | None = None, **kwargs: Any
     ) -> NotebookNode:
-        """Run the notebook; raises Stopped, KernelDied, and ParamsError for parameters that it lacks."""
+        """Run the notebook; raises what `ForwardingClient` does, and ParamsError for unknown parameters."""
         _check_parameters(nb)
         directory = _status_directory(output_path)
         if directory is None:
@@ -108,7 +118,10 @@ class RlnbEngine(NBClientEngine):
     @classmethod
     def nb_kernel_name(cls, nb: NotebookNode | None, name: str | None = None) -> str:
         """Return the given kernel, else `rlnb` where setup.sh registered it, else this interpreter's own."""
-        return name or ("rlnb" if "rlnb" in KernelSpecManager().find_kernel_specs() else "python3")
+        try:
+            return name or ("rlnb" if "rlnb" in KernelSpecManager().find_kernel_specs() else "python3")
+        except OSError as error:  # the folder of Jupyter's or IPython's files cannot be made
+            raise KernelNotStarted(error) from error
 
     @classmethod
     def nb_language(cls, nb: NotebookNode, language: str | None = None) -> str:
@@ -151,19 +164,36 @@ class ForwardingClient(PapermillNotebookClient):
     """
 
     signals: list[signal.Signals]
+    process: Any = None  # the kernel's
+    has_started = False
 
     def execute(self, **kwargs: Any) -> NotebookNode:
-        """Run all cells; raises Stopped or KernelDied when the run ended early."""
+        """Run all cells; raises Stopped, KernelDied, KernelNotStarted or DiskFull when it ended early."""
         self.tenths: dict[str, int] = {}
-        with runs.socket_directory() as self.socket_directory, runs.handling_signals(self._forward):
-            try:
+        try:
+            with runs.socket_directory() as self.socket_directory, runs.handling_signals(self._forward):
                 return super().execute(**kwargs)
-            except RuntimeError as error:  # nbclient's DeadKernelError between cells, at the start its parent
-                if self.signals:
-                    raise self._stopped("between two cells") from error
-                if isinstance(error, KernelDied):
-                    raise
+        except Exception as error:
+            is_dead = isinstance(error, RuntimeError)  # nbclient's DeadKernelError, at the start its parent
+            if is_dead and self.signals:
+                raise self._stopped("between two cells") from error
+            if isinstance(error, KernelDied):
+                raise
+            if not self.has_started:
+                raise self._not_started(error) from error
+            if is_dead:
                 raise KernelDied(f"{error}, outside any cell") from error
+            raise
+
+    def start_new_kernel(self, **kwargs: Any) -> None:
+        """Start the kernel's process."""
+        super().start_new_kernel(**kwargs)
+        self.process = self.km.provisioner.process
+
+    def papermill_execute_cells(self) -> None:
+        """Run all cells in the kernel, which has answered."""
+        self.has_started = True
+        super().papermill_execute_cells()
 
     def create_kernel_manager(self) -> AsyncKernelManager:
         """Return a kernel of this interpreter, on Unix sockets in the run's private directory."""
@@ -241,18 +271,29 @@ class ForwardingClient(PapermillNotebookClient):
         told = "killing the kernel" if again else "passed on to the kernel, waiting for the cell to end"
         with suppress(OSError):  # after SIGHUP the terminal is gone
             os.write(2, f"\n{name}: {told}\n".encode())  # print is not safe in a handler
-        process = getattr(getattr(self.km, "provisioner", None), "process", None)
-        if process is not None:
+        if self.process is not None:
             # The training cell saves and stops when the terminal is closed, as after SIGTERM.
             passed_on = signal.SIGTERM if signal_number == signal.SIGHUP else signal_number
-            process.send_signal(signal.SIGKILL if again else passed_on)
+            self.process.send_signal(signal.SIGKILL if again else passed_on)
 
     def _stopped(self, where: str) -> Stopped:
         name = self.signals[0].name if self.signals else ""
         return Stopped(f"stopped by {name or 'the notebook'} {where}", signal=name)
 
+    def _not_started(self, error: Exception) -> Exception:
+        """Return what to raise for an error before the kernel answered."""
+        if lacks_room(error):  # only the sockets' directory was written to
+            reason = describe_full_disk(getattr(self, "socket_directory", tempfile.gettempdir()))
+            return DiskFull(f"the kernel did not start: {reason}")
+        code = self.process.poll() if self.process else None
+        if code is None or "died" not in str(error):  # not there, or killed by us after it stayed silent
+            return KernelNotStarted(error)
+        if code < 0:
+            return self._kernel_died("its start")
+        return KernelNotStarted(f"its process ended by itself, exit code {code}")
+
     def _kernel_died(self, place: str) -> KernelDied:
-        code = getattr(getattr(self.km.provisioner, "process", None), "returncode", None)
+        code = self.process.returncode
         if code is None or code >= 0:
             return KernelDied(f"the kernel ended by itself in {place}, exit code {code}")
         name = signal.Signals(-code).name
@@ -265,6 +306,8 @@ def describe_error(error: BaseException) -> dict[str, str]:
     if isinstance(error, Stopped | runs.StoppedEarly | KernelDied):
         state = "killed" if isinstance(error, KernelDied) else "preempted"
         return {"state": state, "signal": error.signal, "reason": str(error)}
+    if isinstance(error, KernelNotStarted):
+        return {"state": "failed", "reason": str(error)}
     return {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
 
 

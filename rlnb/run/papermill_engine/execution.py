@@ -13,7 +13,7 @@ from rlnb.errors import DiskFull, see
 from rlnb.machine import rank
 from rlnb.run import directory as runs
 from rlnb.run.disk import telling_full_disk
-from rlnb.run.papermill_engine.engine import RlnbEngine, Stopped
+from rlnb.run.papermill_engine.engine import KernelNotStarted, RlnbEngine, Stopped
 from rlnb.run.slurm import how_to_go_on
 
 TRACEBACK_LINES = 12
@@ -45,7 +45,7 @@ def execute(
                 progress_bar=False,
                 **streams,
             )
-    except DiskFull as error:
+    except (DiskFull, KernelNotStarted) as error:
         text, code = f"failed: {error}", runs.EXIT_FAILED
     except PapermillExecutionError as error:
         traceback = "\n".join(str(error).strip().splitlines()[-TRACEBACK_LINES:])
