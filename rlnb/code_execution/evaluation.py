@@ -99,13 +99,14 @@ class ProgramEvaluation:
 
         for greedy, repeats in modes:
             rows = [index for index in range(len(tasks)) for _ in range(repeats)]
-            completions = generate(
+            written = generate(
                 policy,
                 [prompts[row].text for row in rows],
                 max_new_tokens=self.params.training.max_completion_length,
                 temperature=0.0 if greedy else sampling.temperature,
                 progress=count,
             )
+            completions = [completion.text for completion in written]
             judgements = judge(
                 completions,
                 [tasks[row][1] for row in rows],

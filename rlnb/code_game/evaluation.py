@@ -87,7 +87,7 @@ class GameEvaluation:
             build_game_prompt(question, form, policy.tokenizer, thinking=policy.thinking)
             for question in questions
         ]
-        completions = generate(
+        written = generate(
             policy,
             [prompt.text for prompt in prompts],
             max_new_tokens=self.params.training.max_completion_length,
@@ -96,6 +96,7 @@ class GameEvaluation:
             batch_size=evaluation.batch_size,
             progress=progress,
         )
+        completions = [completion.text for completion in written]
         rounds = self.referee.play(completions, [prompt.prefix for prompt in prompts])
         rounds = judge_rounds(rounds, self.judge)
         FailureCount().add(len(rounds), [game.message for game in rounds if game.kind == "sandbox_error"])

@@ -91,15 +91,15 @@ class ModelOpponent(Predictor):
 
     def write(self, prompts: Sequence[str]) -> list[str]:
         with self.weights(self.policy):
-            return generate(
+            written = generate(
                 self.policy,
                 prompts,
                 max_new_tokens=self.max_prediction_tokens,
                 temperature=0.0,
                 batch_size=self.batch_size,
-                ends=self.policy.end_token_ids,
-                is_complete=lambda text: PREDICTION_STOP in text,
+                is_complete=lambda _, text: PREDICTION_STOP in text,
             )
+        return [completion.text for completion in written]
 
     def judge_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[PredictionVerdict]:
         """Return the verdict on each (program, output), from the scores of output and closing fence.

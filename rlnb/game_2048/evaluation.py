@@ -67,7 +67,7 @@ class StrategyEvaluation:
         for kind in self.kinds:
             prompt = build_strategy_prompt(self.params, kind, HELD_OUT_WORDING, policy.tokenizer)
             for greedy, count in ((True, 1), (False, evaluation.num_samples)):
-                completions = generate(
+                written = generate(
                     policy,
                     [prompt.text] * count,
                     max_new_tokens=self.params.training.max_completion_length,
@@ -75,6 +75,7 @@ class StrategyEvaluation:
                     seed=0,
                     batch_size=evaluation.batch_size,
                 )
+                completions = [completion.text for completion in written]
                 judged += self.judge(completions, prompt.prefix, kind, greedy=greedy)
                 if progress:
                     progress(len(judged), total)

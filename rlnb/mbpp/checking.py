@@ -12,6 +12,7 @@ from rlnb.mbpp.problems import Problem, interface
 from rlnb.mbpp.prompts import Template, build_question, extract_program
 from rlnb.mbpp.samples import Progress, Sample, WrittenSample
 from rlnb.mbpp.writers import Write
+from rlnb.policy import Completion
 from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_tests
 
 
@@ -41,8 +42,8 @@ def evaluate(
     questions = [build_question(problem, template, shots) for problem, _ in rows]
     with CheckPool(sandbox, template, timeout_seconds) as pool:
 
-        def check(row: int, completion: str) -> None:
-            pool.start(row, *rows[row], completion, extract_program(completion, template))
+        def check(row: int, completion: Completion) -> None:
+            pool.start(row, *rows[row], completion, extract_program(completion.text, template))
             if progress:
                 progress(len(pool.checks), len(rows))
 
@@ -65,7 +66,7 @@ def evaluate_samples(
     with CheckPool(sandbox, template, timeout_seconds) as pool:
         for row, sample in enumerate(sorted(written, key=lambda sample: sample.task_id)):
             problem, index = by_id[sample.task_id], next(counts[sample.task_id])
-            pool.start(row, problem, index, sample.solution, sample.solution)
+            pool.start(row, problem, index, Completion(sample.solution, False), sample.solution)
         return pool.wait(progress)
 
 
@@ -83,7 +84,9 @@ class CheckPool(ThreadPoolExecutor):
     def __exit__(self, *_: object) -> None:
         self.shutdown(cancel_futures=True)
 
-    def start(self, row: int, problem: Problem, index: int, completion: str, program: str | None) -> None:
+    def start(
+        self, row: int, problem: Problem, index: int, completion: Completion, program: str | None
+    ) -> None:
         """Check a completion as soon as a worker is free. Raises the error that stopped an earlier check."""
         if self.error:
             raise self.error
@@ -98,13 +101,13 @@ class CheckPool(ThreadPoolExecutor):
                 progress(len(samples), len(self.checks))
         return samples
 
-    def check(self, problem: Problem, index: int, completion: str, program: str | None) -> Sample:
+    def check(self, problem: Problem, index: int, completion: Completion, program: str | None) -> Sample:
         verdict = Verdict((None,) * len(problem.tests), "ok", "no code in the completion")
         try:
             if program is not None:
                 verdict = check_program(problem, program, self.sandbox, limits=self.limits)
             num_shown = len(self.template.shown(problem))
-            sample = Sample(problem, index, completion, program, verdict, num_shown)
+            sample = Sample(problem, index, *completion, program, verdict, num_shown)
             with self.lock:
                 self.failures.add(1, [verdict.error] if sample.passed is None else [])
         except SandboxUnavailable as error:

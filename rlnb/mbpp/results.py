@@ -104,9 +104,10 @@ def make_records(
             "results": sample.verdict.results,
             "error": "" if sample.passed else sample.verdict.error[:MAX_ERROR_LENGTH],
             "completion": sample.completion,
+            "cut": sample.is_cut,
             "program": sample.program,
             "plus": verdict,
-        }  # fmt: skip
+        }
         for sample, verdict in zip(samples, verdicts, strict=True)
     ]
     return {"summary": summarize(samples, ks) | {"plus": rates}, "samples": records}
@@ -120,6 +121,7 @@ class SavedAnswer(SavedSample):
     results: tuple[bool | None, ...]
     error: str
     completion: str
+    cut: bool
     program: str | None
 
 
@@ -141,7 +143,6 @@ class SampleForm:
             status = "ok" if outcome in ("passed", "wrong", "no_code") else outcome
             verdict = Verdict(answer.results, TypeAdapter(Status).validate_python(status), answer.error)
             num_shown = len(self.template.shown(problem))
-            samples.append(
-                Sample(problem, answer.sample, answer.completion, answer.program, verdict, num_shown)
-            )
+            written = answer.completion, answer.cut, answer.program
+            samples.append(Sample(problem, answer.sample, *written, verdict, num_shown))
         return samples

@@ -19,11 +19,15 @@ Progress = Callable[[int, int], None]  # called with (done, total)
 
 @dataclass(frozen=True)
 class Sample:
-    """One checked completion. index: among the problem's samples. num_shown: asserts in the question."""
+    """One checked completion. index: among the problem's samples. num_shown: asserts in the question.
+
+    is_cut: the limit of tokens ended the completion.
+    """
 
     problem: Problem
     index: int
     completion: str
+    is_cut: bool
     program: str | None
     verdict: Verdict
     num_shown: int

@@ -11,11 +11,11 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from rlnb.mbpp.prompts import Template, is_complete
-from rlnb.policy import Policy, generate
+from rlnb.policy import Completion, Policy, generate
 from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint
 from rlnb.policy.prompts import question_text
 
-OnCompletion = Callable[[int, str], None]  # called with (index of the question, completion)
+OnCompletion = Callable[[int, Completion], None]  # called with (index of the question, completion)
 Write = Callable[[Sequence[str], Template, OnCompletion], None]  # writes one completion for each question
 
 
@@ -43,8 +43,8 @@ class Writer:
             questions = list(map(as_chat, questions))
         generate(
             policy, questions, max_new_tokens=self.max_completion_length, temperature=self.temperature,
-            seed=self.seed, batch_size=self.batch_size, ends=policy.end_token_ids,
-            is_complete=partial(is_complete, template=template), received=on_completion,
+            seed=self.seed, batch_size=self.batch_size, received=on_completion,
+            is_complete=lambda _, text: is_complete(text, template),
         )  # fmt: skip
 
     def ask_server(
@@ -60,8 +60,8 @@ class Writer:
         bodies = [{**options, "seed": self.seed + index, **body} for index, body in enumerate(bodies)]
         completions = server.answers(bodies, path=CHAT if template.is_chat else TEXT)
         with contextlib.closing(completions):
-            for index, completion in completions:
-                on_completion(index, completion)
+            for index, text in completions:
+                on_completion(index, Completion(text, False))
 
 
 def keep_completions(write: Write, path: Path, *, settings: object) -> Write:
@@ -72,10 +72,10 @@ def keep_completions(write: Write, path: Path, *, settings: object) -> Write:
     """
 
     def go_on(questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
-        kept: dict[str, str] = {}
+        kept: dict[str, Completion] = {}
         for line in path.read_bytes().splitlines() if path.exists() else []:
-            with contextlib.suppress(ValueError, TypeError):  # torn by a kill
-                kept.update(json.loads(line))
+            with contextlib.suppress(ValueError, TypeError, AttributeError):  # torn by a kill
+                kept.update({key: Completion(*fields) for key, fields in json.loads(line).items()})
         seen: Counter[str] = Counter()
         keys = []
         for question in questions:  # the samples of one problem are told apart by their order
@@ -83,7 +83,7 @@ def keep_completions(write: Write, path: Path, *, settings: object) -> Write:
             keys.append(json.dumps([question, seen[question], settings]))
         missing = [index for index, key in enumerate(keys) if key not in kept]
 
-        def keep(row: int, completion: str) -> None:
+        def keep(row: int, completion: Completion) -> None:
             line = json.dumps({keys[missing[row]]: completion})
             with path.open("a", encoding="utf-8") as file:
                 file.write(f"\n{line}\n")  # the first line break ends a torn line

@@ -5,7 +5,8 @@ which takes a millisecond a row. benchmarks/grpo_step.py compares the two.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
@@ -15,16 +16,9 @@ from rlnb.errors import TrainingDiverged, see
 from rlnb.policy.adapters import adapters_in_weights_dtype
 
 LOOK_TOKENS = 8  # is_complete is asked after so many tokens
-# Settings of `generate` that change what is written, with the values that change nothing
-NEUTRAL: Mapping[str, float | None] = {
-    "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0, "typical_p": 1.0,
-    "no_repeat_ngram_size": 0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "min_length": 0, "min_new_tokens": 0,
-    "bad_words_ids": None, "sequence_bias": None, "suppress_tokens": None, "begin_suppress_tokens": None,
-    "forced_bos_token_id": None, "forced_eos_token_id": None, "exponential_decay_length_penalty": None,
-    "top_h": None, "stop_strings": None, "watermarking_config": None,
-}  # fmt: skip
 ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 Draw = Callable[[Sequence[int]], torch.Tensor]  # rows of the batch -> a number in [0, 1) for each
+Complete = Callable[[int, list[int]], bool]  # row of the batch, its tokens -> whether the answer has its end
 
 
 def draw_uniform(rows: Sequence[int]) -> torch.Tensor:
@@ -73,6 +67,22 @@ def distinct_prompts(
     return ids, mask, rows
 
 
+def cut_answer(
+    tokens: Sequence[int], ends: Collection[int], is_complete: Complete | None = None, *, row: int = 0
+) -> tuple[list[int], bool]:
+    """Return the tokens of a completion up to its end, and whether the limit of tokens ended it.
+
+    It ends with the first of `ends`, or with the token at which `is_complete(row, tokens)` becomes true, and
+    stays true. What a batch adds behind that, such as padding, goes.
+    """
+    num_tokens = next((num for num, token in enumerate(tokens, 1) if token in ends), None)
+    answer = list(tokens[:num_tokens])
+    if is_complete is None or not is_complete(row, answer):
+        return answer, num_tokens is None
+    shortest = bisect_left(range(len(answer)), True, key=lambda num: is_complete(row, answer[:num]))
+    return answer[:shortest], False
+
+
 @torch.no_grad()
 def decode(
     model: PreTrainedModel,
@@ -83,14 +93,14 @@ def decode(
     ends: Sequence[int],
     pad: int,
     draw: Draw = draw_uniform,
-    is_complete: Callable[[list[int]], bool] | None = None,
+    is_complete: Complete | None = None,
 ) -> list[list[int]]:
-    """Return the new tokens of each prompt, up to and including one of `ends`.
+    """Return the new tokens of each prompt, up to and including one of `ends`, or beyond (see `cut_answer`).
 
     Each distinct prompt is read once, and its cache repeated for its group; finished rows leave the batch.
     The model should be in evaluation mode; its adapters compute in the weights' dtype. temperature: 0 is
     greedy. draw: the randomness, asked at every token for the rows that are left. is_complete: asked every
-    LOOK_TOKENS tokens whether a row's tokens are enough.
+    LOOK_TOKENS tokens with a row's index and tokens whether they are enough.
     """
     forward = _forward_of(model)
     ids, mask, group = distinct_prompts(prompts, pad)
@@ -108,7 +118,7 @@ def decode(
                 completions[row].append(token)
             is_left = ~torch.isin(tokens, end_tokens)
             if is_complete and count % LOOK_TOKENS == 0:
-                is_left &= ~torch.tensor([is_complete(completions[row]) for row in rows])
+                is_left &= ~torch.tensor([is_complete(row, completions[row]) for row in rows])
             left = is_left.nonzero()[:, 0]
             if not len(left) or count == max_new_tokens:
                 break
@@ -121,11 +131,11 @@ def decode(
     return completions
 
 
-def can_decode(model: PreTrainedModel, *, ignores_repetition: bool = False) -> bool:
+def can_decode(model: PreTrainedModel) -> bool:
     """Return whether `decode` writes what `generate` would.
 
     It does on a CPU, for decoders whose whole memory is the keys and values of earlier tokens (Mamba's and
-    other recurrent states cannot be repeated for a group), and without penalties or forbidden tokens.
+    other recurrent states cannot be repeated for a group).
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if model.device.type != "cpu" or base.config.is_encoder_decoder or base._is_stateful:
@@ -138,13 +148,7 @@ def can_decode(model: PreTrainedModel, *, ignores_repetition: bool = False) -> b
         return False
     layers = DynamicCache(config=base.config).layers
     # Not isinstance: layers that keep a recurrent state as well are subclasses of these.
-    if not all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
-        return False
-    return all(
-        getattr(base.generation_config, name, None) in (None, neutral)
-        for name, neutral in NEUTRAL.items()
-        if name != "repetition_penalty" or not ignores_repetition
-    )
+    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
 
 
 def _forward_of(model: PreTrainedModel) -> Callable[..., torch.Tensor]:

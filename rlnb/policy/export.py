@@ -131,7 +131,7 @@ def save_merged(policy: Policy, directory: Path, params: ModelParams) -> None:
             base = AutoModelForCausalLM.from_pretrained(policy.source, cache_dir=params.cache_dir, **options)
         merged = PeftModel.from_pretrained(base, adapters).merge_and_unload().to(dtype)
     # Base models of the Qwen family do not list the chat's end among their end tokens.
-    merged.generation_config.eos_token_id = list(policy.end_token_ids)
+    merged.generation_config.eos_token_id = policy.model.generation_config.eos_token_id
     merged.generation_config.pad_token_id = policy.tokenizer.pad_token_id
     # transformers 5.17 takes "down_proj$", a pattern, for the name that dequantized experts had in the file.
     merged.save_pretrained(directory, save_original_format=not is_mxfp4)
@@ -189,7 +189,7 @@ def save_and_reload(
     try:
         save_in_format(policy, directory, form, params)
         progress = f"{directory}: saved, and not reloaded here"
-        answer = generate(reload(directory, form, params), [prompt], max_new_tokens=24, temperature=0)[0]
+        answer = generate(reload(directory, form, params), [prompt], max_new_tokens=24, temperature=0)[0].text
     except (RlnbError, OSError, RuntimeError, ValueError) as error:  # the rest of a run of hours goes on
         return f"{progress}: {error}"
     return f"{directory}: reloaded, and continues with {answer!r}"

@@ -89,7 +89,7 @@ def export(
     difference = compare_logits(trained_logits, compute_logits(exported, prompts))
     card = make_card(repo_id or out.name, form, base=source, license=license, difference=difference)
     card.save(out / "README.md")
-    print(f"{QUESTIONS[0]}\n{generate(exported, prompts[:1], max_new_tokens=48, temperature=0)[0]}")
+    print(f"{QUESTIONS[0]}\n{generate(exported, prompts[:1], max_new_tokens=48, temperature=0)[0].text}")
     print(f"logits, exported against trained: {difference}")
     print(f"logits, adapters against none: {change}")
     size = sum(path.stat().st_size for path in out.iterdir()) / 2**20

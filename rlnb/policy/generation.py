@@ -3,13 +3,21 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
 from rlnb.machine.threads import adapt_threads
-from rlnb.policy.decoding import LOOK_TOKENS, can_decode, decode, draw_uniform
+from rlnb.policy.decoding import LOOK_TOKENS, Complete, can_decode, cut_answer, decode, draw_uniform
 from rlnb.policy.loading import Policy
+
+
+class Completion(NamedTuple):
+    """A completion as text, without special tokens. is_cut: the limit of tokens ended it, not the model."""
+
+    text: str
+    is_cut: bool
 
 
 @contextmanager
@@ -48,21 +56,19 @@ def generate(
     temperature: float,
     seed: int = 0,
     batch_size: int = 32,
-    ends: Sequence[int] | None = None,
-    is_complete: Callable[[str], bool] | None = None,
-    received: Callable[[int, str], None] | None = None,
+    is_complete: Callable[[int, str], bool] | None = None,
+    received: Callable[[int, Completion], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[str]:
-    """Return one completion per prompt, in order; special tokens are removed, stop tokens that are text kept.
+) -> list[Completion]:
+    """Return one completion per prompt, in order.
 
-    A completion ends at the tokens `ends`, by default those of the policy (`Policy.stop_at`), or some tokens
-    after `is_complete(completion)` becomes true. temperature 0 is greedy. Sampling depends only on `seed`,
+    A completion ends at the model's end tokens, or with the token at which `is_complete(index of the prompt,
+    text)` becomes true, and stays true. temperature 0 is greedy. Sampling depends only on `seed`,
     `batch_size` and the prompts; the global random state stays as it was. received: called with (index of the
     prompt, completion) when a batch is written; progress with (done, total), also at the start.
     """
-    ends = policy.model.generation_config.eos_token_id if ends is None else ends
-    writing = _Writing(policy, max_new_tokens, temperature, batch_size, ends, is_complete)
-    completions = [""] * len(prompts)
+    writing = _Writing(policy, max_new_tokens, temperature, batch_size, is_complete)
+    completions = [Completion("", False)] * len(prompts)
     num_done = 0
     if progress:
         progress(0, len(prompts))
@@ -70,7 +76,8 @@ def generate(
         torch.manual_seed(seed)
         for rows, new_tokens in writing.batches(prompts):
             for row, tokens in zip(rows, new_tokens, strict=True):
-                completions[row] = policy.tokenizer.decode(tokens, skip_special_tokens=True)
+                answer, is_cut = cut_answer(tokens, writing.ends, writing.is_row_complete([row]))
+                completions[row] = Completion(writing.decode(answer), is_cut)
                 if received:
                     received(row, completions[row])
             num_done += len(rows)
@@ -89,12 +96,12 @@ def generate_ids(
     batch_size: int = 32,
 ) -> list[tuple[int, ...]]:
     """Return the tokens of one completion per prompt, end token included, each sampled with its own seed."""
-    ends = policy.model.generation_config.eos_token_id
-    writing = _Writing(policy, max_new_tokens, temperature, batch_size, ends)
+    writing = _Writing(policy, max_new_tokens, temperature, batch_size)
     completions: dict[int, tuple[int, ...]] = {}
     with generating(policy):
         for rows, new_tokens in writing.batches(prompts, row_seeds):
-            completions.update(zip(rows, map(tuple, new_tokens), strict=True))
+            for row, tokens in zip(rows, new_tokens, strict=True):
+                completions[row] = tuple(cut_answer(tokens, writing.ends)[0])
     return [completions[row] for row in range(len(prompts))]
 
 
@@ -106,21 +113,34 @@ class _Writing:
     max_new_tokens: int
     temperature: float
     batch_size: int
-    ends: Sequence[int]
-    is_complete: Callable[[str], bool] | None = None
+    is_complete: Callable[[int, str], bool] | None = None
+
+    @property
+    def ends(self) -> list[int]:
+        ends: list[int] = self.policy.model.generation_config.eos_token_id
+        return ends
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(self.policy.tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def is_row_complete(self, rows: Sequence[int]) -> Complete | None:
+        """Return `is_complete` for a batch of these prompts."""
+        is_complete = self.is_complete
+        return is_complete and (lambda place, tokens: is_complete(rows[place], self.decode(tokens)))
 
     def batches(
         self, prompts: Sequence[str], row_seeds: Sequence[int] | None = None
     ) -> Iterator[tuple[list[int], Sequence[Sequence[int]]]]:
-        """Yield for each batch the indices of its prompts and their new tokens, with the end token."""
+        """Yield for each batch the indices of its prompts and their new tokens, not cut at the end."""
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         for rows in batches(order, [len(prompts[row]) for row in order], self.batch_size):
             seeds = None if row_seeds is None else [row_seeds[row] for row in rows]
-            on_cpu = can_decode(self.policy.model, ignores_repetition=seeds is not None)
-            write = self.write_on_cpu if on_cpu else self.write_by_transformers
-            yield rows, write([prompts[row] for row in rows], seeds)
+            write = self.write_on_cpu if can_decode(self.policy.model) else self.write_by_transformers
+            yield rows, write(rows, [prompts[row] for row in rows], seeds)
 
-    def write_on_cpu(self, prompts: list[str], seeds: Sequence[int] | None) -> Sequence[Sequence[int]]:
+    def write_on_cpu(
+        self, rows: Sequence[int], prompts: list[str], seeds: Sequence[int] | None
+    ) -> Sequence[Sequence[int]]:
         tokenizer = self.policy.tokenizer
         generators = [torch.Generator().manual_seed(seed) for seed in seeds or ()]
 
@@ -132,45 +152,41 @@ class _Writing:
             self.policy.model, tokenizer(prompts)["input_ids"], max_new_tokens=self.max_new_tokens,
             temperature=self.temperature, ends=self.ends, pad=tokenizer.pad_token_id,
             draw=draw_by_row if generators else draw_uniform,
-            is_complete=self.is_text_complete if self.is_complete else None,
+            is_complete=self.is_row_complete(rows),
         )  # fmt: skip
 
     def write_by_transformers(
-        self, prompts: list[str], seeds: Sequence[int] | None
+        self, rows: Sequence[int], prompts: list[str], seeds: Sequence[int] | None
     ) -> Sequence[Sequence[int]]:
         tokenizer, device = self.policy.tokenizer, self.policy.device
         sampling: dict[str, object] = {"do_sample": False}
-        if seeds is not None:  # training needs the plain distribution; some models come with a penalty
-            sampling["repetition_penalty"] = 1.0
-        elif self.temperature:
+        if seeds is None and self.temperature:
             sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "top_p": 1.0}
         batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
         batch = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
         length = batch["input_ids"].shape[1]
-        stopping = [self.stop_when_complete(length)] if self.is_complete else []
+        is_complete = self.is_row_complete(rows)
+        stopping = [stop_when_complete(length, is_complete)] if is_complete else []
         noise = [RowNoise(seeds, self.temperature, device)] if seeds is not None and self.temperature else []
         output = self.policy.model.generate(
             **batch, **sampling, max_new_tokens=self.max_new_tokens, use_cache=True,
             eos_token_id=list(self.ends), pad_token_id=tokenizer.pad_token_id,
             stopping_criteria=StoppingCriteriaList(stopping), logits_processor=LogitsProcessorList(noise),
         )  # fmt: skip
-        written = output[:, length:].tolist()  # behind the first end token is padding
-        lengths = [next((n for n, token in enumerate(row, 1) if token in self.ends), None) for row in written]
-        return [row[:length] for row, length in zip(written, lengths, strict=True)]
+        written: list[list[int]] = output[:, length:].tolist()
+        return written
 
-    def is_text_complete(self, tokens: Sequence[int]) -> bool:
-        text = self.policy.tokenizer.decode(tokens, skip_special_tokens=True)
-        return self.is_complete is not None and self.is_complete(text)
 
-    def stop_when_complete(self, prompt_length: int) -> Callable[..., torch.Tensor]:
-        """Return a criterion that ends the rows that are complete, checked every LOOK_TOKENS tokens."""
+def stop_when_complete(prompt_length: int, is_complete: Complete) -> Callable[..., torch.Tensor]:
+    """Return a criterion for transformers' `generate` that ends complete rows, every LOOK_TOKENS tokens."""
 
-        def find_complete(input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
-            is_look = (input_ids.shape[1] - prompt_length) % LOOK_TOKENS == 0
-            rows = input_ids[:, prompt_length:]
-            return torch.tensor([is_look and self.is_text_complete(row) for row in rows], device=rows.device)
+    def find_complete(input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
+        is_look = (input_ids.shape[1] - prompt_length) % LOOK_TOKENS == 0
+        rows = input_ids[:, prompt_length:].tolist() if is_look else [[]] * len(input_ids)
+        found = [is_look and is_complete(index, row) for index, row in enumerate(rows)]
+        return torch.tensor(found, device=input_ids.device)
 
-        return find_complete
+    return find_complete
 
 
 class RowNoise(LogitsProcessor):

@@ -1,7 +1,7 @@
 """A model with its adapters and tokenizer: loaded by transformers or unsloth, and saved."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -36,15 +37,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class Policy:
     """A model with LoRA adapters and its tokenizer; the reference policy is the model, adapters disabled.
 
-    model: also a PeftModel, which forwards to its PreTrainedModel. end_token_ids: without those of `stop_at`.
-    dtype: that the layers compute in; adapters are float32. directory: of the model's files, "" if not known.
+    model: also a PeftModel, which forwards to its PreTrainedModel. dtype: that the layers compute in;
+    adapters are float32. directory: of the model's files, "" if not known.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     source: str
     engine: str
-    end_token_ids: tuple[int, ...]
     dtype: torch.dtype
     thinking: bool = False
     directory: str = ""
@@ -52,11 +52,6 @@ class Policy:
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
-
-    def stop_at(self, token_ids: Sequence[int]) -> None:
-        """End every generation at these tokens too, also TRL's, which reads the model's generation config."""
-        config = self.model.generation_config
-        config.eos_token_id = sorted({*config.eos_token_id, *token_ids})
 
     def num_parameters(self) -> tuple[int, int]:
         """Return the numbers of trained and of all parameters, those of 4 bits counted each."""
@@ -92,10 +87,11 @@ def load_policy(
     elif params.id == "tiny" and not params.lora_rank:
         model = make_fresh_weights(model, seed=seed)
     complete_tokenizer(model, tokenizer)
+    use_plain_sampling(model)
     use_cpu_attention(model)
-    ends, dtype, name = tuple(model.generation_config.eos_token_id), DTYPES[params.dtype], model.name_or_path
+    dtype, name = DTYPES[params.dtype], model.name_or_path
     directory = name if Path(name).is_dir() else str(find_snapshot(params.cache_dir, name) or "")
-    return Policy(model, tokenizer, source, params.engine, ends, dtype, params.thinking, directory)
+    return Policy(model, tokenizer, source, params.engine, dtype, params.thinking, directory)
 
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
@@ -182,8 +178,6 @@ def load_with_unsloth(
             max_seq_length=max_seq_length, use_gradient_checkpointing=checkpointing,
             cache_dir=params.cache_dir, offload_embedding=params.offload_embedding, **ranks,
         )  # fmt: skip
-    # unsloth sets it to max_seq_length, which next to max_new_tokens only warns at each batch.
-    model.generation_config.max_length = None
     return model, tokenizer
 
 
@@ -235,6 +229,26 @@ def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
     known |= {chat_end} - {tokenizer.unk_token_id}
     model.generation_config.eos_token_id = sorted(known - {None})
     model.generation_config.pad_token_id = tokenizer.pad_token_id
+
+
+def use_plain_sampling(model: PreTrainedModel) -> None:
+    """Drop the settings that a model was published with, such as a repetition penalty.
+
+    Training and evaluation sample from the plain distribution at a temperature. A line says what was dropped.
+    """
+    published = model.generation_config
+    model.generation_config = GenerationConfig(
+        eos_token_id=published.eos_token_id, pad_token_id=published.pad_token_id
+    )
+    plain = GenerationConfig().to_dict()
+    dropped = [
+        f"{name} = {value}"
+        for name, value in published.to_diff_dict().items()
+        if name.endswith(("penalty", "ngram_size", "words_ids", "bias", "tokens"))
+        and value != plain.get(name)
+    ]
+    if dropped and rank() == 0:
+        print(f"{model.name_or_path}: is used without its published {', '.join(dropped)}")
 
 
 @contextmanager

@@ -43,9 +43,3 @@ def chat_text(
 def question_text(question: str, *, tokenizer: PreTrainedTokenizerBase, thinking: bool) -> str:
     """Return a question, such as a game's full prompt, as a user's message in a chat."""
     return chat_text([{"role": "user", "content": question}], tokenizer, thinking=thinking)
-
-
-def stop_tokens(form: PromptForm, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token of a closing fence, to end answers there too; none if the tokenizer splits it."""
-    ids = tokenizer("```", add_special_tokens=False)["input_ids"]
-    return list(ids) if form == "prefilled" and len(ids) == 1 else []

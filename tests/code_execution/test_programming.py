@@ -8,7 +8,6 @@ from refusals import refused
 from rlnb.code_execution.prompts import build_prompt, question
 from rlnb.code_execution.tasks import Task, split_tasks
 from rlnb.code_execution.tasks import Test as Call
-from rlnb.policy.prompts import stop_tokens
 
 
 def task(name: str, family: str = "double") -> Task:
@@ -79,8 +78,3 @@ def test_a_completion_prompt_is_all_program():
     prompt = build_prompt(task("t"), "completion", None)
     assert prompt.text == prompt.prefix
     assert prompt.text == 'def double(n):\n    """Return twice n.\n\n    >>> double(2)\n    4\n    """'
-
-
-def test_only_a_begun_fence_of_one_token_stops_the_answer():
-    fences = [("prefilled", [7]), ("prefilled", [7, 8]), ("chat", [7])]
-    assert [stop_tokens(form, Templates(fence)) for form, fence in fences] == [[7], [], []]

@@ -86,7 +86,8 @@ def test_the_judge_is_right_about_what_the_reader_itself_would_write(reader, pre
     # Where greedy decoding writes the output, the line end and the fence. Else it was cut, or wrote blanks
     # that nobody sees, or ended by a token that is no text: the one pass cannot know of these.
     prompts = [prediction_prompt(program) for program in programs_read()]
-    texts = generate(reader.policy, prompts, max_new_tokens=40, temperature=0, batch_size=8)
+    written = generate(reader.policy, prompts, max_new_tokens=40, temperature=0, batch_size=8)
+    texts = [completion.text for completion in written]
     closed = [
         (program, output)
         for program, output, text in zip(programs_read(), predictions, texts, strict=True)

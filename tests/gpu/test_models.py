@@ -171,7 +171,7 @@ def test_vllm_on_the_same_gpu_ends_completions_where_the_policy_does(models, tmp
         model, vllm=vllm, max_completion_length=128, per_device_train_batch_size=4, num_generations=4
     )
     policy = load_policy(model, seed=0)
-    policy.stop_at(policy.tokenizer("x")["input_ids"])
+    policy.model.generation_config.eos_token_id += policy.tokenizer("x")["input_ids"]
     written: list[list[int]] = []
 
     def reward(*, completions, completion_ids, **_):

@@ -174,7 +174,6 @@ def test_what_the_short_step_does_not_know_is_left_to_trl(policy, tmp_path, monk
         (type(trainer.accelerator), "num_processes", 2),
         (config, "rope_parameters", {"rope_type": "dynamic"}),
         (config, "rope_scaling", {"rope_type": "dynamic"}),  # transformers 4.57
-        (policy.model.generation_config, "suppress_tokens", [7]),
     ):
         assert trainer.is_lean
         with monkeypatch.context() as patch:

@@ -220,7 +220,6 @@ def test_vllm_stops_where_the_policy_does_and_loads_the_files_of_the_model_cache
     reference.parent.mkdir()
     reference.write_text("1a2b")
     policy = load_tiny(tmp_path, id="someone/small")
-    policy.stop_at([70])
     trained = []
 
     def trainer(model: Any, *, args: GRPOConfig, **_: object) -> SimpleNamespace:
@@ -230,7 +229,7 @@ def test_vllm_stops_where_the_policy_does_and_loads_the_files_of_the_model_cache
     monkeypatch.setattr(grpo, "CpuGRPOTrainer", trainer)
     for vllm in (None, VllmParams(enabled=True, gpu_memory_utilization=0.4)):
         grpo.make_trainer(policy, config_with(vllm), rewards=[], prompts=None)
-    assert trained == [("someone/small", None), (str(snapshot), {"stop_token_ids": [2, 70]})]
+    assert trained == [("someone/small", None), (str(snapshot), {"stop_token_ids": [2]})]
     save_adapters(policy, tmp_path / "adapters")
     assert read_base(tmp_path / "adapters") == "someone/small"
 

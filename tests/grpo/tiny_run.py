@@ -60,7 +60,8 @@ def train(
     texts = [row["prompt"] for row in list(prompts)[:2]]
 
     def measure(_: int) -> dict[str, float]:
-        answers = generate(policy, texts, max_new_tokens=5, temperature=1.0, seed=3)
+        written = generate(policy, texts, max_new_tokens=5, temperature=1.0, seed=3)
+        answers = [completion.text for completion in written]
         return {"heldout/known/reward": sum(lower_case(completions=answers)) / len(answers)}
 
     show = (lambda step, _: print("step", step, flush=True)) if announce else None

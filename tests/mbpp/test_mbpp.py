@@ -16,6 +16,7 @@ from rlnb.mbpp.results import SampleForm, save_evaluation
 from rlnb.mbpp.samples import Sample, WrittenSample
 from rlnb.mbpp.writers import keep_completions
 from rlnb.params import load_params
+from rlnb.policy import Completion
 from rlnb.results import load_results
 from rlnb.sandbox import Limits, Sandbox, zygotes
 
@@ -47,7 +48,7 @@ class Scripted:
     def __call__(self, questions, template, on_completion):
         for index in reversed(range(len(questions))):
             self.questions.append(questions[index])
-            on_completion(index, self.answers[index % len(self.answers)])
+            on_completion(index, Completion(self.answers[index % len(self.answers)], False))
 
 
 def ask(sandbox, writer, *problems, **options) -> list[Sample]:
@@ -92,9 +93,9 @@ def test_programs_are_checked_while_others_are_written(sandbox, monkeypatch):
     checked = threading.Event()
 
     def write(questions, template, on_completion):
-        on_completion(0, RIGHT[1])
+        on_completion(0, Completion(RIGHT[1], False))
         assert checked.wait(timeout=60)
-        on_completion(1, RIGHT[1])
+        on_completion(1, Completion(RIGHT[1], False))
 
     def check(*arguments, **options):
         verdict = check_program(*arguments, **options)
@@ -119,7 +120,7 @@ def test_a_sandbox_that_fails_ends_the_evaluation_before_all_is_written(monkeypa
 
     def write(questions, template, on_completion):
         for number in range(len(questions)):
-            on_completion(number, RIGHT[1])
+            on_completion(number, Completion(RIGHT[1], False))
             written.append(number)
             time.sleep(0.01)
 
@@ -138,7 +139,7 @@ def test_completions_from_before_an_interruption_are_reused(tmp_path, sandbox):
         return ask(sandbox, keep_completions(write, path, settings=settings), *problems)
 
     def write_one(questions, template, on_completion):
-        on_completion(1, RIGHT[2])
+        on_completion(1, Completion(RIGHT[2], False))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -17,7 +17,7 @@ DOUBLE = Problem(1, "Write a function to double a number.", "def double(n): retu
 
 def a_sample(task_id: int, index: int, *results: bool | None, status: str = "ok") -> Sample:
     problem = replace(DOUBLE, task_id=task_id)
-    return Sample(problem, index, "text", "code", Verdict(results, status, ""), num_shown=1)
+    return Sample(problem, index, "text", False, "code", Verdict(results, status, ""), num_shown=1)
 
 
 GOOD, BAD, LUCKY = (True, True, True), (False, False, False), (True, False, False)

@@ -61,7 +61,7 @@ def chat_answer(text: object):
 
 def written(writer, questions, template) -> dict[int, str]:
     answers: dict[int, str] = {}
-    writer(questions, template, answers.__setitem__)
+    writer(questions, template, lambda index, completion: answers.update({index: completion.text}))
     return answers
 
 
@@ -128,19 +128,9 @@ def test_a_policy_answers_every_question_of_every_template(tiny):
         assert sorted(written(writer, questions, template)) == [0, 1, 2]
 
 
-def test_a_trainings_stops_do_not_end_an_answer(tiny, monkeypatch):
-    writer = Writer(tiny, temperature=1.0, max_completion_length=32, batch_size=2, seed=3)
-    before = written(writer, ["q"], CHAT)
-    config = tiny.model.generation_config
-    monkeypatch.setattr(config, "eos_token_id", config.eos_token_id)  # put back afterwards
-    tiny.stop_at(tiny.tokenizer("".join(map(chr, range(33, 127))))["input_ids"])
-    assert written(writer, ["q"], CHAT) == before
-    assert len(before[0]) > 1
-
-
 def test_samples_are_written_and_read_in_the_form_of_evalplus(tmp_path):
     path = tmp_path / "samples.jsonl"
-    sample = Sample(DOUBLE, 0, "text", DOUBLE.code, Verdict((True,), "ok", ""), num_shown=1)
+    sample = Sample(DOUBLE, 0, "text", False, DOUBLE.code, Verdict((True,), "ok", ""), num_shown=1)
     write_samples(path, [sample, replace(sample, program=None)])
     assert json.loads(path.read_text().splitlines()[0]) == {"task_id": "Mbpp/1", "solution": DOUBLE.code}
     path.write_text(path.read_text() + json.dumps({"task_id": 2, "solution": "x = 1"}))

@@ -131,17 +131,6 @@ def test_a_policy_that_is_nan_writes_nothing(temperature):
     assert sample_tokens(logits[:1], min(temperature, 1e-40), torch.tensor([0.9])).tolist() == [2]
 
 
-def test_a_model_with_settings_of_its_own_is_left_to_generate(cache_dir):
-    model = load_tiny(cache_dir).model
-    settings = {"repetition_penalty": 1.05, "suppress_tokens": [7], "min_new_tokens": 4}
-    for field, value in settings.items():
-        assert can_decode(model)
-        setattr(model.generation_config, field, value)
-        assert not can_decode(model), field
-        assert can_decode(model, ignores_repetition=True) == (field == "repetition_penalty")
-        setattr(model.generation_config, field, None)
-
-
 SMALL = {key: SIZES[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")}
 RECURRENT = {
     "lfm2": lambda: lfm2.Lfm2ForCausalLM(

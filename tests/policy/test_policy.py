@@ -13,10 +13,10 @@ from tiny_policy import load_tiny, tiny_params, train_by_hand
 from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.prompts import build_prompt
 from rlnb.errors import ParamsError, PolicyUnavailable
-from rlnb.policy import Policy, builtin, generate, load_policy, save_adapters
+from rlnb.policy import Completion, Policy, builtin, generate, load_policy, save_adapters
 from rlnb.policy.adapters import adapters_off
 from rlnb.policy.generation import batches
-from rlnb.policy.prompts import question_text, stop_tokens
+from rlnb.policy.prompts import question_text
 
 # As Qwen3's: where nothing is said, the model thinks.
 THINKING = (
@@ -31,7 +31,8 @@ def tiny(cache_dir: Path) -> Policy:
 
 
 def greedy(policy: Policy, *prompts: str, **options: object) -> list[str]:
-    return generate(policy, prompts or ["some prompt"], max_new_tokens=16, temperature=0, **options)
+    written = generate(policy, prompts or ["some prompt"], max_new_tokens=16, temperature=0, **options)
+    return [completion.text for completion in written]
 
 
 def test_fresh_adapters_alone_are_trained_and_depend_on_the_seed_alone(cache_dir: Path) -> None:
@@ -65,27 +66,32 @@ def test_sampling_depends_on_the_seed_alone_and_leaves_the_random_state_as_it_wa
     assert generate(tiny, ["ab", "cd"], max_new_tokens=20, temperature=1.0, seed=2) != first
 
 
-def test_a_completion_ends_soon_after_it_is_complete_and_is_handed_over_at_once(tiny):
+def test_a_completion_ends_as_soon_as_it_is_complete_and_is_handed_over_at_once(tiny):
     received, counts = {}, []
     prompts = ["a", "b", "c"]
     whole = generate(tiny, prompts, max_new_tokens=64, temperature=1.0, seed=1, batch_size=2)
     cut = generate(
         tiny, prompts, max_new_tokens=64, temperature=1.0, seed=1, batch_size=2,
-        is_complete=lambda text: len(text) >= 3, received=received.__setitem__,
+        is_complete=lambda _, text: len(text) >= 3, received=received.__setitem__,
         progress=lambda *done: counts.append(done),
     )  # fmt: skip
-    assert all(long.startswith(short) for long, short in zip(whole[:2], cut[:2], strict=True))
-    assert max(len(tiny.tokenizer(text)["input_ids"]) for text in cut) <= 24
+    assert all(long.text.startswith(short.text) for long, short in zip(whole[:2], cut[:2], strict=True))
+    assert [len(completion.text) for completion in cut] == [3, 3, 3]  # a token of the tiny model is a byte
+    assert [completion.is_cut for completion in whole + cut] == [True] * 3 + [False] * 3
     assert received == dict(enumerate(cut))
     assert counts == [(0, 3), (2, 3), (3, 3)]
 
 
-def test_generation_ends_at_a_token_that_the_policy_was_told_to_stop_at(tiny: Policy) -> None:
-    (text,) = greedy(tiny)
-    letter = next(character for character in text[1:] if character.isascii())  # one token
-    tiny.stop_at(tiny.tokenizer(letter, add_special_tokens=False)["input_ids"])
-    (stopped,) = greedy(tiny)
-    assert stopped == text[: text.index(letter) + 1]
+def test_a_published_penalty_is_not_used_and_said(tiny: Policy, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "published"
+    shutil.copytree(tiny.directory, folder)
+    settings = json.loads((folder / "generation_config.json").read_text())
+    published = settings | {"repetition_penalty": 50.0, "no_repeat_ngram_size": 1, "top_k": 20}
+    (folder / "generation_config.json").write_text(json.dumps(published))
+    policy = load_policy(tiny_params(tmp_path, id=str(folder)))
+    assert greedy(policy) == greedy(tiny)
+    assert "repetition_penalty = 50.0, no_repeat_ngram_size = 1\n" in capsys.readouterr().out
+    assert policy.model.generation_config.eos_token_id == tiny.model.generation_config.eos_token_id
 
 
 def test_generation_neither_checkpoints_nor_forgets_how_to(tiny, monkeypatch) -> None:
@@ -148,9 +154,10 @@ def test_the_embedded_model_stops_where_its_chat_ends_and_writes_python(cache_di
     assert policy.tokenizer.eos_token == "<|im_end|>" and policy.tokenizer.pad_token == "<|endoftext|>"
     assert policy.model.generation_config.eos_token_id == [2]
     prompt = build_prompt(builtin_tasks()[0], "prefilled", policy.tokenizer, printed_example=False)
-    policy.stop_at(stop_tokens("prefilled", policy.tokenizer))
-    (completion,) = generate(policy, [prompt.text], max_new_tokens=40, temperature=0)
-    assert completion == "\n    return 2 * n\n```"
+    (completion,) = generate(
+        policy, [prompt.text], max_new_tokens=40, temperature=0, is_complete=lambda _, text: "\n```" in text
+    )
+    assert completion == Completion("\n    return 2 * n\n```", is_cut=False)
 
 
 def test_a_policy_begins_with_adapters_of_a_directory(cache_dir: Path, tiny: Policy, tmp_path: Path) -> None:

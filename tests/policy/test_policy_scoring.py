@@ -60,7 +60,7 @@ def test_a_ragged_batch_scores_like_a_plain_pass_over_each_row(tiny: Policy, bat
 
 def test_what_greedy_decoding_writes_consists_of_top_tokens_and_a_change_does_not(tiny: Policy) -> None:
     prompts = [f"{letter} = {number}" for number, letter in enumerate("abcdefghijklmnop")]
-    texts = generate(tiny, prompts, max_new_tokens=8, temperature=0)
+    texts = [completion.text for completion in generate(tiny, prompts, max_new_tokens=8, temperature=0)]
     # Half of the random bytes are no text; what stands before them is what was written, token by token.
     pairs = [(prompt, text.partition("\ufffd")[0]) for prompt, text in zip(prompts, texts, strict=True)]
     asked, written = zip(*[pair for pair in pairs if pair[1]], strict=True)
