@@ -183,8 +183,8 @@ def stop_when_complete(prompt_length: int, is_complete: Complete) -> Callable[..
     def find_complete(input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
         is_look = (input_ids.shape[1] - prompt_length) % LOOK_TOKENS == 0
         rows = input_ids[:, prompt_length:].tolist() if is_look else [[]] * len(input_ids)
-        found = [is_look and is_complete(index, row) for index, row in enumerate(rows)]
-        return torch.tensor(found, device=input_ids.device)
+        is_done = [is_look and is_complete(index, row) for index, row in enumerate(rows)]
+        return torch.tensor(is_done, device=input_ids.device)
 
     return find_complete
 

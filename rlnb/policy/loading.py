@@ -171,7 +171,9 @@ def load_with_unsloth(
     """Load by unsloth, which must be imported before trl; from adapters also the model that they name."""
     from unsloth import FastLanguageModel
 
-    ranks = {"device_map": choose_device_map()} if "LOCAL_RANK" in os.environ else {}
+    ranks: dict[str, object] = {}
+    if "LOCAL_RANK" in os.environ:
+        ranks["device_map"] = choose_device_map()
     with explain_load_errors(params):
         model, tokenizer = FastLanguageModel.from_pretrained(
             params.adapters or source, dtype=DTYPES[params.dtype], load_in_4bit=bool(params.load_in_4bit),
