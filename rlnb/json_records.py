@@ -1,6 +1,7 @@
 """Records of JSON files: read with their place, and checked with one clear error."""
 
 import gzip
+import re
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -16,19 +17,25 @@ Record = tuple[str, object]  # its place as errors name it, "FILE:LINE", and its
 Parsed = TypeVar("Parsed")
 
 
+def read_text(path: Path, *, what: str) -> str:
+    """Return the text of a file, which may be a gzip file; what: as in `read_records`."""
+    try:
+        content = path.read_bytes()
+        return (gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ParamsError(f"{path}: cannot be read: {error}; name a file of {what}s") from error
+
+
 def read_records(path: Path, *, what: str = "task") -> Iterator[Record]:
-    """Yield the records of a JSONL file, or of a JSON file that holds one list; either may be a gzip file.
+    """Yield the records of a JSONL file, or of a JSON file that holds one list or one indented object.
 
     what: the noun for a record in messages. Raises ParamsError naming file and line.
     """
-    try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ParamsError(f"{path}: cannot be read: {error}; name a file of {what}s") from error
+    text = read_text(path, what=what)
     is_list = text.lstrip().startswith("[")
-    for line_number, part in enumerate([text] if is_list else text.split("\n"), start=1):
-        place = str(path) if is_list else f"{path}:{line_number}"
+    is_whole = is_list or re.match(r"\s*\{\s*\n", text) is not None
+    for line_number, part in enumerate([text] if is_whole else text.split("\n"), start=1):
+        place = str(path) if is_whole else f"{path}:{line_number}"
         try:
             value: Any = from_json(part) if part.strip() else None
         except ValueError as error:

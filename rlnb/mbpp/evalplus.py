@@ -21,7 +21,8 @@ from pydantic import BaseModel, BeforeValidator, Field, StrictFloat, StrictStr, 
 
 from rlnb.errors import ParamsError, SandboxUnavailable
 from rlnb.json_records import check_record, read_records
-from rlnb.mbpp.samples import Progress, Sample, TaskId
+from rlnb.mbpp.problems import TaskId
+from rlnb.mbpp.samples import Progress, Sample
 from rlnb.sandbox import FailureCount, Sandbox, _codec
 from rlnb.sandbox.executions import Status, describe
 from rlnb.source_code.extraction import parse

@@ -11,7 +11,7 @@ from rlnb.mbpp.params import MbppEvaluationParams, WriterParams
 from rlnb.mbpp.problems import Problem, ProblemSet
 from rlnb.mbpp.prompts import TEMPLATES, Template
 from rlnb.mbpp.results import SampleForm
-from rlnb.mbpp.samples import Progress, Sample
+from rlnb.mbpp.samples import Progress, Sample, hash_samples
 from rlnb.mbpp.writers import Write, Writer, keep_completions
 from rlnb.params.resolving import cache_directory, resolve_mbpp
 from rlnb.params.sections import EvaluationParams, MbppParams, ModelParams, NotebookParams, value_of
@@ -113,8 +113,7 @@ def describe_writer(model: ModelParams, writer: WriterParams) -> dict[str, objec
     if writer.kind == "endpoint":
         return {"endpoint": writer.base_url, "model": writer.served_model}
     if writer.kind == "file":
-        sha256 = hashlib.sha256(Path(writer.samples_path).read_bytes()).hexdigest()
-        return {"file": writer.samples_path, "file_sha256": sha256}
+        return {"file": writer.samples_path, "file_sha256": hash_samples(writer.samples_path)}
     settings = ("adapters", "dtype", "load_in_4bit", "thinking")
     weights = Path(model.adapters, "adapter_model.safetensors")  # of a path whose weights may change
     sha256 = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else ""

@@ -17,7 +17,7 @@ class WriterParams(Section):
 
     base_url: ServerAddress = described("", "Address of a server (vLLM) that writes; http://host:port/v1")
     served_model: str = described("", "The model's name on that server")
-    samples_path: str = described("", "File of completions in EvalPlus's form (JSONL)")
+    samples_path: str = described("", "Programs to check: EvalPlus's file or folder, or bigcode's file")
 
     @property
     def kind(self) -> Literal["policy", "endpoint", "file"]:
@@ -29,8 +29,8 @@ class WriterParams(Section):
         if bool(self.base_url) != bool(self.served_model):
             reason = "is needed with writer.base_url" if self.base_url else "is a model of writer.base_url"
             yield Conflict("writer.served_model", f"{reason}; write both or none")
-        if self.samples_path and not os.path.isfile(self.samples_path):
-            yield Conflict("writer.samples_path", f"is not a file in {os.getcwd()}")
+        if self.samples_path and not os.path.exists(self.samples_path):
+            yield Conflict("writer.samples_path", f"is not in {os.getcwd()}")
 
 
 class MbppEvaluationParams(sections.SamplingParams):

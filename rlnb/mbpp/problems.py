@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -26,6 +27,20 @@ SPLITS = {
 }
 FILES = {"full": "mbpp.jsonl", "sanitized": "sanitized-mbpp.json"}
 
+
+def parse_task_id(value: object) -> object:
+    """Return the number in "Mbpp/11" (EvalPlus), "Mbpp_11" (its folders), "11" or 11.0 (pandas)."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    named = (
+        re.fullmatch(r"(?:mbpp[/_])?(\d{1,18})(?:\.0)?", value, re.IGNORECASE)
+        if isinstance(value, str)
+        else None
+    )
+    return int(named[1]) if named else value
+
+
+TaskId = Annotated[StrictInt, BeforeValidator(parse_task_id)]
 Text = Annotated[StrictStr, AfterValidator(str.strip)]
 Code = Annotated[StrictStr, AfterValidator(lambda code: code.replace("\r\n", "\n"))]
 CodeOrNull = Annotated[Code, BeforeValidator(lambda value: value or "")]
@@ -39,7 +54,7 @@ class Problem:
     setup: code that runs after a program and before the tests. imports: statements that the tests need.
     """
 
-    task_id: StrictInt
+    task_id: TaskId
     text: Annotated[Text, Field(validation_alias=AliasChoices("text", "prompt"))]
     code: Code
     tests: Annotated[tuple[StrictStr, ...], Field(validation_alias="test_list", min_length=1)]

@@ -1,16 +1,17 @@
 """Samples of MBPP: a checked completion, and files of samples in EvalPlus's form."""
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, StrictInt, StrictStr
+from pydantic import BaseModel, StrictStr
 
 from rlnb.errors import ParamsError
-from rlnb.json_records import check_record, read_records
-from rlnb.mbpp.problems import Problem
+from rlnb.json_records import Record, check_record, read_records, read_text
+from rlnb.mbpp.problems import Problem, TaskId
 from rlnb.run.directory import write_text
 from rlnb.sandbox import Verdict
 
@@ -58,14 +59,6 @@ class Sample:
         return all(results) if results else None
 
 
-def parse_task_id(value: object) -> object:
-    """Return the number in "Mbpp/11" or "11", other types unchanged. Raises ValueError."""
-    return int(value.removeprefix("Mbpp/")) if isinstance(value, str) else value
-
-
-TaskId = Annotated[StrictInt, BeforeValidator(parse_task_id)]
-
-
 class WrittenSample(BaseModel):
     """A program from a file: a line of EvalPlus's form."""
 
@@ -74,13 +67,15 @@ class WrittenSample(BaseModel):
 
 
 def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
-    """Return the programs of a file in EvalPlus's form: {"task_id": "Mbpp/11" or 11, "solution": program}.
+    """Return the programs of a file or folder. Raises ParamsError.
 
-    Raises ParamsError, also if a problem has no sample: a rate over some would be taken for a rate over all.
+    A line of a file is EvalPlus's {"task_id": "Mbpp/11", "solution": program}, or it is bigcode's one object,
+    {"11": [program, ...]}. EvalPlus's folder holds Mbpp_11/0.py. A problem without a sample is an error: a
+    rate over some would be taken for a rate over all.
     """
     samples = [
         check_record(WrittenSample.model_validate, place, record, what="sample")
-        for place, record in read_records(Path(path), what="sample")
+        for place, record in _iterate_samples(Path(path))
     ]
     if others := {sample.task_id for sample in samples} ^ set(task_ids):
         raise ParamsError(
@@ -89,6 +84,33 @@ def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
             "and of no others, or evaluate others: mbpp.split, mbpp.path, evaluation.num_questions"
         )
     return samples
+
+
+def _iterate_samples(path: Path) -> Iterator[Record]:
+    for file in list_files(path):
+        if path.is_dir():
+            yield str(file), {"task_id": file.parent.name, "solution": read_text(file, what="sample")}
+            continue
+        for place, record in read_records(file, what="sample"):
+            if isinstance(record, dict) and all(isinstance(programs, list) for programs in record.values()):
+                for task_id, programs in record.items():
+                    yield from ((place, {"task_id": task_id, "solution": program}) for program in programs)
+            else:
+                yield place, record
+
+
+def list_files(path: Path) -> list[Path]:
+    """Return the programs of a folder by problem and number, or the file that was named."""
+    files = sorted(path.glob("*/*.py"), key=lambda file: (file.parent.name, len(file.name), file.name))
+    return files if path.is_dir() else [path]
+
+
+def hash_samples(path: str) -> str:
+    """Return the SHA-256 of a file, or of the names and programs of a folder."""
+    files = list_files(Path(path))
+    names = [os.path.relpath(file, path).encode() if file != Path(path) else b"" for file in files]
+    content = b"".join(name + file.read_bytes() for name, file in zip(names, files, strict=True))
+    return hashlib.sha256(content).hexdigest()
 
 
 def write_samples(path: Path, samples: Sequence[Sample]) -> None:

@@ -49,10 +49,15 @@ def test_a_record_becomes_a_problem_and_a_folder_holds_the_file_of_each_subset(w
 
 
 def test_a_record_that_is_not_a_problem_is_named_with_its_line(write):
-    for field, value in (("task_id", "11"), ("test_list", []), ("test_list", ["f(1)"]), ("code", "def f(:"),
-                         ("task_id", 11)):  # fmt: skip
+    for field, value in (("task_id", "eleven"), ("task_id", 1.5), ("task_id", True), ("task_id", "11"),
+                         ("test_list", []), ("test_list", ["f(1)"]), ("code", "def f(:")):  # fmt: skip
         path = write(RECORD, {**RECORD, "task_id": 12, field: value})
         assert refused(load_mbpp, path=path).startswith(f"{path}:2: "), field
+
+
+@pytest.mark.parametrize("task_id", ["Mbpp/11", "mbpp/11", "11", "011", 11.0, "11.0"])
+def test_an_id_is_read_as_the_tools_write_it(write, task_id):
+    assert list(load_mbpp(path=write({**RECORD, "task_id": task_id})).problems) == [11]
 
 
 def test_the_builtin_problems_are_50_of_which_40_are_for_testing():

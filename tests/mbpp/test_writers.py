@@ -13,7 +13,7 @@ from rlnb.errors import PolicyUnavailable
 from rlnb.mbpp.checking import evaluate
 from rlnb.mbpp.problems import Problem, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
-from rlnb.mbpp.samples import Sample, read_samples, write_samples
+from rlnb.mbpp.samples import Sample, hash_samples, read_samples, write_samples
 from rlnb.mbpp.writers import Writer
 from rlnb.policy.endpoint import Endpoint
 from rlnb.sandbox import Sandbox, Verdict
@@ -136,6 +136,29 @@ def test_samples_are_written_and_read_in_the_form_of_evalplus(tmp_path):
     path.write_text(path.read_text() + json.dumps({"task_id": 2, "solution": "x = 1"}))
     again = [(sample.task_id, sample.solution) for sample in read_samples(str(path), [1, 2])]
     assert again == [(1, DOUBLE.code), (1, ""), (2, "x = 1")]
+
+
+def test_samples_are_read_in_the_other_forms_of_evalplus_and_bigcode(tmp_path):
+    programs = {"1": [f"x = {number}\n" for number in range(11)], "2": ["ü = 1\n"]}
+    expected = [(int(task_id), program) for task_id in programs for program in programs[task_id]]
+    folder = tmp_path / "folder"
+    for task_id, sources in programs.items():
+        (folder / f"Mbpp_{task_id}").mkdir(parents=True)
+        for number, source in enumerate(sources):
+            (folder / f"Mbpp_{task_id}" / f"{number}.py").write_text(source, encoding="utf-8")
+    paths = [folder, *(tmp_path / name for name in ("line.json", "indented.json", "names.json"))]
+    paths[1].write_text(json.dumps(programs))
+    paths[2].write_text(json.dumps(programs, indent=1))
+    paths[3].write_text(json.dumps({f"Mbpp/{task_id}": sources for task_id, sources in programs.items()}))
+    for path in paths:
+        again = read_samples(str(path), [1, 2])
+        assert [(sample.task_id, sample.solution) for sample in again] == expected, path
+    before = hash_samples(str(folder))
+    (folder / "Mbpp_2").rename(folder / "Mbpp_3")
+    assert hash_samples(str(folder)) != before
+    assert "2 differ, task_id 2 " in refused(read_samples, str(folder), [1, 2])
+    (folder / "Mbpp_3").rename(folder / "HumanEval_2")
+    assert "task_id = 'HumanEval_2'" in refused(read_samples, str(folder), [1, 2])
 
 
 def test_a_file_that_lacks_samples_or_has_others_is_refused(tmp_path):
