@@ -18,7 +18,7 @@ from rlnb.grpo.rewards import TrlReward, make_trl_rewards
 from rlnb.run.metrics import STATUSES
 from rlnb.sandbox import Execution, FailureCount, Limits, Sandbox
 from rlnb.sandbox.plain_values import equal_to
-from rlnb.source_code.extraction import extract_code
+from rlnb.source_code.extraction import extract_program
 
 MARK = "#rlnb-result "
 
@@ -107,7 +107,10 @@ def judge(
 
     Each distinct program runs once. Where the sandbox failed in either run, the outcome is "sandbox_error".
     """
-    codes = [extract_code(text, prefix=prefix) for text, prefix in zip(completions, prefixes, strict=True)]
+    codes = [
+        extract_program(text, prefix=prefix, function=task.function)
+        for text, task, prefix in zip(completions, tasks, prefixes, strict=True)
+    ]
     called = [with_calls(code, task) if code else None for code, task in zip(codes, tasks, strict=True)]
     programs = list(dict.fromkeys(program for program in [*codes, *called] if program is not None))
     executions = dict(zip(programs, sandbox.run_many(programs, limits=limits), strict=True))

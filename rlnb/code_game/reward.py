@@ -18,7 +18,7 @@ from rlnb.code_game.programs import is_echo, is_trivial, program_shape, strip_co
 from rlnb.policy import Policy
 from rlnb.run.metrics import INVALID_KINDS
 from rlnb.sandbox import FailureCount, Rerun, Reruns
-from rlnb.source_code.extraction import extract_code
+from rlnb.source_code.extraction import extract_program
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class GameReferee:
     def play(self, completions: Sequence[str], prefixes: Sequence[str]) -> list[GameRound]:
         """Return a round for each completion of a prompt that ends in its prefix."""
         answers = zip(completions, prefixes, strict=True)
-        rounds = [self.read(extract_code(text, prefix=prefix)) for text, prefix in answers]
+        rounds = [self.read(extract_program(text, prefix=prefix)) for text, prefix in answers]
         reruns = iter(self.reruns.run_many([played.shown for played in rounds if played.is_valid]))
         return [self.finish(played, next(reruns)) if played.is_valid else played for played in rounds]
 

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from rlnb.game_2048.checks import check_strategy, explain_unreadable
 from rlnb.source_code.checks import FUNCTIONS, LONGEST_PROGRAM, iterate_scopes, names_in, root_name
-from rlnb.source_code.extraction import UNREADABLE, compile_mentions, iterate_programs, parse
+from rlnb.source_code.extraction import UNREADABLE, compile_mentions, iterate_drafts, parse
 
 FUNCTION = "strategy"
 DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
@@ -31,7 +31,7 @@ class Extraction:
 
 
 def extract_strategy(completion: str, *, prefix: str = "", standard_library: bool = False) -> Extraction:
-    """Return the first program of `iterate_programs` that parses and has the function, or why there is none.
+    """Return the first program of `iterate_drafts` that parses and has the function, or why there is none.
 
     standard_library: as in `check_strategy`.
     What the function does not need, such as an example board, a print or `if __name__ == "__main__":`, is
@@ -39,7 +39,7 @@ def extract_strategy(completion: str, *, prefix: str = "", standard_library: boo
     """
     refused: dict[str, Extraction] = {}
     try:
-        for code in iterate_programs(completion, function=FUNCTION, prefix=prefix):
+        for code in iterate_drafts(completion, function=FUNCTION, prefix=prefix):
             if code not in refused:
                 refused[code] = examine(code, standard_library=standard_library)
                 if refused[code].problem in ("", "forbidden"):

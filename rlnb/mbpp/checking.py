@@ -22,6 +22,11 @@ def check_program(problem: Problem, program: str, sandbox: Sandbox, *, limits: L
     return check_tests(sandbox, program, problem.tests, **names, limits=limits)
 
 
+def asked_function(problem: Problem) -> str:
+    """Return the name that an answer should define; functions come behind classes."""
+    return max(interface(problem).functions, default="")
+
+
 def evaluate(
     problems: Sequence[Problem],
     template: Template,
@@ -43,7 +48,8 @@ def evaluate(
     with CheckPool(sandbox, template, timeout_seconds) as pool:
 
         def check(row: int, completion: Completion) -> None:
-            pool.start(row, *rows[row], completion, extract_program(completion.text, template))
+            program = extract_program(completion.text, template, asked_function(rows[row][0]))
+            pool.start(row, *rows[row], completion, program)
             if progress:
                 progress(len(pool.checks), len(rows))
 

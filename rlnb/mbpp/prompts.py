@@ -6,7 +6,8 @@ from typing import Literal
 
 from rlnb.errors import ParamsError
 from rlnb.mbpp.problems import Problem
-from rlnb.source_code.extraction import PYTHON, STATEMENT, extract_code, iterate_blocks
+from rlnb.source_code import extraction
+from rlnb.source_code.extraction import STATEMENT, is_complete_answer
 
 TemplateName = Literal["paper", "docstring", "chat"]
 
@@ -82,18 +83,21 @@ def build_paper_task(problem: Problem) -> str:
     )
 
 
-def is_complete(completion: str, template: Template) -> bool:
+def is_complete(completion: str, template: Template, function: str = "") -> bool:
     """Return whether an answer has reached its end, so that later text does not count."""
-    if template.stops:
+    if template.stops and not is_fenced(completion):
         return any(stop in completion for stop in template.stops)
-    blocks = iterate_blocks(completion)
-    return any(b.closed and b.language in PYTHON and STATEMENT.search(b.code) for b in blocks)
+    return is_complete_answer(completion, function=function)
 
 
-def extract_program(completion: str, template: Template) -> str | None:
-    """Return the program in an answer, or None."""
-    if not template.stops:
-        return extract_code(completion)
+def extract_program(completion: str, template: Template, function: str = "") -> str | None:
+    """Return the program in an answer, or None. function: the name that it should define."""
+    if not template.stops or is_fenced(completion):
+        return extraction.extract_program(completion, function=function)
     ends = [completion.index(stop) for stop in template.stops if stop in completion]
     code = completion[: min(ends, default=len(completion))]
     return code.strip("\n") + "\n" if STATEMENT.search(code) else None
+
+
+def is_fenced(completion: str) -> bool:
+    return completion.lstrip().startswith("```")

@@ -1,4 +1,8 @@
-"""Find the program in a completion."""
+"""Find the program in an answer: one reader for all pipelines.
+
+An answer is what follows the thoughts. Its program is a fenced block, or text without a fence. A fence closes
+a block where the code before it is Python, so fences inside of docstrings do not.
+"""
 
 import ast
 import re
@@ -6,180 +10,408 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice, takewhile
-from textwrap import dedent
 
-from rlnb.source_code.checks import LONGEST_PROGRAM
+from rlnb.source_code.checks import LONGEST_PROGRAM, iterate_scopes
 
-# A fence, its language, and all up to a closing fence at least as long, or to the end of the text.
-FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}+|~{3,}+)[ \t]*(?P<language>[\w+-]*)[^\n`]*\n"
-    r"(?P<code>.*?)(?P<end>^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)",
-    re.DOTALL | re.MULTILINE,
+THINK = r"(?:think(?:ing)?|thoughts?|reasoning|seed:think)"
+# Where thoughts begin and answers begin: in tags, in GPT-OSS's channels, in the same without their markers.
+# Not in quotes: a program may be about such texts.
+MARK = re.compile(
+    rf"(?<![\"'])(?:(?P<open><{THINK}>|\[THINK\]|◁think▷|<\|channel\|>(?!\s{{0,4}}final)|\A\s*analysis(?=[^\W_]))"
+    rf"|(?P<close></{THINK}>|\[/THINK\]|◁/think▷|<\|channel\|>\s{{0,4}}final[^<]{{0,64}}<\|message\|>"
+    r"|assistantfinal)|<answer>)(?![\"'])",
+    re.IGNORECASE,
 )
-# Closed at the end of a line of code instead of on a line of its own: no line of Python ends like this.
-CLOSED_LATE = re.compile(r"(?<=[^\s`])[ \t]*```[ \t]*$.*", re.DOTALL | re.MULTILINE)
-PYTHON = ("python", "py", "python3")
-UNNAMED = ("",)
+# A token that ends an answer, written as text; these may also stand before it.
+END = r"(?<![\"'])(?:</s>|<eos>|<end_of_turn>|</answer>|<[|｜][\w▁-]{1,32}[|｜]>)(?![\"'])"
+LEADING_ENDS = re.compile(rf"(?:\s*{END}(?:assistant\b)?)++")
+# What may open or close a block. Tildes only at the start of a line: elsewhere they are operators.
+FENCE = re.compile(
+    rf"(?P<ticks>`{{3,}}+)|^[ \t]*+(?:>[ \t]*+)*+(?P<tildes>~{{3,}}+)|(?P<end>{END})", re.MULTILINE
+)
+CONTAINER = re.compile(r"[ \t]*+(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]*+)*+")  # quotes and list items before a fence
+QUOTE = re.compile(r"^[ \t]*+(?:>[ \t]?)++", re.MULTILINE)
+TAG = re.compile(r"[ \t]*\{?\.?(?P<language>[^\s`{}:,=]*)")
+PYTHON = re.compile(r"i?py(?:thon)?[\w.-]*|.*\.py")
+OTHER_LANGUAGES = re.compile(
+    "bash|sh|shell|zsh|fish|console|terminal|powershell|ps1|cmd|bat|dockerfile|makefile|cmake|c|h|cpp|c[+][+]|cc|"
+    "cs|csharp|c#|java|kotlin|scala|groovy|javascript|js|jsx|typescript|ts|tsx|go|golang|rust|rs|zig|swift|ruby|"
+    "rb|perl|php|lua|r|julia|matlab|octave|fortran|haskell|hs|ocaml|elixir|erlang|clojure|lisp|scheme|dart|nim|"
+    "sql|json|jsonl|yaml|yml|toml|ini|xml|html|css|scss|csv|latex|tex|diff|patch|mermaid"
+)
 MARKDOWN = ("markdown", "md")
+LONE_WORD = re.compile(r"\s*(?P<word>[A-Za-z][\w+#.]*):?[^\S\n]*\n")
+ATTRIBUTE = re.compile(r"[\w-]+=[\"'{]")  # of a fence, such as title="a.py"
+LONE_PYTHON = re.compile(r"i?py(?:thon)?[\d.]*", re.IGNORECASE)
 STATEMENT = re.compile(r"^[^\S\n]*[^\s#]", re.MULTILINE)
+# Where a function's body may end: at a line that is not indented, unless it is a comment.
+OUTER = re.compile(rf"{FENCE.pattern}|^(?P<outer>[^\s#])", re.MULTILINE)
+HEAD = re.compile(r"^(?:(?:async )?def|class) ", re.MULTILINE)
 NAME = r"[A-Za-z_](?:[\w.]|\[[^\]\n]*\])*"  # or an attribute, or an item
 # Lines that begin a program: surely, or perhaps a sentence. The last alternative is assignments of all kinds.
 CODE_START = re.compile(
     r"^(?:(?P<surely>(?:async )?def |class |import |from [\w.]+ import |@|print\(|try:)"
-    r"|(?:async )?for |while |if |(?:(?:async )?with|match) [^\n]*:"
+    r"|(?P<perhaps>(?:async )?for |while |if |(?:(?:async )?with|match) [^\n]*:)"
     rf"|{NAME}(?: *, *\*?{NAME})*(?: *: *{NAME}(?: *\| *{NAME})*)? *(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=))",
     re.MULTILINE,
 )
-# The answer follows the last of these: GPT-OSS's channel, the same without its markers, the end of thinking.
-ANSWER = re.compile(r"<\|channel\|>\s{0,4}final[^<]{0,64}<\|message\|>|assistantfinal|</think>")
-MARKER = re.compile(r"<\|\w{1,32}\|>")
 LONGEST_COMPLETION = 2**16  # characters that are read: a hostile text must not stall the trainer
-LONGEST_BARE = 2**13  # characters of a text that is parsed repeatedly in the search for a function
-MAX_PARSES = 100  # of one bare text; each takes up to some milliseconds
-MAX_FUNCTION_PARSES = 12  # the same, in the search for a function
-MAX_BLOCKS = 50  # the last ones, in the search for a function
-MAX_NESTED_BLOCKS = 3  # blocks of markdown in blocks of markdown
+LONGEST_BARE = 2**13  # characters of a text that is parsed repeatedly
+MAX_PARSES = 100  # of one answer; each takes up to some milliseconds
+MAX_FENCES = 1000
+MAX_BLOCKS = 50
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
-class Block:
-    """A fenced block. language: in lower case, "" where none is named."""
+class Program:
+    """A part of an answer that may be its program.
 
-    language: str
+    tree: None where the code is not Python. language: of the fence, in lower case. closed: by a fence.
+    settled: no text that follows can move its end.
+    """
+
     code: str
-    closed: bool
+    tree: ast.Module | None
+    language: str = ""
+    closed: bool = False
+    settled: bool = False
+
+    @property
+    def only_imports(self) -> bool:
+        statements = self.tree.body if self.tree else []
+        return bool(statements) and all(isinstance(s, ast.Import | ast.ImportFrom) for s in statements)
+
+    @property
+    def rank(self) -> int:
+        """Where no function is asked: 0 for the answer, 1 for a block that may be one, 2 without an end."""
+        if not self.closed or not STATEMENT.search(self.code):
+            return 2
+        is_code = self.tree and any(match["surely"] for match in CODE_START.finditer(self.code))
+        is_named = PYTHON.fullmatch(self.language) or not self.language and is_code
+        return 0 if is_named and not self.only_imports else 1
+
+    def defines(self, function: str) -> bool:
+        """Return whether it is Python that binds a name outside of functions and classes."""
+        try:
+            module = next(iterate_scopes(self.code)) if self.tree else None
+        except UNREADABLE:
+            return False
+        if not module or function not in module.get_identifiers():
+            return False
+        symbol = module.lookup(function)
+        return symbol.is_assigned() or symbol.is_imported()
 
 
-def extract_code(completion: str, *, prefix: str = "") -> str | None:
+@dataclass(frozen=True)
+class Opening:
+    """Where a block begins. start: of its code. fence: what a closing one begins with. is_quoted: by `>`."""
+
+    start: int
+    language: str = ""
+    fence: str = ""
+    is_quoted: bool = False
+
+
+def extract_program(completion: str, *, prefix: str = "", function: str = "") -> str | None:
     """Return the program in a completion, or None where there is none.
 
-    prefix: the opening of the answer that the prompt already holds (a fence and the function's first line);
-    the completion continues it. The first complete python block wins, then the first complete block without
-    a language, then an unclosed block, then bare text (see `find_bare_code`), unless there is any block.
-    A block without a statement, only comments, is not a program. Only the first LONGEST_COMPLETION characters
-    of a text are read.
+    prefix: the opening of the answer that the prompt already holds, which the completion continues: thoughts
+    that begin, a fence with a first line, or a function's head, whose body ends at the first line that is not
+    indented. function: the name that the program should define. The first block that does counts, with the
+    blocks of imports before it. Else the first complete block of Python counts, then another one, then one
+    that is not closed, then bare text unless there is any block. A block without a statement, only comments,
+    is not a program. Only LONGEST_COMPLETION characters of an answer are read.
     """
-    text = (prefix + completion)[:LONGEST_COMPLETION].replace("\r\n", "\n")
-    blocks = list(iterate_blocks(text))
-    for closed, languages in ((True, PYTHON), (True, UNNAMED), (False, PYTHON + UNNAMED)):
-        for block in blocks:
-            if block.closed == closed and block.language in languages and STATEMENT.search(block.code):
-                return block.code.strip("\n") + "\n"
-    return None if blocks else find_bare_code(text)
+    if continued := _read_continuation(completion, prefix):
+        return continued.code
+    fallback: Program | None = None
+    for text in _list_readings(completion, prefix):
+        programs = []
+        for program in _iterate_programs(text, function):
+            if function and program.defines(function):
+                return program.code
+            programs.append(program)
+        fallback = fallback or min(programs, key=lambda program: program.rank, default=None)
+    return fallback.code if fallback else None
 
 
-def iterate_programs(completion: str, *, function: str, prefix: str = "") -> Iterator[str]:
-    """Yield the programs in a completion that may define a function, the most likely answer first.
+def is_complete_answer(text: str, *, prefix: str = "", function: str = "") -> bool:
+    """Return whether an answer has its program, so that writing may end: nothing behind it counts any more.
 
-    Models think, show drafts, then answer. So the answer counts where it is marked (a final channel, an end
-    of thinking), and the last complete block of it first; then an unclosed block, without the prose after it;
-    then bare text. A program may come up twice. prefix: as for `extract_code`; a completion that starts over
-    is read without it. Only LONGEST_COMPLETION characters of each reading are used.
+    The one exception is a mark behind it that makes all before it a thought. prefix, function: as for
+    `extract_program`.
     """
-    mentions = compile_mentions(function)
-    parses = count(MAX_PARSES - MAX_FUNCTION_PARSES + 1)
-    for text in dict.fromkeys((prefix + completion, completion)):
-        for reading in _iterate_readings(text, mentions):
-            yield from _iterate_candidates(reading, mentions, parses)
+    if continued := _read_continuation(text, prefix):
+        return continued.closed and continued.settled
+    parts, is_thinking = split_thoughts(_list_texts(text, prefix)[0])
+    for block in _iterate_blocks(parts[-1], count(1)) if not is_thinking else ():
+        if not block.settled:
+            return False
+        if block.defines(function) if function else block.rank == 0:
+            return True
+    return False
+
+
+def iterate_drafts(completion: str, *, function: str, prefix: str = "") -> Iterator[str]:
+    """Yield all that may be the program that defines a function, the last complete block first.
+
+    Drafts in thoughts that have ended come last. A program may come up twice. prefix: as for
+    `extract_program`.
+    """
+    for text in _list_readings(completion, prefix, with_thoughts=True):
+        programs = list(_iterate_programs(text, function))
+        yield from [program.code for program in programs[::-1] if program.closed][:MAX_BLOCKS]
+        yield from [program.code for program in programs if not program.closed]
+
+
+def _list_readings(completion: str, prefix: str, *, with_thoughts: bool = False) -> list[str]:
+    """Return the texts in which to look for a program, the last part of the answer first."""
+    readings: list[str] = []
+    for text in _list_texts(completion, prefix):
+        parts, is_thinking = split_thoughts(text)
+        readings += parts[::-1]
+        if with_thoughts and not is_thinking:
+            readings.append(re.sub(END, "\n", text[:LONGEST_COMPLETION]))
+    return list(dict.fromkeys(readings))
+
+
+def _list_texts(completion: str, prefix: str) -> list[str]:
+    """Return an answer as it goes on from its prefix and as it starts over, first if it has no fence."""
+    if fence := FENCE.search(prefix):
+        return [prefix + completion, prefix[: fence.start()] + completion]
+    return [completion, prefix + completion] if HEAD.search(prefix) else [prefix + completion]
+
+
+def split_thoughts(text: str) -> tuple[list[str], bool]:
+    """Return the last parts of a text that are not thoughts, and whether it ends in a thought.
+
+    The end of a thought that did not begin makes all before it a thought: the prompt began it.
+    """
+    text = re.sub(r"\r\n?", "\n", text).lstrip("\ufeff")
+    spans: list[tuple[int, int]] = []
+    start, is_thinking = 0, False
+    for mark in MARK.finditer(text):
+        is_tag = not (mark["open"] or mark["close"])
+        if is_thinking and is_tag and text[: mark.start()][-1:] not in ("", "\n"):
+            continue  # a thought about the tag
+        if mark["close"] and not is_thinking:
+            spans.clear()
+        elif not is_thinking:
+            spans.append((start, mark.start()))
+        start, is_thinking = mark.end(), bool(mark["open"])
+    if not is_thinking:
+        spans.append((start, len(text)))
+    parts = [text[begin : min(end, begin + LONGEST_COMPLETION)] for begin, end in spans[-3:]]
+    return [LEADING_ENDS.sub("", part, count=1) for part in parts], is_thinking
+
+
+def _read_continuation(completion: str, prefix: str) -> Program | None:
+    """Return the program that continues a function's head in the prefix, unless the answer starts over."""
+    if FENCE.search(prefix) or MARK.search(prefix) or not HEAD.search(prefix):
+        return None
+    text = prefix + re.sub(r"\r\n?", "\n", completion[:LONGEST_COMPLETION])
+    ends = list(islice(OUTER.finditer(text, len(prefix)), MAX_FENCES))
+    body = text[len(prefix) : ends[0].start() if ends else None]
+    return _close_block(text, Opening(0), ends, 0, count(1))[0] if STATEMENT.search(body) else None
+
+
+def _iterate_programs(text: str, function: str) -> Iterator[Program]:
+    """Yield the blocks, those that are closed first, then bare text."""
+    parses = count(1)
+    every = list(_iterate_blocks(text, parses))
+    others = [block for block in every if OTHER_LANGUAGES.fullmatch(block.language)]
+    blocks = [block for block in every if STATEMENT.search(block.code) and block not in others]
+    yield from sorted(blocks, key=lambda block: not block.closed)
+    parts = [text]
+    if every:  # A text without a fence around it, or a fence of the function that closes another block.
+        for block in others:
+            text = text.replace(block.code.strip("\n"), "")
+        mentions = compile_mentions(function).finditer(text) if function else ()
+        parts = [_cut_part(text, match.start()) for match in islice(mentions, 3)]
+    for part in parts:
+        bare = re.split(END, part, maxsplit=1)[0]
+        for mended in dict.fromkeys((bare, *mend_code(bare))):
+            if code := find_bare_code(mended, parses):
+                yield Program(code, _read_code(code, parses)[1])
+
+
+def _cut_part(text: str, position: int) -> str:
+    """Return what is around a position, between the lines of fences."""
+    fence = text.rfind("```", 0, position)
+    start = text.find("\n", fence) + 1 if fence >= 0 else 0
+    return text[start:].partition("```")[0]
 
 
 def compile_mentions(function: str) -> re.Pattern[str]:
     """Return a pattern that matches where a text defines a function or binds its name."""
-    return re.compile(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{function}\b|^{function}[ \t]*[:=]", re.MULTILINE)
+    name = re.escape(function)
+    return re.compile(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{name}\b|^{name}[ \t]*[:=]", re.MULTILINE)
 
 
-def _iterate_readings(text: str, mentions: re.Pattern[str]) -> Iterator[str]:
-    """Yield the marked answer, if any, then the whole text if the answer does not mention the function."""
-    end = 0
-    for match in ANSWER.finditer(text):
-        end = match.end()
-    for start in dict.fromkeys((end, 0)):
-        cut = MARKER.sub("\n", text[start : start + LONGEST_COMPLETION])
-        reading = re.sub(r"\r\n?", "\n", cut)
-        yield reading
-        if mentions.search(reading):
-            return
+def _iterate_blocks(text: str, parses: Iterator[int]) -> Iterator[Program]:
+    """Yield the fenced blocks of a text, each with the imports before it.
 
-
-def _iterate_candidates(text: str, mentions: re.Pattern[str], parses: Iterator[int]) -> Iterator[str]:
-    blocks = [block for block in iterate_blocks(text) if STATEMENT.search(block.code)][-MAX_BLOCKS:]
-    for block in reversed(blocks):
-        if block.closed:
-            yield dedent(block.code).strip("\n") + "\n"
-    for block in reversed(blocks):
-        if not block.closed:
-            yield cut_prose(dedent(block.code), parses)
-    starts = [match.start() for match in mentions.finditer(text)][-1:]
-    if blocks:  # The fence of the function may close a block that the text only talks about.
-        fences = [text.rfind("\n", 0, text.rfind("```", 0, start)) for start in starts]
-        starts = [text.find("\n", fence + 1) + 1 for fence in fences]
-    else:
-        if len(text) <= LONGEST_PROGRAM and (code := find_whole_program(text)):
-            yield code
-        starts = [*_find_bare_start(text), *starts]
-    yield from (cut_prose(text[start:], parses) for start in starts)
-
-
-def _find_bare_start(text: str) -> list[int]:
-    """Return where unfenced code begins: at the first line that is surely code, or at assignments before it.
-
-    Empty where no line is surely code.
+    Code before the first fence is a block as well where it is all Python: that fence closes it.
     """
-    matches = list(islice(CODE_START.finditer(text), MAX_BLOCKS))
-    surely = next((match for match in matches if match["surely"]), None)
-    if surely is None:
-        return []
-    return [
-        next(
-            match.start()
-            for match in matches
-            if match is surely or can_parse(text[match.start() : surely.start()][:LONGEST_BARE])
+    fences = list(islice(FENCE.finditer(text), MAX_FENCES))
+    index, settled, imports = 0, True, ""
+    bare = _open_bare(text, fences)
+    while index < len(fences):
+        if fences[index]["end"] and not bare:
+            return
+        opening = bare or _open_block(text, fences[index])
+        if not opening:
+            index += 1
+            continue
+        block, end = _close_block(text, opening, fences, index + (not bare), parses)
+        settled = settled and block.settled
+        if bare:
+            bare = None
+            is_whole = block.closed or opening.start + len(block.code) > fences[-1].start()
+            if not (block.tree and is_whole and not all(map(may_be_prose, block.tree.body))):
+                continue
+        index = end
+        code = block.code + imports if "from __future__" in block.code else imports + block.code
+        yield Program(code, block.tree, opening.language, block.closed or not opening.fence, settled)
+        if block.only_imports:
+            imports += block.code
+
+
+def _open_bare(text: str, fences: list[re.Match[str]]) -> Opening | None:
+    """Return where code begins before the first fence: at the start, or where it reads like a program."""
+    before = text[: fences[0].start()] if fences else ""
+    if re.match(r"\s*(?:\"\"\"|'''|#)", before):
+        return Opening(0)
+    return next((Opening(m.start()) for m in CODE_START.finditer(before) if not m["perhaps"]), None)
+
+
+def _open_block(text: str, fence: re.Match[str]) -> Opening | None:
+    """Return the block that a fence opens, if it does: on a line of its own, or behind words."""
+    if fence["end"]:
+        return None
+    begin, end = fence.span(fence.lastgroup or 0)
+    lead = text[text.rfind("\n", 0, begin) + 1 : begin]
+    line = text[end:].partition("\n")[0]
+    info, is_inline, _ = line.partition("`")
+    tag = TAG.match(info)
+    language, rest = (tag["language"].lower(), info[tag.end() :].strip()) if tag else ("", "")
+    is_first = bool(CONTAINER.fullmatch(lead))
+    is_python = not language or bool(PYTHON.fullmatch(language))
+    start = end + len(line) + 1
+    if CODE_START.match(info.lstrip()):
+        language, start = "", end + len(info) - len(info.lstrip())
+    elif is_inline or CODE_START.match(rest) and not ATTRIBUTE.match(rest):
+        start = end + len(info.rstrip()) - len(rest)
+    elif language in MARKDOWN or not (is_python if is_first else is_python and not rest):
+        is_word = not rest or ATTRIBUTE.match(rest) or OTHER_LANGUAGES.fullmatch(language)
+        if language in MARKDOWN or not (is_first and is_word and re.fullmatch(r"[\w+#.-]*[\w+#-]", language)):
+            return None
+    if (word := LONE_WORD.match(text, start)) and (
+        LONE_PYTHON.fullmatch(word["word"])
+        or not language
+        and OTHER_LANGUAGES.fullmatch(word["word"].lower())
+    ):
+        language, start = word["word"].lower(), word.end()
+    return Opening(min(start, len(text)), language, text[begin:end], is_first and ">" in lead)
+
+
+def _close_block(
+    text: str, opening: Opening, fences: list[re.Match[str]], index: int, parses: Iterator[int]
+) -> tuple[Program, int]:
+    """Return a block, and the index of the next fence to read.
+
+    It ends at the first fence before which its code is Python; where the code is not, at the first fence on a
+    line of its own that is not inside of a string.
+    """
+    inside: tuple[str, int] | None = None  # the first fence in a string
+    is_code = not OTHER_LANGUAGES.fullmatch(opening.language)
+    for position in range(index, len(fences)):
+        fence = fences[position]
+        begin = fence.start(fence.lastgroup or 0)
+        if fence.lastgroup in ("ticks", "tildes") and not text.startswith(opening.fence, begin):
+            continue
+        start = max(text.rfind("\n", 0, begin) + 1, opening.start)
+        lead = "" if fence["end"] else text[start:begin].strip(" \t>" if opening.is_quoted else None)
+        code = text[opening.start : begin if lead or fence["end"] else start]
+        tree, in_string = None, False
+        if is_code:
+            code, tree, in_string = _read_code(code, parses, is_quoted=opening.is_quoted)
+        if tree and not ("#" in lead and can_parse(code + "`")):  # not in a comment
+            break
+        if not (lead or in_string or fence.lastgroup == "outer"):
+            code, position = inside or (code, position)
+            break
+        if in_string and not lead:
+            inside = inside or (code, position)
+    else:
+        code = _read_code(text[opening.start :], parses, is_quoted=opening.is_quoted)[0]
+        code = cut_prose(code, parses) or code
+        tree = _read_code(code, parses)[1]
+        if not inside or tree and len(code) > len(inside[0]):
+            return Program(code.strip("\n") + "\n", tree), len(fences)
+        return Program(inside[0].strip("\n") + "\n", None, closed=True), inside[1] + 1
+    info = text[fences[position].end() :].partition("\n")[0].strip()
+    after = len(fences) if fence["end"] else position if info and not lead else position + 1
+    return Program(code.strip("\n") + "\n", tree, closed=True, settled=True), after
+
+
+def _read_code(
+    code: str, parses: Iterator[int], *, is_quoted: bool = False
+) -> tuple[str, ast.Module | None, bool]:
+    """Return code, mended if only that makes it Python; its tree; and whether it ends inside of a string."""
+    code, in_string = QUOTE.sub("", code) if is_quoted else code, False
+    for text in dict.fromkeys((code, *mend_code(code))):
+        if len(text) > LONGEST_PROGRAM or next(parses) > MAX_PARSES:
+            break
+        try:
+            return text, parse(text), False
+        except SyntaxError as error:
+            in_string |= "unterminated triple-quoted" in str(error)
+        except UNREADABLE:
+            continue
+    return code, None, in_string
+
+
+def mend_code(code: str) -> Iterator[str]:
+    """Yield code without a common indentation, a session's prompts, and spaces that Python does not know."""
+    code = re.sub("[\ufeff\u200b]", "", code)
+    for spaces in (r"^[^\S\n]+", r"[^\S\n]+"):  # those in strings only if that is not enough
+        text = re.sub(spaces, lambda match: re.sub(r"[^\t]", " ", match[0]), code, flags=re.MULTILINE).lstrip(
+            "\n"
         )
-    ]
+        indent = len(text) - len(text.lstrip(" \t"))
+        lines = [re.sub(rf"^[ \t]{{0,{indent}}}", "", line) for line in text.split("\n")]
+        if text.lstrip().startswith(">>>"):
+            lines = [line[4:] for line in lines if line[:3] in (">>>", "...")]
+        yield "\n".join(takewhile(lambda line: not line.startswith(">>>"), lines))
 
 
 def cut_prose(text: str, parses: Iterator[int]) -> str:
-    """Return a program without the sentences after it. parses: as for `find_parsing_part`."""
+    """Return a program without the sentences after it; "" where no line of it is Python."""
     text = text.strip("\n")
-    if len(text) <= LONGEST_PROGRAM and can_parse(text):
-        return text + "\n"
     code = find_parsing_part(text[:LONGEST_BARE], parses)
-    if not code:
-        return text + "\n"
+    if not code or len(text) <= LONGEST_PROGRAM and can_parse(text):
+        return text + "\n" if code else ""
     before, _, rest = text.partition(code.strip("\n").rstrip())
     rest = rest.strip("\n")
     match = CODE_START.match(rest)
-    if rest[:1] in (" ", "\t") or (match and match["surely"]):  # The code goes on, with an error in it.
+    if rest[:1] in (" ", "\t") or (match and not match["perhaps"]):  # The code goes on, with an error in it.
         code = text[len(before) :]
     return code.strip("\n") + "\n"
 
 
-def iterate_blocks(text: str, depth: int = 0) -> Iterator[Block]:
-    """Yield the fenced blocks of a text; in place of a block of markdown, the blocks inside it."""
-    for match in FENCE.finditer(text):
-        language, code, closed = match["language"].lower(), match["code"], bool(match["end"])
-        if match["indent"]:  # In a list item, for instance, the fence's indentation is not the code's.
-            code = re.sub(rf"^[ \t]{{1,{len(match['indent'])}}}", "", code, flags=re.MULTILINE)
-        if language in MARKDOWN and depth < MAX_NESTED_BLOCKS:
-            yield from iterate_blocks(code, depth + 1)
-        elif not closed and CLOSED_LATE.search(code):
-            yield Block(language, CLOSED_LATE.sub("", code, count=1), closed=True)
-        else:
-            yield Block(language, code, closed)
-
-
-def find_bare_code(text: str) -> str | None:
+def find_bare_code(text: str, parses: Iterator[int]) -> str | None:
     """Return unfenced code: the whole text if it is Python, else what parses from the first line of code on.
 
     A line that might begin a sentence counts only if it parses. A line that is surely code decides: where it
     does not parse, the rest is a program with a syntax error, and no print after it is run in its place.
     """
-    if program := find_whole_program(text):
+    if len(text) <= LONGEST_PROGRAM and (program := find_whole_program(text)):
         return program
-    first, parses = CODE_START.search(text), count(1)
+    first = CODE_START.search(text)
     for match in CODE_START.finditer(text):
-        code = find_parsing_part(text[match.start() :], parses)
+        code = cut_prose(text[match.start() :], parses)
         if code or match["surely"]:
             return code or text[match.start() :].rstrip() + "\n"
     return text[first.start() :].rstrip() + "\n" if first else None

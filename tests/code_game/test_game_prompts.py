@@ -6,7 +6,7 @@ import pytest
 
 from rlnb.code_game.params import NUM_HELD_OUT
 from rlnb.code_game.prompts import NUM_TRAINED, TOPICS, GameQuestion, build_game_prompt, game_questions
-from rlnb.source_code.extraction import extract_code
+from rlnb.source_code.extraction import extract_program
 
 
 class Chat:
@@ -55,4 +55,4 @@ def test_a_prompt_ends_in_its_prefix_which_the_answer_goes_on_from(form, topic, 
     assert prompt.prefix == prefix and prompt.text.endswith(f"<assistant>{prefix}")
     assert topic in prompt.text and "n = 7" in prompt.text
     answer = "n * 2)\n```" if form == "seeded" else "n = 7\nprint(n * 2)\n```"
-    assert extract_code(answer, prefix=prefix) == "n = 7\nprint(n * 2)\n"
+    assert extract_program(answer, prefix=prefix) == "n = 7\nprint(n * 2)\n"

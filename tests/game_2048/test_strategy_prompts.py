@@ -12,7 +12,7 @@ from rlnb.game_2048.prompts import HELD_OUT_WORDING, WORDINGS, build_messages, b
 from rlnb.game_2048.queries import QUERIES
 from rlnb.params import load_params
 from rlnb.policy.builtin import model_directory
-from rlnb.source_code.extraction import extract_code
+from rlnb.source_code.extraction import extract_program
 
 KIND = BoardKind(5, 8192)
 ROWS = [st.lists(st.sampled_from([0, 0, 2, 2, 4, 8, 1024]), min_size=n, max_size=n) for n in range(9)]
@@ -53,7 +53,7 @@ def test_the_example_is_a_key_or_an_earlier_answer_and_the_held_out_wording_is_n
 def test_a_prefilled_answer_begins_with_the_function_and_is_read_with_its_prefix(tokenizer):
     prompt = build(tokenizer, prefilled=True, reasoning_effort="")
     assert prompt.text.endswith(prompt.prefix) and prompt.prefix.endswith("def strategy(board):")
-    code = extract_code('\n    return "a"\n```', prefix=prompt.prefix)
+    code = extract_program('\n    return "a"\n```', prefix=prompt.prefix)
     assert code == 'def strategy(board):\n    return "a"\n'
 
 

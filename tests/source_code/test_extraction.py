@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlnb.source_code.extraction import extract_code, iterate_programs
+from rlnb.source_code.extraction import extract_program, iterate_drafts
 
 FORMS = {
     "a fence": ("```python\nx = 1\n```", "x = 1\n"),
@@ -65,7 +65,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_the_program_is_extracted_from(form):
     completion, code = FORMS[form]
-    assert extract_code(completion) == code
+    assert extract_program(completion) == code
 
 
 WHOLE = [
@@ -81,18 +81,18 @@ WHOLE = [
 
 
 def test_a_bare_program_is_taken_whole_and_a_try_statement_in_prose_keeps_its_head():
-    assert [extract_code(program) for program in WHOLE] == [program + "\n" for program in WHOLE]
-    assert extract_code(f"This works:\n{WHOLE[1]}\nIt is so.") == WHOLE[1] + "\n"
+    assert [extract_program(program) for program in WHOLE] == [program + "\n" for program in WHOLE]
+    assert extract_program(f"This works:\n{WHOLE[1]}\nIt is so.") == WHOLE[1] + "\n"
 
 
 def test_a_sentence_that_happens_to_parse_is_not_a_program():
     sentences = ["Sure", "yes", "yes or no", "'Sure'", "42", "Answer: seven", "Answer: 42", "a, b"]
-    assert [extract_code(sentence) for sentence in sentences] == [None] * len(sentences)
+    assert [extract_program(sentence) for sentence in sentences] == [None] * len(sentences)
 
 
 def test_a_broken_function_is_not_skipped_for_the_print_behind_it():
     completion = "def f(n)\n    return n\nprint(5)"
-    assert extract_code(completion) == completion + "\n"
+    assert extract_program(completion) == completion + "\n"
 
 
 PREFIX = "```python\ndef f(n):"
@@ -106,13 +106,13 @@ CONTINUATIONS = {
 
 
 def test_a_completion_continues_the_answer_that_the_prompt_begins():
-    assert {text: extract_code(text, prefix=PREFIX) for text in CONTINUATIONS} == CONTINUATIONS
+    assert {text: extract_program(text, prefix=PREFIX) for text in CONTINUATIONS} == CONTINUATIONS
     prefix = 'def f(n):\n    """Return n."""'  # without a fence it ends where it no longer parses
-    assert extract_code("\n    return n\n\nThat is all.", prefix=prefix) == prefix + "\n    return n\n\n"
+    assert extract_program("\n    return n\n\nThat is all.", prefix=prefix) == prefix + "\n    return n\n"
 
 
 def test_text_that_warns_when_parsed_is_read_in_silence(recwarn):
-    assert extract_code("x = '\\d'") == "x = '\\d'\n"
+    assert extract_program("x = '\\d'") == "x = '\\d'\n"
     assert not recwarn.list
 
 
@@ -125,12 +125,12 @@ programs = st.tuples(st.lists(lines, max_size=4), statements, st.lists(lines, ma
 
 @given(programs)
 def test_code_in_a_fence_comes_back_as_it_was(code):
-    assert extract_code(f"Here:\n```python\n{code}\n```\nThere.") == code.strip("\n") + "\n"
+    assert extract_program(f"Here:\n```python\n{code}\n```\nThere.") == code.strip("\n") + "\n"
 
 
 @given(st.text(st.sampled_from("`~ \n\tpython=(1'\"df:"), max_size=60), st.sampled_from(["", PREFIX]))
 def test_any_text_is_read_without_an_error(text, prefix):
-    code = extract_code(text, prefix=prefix)
+    code = extract_program(text, prefix=prefix)
     assert code is None or code.strip()
 
 
@@ -139,7 +139,7 @@ def test_any_text_is_read_without_an_error(text, prefix):
 )
 def test_bare_code_parses_or_is_all_there_is(given_lines):
     text = "\n".join(given_lines)
-    code = extract_code(text)
+    code = extract_program(text)
     if code is not None and not text.endswith(code.rstrip()):
         ast.parse(code)
 
@@ -149,10 +149,10 @@ def test_programs_that_may_define_a_function_come_with_the_marked_and_latest_ans
         "Draft:\n```python\ndef f(n): return 1\n```\nOr:\n```python\ndef f(n): return 2\n```\n</think>"
         "```python\ndef f(n): return 3\n```\nNot:\n```python\ndef f(n): return 4\n```"
     )
-    programs = list(iterate_programs(completion, function="f"))
+    programs = list(iterate_drafts(completion, function="f"))
     assert programs[:2] == ["def f(n): return 4\n", "def f(n): return 3\n"]
-    unmarked = list(iterate_programs(completion.replace("</think>", "\n"), function="f"))
+    unmarked = list(iterate_drafts(completion.replace("</think>", "\n"), function="f"))
     assert unmarked[:4] == [f"def f(n): return {n}\n" for n in (4, 3, 2, 1)]
-    assert list(iterate_programs("def f(n):\n    return n\nThat is all.", function="f"))[0] == (
+    assert list(iterate_drafts("def f(n):\n    return n\nThat is all.", function="f"))[0] == (
         "def f(n):\n    return n\n"
     )
