@@ -32,7 +32,7 @@ from rlnb.params.loading import load_model_class
 from rlnb.params.sections import NotebookParams, Section, value_of
 from rlnb.run.disk import telling_full_disk
 from rlnb.run.health import memory_advice
-from rlnb.run.memory import check_memory, check_room
+from rlnb.run.memory import check_memory, check_positions, check_room
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
 INJECTED = "# Parameters\n"  # first line of the cell that papermill adds
@@ -61,7 +61,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
         # Otherwise in the working directory, where the tasks of a job array would share it.
         os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path(params.output_dir, "unsloth_cache")))
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
-    memory = check_memory(params, machine)
+    positions, memory = check_positions(params), check_memory(params, machine)
     check_room(params)
     num_threads = max(getattr(section, "num_threads", 0) for _, section in params)
     set_threads(num_threads)
@@ -69,7 +69,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     shell = get_ipython()
     if shell is not None:
         advise_on_memory_and_disk(shell, params)
-    for line in filter(None, [*recommendation.warnings, memory]):
+    for line in filter(None, [*recommendation.warnings, positions, memory]):
         print(line)
     display(*_show_parameters(notebook, params))
     display(show_facts(_facts(params, machine, recommendation, num_threads)))

@@ -67,6 +67,8 @@ def test_a_misspelt_parameter_ends_a_notebook_of_papermills_own_engine(tmp_path)
 def test_the_estimate_of_memory_is_printed_and_what_cannot_fit_is_refused(shown, tmp_path, capsys):
     sizes = {"hidden_size": 64, "vocab_size": 259, "num_hidden_layers": 2, "num_attention_heads": 4}
     (tmp_path / "config.json").write_text(json.dumps(sizes | {"intermediate_size": 64}))
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).touch()
     cell = {"profile": "tiny", "model": {"id": str(tmp_path)}}
     start(NOTEBOOK, cell)
     assert "memory: 1.0 of 16.0 GiB: fits" in capsys.readouterr().out

@@ -15,9 +15,8 @@ from rlnb.batch.machines import job_machine
 from rlnb.errors import ParamsError, see
 from rlnb.machine import recommend
 from rlnb.params import load_params, resolve
-from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.params.loading import choose_profile
-from rlnb.params.model_cache import MBPP_ID
+from rlnb.params.model_cache import MBPP_ID, built_directory, is_path
 from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads
 from rlnb.params.sections import NotebookParams
 
@@ -50,9 +49,9 @@ def prefetch(
     cache_dir = cache_directory(params)
     print(f"{notebook.stem}, profile {profile}, for {target.name}, into {cache_dir}:")
     model, repositories = loaded_model(params), {}
-    if model is not None and model.id in BUILT_DIRECTORIES:
+    if model is not None and built_directory(model.id, cache_dir):
         print(f"  {model.id}: built in {_build(model.id, cache_dir)}", flush=True)
-    elif model is not None and not Path(model.id).is_dir():
+    elif model is not None and not is_path(model.id):
         repositories[_loaded_name(params, model.id), "model"] = "model.id"
     for field in mbpp_downloads(params):
         repositories[MBPP_ID, "dataset"] = field

@@ -1,14 +1,147 @@
-"""The model cache as huggingface_hub lays it out, read without that library."""
+"""The files of models and of MBPP, in folders and in the model cache: where they are and what they say.
+
+They are read without huggingface_hub and transformers, before either is imported.
+"""
 
 import fnmatch
+import functools
+import hashlib
 import json
+import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlnb.errors import ParamsError
+from rlnb.params.bases import BUILT_DIRECTORIES
 
 MBPP_ID = "google-research-datasets/mbpp"
 MBPP_SPLITS = ("prompt", "test", "train", "validation")  # a Parquet file of each in the folder of a subset
-WEIGHTS = ("*.safetensors", "*.bin")
-TOKENIZERS = ("tokenizer*", "vocab*", "*.model")
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+TOKENIZERS = ("tokenizer.*", "vocab*", "*.model")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")  # of weights in several files
+HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
+# Families whose config.json does not say that the embeddings are the head as well, and those that learn a
+# vector for each position and have none beyond.
+TIED = ("gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neo", "opt", "bloom", "falcon")
+LEARNED_POSITIONS = ("gpt2", "gpt_bigcode", "gpt_neo", "opt", "openai-gpt", "biogpt")
+POSITIONS = ("max_position_embeddings", "n_positions")
+ANY_FAMILY = ("PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizers without an end of their own
+
+
+def is_path(model_id: str) -> bool:
+    """Return whether a model's id is a path, by its form or because it is there, not a name on the hub."""
+    is_written_so = model_id.startswith(("/", "./", "../", "~")) or model_id.lower().endswith(".gguf")
+    return model_id not in BUILT_DIRECTORIES and (is_written_so or os.path.exists(model_id))
+
+
+def find_id_fault(model_id: str) -> str:
+    """Return why an id names no model, with the remedy; "" for a path that is there or a name on the hub."""
+    if is_path(model_id):
+        return "" if os.path.exists(model_id) else f"is not there; paths count from {os.getcwd()}"
+    if re.match(r"(https?://|hf\.co/|huggingface\.co/)", model_id):
+        return "is an address; write the name on the hub alone: owner/name"
+    if re.fullmatch(r"[\w./-]+:[\w.-]+", model_id):
+        return "is a name of ollama's; write that of the same model on the hub, owner/name, or its folder"
+    if not HUB_ID.fullmatch(model_id):
+        return f"is neither a path in {os.getcwd()} nor a name on the hub: owner/name"
+    if model_id.lower().endswith("-gguf"):
+        return (
+            "holds GGUF files; write the repository without -GGUF, or the path of a file downloaded from it"
+        )
+    return ""
+
+
+def find_gguf(model_id: str) -> Path | None:
+    """Return the GGUF file that an id names: itself, or the only one of a folder without other weights.
+
+    Raises ParamsError for a folder with several.
+    """
+    path = Path(model_id)
+    if os.path.isfile(path):
+        with path.open("rb") as file:
+            return path if file.read(4) == b"GGUF" else None
+    if model_id in BUILT_DIRECTORIES or not os.path.isdir(path):
+        return None
+    names = [entry.name for entry in path.iterdir()]
+    files = sorted(fnmatch.filter(names, "*.gguf"))
+    if not files or any(fnmatch.filter(names, pattern) for pattern in WEIGHTS):
+        return None
+    if len(files) > 1:
+        raise ParamsError(
+            f"model.id = {model_id!r} holds several GGUF files, such as {path / files[0]}; name one"
+        )
+    return path / files[0]
+
+
+def built_directory(model_id: str, cache_dir: str | Path) -> Path | None:
+    """Return where a model without a hub is built, that of a GGUF file by its content; None for others."""
+    if model_id in BUILT_DIRECTORIES:
+        return Path(cache_dir, BUILT_DIRECTORIES[model_id])
+    gguf = find_gguf(model_id)
+    return Path(cache_dir, f"{gguf.stem}-{_hash_file(gguf, gguf.stat().st_mtime_ns)}") if gguf else None
+
+
+@functools.cache
+def _hash_file(path: Path, changed: int) -> str:
+    """Return the beginning of a file's SHA-256. changed: its time, so that another content is read again."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+
+
+def find_folder(model_id: str, cache_dir: str | Path) -> Path | None:
+    """Return the folder with a model's files, None where they are not here (yet)."""
+    folder = built_directory(model_id, cache_dir) or Path(model_id)
+    return folder if folder.is_dir() else find_snapshot(cache_dir, model_id)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON file's object, an empty one where there is no file. Raises ParamsError."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    except (TypeError, ValueError) as error:
+        raise ParamsError(f"{path}: cannot be read ({error}); download the model again") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return a model's config.json, what it says of the text of a model of several kinds at the top."""
+    config = read_json(folder / "config.json")
+    return config | (config.get("text_config") or {})
+
+
+def is_tied(config: Mapping[str, Any]) -> bool:
+    """Return whether a model's embeddings are its head as well."""
+    return bool(config.get("tie_word_embeddings", config.get("model_type") in TIED))
+
+
+class ModelFacts(NamedTuple):
+    """What a model's files say, or else what is usual. num_positions: that it reads, 0 if they do not say."""
+
+    num_positions: int
+    has_learned_positions: bool  # none beyond; else the others are rotations, which can go on
+    is_tied: bool
+    has_end: bool
+    has_chat_template: bool
+
+
+def read_facts(folder: Path) -> ModelFacts:
+    """Return what the files in a model's folder say. Raises ParamsError for one that cannot be read."""
+    config, reader = read_config(folder), read_json(folder / "tokenizer_config.json")
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    extended = (scaling.get("original_max_position_embeddings") or 0) * (scaling.get("factor") or 1)
+    positions = max([int(extended), *(config.get(name) or 0 for name in POSITIONS)])
+    named = read_json(folder / "special_tokens_map.json") | reader
+    ends = [read_json(folder / "generation_config.json").get("eos_token_id"), config.get("eos_token_id")]
+    has_default = "eos_token" not in named and named.get("tokenizer_class") not in ANY_FAMILY
+    has_template = any((folder / f"chat_template.{kind}").is_file() for kind in ("jinja", "json"))
+    return ModelFacts(
+        positions,
+        config.get("model_type") in LEARNED_POSITIONS,
+        is_tied(config),
+        bool(named.get("eos_token") or has_default) or any(end is not None for end in ends),
+        bool(reader.get("chat_template")) or has_template or not reader,
+    )
 
 
 def find_snapshot(cache_dir: str | Path, repo_id: str, *, kind: str = "model") -> Path | None:
@@ -21,19 +154,19 @@ def find_snapshot(cache_dir: str | Path, repo_id: str, *, kind: str = "model") -
 
 
 def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:
-    """Return what the cache lacks of a model, by names of files; empty if it can be loaded.
+    """Return what is missing of a model, by names of files; empty if it can be loaded.
 
     huggingface_hub gives a file its name only once it is whole, so a download that was cut off lacks files.
     """
-    snapshot = find_snapshot(cache_dir, model_id)
-    if snapshot is None:
+    folder = find_folder(model_id, cache_dir)
+    if folder is None:
         return ["all files"]
-    names = {path.name for path in snapshot.iterdir() if path.exists()}
+    names = {path.name for path in folder.iterdir() if path.exists()}
     missing = [] if "config.json" in names else ["config.json"]
     if not any(fnmatch.filter(names, pattern) for pattern in TOKENIZERS):
         missing.append("a tokenizer")
     for index in names.intersection(INDEXES):
-        shards = json.loads((snapshot / index).read_text(encoding="utf-8"))["weight_map"].values()
+        shards = read_json(folder / index).get("weight_map", {}).values()
         return missing + sorted(set(shards) - names)
     weights = [name for pattern in WEIGHTS for name in fnmatch.filter(names, pattern)]
     if any("-of-" in name for name in weights):

@@ -9,13 +9,19 @@ from urllib.parse import urlsplit
 from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, Recommendation, installed_version, world_size
 from rlnb.machine.facts import WANDB_HOSTS
-from rlnb.params.bases import BUILT_DIRECTORIES
-from rlnb.params.model_cache import find_mbpp, find_missing
+from rlnb.params.bases import BUILT_DIRECTORIES, read_base
+from rlnb.params.model_cache import built_directory, find_folder, find_mbpp, find_missing, is_path, read_facts
 from rlnb.params.problems import show
-from rlnb.params.sections import Conflict, MbppParams, ModelParams, NotebookParams, value_of
+from rlnb.params.sections import Conflict, MbppParams, ModelParams, NotebookParams, get_value, value_of
 
 PREFETCH = "run `rlnb prefetch` with this notebook, --profile and --set on a machine with a network"
 OFFLINE = see("no-network")
+# Fields that choose a prompt's form, with those forms that need no chat template.
+FORMS_WITHOUT_CHAT: dict[str, tuple[str, ...]] = {
+    "tasks.prompt": ("completion",), "mbpp.template": ("paper", "docstring"), "game.style": ("compact",),
+    "game.form": (), "prompt.preset": (),
+}  # fmt: skip
+EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "lm_head")  # where they are tied, one matrix
 SomeParams = TypeVar("SomeParams", bound=NotebookParams)
 
 
@@ -23,7 +29,7 @@ def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.envi
     """Return whether a run may download a model or data, upload, or report to W&B."""
     tracking, model = getattr(params, "tracking", None), loaded_model(params)
     reports = tracking is not None and tracking.wandb == "auto" and has_wandb_key(environ)
-    loads = model is not None and model.id not in BUILT_DIRECTORIES
+    loads = model is not None and model.id not in BUILT_DIRECTORIES and not is_path(model.id)
     return reports or loads or bool(mbpp_downloads(params))
 
 
@@ -44,10 +50,14 @@ def mbpp_downloads(params: NotebookParams) -> list[str]:
     tasks, mbpp = getattr(params, "tasks", None), resolve_mbpp(params)
     if tasks is not None and tasks.source == "mbpp" and not (mbpp and mbpp.path):
         return ["tasks.source"]
-    sections = (mbpp, getattr(params, "evaluation", None))
-    is_measured = all(getattr(section, "enabled", True) for section in sections)
+    is_measured = measures_mbpp(params)
     is_download = mbpp is not None and mbpp.source == "hub" and not mbpp.path and mbpp.split != "plus"
     return ["mbpp.source"] if is_measured and is_download else []
+
+
+def measures_mbpp(params: NotebookParams) -> bool:
+    """Return whether a run measures pass rates on MBPP, where it has such a section."""
+    return bool(get_value(params, "mbpp.enabled", True) and get_value(params, "evaluation.enabled", True))
 
 
 def resolve_mbpp(params: object) -> MbppParams | None:
@@ -97,7 +107,7 @@ def check_machine(
     params: NotebookParams, machine: Machine, *, environ: Mapping[str, str] = os.environ
 ) -> None:
     """Raise ParamsError for values that this machine, or so many ranks, cannot serve; never for "auto"."""
-    conflicts = list(_machine_conflicts(params, machine))
+    conflicts = [*_machine_conflicts(params, machine), *_model_conflicts(params)]
     conflicts += params.rank_conflicts(world_size(environ))
     if machine.hub in ("offline", "unreachable"):
         conflicts += _offline_conflicts(params)
@@ -141,6 +151,46 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
             yield Conflict("vllm.enabled", "needs vllm, which is missing; ./setup.sh vllm installs it")
     if on_cpu and getattr(getattr(params, "training", None), "optim", "").endswith("8bit"):
         yield Conflict("training.optim", "needs a CUDA GPU; write adamw_torch_fused")
+
+
+def _model_conflicts(params: NotebookParams) -> Iterator[Conflict]:
+    """Yield what the model's files, where they are here, lack or say against the parameters."""
+    model = loaded_model(params)
+    if model is None:
+        return
+    folder = find_folder(model.id, model.cache_dir)
+    if is_path(model.id) and not built_directory(model.id, model.cache_dir):
+        missing = find_missing(model.cache_dir, model.id) if folder else ["config.json: it is not a folder"]
+        if missing and (base := read_base(model.id)):
+            yield Conflict("model.id", f"holds adapters; write model.adapters, and model.id = {base}")
+        elif missing:
+            reason = (
+                f"lacks {', '.join(missing[:3])}; write a folder as save_pretrained of model and tokenizer "
+            )
+            yield Conflict("model.id", f"{reason}writes it, or a GGUF file")
+        if missing:
+            return
+    facts = read_facts(folder) if folder else None
+    if facts and not facts.has_end:
+        reason = (
+            'has a tokenizer without an end token; name it in its tokenizer_config.json: "eos_token": "..."'
+        )
+        yield Conflict("model.id", reason)
+    for field, forms in FORMS_WITHOUT_CHAT.items() if facts and not facts.has_chat_template else ():
+        form = get_value(params, field, None)
+        if form not in (None, *forms) and (field != "mbpp.template" or measures_mbpp(params)):
+            remedy = f"write {' or '.join(forms)}, or take" if forms else "take"
+            reason = (
+                f"needs a chat template, which the tokenizer of {model.id} lacks; {remedy} a model for chats"
+            )
+            yield Conflict(field, reason)
+    is_grpo, is_tied = bool(get_value(params, "training.num_generations")), bool(facts and facts.is_tied)
+    ends = EMBEDDINGS if is_tied else ("lm_head",) if is_grpo else ()
+    targets = [] if model.adapters else model.lora_target_modules
+    if named := [name for name in targets if name.rpartition(".")[2] in ends]:
+        reason = "is the embeddings and the head at once, which merged adapters would both change"
+        reason = reason if is_tied else "is read by TRL without adapters"
+        yield Conflict("model.lora_target_modules", f"names {named[0]}, which {reason}; write all-linear")
 
 
 def _offline_conflicts(params: NotebookParams) -> Iterator[Conflict]:

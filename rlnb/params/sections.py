@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from rlnb.params.model_cache import find_id_fault
+
 # YAML and JSON have lists and no tuples; the items of a list are still checked strictly.
 Integers = Annotated[tuple[int, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
@@ -74,10 +76,13 @@ class Section(BaseModel):
                 return value
         return value
 
-    @field_validator("output_dir", "cache_dir", "adapters", check_fields=False)
+    @field_validator("*", mode="before")
     @classmethod
-    def _at_home(cls, path: str) -> str:
-        return os.path.expanduser(path)  # here, once: some libraries do so, others make a directory named ~
+    def _at_home(cls, value: object) -> object:
+        # Only paths begin with ~. Here, once: some libraries expand it, others make a directory named ~.
+        if isinstance(value, list | tuple):
+            return type(value)(cls._at_home(item) for item in value)
+        return os.path.expanduser(value) if isinstance(value, str) else value
 
     def conflicts(self) -> Iterator[Conflict]:
         """Values that do not go together, or name what is not there."""
@@ -114,7 +119,7 @@ class NotebookParams(Section):
 
 class ModelParams(Section):
     id: str = Field(default="auto", min_length=1)
-    """Hub id or directory of the model; auto = by this machine's memory, embedded = SmolLM2-135M-Instruct
+    """Hub id, folder or GGUF file of the model; auto = by this machine's memory, embedded = SmolLM2-135M
     from a package, tiny = random weights for tests, tiny_code = the same, and some of its code runs"""
     cache_dir: str = described("./model_cache", "Directory for downloaded and converted models", min_length=1)
     engine: Literal["auto", "transformers", "unsloth"] = "auto"
@@ -139,6 +144,8 @@ class ModelParams(Section):
         return dtype
 
     def conflicts(self) -> Iterator[Conflict]:
+        if fault := find_id_fault(self.id):
+            yield Conflict("model.id", fault)
         if self.adapters and not os.path.isfile(os.path.join(self.adapters, "adapter_config.json")):
             reason = "holds no adapter_config.json; write a run's adapters/ or checkpoint. Where all weights "
             reason += "were trained there is a whole model instead; write model.id = that directory"
@@ -234,3 +241,9 @@ def value_of(params: NotebookParams, field: str) -> Any:
     for name in field.split("."):
         value = getattr(value, name)
     return value
+
+
+def get_value(params: NotebookParams, field: str, default: Any = 0) -> Any:
+    """Return the value of a field, the default where this notebook has no such field."""
+    section, _, name = field.partition(".")
+    return getattr(getattr(params, section, None), name, default)

@@ -23,13 +23,18 @@ from transformers import (
 from rlnb.errors import ParamsError, PolicyUnavailable, see
 from rlnb.machine import rank
 from rlnb.params.bases import is_same_model, read_base, write_base
-from rlnb.params.model_cache import find_snapshot
+from rlnb.params.model_cache import find_folder, is_path
 from rlnb.params.resolving import PREFETCH
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.cpu_attention import use_cpu_attention
 
 LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+# By which models of chats end an answer, or a text; <|end|> is not one of GPT-OSS, which goes on after it.
+END_TOKENS = {
+    "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>",
+    "<|return|>", "<|call|>",
+}  # fmt: skip
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -86,12 +91,12 @@ def load_policy(
         model = add_fresh_adapters(model, params, checkpointing=checkpointing, seed=seed)
     elif params.id == "tiny" and not params.lora_rank:
         model = make_fresh_weights(model, seed=seed)
-    complete_tokenizer(model, tokenizer)
+    folder = find_folder(model.name_or_path, params.cache_dir)
+    complete_tokenizer(model, tokenizer, folder, params=params)
     use_plain_sampling(model)
     use_cpu_attention(model)
-    dtype, name = DTYPES[params.dtype], model.name_or_path
-    directory = name if Path(name).is_dir() else str(find_snapshot(params.cache_dir, name) or "")
-    return Policy(model, tokenizer, source, params.engine, dtype, params.thinking, directory)
+    dtype = DTYPES[params.dtype]
+    return Policy(model, tokenizer, source, params.engine, dtype, params.thinking, str(folder or ""))
 
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
@@ -218,18 +223,30 @@ def make_fresh_weights(model: PreTrainedModel, *, seed: int) -> PreTrainedModel:
     return fresh
 
 
-def complete_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Pad on the left, with the end token if there is no pad token; also stop at the chat's end."""
+def complete_tokenizer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path | None, *, params: ModelParams
+) -> None:
+    """Pad on the left, with the end token if there is no pad token; also stop at the chat's end.
+
+    Without a generation_config.json in its folder the model stops at all tokens that are known as ends, as
+    published models do. Raises PolicyUnavailable for a model without an end.
+    """
     tokenizer.padding_side = "left"
     tokenizer.clean_up_tokenization_spaces = False  # it would strip spaces from code
+    ends = model.generation_config.eos_token_id
+    known = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
+    is_published = folder is None or (folder / "generation_config.json").is_file()
+    # Base models of the Qwen family never list the end of a chat.
+    names = {"<|im_end|>"} if is_published else END_TOKENS
+    known |= {tokenizer.convert_tokens_to_ids(name) for name in tokenizer.get_vocab().keys() & names}
+    if not (known := known - {None}):
+        reason = 'has no end token; name it in its tokenizer_config.json: "eos_token": "..."'
+        raise PolicyUnavailable(f"model.id = {params.id!r} {reason}")
+    if tokenizer.eos_token is None:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(min(known))
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    ends = model.generation_config.eos_token_id
-    # Base models of the Qwen family never list the end of a chat.
-    chat_end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    known = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
-    known |= {chat_end} - {tokenizer.unk_token_id}
-    model.generation_config.eos_token_id = sorted(known - {None})
+    model.generation_config.eos_token_id = sorted(known)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
 
 
@@ -262,10 +279,12 @@ def explain_load_errors(params: ModelParams) -> Iterator[None]:
         reason = f"does not fit this GPU; take a smaller model or 4 bits{see('out-of-memory')}"
         raise PolicyUnavailable(f"model.id = {params.id!r} {reason}") from error
     except (OSError, ValueError, SafetensorError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        place = f"model.id = {params.id!r} cannot be loaded from {params.cache_dir} or the hub"
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        place = f"model.id = {params.id!r} cannot be loaded"
+        if is_path(params.id):
+            raise PolicyUnavailable(f"{place} by transformers: {reason}") from error
         remedy = f"where files are missing, {PREFETCH}{see('no-network')}"
-        raise PolicyUnavailable(f"{place}: {reason}; {remedy}") from error
+        raise PolicyUnavailable(f"{place} from {params.cache_dir} or the hub: {reason}; {remedy}") from error
 
 
 def save_adapters(policy: Policy, directory: str | Path) -> Path:

@@ -32,7 +32,7 @@ from rlnb.run.checkpoints import (
 )
 from rlnb.run.disk import telling_full_disk
 from rlnb.run.launcher import check_ranks, run_ranks
-from rlnb.run.memory import check_memory, check_room
+from rlnb.run.memory import check_memory, check_positions, check_room
 from rlnb.run.slurm import join_tasks
 from rlnb.sandbox import Sandbox
 
@@ -155,11 +155,11 @@ def check_params(params: NotebookParams, machine: Machine, *, num_ranks: int = 1
             "accelerate: splits the weights among the ranks, which only the trainings by TRL can do, not "
             "self-play and PPO; take params/accelerate/ddp.yaml"
         )
-    memory = check_memory(resolved, machine)
+    lines = [check_positions(resolved), check_memory(resolved, machine)]
     check_room(resolved)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         _check_sandbox(sandbox)  # refuse before anything has run
-    return memory
+    return "\n".join(filter(None, lines))
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 docs/configure.md says how accurate it was where it was measured.
 """
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -13,9 +12,10 @@ from typing import Any, NamedTuple
 
 from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, recommend
-from rlnb.params.bases import BUILT_DIRECTORIES, is_same_model
-from rlnb.params.resolving import loaded_model, resolve
-from rlnb.params.sections import ModelParams, NotebookParams, value_of
+from rlnb.params.bases import is_same_model
+from rlnb.params.model_cache import built_directory, find_folder, is_tied, read_config, read_facts
+from rlnb.params.resolving import loaded_model, measures_mbpp, resolve
+from rlnb.params.sections import ModelParams, NotebookParams, get_value, value_of
 from rlnb.run.disk import GIB, check_disk
 
 UNKNOWN_SIZE = "memory: not known before the model is here, with a config.json that tells its sizes"
@@ -56,18 +56,12 @@ def load_model_sizes(model_id: str, cache_dir: str | Path) -> ModelSizes | None:
     Looks for a folder, into the model cache and the hub's own, last for unsloth's copies in 4 bits.
     """
     home = Path(os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"))
-    built = BUILT_DIRECTORIES.get(model_id)
-    folders, copies = [Path(cache_dir, built) if built else Path(model_id)], []
+    folders, copies = [built_directory(model_id, cache_dir) or Path(model_id)], []
     for cache in (Path(cache_dir), Path(os.environ.get("HF_HUB_CACHE") or home / "hub")):
         folders += sorted(cache.glob(f"models--{model_id.replace('/', '--')}/snapshots/*"))
         copies += sorted(cache.glob("models--unsloth--*-bnb-4bit/snapshots/*"))
     folders += [copy for copy in copies if is_same_model(copy.parts[-3].rpartition("--")[2], model_id)]
-    path = next((path for folder in folders if (path := folder / "config.json").is_file()), None)
-    try:
-        config = json.loads(path.read_text(encoding="utf-8")) if path else {}
-    except ValueError as error:
-        raise ParamsError(f"{path}: cannot be read ({error}); download the model again") from None
-    config |= config.get("text_config", {})
+    config = next(filter(None, map(read_config, folders)), {})
     return count_sizes(config) if all(name in config for name in NEEDED) else None
 
 
@@ -82,9 +76,10 @@ def count_sizes(config: Mapping[str, Any]) -> ModelSizes:
     mlp = (num_experts and config.get("moe_intermediate_size")) or mlp
     if not num_experts:
         linear |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), width + mlp)
-    # Gemma's files do not say that it is tied, which is its default.
-    is_tied = config.get("tie_word_embeddings", "gemma" in config.get("model_type", ""))
-    embeddings, experts = vocabulary * width * (1 if is_tied else 2), layers * num_experts * 3 * width * mlp
+    embeddings, experts = (
+        vocabulary * width * (1 if is_tied(config) else 2),
+        layers * num_experts * 3 * width * mlp,
+    )
     total = embeddings + layers * 2 * width * (queries + keys) + (experts or layers * 3 * width * mlp)
     mlp *= config.get("num_experts_per_tok", 1) if num_experts else 1
     return ModelSizes(total, embeddings, experts, layers, width, queries, keys, mlp, vocabulary, linear)
@@ -218,18 +213,48 @@ def layer_bytes(sizes: ModelSizes, number_bytes: int, *, is_cast: bool) -> float
 
 def _generation_bytes(params: NotebookParams, sizes: ModelSizes) -> int:
     """Return the keys and values of the largest batch that is generated together, and its logits."""
+    rows, length = max(_longest_texts(params).values(), key=math.prod)
+    cached = length * sizes.layers * 2 * sizes.keys * BYTES[value_of(params, "model.dtype")]
+    return int(rows * (cached + 3 * 4 * sizes.vocabulary))
+
+
+def _longest_texts(params: NotebookParams) -> dict[str, tuple[int, int]]:
+    """Return {field of the length: (rows generated at once, tokens of the longest prompt and answer)}."""
     get, prompt = partial(get_value, params), longest_prompt(params)
     rows = get("training.per_device_train_batch_size") * get("training.gradient_accumulation_steps")
     at_once = max(0 if get("vllm.enabled") else rows, get("evaluation.batch_size"))
-    batches = [(at_once, prompt + get("training.max_completion_length"))]
+    answer = "training.max_completion_length" if get("training.max_completion_length") else ""
+    texts = {answer or "game.max_prompt_tokens": (at_once, prompt + get(answer))}
     plays_freely = get("evaluation.enabled") and get("game.acting")  # in all ways to answer
     if get("game.acting") == "free" or plays_freely:
-        batches.append((get("game.batch_size"), prompt + get("game.max_new_tokens")))
-    if get("mbpp.enabled", True):
-        batches.append((get("mbpp.batch_size"), PROMPT_TOKENS + get("mbpp.max_completion_length")))
-    rows, length = max(batches, key=math.prod)
-    cached = length * sizes.layers * 2 * sizes.keys * BYTES[value_of(params, "model.dtype")]
-    return int(rows * (cached + 3 * 4 * sizes.vocabulary))
+        texts["game.max_new_tokens"] = (get("game.batch_size"), prompt + get("game.max_new_tokens"))
+    if measures_mbpp(params):
+        length = get("mbpp.max_completion_length")
+        texts["mbpp.max_completion_length"] = (get("mbpp.batch_size"), PROMPT_TOKENS + length)
+    return texts
+
+
+def check_positions(params: NotebookParams) -> str:
+    """Return a warning of texts longer than the model has learned to read, "" where all are short enough.
+
+    Raises ParamsError where it has no positions beyond them.
+    """
+    model = loaded_model(params)
+    folder = find_folder(model.id, model.cache_dir) if model else None
+    if model is None or folder is None:
+        return ""
+    facts, lines = read_facts(folder), []
+    for field, (_, tokens) in _longest_texts(params).items():
+        if (value := get_value(params, field)) and tokens > facts.num_positions > 0:
+            room = value + facts.num_positions - tokens
+            lines.append(
+                f"{params._sources.get(field, 'default')}: {field} = {value} makes texts of up to {tokens} "
+                f"tokens, prompts included, and {model.id} has {facts.num_positions} positions; "
+                f"{f'write at most {room}' if room > 0 else 'allow shorter prompts'}, or take another model"
+            )
+    if lines and facts.has_learned_positions:
+        raise ParamsError("\n".join(lines))
+    return "\n".join(lines)
 
 
 def longest_prompt(params: NotebookParams) -> int:
@@ -239,9 +264,3 @@ def longest_prompt(params: NotebookParams) -> int:
         return min(tokens, LONGEST_COMPACT) if get_value(params, "game.style") == "compact" else tokens
     longest: int = get_value(params, "model.max_seq_length")
     return max(1, longest - get_value(params, "training.max_completion_length")) if longest else PROMPT_TOKENS
-
-
-def get_value(params: NotebookParams, field: str, default: Any = 0) -> Any:
-    """Return the value of a field, the default where this notebook has no such field."""
-    section, _, name = field.partition(".")
-    return getattr(getattr(params, section, None), name, default)

@@ -9,11 +9,12 @@ import huggingface_hub
 import pytest
 import torch
 from tiny_policy import load_tiny, tiny_params, train_by_hand
+from transformers import AutoTokenizer
 
 from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.prompts import build_prompt
 from rlnb.errors import ParamsError, PolicyUnavailable
-from rlnb.policy import Completion, Policy, builtin, generate, load_policy, save_adapters
+from rlnb.policy import Completion, Policy, builtin, generate, load_policy, model_directory, save_adapters
 from rlnb.policy.adapters import adapters_off
 from rlnb.policy.generation import batches
 from rlnb.policy.prompts import question_text
@@ -188,3 +189,37 @@ def test_a_long_prompt_does_not_slow_down_a_batch_of_short_ones() -> None:
     lengths = [10, 12, 15, 20, 21, 300, 500, 2000]
     assert list(batches(range(8), lengths, 3)) == [[0, 1, 2], [3, 4], [5, 6], [7]]
     assert list(batches(range(5), [7] * 5, 2)) == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_a_folder_without_a_generation_config_ends_where_the_published_model_does(
+    is_published, cache_dir, tmp_path
+):
+    shutil.copytree(model_directory("tiny", cache_dir), tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"eos_token_id": 7}))
+    if not is_published:
+        (tmp_path / "model" / "generation_config.json").unlink()
+    policy = load_tiny(cache_dir, id=str(tmp_path / "model"))
+    # <|endoftext|>, <|im_end|>, and that of config.json
+    assert policy.model.generation_config.eos_token_id == ([2] if is_published else [0, 2, 7])
+    assert policy.tokenizer.eos_token == "<|im_end|>"
+
+
+def test_a_tokenizer_without_an_end_takes_that_of_the_model_and_without_any_is_refused(cache_dir, tmp_path):
+    folder = shutil.copytree(model_directory("tiny", cache_dir), tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.eos_token = tokenizer.pad_token = None
+    tokenizer.save_pretrained(folder)
+    policy = load_tiny(cache_dir, id=str(folder))
+    assert policy.tokenizer.eos_token == policy.tokenizer.pad_token == "<|im_end|>"
+    assert len(greedy(policy)) == 1
+    text = (folder / "tokenizer.json").read_text().replace("<|im_end|>", "<|no_end|>")
+    (folder / "tokenizer.json").write_text(text.replace("<|endoftext|>", "<|no_end_either|>"))
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text()) | {"eos_token_id": None}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        PolicyUnavailable, match="^model.id = .* has no end token; name it in its tokenizer_co"
+    ):
+        load_tiny(cache_dir, id=str(folder))

@@ -68,9 +68,11 @@ def test_what_this_machine_cannot_do_is_refused_and_leaves_nothing(capsys):
 
 @pytest.fixture
 def huge_model(tmp_path_factory) -> Path:
-    """The directory of a model without weights that no machine holds."""
+    """The directory of a model that no machine holds, by its config.json; its other files are empty."""
     directory = tmp_path_factory.mktemp("huge")
     (directory / "config.json").write_text(json.dumps(HUGE))
+    for name in ("model.safetensors", "tokenizer.json"):
+        (directory / name).touch()
     return directory
 
 
