@@ -18,6 +18,10 @@ Integers = Annotated[tuple[int, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Switch = Literal["auto", True, False]
 Value = TypeVar("Value")
+PATH_FIELDS = (
+    "id", "adapters", "cache_dir", "output_dir", "resume", "path", "jsonl_path", "samples_path", "plus_path",
+    "directories",
+)  # fmt: skip
 WEIGHT_FILES = ("weights.safetensors", "adapter_model.safetensors")  # of all weights, of adapters
 
 
@@ -76,10 +80,10 @@ class Section(BaseModel):
                 return value
         return value
 
-    @field_validator("*", mode="before")
+    @field_validator(*PATH_FIELDS, mode="before", check_fields=False)
     @classmethod
     def _at_home(cls, value: object) -> object:
-        # Only paths begin with ~. Here, once: some libraries expand it, others make a directory named ~.
+        # Here, once: some libraries expand ~, others make a directory named so.
         if isinstance(value, list | tuple):
             return type(value)(cls._at_home(item) for item in value)
         return os.path.expanduser(value) if isinstance(value, str) else value

@@ -65,7 +65,11 @@ def export(
     base: a model to put them on, "" for the one that they name. dtype: what this machine computes in. Raises
     ParamsError and ExportFailed, before a model is loaded for what is known then, and PolicyUnavailable.
     """
-    adapters, out, base = adapters.expanduser(), out.expanduser(), str(Path(base).expanduser()) if base else ""
+    adapters, out, base = (
+        adapters.expanduser(),
+        out.expanduser(),
+        str(Path(base).expanduser()) if base else "",
+    )
     base = base or find_base(adapters)
     check_request(adapters, base=base, out=out)
     if repo_id:  # before a model is loaded; a repository that exists keeps its visibility

@@ -69,7 +69,11 @@ def test_a_gguf_file_or_its_folder_is_converted_once_with_the_tokens_that_it_nam
     tokenizer = policy.tokenizer
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
     assert tokenizer.pad_token == "<|endoftext|>" and tokenizer.padding_side == "left"
-    assert policy.model.generation_config.eos_token_id == [0, 2, 3]  # as models with these tokens are published
+    assert policy.model.generation_config.eos_token_id == [
+        0,
+        2,
+        3,
+    ]  # as models with these tokens are published
     ids = tokenizer("ab </s>")["input_ids"]
     assert len(ids) == 6 and tokenizer.decode(ids) == "ab </s>"  # "ab" is a token, </s> is four
     assert len(generate(policy, ["ab"], max_new_tokens=4, temperature=0)) == 1
