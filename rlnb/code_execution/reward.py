@@ -1,10 +1,10 @@
 """Judge programs: what happened when a completion's code ran, and whether it is right.
 
-A completion is judged twice: once as a script, as its writer meant it, and once followed by calls of its
-function, whose results are compared in this process. The expected results are never sent to the program's
-process, so nothing that it prints can make a wrong function right. At the sandbox's level "basic" reads are
-not restricted: a program can search the disk for their source (`rlnb.code_execution.families`, a file of
-tasks); from "standard" on it cannot.
+A completion is judged twice: once as a script, as its writer meant it, and once by calls of its function
+after the script's end, whose results are compared in this process. The expected results are never sent to
+the program's process, so nothing that it prints can make a wrong function right. At the sandbox's level
+"basic" reads are not restricted: a program can search the disk for their source
+(`rlnb.code_execution.families`, a file of tasks); from "standard" on it cannot.
 """
 
 import math
@@ -58,26 +58,38 @@ class Judgement:
 RewardFunction = Callable[[Judgement], float]
 
 
-# `builtins` is imported because a program may define its own `print` or `repr`. A subclass of dict is printed
-# as the dict that it equals.
+# Runs a program, whose function is called after its last line or its exit. `builtins` is imported because a
+# program may define its own `repr`; results are written by number because it may close or replace its output.
+# A subclass of dict is written as the dict that it equals.
 CALLS = """
-
-import builtins as __builtins
-for __arguments in {arguments!r}:
-    try:
-        __result = {function}(*__arguments)
-        __result = __builtins.dict(__result) if __builtins.isinstance(__result, __builtins.dict) else __result
-        __result = " ".join(__builtins.repr(__result).splitlines())
-    except __builtins.Exception:
-        __result = ""
-    __builtins.print({mark!r} + __result, file=__builtins.__import__("sys").__stdout__)
+def __run(source, function, calls):
+    import builtins, contextlib, linecache, os, sys
+    linecache.cache["<program>"] = len(source), None, source.splitlines(True), "<program>"
+    sys.setrecursionlimit(sys.getrecursionlimit() + 2)  # the frames of this program's own
+    program = globals()
+    del program["__run"]
+    with contextlib.suppress(SystemExit):
+        exec(compile(source, "<program>", "exec", dont_inherit=True), program)
+    for arguments in calls:
+        try:
+            result = program[function](*arguments)
+            result = builtins.dict(result) if builtins.isinstance(result, builtins.dict) else result
+            result = " ".join(builtins.repr(result).splitlines())
+        except builtins.Exception:
+            result = ""
+        for stream in (sys.stdout, sys.__stdout__):
+            with contextlib.suppress(builtins.Exception):
+                stream.flush()
+        os.write(1, ({mark!r} + result + "\\n").encode("utf-8", "backslashreplace"))
+__run({code!r}, {function!r}, {arguments!r})
 """
 
 
 def with_calls(code: str, task: Task) -> str:
-    """Return the program followed by calls of its function, one per test, each printing a marked line."""
+    """Return a program that runs another and then calls its function: a marked line for each test."""
+    code = code.encode("utf-8", "backslashreplace").decode().removeprefix("\ufeff")  # as the sandbox does
     arguments = [test.arguments for test in task.tests]
-    return code + CALLS.format(arguments=arguments, function=task.function, mark="\n" + MARK)
+    return CALLS.format(code=code, arguments=arguments, function=task.function, mark="\n" + MARK)
 
 
 def check_results(execution: Execution, task: Task) -> tuple[bool | None, ...]:

@@ -13,7 +13,7 @@ from rlnb.mbpp.prompts import Template, build_question, extract_program
 from rlnb.mbpp.samples import Progress, Sample, WrittenSample
 from rlnb.mbpp.writers import Write
 from rlnb.policy import Completion
-from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_tests
+from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_oracle, check_tests
 
 
 def check_program(problem: Problem, program: str, sandbox: Sandbox, *, limits: Limits) -> Verdict:
@@ -77,9 +77,13 @@ def evaluate_samples(
 
 
 class CheckPool(ThreadPoolExecutor):
-    """Threads that check completions while others are written; leaving the context cancels the rest."""
+    """Threads that check completions while others are written; leaving the context cancels the rest.
+
+    Raises SandboxUnavailable where right and wrong programs cannot be told apart.
+    """
 
     def __init__(self, sandbox: Sandbox, template: Template, timeout_seconds: float) -> None:
+        check_oracle(sandbox)
         super().__init__(sandbox.num_workers, thread_name_prefix="mbpp")
         self.sandbox, self.template = sandbox, template
         self.limits = replace(sandbox.limits, cpu_seconds=timeout_seconds)

@@ -32,7 +32,6 @@ MIN_SECONDS, REFERENCE_FACTOR = 1.0, 4.0  # a call's limit: the reference's seco
 REFERENCE_SECONDS = 15.0  # CPU time of a call of a reference
 RUN_SECONDS = 120.0  # wall time that all base, or plus, calls of a program may take together
 OUTPUT_KIB = 4096  # of all calls together: EvalPlus discards what is printed
-NOT_MAIN = "__name__ = 'builtins'\n"  # as in EvalPlus: code guarded for scripts does not run
 RTOL, FLOAT_ATOL = 1e-7, 1e-6
 NOT_PLAIN = (b'{"reference":', b'{"iterator":')  # as the codec writes them; inside a text quotes are escaped
 
@@ -240,8 +239,6 @@ def check_plus(problem: PlusProblem, expected: Expected, program: str, sandbox: 
     within atol + 1e-7 * |expected|, given an atol. An expected float, or list of floats, raises an atol of 0
     to 1e-6 for it and for later inputs of base, or of plus, as in EvalPlus. Raises SandboxUnavailable.
     """
-    if "__future__" not in program:  # which must come first
-        program = NOT_MAIN + program
     has_base, num_base = False, len(problem.base_input)
     for inputs, outputs in (
         (problem.base_input, expected[:num_base]),

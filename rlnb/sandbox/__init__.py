@@ -3,7 +3,7 @@
 from rlnb.sandbox.calls import Call, LoadedProgram
 from rlnb.sandbox.executions import Execution, Level, Limits, Variation
 from rlnb.sandbox.failures import FailureCount
-from rlnb.sandbox.oracle import Verdict, check_tests
+from rlnb.sandbox.oracle import Verdict, check_oracle, check_tests
 from rlnb.sandbox.reruns import Rerun, Reruns
 from rlnb.sandbox.runner import Sandbox
 
@@ -19,5 +19,6 @@ __all__ = [
     "Sandbox",
     "Variation",
     "Verdict",
+    "check_oracle",
     "check_tests",
 ]

@@ -3,7 +3,10 @@
 import _thread
 import atexit
 import builtins
+import contextlib
 import gc
+import io
+import linecache
 import os
 import resource
 import signal
@@ -66,7 +69,10 @@ def become(
         os._exit(0)
     try:
         # Warnings are off: thousands of them would pass the output limit before the letter.
-        code = compile(source, "<program>", "exec", dont_inherit=True)
+        text = source.decode().removeprefix("\ufeff")  # of a text, a line that names an encoding is ignored
+        code = compile(text, "<program>", "exec", dont_inherit=True)
+        # For `inspect.getsource`. A file would be a trace that the next program could find.
+        linecache.cache["<program>"] = len(text), None, list(io.StringIO(text, None)), "<program>"
         warnings.filters.remove(QUIET)  # type: ignore[attr-defined]
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         message = f"{type(error).__name__}: {error}"
@@ -80,7 +86,7 @@ def become(
         gc.freeze()  # so collections come at the same moments, whatever this zygote ran before
         zygote.variation.make_refusals_fatal()
     gc.enable()
-    run_as_script(code, connection, zygote.finalize)
+    run_as_script(code, connection, zygote.finalize, folder=zygote.folder)
 
 
 def make_rlimits(zygote: "Zygote", job: "Job") -> dict[int, int]:
@@ -107,18 +113,21 @@ def lock_down(zygote: "Zygote", job: "Job") -> None:
 
 
 def run_as_script(
-    code: CodeType, connection: int | None, finalize: Callable[[int], object] | None
+    code: CodeType, connection: int | None, finalize: Callable[[int], object] | None, *, folder: str
 ) -> NoReturn:
-    """Run the program as the module `__main__`, as Python runs a script, and end as a script ends.
+    """Run the program as Python runs a script, and end as a script ends.
 
+    It is the module `__main__`; with a connection, to be called, it is `program`, as where it is imported.
     Its globals are destroyed in Python's order: collect garbage, forget the module, collect again. Python's
     own end takes 7 ms and does more, which hardly any program shows. finalize: that end, called with the
     exit code; None where a program ends without it. What decides about the end is bound before the program
     can replace it.
     """
-    program = type(sys)("__main__")
-    vars(program).update(__annotations__={}, __builtins__=builtins, __cached__=None)
-    sys.modules["__main__"] = program
+    name = "__main__" if connection is None else "program"
+    program = type(sys)(name)
+    file = os.path.join(folder, "program.py")
+    vars(program).update(__annotations__={}, __builtins__=builtins, __cached__=None, __file__=file)
+    sys.modules["__main__"] = sys.modules[name] = program
     leave, print_traceback, num_threads = os._exit, sys.excepthook, _thread._count
     run_exit_functions, modules, collect = atexit._run_exitfuncs, sys.modules, gc.collect
     # Without functions, classes or texts to run, a program has nothing that shows when it is destroyed.
@@ -152,7 +161,7 @@ def run_as_script(
                 # All is in the youngest generation yet: the same order without a full collection's 0.4 ms.
                 is_young = count_collections() == counts
                 collect(0 if is_young else 2)
-                modules["__main__"] = None  # type: ignore[assignment]
+                modules["__main__"] = modules[name] = None  # type: ignore[assignment]
                 collect(1 if is_young else 2)
                 flush()
         except BaseException:
@@ -170,7 +179,10 @@ def exit_code_for(error: SystemExit) -> int:
 
 def flush() -> None:
     for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__):
-        if stream is not None and not getattr(stream, "closed", True):
+        is_open = False
+        with contextlib.suppress(AttributeError, ValueError):  # None, or its buffer was taken from it
+            is_open = not stream.closed
+        if is_open:
             stream.flush()
 
 

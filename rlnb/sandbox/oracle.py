@@ -4,6 +4,7 @@ import builtins
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox.calls import Call, LoadedProgram
 from rlnb.sandbox.executions import Limits, Status, describe, one_line
 from rlnb.sandbox.runner import Sandbox
@@ -81,14 +82,14 @@ def run_tests(
             return Verdict(tuple(results), status, error), loaded.has_lost_its_zygote
         status, error = "ok", ""
         here: dict[str, object] = {"__builtins__": builtins}
-        exec(imports, here)
+        execute(imports, here)
         here |= {name: stub(loaded, name) for name in names["functions"]}
         here |= {name: loaded.get(name).value for name in names["values"]}
         for index, test in enumerate(tests):
             if loaded.ended is not None:
                 break
             try:
-                exec(test, dict(here))
+                execute(test, dict(here))
                 results[index] = True
             except AssertionError as failed:
                 results[index] = False
@@ -100,6 +101,23 @@ def run_tests(
                 results[index] = False
                 error = error or one_line(f"{test}: {type(unexpected).__name__}: {describe(unexpected)}")
     return Verdict(tuple(results), status, error), loaded.has_lost_its_zygote
+
+
+def execute(statements: str, names: dict[str, object]) -> None:
+    """Run trusted statements as they are written: PYTHONOPTIMIZE would leave out their asserts."""
+    exec(compile(statements, "<test>", "exec", dont_inherit=True, optimize=0), names)
+
+
+def check_oracle(sandbox: Sandbox) -> None:
+    """Raise SandboxUnavailable unless a right program passes a test here and a wrong one fails it."""
+    for answer in (4, 5):
+        verdict = check_tests(sandbox, f"def f(n): return {answer}", ["assert f(2) == 4"], functions=["f"])
+        if verdict.passed != (answer == 4):
+            raise SandboxUnavailable(
+                f"sandbox: no verdict can be trusted here: a function that returns {answer} "
+                f"{'passes' if verdict.passed else 'fails'} `assert f(2) == 4` "
+                f"({verdict.error or verdict.status}); run rlnb in a Python that nothing has changed"
+            )
 
 
 def stub(loaded: LoadedProgram, name: str) -> Callable[..., object]:

@@ -162,6 +162,7 @@ class Sandbox:
     def load(self, program: str, *, limits: Limits | None = None) -> LoadedProgram:
         """Run a program and keep it alive, so that its functions can be called; limits hold for each call.
 
+        Its `__name__` is "program", as where it is imported: code that it guards by "__main__" does not run.
         Raises SandboxUnavailable when the sandbox is closed or can start none.
         """
         self.check_open()

@@ -42,6 +42,7 @@ class Zygote:
     """
 
     def __init__(self, without: Collection[str] = (), variation: Variation | None = None) -> None:
+        fill_standard_streams()
         # Where this process is killed its zygote may not remove the folder: the next one to be made does.
         folder, self._lock = make_folder()
         self.folder = str(folder)
@@ -58,6 +59,7 @@ class Zygote:
             raise
         finally:
             theirs.close()
+        cast(IO[bytes], self._process.stdout).close()  # it writes nothing; its programs get other streams
         self._errors = cast(IO[bytes], self._process.stderr)
         try:
             self._wait(START_SECONDS, lambda: False)
@@ -187,13 +189,20 @@ def start(
     return subprocess.Popen(
         [INTERPRETER, "-P", "-s", "-S", SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,  # not /dev/null, of which Python would keep in mind that it can seek there
         stderr=subprocess.PIPE,
         cwd=folder,
         env=environment,
         pass_fds=descriptors,
         start_new_session=True,
     )
+
+
+def fill_standard_streams() -> None:
+    """Open /dev/null on closed descriptors of 0 to 2, which daemons leave: a child takes them for streams."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
 
 
 def make_folder() -> tuple[Path, int]:

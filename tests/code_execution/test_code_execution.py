@@ -98,6 +98,26 @@ HONEST = {
     "ends without a newline in a comment": RIGHT + "# that is all",
     "leaves a thread": RIGHT + "import threading; threading.Thread(target=int).start()",
     "prints odd line ends": RIGHT + "print('a\\x0b\\x1c\\u2028b\\r')",
+    "leaves by exit": RIGHT + "print(f(2))\nexit()",
+    "leaves by quit, with a number": RIGHT + "quit(0)",
+    "leaves by SystemExit": RIGHT + "raise SystemExit",
+    "leaves in a guard": RIGHT + "import sys\nif __name__ == '__main__':\n    sys.exit(print(f(3)))",
+    "leaves by its own tests": (
+        RIGHT + "import unittest\nclass T(unittest.TestCase):\n"
+        "    def test(self): self.assertEqual(f(2), 4)\nunittest.main()"
+    ),
+    "closes its output at the end": RIGHT + "import sys\nprint(f(2))\nsys.stdout.close()",
+    "wraps its output": RIGHT + "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.buffer)",
+    "wraps and takes its output": RIGHT
+    + "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach())",
+    "has no output": RIGHT + "import sys\nsys.stdout = sys.__stdout__ = None",
+    "looks from the future": "'Doc.'\nfrom __future__ import annotations\n" + RIGHT + "len(__doc__)",
+    "names an encoding": "# -*- coding: latin-1 -*-\ndef f(n): return n * (1 + len('ü'))\nassert f(1) == 2",
+    "begins with a byte-order mark": "\ufeff" + RIGHT,
+    "reads where it lies": RIGHT + "import os\nassert os.path.dirname(__file__) == os.getcwd()",
+    "reads its source": RIGHT
+    + "import inspect\nassert inspect.getsource(f) == 'def f(n):\\n    return 2 * n\\n'",
+    "recurses as deep as a script may": "def f(n, left=990): return f(n, left - 1) if left else 2 * n\nf(1)",
 }
 
 
@@ -156,15 +176,16 @@ def test_a_function_that_returns_nothing_earns_less_than_a_wrong_one(sandbox):
 
 FAILS_AT_EXIT = "import atexit, os, sys\natexit.register(lambda: sys.stdout.flush() or os._exit(1))\n"
 FAILS_AS_A_SCRIPT = {
-    RIGHT + "x = 1 \\": "syntax_error",  # completed by the calls behind it
-    FAILS_AT_EXIT + RIGHT: "runtime_error",
+    RIGHT + "x = 1 \\": ("syntax_error", (None, None, None)),
+    FAILS_AT_EXIT + RIGHT: ("runtime_error", (True, True, True)),
+    RIGHT + "exit('told why')": ("runtime_error", (True, True, True)),
 }
 
 
 def test_right_results_are_no_pass_where_the_script_fails(sandbox):
-    for program, outcome in FAILS_AS_A_SCRIPT.items():
+    for program, expected in FAILS_AS_A_SCRIPT.items():
         judgement = judge_program(program, sandbox)
-        assert (judgement.outcome, judgement.results) == (outcome, (True, True, True))
+        assert (judgement.outcome, judgement.results) == expected
         assert not judgement.passed and pay_tests(judgement) == ERROR
         assert batch_metrics([judgement], [pay_tests])["reward/pass_rate"] == 0
 

@@ -1,6 +1,7 @@
 """MBPP+ by EvalPlus's rules: what passes, what fails, and which inputs are skipped."""
 
 import gzip
+import itertools
 import json
 import math
 from pathlib import Path
@@ -134,8 +135,6 @@ def test_the_status_says_how_the_call_of_a_broken_program_ended(check):
 
 
 LIKE_EVALPLUS = {
-    "what is guarded for a script does not run": "{}\nif __name__ == '__main__': double(input())",
-    "statements about the future come first": "from __future__ import annotations\n{}",
     "what is printed counts for nothing": "{}; print('x' * 200_000)",
     "plus inputs meet a program that is loaded again": (
         "calls = []\ndef double(x):\n    calls.append(x)\n    return 2 * x if len(calls) < 3 else None"
@@ -146,6 +145,45 @@ LIKE_EVALPLUS = {
 def test_as_in_evalplus(check):
     for rule, program in LIKE_EVALPLUS.items():
         assert check(DOUBLE, program.format("double = lambda x: 2 * x")) == PASSED, rule
+
+
+# How programs really begin and end. A text has no encoding any more, so a line that names one says nothing.
+BEGINNINGS = (
+    "",
+    "\ufeff",
+    "# coding: latin-1\n",
+    "\ufeff# -*- coding: klingon -*-\n",
+    "#!/usr/bin/python3\n",
+)
+DOCUMENTED = ("", "'Doc.'\nassert __doc__ == 'Doc.'\n", "'Doc.'\nfrom __future__ import annotations\n")
+ENDINGS = (
+    "import sys\nif __name__ == '__main__':\n    sys.exit(print(double(2)))",
+    "if __name__ == '__main__': double(input())",
+    "import unittest\nif __name__ == '__main__':\n    unittest.main()",
+    "from dataclasses import dataclass\n@dataclass\nclass Point:\n    x: int\nassert Point(1).x == len('ü')",
+    "import inspect, os\nassert os.path.dirname(__file__) == os.getcwd()\n"
+    "assert inspect.getsource(double) == 'def double(n):\\n    return 2 * n\\n'",
+    "if __name__ != '__main__':\n    del __file__",
+)
+
+
+def test_a_right_program_passes_by_asserts_and_by_plus_however_it_begins_and_ends(check, sandbox):
+    problem = Problem(900, "", DOUBLE["canonical_solution"], ("assert double(2) == 4",))
+    parts = list(itertools.product(BEGINNINGS, DOCUMENTED, ENDINGS))
+    programs = [begin + doc + "def double(n):\n    return 2 * n\n" + end for begin, doc, end in parts]
+    written = [WrittenSample(task_id=900, solution=program) for program in programs]
+    for sample in evaluate_samples([problem], TEMPLATES["chat"], written, sandbox):
+        assert sample.passed, (sample.program, sample.verdict)
+    for program in programs[:: len(ENDINGS) + 1]:
+        assert check(DOUBLE, program) == PASSED, program
+    for program in ("import sys\nsys.exit(0)", "raise SystemExit"):
+        (left,) = evaluate_samples(
+            [problem],
+            TEMPLATES["chat"],
+            [WrittenSample(task_id=900, solution=problem.code + program)],
+            sandbox,
+        )
+        assert not left.passed and not check(DOUBLE, problem.code + program).base
 
 
 def test_a_call_may_take_four_times_the_seconds_of_the_reference(sandbox, monkeypatch):

@@ -1,6 +1,8 @@
 """Functions of a program that is kept alive: their values come back, their faults are data."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -124,6 +126,29 @@ def test_tests_run_on_this_side_against_the_function_on_that(program, sandbox):
     verdict = check_tests(sandbox, program, TESTS, functions=["double"])
     assert (verdict.results, verdict.status, verdict.error) == FAULTS[program]
     assert verdict.passed == all(verdict.results)
+
+
+OPTIMIZED = """
+import sys
+from rlnb.sandbox import Sandbox, check_oracle, check_tests, oracle
+tests = ["assert f(2) == 4", "for n in (1, 2): assert f(n) == 2 * n", "def t(): assert f(2) == 4\\nt()"]
+with Sandbox(num_workers=1, require="none") as sandbox:
+    check_oracle(sandbox)
+    for answer in ("5", "2 * n"):
+        print(check_tests(sandbox, f"def f(n): return {answer}", tests, functions=["f"]).results)
+    oracle.compile = lambda source, name, mode, **_: compile(source, name, mode)
+    check_oracle(sandbox)
+"""
+
+
+def test_no_assert_is_left_out_by_an_optimizing_python_and_one_that_is_ends_all():
+    """An oracle that compiles as this process does has no asserts: the check of it says so."""
+    run = [sys.executable, "-c", OPTIMIZED]
+    for optimize, error in (("", ""), ("1", "a function that returns 5 passes"), ("2", "returns 5 passes")):
+        environ = {**os.environ, "PYTHONOPTIMIZE": optimize}
+        done = subprocess.run(run, env=environ, capture_output=True, text=True, timeout=60)
+        assert done.stdout.splitlines() == ["(False, False, False)", "(True, True, True)"], done
+        assert error in done.stderr and bool(error) == bool(done.returncode)
 
 
 FOREIGN = {

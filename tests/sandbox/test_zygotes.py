@@ -166,6 +166,26 @@ def test_a_user_who_may_start_few_threads_goes_on(as_another_user):
     assert lines[1].startswith("SandboxUnavailable") and "sandbox.num_workers" in lines[1]
 
 
+CLOSED = """
+import itertools, os, sys
+from rlnb.sandbox import Sandbox
+answer = os.dup2(1, 50)
+for closed in itertools.chain(*(itertools.combinations(range(3), count) for count in (1, 2, 3))):
+    for descriptor in closed:
+        os.close(descriptor)
+    with Sandbox(num_workers=1, require="none") as sandbox:
+        stdout = sandbox.run("import sys; print(sys.stdin.read() + 'read')").stdout
+        with sandbox.load("def f(): return 7") as program:
+            os.write(answer, f"{closed} {stdout.strip()} {program.call('f').value}\\n".encode())
+"""
+
+
+def test_closed_descriptors_of_standard_streams_close_nothing_else():
+    done = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True, timeout=120)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 7 and all(line.endswith(") read 7") for line in lines), done
+
+
 def test_a_limit_of_open_files_that_is_too_low_is_named():
     script = (
         "import resource\nfrom rlnb.sandbox import Sandbox\n"
