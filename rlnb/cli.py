@@ -13,6 +13,7 @@ from typing import TextIO
 import rlnb
 from rlnb.batch.commands import MACHINE, PARAMETERS, add_batch_commands, add_command, path_or_none
 from rlnb.errors import ParamsError, RlnbError
+from rlnb.machine import check_python
 from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
 from rlnb.run.slurm import how_to_go_on
 
@@ -97,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error("only `rlnb submit` takes options of sbatch after --")
         options.sbatch = sbatch
         try:
+            check_python()
             return int(options.command(options))
         except StoppedEarly as stopped:
             print(f"{stopped}; {how_to_go_on()}", file=sys.stderr)

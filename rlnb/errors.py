@@ -37,7 +37,7 @@ class DiskFull(RlnbError):
 
 
 class SandboxUnavailable(RlnbError):
-    """A machine that cannot isolate programs as much as the parameters require."""
+    """A machine that cannot isolate programs as much as the parameters require, or cannot judge them."""
 
 
 class Preempted(RlnbError):

@@ -21,6 +21,7 @@ from rlnb.machine import (
     Machine,
     Recommendation,
     apply_environment,
+    check_python,
     installed_version,
     probe,
     recommend,
@@ -46,6 +47,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     project's directory, reads .env, and sets what has to be set before torch is imported. Raises ParamsError
     for parameters that are wrong or that this machine cannot serve or hold, before anything large is loaded.
     """
+    check_python()
     if Path.cwd().name == "notebooks":  # opened in JupyterLab; all paths count from the project's directory
         os.chdir("..")
     load_dotenv(Path.cwd())

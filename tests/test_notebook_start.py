@@ -64,6 +64,18 @@ def test_a_misspelt_parameter_ends_a_notebook_of_papermills_own_engine(tmp_path)
     assert error.value.evalue == "parameters cell: trainning is not a field; did you mean training?"
 
 
+def test_a_python_without_docstrings_is_refused_by_notebooks_and_commands():
+    notebook = "from rlnb.notebook import start; start('no_such_notebook', {})"
+    for script, last in (
+        (notebook, "rlnb.errors.ParamsError"),
+        ("from rlnb.cli import main; main(['runs'])", "rlnb"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-OO", "-c", script], capture_output=True, text=True, timeout=60
+        )
+        assert done.stderr.splitlines()[-1].startswith(f"{last}: PYTHONOPTIMIZE = 2 (or -OO) removes"), done
+
+
 def test_the_estimate_of_memory_is_printed_and_what_cannot_fit_is_refused(shown, tmp_path, capsys):
     sizes = {"hidden_size": 64, "vocab_size": 259, "num_hidden_layers": 2, "num_attention_heads": 4}
     (tmp_path / "config.json").write_text(json.dumps(sizes | {"intermediate_size": 64}))

@@ -5,13 +5,14 @@ row of the table is tested without its hardware. Nothing here imports torch, sin
 set variables before torch is imported.
 """
 
-from rlnb.machine.choices import Recommendation, apply_environment, installed_version, recommend
+from rlnb.machine.choices import Recommendation, apply_environment, check_python, installed_version, recommend
 from rlnb.machine.facts import Machine, probe, rank, world_size
 
 __all__ = [
     "Machine",
     "Recommendation",
     "apply_environment",
+    "check_python",
     "installed_version",
     "probe",
     "rank",

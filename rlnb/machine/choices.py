@@ -2,12 +2,13 @@
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import dropwhile
 
-from rlnb.errors import see
+from rlnb.errors import ParamsError, see
 from rlnb.machine.facts import ON, Machine
 from rlnb.machine.table import MACHINES, PROFILE_MEMORY_GIB
 
@@ -79,6 +80,15 @@ def recommend(
         warnings=tuple(_warnings(machine, version)),
         offline=offline,
     )
+
+
+def check_python() -> None:
+    """Raise ParamsError for a Python without docstrings: transformers reads its own."""
+    if sys.flags.optimize > 1:
+        raise ParamsError(
+            f"PYTHONOPTIMIZE = {sys.flags.optimize} (or -OO) removes the docstrings that transformers reads; "
+            "unset it, or write 1"
+        )
 
 
 def apply_environment(recommendation: Recommendation, environ: MutableMapping[str, str] = os.environ) -> None:
