@@ -180,9 +180,9 @@ def exit_code_for(error: SystemExit) -> int:
 def flush() -> None:
     for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__):
         is_open = False
-        with contextlib.suppress(AttributeError, ValueError):  # None, or its buffer was taken from it
-            is_open = not stream.closed
-        if is_open:
+        with contextlib.suppress(ValueError):  # its buffer was taken from it
+            is_open = not getattr(stream, "closed", True)
+        if stream is not None and is_open:
             stream.flush()
 
 
