@@ -120,7 +120,7 @@ def main() -> None:
     params = resolve(params, recommend(probe(ask_hub=False)))
     policy = load_policy(params.model, seed=1)
     tasks = load_tasks("builtin", seed=1)["train"][: ROWS // GROUP]
-    prompts = [build_prompt(task, params.tasks.prompt, policy.tokenizer).text for task in tasks]
+    prompts = [build_prompt(task, params.tasks.prompt, policy.chat).text for task in tasks]
     ids = [tokens for tokens in policy.tokenizer(prompts)["input_ids"] for _ in range(GROUP)]
     padded = policy.tokenizer(prompts, return_tensors="pt", padding=True)
     padded = {name: value.repeat_interleave(GROUP, 0) for name, value in padded.items()}

@@ -32,3 +32,16 @@ def signals_are_heard():
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory in which the tiny model is built once."""
     return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def chat(cache_dir: Path):
+    """Return the tiny model's tokenizer, whose tokens are bytes, with a plain template."""
+    from transformers import AutoTokenizer
+
+    from rlnb.policy import model_directory
+    from rlnb.policy.prompts import Chat
+
+    tokenizer = AutoTokenizer.from_pretrained(model_directory("tiny", cache_dir))
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    return Chat(tokenizer)

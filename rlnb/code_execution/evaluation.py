@@ -52,12 +52,9 @@ class ProgramEvaluation:
     def prompts(self, policy: Policy) -> list[Prompt]:
         wording = self.params.tasks
         return [
-            build_prompt(
-                task, wording.prompt, policy.tokenizer, printed_example=wording.printed_example,
-                thinking=policy.thinking,
-            )
+            build_prompt(task, wording.prompt, policy.chat, printed_example=wording.printed_example)
             for _, task in self.tasks
-        ]  # fmt: skip
+        ]
 
     def measure(
         self, policy: Policy, label: str, *, progress: Callable[[int, int], None] | None = None

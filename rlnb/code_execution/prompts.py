@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
 from trl import GRPOConfig
 
 from rlnb.code_execution.tasks import Task
 from rlnb.grpo.training import order_prompts
 from rlnb.params.training import MAX_PROMPT_TOKENS
 from rlnb.policy.loading import Policy
-from rlnb.policy.prompts import SYSTEM, Prompt, PromptForm, chat_text
+from rlnb.policy.prompts import Chat, Prompt, PromptForm, begin_answer
+
+BODY_STARTS = ("    return", "    x", "    for", "    if", "    while", "    import", '    """', "    #")
 
 
 def question(task: Task, *, printed_example: bool = True) -> str:
@@ -19,45 +20,32 @@ def question(task: Task, *, printed_example: bool = True) -> str:
     example = f"For example, `{call}` gives `{expected!r}`."
     if printed_example:
         example = f"Then call `print({call})`, which prints `{expected}`."
-    return f"Write a Python function. {task.statement} {example}"
+    signature = f"`{task.function}({task.parameters})`"
+    if task.statement.lower().startswith(("write a ", "write an ")):
+        return f"{task.statement} Name it {signature}. {example}"
+    return f"Write a Python function {signature}. {task.statement} {example}"
 
 
-def build_prompt(
-    task: Task,
-    form: PromptForm,
-    tokenizer: PreTrainedTokenizerBase | None,
-    *,
-    printed_example: bool = True,
-    thinking: bool = False,
-) -> Prompt:
-    """Return the prompt of a task. `tokenizer` renders the chat template; the form "completion" needs none.
-
-    "prefilled" ends in the function's first line without a newline: tokenizers join a newline and the
-    indentation that follows into one token, so after a newline the model cannot indent (94% syntax errors,
-    measured).
-    """
+def build_prompt(task: Task, form: PromptForm, chat: Chat, *, printed_example: bool = True) -> Prompt:
+    """Return the prompt of a task: "prefilled" ends in its first line, "completion" in its head."""
     signature = f"def {task.function}({task.parameters}):"
     if form == "completion":
         example = f">>> {task.example_call}\n    {task.example.expected!r}"
-        text = f'{signature}\n    """{task.statement}\n\n    {example}\n    """'
-        return Prompt(text, text)
-    messages = [
-        {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": question(task, printed_example=printed_example)},
-    ]
-    text = chat_text(messages, tokenizer, thinking=thinking)
-    prefix = f"```python\n{signature}" if form == "prefilled" else ""
-    return Prompt(text + prefix, prefix)
+        head = f'{signature}\n    """{task.statement}\n\n    {example}\n    """\n'
+        return begin_answer("", head, chat.tokenizer, BODY_STARTS)
+    text = chat.ask(question(task, printed_example=printed_example))
+    if form == "chat":
+        return Prompt(text, "")
+    return begin_answer(text, f"```python\n{signature}\n", chat.tokenizer, BODY_STARTS)
 
 
 def prompt_dataset(
     tasks: Sequence[Task], policy: Policy, config: GRPOConfig, *, form: PromptForm, printed_example: bool
 ) -> Dataset:
     """Return the prompts of the whole run in order, without those of more than MAX_PROMPT_TOKENS."""
-    wording = {"printed_example": printed_example, "thinking": policy.thinking}
-    prompts = [build_prompt(task, form, policy.tokenizer, **wording) for task in tasks]
+    prompts = [build_prompt(task, form, policy.chat, printed_example=printed_example) for task in tasks]
     rows = [
-        {"prompt": prompt.text, "task_id": task.id, "prefix": prompt.prefix}
+        {"prompt": prompt.text, "task_id": task.id, "prefix": prompt.prefix, "function": task.function}
         for task, prompt in zip(tasks, prompts, strict=True)
         if len(policy.tokenizer(prompt.text)["input_ids"]) <= MAX_PROMPT_TOKENS
     ]

@@ -83,10 +83,7 @@ class GameEvaluation:
         share = INTERVAL_SHARE if is_interval else 1
         held_out = game_questions(form)["held_out"][: max(1, round(share * evaluation.num_prompts))]
         questions = [question for question in held_out for _ in range(NUM_PROGRAMS)]
-        prompts = [
-            build_game_prompt(question, form, policy.tokenizer, thinking=policy.thinking)
-            for question in questions
-        ]
+        prompts = [build_game_prompt(question, form, policy.chat) for question in questions]
         written = generate(
             policy,
             [prompt.text for prompt in prompts],

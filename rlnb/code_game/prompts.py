@@ -4,10 +4,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from transformers import PreTrainedTokenizerBase
-
 from rlnb.code_game.params import NUM_HELD_OUT, GameForm
-from rlnb.policy.prompts import SYSTEM, Prompt, chat_text
+from rlnb.policy.prompts import Chat, Prompt, begin_answer
 
 WORDS = (
     "apple", "basket", "candle", "desert", "engine", "forest", "garden", "hammer", "island", "jacket",
@@ -60,14 +58,13 @@ def game_questions(form: GameForm) -> Mapping[str, list[GameQuestion]]:
     return questions
 
 
-def build_game_prompt(
-    question: GameQuestion, form: GameForm, tokenizer: PreTrainedTokenizerBase, *, thinking: bool = False
-) -> Prompt:
-    """Return the prompt for a program; `tokenizer` renders the chat.
+def build_game_prompt(question: GameQuestion, form: GameForm, chat: Chat) -> Prompt:
+    """Return the prompt for a program.
 
-    "seeded" gives the first line and goes on at `print(`: what remains is an expression, which a small model
-    can write. "topic" opens the block and leaves the program to the model. Nothing asks for a program that is
-    hard to guess: asked that way a small model imports random and breaks (measured), and the reward says it.
+    "seeded" gives the first line and goes on at `print(`, or at `print` where a tokenizer joins "(" with what
+    follows: what remains is an expression, which a small model can write. "topic" opens the block and leaves
+    the program to the model. Nothing asks for a program that is hard to guess: asked that way a small model
+    imports random and breaks (measured), and the reward says it.
     """
     if form == "seeded":
         request = (
@@ -75,12 +72,12 @@ def build_game_prompt(
             "from it."
         )
         prefix = f"```python\n{question.first_line}\nprint("
+        variables = question.first_line.partition(" =")[0].split(", ")
+        starts = [*variables, "len", "sum", "(", "[", "'", '"', "f'", "1"]
     else:
         request = (
             f"Write a short Python program about {question.topic}. It begins with `{question.first_line}` "
             "and prints one value that is computed from it. Answer with one Python code block."
         )
-        prefix = "```python\n"
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": request}]
-    text = chat_text(messages, tokenizer, thinking=thinking)
-    return Prompt(text + prefix, prefix)
+        prefix, starts = "```python\n", [question.first_line, "def f", "import math", "# a"]
+    return begin_answer(chat.ask(request), prefix, chat.tokenizer, starts)

@@ -25,11 +25,8 @@ Evaluation = TypeVar("Evaluation")
 def build_game_dataset(params: GrpoCodeGameParams, policy: Policy, config: GRPOConfig) -> Dataset:
     """Return the prompts of the whole run in order, each with its prefix."""
     form = params.game.form
-    prompts = [
-        build_game_prompt(question, form, policy.tokenizer, thinking=policy.thinking)
-        for question in game_questions(form)["train"]
-    ]
-    rows = [{"prompt": prompt.text, "prefix": prompt.prefix} for prompt in prompts]
+    prompts = [build_game_prompt(question, form, policy.chat) for question in game_questions(form)["train"]]
+    rows = [{"prompt": prompt.text, "prefix": prompt.prefix, "function": ""} for prompt in prompts]
     return Dataset.from_list(order_prompts(rows, config))
 
 

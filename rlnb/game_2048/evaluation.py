@@ -65,7 +65,7 @@ class StrategyEvaluation:
         judged: list[JudgedCompletion] = []
         total = len(self.kinds) * (evaluation.num_samples + 1)
         for kind in self.kinds:
-            prompt = build_strategy_prompt(self.params, kind, HELD_OUT_WORDING, policy.tokenizer)
+            prompt = build_strategy_prompt(self.params, kind, HELD_OUT_WORDING, policy.chat)
             for greedy, count in ((True, 1), (False, evaluation.num_samples)):
                 written = generate(
                     policy,

@@ -3,12 +3,10 @@
 from itertools import cycle
 from typing import Literal
 
-from transformers import PreTrainedTokenizerBase
-
 from rlnb.game_2048.board import KEYS, BoardKind
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.queries import QUERIES
-from rlnb.policy.prompts import SYSTEM, Prompt, chat_text
+from rlnb.policy.prompts import Chat, Prompt, begin_answer
 
 PREFIX = "```python\ndef strategy(board):"  # the beginning of an answer, and of a prefilled reply
 # The last sentence of the question; the last wording is never used in training. Each names what to increase:
@@ -53,18 +51,14 @@ def fence_strategy(body: str) -> str:
     return f"{PREFIX}\n{body}\n```"
 
 
-def build_strategy_prompt(
-    params: GptOss2048Params, kind: BoardKind, wording: int, tokenizer: PreTrainedTokenizerBase
-) -> Prompt:
+def build_strategy_prompt(params: GptOss2048Params, kind: BoardKind, wording: int, chat: Chat) -> Prompt:
     """Return the question for a kind of board as the model reads it.
 
     Where `prompt.reasoning_effort` is set, the chat template (of GPT-OSS) writes the system message itself.
     """
     messages = build_messages(params.prompt.preset, kind, wording)
     effort = params.prompt.reasoning_effort
-    options = {"reasoning_effort": effort} if effort else {}
-    if not effort:
-        messages.insert(0, {"role": "system", "content": SYSTEM})
-    text = chat_text(messages, tokenizer, thinking=params.model.thinking, **options)
-    prefix = PREFIX if params.prompt.prefilled else ""
-    return Prompt(text + prefix, prefix)
+    text = chat.write(messages, **({"reasoning_effort": effort} if effort else {}))
+    if not params.prompt.prefilled:
+        return Prompt(text, "")
+    return begin_answer(text, f"{PREFIX}\n", chat.tokenizer, ["    return", "    for", '    """', "    x"])

@@ -22,8 +22,10 @@ def make_strategy_dataset(params: GptOss2048Params, policy: Policy, config: GRPO
     rows: list[dict[str, object]] = []
     for name in params.board.kinds:
         for wording in range(params.prompt.num_wordings):
-            prompt = build_strategy_prompt(params, BoardKind.parse(name), wording, policy.tokenizer)
-            rows.append({"prompt": prompt.text, "prefix": prompt.prefix, "board": name})
+            prompt = build_strategy_prompt(params, BoardKind.parse(name), wording, policy.chat)
+            rows.append(
+                {"prompt": prompt.text, "prefix": prompt.prefix, "function": "strategy", "board": name}
+            )
     longest = max(len(policy.tokenizer(row["prompt"])["input_ids"]) for row in rows)
     needed = longest + params.training.max_completion_length
     if needed > params.model.max_seq_length:

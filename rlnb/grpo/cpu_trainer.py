@@ -1,12 +1,12 @@
-"""GRPOTrainer with a step that suits a CPU: the same loss and gradients, each prompt read once a group."""
+"""AnswerTrainer with a step that suits a CPU: the same loss and gradients, each prompt read once a group."""
 
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
-from trl import GRPOTrainer
 
+from rlnb.grpo.answer_trainer import AnswerTrainer, Written
 from rlnb.policy.adapters import adapters_in_weights_dtype
 from rlnb.policy.decoding import can_decode, decode, distinct_prompts
 
@@ -23,8 +23,8 @@ def read_rope_type(config: PretrainedConfig) -> str:
     return str(rope.get("rope_type", "default"))
 
 
-class CpuGRPOTrainer(GRPOTrainer):
-    """A GRPOTrainer that, on a CPU, writes and reads each prompt once per group.
+class CpuGRPOTrainer(AnswerTrainer):
+    """An AnswerTrainer that, on a CPU, writes and reads each prompt once per group.
 
     Of TRL it replaces what writes completions and what computes their log-probabilities; groups that tie are
     left out where the loss allows. Rewards, advantages, loss and metrics stay TRL's, but that entropy and
@@ -55,19 +55,10 @@ class CpuGRPOTrainer(GRPOTrainer):
             and args.repetition_penalty == 1.0
         )
 
-    def _generate_single_turn(
-        self,
-        prompt_ids: list[list[int]],
-        images: object,
-        multimodal_fields: object,
-        *rest: object,
-        **options: object,
-    ) -> tuple[list[list[int]], None]:
-        if not self.is_lean or images or multimodal_fields:
-            completions: tuple[list[list[int]], None] = super()._generate_single_turn(
-                prompt_ids, images, multimodal_fields, *rest, **options
-            )
-            return completions
+    def write_completions(self, prompt_ids: list[list[int]], *rest: object, **options: object) -> Written:
+        """Write the completions, some tokens beyond their end."""
+        if not self.is_lean:
+            return super().write_completions(prompt_ids, *rest, **options)
         model = self.accelerator.unwrap_model(self.model_wrapped)
         was_training = model.training
         model.eval()
@@ -79,6 +70,7 @@ class CpuGRPOTrainer(GRPOTrainer):
                 temperature=self.temperature,
                 ends=self.eos_token_ids,
                 pad=self._tokenizer.pad_token_id,
+                is_complete=self.is_complete,
             )
         finally:
             model.train(was_training)

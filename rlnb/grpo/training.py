@@ -20,6 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rlnb.errors import ParamsError, TrainingDiverged, see
 from rlnb.evaluations import make_up
+from rlnb.grpo.answer_trainer import VLLM_STOPS, AnswerTrainer
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
 from rlnb.grpo.kl import MeasureKl
 from rlnb.machine.threads import adapt_threads
@@ -151,10 +152,12 @@ def make_trainer(
     """Return TRL's trainer; on a CPU it is a `CpuGRPOTrainer`, unless `short_step` is false."""
     if config.use_vllm:  # which reads only the end tokens of the model's own files
         config.generation_kwargs = {"stop_token_ids": policy.model.generation_config.eos_token_id}
+        if all(prefix.startswith("```") for prefix in prompts["prefix"]):
+            config.generation_kwargs |= VLLM_STOPS
         # vLLM would look for a name on the hub in the hub's own cache, not in model.cache_dir.
         policy.model.name_or_path = policy.directory or policy.model.name_or_path
     settings = {name: getattr(config, name) for name in SETTINGS_OF_LEARNING}
-    trainer_class = CpuGRPOTrainer if short_step and policy.device.type == "cpu" else GRPOTrainer
+    trainer_class = CpuGRPOTrainer if short_step and policy.device.type == "cpu" else AnswerTrainer
     trainer = trainer_class(
         policy.model,
         reward_funcs=list(rewards),

@@ -61,7 +61,8 @@ class MbppEvaluation:
 
     def writer(self, source: Policy | Endpoint) -> Writer:
         length, batch_size = self.mbpp.max_completion_length, self.mbpp.batch_size
-        return Writer(source, self.sampling.temperature, length, batch_size, self.params.seed)
+        system = value_of(self.params, "model").system
+        return Writer(source, self.sampling.temperature, length, batch_size, self.params.seed, system)
 
     def describe(self) -> dict[str, object]:
         """Return what a pass rate depends on: data, form of the question, sampling, limits, isolation."""
@@ -111,10 +112,10 @@ class MbppEvaluation:
 def describe_writer(model: ModelParams, writer: WriterParams) -> dict[str, object]:
     """Return what wrote the completions: a server, or a file or a model with a hash."""
     if writer.kind == "endpoint":
-        return {"endpoint": writer.base_url, "model": writer.served_model}
+        return {"endpoint": writer.base_url, "model": writer.served_model, "system": model.system}
     if writer.kind == "file":
         return {"file": writer.samples_path, "file_sha256": hash_samples(writer.samples_path)}
-    settings = ("adapters", "dtype", "load_in_4bit", "thinking")
+    settings = ("adapters", "dtype", "load_in_4bit", "thinking", "system")
     weights = Path(model.adapters, "adapter_model.safetensors")  # of a path whose weights may change
     sha256 = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else ""
     described = {name: getattr(model, name) for name in settings}

@@ -5,17 +5,16 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-
-from pydantic import JsonValue
+from typing import Any
 
 from rlnb.mbpp.prompts import Template, is_complete
 from rlnb.policy import Completion, Policy, generate
 from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint
-from rlnb.policy.prompts import question_text
+from rlnb.policy.prompts import begin_answer, with_system
 
 OnCompletion = Callable[[int, Completion], None]  # called with (index of the question, completion)
+PROGRAM_STARTS = ("def f", "import math", "from math", "class A", "@cache", "x = 1", "# a")
 Write = Callable[[Sequence[str], Template, OnCompletion], None]  # writes one completion for each question
 
 
@@ -23,8 +22,8 @@ Write = Callable[[Sequence[str], Template, OnCompletion], None]  # writes one co
 class Writer:
     """A policy, or a server (PolicyUnavailable), that writes completions.
 
-    A policy's sampling depends only on the seed, the questions and the batch size. Stops that a training adds
-    (a closing fence) do not end its answers.
+    A policy's sampling depends only on the seed, the questions and the batch size. system: the message to a
+    server; a policy knows its own.
     """
 
     source: Policy | Endpoint
@@ -32,6 +31,7 @@ class Writer:
     max_completion_length: int
     batch_size: int
     seed: int
+    system: str | None = None
 
     def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
         if isinstance(self.source, Endpoint):
@@ -39,8 +39,10 @@ class Writer:
             return
         policy = self.source
         if template.is_chat:
-            as_chat = partial(question_text, tokenizer=policy.tokenizer, thinking=policy.thinking)
-            questions = list(map(as_chat, questions))
+            questions = list(map(policy.chat.ask, questions))
+        else:
+            begun = (begin_answer("", text, policy.tokenizer, PROGRAM_STARTS) for text in questions)
+            questions = [prompt.text for prompt in begun]
         generate(
             policy, questions, max_new_tokens=self.max_completion_length, temperature=self.temperature,
             seed=self.seed, batch_size=self.batch_size, received=on_completion,
@@ -51,8 +53,8 @@ class Writer:
         self, server: Endpoint, questions: Sequence[str], template: Template, on_completion: OnCompletion
     ) -> None:
         options = {"temperature": self.temperature, "max_tokens": self.max_completion_length}
-        bodies: list[dict[str, JsonValue]] = [
-            {"messages": [{"role": "user", "content": question}]}
+        bodies: list[dict[str, Any]] = [
+            {"messages": with_system([{"role": "user", "content": question}], self.system)}
             if template.is_chat  # servers accept few stops; `extract_program` cuts at the others
             else {"prompt": question, "stop": list(template.stops[:MAX_SERVER_STOPS])}
             for question in questions

@@ -142,6 +142,7 @@ class ModelParams(Section):
     lora_target_modules: Names = Field(default=("all-linear",), min_length=1)
     """Names of the layers with adapters; all-linear alone = every linear layer"""
     thinking: bool = described(False, "Let a model with a thinking mode, such as Qwen3, think first")
+    system: str | None = described(None, "System message of chats; null = the one of the model's template")
 
     def trained_dtype(self, dtype: str) -> str:
         """Return what "auto" stands for where the machine recommends this number format."""

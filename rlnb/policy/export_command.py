@@ -4,7 +4,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,7 +28,6 @@ from rlnb.policy.export import (
 )
 from rlnb.policy.generation import generate
 from rlnb.policy.loading import attach_adapters, load_policy
-from rlnb.policy.prompts import question_text
 
 QUESTIONS = (
     "Write a Python function that returns the sum of the squares of a list of numbers.",
@@ -82,8 +80,7 @@ def export(
     bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
     policy = replace(bare, model=attach_adapters(bare.model, params, is_trained=False))
     source = policy.source
-    as_chat = partial(question_text, tokenizer=policy.tokenizer, thinking=policy.thinking)
-    prompts = list(map(as_chat, QUESTIONS)) if policy.tokenizer.chat_template else list(QUESTIONS)
+    prompts = list(map(policy.chat.ask, QUESTIONS)) if policy.tokenizer.chat_template else list(QUESTIONS)
     trained_logits = compute_logits(policy, prompts)
     change = compare_logits(trained_logits, compute_logits(policy, prompts, reference=True))
     save_in_format(policy, out, form, params)

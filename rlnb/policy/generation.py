@@ -166,7 +166,7 @@ class _Writing:
         batch = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
         length = batch["input_ids"].shape[1]
         is_complete = self.is_row_complete(rows)
-        stopping = [stop_when_complete(length, is_complete)] if is_complete else []
+        stopping = [stop_when_complete(is_complete)] if is_complete else []
         noise = [RowNoise(seeds, self.temperature, device)] if seeds is not None and self.temperature else []
         output = self.policy.model.generate(
             **batch, **sampling, max_new_tokens=self.max_new_tokens, use_cache=True,
@@ -177,12 +177,15 @@ class _Writing:
         return written
 
 
-def stop_when_complete(prompt_length: int, is_complete: Complete) -> Callable[..., torch.Tensor]:
+def stop_when_complete(is_complete: Complete) -> Callable[..., torch.Tensor]:
     """Return a criterion for transformers' `generate` that ends complete rows, every LOOK_TOKENS tokens."""
+    prompt_lengths: list[int] = []  # one, once the first tokens have been written
 
     def find_complete(input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
-        is_look = (input_ids.shape[1] - prompt_length) % LOOK_TOKENS == 0
-        rows = input_ids[:, prompt_length:].tolist() if is_look else [[]] * len(input_ids)
+        length = input_ids.shape[1]
+        prompt_lengths.append(length - 1)
+        is_look = (length - prompt_lengths[0]) % LOOK_TOKENS == 0
+        rows = input_ids[:, prompt_lengths[0] :].tolist() if is_look else [[]] * len(input_ids)
         is_done = [is_look and is_complete(index, row) for index, row in enumerate(rows)]
         return torch.tensor(is_done, device=input_ids.device)
 

@@ -28,6 +28,7 @@ from rlnb.params.resolving import PREFETCH
 from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.cpu_attention import use_cpu_attention
+from rlnb.policy.prompts import Chat
 
 LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 # By which models of chats end an answer, or a text; <|end|> is not one of GPT-OSS, which goes on after it.
@@ -51,7 +52,7 @@ class Policy:
     source: str
     engine: str
     dtype: torch.dtype
-    thinking: bool = False
+    chat: Chat
     directory: str = ""
 
     @property
@@ -95,8 +96,8 @@ def load_policy(
     complete_tokenizer(model, tokenizer, folder, params=params)
     use_plain_sampling(model)
     use_cpu_attention(model)
-    dtype = DTYPES[params.dtype]
-    return Policy(model, tokenizer, source, params.engine, dtype, params.thinking, str(folder or ""))
+    dtype, chat = DTYPES[params.dtype], Chat(tokenizer, params.thinking, params.system)
+    return Policy(model, tokenizer, source, params.engine, dtype, chat, str(folder or ""))
 
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:

@@ -1,15 +1,15 @@
-"""Forms of prompts: a chat, a chat with a prefilled reply, or a program to be continued."""
+"""Prompts as a model reads them: a chat, a chat with a begun reply, or a program to be continued."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from rlnb.errors import ParamsError
 
 PromptForm = Literal["chat", "prefilled", "completion"]
-# An empty system message keeps a chat template from adding its own, whose tokens would slow down each pass.
-SYSTEM = ""
 
 
 @dataclass(frozen=True)
@@ -20,26 +20,70 @@ class Prompt:
     prefix: str
 
 
-def chat_text(
-    messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, *, thinking: bool, **options: object
-) -> str:
-    """Return a chat as text, up to where the reply begins, without a token that the tokenizer adds itself.
+@dataclass(frozen=True)
+class Chat:
+    """How a model is asked in a chat: in trainings, evaluations and on servers alike.
 
-    thinking: whether a model with a thinking mode, such as Qwen3, may think. options: others of the template,
-    such as `reasoning_effort`. Raises ParamsError for a tokenizer without a chat template.
+    thinking: whether a model with a thinking mode, such as Qwen3, may think. system: the system message, None
+    for the one that the model's template writes by itself, if any.
     """
-    if not tokenizer.chat_template:
-        raise ParamsError(
-            "model.id: its tokenizer has no chat template; take a model made for chat, or where the notebook "
-            "has it tasks.prompt = 'completion', game.style = 'compact' or mbpp.template = 'paper'"
-        )
-    options |= {"add_generation_prompt": True, "tokenize": False, "enable_thinking": thinking}
-    text = str(tokenizer.apply_chat_template(messages, **options))
-    first = tokenizer.bos_token
-    adds_it_itself = first and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
-    return text.removeprefix(first) if adds_it_itself else text
+
+    tokenizer: PreTrainedTokenizerBase
+    thinking: bool = False
+    system: str | None = None
+
+    def ask(self, question: str) -> str:
+        """Return a question, such as a game's full prompt, as a user's message; see `write`."""
+        return self.write([{"role": "user", "content": question}])
+
+    def write(self, messages: list[dict[str, str]], **options: object) -> str:
+        """Return a chat as text up to where the reply begins, without a token that the tokenizer adds itself.
+
+        options: others of the template, such as `reasoning_effort`. Where the template has no system role,
+        the system message begins the user's. Raises ParamsError for a tokenizer without a chat template.
+        """
+        tokenizer = self.tokenizer
+        if not tokenizer.chat_template:
+            raise ParamsError(
+                "model.id: its tokenizer has no chat template; take a model made for chat, or where the "
+                "notebook has it tasks.prompt = completion, game.style = compact or mbpp.template = paper"
+            )
+        options |= {"add_generation_prompt": True, "tokenize": False, "enable_thinking": self.thinking}
+        try:
+            text = str(tokenizer.apply_chat_template(with_system(messages, self.system), **options))
+        except TemplateError:
+            if self.system is None:
+                raise
+            first = {**messages[0], "content": f"{self.system}\n\n{messages[0]['content']}".lstrip("\n")}
+            text = str(tokenizer.apply_chat_template([first, *messages[1:]], **options))
+        begin = tokenizer.bos_token
+        adds_it_itself = begin and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+        return text.removeprefix(begin) if adds_it_itself else text
 
 
-def question_text(question: str, *, tokenizer: PreTrainedTokenizerBase, thinking: bool) -> str:
-    """Return a question, such as a game's full prompt, as a user's message in a chat."""
-    return chat_text([{"role": "user", "content": question}], tokenizer, thinking=thinking)
+def with_system(messages: list[dict[str, str]], system: str | None) -> list[dict[str, str]]:
+    """Return messages with the system message in front, None for none."""
+    return messages if system is None else [{"role": "system", "content": system}, *messages]
+
+
+def begin_answer(
+    text: str, prefix: str, tokenizer: PreTrainedTokenizerBase, continuations: Sequence[str]
+) -> Prompt:
+    """Return a prompt that ends in the beginning of an answer, cut to where no token is cut.
+
+    A model that is shown the first half of a token cannot write the second: Qwen, Llama 3 and GPT-OSS join
+    signs with what follows ("):" with the end of the line, "(" with a letter), SmolLM2 the end of a line with
+    the indentation of the next. continuations: how answers go on; what is cut off comes before them.
+    """
+
+    def encode(characters: str) -> list[int]:
+        tokens: list[int] = tokenizer(characters, add_special_tokens=False)["input_ids"]
+        return tokens
+
+    whole = text + prefix
+    continued = [encode(whole + continuation) for continuation in continuations]
+    for end in range(len(whole), len(text), -1):
+        tokens = encode(whole[:end])
+        if all(others[: len(tokens)] == tokens for others in continued):
+            return Prompt(whole[:end], whole[len(text) : end])
+    return Prompt(text, "")

@@ -9,6 +9,7 @@ from rlnb.games.opponents import playable_opponents
 from rlnb.games.text_games import states_in_play
 from rlnb.policy import Policy
 from rlnb.policy.loading import load_tokenizer
+from rlnb.policy.prompts import Chat
 from rlnb.ppo.curriculum import Curriculum, load_curriculum, load_opponents, move_to_stage
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.ppo.training import GamePlan, PpoState, train_ppo
@@ -31,7 +32,8 @@ def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
     Raises ParamsError if a game cannot be played, or if a prompt of sampled games does not fit.
     """
     curriculum = load_curriculum(params)
-    encoder = make_encoder(params.game, load_tokenizer(params.model), thinking=params.model.thinking)
+    chat = Chat(load_tokenizer(params.model), params.model.thinking, params.model.system)
+    encoder = make_encoder(params.game, chat)
     for game in curriculum.games.values():
         states = states_in_play(game, SAMPLED_GAMES, rng=random.Random(0))
         encoder.prompt_ids([game.prompt(state) for state in states])

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.policy.adapters import trained_parameters
 from rlnb.policy.generation import evaluating, generate_ids
 from rlnb.policy.loading import Policy
-from rlnb.policy.prompts import question_text
+from rlnb.policy.prompts import Chat
 from rlnb.selfplay.params import ActingParams
 from rlnb.selfplay.rollouts import Choice, Request, Turn
 
@@ -300,12 +300,10 @@ class Encoder:
         return TokenTrie.build([self._actions[action] for action in actions], end=self.end)
 
 
-def make_encoder(game: ActingParams, tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> Encoder:
+def make_encoder(game: ActingParams, chat: Chat) -> Encoder:
     """Return the encoder of a run: full prompts become chat messages, compact ones stay as they are."""
-    as_chat = partial(question_text, tokenizer=tokenizer, thinking=thinking)
-    as_text = str if game.style == "compact" else as_chat
-    end = tokenizer.eos_token_id
-    return Encoder(tokenizer, as_text, end=end, max_prompt_tokens=game.max_prompt_tokens)
+    as_text, end = str if game.style == "compact" else chat.ask, chat.tokenizer.eos_token_id
+    return Encoder(chat.tokenizer, as_text, end=end, max_prompt_tokens=game.max_prompt_tokens)
 
 
 @dataclass

@@ -255,7 +255,7 @@ def make_arena(
     """Return the arena of a policy. Raises PolicyUnavailable for a model whose logits cannot be read."""
     actor = ActorCritic(policy, has_value=has_value)
     actor.check_logits()
-    encoder = make_encoder(acting, policy.tokenizer, thinking=policy.thinking)
+    encoder = make_encoder(acting, policy.chat)
     return Arena(actor, encoder, rules, tuple(opponents), acting, training, seed, exact, names_games)
 
 

@@ -1,9 +1,10 @@
 """Splitting tasks, and asking them."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
 
 from rlnb.code_execution.prompts import build_prompt, question
 from rlnb.code_execution.tasks import Task, split_tasks
@@ -37,44 +38,30 @@ def test_a_family_of_ten_gives_three_for_known_and_one_of_one_gives_none():
     assert "alone" in [t.id for t in splits["train"]]
 
 
-class Templates:
-    """What a tokenizer is needed for: its chat template and the pieces of a fence."""
-
-    def __init__(self, fence: list[int], *, chat_template: str | None = "{{ messages }}") -> None:
-        self.fence = fence
-        self.chat_template = chat_template
-        self.bos_token = None
-
-    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, enable_thinking):
-        assert add_generation_prompt and not tokenize
-        return "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>"
-
-    def __call__(self, text, *, add_special_tokens):
-        return {"input_ids": self.fence}
-
-
 @pytest.mark.parametrize("printed_example", [True, False])
-def test_a_question_holds_the_statement_and_the_example_and_no_test(printed_example):
+def test_a_question_holds_the_statement_the_name_and_the_example_and_no_test(printed_example, chat):
     text = question(task("t"), printed_example=printed_example)
-    assert all(part in text for part in ("Return twice n.", "double(2)", "`4`"))
+    assert all(part in text for part in ("Return twice n.", "`double(n)`", "double(2)", "`4`"))
     assert ("print" in text) == printed_example
     for form in ("chat", "prefilled", "completion"):
-        assert "double(5)" not in build_prompt(task("t"), form, Templates([7])).text
+        assert "double(5)" not in build_prompt(task("t"), form, chat).text
 
 
-def test_a_chat_leaves_the_answer_to_the_model_unless_it_is_prefilled_without_a_newline_at_the_end():
-    prompt = build_prompt(task("t"), "chat", Templates([7]))
-    assert (prompt.text, prompt.prefix) == (f"<system><user>{question(task('t'))}<assistant>", "")
-    prompt = build_prompt(task("t"), "prefilled", Templates([7]))
-    assert prompt.prefix == "```python\ndef double(n):"
+def test_a_chat_leaves_the_answer_to_the_model_unless_it_is_prefilled(chat):
+    prompt = build_prompt(task("t"), "chat", chat)
+    assert (prompt.text, prompt.prefix) == (f"<user>{question(task('t'))}<assistant>", "")
+    prompt = build_prompt(task("t"), "prefilled", chat)
+    assert prompt.prefix == "```python\ndef double(n):\n"
     assert prompt.text.endswith("<assistant>" + prompt.prefix)
 
 
-def test_a_chat_needs_a_template():
-    assert "model.id: " in refused(build_prompt, task("t"), "chat", Templates([7], chat_template=None))
+def test_a_statement_that_says_what_to_write_is_not_said_twice():
+    statement = "Write a function to double a number."
+    text = question(replace(task("t"), statement=statement))
+    assert text.startswith(f"{statement} Name it `double(n)`.") and text.count("Write") == 1
 
 
-def test_a_completion_prompt_is_all_program():
-    prompt = build_prompt(task("t"), "completion", None)
+def test_a_completion_prompt_is_all_program(chat):
+    prompt = build_prompt(task("t"), "completion", chat)
     assert prompt.text == prompt.prefix
-    assert prompt.text == 'def double(n):\n    """Return twice n.\n\n    >>> double(2)\n    4\n    """'
+    assert prompt.text == 'def double(n):\n    """Return twice n.\n\n    >>> double(2)\n    4\n    """\n'

@@ -9,16 +9,6 @@ from rlnb.code_game.prompts import NUM_TRAINED, TOPICS, GameQuestion, build_game
 from rlnb.source_code.extraction import extract_program
 
 
-class Chat:
-    """A tokenizer's chat template in its plainest form."""
-
-    chat_template = "plain"
-    bos_token = None
-
-    def apply_chat_template(self, messages, **_) -> str:
-        return "".join(f"<{one['role']}>{one['content']}" for one in messages) + "<assistant>"
-
-
 def kinds_of(questions) -> set[str]:
     return {question.first_line.partition(" =")[0] for question in questions}
 
@@ -50,8 +40,8 @@ def test_topics_take_turns_in_each_part_and_change_no_value():
     ("form", "topic", "prefix"),
     [("seeded", "", "```python\nn = 7\nprint("), ("topic", "loops", "```python\n")],
 )
-def test_a_prompt_ends_in_its_prefix_which_the_answer_goes_on_from(form, topic, prefix):
-    prompt = build_game_prompt(GameQuestion("train/0", "n = 7", topic), form, Chat())
+def test_a_prompt_ends_in_its_prefix_which_the_answer_goes_on_from(form, topic, prefix, chat):
+    prompt = build_game_prompt(GameQuestion("train/0", "n = 7", topic), form, chat)
     assert prompt.prefix == prefix and prompt.text.endswith(f"<assistant>{prefix}")
     assert topic in prompt.text and "n = 7" in prompt.text
     answer = "n * 2)\n```" if form == "seeded" else "n = 7\nprint(n * 2)\n```"

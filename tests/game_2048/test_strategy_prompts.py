@@ -12,6 +12,7 @@ from rlnb.game_2048.prompts import HELD_OUT_WORDING, WORDINGS, build_messages, b
 from rlnb.game_2048.queries import QUERIES
 from rlnb.params import load_params
 from rlnb.policy.builtin import model_directory
+from rlnb.policy.prompts import Chat
 from rlnb.source_code.extraction import extract_program
 
 KIND = BoardKind(5, 8192)
@@ -25,7 +26,7 @@ def ask(preset="api", *, wording=0) -> list[dict[str, str]]:
 
 def build(tokenizer, **prompt):
     params = load_params("gpt_oss_2048", profile="tiny", overrides={"prompt": prompt}, environ={})
-    return build_strategy_prompt(params, KIND, 0, tokenizer)
+    return build_strategy_prompt(params, KIND, 0, Chat(tokenizer))
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +53,8 @@ def test_the_example_is_a_key_or_an_earlier_answer_and_the_held_out_wording_is_n
 
 def test_a_prefilled_answer_begins_with_the_function_and_is_read_with_its_prefix(tokenizer):
     prompt = build(tokenizer, prefilled=True, reasoning_effort="")
-    assert prompt.text.endswith(prompt.prefix) and prompt.prefix.endswith("def strategy(board):")
-    code = extract_program('\n    return "a"\n```', prefix=prompt.prefix)
+    assert prompt.text.endswith(prompt.prefix) and prompt.prefix.endswith("def strategy(board):\n")
+    code = extract_program('    return "a"\n```', prefix=prompt.prefix)
     assert code == 'def strategy(board):\n    return "a"\n'
 
 

@@ -17,7 +17,6 @@ from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.policy import Completion, Policy, builtin, generate, load_policy, model_directory, save_adapters
 from rlnb.policy.adapters import adapters_off
 from rlnb.policy.generation import batches
-from rlnb.policy.prompts import question_text
 
 # As Qwen3's: where nothing is said, the model thinks.
 THINKING = (
@@ -121,11 +120,7 @@ def test_two_processes_may_build_the_same_model_at_once(tmp_path: Path, monkeypa
 def test_a_chat_skips_the_thoughts_unless_they_are_allowed(thinking, cache_dir):
     policy = load_tiny(cache_dir, thinking=thinking)
     policy.tokenizer.chat_template = THINKING
-    text = question_text("Hi", tokenizer=policy.tokenizer, thinking=policy.thinking)
-    assert text == ("Hi" if thinking else "Hi<think>\n\n</think>")
-    policy.tokenizer.chat_template = None
-    with pytest.raises(ParamsError, match="^model.id: .* chat template"):
-        question_text("Hi", tokenizer=policy.tokenizer, thinking=policy.thinking)
+    assert policy.chat.ask("Hi") == ("Hi" if thinking else "Hi<think>\n\n</think>")
 
 
 def test_a_model_that_transformers_4_would_misread_is_refused_there(cache_dir, tmp_path, monkeypatch):
@@ -154,7 +149,7 @@ def test_the_embedded_model_stops_where_its_chat_ends_and_writes_python(cache_di
     policy = load_policy(tiny_params(cache_dir, id="embedded"))
     assert policy.tokenizer.eos_token == "<|im_end|>" and policy.tokenizer.pad_token == "<|endoftext|>"
     assert policy.model.generation_config.eos_token_id == [2]
-    prompt = build_prompt(builtin_tasks()[0], "prefilled", policy.tokenizer, printed_example=False)
+    prompt = build_prompt(builtin_tasks()[0], "prefilled", policy.chat, printed_example=False)
     (completion,) = generate(
         policy, [prompt.text], max_new_tokens=40, temperature=0, is_complete=lambda _, text: "\n```" in text
     )

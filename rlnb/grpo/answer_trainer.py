@@ -1,0 +1,91 @@
+"""GRPOTrainer whose completions end with their answer: by text, on any tokenizer, not by a token's id."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from transformers import PreTrainedModel, StoppingCriteriaList
+from trl import GRPOTrainer
+
+from rlnb.policy.decoding import Complete, cut_answer
+from rlnb.policy.generation import stop_when_complete
+from rlnb.source_code.extraction import is_complete_answer
+
+# A closing fence on a line of its own, for vLLM, which knows texts only. An opening one names its language.
+VLLM_STOPS = {"stop": ["\n```\n"], "include_stop_str_in_output": True}
+Written = tuple[list[list[int]], list[list[float]] | None]  # tokens, and vLLM's log-probabilities
+
+
+class AnswerTrainer(GRPOTrainer):
+    """A GRPOTrainer that ends a completion as soon as it `is_complete_answer`, and learns nothing behind.
+
+    The rows of the dataset have the columns `prefix` and `function`; without them only the model's end tokens
+    count. "completions/clipped_ratio" is the share of completions that the limit of tokens cut. Methods:
+    those of TRL 1.15 and 1.16.
+    """
+
+    _rows: Sequence[Mapping[str, object]] = ()
+    _is_cut: Sequence[bool] = ()
+
+    @property
+    def is_complete(self) -> Complete | None:
+        """Whether the completion of a row of this batch has its end; None where the dataset does not say."""
+        rows = self._rows
+        if not rows or "function" not in rows[0]:
+            return None
+
+        def is_complete(row: int, tokens: list[int]) -> bool:
+            text = self._tokenizer.decode(tokens, skip_special_tokens=True)
+            prefix, function = str(rows[row]["prefix"]), str(rows[row]["function"])
+            return is_complete_answer(text, prefix=prefix, function=function)
+
+        return is_complete
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, object]]) -> dict[str, object]:
+        self._rows = inputs
+        batch: dict[str, object] = super()._generate_and_score_completions(inputs)
+        return batch
+
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *rest: object, **options: object) -> Written:
+        completions, logprobs = self.write_completions(prompt_ids, *rest, **options)
+        answers = [
+            cut_answer(tokens, self.eos_token_ids, self.is_complete, row=row)
+            for row, tokens in enumerate(completions)
+        ]
+        self._is_cut = [is_cut for _, is_cut in answers]
+        completions = [tokens for tokens, _ in answers]
+        if logprobs is not None:
+            logprobs = [row[: len(tokens)] for row, tokens in zip(logprobs, completions, strict=True)]
+        return completions, logprobs
+
+    def write_completions(self, prompt_ids: list[list[int]], *rest: object, **options: object) -> Written:
+        """Let TRL write the completions, some tokens beyond their end."""
+        with stopping(self.accelerator.unwrap_model(self.model_wrapped), self.is_complete):
+            written: Written = super()._generate_single_turn(prompt_ids, *rest, **options)
+        return written
+
+    def _generate(self, prompts: list[object]) -> tuple[object, ...]:
+        output: tuple[object, ...] = super()._generate(prompts)
+        is_cut = torch.tensor(self._is_cut, dtype=torch.float32, device=self.accelerator.device)
+        mode = "train" if self.model.training else "eval"
+        ratios = self._metrics[mode]["completions/clipped_ratio"]
+        ratios[-1] = self.accelerator.gather(is_cut).mean().item()
+        return output
+
+
+@contextmanager
+def stopping(model: PreTrainedModel, is_complete: Complete | None) -> Iterator[None]:
+    """Let the model's `generate`, which TRL calls, end rows that are complete."""
+    if is_complete is None:
+        yield
+        return
+    generate, own = model.generate, vars(model).get("generate")  # unsloth puts its own there
+    criteria = StoppingCriteriaList([stop_when_complete(is_complete)])
+    vars(model)["generate"] = partial(generate, stopping_criteria=criteria)
+    try:
+        yield
+    finally:
+        del vars(model)["generate"]
+        if own is not None:
+            vars(model)["generate"] = own

@@ -1,0 +1,159 @@
+"""Where a prompt ends and who speaks first in it, by the rules of published tokenizers and templates."""
+
+from pathlib import Path
+
+import pytest
+from refusals import refused
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from rlnb.code_execution.families import builtin_tasks
+from rlnb.code_execution.prompts import build_prompt
+from rlnb.code_game.prompts import GameQuestion, build_game_prompt
+from rlnb.game_2048.board import BoardKind
+from rlnb.game_2048.prompts import build_strategy_prompt
+from rlnb.mbpp.problems import load_mbpp
+from rlnb.mbpp.prompts import TEMPLATES, build_question
+from rlnb.mbpp.writers import PROGRAM_STARTS
+from rlnb.params import load_params
+from rlnb.policy.prompts import Chat, Prompt, begin_answer
+
+SIGNS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # with the ends of lines behind them
+LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"  # with one sign before them
+CASED = r"[^\r\n\p{L}\p{N}]?\p{Lu}*\p{Ll}+|[^\r\n\p{L}\p{N}]?\p{Lu}+"
+# How published tokenizers cut a text before they merge bytes.
+RULES = {
+    "qwen": [Regex(LETTERS + r"|\p{N}" + SIGNS)],
+    "llama 3": [Regex(LETTERS + r"|\p{N}{1,3}" + SIGNS)],
+    "gpt-oss, mistral": [
+        Regex(
+            r"[^\r\n\p{L}\p{N}]?\p{Lu}*\p{Ll}+|[^\r\n\p{L}\p{N}]?\p{Lu}+|\p{N}{1,3}"
+            + SIGNS.replace("]*|", "/]*|", 1)
+        )
+    ],
+    "smollm2": [Regex(r"\p{N}"), Regex(r" ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")],
+    "deepseek": [Regex(r"[\r\n]"), Regex(r"\s?\p{L}+"), Regex(r"\s?\p{P}+"), Regex(r"\p{N}")],
+    "newlines apart": ["\n"],
+}
+BODIES = [
+    "    return n\n",
+    "    total = 0\n    for x in xs:\n",
+    '    """Do it."""\n',
+    "    if (n):\n",
+    "    y = [1]\n",
+]
+PROGRAMS = [
+    f"```python\ndef f(n):\n{body}    print(n)\n    print('a')\n```\n\nIt is right.\n" for body in BODIES
+]
+PROGRAMS += [
+    'def g(xs):\n    """Sort.\n    """\n    return xs\n',
+    "xs = [1, 2]\nprint(len(xs))\nprint([n])\n",
+]
+
+
+def train_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    """Train merges on Python answers, so that signs join with what these rules let them join."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=name == "gemma"))
+    if name == "gemma":
+        tokenizer.normalizer = normalizers.Replace(" ", "▁")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+        tokenizer.decoder = decoders.Replace("▁", " ")
+    else:
+        as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        splits = [pre_tokenizers.Split(rule, "isolated") for rule in RULES[name]]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, as_bytes])
+        tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if name != "gemma" else list(map(chr, range(32, 127)))
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<s>", "</s>"], show_progress=False, initial_alphabet=alphabet
+    )
+    tokenizer.train_from_iterator(PROGRAMS * 3, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    fast.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>\n"
+    return fast
+
+
+@pytest.fixture(scope="module", params=[*RULES, "gemma"])
+def tokenizer(request) -> PreTrainedTokenizerFast:
+    return train_tokenizer(request.param)
+
+
+def prompts_of(tokenizer: PreTrainedTokenizerFast) -> list[tuple[Prompt, str, list[str]]]:
+    """Each prompt that begins an answer, how it would end in full, and how answers go on."""
+    chat, task = Chat(tokenizer), builtin_tasks()[0]
+    params = load_params(
+        "gpt_oss_2048", profile="tiny", overrides={"prompt": {"prefilled": True}}, environ={}
+    )
+    head = f"def {task.function}({task.parameters}):\n"
+    strategy = build_strategy_prompt(params, BoardKind(4, 2048), 0, chat)
+    game = [
+        build_game_prompt(GameQuestion("a", "n = 7", topic), form, chat)
+        for form, topic in (("seeded", ""), ("topic", "loops"))
+    ]
+    problems = load_mbpp("builtin").problems
+    questions = [build_question(problems[11], TEMPLATES[name], problems) for name in ("paper", "docstring")]
+    return [
+        (build_prompt(task, "prefilled", chat), f"```python\n{head}", BODIES),
+        (build_prompt(task, "completion", chat), '"""\n', BODIES),
+        (strategy, "def strategy(board):\n", BODIES),
+        (game[0], "print(", ["n)\n", "'a' * n)\n", "(n + 1))\n", "len(xs))\n", "3)\n"]),
+        (game[1], "```python\n", ["n = 7\nprint(n)\n", "import math\n"]),
+        *(
+            (begin_answer("", text, tokenizer, PROGRAM_STARTS), text[-9:], ["def f(n):\n", "import re\n"])
+            for text in questions
+        ),
+    ]  # fmt: skip
+
+
+def test_no_prompt_ends_inside_a_token(tokenizer):
+    for prompt, end, continuations in prompts_of(tokenizer):
+        assert prompt.text.endswith(prompt.prefix)
+        num_cut = next(n for n in range(len(end) + 1) if prompt.text.endswith(end[: len(end) - n]))
+        tokens = tokenizer(prompt.text)["input_ids"]
+        for continuation in continuations:
+            whole = prompt.text + end[len(end) - num_cut :] + continuation
+            assert tokenizer(whole)["input_ids"][: len(tokens)] == tokens, (prompt.text[-30:], continuation)
+
+
+@pytest.mark.parametrize(("name", "ends"), [("qwen", ["):\n", "print"]), ("smollm2", ["):", "print("])])
+def test_the_end_of_a_line_is_left_to_the_answer_where_a_token_joins_it_with_what_follows(name, ends):
+    prompts = [prompt for prompt, *_ in prompts_of(train_tokenizer(name))]
+    for prompt, end in zip((prompts[0], prompts[3]), ends, strict=True):
+        assert prompt.text.endswith(end)
+
+
+TURNS = (
+    "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
+    "<assistant>{% if enable_thinking is false and thinks %}<think>\n\n</think>{% endif %}"
+)
+# What the templates of these families do with a system message.
+FAMILIES = {
+    "qwen 2.5": "<system>{% if SYSTEM %}TEXT{% else %}You are Qwen.{% endif %}",
+    "qwen 3": "{% set thinks = true %}{% if SYSTEM %}<system>TEXT{% endif %}",
+    "llama 3": "{{ bos_token }}<system>Today: 26 Jul 2024. {% if SYSTEM %}TEXT{% endif %}",
+    "gemma": "{{ bos_token }}{% if SYSTEM %}{{ raise_exception('System role not supported') }}{% endif %}",
+    "gpt-oss": "<system>Reasoning: {{ reasoning_effort }}{% if SYSTEM %}<developer>TEXT{% endif %}",
+    "mistral": "{{ bos_token }}{% if SYSTEM %}[INST]TEXT[/INST]{% endif %}",
+    "deepseek": "{{ bos_token }}{% if SYSTEM %}TEXT{% endif %}",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_speaks_under_its_own_system_message_unless_it_is_given_one(family):
+    tokenizer = train_tokenizer("qwen")
+    template = FAMILIES[family].replace("SYSTEM", "messages[0].role == 'system'") + TURNS
+    tokenizer.chat_template = template.replace("TEXT", "{{ messages[0].content }}")
+    own, empty, given = (Chat(tokenizer, system=text).ask("Why?") for text in (None, "", "Be brief."))
+    for text in (own, empty, given):
+        assert text.count("Why?") == 1 and text.rindex("<assistant>") > text.index("Why?")
+    assert ("You are Qwen." in own) == (family == "qwen 2.5")
+    assert "You are Qwen." not in empty + given
+    assert given.count("Be brief.") == 1 and given.index("Be brief.") < given.index("Why?")
+    if family == "gemma":  # it has no system role
+        assert own == empty and given == own.replace("Why?", "Be brief.\n\nWhy?")
+
+
+def test_a_chat_needs_a_template(cache_dir: Path):
+    tokenizer = train_tokenizer("qwen")
+    tokenizer.chat_template = None
+    assert "model.id: " in refused(Chat(tokenizer).ask, "Why?")
