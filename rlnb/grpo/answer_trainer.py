@@ -80,12 +80,12 @@ def stopping(model: PreTrainedModel, is_complete: Complete | None) -> Iterator[N
     if is_complete is None:
         yield
         return
-    generate, own = model.generate, vars(model).get("generate")  # unsloth puts its own there
+    generate, former = model.generate, vars(model).get("generate")  # where unsloth puts one
     criteria = StoppingCriteriaList([stop_when_complete(is_complete)])
     vars(model)["generate"] = partial(generate, stopping_criteria=criteria)
     try:
         yield
     finally:
         del vars(model)["generate"]
-        if own is not None:
-            vars(model)["generate"] = own
+        if former is not None:
+            vars(model)["generate"] = former

@@ -12,6 +12,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rlnb.grpo import kl
 from rlnb.grpo import training as grpo
+from rlnb.grpo.answer_trainer import AnswerTrainer
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer, completion_logprobs, drop_tied_rows
 from rlnb.params.training import TrainingParams
 from rlnb.policy import Policy
@@ -189,7 +190,7 @@ def test_a_cpu_takes_the_short_step_unless_it_is_switched_off(policy, tmp_path):
     prompts = datasets.Dataset.from_list([{"prompt": "print("}] * 8)
     options = {"rewards": [lambda completions, **_: [0.0] * len(completions)], "prompts": prompts}
     assert type(grpo.make_trainer(policy, config, **options)) is CpuGRPOTrainer
-    assert type(grpo.make_trainer(policy, config, **options, short_step=False)) is GRPOTrainer
+    assert type(grpo.make_trainer(policy, config, **options, short_step=False)) is AnswerTrainer
 
 
 @pytest.mark.parametrize("kind", [GRPOTrainer, CpuGRPOTrainer])

@@ -115,7 +115,7 @@ def test_no_prompt_ends_inside_a_token(tokenizer):
             assert tokenizer(whole)["input_ids"][: len(tokens)] == tokens, (prompt.text[-30:], continuation)
 
 
-@pytest.mark.parametrize(("name", "ends"), [("qwen", ["):\n", "print"]), ("smollm2", ["):", "print("])])
+@pytest.mark.parametrize(("name", "ends"), [("qwen", ["):\n", "print"]), ("smollm2", ["):", "print"])])
 def test_the_end_of_a_line_is_left_to_the_answer_where_a_token_joins_it_with_what_follows(name, ends):
     prompts = [prompt for prompt, *_ in prompts_of(train_tokenizer(name))]
     for prompt, end in zip((prompts[0], prompts[3]), ends, strict=True):
