@@ -90,12 +90,12 @@ def library_calls(source: str, place: str) -> Iterator[LibraryCall]:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in LIBRARIES
         for alias in node.names
     }
-    # trainer_class = CpuGRPOTrainer if ... else GRPOTrainer: called like the last one.
+    # trainer_class: type[GRPOTrainer] = ...: a class of ours, called like the library's.
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp):
-            target, other = ast.unparse(node.targets[0]), ast.unparse(node.value.orelse)
-            if other in imported:
-                imported.setdefault(target, imported[other])
+        if isinstance(node, ast.AnnAssign):
+            of_type = ast.unparse(node.annotation).removeprefix("type[").removesuffix("]")
+            if of_type in imported and "type[" in ast.unparse(node.annotation):
+                imported.setdefault(ast.unparse(node.target), imported[of_type])
     given = TOKENIZED | dict_keys(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):

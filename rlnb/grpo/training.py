@@ -157,7 +157,8 @@ def make_trainer(
         # vLLM would look for a name on the hub in the hub's own cache, not in model.cache_dir.
         policy.model.name_or_path = policy.directory or policy.model.name_or_path
     settings = {name: getattr(config, name) for name in SETTINGS_OF_LEARNING}
-    trainer_class = CpuGRPOTrainer if short_step and policy.device.type == "cpu" else AnswerTrainer
+    is_short = short_step and policy.device.type == "cpu"
+    trainer_class: type[GRPOTrainer] = CpuGRPOTrainer if is_short else AnswerTrainer
     trainer = trainer_class(
         policy.model,
         reward_funcs=list(rewards),
