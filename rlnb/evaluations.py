@@ -15,6 +15,7 @@ from rlnb.machine import rank
 from rlnb.policy.adapters import WeightSnapshot, hash_trained
 from rlnb.policy.loading import Policy
 from rlnb.results import load_results, to_plain_data, write_record
+from rlnb.run.stop_signal import StopSignal
 from rlnb.run.tracking import Tracker, read_metrics
 
 Evaluation = TypeVar("Evaluation")
@@ -88,14 +89,18 @@ def _read(path: Path, form: RecordForm[Evaluation], settings: Mapping[str, objec
     return evaluation
 
 
-def make_up(step: int, evaluate: Callable[[int], Mapping[str, float]], tracker: Tracker) -> None:
-    """Report the evaluation of the step that a run resumes from, if a signal had left no time for it.
+def evaluate_step(
+    step: int, evaluate: Callable[[int], Mapping[str, float]], tracker: Tracker, stop: StopSignal
+) -> Mapping[str, float]:
+    """Report and return the interval evaluation of a step that is saved and reported, {} after a signal.
 
-    evaluate: returns the metrics of this step; what `measure_once` has kept is read. A step that another run
-    made has no row in this run's metrics.jsonl, and gets none.
+    Also of the step that a run resumes from, whose evaluation a signal or a kill may have cut short; what
+    `measure_once` has kept is read. A step that another run made has no row in this run's metrics.jsonl, and
+    gets none.
     """
     rows = [row for row in read_metrics(tracker.path) if row["step"] == step]
     (is_own_step,) = broadcast_object_list([bool(rows)])  # rank 0 alone has the rows
-    metrics = evaluate(step) if is_own_step else {}
+    metrics = stop.evaluate(evaluate, step) if is_own_step else {}
     if not all(metrics.keys() <= row.keys() for row in rows):
         tracker.report(step, metrics)
+    return metrics

@@ -30,7 +30,8 @@ def train_run(params: PpoOpenspielParams, output_dir: Path, **options) -> list[d
     run = make_run(params)
     state = run.restore(checkpoint_to_resume(params, output_dir), output_dir)
     before = run.measure() if state.step == 0 else None
-    state = run.train(state, output_dir, evaluate=lambda _: run.measure(), before=before, **options)
+    options = {"evaluate": lambda _: run.measure(), **options}
+    state = run.train(state, output_dir, before=before, **options)
     with run.open_tracker(output_dir, state) as tracker:
         tracker.report(state.step, run.measure())  # an earlier attempt may have been killed just before this
     return read_metrics(output_dir / "metrics.jsonl")

@@ -1,6 +1,8 @@
 """Runs of SPIRAL and PPO with the tiny model, small enough for tests, by the notebooks' parameters."""
 
 import json
+import os
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,26 +72,29 @@ def make_run(params: SpiralSelfPlayParams) -> setup.SelfPlayRun:
 
 
 def train_run(
-    params: SpiralSelfPlayParams, output_dir: Path, *, show: Callable[[int, int], None] | None = None
-) -> list[dict[str, float]]:
+    params: SpiralSelfPlayParams, output_dir: Path, *, show: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[dict[str, float]]:  # fmt: skip
     """Train a run, or resume it, as the notebook does; return the rows of its metrics.jsonl.
 
-    It is evaluated before and after, also when it had finished: it may have been killed in between.
+    It is evaluated before and after, also when it had finished: it may have been killed in between. progress:
+    of the evaluations between.
     """
     run = make_run(params)
     state = setup.resume_run(run, output_dir)
 
-    def evaluate(step: int) -> Mapping[str, float]:
-        return run.arena.measure(run.learner.average, num_games=params.evaluation.interval_games).metrics
+    def evaluate(step: int, progress: Callable[[int, int], None] | None = progress) -> Mapping[str, float]:
+        num_games = params.evaluation.interval_games
+        return run.arena.measure(run.learner.average, num_games=num_games, progress=progress).metrics
 
     tracking = {"config": params.model_dump(), **params.tracking.model_dump()}
     with open_tracker(output_dir, resume_step=state.step, **tracking) as tracker:
         if state.step == 0:
-            tracker.report(0, evaluate(0))
+            tracker.report(0, evaluate(0, None))
         if state.step < params.training.max_steps:
             options = {"tracker": tracker, "output_dir": output_dir, "evaluate": evaluate, "show": show}
             state = train(run.learner, run.games, state, **options)
-        tracker.report(state.step, evaluate(state.step))
+        tracker.report(state.step, evaluate(state.step, None))
     return read_metrics(output_dir / "metrics.jsonl")
 
 
@@ -105,6 +110,10 @@ def kill_after(step: int) -> Callable[[int, int], None]:
             raise Killed
 
     return show
+
+
+def send_sigterm(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def rows_of(output_dir: Path) -> list[dict[str, float]]:

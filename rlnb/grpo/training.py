@@ -19,7 +19,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 from trl import GRPOConfig, GRPOTrainer
 
 from rlnb.errors import ParamsError, TrainingDiverged, see
-from rlnb.evaluations import make_up
+from rlnb.evaluations import evaluate_step
 from rlnb.grpo.answer_trainer import VLLM_STOPS, AnswerTrainer
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
 from rlnb.grpo.kl import MeasureKl
@@ -240,14 +240,16 @@ def train(
     """
     prepare_adapters(trainer)
     kl = [] if trainer.args.beta else [MeasureKl(trainer)]  # TRL measures it itself where it is a penalty
-    for callback in (UsePresentSettings(), *kl, reporter, *callbacks, SaveRecipe(params)):
+    evaluations = [callback for callback in callbacks if isinstance(callback, IntervalEvaluation)]
+    others = [callback for callback in callbacks if callback not in evaluations]
+    # An evaluation comes last: it begins when the checkpoint is complete.
+    for callback in (UsePresentSettings(), *kl, reporter, *others, SaveRecipe(params), *evaluations):
         trainer.add_callback(callback)
     beginning = f"resuming from {checkpoint}" if checkpoint else "from the start"
     print(f"{trainer.args.max_steps} steps, {beginning}")
-    for callback in callbacks:
-        if isinstance(callback, IntervalEvaluation):
-            callback.evaluate = memory_advice(params)(callback.evaluate)
     with reporter.tracker as tracker, StopSignal() as stop, memory_advice(params, doing="training"):
+        for evaluation in evaluations:
+            evaluation.evaluate, evaluation.stop = memory_advice(params)(evaluation.evaluate), stop
         # Before the other callbacks, so that no evaluation starts in the seconds that are left.
         trainer.callback_handler.callbacks.insert(0, StopOnSignal(stop))
         if metrics_before and not checkpoint:
@@ -413,12 +415,14 @@ def progress_line(step: int, max_steps: int, logs: Mapping[str, float]) -> str:
 
 
 class IntervalEvaluation(TrainerCallback):
-    """Calls `evaluate(step) -> metrics` every `interval` steps and adds the metrics to that step's log.
+    """Calls `evaluate(step) -> metrics` every `interval` steps and reports the metrics with that step's.
 
-    `evaluate` must leave the random state and the model's mode as they were; `policy.generate` does. The
-    metrics go through the trainer's own store: `trainer.log` inside a callback would drop the step's log.
-    What a signal skipped, a resumed run makes up before its first step, with the same weights.
+    The step is saved first, so a signal can cut the evaluation short, and nothing is lost to a kill. What was
+    cut short or skipped, a resumed run makes up before its first step, with the same weights. `evaluate` must
+    leave the random state and the model's mode as they were; `policy.generate` does.
     """
+
+    stop: StopSignal  # of the training; set by `train`
 
     def __init__(
         self, evaluate: Callable[[int], Mapping[str, float]], *, interval: int, reporter: MetricsReporter
@@ -431,22 +435,23 @@ class IntervalEvaluation(TrainerCallback):
         step = state.global_step
         return bool(self.interval and step % self.interval == 0 and 0 < step < state.max_steps)
 
-    def on_train_begin(self, args: object, state: TrainerState, control: object, **_: object) -> None:
-        if self.is_due(state):
-            make_up(state.global_step, self.evaluate, self.reporter.tracker)
-
     def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
+        control.should_save |= self.is_due(state)
+
+    def on_save(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if self.is_due(state) and not control.should_training_stop:
-            for name, value in self.evaluate(state.global_step).items():
-                self.reporter.trainer._metrics["train"][name].append(value)
-            control.should_log = True
+            evaluate_step(state.global_step, self.evaluate, self.reporter.tracker, self.stop)
+            if self.stop.after_step():
+                raise self.stop.preempted()  # transformers would train one more step
+
+    on_train_begin = on_save
 
 
 class SaveRecipe(TrainerCallback):
     """Saves by time as well, and completes each checkpoint by its list of files and the run's recipe.
 
     The recipe keeps other runs from resuming from it. Until it is written, the checkpoint does not count. To
-    be the last callback: the others' files and decisions have to be there.
+    come after all callbacks that write files of a checkpoint.
     """
 
     def __init__(self, params: NotebookParams) -> None:

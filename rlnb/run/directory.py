@@ -82,9 +82,10 @@ class Status:
 
     state: running, or one of EXIT_CODES. exit: the exit code of `rlnb run`, None while running. signal: the
     name of the signal that stopped it, else "". started, ended: ISO times in UTC. process_started: seconds
-    since the epoch. job: SLURM's id, 31_2 in an array, else "". restarts: of that job. saved_step: of the
-    checkpoint that the attempt began with. idle_attempts: of the same job, in a row before this one, that
-    saved no further step; those that SLURM preempted are not counted.
+    since the epoch. job: SLURM's id, 31_2 in an array, else "". restarts: of that job. first_step: of the
+    checkpoint that the attempt began with. saved_step: of the one that it left, while it runs first_step.
+    idle_attempts: of the same job, in a row before this one, that saved no further step; those that SLURM
+    preempted are not counted.
     """
 
     state: str
@@ -100,6 +101,7 @@ class Status:
     process_started: float | None = None
     job: str = ""
     restarts: int = 0
+    first_step: int = 0
     saved_step: int = 0
     idle_attempts: int = 0
 
@@ -155,7 +157,7 @@ def _is_running(pid: int, started: float | None) -> bool:
         return False
 
 
-def start_attempt(directory: Path, *, notebook: str, saved_step: int = 0) -> Status:
+def start_attempt(directory: Path, *, notebook: str, first_step: int = 0) -> Status:
     """Write and return the status of the next attempt, which is running from now on.
 
     Raises NoProgress, and writes it, for a job that SLURM has started again after MOST_IDLE_ATTEMPTS in a row
@@ -163,17 +165,17 @@ def start_attempt(directory: Path, *, notebook: str, saved_step: int = 0) -> Sta
     """
     last, job = read_status(directory, rank()), own_job()
     num_idle = 0
-    if last and last.job == job and last.restarts < num_restarts() and saved_step <= last.saved_step:
+    if last and last.job == job and last.restarts < num_restarts() and first_step <= last.first_step:
         num_idle = last.idle_attempts + (last.signal != "SIGTERM")  # by which SLURM preempts
     status = Status(
         "running", attempt=1 if last is None else last.attempt + 1, notebook=notebook, pid=os.getpid(),
         host=socket.gethostname(), started=now(), process_started=psutil.Process().create_time(), job=job,
-        restarts=num_restarts(), saved_step=saved_step, idle_attempts=num_idle,
+        restarts=num_restarts(), first_step=first_step, saved_step=first_step, idle_attempts=num_idle,
     )  # fmt: skip
     if num_idle >= MOST_IDLE_ATTEMPTS:
         reason = (
             f"job {job}: {num_idle} attempts in a row have ended without a further saved step (the last is "
-            f"{saved_step}). Give the job more time (--time), or save more often (training.save_steps)."
+            f"{first_step}). Give the job more time (--time), or save more often (training.save_steps)."
         )
         end_attempt(directory, status, state="failed", reason=reason)
         raise NoProgress(reason)

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import FrameType
 
@@ -14,15 +15,21 @@ from rlnb.run.directory import handling_signals
 SAVE_MINUTES = 15.0  # between two checkpoints, however long a step takes
 
 
+class EvaluationCut(BaseException):
+    """A signal that came during an evaluation. Not an Exception, like KeyboardInterrupt."""
+
+
 class StopSignal:
     """A context in which SIGTERM and SIGUSR1 (SLURM: time is nearly up, or preemption) are recorded.
 
-    A loop calls `after_step` and saves and stops where that returns True. On exit the handlers are restored,
-    and Preempted is raised if a signal has stopped the loop early.
+    A loop calls `after_step` and saves and stops where that returns True. Evaluations of a step that is saved
+    are called by `evaluate`, which a signal cuts short. On exit the handlers are restored, and Preempted is
+    raised if a signal has stopped the loop early.
     """
 
     def __init__(self) -> None:
         self.received = ""
+        self._cuts_short = False
         self._finished = False
         self._handlers = ExitStack()
 
@@ -33,14 +40,34 @@ class StopSignal:
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         self._handlers.close()
         if error_type is None and self.received and not self._finished:
-            raise Preempted(
-                f"{self.received}: the checkpoint of this step is saved; run again to go on from it"
-            )
+            raise self.preempted()
+
+    def preempted(self) -> Preempted:
+        """Return the error of a loop that stops early, to be raised where leaving the context is too late."""
+        return Preempted(f"{self.received}: the checkpoint of this step is saved; run again to go on from it")
 
     def _receive(self, signal_number: int, _: FrameType | None) -> None:
         self.received = signal.Signals(signal_number).name
+        if self._cuts_short:
+            raise EvaluationCut
 
-    def after_step(self, *, is_last: bool) -> bool:
+    def evaluate(self, evaluate: Callable[[int], Mapping[str, float]], step: int) -> Mapping[str, float]:
+        """Return the metrics of a step's evaluation, {} where a signal has cut it short.
+
+        Ask `after_step` once more after it. Of several ranks each would be cut at another point, so they
+        finish the evaluation.
+        """
+        try:
+            self._cuts_short = not is_one_of_ranks()
+            if self._cuts_short and self.received:  # while the step was saved
+                return {}
+            return evaluate(step)
+        except EvaluationCut:
+            return {}
+        finally:
+            self._cuts_short = False
+
+    def after_step(self, *, is_last: bool = False) -> bool:
         """Return whether to save and stop now; the same on all ranks."""
         self._finished = is_last
         agreed = received_by_any_rank(self.received)
@@ -65,9 +92,13 @@ class SaveTimer:
         return bool(broadcast_object_list([passed >= 60 * SAVE_MINUTES])[0])
 
 
+def is_one_of_ranks() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def received_by_any_rank(received: str) -> str:
     """Return the signal that any rank received: all must stop at the same step, or some wait forever."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if not is_one_of_ranks():
         return received
     device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
     largest = torch.tensor(signal.Signals[received] if received else 0, device=device)

@@ -19,7 +19,7 @@ from accelerate.utils import gather_object
 from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file
 
-from rlnb.evaluations import make_up
+from rlnb.evaluations import evaluate_step
 from rlnb.machine import rank
 from rlnb.machine.threads import adapt_threads
 from rlnb.params import dump_yaml
@@ -71,7 +71,7 @@ AnyState = TypeVar("AnyState", bound=RunState)
 
 @dataclass
 class StepRecorder:
-    """The end of a step: games.jsonl, evaluation, metrics, checkpoint, log and warnings.
+    """The end of a step: games.jsonl, metrics, checkpoint, evaluation, log and warnings.
 
     evaluate: called with the step every `evaluation.eval_interval_steps`. describe: returns the step's line
     of train.log. show: called with (step, max_steps) some fifty times. say: called with warnings.
@@ -94,14 +94,15 @@ class StepRecorder:
     def recording(self, *, after: int) -> Iterator[None]:
         """Record a run that goes on after this step. Raises Preempted if a signal has stopped it.
 
-        An evaluation of that step that a signal skipped is made up first.
+        An evaluation of that step that a signal skipped or cut short is made up first.
         """
         adapt_threads()
         self.timer = SaveTimer()
         gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
         with StopSignal() as self.stop, open_games_file(self.output_dir, after=after) as self.games_file:
             if 0 < after < self.training.max_steps and self.evaluation.is_due(after):
-                make_up(after, self.evaluate, self.tracker)
+                evaluate_step(after, self.evaluate, self.tracker, self.stop)
+                self.is_stopping = self.stop.after_step()
             yield
 
     def end_step(
@@ -123,15 +124,19 @@ class StepRecorder:
             self.games_file.flush()
         is_last = step == max_steps
         self.is_stopping = self.stop.after_step(is_last=is_last)
-        if self.evaluation.is_due(step) and not is_last and not self.is_stopping:
-            values |= self.evaluate(step)
+        is_evaluated = self.evaluation.is_due(step) and not is_last and not self.is_stopping
         self.tracker.report(step, values)
-        self.is_save_due |= step % self.training.save_steps == 0 or self.timer.is_due()
+        self.is_save_due |= is_evaluated or step % self.training.save_steps == 0 or self.timer.is_due()
         # A policy that raises an alarm is saved at the end and on a signal only.
         if is_last or self.is_stopping or (self.is_save_due and not state.alarms):
             save()
             self.is_save_due = False
             self.timer.restart()
+        if is_evaluated:
+            values |= evaluate_step(step, self.evaluate, self.tracker, self.stop)
+            self.is_stopping = self.stop.after_step()
+            if self.is_stopping and state.alarms:
+                save()
         log_line(self.output_dir, self.describe(step, values))
         # The warning of KL(policy || reference) is GRPO's; PPO adapts its weight.
         for line in [*notes, *self.health.after_step(step, {**values, "kl": None})]:

@@ -1,6 +1,7 @@
 """What we hang on TRL: exact resume, evaluation that disturbs nothing, stopping on a signal."""
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -19,7 +20,7 @@ from tiny_run import train
 from transformers import TrainerState
 from trl import GRPOConfig
 
-from rlnb.errors import ParamsError, TrainingDiverged
+from rlnb.errors import ParamsError, Preempted, TrainingDiverged
 from rlnb.grpo import training as grpo
 from rlnb.params.bases import find_base, read_base
 from rlnb.params.training import TrainingParams, VllmParams
@@ -153,6 +154,26 @@ def test_evaluating_and_measuring_the_kl_change_nothing_in_the_training(uninterr
     assert [step for step, row in rows.items() if "kl" in row] == [2, 4, 6]
     assert [step for step, row in usual.items() if "kl" in row] == [6]
     assert rows[2]["kl"] > 0 and rows[6]["kl"] == usual[6]["kl"]
+
+
+def test_a_signal_during_an_interval_evaluation_stops_the_run_with_the_step_saved(uninterrupted: Path):
+    cut, done = uninterrupted.with_name("cut"), []
+
+    def progress(num_done: int, _: int) -> None:
+        done.append((checkpoint_step(latest_checkpoint(cut)), num_done))
+        if num_done == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    for _ in range(2):  # in the evaluation of step 2, then in the one that the next attempt makes up
+        with pytest.raises(Preempted, match="SIGUSR1"):
+            train(cut, evaluate=True, progress=progress, save_steps=100)
+        assert [row["step"] for row in read_metrics(cut / "metrics.jsonl")] == [1, 2]  # no further step
+        assert checkpoint_step(latest_checkpoint(cut)) == 2
+    assert done == [(2, 0), (2, 1)] * 2  # of two batches each time
+    train(cut, evaluate=True, save_steps=100)
+    assert_same_training(uninterrupted, cut)
+    rows = {row["step"]: row for row in read_metrics(cut / "metrics.jsonl")}
+    assert [step for step, row in rows.items() if "heldout/known/reward" in row] == [2, 4]
 
 
 def test_every_metric_of_a_run_stands_in_the_table(uninterrupted: Path) -> None:

@@ -6,6 +6,7 @@ letters, which random weights can earn and learn.
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,13 @@ def lower_case(*, completions: list[str], **_: object) -> list[float]:
 
 def train(
     output_dir: Path, *, adapters: str = "", evaluate: bool = False, announce: bool = False,
-    kl_interval: int = 10, save_minutes: float = stop_signal.SAVE_MINUTES, **settings: Any,
+    progress: Callable[[int, int], None] | None = None, kl_interval: int = 10,
+    save_minutes: float = stop_signal.SAVE_MINUTES, **settings: Any,
 ) -> None:  # fmt: skip
     """Train to the end, from the last checkpoint if there is one; `settings` are of `training`.
 
-    kl_interval: steps between measurements of the KL. announce: print a line a step.
+    kl_interval: steps between measurements of the KL. announce: print a line a step. progress: of an
+    evaluation.
     """
     torch.set_num_threads(1)
     model = tiny_model(output_dir.parent).model_copy(update={"adapters": adapters})
@@ -60,7 +63,8 @@ def train(
     texts = [row["prompt"] for row in list(prompts)[:2]]
 
     def measure(_: int) -> dict[str, float]:
-        written = generate(policy, texts, max_new_tokens=5, temperature=1.0, seed=3)
+        options = {"seed": 3, "batch_size": 1, "progress": progress}
+        written = generate(policy, texts, max_new_tokens=5, temperature=1.0, **options)
         answers = [completion.text for completion in written]
         return {"heldout/known/reward": sum(lower_case(completions=answers)) / len(answers)}
 

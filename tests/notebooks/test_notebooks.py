@@ -221,6 +221,7 @@ def test_a_run_stopped_by_sigterm_goes_on_where_it_stopped_and_measures_the_same
     status = json.loads((out / "status.json").read_text())
     assert (status["state"], status["signal"], status["attempt"]) == ("preempted", "SIGTERM", 1)
     stopped_at = rows_of(out)[-1]
+    assert status["saved_step"] == stopped_at["step"]
     before = {path: path.stat().st_mtime_ns for path in out.glob("*_before.json")}
     assert stopped_at["step"] < 6 and not any("heldout/" in name or "arena/" in name for name in stopped_at)
     said = finish_run(notebook, out, *settings)

@@ -175,7 +175,8 @@ def test_a_job_is_ended_after_attempts_in_a_row_that_save_no_step(tmp_path, monk
 
     def attempt(restarts: int, *, begins_at: int, signal: str) -> int:
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
-        status = runs.start_attempt(tmp_path, notebook="", saved_step=begins_at)
+        status = runs.start_attempt(tmp_path, notebook="", first_step=begins_at)
+        status = dataclasses.replace(status, saved_step=4)  # that of the end: the next attempts begin there
         runs.end_attempt(tmp_path, status, state="preempted", signal=signal)
         return status.idle_attempts
 

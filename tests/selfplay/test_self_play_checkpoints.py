@@ -1,6 +1,5 @@
 """A self-play run that was stopped goes on as if it had not been, to the bit, and never from another's."""
 
-import os
 import shutil
 import signal
 import threading
@@ -8,7 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from self_play_run import Killed, checkpoint_of, differing, kill_after, params_of, rows_of, train_run
+from self_play_run import (
+    Killed,
+    checkpoint_of,
+    differing,
+    kill_after,
+    params_of,
+    rows_of,
+    send_sigterm,
+    train_run,
+)
 
 from rlnb.errors import Preempted
 from rlnb.policy import load_policy
@@ -36,6 +44,7 @@ def make_params(cache_dir: Path, recipe: dict, **training: object):
     sections = {name: dict(fields) for name, fields in recipe.items()}
     usual = {"max_steps": 4, "games_per_step": 8, "save_steps": 2, "num_epochs": 1}
     sections["training"] = usual | sections.get("training", {}) | training
+    sections["evaluation"] = {"eval_interval_steps": 2}
     return params_of(cache_dir, **sections)
 
 
@@ -106,8 +115,8 @@ def test_sigterm_saves_the_step_and_the_run_goes_on_from_it(cache_dir, uninterru
     params = make_params(cache_dir, LORA, save_steps=100)
 
     def show(step: int, max_steps: int) -> None:
-        if step == 2:
-            sender = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM))
+        if step == 1:
+            sender = threading.Thread(target=send_sigterm)
             sender.start()
             sender.join()
 
@@ -115,16 +124,42 @@ def test_sigterm_saves_the_step_and_the_run_goes_on_from_it(cache_dir, uninterru
     with pytest.raises(Preempted):
         attempt(params, tmp_path, show=show)
     assert signal.getsignal(signal.SIGTERM) is before
-    assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2, 3]
-    assert not any(name.startswith(("exact", "arena")) for name in rows_of(tmp_path)[3])
-    assert [checkpoint_step(path) for path in complete_checkpoints(tmp_path)] == [3]
+    assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2]
+    assert not any(name.startswith(("exact", "arena")) for name in rows_of(tmp_path)[2])
+    assert [checkpoint_step(path) for path in complete_checkpoints(tmp_path)] == [2]
     attempt(params, tmp_path, seed=999)
     whole = uninterrupted["rae with LoRA"]
     assert (tmp_path / "games.jsonl").read_bytes() == (whole / "games.jsonl").read_bytes()
     assert differing(checkpoint_of(tmp_path, 4), checkpoint_of(whole, 4)) == []
     # The evaluation of the step at which the run was stopped is made up.
-    assert any(name.startswith("exact") for name in rows_of(tmp_path)[3])
+    assert any(name.startswith("exact") for name in rows_of(tmp_path)[2])
     assert rows_of(tmp_path) == rows_of(whole)
+
+
+@pytest.mark.parametrize("invalid_share", [1.0, -1.0], ids=["quiet", "with an alarm, so not saved before"])
+def test_a_signal_during_an_interval_evaluation_stops_the_run_with_the_step_saved(
+    cache_dir, uninterrupted, tmp_path, monkeypatch, invalid_share
+):
+    monkeypatch.setattr(health, "MAX_INVALID_SHARE", invalid_share)
+    params, whole = make_params(cache_dir, LORA, save_steps=100), uninterrupted["rae with LoRA"]
+    finished: list[int] = []
+
+    def progress(num_done: int, num_pairs: int) -> None:
+        finished.append(num_done)
+        send_sigterm()
+
+    for _ in range(2):  # in the evaluation of step 2, then in the one that the next attempt makes up
+        with pytest.raises(Preempted, match="SIGTERM"):
+            attempt(params, tmp_path, progress=progress)
+        assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2]  # no further step
+        assert not any(name.startswith(("exact", "arena")) for name in rows_of(tmp_path)[2])
+        assert [checkpoint_step(path) for path in complete_checkpoints(tmp_path)] == [2]
+    assert finished == [1, 1]  # of two matches each time
+    monkeypatch.setattr(health, "MAX_INVALID_SHARE", 1.0)
+    attempt(params, tmp_path)
+    assert rows_of(tmp_path) == rows_of(whole)
+    if invalid_share > 0:  # the state counts alarms
+        assert_same_run(tmp_path, whole, step=4)
 
 
 def test_a_run_can_continue_the_whole_state_of_another_in_its_own_directory(

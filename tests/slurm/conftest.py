@@ -87,7 +87,7 @@ class Job:
 
         def has_saved() -> bool:
             status = read_status(self.directory)
-            return status is not None and status.attempt == attempt and self.saved > status.saved_step
+            return status is not None and status.attempt == attempt and self.saved > status.first_step
 
         wait_for(lambda: has_saved() or not self.is_alive(), f"a step of attempt {attempt}")
         assert has_saved(), self.log

@@ -49,7 +49,7 @@ def test_a_job_saves_before_its_limit_goes_back_into_the_queue_and_resumes(submi
     call("scancel", job.number)
     job.wait_end("CANCELLED")
     assert steps(job.directory) == list(range(1, steps(job.directory)[-1] + 1))
-    assert (job.status.attempt, job.status.saved_step) == (2, saved)
+    assert (job.status.attempt, job.status.first_step) == (2, saved)
 
 
 def test_a_step_that_outlasts_the_warning_costs_that_step_alone(submit: Submitter):
@@ -62,7 +62,7 @@ def test_a_step_that_outlasts_the_warning_costs_that_step_alone(submit: Submitte
     job.limit(60)
     job.wait_end()
     assert (job.status.attempt, job.step) == (2, 8)
-    assert job.status.saved_step >= saved  # with SIGTERM SLURM sends SIGCONT: a step may just be saved
+    assert job.status.first_step >= saved  # with SIGTERM SLURM sends SIGCONT: a step may just be saved
 
 
 def test_a_set_up_that_never_fits_ends_after_three_attempts_with_the_reason(submit: Submitter):
@@ -84,7 +84,7 @@ def test_a_job_that_is_cancelled_stays_dead_and_the_same_command_goes_on(submit:
     assert again.directory == job.directory
     again.wait_end()
     assert steps(again.directory) == list(range(1, 13))
-    assert (again.status.attempt, again.status.saved_step) == (2, saved)
+    assert (again.status.attempt, again.status.first_step) == (2, saved)
 
 
 def preempt(job: Job) -> None:

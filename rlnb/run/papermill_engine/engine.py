@@ -8,12 +8,14 @@ What papermill and nbclient lack, and this module adds:
 3. A kernel on TCP ports can be taken for another's. Here it listens on sockets in a private directory.
 """
 
+import dataclasses
 import functools
 import os
 import re
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -76,16 +78,21 @@ class RlnbEngine(NBClientEngine):
         directory = _status_directory(output_path)
         if directory is None:
             return super().execute_notebook(nb, kernel_name, output_path, **kwargs)
-        saved_step = checkpoint_step(latest_checkpoint(directory))
-        status = runs.start_attempt(directory, notebook=Path(str(output_path)).name, saved_step=saved_step)
+        first_step = checkpoint_step(latest_checkpoint(directory))
+        status = runs.start_attempt(directory, notebook=Path(str(output_path)).name, first_step=first_step)
         signals: list[signal.Signals] = []
+
+        def end_attempt(how: Mapping[str, str]) -> None:
+            saved_step = checkpoint_step(latest_checkpoint(directory))
+            runs.end_attempt(directory, dataclasses.replace(status, saved_step=saved_step), **how)
+
         try:
             with runs.heartbeat(directory), telling_full_disk(directory):
                 nb = super().execute_notebook(nb, kernel_name, output_path, signals=signals, **kwargs)
         except BaseException as error:
-            runs.end_attempt(directory, status, **describe_error(error))
+            end_attempt(describe_error(error))
             raise
-        runs.end_attempt(directory, status, **describe_cells(nb))
+        end_attempt(describe_cells(nb))
         return nb
 
     @classmethod
