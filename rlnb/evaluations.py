@@ -15,6 +15,7 @@ from rlnb.machine import rank
 from rlnb.policy.adapters import WeightSnapshot, hash_trained
 from rlnb.policy.loading import Policy
 from rlnb.results import load_results, to_plain_data, write_record
+from rlnb.run.directory import say
 from rlnb.run.stop_signal import StopSignal
 from rlnb.run.tracking import Tracker, read_metrics
 
@@ -55,6 +56,7 @@ def measure_once(
     policy: Policy,
     params: BaseModel,
     settings: Mapping[str, object],
+    warn: Callable[[Evaluation], Sequence[str]] = lambda _: (),
     snapshots: Sequence[WeightSnapshot] = (),
 ) -> Evaluation:
     """Return the evaluation that an earlier attempt of this run saved; else evaluate, and save it at once.
@@ -62,14 +64,15 @@ def measure_once(
     It is read if it was made with the same settings and, to the bit, the same trained weights, those of the
     policy and of `snapshots`. Rank 0 writes, and decides for all ranks whether to read: the file may reach
     them at different times, and an evaluation may wait for all of them. settings: all else that the result
-    depends on. params: of the run, kept in the file for its readers.
+    depends on. params: of the run, kept in the file for its readers. warn: returns lines that are said of it.
     """
     settings = {**settings, "trained_sha256": hash_trained(policy, snapshots)}
     (kept,) = broadcast_object_list([_read(path, form, settings) if rank() == 0 else None])
-    if kept is not None:
-        return kept
-    evaluation = evaluate()
-    write_record(path, {"params": params, "settings": settings, **form.dump(evaluation)})
+    evaluation = evaluate() if kept is None else kept
+    if kept is None:
+        write_record(path, {"params": params, "settings": settings, **form.dump(evaluation)})
+    for line in warn(evaluation):
+        say(path.parent, f"{path.stem}: {line}")
     return evaluation
 
 

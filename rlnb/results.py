@@ -47,6 +47,12 @@ class Comparison:
     difference: Estimate
     items: Mapping[str, tuple[float, float]] = field(default_factory=dict, compare=False, repr=False)
 
+    def __str__(self) -> str:
+        measure = self.measure.replace("_", " ")
+        return (
+            f"{measure} on {self.split}: {self.before:.3f} / {self.after:.3f}; difference {self.difference}"
+        )
+
 
 @dataclass(frozen=True)
 class PooledComparison:
@@ -167,15 +173,20 @@ def save_results(
     *,
     params: BaseModel | Mapping[str, object],
     comparison: Sequence[Comparison] = (),
+    headline: Sequence[str] = (),
     **records: object,
 ) -> None:
     """Write an evaluation as JSON, whole or not at all; only rank 0 writes.
 
-    The file holds {"params", "comparison"} and `records` under their names. Dataclasses become objects, numpy
-    arrays lists, NaN and infinities null. Raises TypeError for other types.
+    The file holds {"params", "headline", "comparison"} and `records` under their names. headline: the lines
+    that `rlnb run` ends with, by default those of the comparison, of "all" splits where there are several.
+    Dataclasses become objects, numpy arrays lists, NaN and infinities null. Raises TypeError for other types.
     """
     values = params.model_dump() if isinstance(params, BaseModel) else params
-    write_record(path, {"params": values, "comparison": comparison, **records})
+    pooled = {row.measure for row in comparison if row.split == "all"}
+    lines = [str(row) for row in comparison if row.split == "all" or row.measure not in pooled]
+    lines = ["before / after; difference [95% interval]", *lines] if lines else []
+    write_record(path, {"params": values, "headline": headline or lines, "comparison": comparison, **records})
 
 
 def write_record(path: str | Path, record: Mapping[str, object]) -> None:
@@ -289,10 +300,7 @@ def compare_strategy_files(first: Path, second: Path) -> str:
         raise ParamsError(f"{first} and {second}: {error}; name results of one version") from error
     if not rows:
         raise ParamsError(f"{first} and {second}: have no kind of board in common; run both with the same")
-    lines = [
-        f"{row.measure} on {row.split}: {row.before:+.3f} / {row.after:+.3f}; difference {row.difference}"
-        for row in rows
-    ]
+    lines = list(map(str, rows))
     shares = [name for name in old.figures if name in new.figures and name not in old.scores]
     return "\n".join(lines + [f"{name}: {old.figures[name]} / {new.figures[name]}" for name in shares])
 

@@ -82,7 +82,7 @@ def test_results_are_written_and_read_back(tmp_path):
         count=np.int64(3),
     )
     results = load_results(path)
-    assert list(results) == ["params", "comparison", "before", "board", "count"]
+    assert list(results) == ["params", "headline", "comparison", "before", "board", "count"]
     assert results["params"] == {"seed": 7, "target_kl": None}
     difference = {"value": 0.5, "low": 0.5, "high": 0.5}
     row = {"measure": "reward", "split": "new", "num_items": 1, "before": 0.0, "after": 0.5}

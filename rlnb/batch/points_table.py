@@ -7,7 +7,6 @@ Every value is that of the last checkpoint of a run, never of the best one. Mean
 runs only, with Student's 95% interval over the runs.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +22,10 @@ from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import parse_yaml
 from rlnb.results import Comparison, load_results, pool_comparisons, read_comparisons
 from rlnb.run.directory import POINTS_FILE
+from rlnb.run.metrics import main_measures
 from rlnb.run.tracking import read_metrics
 from rlnb.statistics import Estimate, student_mean
 
-# What judges a run, the most telling first; names may begin with a game.
-MAIN_MEASURES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"(^|/)exact/(average/)?(nash_conv|loss_first|loss_second)$",
-        r"^heldout/",
-        r"^mbpp_eval/pass_rate$",
-        r"^pass_at/\d+/value$",
-        r"(^|/)arena/.*_score$",
-        r"^curriculum/(stage|score)$",
-        r"^reward$",
-    )
-)
-NUM_SHOWN = 6  # measures that a table shows where none is named
 TRAINING_MINUTES = "training minutes"  # play and updates, without evaluations
 PARTS_OF_A_STEP = ("time/rollout_seconds", "time/update_seconds", "step_time")
 
@@ -113,8 +99,7 @@ def choose_measures(results: pandas.DataFrame, wanted: Sequence[str] = ()) -> li
     for name in wanted:
         if name not in names:
             raise ParamsError(f"measure {name!r} is in none of these runs{did_you_mean(name, names)}")
-    main = [name for pattern in MAIN_MEASURES for name in names if pattern.search(name)]
-    return list(wanted) or main[:NUM_SHOWN]
+    return list(wanted) or main_measures(names)
 
 
 def show_points(results: pandas.DataFrame, measures: Sequence[str]) -> Table:

@@ -13,6 +13,7 @@ from rlnb.code_execution.tasks import Task
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.policy import Policy, generate
 from rlnb.policy.prompts import Prompt
+from rlnb.run.health import describe_ends
 from rlnb.sandbox import Sandbox
 
 MEASURES = (
@@ -76,6 +77,7 @@ class ProgramEvaluation:
                 "max_completion_length": self.params.training.max_completion_length,
                 "isolation": self.sandbox.level,
             },
+            warn=lambda answers: describe_ends([answer.judgement.end for answer in answers]),
         )
 
     def __call__(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from rlnb.code_execution.tasks import Task
 from rlnb.grpo.rewards import TrlReward, make_trl_rewards
+from rlnb.run.health import AnswerEnd
 from rlnb.run.metrics import STATUSES
 from rlnb.sandbox import Execution, FailureCount, Limits, Sandbox
 from rlnb.sandbox.plain_values import equal_to
@@ -53,6 +54,13 @@ class Judgement:
         Right results alone are not enough: the calls after a script can complete a script that is broken.
         """
         return self.answered and all(self.results)
+
+    @property
+    def end(self) -> AnswerEnd:
+        """How the answer ended; "no_result" where the script ran and no call of the function returned."""
+        has_no_result = self.ran and bool(self.results) and self.results.count(None) == len(self.results)
+        reason = self.execution.error if self.execution else ""
+        return AnswerEnd("no_result" if has_no_result else self.outcome, reason)
 
 
 RewardFunction = Callable[[Judgement], float]
@@ -163,7 +171,8 @@ class CodeRewards:
             is_failed=lambda judgement: judgement.outcome == "sandbox_error",
             measure=lambda judgements: batch_metrics(judgements, self.rewards),
             show=lambda judgements: {
-                "outcome": [judgement.outcome for judgement in judgements],
+                "outcome": [judgement.end.outcome for judgement in judgements],
+                "reason": [judgement.end.reason for judgement in judgements],
                 "passed": [judgement.passed for judgement in judgements],
             },
         )

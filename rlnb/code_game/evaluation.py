@@ -21,6 +21,7 @@ from rlnb.code_game.reward import GameReferee, GameRound, game_metrics, judge_ro
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.policy import Policy, generate
 from rlnb.results import Comparison, save_results
+from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import FailureCount
 from rlnb.statistics import Estimate, bootstrap_ratio, wilson_interval
 
@@ -134,6 +135,9 @@ class GameEvaluation:
                 "max_completion_length": self.params.training.max_completion_length,
                 "isolation": self.referee.reruns.level,
             },
+            warn=lambda programs: describe_ends(
+                [AnswerEnd(program.round.kind, program.round.message) for program in programs]
+            ),
         )
 
 

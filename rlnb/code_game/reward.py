@@ -174,6 +174,7 @@ class CodeGameReward:
             log_metric("time/opponent_seconds", opponent_seconds)
         if log_extra:
             log_extra("outcome", [game.kind for game in rounds])
+            log_extra("reason", [game.message for game in rounds])
             log_extra("output", [game.output for game in rounds])
         return rewards
 

@@ -17,6 +17,7 @@ from rlnb.game_2048.queries import QUERIES_SOURCE
 from rlnb.game_2048.reward import StrategyReferee, StrategyResult, compute_strategy_shares
 from rlnb.policy import Policy, generate
 from rlnb.results import BoardScores, Comparison, compare_boards, save_results
+from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import Sandbox
 from rlnb.statistics import Estimate, bootstrap_two_way
 
@@ -101,6 +102,9 @@ class StrategyEvaluation:
                 "board_fingerprint": self.secret.fingerprint,
                 "isolation": self.referee.sandbox.level,
             },
+            warn=lambda judged: describe_ends(
+                [AnswerEnd(each.result.ending, each.result.why) for each in judged]
+            ),
         )
 
     def judge(

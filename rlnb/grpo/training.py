@@ -31,7 +31,7 @@ from rlnb.policy.builtin import model_directory
 from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import complete_checkpoint, remove_old_checkpoints
 from rlnb.run.directory import log_line
-from rlnb.run.health import Health, memory_advice
+from rlnb.run.health import AnswerEnd, Health, memory_advice
 from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker
 
@@ -373,7 +373,7 @@ class MetricsReporter(TrainerCallback):
         self.tracker.report(step, dict(logs))
         output_dir = self.tracker.path.parent
         log_line(output_dir, progress_line(step, max_steps, logs))
-        for line in self.health.after_step(step, logs):
+        for line in self.health.after_step(step, logs, self._step_ends()):
             print(line, flush=True)
             log_line(output_dir, line)
         if self.show and (step == max_steps or step % max(1, max_steps // NUM_PICTURES) == 0):
@@ -386,6 +386,12 @@ class MetricsReporter(TrainerCallback):
             return "This attempt trained no step."
         share = (reward_seconds + self.log_seconds) / (self.step_seconds + self.log_seconds)
         return f"Rewards, tracking and plots took {share:.1%} of the training time."
+
+    def _step_ends(self) -> list[AnswerEnd]:
+        """Return how the last step's completions ended, as the reward has logged it."""
+        columns = self.trainer._logs["extra"]
+        ends = zip(columns.get("outcome", ()), columns.get("reason", ()), strict=True)
+        return [AnswerEnd(outcome, reason) for outcome, reason in ends]
 
     def _step_rewards(self) -> list[float]:
         """Return the last step's rewards, group after group; NaN for failed programs."""

@@ -38,6 +38,7 @@ def show_summary(summary: Mapping[str, Any], settings: Mapping[str, object]) -> 
         shares["asserts not shown hold"] = summary["passed_held_out"]
     outcomes = sorted(summary["outcomes"].items(), key=lambda item: -item[1])
     shares |= {f"ended as {words(outcome)}": count for outcome, count in outcomes}
+    shares |= dict.fromkeys(summary["warnings"], "")
     counts = f"{summary['num_problems']} problems, {summary['num_samples']} samples"
     details = [f"{words(name)} {settings[name]}" for name in SHOWN_SETTINGS if name in settings]
     return Table(["", "value (95% interval)"], shares.items(), f"{counts}: {'; '.join(details)}")

@@ -10,7 +10,7 @@ from rlnb.mbpp.data import choose_problems, load_data
 from rlnb.mbpp.params import MbppEvaluationParams, WriterParams
 from rlnb.mbpp.problems import Problem, ProblemSet
 from rlnb.mbpp.prompts import TEMPLATES, Template
-from rlnb.mbpp.results import SampleForm
+from rlnb.mbpp.results import SampleForm, describe_samples
 from rlnb.mbpp.samples import Progress, Sample, hash_samples
 from rlnb.mbpp.writers import Write, Writer, keep_completions
 from rlnb.params.resolving import cache_directory, resolve_mbpp
@@ -106,6 +106,7 @@ class MbppEvaluation:
             policy=policy,
             params=self.params,
             settings=self.describe(),
+            warn=describe_samples,
         )
 
 

@@ -14,7 +14,8 @@ from rlnb.mbpp.evalplus import PlusResults
 from rlnb.mbpp.problems import Problem
 from rlnb.mbpp.prompts import Template
 from rlnb.mbpp.samples import Sample
-from rlnb.results import Comparison, SavedSample, compare, group_passes, write_record
+from rlnb.results import Comparison, SavedSample, compare, group_passes, save_results
+from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import Verdict
 from rlnb.sandbox.executions import Status
 from rlnb.statistics import bootstrap_mean, pass_at_k, wilson_interval
@@ -48,6 +49,12 @@ def compare_samples(before: Sequence[Sample], after: Sequence[Sample]) -> list[C
     return compare({"pass_rate_sampled": {"mbpp": old}}, {"pass_rate_sampled": {"mbpp": new}})
 
 
+def describe_samples(samples: Sequence[Sample]) -> list[str]:
+    """Return warnings about an outcome that most samples share, and about many that were cut."""
+    ends = [AnswerEnd(sample.outcome, sample.verdict.error) for sample in samples]
+    return describe_ends(ends, length_field="mbpp.max_completion_length")
+
+
 def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> dict[str, Any]:
     """Return pass@k with 95% intervals, pass rates on shown and held-out asserts, and counts of outcomes.
 
@@ -64,8 +71,19 @@ def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> dict[str
         "pass_at": {str(k): estimate_pass_at(passes, k) for k in sorted(ks)},
         "passed_shown": fmean(sample.passed_shown for sample in checked),
         "passed_held_out": fmean(held_out) if held_out else None,
-        "outcomes": dict(Counter(sample.outcome for sample in samples)),
+        "outcomes": dict(Counter(sample.outcome for sample in samples).most_common()),
+        "warnings": describe_samples(samples),
     }
+
+
+def make_headline(summary: Mapping[str, Any]) -> list[str]:
+    """Return a summary in lines: pass@k with intervals, outcomes, warnings."""
+    rates = [
+        "pass@{} {value:.3f} [{low:.3f}, {high:.3f}], {num_problems} problems".format(k, **known)
+        for k, known in summary["pass_at"].items()
+    ]
+    outcomes = [f"{count} {outcome.replace('_', ' ')}" for outcome, count in summary["outcomes"].items()]
+    return [*rates, f"outcomes: {', '.join(outcomes)}", *summary["warnings"]]
 
 
 def estimate_pass_at(passes: Mapping[int, Sequence[bool]], k: int) -> dict[str, float]:
@@ -85,14 +103,16 @@ def save_evaluation(
     ks: Collection[int] = (1,),
     plus: PlusResults | None = None,
 ) -> None:
-    """Write settings and `make_records` as JSON; see `write_record`."""
+    """Write settings and `make_records` as JSON; see `save_results`."""
     records = make_records(samples, ks=ks, plus=plus)
-    write_record(path, {"params": params, "settings": settings, **records})
+    save_results(
+        path, params=params, headline=make_headline(records["summary"]), settings=settings, **records
+    )
 
 
 def make_records(
     samples: Sequence[Sample], *, ks: Collection[int] = (1,), plus: PlusResults | None = None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return the summary and a record per sample."""
     verdicts, rates = plus or ([None] * len(samples), None)
     records = [

@@ -33,7 +33,9 @@ from rlnb.run.checkpoints import (
 from rlnb.run.disk import telling_full_disk
 from rlnb.run.launcher import check_ranks, run_ranks
 from rlnb.run.memory import check_memory, check_positions, check_room
+from rlnb.run.metrics import main_measures
 from rlnb.run.slurm import join_tasks
+from rlnb.run.tracking import read_metrics
 from rlnb.sandbox import Sandbox
 
 # Fields that leave the results of a finished run as they are.
@@ -88,7 +90,26 @@ def run_notebook(
             if rank() == 0:
                 stack.enter_context(runs.locked(plan.directory))
         with telling_full_disk(plan.directory):
-            return _run_attempt(plan, num_ranks)
+            code = _run_attempt(plan, num_ranks)
+        if rank() == 0:
+            print(*describe_result(plan.directory, is_done=code == runs.EXIT_DONE), sep="\n")
+        return code
+
+
+def describe_result(directory: Path, *, is_done: bool) -> list[str]:
+    """Return the result of a run in lines: the headline of its results.json, else its main metrics so far."""
+    path = directory / "results.json"
+    saved = json.loads(path.read_text(encoding="utf-8")) if is_done and path.is_file() else {}
+    if headline := saved.get("headline"):
+        return ["result:", *headline]
+    steps = {row["step"]: row for row in read_metrics(directory / "metrics.jsonl")}
+    lines = []
+    for name in main_measures(dict.fromkeys(name for row in steps.values() for name in row)):
+        values = [
+            f"{row[name]:.3f} at step {step}" for step, row in steps.items() if row.get(name) is not None
+        ]
+        lines.append(f"{name}: {', '.join(dict.fromkeys(values[:1] + values[-1:]))}")
+    return ["so far:", *lines] if lines else []
 
 
 def plan_run(

@@ -3,11 +3,13 @@
 Every pipeline uses this module. It imports neither torch nor transformers.
 """
 
-from collections import deque
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rlnb.errors import OutOfMemory, TrainingDiverged, see
 from rlnb.params.loading import list_fields
@@ -17,11 +19,25 @@ from rlnb.params.sections import NotebookParams, value_of
 MAX_KL = 0.01
 MAX_INVALID_SHARE = 0.5
 WINDOW_STEPS = 10
-# Metrics that count completions without valid code.
-INVALID_CODE = (
-    "strategy/no_code_share", "game/no_code_share", "game/syntax_error_share", "status/no_code_share",
-    "status/syntax_error_share",
-)  # fmt: skip
+MAX_CUT_SHARE = 0.05  # of an evaluation's answers
+# Outcomes of programs that work, and of those that are merely wrong.
+USUAL = ("passed", "wrong", "ok_with_output", "ok_without_output", "valid", "success", "failed")
+# What an outcome of most answers may mean, by the first pattern that fits the outcome and its error.
+MEANINGS = {
+    "NameError|no_result": "words next to the code are read as code, or the function has another name than "
+    "the prompt asks for",
+    "SyntaxError|no_code": "the answers are prose or cut programs; begin the answer for the model, or take "
+    "one made for chat",
+    "timeout|memory|output": "the limits in sandbox and evaluation may be too small",
+    "": "read some in the notebook",
+}
+# What to change where all completions pass or win, and so all groups tie.
+SATURATED = {
+    "reward/pass_rate": "tasks.source = mbpp, or jsonl with tasks.jsonl_path",
+    "strategy/win_share": "larger ones in board.kinds",
+    "game/win_share": "a better opponent by opponent.base_url and opponent.model_id",
+    "play/success_share": "other opponents or games in curriculum.stages",
+}
 INVALID_MOVES = (
     "of the answers hold no legal move; write game.acting = constrained, or take a model made for chat"
     + see("answers-invalid")
@@ -38,12 +54,6 @@ CHECKS = {
         0.5,
         "of the groups were tied, so they taught nothing; raise training.num_generations or "
         "training.temperature, or change the reward" + see("groups-tied"),
-    ),
-    "invalid code": (
-        INVALID_CODE,
-        MAX_INVALID_SHARE,
-        "of the completions hold no valid code; begin the answer for the model, or take one made for chat"
-        + see("answers-invalid"),
     ),
     "invalid moves": (("play/invalid_share",), MAX_INVALID_SHARE, INVALID_MOVES),
 }
@@ -62,6 +72,60 @@ MEMORY_SETTINGS = (
 )  # fmt: skip
 
 
+class AnswerEnd(NamedTuple):
+    """How an answer ended: its outcome, such as "passed" or "runtime_error", and why, such as its error.
+
+    is_cut: by the limit of its length, before its program was complete.
+    """
+
+    outcome: str
+    reason: str = ""
+    is_cut: bool = False
+
+
+def find_shared_outcome(ends: Sequence[AnswerEnd]) -> str:
+    """Return a sentence about an outcome, not among USUAL, of more than half of the answers; else ""."""
+    invalid = dict.fromkeys(("no_code", "syntax_error"), "no valid code")
+    outcomes = [invalid.get(end.outcome, end.outcome) for end in ends]
+    (outcome, count), *_ = [*Counter(outcomes).most_common(1), ("", 0)]
+    if outcome in USUAL or count <= len(ends) / 2:
+        return ""
+    # Errors of one kind name other functions and tests in each task.
+    kinds: dict[str, list[AnswerEnd]] = {}
+    for end in (end for end, other in zip(ends, outcomes, strict=True) if other == outcome):
+        kinds.setdefault(re.sub(r"^assert .*: (?=\w+: )|'.*?'|\d+", "", end.reason), []).append(end)
+    most = max(kinds.values(), key=len)
+    error = Counter(re.sub(r"^assert .*: (?=\w+: )", "", end.reason) for end in most).most_common(1)[0][0]
+    often = f", most often ({len(most)} of {len(ends)}): {error[:200]}" if error else ""
+    known = f"{most[0].outcome} {error}"
+    meaning = next(text for pattern, text in MEANINGS.items() if re.search(pattern, known))
+    shared = f"{count / len(ends):.0%} of the answers ended as {outcome.replace('_', ' ')}{often}"
+    return f"{shared}. Perhaps {meaning}{see('answers-invalid')}"
+
+
+def describe_ends(
+    ends: Sequence[AnswerEnd], *, length_field: str = "training.max_completion_length"
+) -> list[str]:
+    """Return warnings about the answers of an evaluation, a line each.
+
+    length_field: the parameter that cuts them.
+    """
+    cut = sum(end.is_cut for end in ends)
+    lines = [shared] if (shared := find_shared_outcome(ends)) else []
+    if cut > MAX_CUT_SHARE * len(ends):
+        remedy = f"raise {length_field}{see('completions-cut')}"
+        lines.append(
+            f"{cut / len(ends):.0%} of the answers were cut before their program was complete; {remedy}"
+        )
+    return [f"warning: {line}" for line in lines]
+
+
+def describe_moves(invalid_shares: Sequence[float]) -> list[str]:
+    """Return a warning, if any, about the answers of matches; invalid_shares: one each."""
+    share = fmean(invalid_shares or [0.0])
+    return [f"warning: {share:.0%} {INVALID_MOVES}"] if share > MAX_INVALID_SHARE else []
+
+
 class Health:
     """Warnings about a run that learns nothing, each once.
 
@@ -71,12 +135,20 @@ class Health:
     def __init__(self) -> None:
         self.given: set[str] = set()
         self._shares = {name: deque[float](maxlen=WINDOW_STEPS) for name in CHECKS}
+        self._won = {name: deque[float](maxlen=WINDOW_STEPS) for name in SATURATED}
+        self._ends = deque[Sequence[AnswerEnd]](maxlen=WINDOW_STEPS)
 
-    def after_step(self, step: int, metrics: Mapping[str, float | None]) -> list[str]:
-        """Return the warnings that have not been given before, a line each."""
+    def after_step(
+        self, step: int, metrics: Mapping[str, float | None], ends: Sequence[AnswerEnd] = ()
+    ) -> list[str]:
+        """Return the warnings that have not been given before, a line each. ends: of the completions."""
         if metrics.get("reward") is None:
             return []
-        warnings = {}
+        self._ends.append(ends)
+        for name, wins in self._won.items():
+            wins.extend([value] if (value := metrics.get(name)) is not None else [])
+        shared = find_shared_outcome(list(chain.from_iterable(self._ends)))
+        warnings = {"shared outcome": shared} if shared else {}
         for name, (counted, most, text) in CHECKS.items():
             shares = self._shares[name]
             shares.append(sum(metrics.get(metric) or 0.0 for metric in counted))
@@ -86,6 +158,12 @@ class Health:
         if metrics.get("advantage/std") == 0:
             remedy = f"raise training.games_per_step or game.temperature{see('groups-tied')}"
             warnings["tied"] = f"all advantages are 0, so nothing was learned; {remedy}"
+        for name, fields in SATURATED.items() if "tied" in warnings else ():
+            won = fmean(self._won[name] or [0.0])
+            tied = fmean(self._shares["tied"]) or 1.0  # in self-play all
+            if 1 - won < tied / 2:  # most of the tied groups have won
+                already = "every completion already earns" if won == 1 else f"{won:.0%} already earn"
+                warnings["tied"] = f"{already} the most, so groups are tied: take harder tasks, {fields}"
         if (kl := metrics.get("kl") or 0.0) > MAX_KL:
             warnings["kl"] = (
                 f"kl is {kl:.3f}, above {MAX_KL}: the policy moves far from the untrained model; "

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +18,12 @@ INVALID_KINDS: Final = (
     "no_code", "syntax_error", "long_code", "runtime_error", "timeout", "memory_exceeded", "output_exceeded",
     "killed", "silent", "long_output", "unreadable", "not_deterministic",
 )  # fmt: skip
+# What judges a run, the most telling first; names may begin with a game.
+MAIN_MEASURES: Final = (
+    r"(^|/)exact/(average/)?(nash_conv|loss_first|loss_second)$", r"^heldout/", r"^mbpp_eval/pass_rate$",
+    r"^pass_at/\d+/value$", r"(^|/)arena/.*_score$", r"^curriculum/(stage|score)$", r"^reward$",
+)  # fmt: skip
+NUM_SHOWN: Final = 6  # measures that a table shows where none is named
 
 
 class Metric(NamedTuple):
@@ -38,3 +44,8 @@ def describe(name: str) -> Metric | None:
     name = re.sub(r"^[a-z]\w*(\([^)]*\))?/(?=(exact|arena)/)", "", name.removeprefix("eval_"))
     name = re.sub(r"^arena/[^/]+/", "arena/{opponent}/", name)
     return METRICS.get(re.sub(r"^rewards/[^/]+/(mean|std)$", r"rewards/{function}/\1", name))
+
+
+def main_measures(names: Collection[str]) -> list[str]:
+    """Return the first NUM_SHOWN of these that are in MAIN_MEASURES."""
+    return [name for pattern in MAIN_MEASURES for name in names if re.search(pattern, name)][:NUM_SHOWN]

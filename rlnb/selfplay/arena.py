@@ -22,6 +22,7 @@ from rlnb.games.text_games import TextGame
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.policy.adapters import WeightSnapshot
 from rlnb.policy.loading import Policy
+from rlnb.run.health import describe_moves
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer, make_encoder
 from rlnb.selfplay.params import ActingParams, UpdateParams
 from rlnb.selfplay.random_play import score_random_play
@@ -224,6 +225,9 @@ class Arena:
                 "num_games": num_games,
                 "in_every_way": in_every_way,
             },
+            warn=lambda played: describe_moves(
+                [row.invalid_share for row in played.rows if row.acting == self.params.acting]
+            ),
         )
 
     def measure_exactly(self, average: WeightSnapshot) -> tuple[dict[str, TicTacToeResult], dict[str, float]]:

@@ -152,7 +152,7 @@ def test_an_evaluation_is_the_same_again_and_its_file_rebuilds_the_games(evaluat
 def test_runs_on_the_same_boards_are_compared_from_their_files_as_in_memory(root, runs):
     lines = compare_files(root / "first", root / "second" / "results.json").splitlines()
     (row,) = compare_strategies(runs["first"], runs["second"])[:1]
-    assert lines[0].startswith(f"score on all boards: {row.before:+.3f} / {row.after:+.3f}; difference ")
+    assert lines[0].startswith(f"score on all boards: {row.before:.3f} / {row.after:.3f}; difference ")
     assert lines[0].endswith(str(row.difference)) and row.difference.low > 0
     assert "honest_share: 0.5 / 1.0" in lines
 

@@ -2,12 +2,23 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlnb.errors import OutOfMemory, TrainingDiverged
 from rlnb.machine import Machine, recommend
 from rlnb.params import load_params, resolve
 from rlnb.run import health
-from rlnb.run.health import Health, check_alarms, find_alarms, find_memory_settings, memory_advice
+from rlnb.run.health import (
+    AnswerEnd,
+    Health,
+    check_alarms,
+    describe_ends,
+    find_alarms,
+    find_memory_settings,
+    memory_advice,
+)
+from rlnb.run.metrics import ENDINGS, INVALID_KINDS, STATUSES
 from rlnb.selfplay.checkpoints import RunState
 from rlnb.selfplay.params import UpdateParams
 
@@ -28,14 +39,46 @@ def row(reward: float = 0.0, *, cut: float = 0.0, kl: float = 0.0, tied: float =
 
 
 def test_the_first_step_warns_of_what_nothing_is_learned_from():
-    logs = row(cut=0.5, tied=1.0) | {"status/no_code_share": 0.4, "status/syntax_error_share": 0.2}
-    cut, tied, invalid = Health().after_step(1, logs)
+    ends = ends_of(no_code=2, syntax_error=1, ok_with_output=2)
+    shared, cut, tied = Health().after_step(1, row(cut=0.5, tied=1.0), ends)
+    assert "60%" in shared and "no valid code" in shared
     assert "50%" in cut and "training.max_completion_length" in cut
     assert "training.num_generations" in tied
-    assert "60%" in invalid
     invalid, equal = Health().after_step(1, QUIET | INVALID | {"reward": 0.0, "advantage/std": 0.0})
     assert "training.games_per_step" in equal
     assert "75%" in invalid and "game.acting = constrained" in invalid
+
+
+def ends_of(reason: str = "", **counts: int) -> list[AnswerEnd]:
+    return [AnswerEnd(outcome, reason) for outcome, count in counts.items() for _ in range(count)]
+
+
+@pytest.mark.parametrize("metric", health.SATURATED)
+def test_groups_that_tie_because_all_have_won_ask_for_harder_tasks(metric):
+    tied = {"advantage/std": 0.0} if metric.startswith("play") else {"frac_reward_zero_std": 1.0}
+    (line,) = Health().after_step(1, {"reward": 1.0, metric: 1.0, **tied})
+    assert "every completion already earns the most" in line and health.SATURATED[metric] in line
+    (line,) = Health().after_step(1, {"reward": 0.0, metric: 0.25, **tied})
+    assert "harder" not in line
+    (line,) = warnings_of([row(0.9, tied=0.8) | {metric: 0.9}] * health.WINDOW_STEPS)  # of 8 in 10 groups
+    assert "90% already earn the most" in line
+
+
+@pytest.mark.parametrize(
+    "outcome", sorted({*STATUSES, *ENDINGS, *INVALID_KINDS, "no_result"} - {*health.USUAL})
+)
+def test_an_outcome_of_more_than_half_of_the_answers_is_told_with_its_most_frequent_error(outcome):
+    errors = [f"assert f{n}({n}) == {n}: NameError: name 'f{n}' is not defined" for n in range(3)]
+    ends = [AnswerEnd(outcome, reason) for reason in (*errors, "ValueError: no", "OSError: no")]
+    (line,) = describe_ends(ends + ends_of(passed=4))
+    assert line.startswith("warning: 56% of the answers ended as ")
+    assert "most often (3 of 9): NameError: name 'f0' is not defined. Perhaps " in line
+    assert describe_ends(ends + ends_of(passed=5)) == []  # half
+
+
+@given(counts=st.dictionaries(st.sampled_from(health.USUAL), st.integers(1, 9)))
+def test_programs_that_work_or_are_merely_wrong_are_no_outcome_to_tell(counts):
+    assert describe_ends(ends_of(**counts)) == []
 
 
 def test_a_run_that_learns_gets_no_warning():
