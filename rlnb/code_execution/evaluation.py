@@ -13,24 +13,33 @@ from rlnb.code_execution.tasks import Task
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.policy import Policy, generate
 from rlnb.policy.prompts import Prompt
-from rlnb.run.health import describe_ends
+from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import Sandbox
 
 MEASURES = (
     "reward", "output_rate_sampled", "output_rate_greedy", "pass_rate_sampled", "pass_rate_greedy",
+    "cut_rate",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class JudgedAnswer:
-    """One judged completion. split: "known" or "new"; greedy: decoded at temperature 0."""
+    """One judged completion. split: "known" or "new"; greedy: decoded at temperature 0.
+
+    is_cut: by the limit of tokens.
+    """
 
     task_id: str
     statement: str
     split: str
     greedy: bool
     completion: str
+    is_cut: bool
     judgement: Judgement
+
+    @property
+    def end(self) -> AnswerEnd:
+        return self.judgement.end._replace(is_cut=self.is_cut and not self.judgement.passed)
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class ProgramEvaluation:
                 "max_completion_length": self.params.training.max_completion_length,
                 "isolation": self.sandbox.level,
             },
-            warn=lambda answers: describe_ends([answer.judgement.end for answer in answers]),
+            warn=lambda answers: describe_ends([answer.end for answer in answers]),
         )
 
     def __call__(
@@ -105,17 +114,16 @@ class ProgramEvaluation:
                 temperature=0.0 if greedy else sampling.temperature,
                 progress=count,
             )
-            completions = [completion.text for completion in written]
             judgements = judge(
-                completions,
+                [completion.text for completion in written],
                 [tasks[row][1] for row in rows],
                 [prompts[row].prefix for row in rows],
                 self.sandbox,
                 limits=replace(self.sandbox.limits, cpu_seconds=sampling.timeout_seconds),
             )
-            for row, completion, judgement in zip(rows, completions, judgements, strict=True):
+            for row, completion, judgement in zip(rows, written, judgements, strict=True):
                 split, task = tasks[row]
-                answers.append(JudgedAnswer(task.id, task.statement, split, greedy, completion, judgement))
+                answers.append(JudgedAnswer(task.id, task.statement, split, greedy, *completion, judgement))
         return answers
 
 
@@ -125,7 +133,8 @@ def measure(
     """Return {measure: {split: {task id: mean}}} of MEASURES, for `rlnb.results.compare`.
 
     The reward, the sum of `rewards`, is that of sampled completions, of greedy ones where none was sampled;
-    the output rate is the share that ran and printed. Completions that the sandbox failed to run are left
+    the output rate is the share that ran and printed, the cut rate that of all which the limit of tokens
+    ended before they passed. Completions that the sandbox failed to run are left
     out, and so is a task without any other.
     """
     sampled_any = any(not answer.greedy for answer in answers)
@@ -137,6 +146,7 @@ def measure(
         mode, place = "greedy" if answer.greedy else "sampled", (answer.split, answer.task_id)
         values[f"output_rate_{mode}", *place].append(answer.judgement.outcome == "ok_with_output")
         values[f"pass_rate_{mode}", *place].append(answer.judgement.passed)
+        values["cut_rate", *place].append(answer.end.is_cut)
         if not (answer.greedy and sampled_any):
             values["reward", *place].append(earned)
     means: dict[str, dict[str, dict[str, float]]] = {name: {} for name in MEASURES}
@@ -161,6 +171,7 @@ def answer_record(answer: JudgedAnswer) -> dict[str, object]:
         "split": answer.split,
         "greedy": answer.greedy,
         "completion": answer.completion,
+        "cut": answer.is_cut,
         "outcome": answer.judgement.outcome,
         "results": answer.judgement.results,
     }

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 import pandas
 
@@ -36,11 +37,13 @@ HELD_OUT_METRICS = (
 class EvaluatedProgram:
     """One completion of an evaluation.
 
-    second: the second judge's verdict, None where it was not asked or the program is not valid.
+    is_cut: by the limit of tokens. second: the second judge's verdict, None where it was not asked or the
+    program is not valid.
     """
 
     question: GameQuestion
     completion: str
+    is_cut: bool
     round: GameRound
     second: PredictionVerdict | None = None
 
@@ -51,6 +54,7 @@ Measures = dict[str, dict[str, Estimate | float | None]]  # {time: {measure: val
 SHARES: Mapping[str, Callable[[EvaluatedProgram], bool | None]] = {
     "win": lambda p: p.round.is_win,
     "valid": lambda p: p.round.is_valid,
+    "cut": lambda p: p.is_cut,
     "opponent right on valid": lambda p: p.round.is_predicted if p.round.is_valid else None,
     "second judge right on valid": lambda p: p.second.is_right if p.second else None,
     "trivial": lambda p: is_trivial(p.round.shown) if p.round.is_valid else None,
@@ -94,13 +98,13 @@ class GameEvaluation:
             batch_size=evaluation.batch_size,
             progress=progress,
         )
-        completions = [completion.text for completion in written]
-        rounds = self.referee.play(completions, [prompt.prefix for prompt in prompts])
+        texts = [completion.text for completion in written]
+        rounds = self.referee.play(texts, [prompt.prefix for prompt in prompts])
         rounds = judge_rounds(rounds, self.judge)
         FailureCount().add(len(rounds), [game.message for game in rounds if game.kind == "sandbox_error"])
         programs = [
-            EvaluatedProgram(question, completion, played)
-            for question, completion, played in zip(questions, completions, rounds, strict=True)
+            EvaluatedProgram(question, *completion, played)
+            for question, completion, played in zip(questions, written, rounds, strict=True)
             if played.kind != "sandbox_error"
         ]
         if self.second is None:
@@ -136,7 +140,7 @@ class GameEvaluation:
                 "isolation": self.referee.reruns.level,
             },
             warn=lambda programs: describe_ends(
-                [AnswerEnd(program.round.kind, program.round.message) for program in programs]
+                [AnswerEnd(each.round.kind, each.round.message, each.is_cut) for each in programs]
             ),
         )
 
@@ -182,6 +186,7 @@ def game_heldout_metrics(programs: Sequence[EvaluatedProgram]) -> dict[str, floa
         return {}
     metrics = game_metrics([program.round for program in programs])
     values = {f"heldout/game/{name}": metrics[name] for name in HELD_OUT_METRICS}
+    values["heldout/game/cut_share"] = fmean(program.is_cut for program in programs)
     second = estimate_share(programs, "second judge right on valid")
     return values if second is None else values | {"heldout/game/second_right": second.value}
 

@@ -137,8 +137,8 @@ class EndpointOpponent(Predictor):
         bodies: list[dict[str, JsonValue]] = [
             {"prompt": prompt, "stop": [PREDICTION_STOP], **settings} for prompt in prompts
         ]
-        texts = dict(self.endpoint.answers(bodies, path=TEXT))
-        return [texts[index] for index in range(len(bodies))]
+        answers = dict(self.endpoint.answers(bodies, path=TEXT))
+        return [answers[index].text for index in range(len(bodies))]
 
 
 def count_output_tokens(policy: Policy, scores: TokenScores) -> int:

@@ -7,6 +7,7 @@ says nothing about 2048.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.game_2048.board import BoardKind
@@ -15,7 +16,7 @@ from rlnb.game_2048.params import HARD_BOARDS, GptOss2048Params
 from rlnb.game_2048.prompts import HELD_OUT_WORDING, build_strategy_prompt, fence_strategy
 from rlnb.game_2048.queries import QUERIES_SOURCE
 from rlnb.game_2048.reward import StrategyReferee, StrategyResult, compute_strategy_shares
-from rlnb.policy import Policy, generate
+from rlnb.policy import Completion, Policy, generate
 from rlnb.results import BoardScores, Comparison, compare_boards, save_results
 from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import Sandbox
@@ -33,11 +34,15 @@ SCORE_MEASURES = ("score", "skill", "greedy_score", "greedy_skill")  # skill: of
 
 @dataclass(frozen=True)
 class JudgedCompletion:
-    """A completion with its result. greedy: decoded at temperature 0, and played on more boards."""
+    """A completion with its result. greedy: decoded at temperature 0, and played on more boards.
+
+    is_cut: by the limit of tokens.
+    """
 
     kind: BoardKind
     greedy: bool
     completion: str
+    is_cut: bool
     result: StrategyResult
 
 
@@ -68,7 +73,7 @@ class StrategyEvaluation:
         for kind in self.kinds:
             prompt = build_strategy_prompt(self.params, kind, HELD_OUT_WORDING, policy.chat)
             for greedy, count in ((True, 1), (False, evaluation.num_samples)):
-                written = generate(
+                completions = generate(
                     policy,
                     [prompt.text] * count,
                     max_new_tokens=self.params.training.max_completion_length,
@@ -76,7 +81,6 @@ class StrategyEvaluation:
                     seed=0,
                     batch_size=evaluation.batch_size,
                 )
-                completions = [completion.text for completion in written]
                 judged += self.judge(completions, prompt.prefix, kind, greedy=greedy)
                 if progress:
                     progress(len(judged), total)
@@ -103,18 +107,19 @@ class StrategyEvaluation:
                 "isolation": self.referee.sandbox.level,
             },
             warn=lambda judged: describe_ends(
-                [AnswerEnd(each.result.ending, each.result.why) for each in judged]
+                [AnswerEnd(each.result.ending, each.result.why, each.is_cut) for each in judged]
             ),
         )
 
     def judge(
-        self, completions: Sequence[str], prefix: str, kind: BoardKind, *, greedy: bool
+        self, completions: Sequence[Completion], prefix: str, kind: BoardKind, *, greedy: bool
     ) -> list[JudgedCompletion]:
         """Play completions on the held-out boards; greedy ones on more of them."""
         count, seeds = len(completions), self.board_seeds(kind, greedy=greedy)
-        results = self.referee.judge(completions, [prefix] * count, [kind] * count, [seeds] * count)
+        texts = [completion.text for completion in completions]
+        results = self.referee.judge(texts, [prefix] * count, [kind] * count, [seeds] * count)
         return [
-            JudgedCompletion(kind, greedy, completion, result)
+            JudgedCompletion(kind, greedy, *completion, result)
             for completion, result in zip(completions, results, strict=True)
         ]
 
@@ -127,7 +132,7 @@ class StrategyEvaluation:
         """Return the other players' games on the boards of greedy completions."""
         rules = replace(self.referee.rules, queries=QUERIES_SOURCE)  # whatever the model has
         evaluation = replace(self, referee=replace(self.referee, rules=rules, _results={}))
-        answers = {name: [fence_strategy(body)] for name, body in PLAYERS.items()}
+        answers = {name: [Completion(fence_strategy(body), False)] for name, body in PLAYERS.items()}
         return {
             name: [game for kind in self.kinds for game in evaluation.judge(answer, "", kind, greedy=True)]
             for name, answer in answers.items()
@@ -157,9 +162,11 @@ def measure_strategies(judged: Sequence[JudgedCompletion]) -> dict[str, Estimate
 
 
 def collect_figures(judged: Sequence[JudgedCompletion]) -> Mapping[str, Estimate | float]:
-    """Return SCORE_MEASURES, and the shares and counts of the sampled completions, by name."""
-    sampled = [completion.result for completion in judged if not completion.greedy]
-    return {**measure_strategies(judged), **compute_strategy_shares(sampled)} if judged else {}
+    """Return SCORE_MEASURES, the share that was cut, and those of the sampled completions, by name."""
+    if not judged:
+        return {}
+    shares = compute_strategy_shares([completion.result for completion in judged if not completion.greedy])
+    return {**measure_strategies(judged), **shares, "cut_share": fmean(each.is_cut for each in judged)}
 
 
 def compare_strategies(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlnb.display.plots import spread
-from rlnb.display.tables import Table, as_code
+from rlnb.display.tables import Table, as_code, as_percent
 from rlnb.mbpp.results import MAX_ERROR_LENGTH
 from rlnb.mbpp.samples import Sample
 from rlnb.statistics import Estimate
@@ -36,8 +36,8 @@ def show_summary(summary: Mapping[str, Any], settings: Mapping[str, object]) -> 
     shares["asserts shown in the question hold"] = summary["passed_shown"]
     if summary["passed_held_out"] is not None:
         shares["asserts not shown hold"] = summary["passed_held_out"]
-    outcomes = sorted(summary["outcomes"].items(), key=lambda item: -item[1])
-    shares |= {f"ended as {words(outcome)}": count for outcome, count in outcomes}
+    shares["cut by the limit of tokens"] = as_percent(summary["cut_share"])
+    shares |= {f"ended as {words(outcome)}": count for outcome, count in summary["outcomes"].items()}
     shares |= dict.fromkeys(summary["warnings"], "")
     counts = f"{summary['num_problems']} problems, {summary['num_samples']} samples"
     details = [f"{words(name)} {settings[name]}" for name in SHOWN_SETTINGS if name in settings]

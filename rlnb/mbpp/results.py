@@ -15,7 +15,7 @@ from rlnb.mbpp.problems import Problem
 from rlnb.mbpp.prompts import Template
 from rlnb.mbpp.samples import Sample
 from rlnb.results import Comparison, SavedSample, compare, group_passes, save_results
-from rlnb.run.health import AnswerEnd, describe_ends
+from rlnb.run.health import describe_ends
 from rlnb.sandbox import Verdict
 from rlnb.sandbox.executions import Status
 from rlnb.statistics import bootstrap_mean, pass_at_k, wilson_interval
@@ -29,7 +29,7 @@ def get_passes(samples: Sequence[Sample]) -> dict[int, list[bool]]:
 
 
 def mbpp_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return `mbpp_eval/pass_rate`, pass@1, `problems_passed`, solved by any sample, and `num_problems`."""
+    """Return `mbpp_eval/pass_rate`, pass@1, `problems_passed`, solved by any sample, and others."""
     passes = get_passes(samples)
     if not passes:
         return {}
@@ -37,6 +37,7 @@ def mbpp_metrics(samples: Sequence[Sample]) -> dict[str, float]:
         "mbpp_eval/pass_rate": fmean(map(fmean, passes.values())),
         "mbpp_eval/problems_passed": float(sum(map(any, passes.values()))),
         "mbpp_eval/num_problems": float(len(passes)),
+        "mbpp_eval/cut_share": fmean(sample.end.is_cut for sample in samples),
     }
 
 
@@ -51,8 +52,7 @@ def compare_samples(before: Sequence[Sample], after: Sequence[Sample]) -> list[C
 
 def describe_samples(samples: Sequence[Sample]) -> list[str]:
     """Return warnings about an outcome that most samples share, and about many that were cut."""
-    ends = [AnswerEnd(sample.outcome, sample.verdict.error) for sample in samples]
-    return describe_ends(ends, length_field="mbpp.max_completion_length")
+    return describe_ends([sample.end for sample in samples], length_field="mbpp.max_completion_length")
 
 
 def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> dict[str, Any]:
@@ -71,6 +71,7 @@ def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> dict[str
         "pass_at": {str(k): estimate_pass_at(passes, k) for k in sorted(ks)},
         "passed_shown": fmean(sample.passed_shown for sample in checked),
         "passed_held_out": fmean(held_out) if held_out else None,
+        "cut_share": fmean(sample.end.is_cut for sample in samples),
         "outcomes": dict(Counter(sample.outcome for sample in samples).most_common()),
         "warnings": describe_samples(samples),
     }
@@ -83,6 +84,7 @@ def make_headline(summary: Mapping[str, Any]) -> list[str]:
         for k, known in summary["pass_at"].items()
     ]
     outcomes = [f"{count} {outcome.replace('_', ' ')}" for outcome, count in summary["outcomes"].items()]
+    rates.append(f"{summary['cut_share']:.1%} of the answers were cut")
     return [*rates, f"outcomes: {', '.join(outcomes)}", *summary["warnings"]]
 
 

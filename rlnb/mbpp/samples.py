@@ -13,6 +13,7 @@ from rlnb.errors import ParamsError
 from rlnb.json_records import Record, check_record, read_records, read_text
 from rlnb.mbpp.problems import Problem, TaskId
 from rlnb.run.directory import write_text
+from rlnb.run.health import AnswerEnd
 from rlnb.sandbox import Verdict
 
 Progress = Callable[[int, int], None]  # called with (done, total)
@@ -46,6 +47,10 @@ class Sample:
     def passed(self) -> bool | None:
         """Return whether all asserts hold, or None if the sandbox failed."""
         return None if self.outcome == "sandbox_error" else self.verdict.passed
+
+    @property
+    def end(self) -> AnswerEnd:
+        return AnswerEnd(self.outcome, self.verdict.error, self.is_cut and not self.passed)
 
     @property
     def passed_shown(self) -> bool:

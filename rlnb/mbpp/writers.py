@@ -62,8 +62,8 @@ class Writer:
         bodies = [{**options, "seed": self.seed + index, **body} for index, body in enumerate(bodies)]
         completions = server.answers(bodies, path=CHAT if template.is_chat else TEXT)
         with contextlib.closing(completions):
-            for index, text in completions:
-                on_completion(index, Completion(text, False))
+            for index, (text, is_cut) in completions:
+                on_completion(index, Completion(text, is_cut and not is_complete(text, template)))
 
 
 def keep_completions(write: Write, path: Path, *, settings: object) -> Write:

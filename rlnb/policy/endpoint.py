@@ -12,10 +12,12 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from rlnb.errors import PolicyUnavailable
+from rlnb.policy.generation import Completion
 
 MAX_SERVER_STOPS = 4  # of OpenAI's protocol
 NUM_RETRIES, TIMEOUT_SECONDS = 5, 600
 CHAT, TEXT = "/chat/completions", "/completions"
+CUT = ("length", "content_filter")  # values of finish_reason
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class Endpoint:
 
     def answers(
         self, bodies: Sequence[Mapping[str, JsonValue]], *, path: str
-    ) -> Generator[tuple[int, str], None, None]:
-        """Yield (index of the request, text of its answer) in the order in which answers arrive.
+    ) -> Generator[tuple[int, Completion], None, None]:
+        """Yield (index of the request, its answer) in the order in which answers arrive.
 
         bodies: JSON of the requests without the model. path: CHAT or TEXT. Raises PolicyUnavailable with the
         server's answer. Closing the iterator cancels the requests that have not begun.
@@ -50,8 +52,11 @@ class Endpoint:
             finally:  # an interrupt does not wait for answers that are still being written
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def request(self, session: requests.Session, body: Mapping[str, JsonValue], path: str) -> str:
-        """Return the text of one answer. Raises PolicyUnavailable."""
+    def request(self, session: requests.Session, body: Mapping[str, JsonValue], path: str) -> Completion:
+        """Return one answer, cut also where a filter or nothing but thoughts took its place.
+
+        Raises PolicyUnavailable.
+        """
         key = os.environ.get("OPENAI_API_KEY")
         url = self.base_url.rstrip("/") + path
         try:
@@ -63,8 +68,10 @@ class Endpoint:
             if response.status_code != 200:
                 raise PolicyUnavailable(f"{url}: answers {response.status_code}: {response.text[:300]}")
             choice = json.loads(response.text)["choices"][0]
-            text = choice["message"]["content"] if path == CHAT else choice["text"]
-            return "" if text is None else TypeAdapter(str).validate_python(text)
+            message = choice["message"] if path == CHAT else {"content": choice["text"]}
+            text, thoughts = message["content"], message.get("reasoning_content") or message.get("reasoning")
+            is_cut = choice.get("finish_reason") in CUT or bool(text is None and thoughts)
+            return Completion("" if text is None else TypeAdapter(str).validate_python(text), is_cut)
         except requests.RequestException as error:
             raise PolicyUnavailable(f"{url}: cannot be asked: {error}; is the server running?") from error
         except (KeyError, IndexError, TypeError, ValueError) as error:

@@ -91,8 +91,8 @@ def run_notebook(
                 stack.enter_context(runs.locked(plan.directory))
         with telling_full_disk(plan.directory):
             code = _run_attempt(plan, num_ranks)
-        if rank() == 0:
-            print(*describe_result(plan.directory, is_done=code == runs.EXIT_DONE), sep="\n")
+        for line in describe_result(plan.directory, is_done=code == runs.EXIT_DONE) if rank() == 0 else ():
+            print(line)
         return code
 
 

@@ -277,7 +277,7 @@ def test_too_many_failures_of_the_sandbox_end_the_run(monkeypatch):
 def make_answer(name: str, right: bool | None, *, split: str = "known", greedy: bool = False) -> JudgedAnswer:
     """An answer that is right, wrong, or (None) could not be run."""
     outcome = "sandbox_error" if right is None else "ok_with_output"
-    return JudgedAnswer(name, "Do it.", split, greedy, "", Judgement("", outcome, None, (True, right)))
+    return JudgedAnswer(name, "Do it.", split, greedy, "", True, Judgement("", outcome, None, (True, right)))
 
 
 def test_sampled_and_greedy_answers_are_measured_separately():
@@ -290,6 +290,9 @@ def test_sampled_and_greedy_answers_are_measured_separately():
         "output_rate_greedy": {"known": {"a": 1.0}},
         "pass_rate_sampled": {"known": {"a": 0.5, "b": 1.0}},
         "pass_rate_greedy": {"known": {"a": 0.0}},
+        "cut_rate": {
+            "known": {"a": pytest.approx(2 / 3), "b": 0.0}
+        },  # all were, but those that pass are whole
     }
 
 
@@ -297,7 +300,7 @@ def test_metrics_are_means_over_tasks_by_split_without_answers_that_could_not_be
     answers = [make_answer("a", True), make_answer("a", None), make_answer("b", False)]
     metrics = heldout_metrics([*answers, make_answer("c", True, split="new")], [pay_tests])
     assert (metrics["heldout/known/reward"], metrics["heldout/new/reward"]) == (0.5, 1.0)
-    assert metrics["heldout/known/pass_rate_sampled"] == 0.5 and len(metrics) == 6
+    assert metrics["heldout/known/pass_rate_sampled"] == 0.5 and len(metrics) == 8
 
 
 @pytest.mark.skipif(not MBPP.exists(), reason="MBPP is not at hand: ../shared/data is missing")

@@ -35,11 +35,12 @@ QUESTIONS = [GameQuestion(f"held_out/{number}", f"n = {number}") for number in r
 
 def valid(question: int, code: str, output: str, verdict: PredictionVerdict = WRONG) -> EvaluatedProgram:
     played = GameRound(code, "valid", "", code, output, verdict)
-    return EvaluatedProgram(QUESTIONS[question], f"```python\n{code}\n```", played)
+    return EvaluatedProgram(QUESTIONS[question], f"```python\n{code}\n```", False, played)
 
 
 def invalid(question: int, kind: str = "silent") -> EvaluatedProgram:
-    return EvaluatedProgram(QUESTIONS[question], "", GameRound("x = 1", kind, "prints nothing", "x = 1"))
+    played = GameRound("x = 1", kind, "prints nothing", "x = 1")
+    return EvaluatedProgram(QUESTIONS[question], "", True, played)
 
 
 # Two questions, two samples each: 3 of 4 are valid, of these 1 is predicted, 1 is trivial.
@@ -71,6 +72,7 @@ def test_each_share_is_of_what_it_says():
     assert values == pytest.approx({
         "win": 2 / 4,
         "valid": 3 / 4,
+        "cut": 1 / 4,
         "opponent right on valid": 1 / 3,
         "second judge right on valid": 2 / 3,
         "trivial": 1 / 3,
@@ -85,7 +87,7 @@ def test_each_share_is_of_what_it_says():
 def test_what_nothing_tells_of_is_none():
     measures = measure_game({"before": [invalid(0), invalid(1, "no_code")]})["before"]
     assert measures["win"] == wilson_interval(0.0, 2)  # two questions; nothing varies between draws
-    of_valid = [name for name in measures if name not in ("win", "valid")]
+    of_valid = [name for name in measures if name not in ("win", "valid", "cut")]
     assert {measures[name] for name in of_valid} == {None}
 
 
@@ -116,7 +118,7 @@ def test_only_questions_of_both_times_are_compared_in_any_order():
 
 def test_the_heldout_metrics_are_the_means_and_stand_in_the_table():
     metrics = game_heldout_metrics(JUDGED_TWICE)
-    assert len(metrics) == 7 and all(describe(name) for name in metrics)
+    assert len(metrics) == 8 and all(describe(name) for name in metrics)
     names = ("win_share", "opponent_right", "second_right")
     assert [metrics[f"heldout/game/{name}"] for name in names] == pytest.approx([1 / 2, 1 / 3, 2 / 3])
     assert game_heldout_metrics([]) == {}

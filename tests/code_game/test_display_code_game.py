@@ -26,7 +26,9 @@ LATE = GameRound("while True: pass", "timeout", "took too long")
 def played(*rounds: GameRound) -> list[EvaluatedProgram]:
     """Each round with a question of its own."""
     questions = [GameQuestion(f"held_out/{index}", "n = 3") for index in range(len(rounds))]
-    return [EvaluatedProgram(question, "", game) for question, game in zip(questions, rounds, strict=True)]
+    return [
+        EvaluatedProgram(question, "", True, game) for question, game in zip(questions, rounds, strict=True)
+    ]
 
 
 def required(game: GameRound) -> float:

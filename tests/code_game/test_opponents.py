@@ -19,7 +19,7 @@ from rlnb.code_game.prediction import (
     prediction_prompt,
     prediction_question,
 )
-from rlnb.policy import Policy, generate
+from rlnb.policy import Completion, Policy, generate
 from rlnb.policy.adapters import WeightSnapshot, adapters_off
 from rlnb.policy.endpoint import Endpoint
 
@@ -145,7 +145,9 @@ class Served:
     def answers(self, bodies, *, path):
         self.asked += [(path, body) for body in bodies]
         programs = [re.findall(r"```python\n(.*?)\n```", body["prompt"], re.DOTALL)[-1] for body in bodies]
-        yield from reversed([(number, self.texts[program]) for number, program in enumerate(programs)])
+        yield from reversed(
+            [(n, Completion(self.texts[program], False)) for n, program in enumerate(programs)]
+        )
 
 
 def test_a_server_reads_what_other_opponents_read_and_each_program_once():

@@ -21,7 +21,7 @@ from rlnb.game_2048.evaluation import (
 from rlnb.game_2048.params import SECRET_FILE, GptOss2048Params
 from rlnb.game_2048.prompts import fence_strategy
 from rlnb.params import load_params
-from rlnb.policy import load_policy
+from rlnb.policy import Completion, load_policy
 from rlnb.results import compare_files
 from rlnb.run.metrics import METRICS
 from rlnb.statistics import bootstrap_two_way
@@ -47,9 +47,8 @@ def few_boards():
 
 
 def judge(evaluate: StrategyEvaluation, *completions: str, greedy=False) -> list[JudgedCompletion]:
-    return [
-        judged for kind in evaluate.kinds for judged in evaluate.judge(completions, "", kind, greedy=greedy)
-    ]
+    written = [Completion(text, text == BAD) for text in completions]
+    return [judged for kind in evaluate.kinds for judged in evaluate.judge(written, "", kind, greedy=greedy)]
 
 
 @pytest.fixture(scope="module")

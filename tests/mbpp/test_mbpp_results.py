@@ -43,6 +43,20 @@ def test_a_summary_has_each_pass_at_k_and_says_what_the_shown_assert_is_worth():
     assert (summary["num_samples"], summary["outcomes"]) == (1, {"passed": 1, "sandbox_error": 1})
 
 
+def test_an_error_that_most_programs_share_is_in_the_summary_and_its_headline(tmp_path):
+    error = "NameError: name 'python' is not defined"
+    failed = replace(
+        a_sample(2, 0, None, status="runtime_error"), verdict=Verdict((None,), "runtime_error", error)
+    )
+    save_evaluation(
+        tmp_path / "results.json", [a_sample(1, 0, *GOOD), failed, failed], params={}, settings={}
+    )
+    saved = json.loads((tmp_path / "results.json").read_text())
+    rate, cut, outcomes, warning = saved["headline"]
+    assert rate.startswith("pass@1 0.500 [") and outcomes == "outcomes: 2 runtime error, 1 passed"
+    assert saved["summary"]["warnings"] == [warning] and "67%" in warning and f"(2 of 3): {error}" in warning
+
+
 SETTINGS = {"sha256": "abc", "template": "chat"}
 
 

@@ -13,6 +13,7 @@ from rlnb.errors import PolicyUnavailable
 from rlnb.mbpp.checking import evaluate
 from rlnb.mbpp.problems import Problem, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
+from rlnb.mbpp.results import make_headline, mbpp_metrics, summarize
 from rlnb.mbpp.samples import Sample, hash_samples, read_samples, write_samples
 from rlnb.mbpp.writers import Writer
 from rlnb.policy.endpoint import Endpoint
@@ -75,6 +76,32 @@ def test_a_chat_goes_to_chat_completions_and_is_judged(server):
     assert bodies[0]["messages"] == [{"role": "user", "content": build_question(DOUBLE, CHAT, {})}]
     assert (bodies[0]["model"], bodies[0]["temperature"], bodies[0]["max_tokens"]) == ("m", 0.2, 64)
     assert sorted(body["seed"] for body in bodies) == [5, 6]
+
+
+BLOCK = "```python\ndef double(n): return 2 * n\n```\nThis"
+
+
+@pytest.mark.parametrize(
+    "message, finish_reason, is_cut",
+    [
+        ({"content": "def double(n"}, "length", True),
+        ({"content": BLOCK}, "length", False),  # its program is complete
+        ({"content": BLOCK}, "stop", False),
+        ({"content": "def double(n"}, "stop", False),
+        ({"content": "I"}, "content_filter", True),
+        ({"content": None, "reasoning_content": "Double it is"}, "length", True),
+        ({"content": None, "reasoning": "Double it is"}, "stop", True),
+        ({"content": None}, "stop", False),
+    ],
+)
+def test_answers_of_a_server_that_were_cut_are_counted_and_warned_of(server, message, finish_reason, is_cut):
+    server.answers = [(200, {"choices": [{"message": message, "finish_reason": finish_reason}]})]
+    with Sandbox(num_workers=1) as sandbox:
+        samples = evaluate([DOUBLE], CHAT, writer_for(server), sandbox, shots={})
+    summary = summarize(samples)
+    assert summary["cut_share"] == mbpp_metrics(samples)["mbpp_eval/cut_share"] == is_cut
+    assert any("mbpp.max_completion_length" in line for line in summary["warnings"]) == is_cut
+    assert f"{is_cut:.1%} of the answers were cut" in make_headline(summary)
 
 
 def test_text_to_be_continued_goes_to_completions_with_its_stops_and_the_key(server, monkeypatch):

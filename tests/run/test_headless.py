@@ -10,7 +10,9 @@ import pytest
 
 from rlnb import cli
 from rlnb.params import dump_yaml, load_dotenv, load_params
+from rlnb.results import compare, save_results
 from rlnb.run import directory as runs
+from rlnb.run.headless import describe_result
 
 PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
 HUGE = {
@@ -117,6 +119,20 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused_before_anything_runs
     monkeypatch.setattr("rlnb.run.disk.shutil.disk_usage", lambda _: usage)
     model = ("--set", f"model.id={huge_model}", "--set", "model.check_memory=false")
     assert refused(capsys, "--out", "here", *model).startswith("output_dir = 'here' has 0.2 MiB free")
+
+
+def test_a_run_ends_with_its_result_and_any_other_with_its_metrics_so_far(tmp_path):
+    rows = [{"step": 0, "heldout/new/reward": 0.25}, {"step": 1, "reward": 0.5}, {"step": 2, "reward": None}]
+    assert describe_result(tmp_path, is_done=False) == []
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    so_far = ["so far:", "heldout/new/reward: 0.250 at step 0", "reward: 0.500 at step 1"]
+    assert describe_result(tmp_path, is_done=True) == so_far
+    before = {"rate": {"known": {"a": 0.0}, "new": {"b": 0.5}}}
+    comparison = compare(before, {"rate": {"known": {"a": 1.0}, "new": {"b": 1.0}}})
+    save_results(tmp_path / "results.json", params={}, comparison=comparison)
+    assert describe_result(tmp_path, is_done=False) == so_far  # the file may be an earlier attempt's
+    _, _, line = describe_result(tmp_path, is_done=True)
+    assert line.startswith("rate on all: 0.250 / 1.000; difference +0.750 [")
 
 
 def test_what_begins_anew_does_so_once(capsys):
