@@ -10,11 +10,13 @@ the program's process, so nothing that it prints can make a wrong function right
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rlnb.code_execution.tasks import Task
+from rlnb.errors import ParamsError
 from rlnb.grpo.rewards import TrlReward, make_trl_rewards
+from rlnb.mbpp.evalplus import REFERENCE_SECONDS
 from rlnb.run.health import AnswerEnd
 from rlnb.run.metrics import STATUSES
 from rlnb.sandbox import Execution, FailureCount, Limits, Sandbox
@@ -146,6 +148,35 @@ def judge(
             outcome = "ok_with_output" if script.stdout.strip() else "ok_without_output"
         judgements.append(Judgement(code, outcome, script, check_results(calls, task)))
     return judgements
+
+
+def try_solutions(
+    splits: Mapping[str, Sequence[Task]], sandbox: Sandbox
+) -> tuple[dict[str, list[Task]], dict[str, str]]:
+    """Return the splits without tasks that no program could pass, and {id: why} of those; print them.
+
+    A task's own solution is tried; without one, a function of its parameters, which must be callable. Both
+    get at least REFERENCE_SECONDS, lest a busy machine decide. Raises ParamsError if none is left to train.
+    """
+    tasks = [task for members in splits.values() for task in members]
+    stubs = [f"def {task.function}({task.parameters}): pass" for task in tasks]
+    programs = [with_calls(task.solution or stub, task) for task, stub in zip(tasks, stubs, strict=True)]
+    limits = replace(sandbox.limits, cpu_seconds=max(sandbox.limits.cpu_seconds, REFERENCE_SECONDS))
+    left_out: dict[str, str] = {}
+    for task, execution in zip(tasks, sandbox.run_many(programs, limits=limits), strict=True):
+        results = check_results(execution, task)
+        has_failed = not all(results) if task.solution else None in results
+        if has_failed and execution.status != "sandbox_error":
+            what = "its own solution fails" if task.solution else "its parameters do not fit its tests"
+            left_out[task.id] = f"{what}: {execution.error or results}"
+    for name, why in left_out.items():
+        print(f"task {name} is left out: {why}")
+    if untried := sum(not task.solution for task in tasks):
+        print(f"{untried} of {len(tasks)} tasks have no solution that could be tried")
+    kept = {split: [t for t in members if t.id not in left_out] for split, members in splits.items()}
+    if left_out and not kept["train"]:
+        raise ParamsError("tasks: all tasks of split 'train' are left out; correct their solutions or tests")
+    return kept, left_out
 
 
 @dataclass(eq=False)

@@ -145,10 +145,11 @@ def mbpp_task(problem: Problem) -> Task | None:
         family="mbpp",
         level=1,
         function=function,
-        parameters=find_parameters(problem.code, function),
+        parameters=find_parameters(problem.code, function, len(example.arguments)),
         statement=problem.text,
         example=example,
         tests=tuple(tests),
+        solution=problem.code,
     )
 
 
@@ -164,8 +165,10 @@ def literal_call(assertion: str) -> tuple[str, Test] | None:
     return None
 
 
-def find_parameters(code: str, function: str) -> str:
-    """Return the parameters of a function in the reference solution, as source."""
+def find_parameters(code: str, function: str, num_arguments: int) -> str:
+    """Return the parameters of a function in the reference solution, as source; without one new names."""
+    if not code:
+        return ", ".join(f"arg{number}" for number in range(1, num_arguments + 1))
     for node in ast.walk(parse(code)):
         if isinstance(node, ast.FunctionDef) and node.name == function:
             return ast.unparse(node.args)

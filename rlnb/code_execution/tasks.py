@@ -19,7 +19,7 @@ class Task:
 
     id: unique. family: shared by tasks that differ only in constants or wording. level: 1 (one step) to 3.
     function: its name. parameters: those of its signature, as source. statement: what it must do, in words.
-    example: the call shown in the prompt, never among `tests`.
+    example: the call shown in the prompt, never among `tests`. solution: a program, "" where there is none.
     """
 
     id: str
@@ -30,6 +30,7 @@ class Task:
     statement: str
     example: Test
     tests: tuple[Test, ...]
+    solution: str = ""
 
     @property
     def example_call(self) -> str:

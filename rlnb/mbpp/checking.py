@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count
 
 from rlnb.errors import SandboxUnavailable
+from rlnb.mbpp.evalplus import REFERENCE_SECONDS
 from rlnb.mbpp.problems import Problem, interface
 from rlnb.mbpp.prompts import Template, build_question, extract_program
 from rlnb.mbpp.samples import Progress, Sample, WrittenSample
@@ -66,14 +67,29 @@ def evaluate_samples(
     timeout_seconds: float = 10.0,
     progress: Progress | None = None,
 ) -> list[Sample]:
-    """Check programs that exist already, for example from `read_samples`; progress counts them."""
+    """Check programs of the problems, for example from `read_samples`; progress counts them."""
     by_id = {problem.task_id: problem for problem in problems}
+    written = [sample for sample in written if sample.task_id in by_id]
     counts: defaultdict[int, count[int]] = defaultdict(count)
     with CheckPool(sandbox, template, timeout_seconds) as pool:
         for row, sample in enumerate(sorted(written, key=lambda sample: sample.task_id)):
             problem, index = by_id[sample.task_id], next(counts[sample.task_id])
             pool.start(row, problem, index, Completion(sample.solution, False), sample.solution)
         return pool.wait(progress)
+
+
+def try_solutions(
+    problems: Sequence[Problem], template: Template, sandbox: Sandbox, *, timeout_seconds: float
+) -> dict[int, str]:
+    """Return {task_id: why} of problems whose own solution fails: no program could pass them.
+
+    Solutions get at least REFERENCE_SECONDS, lest a busy machine decide. Those without one are not tried.
+    """
+    written = [WrittenSample(task_id=p.task_id, solution=p.code) for p in problems if p.code]
+    seconds = max(timeout_seconds, REFERENCE_SECONDS)
+    samples = evaluate_samples(problems, template, written, sandbox, timeout_seconds=seconds)
+    failed = [sample for sample in samples if sample.passed is False]
+    return {sample.problem.task_id: sample.verdict.error[:200] for sample in failed}
 
 
 class CheckPool(ThreadPoolExecutor):

@@ -39,6 +39,7 @@ def show_summary(summary: Mapping[str, Any], settings: Mapping[str, object]) -> 
     shares["cut by the limit of tokens"] = as_percent(summary["cut_share"])
     shares |= {f"ended as {words(outcome)}": count for outcome, count in summary["outcomes"].items()}
     shares |= dict.fromkeys(summary["warnings"], "")
+    shares |= {words(name): settings[name] for name in ("left_out", "untried") if name in settings}
     counts = f"{summary['num_problems']} problems, {summary['num_samples']} samples"
     details = [f"{words(name)} {settings[name]}" for name in SHOWN_SETTINGS if name in settings]
     return Table(["", "value (95% interval)"], shares.items(), f"{counts}: {'; '.join(details)}")

@@ -1,11 +1,13 @@
 """Measure a writer, or a policy before, during and after training, on MBPP: the same problems each time."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rlnb.errors import ParamsError
 from rlnb.evaluations import measure_once
-from rlnb.mbpp.checking import evaluate
+from rlnb.mbpp.checking import evaluate, try_solutions
 from rlnb.mbpp.data import choose_problems, load_data
 from rlnb.mbpp.params import MbppEvaluationParams, WriterParams
 from rlnb.mbpp.problems import Problem, ProblemSet
@@ -25,25 +27,37 @@ class MbppEvaluation:
     """An evaluation of writers or policies: the same problems and seeds each time.
 
     params: of a notebook with the sections model, mbpp and evaluation. mbpp: its section without "auto".
+    left_out: {task_id: why} of the problems that their own solution does not pass.
     """
 
     params: NotebookParams
     mbpp: MbppParams
     data: ProblemSet
     sandbox: Sandbox
+    left_out: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def from_params(cls, params: NotebookParams, sandbox: Sandbox) -> "MbppEvaluation":
         """Return the evaluation of a notebook, without problems if `mbpp` or `evaluation` is disabled.
 
-        Raises ParamsError for data that cannot be read or that have no problem in the split.
+        Problems whose own solution fails are left out, and printed. Raises ParamsError for data that cannot
+        be read or that have no problem in the split.
         """
         mbpp, evaluation = resolve_mbpp(params) or MbppParams(), value_of(params, "evaluation")
         data = ProblemSet({}, "", "")
         if getattr(mbpp, "enabled", True) and getattr(evaluation, "enabled", True):
             plus_path = getattr(evaluation, "plus_path", "")
             data = load_data(mbpp, plus_path, cache_directory(params))
-        return cls(params, mbpp, data, sandbox)
+        measure = cls(params, mbpp, data, sandbox)
+        if data.problems:
+            seconds = measure.sampling.timeout_seconds
+            left_out = try_solutions(measure.asked, measure.template, sandbox, timeout_seconds=seconds)
+            measure = replace(measure, left_out=left_out)
+            if not measure.problems:
+                raise ParamsError(f"{data.source}: no solution passes its own asserts: {measure.tried()}")
+        for what, problems in measure.tried().items():
+            print(f"{data.source}: {what.replace('_', ' ')}: {problems}")
+        return measure
 
     @property
     def sampling(self) -> EvaluationParams | MbppEvaluationParams:
@@ -56,7 +70,19 @@ class MbppEvaluation:
 
     @property
     def problems(self) -> list[Problem]:
-        """The problems that are asked, drawn by the seed: a smaller draw is part of a larger one."""
+        """The problems that are asked: those of `asked` that are not left out."""
+        return [problem for problem in self.asked if problem.task_id not in self.left_out]
+
+    def tried(self) -> dict[str, object]:
+        """Return what trying the problems' own solutions has shown; nothing where all pass."""
+        untried = sum(not problem.code for problem in self.problems)
+        failed = {f"Mbpp/{task_id}": f"own solution: {why}" for task_id, why in self.left_out.items()}
+        found = {"left_out": failed, "untried": f"{untried} problems without a solution" if untried else ""}
+        return {what: problems for what, problems in found.items() if problems}
+
+    @property
+    def asked(self) -> list[Problem]:
+        """The problems drawn by the seed: a smaller draw is part of a larger one."""
         return choose_problems(self.data, self.mbpp, self.sampling.num_questions, seed=self.params.seed)
 
     def writer(self, source: Policy | Endpoint) -> Writer:
@@ -78,6 +104,7 @@ class MbppEvaluation:
             "num_samples": self.sampling.num_samples, "timeout_seconds": self.sampling.timeout_seconds,
             "isolation": self.sandbox.level, "writer": describe_writer(model, writer),
             **(sampling if writer.kind != "file" else {}),  # of a file's completions only the file is known
+            **self.tried(),
         }  # fmt: skip
 
     def __call__(

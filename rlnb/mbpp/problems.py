@@ -1,9 +1,11 @@
 """MBPP (Austin et al. 2021, arXiv:2108.07732): of the hub, of a file, or 50 problems that come with rlnb."""
 
 import ast
+import builtins
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -51,12 +53,13 @@ Statements = Annotated[tuple[StrictStr, ...], BeforeValidator(lambda value: valu
 class Problem:
     """A description, a reference solution, and asserts; the aliases are the names of the published records.
 
-    setup: code that runs after a program and before the tests. imports: statements that the tests need.
+    code: empty where there is none. setup: code that runs after a program and before the tests. imports:
+    statements that the tests need.
     """
 
     task_id: TaskId
     text: Annotated[Text, Field(validation_alias=AliasChoices("text", "prompt"))]
-    code: Code
+    code: CodeOrNull
     tests: Annotated[tuple[StrictStr, ...], Field(validation_alias="test_list", min_length=1)]
     setup: Annotated[CodeOrNull, Field(validation_alias="test_setup_code")] = ""
     imports: Annotated[Statements, Field(validation_alias="test_imports")] = ()
@@ -134,13 +137,13 @@ def read_hub(subset: str, cache_dir: str | Path) -> list[dict[str, Any]]:
 
 def parse_problem(record: Mapping[str, object]) -> Problem:
     """Return the problem of a record; `check_record` reports its errors."""
-    problem = PROBLEM.validate_python(record)
+    problem = PROBLEM.validate_python({"code": "", **record} if isinstance(record, Mapping) else record)
     for test in problem.tests:
         if not any(isinstance(node, ast.Assert) for node in ast.walk(parse(test))):
             raise ValueError(f"{test[:80]!r} asserts nothing")
     names = interface(problem)
     if not names.functions and not names.values:
-        raise ValueError("its asserts use nothing that its code defines")
+        raise ValueError("its asserts use nothing that its code, or a program, defines")
     return problem
 
 
@@ -154,7 +157,7 @@ class Interface(NamedTuple):
 
 def interface(problem: Problem) -> Interface:
     """Return the names of the reference that the tests use; imports and asserts alone run on this side."""
-    statements = parse(f"{problem.code}\n{problem.setup}").body
+    statements = parse(f"{problem.code or guess_code(problem)}\n{problem.setup}").body
     asserts = "\n".join(problem.tests)
     used = {node.id for node in ast.walk(parse(asserts)) if isinstance(node, ast.Name)}
     functions: list[str] = []
@@ -175,3 +178,21 @@ def interface(problem: Problem) -> Interface:
             (functions if is_lambda else values).extend(stored)
     used_functions, used_values = used & set(functions), used & set(values) - set(functions)
     return Interface(tuple(sorted(used_functions)), tuple(sorted(used_values)), "\n".join(imports))
+
+
+def guess_code(problem: Problem) -> str:
+    """Return code that defines, in place of a solution, what asserts use and only a program can define."""
+    nodes = list(ast.walk(parse("\n".join([*problem.imports, *problem.tests]))))
+    named = [node for node in nodes if isinstance(node, ast.Name)]
+    called = {
+        node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    known = {node.id for node in named if isinstance(node.ctx, ast.Store)}
+    known |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    known |= {str(n.name) for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler)}
+    known |= {(node.asname or node.name).split(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    names = {node.id for node in named} - known - {*dir(builtins)}
+    names = names or called - known  # Mbpp/126 has a `sum` of its own
+    modules = names & sys.stdlib_module_names - called
+    lines = [f"def {name}(): pass" for name in names & called] + [f"import {name}" for name in modules]
+    return "\n".join(sorted([*lines, *(f"{name} = None" for name in names - called - modules)]))

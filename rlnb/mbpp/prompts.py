@@ -65,7 +65,9 @@ def build_question(problem: Problem, template: Template, problems: Mapping[int, 
             "Please provide a self-contained Python script that solves the following problem in a markdown "
             f"code block:\n```\n{problem.text}\n{asserts[0]}\n```"
         )
-    if missing := [str(task_id) for task_id in template.shots if task_id not in problems]:
+    if missing := [
+        str(task_id) for task_id in template.shots if not getattr(problems.get(task_id), "code", "")
+    ]:
         raise ParamsError(
             f"mbpp.template = 'paper': its solved examples, task_id {', '.join(missing)}, are not in the "
             "data; add them, or write docstring or chat"

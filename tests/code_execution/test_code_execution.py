@@ -1,11 +1,13 @@
 """Judging and paying programs: the required rewards, and correctness that a program cannot fake."""
 
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from rlnb.code_execution.evaluation import JudgedAnswer, heldout_metrics, measure
 from rlnb.code_execution.params import GrpoCodeExecutionParams
@@ -17,6 +19,7 @@ from rlnb.code_execution.reward import (
     check_results,
     compute_reward,
     judge,
+    try_solutions,
     with_calls,
 )  # fmt: skip
 from rlnb.code_execution.sources import mbpp_tasks
@@ -172,6 +175,28 @@ def test_a_function_that_returns_nothing_earns_less_than_a_wrong_one(sandbox):
         assert not judgement.passed, what
         forges_marks = what == "prints the marks and leaves"
         assert pay_tests(judgement) in ((ERROR, WRONG_RESULT) if forges_marks else (ERROR,)), what
+
+
+SOLVED = {
+    "right": ("n", "def f(n):\n    return 2 * n\nexit()", True),
+    "wrong": ("n", "def f(n):\n    return n", False),
+    "without a solution": ("n, also=None", "", True),
+    "not to be called by position": ("*, n", "", False),
+}
+
+
+def test_tasks_that_their_own_solution_fails_are_left_out_by_name(sandbox, capsys):
+    tasks = [
+        replace(DOUBLE, id=name, parameters=text, solution=solution)
+        for name, (text, solution, _) in SOLVED.items()
+    ]
+    kept, left_out = try_solutions({"train": tasks, "known": []}, sandbox)
+    assert [task.id for task in kept["train"]] == [name for name, (*_, is_kept) in SOLVED.items() if is_kept]
+    assert [*left_out] == ["wrong", "not to be called by position"] and kept["known"] == []
+    printed = capsys.readouterr().out
+    assert all(f"task {name} is left out: {why}\n" in printed for name, why in left_out.items())
+    assert "2 of 4 tasks have no solution" in printed
+    assert "'train' are left out" in refused(try_solutions, {"train": tasks[1:2]}, sandbox)
 
 
 FAILS_AT_EXIT = "import atexit, os, sys\natexit.register(lambda: sys.stdout.flush() or os._exit(1))\n"

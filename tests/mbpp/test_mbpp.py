@@ -1,18 +1,21 @@
 """Evaluating on MBPP: real programs in a real sandbox, asked for by writers that a test can see through."""
 
+import json
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from refusals import refused
 from tiny_policy import load_tiny
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.mbpp.checking import check_program, evaluate, evaluate_samples
+from rlnb.mbpp.display import show_summary
 from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.problems import Problem, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
-from rlnb.mbpp.results import SampleForm, save_evaluation
+from rlnb.mbpp.results import SampleForm, save_evaluation, summarize
 from rlnb.mbpp.samples import Sample, WrittenSample
 from rlnb.mbpp.writers import keep_completions
 from rlnb.params import load_params
@@ -225,7 +228,7 @@ def test_every_reference_passes_its_asserts(sandbox):
 
 
 def measurement(tmp_path, sandbox, num_questions=3, num_samples=1, **mbpp):
-    mbpp |= {"source": "builtin", "num_questions": num_questions, "max_completion_length": 4}
+    mbpp = {"source": "builtin", **mbpp, "num_questions": num_questions, "max_completion_length": 4}
     overrides = {
         "mbpp": mbpp,
         "evaluation": {"num_samples": num_samples},
@@ -233,6 +236,44 @@ def measurement(tmp_path, sandbox, num_questions=3, num_samples=1, **mbpp):
     }
     params = load_params("grpo_code_execution", profile="tiny", overrides=overrides, environ={})
     return MbppEvaluation.from_params(params, sandbox)
+
+
+IN_PLACE = {  # the list is sorted there, where the assert does not see it
+    "task_id": 12, "text": "Sort.", "code": "def f(a):\n    a.sort()",
+    "test_list": ["a = [3, 1]\nf(a)\nassert a[0] == 1"],
+}  # fmt: skip
+SUM = {
+    "task_id": 11,
+    "text": "Add.",
+    "code": "def f(a, b): return a + b",
+    "test_list": ["assert f(1, 2) == 3"],
+}
+UNSOLVED = {
+    "task_id": 13,
+    "text": "Add.",
+    "test_list": ["assert f(1, 2) == 3", "assert isinstance(f(1, 2), int)"],
+}
+
+
+def test_problems_that_their_own_solution_fails_are_left_out_by_name(tmp_path, sandbox, capsys):
+    path = tmp_path / "mbpp.jsonl"
+    path.write_text("\n".join(map(json.dumps, (SUM, IN_PLACE, UNSOLVED))))
+    measure = measurement(tmp_path, sandbox, source="hub", path=str(path))
+    assert ([p.task_id for p in measure.problems], [p.task_id for p in measure.asked]) == (
+        [11, 13],
+        [11, 12, 13],
+    )
+    left_out = {"Mbpp/12": "own solution: a = [3, 1] f(a) assert a[0] == 1"}
+    untried = "1 problems without a solution"
+    assert {"left_out": left_out, "untried": untried}.items() <= measure.describe().items()
+    printed = capsys.readouterr().out
+    assert f"{path}: left out: {left_out}\n{path}: untried: {untried}\n" in printed
+    written = [WrittenSample(task_id=n, solution=SUM["code"]) for n in (11, 12, 13)]
+    samples = evaluate_samples(measure.problems, CHAT, written, sandbox)
+    assert [(sample.problem.task_id, sample.passed) for sample in samples] == [(11, True), (13, True)]
+    assert "Mbpp/12" in str(show_summary(summarize(samples), measure.describe())._repr_html_())
+    path.write_text(json.dumps(IN_PLACE))
+    assert "no solution passes" in refused(measurement, tmp_path, sandbox, source="hub", path=str(path))
 
 
 def test_a_smaller_draw_is_part_of_a_larger_one_and_a_disabled_one_is_empty(tmp_path, sandbox):

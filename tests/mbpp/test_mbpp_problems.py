@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,26 @@ def test_the_interface_is_what_tests_use_of_the_reference():
         imports=("import math",),
     )  # fmt: skip
     assert interface(problem) == (("f",), ("LIMIT", "tree"), "import math\nimport sys, re")
+
+
+def test_without_a_solution_the_names_come_from_the_asserts(write):
+    tests = (
+        "assert set(f([n for n in LIMITS], key=lambda a: a)) == {math.pi}",
+        "try: sum_of(1)\nexcept ValueError as e: assert re.search(str(e), tree)",
+    )
+    for code in ({}, {"code": None}, {"code": ""}):
+        record = {"task_id": 1, "text": "", "test_list": tests, "test_imports": ["import re"], **code}
+        problem = load_mbpp(path=write(record)).problems[1]
+        assert interface(problem) == (("f", "sum_of"), ("LIMITS", "tree"), "import re\nimport math")
+    assert "task_id 2, 3, 4" in refused(
+        build_question, problem, TEMPLATES["paper"], dict.fromkeys((2, 3, 4), problem)
+    )
+
+
+@needs_mbpp
+def test_mbpps_asserts_name_what_its_solutions_define():
+    for problem in load_mbpp(path=str(DATA)).problems.values():
+        assert interface(replace(problem, code=""))[:2] == interface(problem)[:2], problem.task_id
 
 
 SHOTS = {
