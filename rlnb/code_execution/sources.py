@@ -168,7 +168,7 @@ def literal_call(assertion: str) -> tuple[str, Test] | None:
 def find_parameters(code: str, function: str, num_arguments: int) -> str:
     """Return the parameters of a function in the reference solution, as source; without one new names."""
     if not code:
-        return ", ".join(f"arg{number}" for number in range(1, num_arguments + 1))
+        return ", ".join(f"arg{index}" for index in range(num_arguments))
     for node in ast.walk(parse(code)):
         if isinstance(node, ast.FunctionDef) and node.name == function:
             return ast.unparse(node.args)

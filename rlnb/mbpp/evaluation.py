@@ -77,8 +77,8 @@ class MbppEvaluation:
         """Return what trying the problems' own solutions has shown; nothing where all pass."""
         untried = sum(not problem.code for problem in self.problems)
         failed = {f"Mbpp/{task_id}": f"own solution: {why}" for task_id, why in self.left_out.items()}
-        found = {"left_out": failed, "untried": f"{untried} problems without a solution" if untried else ""}
-        return {what: problems for what, problems in found.items() if problems}
+        shown = {"left_out": failed, "untried": f"{untried} problems without a solution" if untried else ""}
+        return {what: problems for what, problems in shown.items() if problems}
 
     @property
     def asked(self) -> list[Problem]:
