@@ -42,7 +42,8 @@ class TextGame:
     """A two-player zero-sum game of OpenSpiel, played through prompts and answers in text.
 
     name: as OpenSpiel writes it, "tic_tac_toe" or "breakthrough(columns=6,rows=6)". game: always turn-based.
-    roles: the name that the game gives each seat. States are OpenSpiel's own; chance nodes are the caller's.
+    roles: the name that the game gives each seat. asks_for_thoughts: full prompts do, as SPIRAL's. States are
+    OpenSpiel's own; chance nodes are the caller's.
     """
 
     name: str
@@ -50,6 +51,7 @@ class TextGame:
     game: pyspiel.Game
     roles: tuple[str, str]
     rendering: Rendering
+    asks_for_thoughts: bool = False
 
     @property
     def has_hidden_information(self) -> bool:
@@ -84,7 +86,8 @@ class TextGame:
             " ".join(filter(None, (rendering.seat(player), rendering.last_moves(state, player)))),
             rendering.full(state, player),
             f"Your legal actions (id -> words):\n{legal}",
-            "Choose one of them. End your answer with its id in a box: \\boxed{id}",
+            ("Reason step by step first, then choose" if self.asks_for_thoughts else "Choose")
+            + " one of them. End your answer with its id in a box: \\boxed{id}",
         )
         return "\n\n".join(blocks)
 
@@ -120,7 +123,9 @@ def states_in_play(game: TextGame, num_games: int, *, rng: random.Random) -> Ite
             state.apply_action(rng.choice(state.legal_actions()))
 
 
-def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> TextGame:
+def load_game(
+    name: str, *, style: Style = "full", asks_for_thoughts: bool = False, field: str = "game.name"
+) -> TextGame:
     """Return the game of a name, as pyspiel.load_game takes it.
 
     Raises ParamsError with the field, the name and the reason for unknown names and parameters, for games
@@ -151,7 +156,7 @@ def load_game(name: str, *, style: Style = "full", field: str = "game.name") -> 
     rendering = (worded if is_usual else Rendering)(game)
     if not rendering.has_view:
         raise ParamsError(f"{place} has no text of what one player alone knows; choose another game.")
-    return TextGame(canonical, style, game, rendering.roles, rendering)
+    return TextGame(canonical, style, game, rendering.roles, rendering, asks_for_thoughts)
 
 
 @functools.cache

@@ -54,7 +54,11 @@ def evaluate_checkpoints(
     check_options(names, opponents, num_episodes)
     load_dotenv(Path.cwd())
     run = load_run_params(names, profile=profile)
-    games = [load_game(name, style=run.game.style) for name in run.game_names()]
+    acting = run.game
+    games = [
+        load_game(name, style=acting.style, asks_for_thoughts=acting.asks_for_thoughts)
+        for name in run.game_names()
+    ]
     pairings = [(game, playable_opponents(game, opponents) or ("random",)) for game in games]
     folder = Path(out) if out else new_folder(checkpoint)
     arena = make_arena(

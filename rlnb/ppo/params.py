@@ -154,7 +154,11 @@ class PpoOpenspielParams(play.GameRunParams):
         from rlnb.games.text_games import load_game
 
         stages, field = self.curriculum.stages, "curriculum.stages"
-        games = {name: load_game(name, style=self.game.style, field=field) for name in self.game_names()}
+        thinks = self.game.asks_for_thoughts
+        games = {
+            name: load_game(name, style=self.game.style, asks_for_thoughts=thinks, field=field)
+            for name in self.game_names()
+        }
         pairings = []
         for stage in stages:
             place = f"{field}: stage {stage.name!r}"

@@ -66,6 +66,9 @@ class PlayerModelParams(ModelParams):
             )
 
 
+THOUGHT_TOKENS = 64  # of an answer that has room for reasoning
+
+
 class ActingParams(Section):
     """How a policy acts in games."""
 
@@ -81,6 +84,11 @@ class ActingParams(Section):
     temperature: float = described(1.0, "Sampling temperature, in play and in the loss", gt=0, le=10)
     max_prompt_tokens: int = described(1024, "A longer prompt ends the run with its length (tokens)", ge=8)
     batch_size: int = described(64, "Free answers generated in one batch", ge=1)
+
+    @property
+    def asks_for_thoughts(self) -> bool:
+        """Whether full prompts ask for reasoning before the answer: in free play that has room for it."""
+        return self.acting == "free" and self.max_new_tokens >= THOUGHT_TOKENS
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()

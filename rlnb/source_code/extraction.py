@@ -24,7 +24,7 @@ MARK = re.compile(
 )
 # A token that ends an answer, written as text; these may also stand before it.
 END = r"(?<![\"'])(?:</s>|<eos>|<end_of_turn>|</answer>|<[|｜][\w▁-]{1,32}[|｜]>)(?![\"'])"
-LEADING_ENDS = re.compile(rf"(?:\s*{END}(?:assistant\b)?)++")
+LEADING_ENDS = re.compile(rf"\A(?:\s*{END}(?:assistant\b)?)++")
 # What may open or close a block. Tildes only at the start of a line: elsewhere they are operators.
 FENCE = re.compile(
     rf"(?P<ticks>`{{3,}}+)|^[ \t]*+(?:>[ \t]*+)*+(?P<tildes>~{{3,}}+)|(?P<end>{END})", re.MULTILINE

@@ -65,7 +65,8 @@ class SpiralSelfPlayParams(play.GameRunParams):
         from rlnb.games.opponents import load_opponent
         from rlnb.games.text_games import load_game
 
-        game = load_game(self.game.name, style=self.game.style)
+        thinks = self.game.asks_for_thoughts
+        game = load_game(self.game.name, style=self.game.style, asks_for_thoughts=thinks)
         for name in self.evaluation.opponents:
             load_opponent(name, game, field="evaluation.opponents")
         return game

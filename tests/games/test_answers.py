@@ -38,6 +38,20 @@ KUHN = {0: "pass", 1: "bet"}
         (r"\boxed{\text{Pass}}", 0),
         ("If I bet, he may fold.\nI pass.", 0),
         ("I choose to bet, since he would pass.", 1),
+        ("pass; do not bet", 0),
+        ("I'd rather pass than bet", 0),
+        ("Do not pick bet. Pick pass.", 0),
+        ("bet is too risky, pass", 0),
+        ("He will bet. I pass.", 0),
+        ("0 -> pass\n1 -> bet\n\nI bet.", 1),
+        (r"\boxed{0}, no wait, \boxed{1}", 1),
+        (r"analysismaybe \boxed{0}assistantfinal1", 1),
+        ("<think>x\n<answer>bet</answer>", 1),
+        ("I would take [4] now", 4),
+        ("<answer>place X in row 2, column 2</answer>, not 5", 4),
+        ("４", 4),
+        ("\\boxed｛4｝", 4),
+        ("4<|im_end|>", 4),
     ],
 )
 def test_the_last_answer_is_read_in_the_forms_that_models_use(text, action):
@@ -48,7 +62,10 @@ def test_the_last_answer_is_read_in_the_forms_that_models_use(text, action):
 @pytest.mark.parametrize(
     "text",
     ["", " \n ", "there are 3 rows and 2 columns", "1) I look at 2 cells. 2) I think", "Answer: 4.5",
-     "column 9", "If I bet he folds.\nSo what now?", "I am a better passer", r"\boxed{id}"],
+     "column 9", "If I bet he folds.\nSo what now?", "I am a better passer", r"\boxed{id}",
+     r"<think>\boxed{4}", r"analysismaybe \boxed{4}", "pass or bet", "I prefer pass to bet", "do not bet",
+     "0 -> pass\n1 -> bet", "pass: safe\nbet: risky", "I can pass.\nI can bet.", r"\boxed{pass} \boxed{bet}",
+     "1, 2, 4, 5", "You may play 1, 2, 4 or 5 now.", "4, 5", "1 is fine. 4 is fine. 8 is fine."],
 )  # fmt: skip
 def test_a_text_without_an_answer_names_no_action(text):
     words = KUHN if "bet" in text else CELLS

@@ -7,7 +7,9 @@ import re
 import pytest
 
 from rlnb.errors import ParamsError
+from rlnb.games.answers import READ_CHARACTERS
 from rlnb.games.text_games import WORDED, TextGame, load_game, states_in_play
+from rlnb.params import load_params
 
 GAMES = (
     *sorted(WORDED), "breakthrough(columns=6,rows=6)", "clobber(columns=3,rows=4)",
@@ -119,6 +121,59 @@ def test_a_full_prompt_tells_rules_seat_state_and_legal_actions():
         "7 -> place O in row 3, column 2\n\n"
         "Choose one of them. End your answer with its id in a box: \\boxed{id}"
     )
+
+
+def test_free_play_asks_for_thoughts_where_there_is_room_and_constrained_play_never_does():
+    for acting, num_tokens, start in (
+        ("free", 64, "Reason step by step first, then choose one of them."),
+        ("free", 63, "Choose one of them."),
+        ("constrained", 1024, "Choose one of them."),
+    ):  # fmt: skip
+        cell = {"game": {"name": "kuhn_poker", "acting": acting, "max_new_tokens": num_tokens}}
+        game = load_params("spiral_self_play", overrides=cell, profile="default", environ={}).load_game()
+        state = game.new_state()
+        for card in (0, 1):
+            state.apply_action(card)
+        ending = "End your answer with its id in a box: \\boxed{id}"
+        assert game.prompt(state).splitlines()[-1] == f"{start} {ending}"
+
+
+IDS = (
+    "{0}", "[{0}]", "({0})", "{0})", "{0}.0", "Action{0}", "**{0}**", "[[{0}]]", "【{0}】", "{0} -> {1}",
+    "[Action {0}]", "I think.\n\\boxed{{{0}}}", "I choose action {0}.",
+    "\\boxed[{0}]", "\\boxed{{{0}.0}}", "\\boxed{{[{0}]}}", "\\boxed{{\\text{{{0})}}}}", "\\boxed {0}",
+    "<answer>{0}</answer>", "<answer>\n{0}\n</answer>", "Answer: ({0})",
+)  # fmt: skip
+WORDS = (
+    "{1}",
+    "[{1}]",
+    "<answer>{1}</answer>",
+    "\\boxed{{{1}}}",
+    "So \\boxed{{\\text{{{1}}}}}.",
+    "My answer: {1}",
+)
+THOUGHTS = (
+    "<think>\\boxed{9}</think>\n",
+    "analysisPerhaps \\boxed{9}.assistantfinal",
+    "<|channel|>analysis<|message|>9<|end|><|start|>assistant<|channel|>final<|message|>",
+)
+
+
+@pytest.mark.parametrize("name", [*GAMES, *AUTOMATIC, "checkers"])
+def test_each_legal_action_is_read_in_each_form_and_a_list_of_all_as_none(name):
+    game, rng = load_game(name), random.Random(name)
+    for state in itertools.islice(states_of_a_game(game, seed=3), 0, 12, 4):
+        legal = list(game.legal_words(state).items())
+        for form in IDS + WORDS:
+            for action, words in rng.sample(legal, min(len(legal), 4)):
+                answer = form.format(action, words)
+                assert game.parse(answer, state).action == action, f"{answer!r} in {state}"
+                answer = rng.choice(THOUGHTS) + answer
+                assert game.parse(answer, state).action == action, f"{answer!r} in {state}"
+            for separator in ("\n", ", ") if len(legal) > 1 else ():
+                answer = separator.join(form.format(action, words) for action, words in legal)
+                if len(answer) <= READ_CHARACTERS:
+                    assert game.parse(answer, state).problem == "no_action", f"{answer!r} in {state}"
 
 
 def test_in_leduc_to_call_is_to_check_while_there_is_nothing_to_call():
