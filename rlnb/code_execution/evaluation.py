@@ -15,6 +15,7 @@ from rlnb.policy import Policy, generate
 from rlnb.policy.prompts import Prompt
 from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import Sandbox
+from rlnb.source_code.extraction import ends_of_answers
 
 MEASURES = (
     "reward", "output_rate_sampled", "output_rate_greedy", "pass_rate_sampled", "pass_rate_greedy",
@@ -112,6 +113,9 @@ class ProgramEvaluation:
                 [prompts[row].text for row in rows],
                 max_new_tokens=self.params.training.max_completion_length,
                 temperature=0.0 if greedy else sampling.temperature,
+                is_complete=ends_of_answers(
+                    [prompts[row].prefix for row in rows], [tasks[row][1].function for row in rows]
+                ),
                 progress=count,
             )
             judgements = judge(

@@ -24,6 +24,7 @@ from rlnb.policy import Policy, generate
 from rlnb.results import Comparison, save_results
 from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import FailureCount
+from rlnb.source_code.extraction import ends_of_answers
 from rlnb.statistics import Estimate, bootstrap_ratio, wilson_interval
 
 NUM_PROGRAMS = 4  # sampled for each question
@@ -96,6 +97,7 @@ class GameEvaluation:
             temperature=1.0,
             seed=0,
             batch_size=evaluation.batch_size,
+            is_complete=ends_of_answers([prompt.prefix for prompt in prompts], [""] * len(prompts)),
             progress=progress,
         )
         texts = [completion.text for completion in written]

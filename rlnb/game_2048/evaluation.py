@@ -20,6 +20,7 @@ from rlnb.policy import Completion, Policy, generate
 from rlnb.results import BoardScores, Comparison, compare_boards, save_results
 from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import Sandbox
+from rlnb.source_code.extraction import ends_of_answers
 from rlnb.statistics import Estimate, bootstrap_two_way
 
 # Other players, written as strategies; random play is what all scores are measured from.
@@ -80,6 +81,7 @@ class StrategyEvaluation:
                     temperature=0.0 if greedy else evaluation.temperature,
                     seed=0,
                     batch_size=evaluation.batch_size,
+                    is_complete=ends_of_answers([prompt.prefix] * count, ["strategy"] * count),
                 )
                 judged += self.judge(completions, prompt.prefix, kind, greedy=greedy)
                 if progress:

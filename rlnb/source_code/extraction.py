@@ -7,7 +7,7 @@ a block where the code before it is Python, so fences inside of docstrings do no
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice, takewhile
 
@@ -151,6 +151,11 @@ def is_complete_answer(text: str, *, prefix: str = "", function: str = "") -> bo
         if block.defines(function) if function else block.rank == 0:
             return True
     return False
+
+
+def ends_of_answers(prefixes: Sequence[str], functions: Sequence[str]) -> Callable[[int, str], bool]:
+    """Return `is_complete_answer` as `generate` asks it: of a row and its text."""
+    return lambda row, text: is_complete_answer(text, prefix=prefixes[row], function=functions[row])
 
 
 def iterate_drafts(completion: str, *, function: str, prefix: str = "") -> Iterator[str]:

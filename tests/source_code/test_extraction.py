@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlnb.source_code.extraction import extract_program, iterate_drafts
+from rlnb.source_code.extraction import ends_of_answers, extract_program, iterate_drafts
 
 FORMS = {
     "a fence": ("```python\nx = 1\n```", "x = 1\n"),
@@ -156,3 +156,10 @@ def test_programs_that_may_define_a_function_come_with_the_marked_and_latest_ans
     assert list(iterate_drafts("def f(n):\n    return n\nThat is all.", function="f"))[0] == (
         "def f(n):\n    return n\n"
     )
+
+
+def test_each_row_of_an_evaluation_ends_with_the_program_that_it_was_asked_for():
+    ends = ends_of_answers(["```python\ndef f(n):", ""], ["f", "g"])
+    block = "```python\ndef {}(n):\n    return n\n```\n"
+    assert ends(0, "\n    return n\n```\n") and not ends(0, "\n    return n\n")
+    assert ends(1, block.format("g")) and not ends(1, block.format("f"))
