@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
@@ -183,8 +183,10 @@ def save_results(
     Dataclasses become objects, numpy arrays lists, NaN and infinities null. Raises TypeError for other types.
     """
     values = params.model_dump() if isinstance(params, BaseModel) else params
-    pooled = {row.measure for row in comparison if row.split == "all"}
-    lines = [str(row) for row in comparison if row.split == "all" or row.measure not in pooled]
+    lines = []
+    for _, group in groupby(comparison, lambda row: row.measure):
+        rows = list(group)
+        lines += map(str, rows[:1] if rows[0].split == "all" else rows)
     lines = ["before / after; difference [95% interval]", *lines] if lines else []
     write_record(path, {"params": values, "headline": headline or lines, "comparison": comparison, **records})
 
