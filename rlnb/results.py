@@ -183,7 +183,7 @@ def save_results(
     Dataclasses become objects, numpy arrays lists, NaN and infinities null. Raises TypeError for other types.
     """
     values = params.model_dump() if isinstance(params, BaseModel) else params
-    lines = []
+    lines: list[str] = []
     for _, group in groupby(comparison, lambda row: row.measure):
         rows = list(group)
         lines += map(str, rows[:1] if rows[0].split == "all" else rows)
