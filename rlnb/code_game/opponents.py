@@ -105,7 +105,7 @@ class ModelOpponent(Predictor):
         """Return the verdict on each (program, output), from the scores of output and closing fence.
 
         "Right" where every token of the output is the most likely one and the answer then ends. Tokenizers
-        may join the fence to what follows it, so a top token that begins with a fence ends it too.
+        split the fence, or join it to what follows it, so a token ends the answer that begins as it does.
         """
         with self.weights(self.policy):
             scores = score(
@@ -114,13 +114,13 @@ class ModelOpponent(Predictor):
                 [prediction_answer(output) for _, output in pairs],
                 batch_size=self.batch_size,
             )
-        verdicts = []
+        verdicts, fence = [], PREDICTION_STOP.strip()
         for output_scores in scores:
             count = count_output_tokens(self.policy, output_scores)
-            next_text = self.policy.tokenizer.decode(output_scores.top_ids[count : count + 1])
             is_top = output_scores.token_ids == output_scores.top_ids
-            is_closed = is_top[count:].all() or next_text.startswith(PREDICTION_STOP.strip())
-            is_right = bool(is_top[:count].all() and is_closed)
+            next_token = self.policy.tokenizer.decode(output_scores.top_ids[count : count + 1]).strip()
+            is_closed = bool(next_token) and (next_token.startswith(fence) or fence.startswith(next_token))
+            is_right = bool(is_top[:count].all()) and is_closed
             verdicts.append(PredictionVerdict(is_right, float(output_scores.logprobs[:count].sum()), count))
         return verdicts
 

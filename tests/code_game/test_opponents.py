@@ -3,11 +3,13 @@
 import math
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tiny_policy import load_tiny, train_by_hand
+from tokenizer_rules import FENCE_MERGES, make_tokenizer
 
 from rlnb.code_game.opponents import EndpointOpponent, ModelOpponent, load_reader, make_judges
 from rlnb.code_game.params import GrpoCodeGameParams
@@ -40,7 +42,7 @@ def fit(policy: Policy) -> float:
 
     Return the probability of the least certain token: LEARNED after some 110 of MAX_STEPS steps.
     """
-    texts = [(prediction_question(code), prediction_answer(output) + "\n") for code, output in solved()]
+    texts = [(prediction_question(code), prediction_answer(output) + "\n\n") for code, output in solved()]
     pairs = [[policy.tokenizer(text)["input_ids"] for text in pair] for pair in texts]
     width = max(len(head) + len(tail) for head, tail in pairs)
     ids = torch.tensor([head + tail + [0] * (width - len(head) - len(tail)) for head, tail in pairs])
@@ -61,10 +63,18 @@ def fit(policy: Policy) -> float:
     return least
 
 
-@pytest.fixture(scope="module")
-def reader(cache_dir: Path) -> ModelOpponent:
-    """The tiny model after it has learned a few programs by heart; on others it is wrong in like form."""
+@pytest.fixture(scope="module", params=["bytes", "qwen"])
+def reader(request, cache_dir: Path) -> ModelOpponent:
+    """The tiny model after it has learned a few programs by heart; on others it is wrong in like form.
+
+    By Qwen's rules "```" before a blank line is two tokens, the second with the end of the line.
+    """
     policy = load_tiny(cache_dir, is_trained=False)
+    if request.param == "qwen":
+        texts = [prediction_question(program) for program in programs_read()]
+        tokenizer = make_tokenizer("qwen", [*texts, "\n0123456789abcdefghijklmnopqrstuvwxyz"], FENCE_MERGES)
+        assert len(tokenizer("1\n```\n\n")["input_ids"]) == 4 and len(tokenizer("```")["input_ids"]) == 1
+        policy = replace(policy, tokenizer=tokenizer)
     assert fit(policy) >= LEARNED, "the fixture's model has not learned; mend fit() before the tests"
     return ModelOpponent(policy, nullcontext, shots=(), max_prediction_tokens=40, batch_size=8)
 
@@ -108,7 +118,7 @@ def test_the_judge_says_wrong_to_any_other_output(reader, predictions):
 def test_a_verdict_tells_the_probability_of_the_output_and_its_line_end_alone(reader):
     (verdict,) = reader.judge(["print(41)"], ["41"])
     assert verdict.is_right
-    assert verdict.num_tokens == 3  # 4, 1 and the end of the line, in the tiny model's bytes
+    assert verdict.num_tokens == 3  # 4, 1 and the end of the line
     assert verdict.token_probability == pytest.approx(math.exp(verdict.logprob / 3))
     assert 0.5 < verdict.token_probability <= 1
     (other,) = reader.judge(["print(41)"], ["zz"])

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_policy import add_dropout, load_tiny, train_by_hand
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from tokenizer_rules import make_tokenizer
 
 from rlnb.code_game.prediction import SHOTS, prediction_prompt
 from rlnb.policy import Policy, generate
@@ -19,8 +18,6 @@ from rlnb.policy.scoring import TokenScores, read_front, score
 TWICE = "Write a Python function that returns twice its argument."
 PROMPTS = ["Program:\nprint(1)\n", "a", TWICE, "b = 3" * 9, "x = 1\n" * 60]
 TEXTS = ["1\n```", "b", "def f(n):\n    return 2 * n", "é" * 4, "a much longer continuation here"]
-# How Qwen, Llama 3 and GPT-4 cut a text: signs take the line ends behind them along.
-JOINING = Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
 @pytest.fixture(scope="module")
@@ -94,18 +91,9 @@ def test_what_all_prompts_begin_with_is_read_once_and_changes_no_score(tiny: Pol
 @pytest.fixture(scope="module")
 def joining(tiny: Policy) -> Policy:
     """The tiny model with a tokenizer that makes one token of a fence and the blank line behind it."""
-    tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(JOINING, "isolated")
-    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, as_bytes])
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    trainer = trainers.BpeTrainer(vocab_size=259, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator([prediction_prompt("print(8)", shots=SHOTS)] * 3, trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
-    )
-    return replace(tiny, tokenizer=fast)
+    programs = [prediction_prompt(program, shots=SHOTS) for program in ("print(8)", "total = 1", "(x)")]
+    merges = [("`", "`"), ("``", "`"), ("Ċ", "Ċ"), ("```", "ĊĊ")]
+    return replace(tiny, tokenizer=make_tokenizer("qwen", programs, merges))
 
 
 def test_a_front_whose_end_joins_with_what_follows_changes_no_score(joining: Policy) -> None:

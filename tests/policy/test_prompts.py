@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizer_rules import RULES, train_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from rlnb.code_execution.families import builtin_tasks
@@ -18,23 +18,6 @@ from rlnb.mbpp.writers import PROGRAM_STARTS
 from rlnb.params import load_params
 from rlnb.policy.prompts import Chat, Prompt, begin_answer
 
-SIGNS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # with the ends of lines behind them
-LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"  # with one sign before them
-CASED = r"[^\r\n\p{L}\p{N}]?\p{Lu}*\p{Ll}+|[^\r\n\p{L}\p{N}]?\p{Lu}+"
-# How published tokenizers cut a text before they merge bytes.
-RULES = {
-    "qwen": [Regex(LETTERS + r"|\p{N}" + SIGNS)],
-    "llama 3": [Regex(LETTERS + r"|\p{N}{1,3}" + SIGNS)],
-    "gpt-oss, mistral": [
-        Regex(
-            r"[^\r\n\p{L}\p{N}]?\p{Lu}*\p{Ll}+|[^\r\n\p{L}\p{N}]?\p{Lu}+|\p{N}{1,3}"
-            + SIGNS.replace("]*|", "/]*|", 1)
-        )
-    ],
-    "smollm2": [Regex(r"\p{N}"), Regex(r" ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")],
-    "deepseek": [Regex(r"[\r\n]"), Regex(r"\s?\p{L}+"), Regex(r"\s?\p{P}+"), Regex(r"\p{N}")],
-    "newlines apart": ["\n"],
-}
 BODIES = [
     "    return n\n",
     "    total = 0\n    for x in xs:\n",
@@ -51,31 +34,9 @@ PROGRAMS += [
 ]
 
 
-def train_tokenizer(name: str) -> PreTrainedTokenizerFast:
-    """Train merges on Python answers, so that signs join with what these rules let them join."""
-    tokenizer = Tokenizer(models.BPE(byte_fallback=name == "gemma"))
-    if name == "gemma":
-        tokenizer.normalizer = normalizers.Replace(" ", "▁")
-        tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-        tokenizer.decoder = decoders.Replace("▁", " ")
-    else:
-        as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        splits = [pre_tokenizers.Split(rule, "isolated") for rule in RULES[name]]
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, as_bytes])
-        tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet() if name != "gemma" else list(map(chr, range(32, 127)))
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=["<s>", "</s>"], show_progress=False, initial_alphabet=alphabet
-    )
-    tokenizer.train_from_iterator(PROGRAMS * 3, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
-    fast.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>\n"
-    return fast
-
-
-@pytest.fixture(scope="module", params=[*RULES, "gemma"])
+@pytest.fixture(scope="module", params=RULES)
 def tokenizer(request) -> PreTrainedTokenizerFast:
-    return train_tokenizer(request.param)
+    return train_tokenizer(request.param, PROGRAMS)
 
 
 def prompts_of(tokenizer: PreTrainedTokenizerFast) -> list[tuple[Prompt, str, list[str]]]:
@@ -117,7 +78,7 @@ def test_no_prompt_ends_inside_a_token(tokenizer):
 
 @pytest.mark.parametrize(("name", "ends"), [("qwen", ["):\n", "print"]), ("smollm2", ["):", "print"])])
 def test_the_end_of_a_line_is_left_to_the_answer_where_a_token_joins_it_with_what_follows(name, ends):
-    prompts = [prompt for prompt, *_ in prompts_of(train_tokenizer(name))]
+    prompts = [prompt for prompt, *_ in prompts_of(train_tokenizer(name, PROGRAMS))]
     for prompt, end in zip((prompts[0], prompts[3]), ends, strict=True):
         assert prompt.text.endswith(end)
 
@@ -140,7 +101,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_speaks_under_its_own_system_message_unless_it_is_given_one(family):
-    tokenizer = train_tokenizer("qwen")
+    tokenizer = train_tokenizer("qwen", PROGRAMS)
     template = FAMILIES[family].replace("SYSTEM", "messages[0].role == 'system'") + TURNS
     tokenizer.chat_template = template.replace("TEXT", "{{ messages[0].content }}")
     own, empty, given = (Chat(tokenizer, system=text).ask("Why?") for text in (None, "", "Be brief."))
@@ -154,6 +115,6 @@ def test_a_model_speaks_under_its_own_system_message_unless_it_is_given_one(fami
 
 
 def test_a_chat_needs_a_template(cache_dir: Path):
-    tokenizer = train_tokenizer("qwen")
+    tokenizer = train_tokenizer("qwen", PROGRAMS)
     tokenizer.chat_template = None
     assert "model.id: " in refused(Chat(tokenizer).ask, "Why?")
