@@ -29,7 +29,7 @@ MEANINGS = {
     "SyntaxError|no_code": "the answers are prose or cut programs; begin the answer for the model, or take "
     "one made for chat",
     "timeout|memory|output": "the limits in sandbox and evaluation may be too small",
-    "": "read some in the notebook",
+    "": "they share one mistake; read some in the notebook",
 }
 # What to change where all completions pass or win, and so all groups tie.
 SATURATED = {
