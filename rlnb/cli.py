@@ -14,7 +14,7 @@ import rlnb
 from rlnb.batch.commands import MACHINE, PARAMETERS, add_batch_commands, add_command, path_or_none
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.machine import check_python
-from rlnb.run.directory import EXIT_PREEMPTED, EXIT_REFUSED, StoppedEarly, stopping_early
+from rlnb.run.directory import EXIT_PREEMPTED, StoppedEarly, stopping_early
 from rlnb.run.slurm import how_to_go_on
 
 RUN_HELP = """\
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return EXIT_PREEMPTED
         except RlnbError as error:
             print(f"rlnb: {error}", file=sys.stderr)
-            return EXIT_REFUSED
+            return error.exit_code
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -148,7 +148,9 @@ def make_parser() -> argparse.ArgumentParser:
         "with the adapted model, and upload it where --repo-id says so.",
     )  # fmt: skip
     export.add_argument("--adapters", required=True, type=Path, metavar="DIR", help="of a run or checkpoint")
-    export.add_argument("--format", choices=["lora", "merged_16bit", "mxfp4"], default="merged_16bit")
+    export.add_argument(
+        "--format", choices=["lora", "merged_16bit", "merged_32bit", "mxfp4"], default="merged_16bit"
+    )
     for option, (name, meaning) in EXPORT_OPTIONS.items():
         export.add_argument(option, default="", metavar=name, help=meaning)
     export.add_argument("--public", action="store_true", help="a new repository is public, not private")

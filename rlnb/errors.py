@@ -12,8 +12,10 @@ class RlnbError(Exception):
     """Base of the errors below; its message names the place, the value and the remedy.
 
     Characters that a terminal would obey or hide (escape codes, reversed text) are escaped in the message:
-    names and values in it come from files.
+    names and values in it come from files. exit_code: of the command line; 2 = refused before it ran.
     """
+
+    exit_code = 2
 
     def __str__(self) -> str:
         text = super().__str__()

@@ -21,14 +21,23 @@ from rlnb.params.sections import ModelParams
 from rlnb.policy.adapters import adapters_off
 from rlnb.policy.builtin import EMBEDDED_NAME, written_whole
 from rlnb.policy.generation import generate, generating
-from rlnb.policy.loading import Policy, explain_load_errors, load_policy, save_adapters
+from rlnb.policy.loading import (
+    TIED,
+    Policy,
+    adapts_tied,
+    explain_load_errors,
+    load_policy,
+    save_adapters,
+)
 
-Form = Literal["lora", "merged_16bit", "mxfp4"]
+Form = Literal["lora", "merged_16bit", "merged_32bit", "mxfp4"]
 EMBEDDED_ON_HUB = f"HuggingFaceTB/{EMBEDDED_NAME}"
 
 
 class ExportFailed(RlnbError):
     """The policy cannot be written in this form or uploaded; nothing half done remains."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -65,10 +74,13 @@ def compare_logits(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]
     return LogitDifference(gaps.max().item(), gaps.mean().item(), same_argmax, len(left))
 
 
-def save_in_format(policy: Policy, directory: str | Path, form: Form, params: ModelParams) -> Path:
+def save_in_format(
+    policy: Policy, directory: str | Path, form: Form, params: ModelParams, *, is_last: bool = False
+) -> Path:
     """Write the policy with its tokenizer, whole or not at all, replacing an older directory.
 
-    params: those that the policy was loaded with; it keeps its adapters. Raises ExportFailed.
+    params: those that the policy was loaded with. is_last: it is not used again, so that its weights may be
+    freed before a copy of them is merged; else it stays as it is. Raises ExportFailed.
     """
     directory = Path(directory)
     if form == "mxfp4" and read_quantization(policy.source, params) != "mxfp4":
@@ -81,13 +93,13 @@ def save_in_format(policy: Policy, directory: str | Path, form: Form, params: Mo
             save_lora(policy, unfinished)
         elif form == "mxfp4":
             save_mxfp4(policy, unfinished, params)
-        elif policy.engine == "unsloth":
+        elif policy.engine == "unsloth" and form == "merged_16bit":
             # It merges into the 16-bit files of the base, shard by shard, also where it trained on 4 bits.
             policy.model.save_pretrained_merged(
                 str(unfinished), tokenizer=policy.tokenizer, save_method="merged_16bit"
             )
         else:
-            save_merged(policy, unfinished, params)
+            save_merged(policy, unfinished, params, is_wide=form == "merged_32bit", is_last=is_last)
         shutil.rmtree(directory, ignore_errors=True)
     return directory
 
@@ -115,18 +127,27 @@ def hub_name(source: str) -> str:
     return "" if Path(source).is_dir() else source
 
 
-def save_merged(policy: Policy, directory: Path, params: ModelParams) -> None:
+def save_merged(
+    policy: Policy, directory: Path, params: ModelParams, *, is_wide: bool, is_last: bool
+) -> None:
     """Merge into a copy of the base on the CPU, saved in 16 bits: float16 if the policy is, else bfloat16.
 
     Adapters cannot be merged into weights of 4 bits. A float32 policy's copy is in float32, to round once.
+    is_wide: it is saved in float32. is_last: as in `save_in_format`. Raises ExportFailed.
     """
+    if adapts_tied(policy.model):
+        raise ExportFailed(f"the adapters cannot be merged: {TIED}; write lora")
     dtype = torch.float16 if params.dtype == "float16" else torch.bfloat16
+    if is_wide:
+        dtype = torch.float32
     is_mxfp4 = read_quantization(policy.source, params) == "mxfp4"
     options: dict[str, object] = {"dtype": torch.float32 if params.dtype == "float32" else dtype}
     if is_mxfp4:
         options["quantization_config"] = Mxfp4Config(dequantize=True)
     with tempfile.TemporaryDirectory() as adapters:
         policy.model.save_pretrained(adapters)
+        for weight in policy.model.parameters() if is_last else ():
+            weight.data = torch.empty(0)
         with explain_load_errors(params):
             base = AutoModelForCausalLM.from_pretrained(policy.source, cache_dir=params.cache_dir, **options)
         merged = PeftModel.from_pretrained(base, adapters).merge_and_unload().to(dtype)

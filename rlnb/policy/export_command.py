@@ -1,6 +1,8 @@
 """The command `rlnb export`: write trained adapters as a model that others load, check it, upload it."""
 
 import gc
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +16,7 @@ from huggingface_hub.errors import HfHubHTTPError
 import rlnb
 from rlnb.errors import ParamsError
 from rlnb.params.bases import find_base
+from rlnb.params.model_cache import find_id_fault
 from rlnb.params.sections import ModelParams
 from rlnb.policy.export import (
     EMBEDDED_ON_HUB,
@@ -34,6 +37,7 @@ QUESTIONS = (
     "What is a prime number? Answer in one sentence.",
     "Write a haiku about a machine that learns.",
 )
+MUCH_ROUNDED = 0.25  # of what training changed: an angle of 14 degrees between the two changes of the logits
 CARD = """\
 ---
 {{ card_data }}
@@ -63,18 +67,15 @@ def export(
     base: a model to put them on, "" for the one that they name. dtype: what this machine computes in. Raises
     ParamsError and ExportFailed, before a model is loaded for what is known then, and PolicyUnavailable.
     """
-    adapters, out, base = (
-        adapters.expanduser(),
-        out.expanduser(),
-        str(Path(base).expanduser()) if base else "",
-    )
-    base = base or find_base(adapters)
+    adapters, out = adapters.expanduser(), out.expanduser()
+    base = os.path.expanduser(base) or find_base(adapters)
     check_request(adapters, base=base, out=out)
     if repo_id:  # before a model is loaded; a repository that exists keeps its visibility
         with explain_hub_errors(repo_id, out):
             HfApi().create_repo(repo_id, private=not public, exist_ok=True)
     # gpt-oss has no sdpa attention.
     fixed = {"engine": "transformers", "attention": "eager", "load_in_4bit": False}
+    dtype = "float32" if form == "merged_32bit" else dtype
     given = {"id": base, "adapters": str(adapters), "cache_dir": cache_dir, "dtype": dtype}
     params = ModelParams.model_validate(fixed | given)
     bare = load_policy(params.model_copy(update={"adapters": ""}), is_trained=False)
@@ -83,17 +84,18 @@ def export(
     prompts = list(map(policy.chat.ask, QUESTIONS)) if policy.tokenizer.chat_template else list(QUESTIONS)
     trained_logits = compute_logits(policy, prompts)
     change = compare_logits(trained_logits, compute_logits(policy, prompts, reference=True))
-    save_in_format(policy, out, form, params)
+    save_in_format(policy, out, form, params, is_last=True)
     del policy, bare
     gc.collect()
     torch.cuda.empty_cache()
     exported = reload(out, form, params)
     difference = compare_logits(trained_logits, compute_logits(exported, prompts))
+    rounded = check_difference(difference, change, form, out)
     card = make_card(repo_id or out.name, form, base=source, license=license, difference=difference)
     card.save(out / "README.md")
     print(f"{QUESTIONS[0]}\n{generate(exported, prompts[:1], max_new_tokens=48, temperature=0)[0].text}")
     print(f"logits, exported against trained: {difference}")
-    print(f"logits, adapters against none: {change}")
+    print(f"logits, adapters against none: {change}{rounded}")
     size = sum(path.stat().st_size for path in out.iterdir()) / 2**20
     print(f"{out}: {form} of {source}, {size:.1f} MiB")
     if repo_id:
@@ -110,8 +112,27 @@ def check_request(adapters: Path, *, base: str, out: Path) -> None:
         )
     if not base:
         raise ParamsError(f"--base: is missing, and {adapters} do not name the model they were trained on")
+    if fault := find_id_fault(base):
+        raise ParamsError(f"--base {base}: {fault}")
     if out.exists():
         raise ParamsError(f"--out {out}: exists; remove it, or name another directory")
+
+
+def check_difference(difference: LogitDifference, change: LogitDifference, form: Form, out: Path) -> str:
+    """Return a warning where rounding took much of what training changed, else "".
+
+    difference: of the exported model from the trained one; change: of the trained one from its base. Raises
+    ExportFailed, and removes what was written, where the base would be nearer to the trained model.
+    """
+    if difference.mean <= change.mean * MUCH_ROUNDED:
+        return ""
+    share = f"{difference.mean / change.mean:.0%}" if change.mean else "more than all"
+    reason = f"the export differs from the trained model by {share} of what training changed"
+    remedy = "write --format merged_32bit, or --format lora"
+    if difference.mean >= change.mean:
+        shutil.rmtree(out)
+        raise ExportFailed(f"{out}: removed, for {reason} ({difference}); {remedy}")
+    return f"\nwarning: {reason}, mostly by rounding to 16 bits; {remedy}"
 
 
 def make_card(name: str, form: Form, *, base: str, license: str, difference: LogitDifference) -> ModelCard:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, load_peft_weights
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
@@ -36,6 +37,7 @@ END_TOKENS = {
     "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>",
     "<|return|>", "<|call|>",
 }  # fmt: skip
+TIED = "the embeddings are this model's head as well, and merged adapters would change both"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -212,7 +214,17 @@ def add_fresh_adapters(
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+        adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+    if adapts_tied(adapted):
+        raise ParamsError(f"model.lora_target_modules: {TIED}; write all-linear")
+    return adapted
+
+
+def adapts_tied(model: PreTrainedModel) -> bool:
+    """Return whether adapters are on a matrix that is embeddings and head at once."""
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    is_tied = head is not None and head.weight is embeddings.weight
+    return is_tied and any(isinstance(layer, BaseTunerLayer) for layer in (head, embeddings))
 
 
 def make_fresh_weights(model: PreTrainedModel, *, seed: int) -> PreTrainedModel:

@@ -1,16 +1,29 @@
 """Each form is written, loaded anew and made to generate; what merging costs; what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from tiny_policy import save_tiny_gpt_oss, tiny_params, train_by_hand
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
+from rlnb.errors import ParamsError
 from rlnb.params.bases import find_base
 from rlnb.params.sections import ModelParams
-from rlnb.policy import Policy, generate, load_policy, save_adapters
+from rlnb.policy import Policy, generate, load_policy, model_directory, save_adapters
 from rlnb.policy.export import (
     ExportFailed,
     LogitDifference,
@@ -174,3 +187,50 @@ def test_gpt_oss_merged_in_16_bits_is_not_written_in_mxfp4(gpt_oss, cache_dir, t
         save_in_format(plain, tmp_path / "plain", "mxfp4", params)
     assert [path.name for path in tmp_path.iterdir()] == ["plain"]  # the older export, and nothing half done
     assert (saved / "config.json").is_file()
+
+
+# Six families, tied where a tied one exists: what is merged, and what is not.
+
+
+@pytest.fixture(scope="module")
+def families(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a tiny tied model of each family, with tokens of bytes."""
+    root = tmp_path_factory.mktemp("families")
+    tokenizer = AutoTokenizer.from_pretrained(model_directory("tiny", cache_dir))
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape |= {"num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True}
+    gpt2 = {"n_embd": 64, "n_layer": 2, "n_head": 4}
+    for kind in (LlamaConfig, Qwen2Config, Qwen3Config, GemmaConfig, MistralConfig, GPT2Config):
+        config = kind(**(gpt2 if kind is GPT2Config else shape), vocab_size=len(tokenizer), eos_token_id=2)
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(root / config.model_type)
+        tokenizer.save_pretrained(root / config.model_type)
+    return root
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma", "mistral", "gpt2"])
+def test_adapters_on_a_layer_of_a_tied_model_are_merged_and_those_on_its_embeddings_refused(
+    family, families, cache_dir, tmp_path
+):
+    layer, embeddings = ("c_attn", "wte") if family == "gpt2" else ("q_proj", "embed_tokens")
+    params = model_params(cache_dir, id=str(families / family), lora_target_modules=(layer,))
+    policy = load_policy(params)
+    train_by_hand(policy, std=2.0)
+    before = compute_logits(policy, PROMPTS)
+    kept = save_in_format(policy, tmp_path / "kept", "merged_16bit", params)
+    assert difference(reload(kept, "merged_16bit", params), policy).largest < effect(policy) / 4
+    whole = save_in_format(
+        policy, tmp_path / "whole", "merged_32bit", params, is_last=True
+    )  # frees the policy
+    again = reload(whole, "merged_32bit", params)
+    assert compare_logits(compute_logits(again, PROMPTS), before).largest < 1e-4
+    assert again.model.config.tie_word_embeddings
+    with pytest.raises(ParamsError, match="model.lora_target_modules: the embeddings are this model's head"):
+        load_policy(params.model_copy(update={"lora_target_modules": (layer, embeddings)}))
+    # Adapters that others have trained.
+    bare = load_policy(params, is_trained=False)
+    model = get_peft_model(bare.model, LoraConfig(target_modules=[layer, embeddings]))
+    for form in ("merged_16bit", "merged_32bit"):
+        with pytest.raises(ExportFailed, match="the adapters cannot be merged: the embeddings are"):
+            save_in_format(replace(bare, model=model), tmp_path / "none", form, params)
+    assert not (tmp_path / "none").exists()

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rlnb.params.bases import read_base
 from rlnb.policy import save_adapters
 from rlnb.policy.export import ExportFailed, LogitDifference
-from rlnb.policy.export_command import check_request, export, make_card
+from rlnb.policy.export_command import check_difference, check_request, export, make_card
 
 EMBEDDED = {
     "base_model": "HuggingFaceTB/SmolLM2-135M-Instruct", "base_model_relation": "finetune",
@@ -138,3 +138,50 @@ def test_a_hub_that_refuses_or_cannot_be_reached_is_an_error_before_a_model_is_l
     hub.server_close()
     ask("me/model")
     assert [path.name for path in tmp_path.iterdir()] == ["adapters"]
+
+
+def export_tiny(policy, tmp_path, cache_dir, **given: object) -> Path:
+    """Export a policy's adapters; return the folder."""
+    out = tmp_path / "out"
+    given = {"form": "merged_16bit", "dtype": "float32", "license": "", "repo_id": "", "base": ""} | given
+    adapters = save_adapters(policy, tmp_path / "adapters")
+    export(adapters, out=out, cache_dir=str(cache_dir), public=False, **given)
+    return out
+
+
+@pytest.mark.parametrize(("std", "said"), [(0.5, ""), (1e-4, "warning: the export differs"), (1e-5, None)])
+def test_an_export_says_what_rounding_took_and_one_farther_than_the_base_fails_before_any_upload(
+    std, said, hub, cache_dir, tmp_path, capsys
+):
+    policy = load_tiny(cache_dir)
+    train_by_hand(policy, std=std)
+    if said is None:
+        with pytest.raises(ExportFailed, match="out: removed, .* of what training changed .*merged_32bit"):
+            export_tiny(policy, tmp_path, cache_dir, repo_id="me/model")
+        assert not (tmp_path / "out").exists()
+        assert not any("/commit/" in path for path, _ in hub.requests)
+        out = export_tiny(policy, tmp_path, cache_dir, form="merged_32bit")
+        assert (out / "config.json").is_file() and "warning" not in capsys.readouterr().out
+    else:
+        export_tiny(policy, tmp_path, cache_dir, repo_id="me/model")
+        printed = capsys.readouterr().out
+        assert said in printed and ("warning" in printed) == bool(said)
+        assert any("/commit/" in path for path, _ in hub.requests)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.26, 0.99, 1.0, 30.0])
+def test_the_share_of_rounding_decides_between_nothing_a_warning_and_an_error(share, tmp_path):
+    gaps = [LogitDifference(1.0, mean, 1.0, 10) for mean in (share * 0.01, 0.01)]
+    (out := tmp_path / "out").mkdir()
+    if share >= 1:
+        with pytest.raises(ExportFailed, match=f"{share:.0%}"):
+            check_difference(*gaps, "merged_16bit", out)
+    else:
+        assert bool(check_difference(*gaps, "merged_16bit", out)) == (share > 0.25)
+    assert out.exists() == (share < 1)
+
+
+def test_a_base_that_is_not_there_is_refused_before_anything_loads(adapters, tmp_path):
+    for base, reason in (("./nowhere", "is not there"), ("qwen2.5:7b", "ollama")):
+        said = refused(check_request, adapters, base=base, out=tmp_path / "new")
+        assert said.startswith(f"--base {base}: ") and reason in said
