@@ -27,6 +27,7 @@ LIBRARIES = ("trl", "transformers", "peft", "unsloth")
 HANDED_ON = {
     "AutoModelForCausalLM.from_pretrained": ("PreTrainedModel.from_pretrained",),
     "AutoTokenizer.from_pretrained": ("PreTrainedTokenizerBase.from_pretrained",),
+    "PreTrainedTokenizerFast.from_pretrained": ("PreTrainedTokenizerFast",),
     "PretrainedConfig.get_config_dict": ("PretrainedConfig.from_pretrained",),
     "LlamaForCausalLM.generate": ("GenerationConfig", "LlamaForCausalLM.forward"),
 }
