@@ -14,6 +14,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.numpy import load_file
 from tiny_policy import load_tiny
 from tiny_run import train
@@ -249,8 +250,12 @@ def test_vllm_stops_where_the_policy_does_and_loads_the_files_of_the_model_cache
 
     monkeypatch.setattr(grpo, "CpuGRPOTrainer", trainer)
     for vllm in (None, VllmParams(enabled=True, gpu_memory_utilization=0.4)):
-        grpo.make_trainer(policy, config_with(vllm), rewards=[], prompts=None)
-    assert trained == [("someone/small", None), (str(snapshot), {"stop_token_ids": [2]})]
+        for prefix in ("", "```python\ndef f(n):\n"):
+            prompts = Dataset.from_list([{"prompt": "p", "prefix": prefix}])
+            grpo.make_trainer(policy, config_with(vllm), rewards=[], prompts=prompts)
+    ends, stops = {"stop_token_ids": [2]}, {"stop": ["\n```\n"], "include_stop_str_in_output": True}
+    assert trained[:2] == [("someone/small", None)] * 2
+    assert trained[2:] == [(str(snapshot), ends), (str(snapshot), ends | stops)]
     save_adapters(policy, tmp_path / "adapters")
     assert read_base(tmp_path / "adapters") == "someone/small"
 
