@@ -18,6 +18,7 @@ from rlnb.params.training import TrainingParams
 from rlnb.policy import Policy
 from rlnb.policy.adapters import adapters_in_weights_dtype
 from rlnb.policy.cpu_attention import use_cpu_attention
+from rlnb.source_code.extraction import is_complete_answer
 
 
 @pytest.fixture
@@ -27,13 +28,19 @@ def policy(cache_dir: Path) -> Policy:
     return policy
 
 
-def make_trainer(kind: type[GRPOTrainer], policy: Policy, directory: Path, **options: object) -> GRPOTrainer:
+def make_trainer(
+    kind: type[GRPOTrainer], policy: Policy, directory: Path, *, prefix: str | None = None, **options: object
+) -> GRPOTrainer:
+    """prefix: an opened answer at the end of the prompts, which ends with its function f."""
     config = GRPOConfig(
         output_dir=str(directory), num_generations=4, per_device_train_batch_size=8, max_completion_length=12,
         max_steps=2, learning_rate=1e-3, logging_steps=1, save_strategy="no", report_to="none", use_cpu=True,
         bf16=False, gradient_checkpointing=False, seed=5, disable_tqdm=True, **options,
     )  # fmt: skip
-    rows = datasets.Dataset.from_list([{"prompt": "print(" + "x" * count} for count in range(1, 9)])
+    columns = {} if prefix is None else {"prefix": prefix, "function": "f"}
+    rows = datasets.Dataset.from_list(
+        [{"prompt": "print(" + "x" * count + (prefix or ""), **columns} for count in range(1, 9)]
+    )
 
     def reward(completions: list[str], **_: object) -> list[float]:
         return [float(sum(map(ord, text)) % 7) for text in completions]
@@ -182,6 +189,31 @@ def test_what_the_short_step_does_not_know_is_left_to_trl(policy, tmp_path, monk
                 patch.setattr(config, "rope_parameters", None, raising=False)
             patch.setattr(holder, name, value, raising=False)
             assert not trainer.is_lean, name
+
+
+@pytest.mark.parametrize("kind", [AnswerTrainer, CpuGRPOTrainer])
+def test_a_completion_ends_with_its_program_and_nothing_behind_it_is_trained_on(kind, cache_dir, tmp_path):
+    policy = load_tiny(cache_dir, id="tiny_code")  # its tokens are bytes, and ends of programs with a fence
+    prefix = "```python\ndef f(n):"
+    trainer = make_trainer(kind, policy, tmp_path, prefix=prefix, temperature=1.5)
+    batches = []
+    compute_loss = trainer._compute_loss
+    trainer._compute_loss = lambda model, inputs: (batches.append(inputs), compute_loss(model, inputs))[1]
+    trainer.train()
+
+    def is_complete(tokens: torch.Tensor) -> bool:
+        text = policy.tokenizer.decode(tokens, skip_special_tokens=True)
+        return is_complete_answer(text, prefix=prefix, function="f")
+
+    num_complete = 0
+    for batch, logs in zip(batches, trainer.state.log_history, strict=False):
+        masks = batch["completion_mask"].bool()
+        rows = [ids[mask] for ids, mask in zip(batch["completion_ids"], masks, strict=True)]
+        assert not any(is_complete(row[:-1]) for row in rows)
+        is_cut = [not is_complete(row) and int(row[-1]) not in trainer.eos_token_ids for row in rows]
+        assert logs["completions/clipped_ratio"] == sum(is_cut) / len(rows)
+        num_complete += sum(map(is_complete, rows))
+    assert num_complete >= 2
 
 
 def test_a_cpu_takes_the_short_step_unless_it_is_switched_off(policy, tmp_path):
