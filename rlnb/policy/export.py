@@ -1,5 +1,7 @@
 """Exports of a trained policy: adapters, a merged model in 16 bits, or gpt-oss in MXFP4."""
 
+import ctypes
+import gc
 import json
 import shutil
 import tempfile
@@ -148,6 +150,7 @@ def save_merged(
         policy.model.save_pretrained(adapters)
         for weight in policy.model.parameters() if is_last else ():
             weight.data = torch.empty(0)
+        return_memory()
         with explain_load_errors(params):
             base = AutoModelForCausalLM.from_pretrained(policy.source, cache_dir=params.cache_dir, **options)
         merged = PeftModel.from_pretrained(base, adapters).merge_and_unload().to(dtype)
@@ -157,6 +160,14 @@ def save_merged(
     # transformers 5.17 takes "down_proj$", a pattern, for the name that dequantized experts had in the file.
     merged.save_pretrained(directory, save_original_format=not is_mxfp4)
     policy.tokenizer.save_pretrained(directory)
+
+
+def return_memory() -> None:
+    """Give what was freed back to the system, which glibc else keeps: loading fills other arenas of it."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:

@@ -1,6 +1,5 @@
 """The command `rlnb export`: write trained adapters as a model that others load, check it, upload it."""
 
-import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -8,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from httpx import HTTPError
 from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError
@@ -27,6 +25,7 @@ from rlnb.policy.export import (
     compute_logits,
     hub_name,
     reload,
+    return_memory,
     save_in_format,
 )
 from rlnb.policy.generation import generate
@@ -86,8 +85,7 @@ def export(
     change = compare_logits(trained_logits, compute_logits(policy, prompts, reference=True))
     save_in_format(policy, out, form, params, is_last=True)
     del policy, bare
-    gc.collect()
-    torch.cuda.empty_cache()
+    return_memory()
     exported = reload(out, form, params)
     difference = compare_logits(trained_logits, compute_logits(exported, prompts))
     rounded = check_difference(difference, change, form, out)
