@@ -18,7 +18,7 @@ class Template:
 
     shots: task_ids of solved examples before the question. asserts_shown: how many of a problem's asserts the
     model sees, None for all. stops: an answer ends before the first of these; without any, after the first
-    complete block of Python. is_chat: asked as a user's message.
+    complete block with a program. is_chat: asked as a user's message.
     """
 
     name: TemplateName
@@ -33,7 +33,7 @@ class Template:
         return {
             "template": self.name, "shots": len(self.shots),
             "asserts_shown": "all" if self.asserts_shown is None else self.asserts_shown,
-            "stop_rule": stops if self.stops else "after the first complete block of Python",
+            "stop_rule": stops if self.stops else "after the first complete block with a program",
         }  # fmt: skip
 
     def shown(self, problem: Problem) -> tuple[str, ...]:

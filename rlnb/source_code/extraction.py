@@ -9,28 +9,27 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice, takewhile
+from itertools import chain, count, islice, takewhile
 
 from rlnb.source_code.checks import LONGEST_PROGRAM, iterate_scopes
 
 THINK = r"(?:think(?:ing)?|thoughts?|reasoning|seed:think)"
 # Where thoughts begin and answers begin: in tags, in GPT-OSS's channels, in the same without their markers.
-# Not in quotes: a program may be about such texts.
 MARK = re.compile(
-    rf"(?<![\"'])(?:(?P<open><{THINK}>|\[THINK\]|◁think▷|<\|channel\|>(?!\s{{0,4}}final)|\A\s*analysis(?=[^\W_]))"
+    rf"(?P<open>^\s*<{THINK}>|\[THINK\]|◁think▷|<\|channel\|>(?!\s{{0,4}}final)|\A\s*analysis(?=[^\W_]))"
     rf"|(?P<close></{THINK}>|\[/THINK\]|◁/think▷|<\|channel\|>\s{{0,4}}final[^<]{{0,64}}<\|message\|>"
-    r"|assistantfinal)|<answer>)(?![\"'])",
-    re.IGNORECASE,
+    r"|assistantfinal)|<answer>",
+    re.IGNORECASE | re.MULTILINE,
 )
 # A token that ends an answer, written as text; these may also stand before it.
-END = r"(?<![\"'])(?:</s>|<eos>|<end_of_turn>|</answer>|<[|｜][\w▁-]{1,32}[|｜]>)(?![\"'])"
-LEADING_ENDS = re.compile(rf"\A(?:\s*{END}(?:assistant\b)?)++")
+END = r"(?:</s>|<eos>|<end_of_turn>|</answer>|<[|｜][\w▁-]{1,32}[|｜]>)"
+LEADING_ENDS = rf"\A(?:\s*{END}(?:assistant\b)?)++"
 # What may open or close a block. Tildes only at the start of a line: elsewhere they are operators.
 FENCE = re.compile(
     rf"(?P<ticks>`{{3,}}+)|^[ \t]*+(?:>[ \t]*+)*+(?P<tildes>~{{3,}}+)|(?P<end>{END})", re.MULTILINE
 )
+FENCE_LINE = re.compile(r"^.*(?:```|~~~).*$", re.MULTILINE)
 CONTAINER = re.compile(r"[ \t]*+(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]*+)*+")  # quotes and list items before a fence
-QUOTE = re.compile(r"^[ \t]*+(?:>[ \t]?)++", re.MULTILINE)
 TAG = re.compile(r"[ \t]*\{?\.?(?P<language>[^\s`{}:,=]*)")
 PYTHON = re.compile(r"i?py(?:thon)?[\w.-]*|.*\.py")
 OTHER_LANGUAGES = re.compile(
@@ -57,7 +56,7 @@ CODE_START = re.compile(
 )
 LONGEST_COMPLETION = 2**16  # characters that are read: a hostile text must not stall the trainer
 LONGEST_BARE = 2**13  # characters of a text that is parsed repeatedly
-MAX_PARSES = 100  # of one answer; each takes up to some milliseconds
+MAX_PARSES = 50  # of one answer; each takes up to some milliseconds
 MAX_FENCES = 1000
 MAX_BLOCKS = 50
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -105,12 +104,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Opening:
-    """Where a block begins. start: of its code. fence: what a closing one begins with. is_quoted: by `>`."""
+    """The begin of a block. start: of its code. fence: how a closing one begins. quotes: how many `>`."""
 
     start: int
     language: str = ""
     fence: str = ""
-    is_quoted: bool = False
+    quotes: int = 0
 
 
 def extract_program(completion: str, *, prefix: str = "", function: str = "") -> str | None:
@@ -126,7 +125,7 @@ def extract_program(completion: str, *, prefix: str = "", function: str = "") ->
     if continued := _read_continuation(completion, prefix):
         return continued.code
     fallback: Program | None = None
-    for text in _list_readings(completion, prefix):
+    for text in _list_readings(completion, prefix, function):
         programs = []
         for program in _iterate_programs(text, function):
             if function and program.defines(function):
@@ -144,8 +143,13 @@ def is_complete_answer(text: str, *, prefix: str = "", function: str = "") -> bo
     """
     if continued := _read_continuation(text, prefix):
         return continued.closed and continued.settled
-    parts, is_thinking = split_thoughts(_list_texts(text, prefix)[0])
-    for block in _iterate_blocks(parts[-1], count(1)) if not is_thinking else ():
+    parts, is_thinking = split_thoughts(_list_texts(text, prefix)[0], function)
+    return not is_thinking and _has_answer(parts[-1], function)
+
+
+def _has_answer(text: str, function: str) -> bool:
+    """Return whether a block is the program, whatever text follows."""
+    for block in _iterate_blocks(_trim(text), count(1)):
         if not block.settled:
             return False
         if block.defines(function) if function else block.rank == 0:
@@ -164,17 +168,17 @@ def iterate_drafts(completion: str, *, function: str, prefix: str = "") -> Itera
     Drafts in thoughts that have ended come last. A program may come up twice. prefix: as for
     `extract_program`.
     """
-    for text in _list_readings(completion, prefix, with_thoughts=True):
+    for text in _list_readings(completion, prefix, function, with_thoughts=True):
         programs = list(_iterate_programs(text, function))
         yield from [program.code for program in programs[::-1] if program.closed][:MAX_BLOCKS]
         yield from [program.code for program in programs if not program.closed]
 
 
-def _list_readings(completion: str, prefix: str, *, with_thoughts: bool = False) -> list[str]:
+def _list_readings(completion: str, prefix: str, function: str, *, with_thoughts: bool = False) -> list[str]:
     """Return the texts in which to look for a program, the last part of the answer first."""
     readings: list[str] = []
     for text in _list_texts(completion, prefix):
-        parts, is_thinking = split_thoughts(text)
+        parts, is_thinking = split_thoughts(text, function)
         readings += parts[::-1]
         if with_thoughts and not is_thinking:
             readings.append(re.sub(END, "\n", text[:LONGEST_COMPLETION]))
@@ -188,27 +192,37 @@ def _list_texts(completion: str, prefix: str) -> list[str]:
     return [completion, prefix + completion] if HEAD.search(prefix) else [prefix + completion]
 
 
-def split_thoughts(text: str) -> tuple[list[str], bool]:
+def split_thoughts(text: str, function: str) -> tuple[list[str], bool]:
     """Return the last parts of a text that are not thoughts, and whether it ends in a thought.
 
-    The end of a thought that did not begin makes all before it a thought: the prompt began it.
+    The end of a thought that did not begin makes all before it a thought: the prompt began it. What begins
+    behind a program that is complete is none.
     """
     text = re.sub(r"\r\n?", "\n", text).lstrip("\ufeff")
     spans: list[tuple[int, int]] = []
     start, is_thinking = 0, False
     for mark in MARK.finditer(text):
-        is_tag = not (mark["open"] or mark["close"])
-        if is_thinking and is_tag and text[: mark.start()][-1:] not in ("", "\n"):
+        begins, ends = bool(mark["open"]), bool(mark["close"])
+        before = text[max(mark.start() - 200, 0) : mark.start()].rpartition("\n")[2]
+        behind = text[mark.end() : mark.end() + 200].partition("\n")[0]
+        if not is_thinking and any(quote in before and quote in behind for quote in "\"'"):
+            continue  # a text in the program
+        if is_thinking and not (begins or ends) and text[mark.start() - 1 : mark.start()] != "\n":
             continue  # a thought about the tag
-        if mark["close"] and not is_thinking:
+        if (
+            begins
+            and not is_thinking
+            and _has_answer(text[start : mark.start()][:LONGEST_COMPLETION], function)
+        ):
+            break
+        if ends and not is_thinking:
             spans.clear()
         elif not is_thinking:
             spans.append((start, mark.start()))
-        start, is_thinking = mark.end(), bool(mark["open"])
+        start, is_thinking = mark.end(), begins
     if not is_thinking:
         spans.append((start, len(text)))
-    parts = [text[begin : min(end, begin + LONGEST_COMPLETION)] for begin, end in spans[-3:]]
-    return [LEADING_ENDS.sub("", part, count=1) for part in parts], is_thinking
+    return [text[begin:end] for begin, end in spans[-3:]], is_thinking
 
 
 def _read_continuation(completion: str, prefix: str) -> Program | None:
@@ -221,9 +235,14 @@ def _read_continuation(completion: str, prefix: str) -> Program | None:
     return _close_block(text, Opening(0), ends, 0, count(1))[0] if STATEMENT.search(body) else None
 
 
+def _trim(text: str) -> str:
+    """Return what is read of an answer."""
+    return re.sub(LEADING_ENDS, "", text[:LONGEST_COMPLETION])
+
+
 def _iterate_programs(text: str, function: str) -> Iterator[Program]:
     """Yield the blocks, those that are closed first, then bare text."""
-    parses = count(1)
+    text, parses = _trim(text), count(1)
     every = list(_iterate_blocks(text, parses))
     others = [block for block in every if OTHER_LANGUAGES.fullmatch(block.language)]
     blocks = [block for block in every if STATEMENT.search(block.code) and block not in others]
@@ -232,20 +251,13 @@ def _iterate_programs(text: str, function: str) -> Iterator[Program]:
     if every:  # A text without a fence around it, or a fence of the function that closes another block.
         for block in others:
             text = text.replace(block.code.strip("\n"), "")
-        mentions = compile_mentions(function).finditer(text) if function else ()
-        parts = [_cut_part(text, match.start()) for match in islice(mentions, 3)]
+        mentions = compile_mentions(function)
+        parts = [part for part in FENCE_LINE.split(text) if function and mentions.search(part)][:3]
     for part in parts:
         bare = re.split(END, part, maxsplit=1)[0]
         for mended in dict.fromkeys((bare, *mend_code(bare))):
             if code := find_bare_code(mended, parses):
                 yield Program(code, _read_code(code, parses)[1])
-
-
-def _cut_part(text: str, position: int) -> str:
-    """Return what is around a position, between the lines of fences."""
-    fence = text.rfind("```", 0, position)
-    start = text.find("\n", fence) + 1 if fence >= 0 else 0
-    return text[start:].partition("```")[0]
 
 
 def compile_mentions(function: str) -> re.Pattern[str]:
@@ -288,7 +300,10 @@ def _open_bare(text: str, fences: list[re.Match[str]]) -> Opening | None:
     before = text[: fences[0].start()] if fences else ""
     if re.match(r"\s*(?:\"\"\"|'''|#)", before):
         return Opening(0)
-    return next((Opening(m.start()) for m in CODE_START.finditer(before) if not m["perhaps"]), None)
+    starts = [
+        m.start() for m in CODE_START.finditer(before) if not (m["perhaps"] and before[: m.start()].strip())
+    ]
+    return Opening(starts[0]) if starts else None
 
 
 def _open_block(text: str, fence: re.Match[str]) -> Opening | None:
@@ -318,7 +333,7 @@ def _open_block(text: str, fence: re.Match[str]) -> Opening | None:
         and OTHER_LANGUAGES.fullmatch(word["word"].lower())
     ):
         language, start = word["word"].lower(), word.end()
-    return Opening(min(start, len(text)), language, text[begin:end], is_first and ">" in lead)
+    return Opening(min(start, len(text)), language, text[begin:end], lead.count(">") * is_first)
 
 
 def _close_block(
@@ -337,20 +352,27 @@ def _close_block(
         if fence.lastgroup in ("ticks", "tildes") and not text.startswith(opening.fence, begin):
             continue
         start = max(text.rfind("\n", 0, begin) + 1, opening.start)
-        lead = "" if fence["end"] else text[start:begin].strip(" \t>" if opening.is_quoted else None)
+        lead = "" if fence["end"] else text[start:begin].strip(" \t>" if opening.quotes else None)
         code = text[opening.start : begin if lead or fence["end"] else start]
-        tree, in_string = None, False
+        tree, error = None, ""
         if is_code:
-            code, tree, in_string = _read_code(code, parses, is_quoted=opening.is_quoted)
-        if tree and not ("#" in lead and can_parse(code + "`")):  # not in a comment
+            code, tree, error = _read_code(code, parses, quotes=opening.quotes)
+        in_string = ("unterminated" if fence["end"] else "unterminated triple-quoted") in error
+        if tree and not ("#" in lead and _read_code(code + "`", parses)[1]):  # not in a comment
             break
         if not (lead or in_string or fence.lastgroup == "outer"):
+            if inside or not opening.fence:  # Sentences may stand between code and fence.
+                cut = cut_prose(code, parses)
+                tree = _read_code(cut, parses)[1]
+                if tree and len(cut) > len(inside[0] if inside else ""):
+                    return Program(cut, tree, closed=True, settled=True), position
+                tree = None
             code, position = inside or (code, position)
             break
         if in_string and not lead:
             inside = inside or (code, position)
     else:
-        code = _read_code(text[opening.start :], parses, is_quoted=opening.is_quoted)[0]
+        code = _read_code(text[opening.start :], parses, quotes=opening.quotes)[0]
         code = cut_prose(code, parses) or code
         tree = _read_code(code, parses)[1]
         if not inside or tree and len(code) > len(inside[0]):
@@ -361,35 +383,38 @@ def _close_block(
     return Program(code.strip("\n") + "\n", tree, closed=True, settled=True), after
 
 
-def _read_code(
-    code: str, parses: Iterator[int], *, is_quoted: bool = False
-) -> tuple[str, ast.Module | None, bool]:
-    """Return code, mended if only that makes it Python; its tree; and whether it ends inside of a string."""
-    code, in_string = QUOTE.sub("", code) if is_quoted else code, False
-    for text in dict.fromkeys((code, *mend_code(code))):
-        if len(text) > LONGEST_PROGRAM or next(parses) > MAX_PARSES:
+def _read_code(code: str, parses: Iterator[int], *, quotes: int = 0) -> tuple[str, ast.Module | None, str]:
+    """Return code, mended if only that makes it Python; its tree; and the parser's errors."""
+    code, errors = (
+        re.sub(rf"^[ \t]*(?:>[ \t]?){{0,{quotes}}}", "", code, flags=re.MULTILINE) if quotes else code,
+        "",
+    )
+    if len(code) > LONGEST_PROGRAM:
+        return code, None, ""
+    for text in chain((code,), mend_code(code)):
+        if text == code and errors:
+            continue
+        if next(parses) > MAX_PARSES:
             break
         try:
-            return text, parse(text), False
+            return text, parse(text), ""
         except SyntaxError as error:
-            in_string |= "unterminated triple-quoted" in str(error)
+            errors += str(error)
         except UNREADABLE:
             continue
-    return code, None, in_string
+    return code, None, errors
 
 
 def mend_code(code: str) -> Iterator[str]:
     """Yield code without a common indentation, a session's prompts, and spaces that Python does not know."""
-    code = re.sub("[\ufeff\u200b]", "", code)
     for spaces in (r"^[^\S\n]+", r"[^\S\n]+"):  # those in strings only if that is not enough
-        text = re.sub(spaces, lambda match: re.sub(r"[^\t]", " ", match[0]), code, flags=re.MULTILINE).lstrip(
-            "\n"
-        )
+        text = re.sub(spaces, lambda match: re.sub(r"[^\t]", " ", match[0]), code, flags=re.MULTILINE)
+        text = re.sub("[\ufeff\u200b]", "", text).lstrip("\n")
         indent = len(text) - len(text.lstrip(" \t"))
         lines = [re.sub(rf"^[ \t]{{0,{indent}}}", "", line) for line in text.split("\n")]
         if text.lstrip().startswith(">>>"):
             lines = [line[4:] for line in lines if line[:3] in (">>>", "...")]
-        yield "\n".join(takewhile(lambda line: not line.startswith(">>>"), lines))
+        yield "\n".join(lines)
 
 
 def cut_prose(text: str, parses: Iterator[int]) -> str:
