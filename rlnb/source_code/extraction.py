@@ -192,11 +192,11 @@ def _list_texts(completion: str, prefix: str) -> list[str]:
     return [completion, prefix + completion] if HEAD.search(prefix) else [prefix + completion]
 
 
-def split_thoughts(text: str, function: str) -> tuple[list[str], bool]:
+def split_thoughts(text: str, function: str | None = None) -> tuple[list[str], bool]:
     """Return the last parts of a text that are not thoughts, and whether it ends in a thought.
 
     The end of a thought that did not begin makes all before it a thought: the prompt began it. What begins
-    behind a program that is complete is none.
+    behind a complete program (see `is_complete_answer`; None: not looked for) is none.
     """
     text = re.sub(r"\r\n?", "\n", text).lstrip("\ufeff")
     spans: list[tuple[int, int]] = []
