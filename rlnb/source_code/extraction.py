@@ -209,11 +209,8 @@ def split_thoughts(text: str, function: str | None = None) -> tuple[list[str], b
             continue  # a text in the program
         if is_thinking and not (begins or ends) and text[mark.start() - 1 : mark.start()] != "\n":
             continue  # a thought about the tag
-        if (
-            begins
-            and not is_thinking
-            and _has_answer(text[start : mark.start()][:LONGEST_COMPLETION], function)
-        ):
+        is_asked = function is not None and begins and not is_thinking
+        if is_asked and _has_answer(text[start : mark.start()], function or ""):
             break
         if ends and not is_thinking:
             spans.clear()
