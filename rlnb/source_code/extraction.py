@@ -16,7 +16,7 @@ from rlnb.source_code.checks import LONGEST_PROGRAM, iterate_scopes
 THINK = r"(?:think(?:ing)?|thoughts?|reasoning|seed:think)"
 # Where thoughts begin and answers begin: in tags, in GPT-OSS's channels, in the same without their markers.
 MARK = re.compile(
-    rf"(?P<open>^\s*<{THINK}>|\[THINK\]|◁think▷|<\|channel\|>(?!\s{{0,4}}final)|\A\s*analysis(?=[^\W_]))"
+    rf"(?P<open>^[ \t]*+<{THINK}>|\[THINK\]|◁think▷|<\|channel\|>(?!\s{{0,4}}final)|\A\s*analysis(?=[^\W_]))"
     rf"|(?P<close></{THINK}>|\[/THINK\]|◁/think▷|<\|channel\|>\s{{0,4}}final[^<]{{0,64}}<\|message\|>"
     r"|assistantfinal)|<answer>",
     re.IGNORECASE | re.MULTILINE,

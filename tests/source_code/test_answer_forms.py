@@ -244,7 +244,7 @@ def test_an_answer_ends_with_its_program(form):
 
 
 @pytest.mark.parametrize(
-    "unit", ["x='''```\n", "</think>", "\n<think>\n</think>", "<answer>", "`", "> ", "@a\n"]
+    "unit", ["\n", "x='''```\n", "</think>", "\n<think>\n</think>", "<answer>", "`", "> ", "@a\n"]
 )
 def test_a_megabyte_of_any_text_is_read_to_its_end(unit):
     """The square of its length would take hours."""
