@@ -1,10 +1,9 @@
 """An answer in a player's own words, read back as one of the legal actions."""
 
-import itertools
 import re
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -21,43 +20,33 @@ MOST_NAMED = 12  # legal actions in a reason
 _BOX = re.compile(r"boxed\s{0,4}(?:([{\[(])|(?=[0-9]))")
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
 _TAGS = r"(?:final_?)?(?:answer|action|move|choice)>"
-_TAG = re.compile(rf"<{_TAGS}([^<]*)|\A([^<]*)</{_TAGS}", re.IGNORECASE)  # what opened it may be cut off
-_BRACKET = re.compile(r"\[([^\[\]\n]{1,80})\]")
+_TAG = re.compile(rf"<{_TAGS}([^<]{{0,400}})|\A([^<]{{0,400}})</{_TAGS}", re.IGNORECASE)  # may be cut off
 _COMMAND = re.compile(r"\\(?!boxed)[A-Za-z]+\s{0,4}|\\[^A-Za-z]|</\w{1,20}>")
 _WRAPPED = re.compile(r"\\[A-Za-z]+\{(.*)\}", re.DOTALL)  # \text{...}
 _BRACKETS = str.maketrans("【】〔〕「」", "[][][]")
 _END = re.compile(r"<[|｜][^<>|｜]{1,32}[|｜]>|</s>|<eos>|<end_of_turn>")
-_BULLET = re.compile(r"^[-*•]\s+")
 _TOKEN = re.compile(r"\n|->|[0-9]+(?:\.[0-9]+)+|[^\W_]+|[^\w\s]")  # 4.5 is one token and no id
 _WHOLE_DECIMAL = re.compile(r"(?<![\w.])([0-9]+)\.0+(?!\w|\.[0-9])")
 _GLUED = re.compile(r"\b(answer|action|id|option|choice|move|number)(?=[0-9])", re.IGNORECASE)
-_NUMBER = re.compile(r"[+-]?[0-9]+")
-_PLAIN_NUMBER = re.compile(r"(?:[+-] )?[0-9]+(?= |$)")
-# A word for choosing, then words that only join: "my answer is", "I choose action", "I'll go with the id".
-_JOINING = r"(?: (?:is|:|=|would be|will be|be|to|the|a|my|action|id|number|option|→))*"
-_CHOICE = re.compile(rf"\b(?:answer|choice|choose|chose|chosen|pick|select|go with|decide on){_JOINING} ")
-_MENTION = re.compile(rf"\b(?:play|action|move|id|option){_JOINING} ")
+_NUMBER = re.compile(r"(?:[+-] ?)?[0-9]+")
 _LABEL = re.compile(r"^(?:(?:my|the|final|answer|action|id|option|choice|move|number|is|:|=) )+")
-_LEADING = re.compile(
-    r"[*`$\"'\[(<]*([+-]?[0-9]+)[*`$\"'\])>]*\s*(?:->|→|=|:|,|-|–|—|\(|because\b|since\b|as\b)"
-)
+_LEADING = re.compile(r"[*`$\"'\[(<]*([+-]?[0-9]+)[*`$\"'\])>]*\s*(?:->|[→=:,–—(-]|(?:because|since|as)\b)")
 _PLACEHOLDERS = ("", "id", "the id", "action id", "action", "number", "…")
 _DROPPED = frozenset("\\.,;!?*$'\"`{}[]()<>#_“”‘’\n")
-# Where a clause ends; words in it before an action, or behind it (faults), that make it no choice.
-_BREAKS = frozenset([*".,;:!?—–\n", "so", "but", "hence", "therefore", "thus"])
-_CONDITIONS = frozenset(("if", "when", "whether", "unless"))
-_NEGATIONS = frozenset(("not", "t", "dont", "never", "cannot", "avoid", "refuse"))  # t: of don't
-_ASIDES = frozenset(
-    ("no", "than", "instead", "without", "against", "neither", "nor", "because", "since", "as", "while",
-     "he", "she", "they", "opponent", "then", "after")
-)  # fmt: skip
-_LINKING = ("is", "would", "will", "be", "too", "very", "a", "just", "looks", "seems", "only")
-_FAULTS = frozenset(("loses", "lose", "losing", "bad", "worse", "worst", "weak", "risky", "wrong", "illegal"))
-_CUES = frozenset(
-    ("answer", "choice", "choose", "chose", "chosen", "pick", "select", "go", "decide", "play", "action",
-     "move", "id", "option")
-)  # fmt: skip
-_ALTERNATIVES = ("or", "/", "|")
+_ENDS_SENTENCE = frozenset(".!?\n")
+_ENDS_CLAUSE = _ENDS_SENTENCE | {*",;:—–", "so", "but", "therefore"}
+# A word for choosing or naming an action, then words that only join: "I choose the action", "my id is".
+_CUE = re.compile(
+    r"\b(?:(answer|choice|choose|chose|chosen|pick|select|go with|decide on)|play|action|move|id|option)"
+    r"(?: (?:is|:|=|would|will|be|to|the|a|my|action|move|id|number|option|→))*$"
+)
+_LISTING = frozenset(("or", "and", "/", "|", "-", "–", "—"))
+_BEHIND_ID = frozenset(("→", ":", "=", "because", "since", "as"))
+# Words that undo a choice behind them in the clause ("t": of don't), and that leave a sentence unclear.
+_DENIAL = re.compile("not|t|dont|cant|wont|never|cannot|avoid|if|unless|when|whether")
+_DOUBT = re.compile(
+    f"{_DENIAL.pattern}|no|instead|rather|than|or|nor|neither|without|he|she|they|opponent|loses|risky|bad"
+)
 
 
 @dataclass(frozen=True)
@@ -78,46 +67,37 @@ def shortened(actions: Collection[int]) -> str:
 def parse_answer(text: str, words: Mapping[int, str]) -> ParsedAnswer:
     r"""Return the action that a text names. words: {legal id: words}, no two with the same words.
 
-    0. Thoughts are not read, and an open thought is no answer. Nor is a list: most of the legal actions in
-       the same form, none of them marked.
-    1. A box or a tag beats all other text, and the last one that holds an answer counts: `\boxed{4}`,
+    1. Only what follows the thoughts is read, and an open thought is no answer.
+    2. A box or a tag beats all other text, and the last one that holds an answer counts: `\boxed{4}`,
        `\boxed[bet]`, `<answer>4</answer>`, `\boxed{\text{Action 4.}}`. One that is empty or repeats the
-       prompt's "id" is passed over. One that holds anything else is a failed answer, whatever surrounds it.
-    2. Else an action that is denied, compared, doubted, given as a reason or left to the opponent does not
-       count ("check; do not bet"), nor do several in one clause.
-    3. Then the whole text or its last line as an id or words: "4", "**4.**", "[4]", "4 -> bet", "d3". A part
-       that only one action's words have means that action, in a box too.
+       prompt's "id" is passed over. One that holds anything else, or several actions, is a failed answer,
+       whatever surrounds it. Text in a box, and a text without one, is read by the next rules.
+    3. The whole text or its last line as an id or words: "4", "**4.**", "[4]", "4 -> bet", "d3". A part that
+       only one action's words have means that action.
     4. Else the last id or words behind a word for choosing: "Answer: 4", "I choose action 4, as 5 loses".
-       Else the last in square brackets.
-    5. Else the last words of an action, in the last line ("I will bet now"); then those of more than one word
-       in all the text; then the last id that is called one ("so action 4 it is", "I play 4").
-    Any other number in running text ("there are 3 rows") does not count. The problem of an id that is not
-    legal is "illegal", that of a text without an answer "no_action". Case, spaces, LaTeX, brackets, full
-    stops, and full width do not matter, unless two actions differ by them alone. Without a box, the last
-    READ_CHARACTERS are read.
+    5. Else the one action that all the text names, by words or by an id that is called one ("I play 4"),
+       where no sentence that names it denies, compares, or doubts. Several actions are no answer.
+
+    In 2, 3 and 4 the last answer is none where the one before it is another action in the same form: that is
+    a list. The problem of an id that is not legal is "illegal", that of a text without an answer "no_action".
+    Case, spaces, LaTeX, brackets, full stops, and full width do not matter, unless two actions differ by them
+    alone. Without a box, the last READ_CHARACTERS are read.
     """
     parts, is_thinking = split_thoughts(text.replace("<answer>", "<action>"))
     if is_thinking:
         parts, is_thinking = split_thoughts(text)  # an answer's tag ends a thought
-    reader = _Reader(words)
-    if is_thinking:
-        text = ""
-    elif parts[-1].strip():
-        text = parts[-1]
-    text = text[:-READ_CHARACTERS] + reader.without_lists(_normalise(text[-READ_CHARACTERS:]))
-    for content in _marked(text):
-        answer_id = reader.read(content)
-        if answer_id is not None:
-            return reader.judge(answer_id)
-        if plain(content) not in _PLACEHOLDERS:
-            held = " ".join(content.split())
-            held = held if len(held) <= 60 else held[:60] + "..."
-            reason = f"The box holds {held!r}, which names no legal action; {reader.legal()}"
-            return ParsedAnswer(None, "no_action", reason)
-    answer_id = reader.search(text[-READ_CHARACTERS:])
-    if answer_id is None:
-        return ParsedAnswer(None, "no_action", f"The answer names no action; {reader.legal()}")
-    return reader.judge(answer_id)
+    if is_thinking or parts[-1].strip():
+        text = "" if is_thinking else parts[-1]
+    text, reader = _normalise(text), _Reader(words)
+    boxes = [box for box in _boxes(text) if plain(text[slice(*box)]) not in _PLACEHOLDERS]
+    if not boxes:
+        return reader.judge(reader.search(text[-READ_CHARACTERS:]))
+    answers = [_Found(reader.search(text[slice(*box)]), *box) for box in boxes[-2:]]
+    if answers[-1].answer is None:
+        held = " ".join(text[slice(*boxes[-1])].split())
+        held = held if len(held) <= 60 else held[:60] + "..."
+        return reader.judge(None, f"The box holds {held!r}, which names no legal action")
+    return reader.judge(_last(text, [each for each in answers if each.answer is not None]))
 
 
 def plain(text: str) -> str:
@@ -131,86 +111,72 @@ def _normalise(text: str) -> str:
     return _GLUED.sub(r"\1 ", _WHOLE_DECIMAL.sub(r"\1", text))
 
 
-def _marked(text: str) -> list[str]:
-    """Return the contents of the last boxes and tags, the last first; an unclosed box ends with its line."""
+def _boxes(text: str) -> list[tuple[int, int]]:
+    """Return the places of what the last boxes and tags hold; an unclosed box ends with its line."""
     marks = sorted([*_BOX.finditer(text), *_TAG.finditer(text)], key=lambda match: match.start())
-    return [_inside(text, match)[:BOX_CHARACTERS] for match in reversed(marks[-READ_BOXES:])]
+    return [_inside(text, mark) for mark in marks[-READ_BOXES:]]
 
 
-def _inside(text: str, mark: re.Match[str]) -> str:
+def _inside(text: str, mark: re.Match[str]) -> tuple[int, int]:
     if mark.re is _TAG:
-        return mark[1] or mark[2] or ""
-    text, opening = text[mark.end() : mark.end() + BOX_CHARACTERS], mark[1]
+        return mark.span(mark.lastindex or 0)
+    start, opening = mark.end(), mark[1]
+    text = text[start : start + BOX_CHARACTERS]
     if not opening:
-        return text.split()[0]
+        return start, start + len(text.split()[0])
     depth = 1
     for bracket in re.finditer(re.escape(opening) + "|" + re.escape(_CLOSING[opening]), text):
         depth += 1 if bracket[0] == opening else -1
         if depth == 0:
-            return text[: bracket.start()]
-    return text.partition("\n")[0]
+            return start, start + bracket.start()
+    return start, start + len(text.partition("\n")[0])
 
 
 class _Token(NamedTuple):
-    """A word or sign in lower case, its place in the text, and the numbers of its clause and line."""
+    """A word or sign in lower case, its place in the text, and the numbers of its clause and sentence."""
 
     word: str
     start: int
     end: int
     clause: int
-    line: int
+    sentence: int
 
 
 def _tokens(text: str) -> list[_Token]:
-    tokens, clause, line = [], 0, 0
+    tokens, clause, sentence = [], 0, 0
     for match in _TOKEN.finditer(_COMMAND.sub(lambda command: " " * len(command[0]), text)):
         word = match[0].casefold().replace("->", "→")
-        clause += word in _BREAKS
-        line += word == "\n"
+        clause += word in _ENDS_CLAUSE
+        sentence += word in _ENDS_SENTENCE
         if word not in _DROPPED:
-            tokens.append(_Token(word, match.start(), match.end(), clause, line))
+            tokens.append(_Token(word, match.start(), match.end(), clause, sentence))
     return tokens
 
 
-class _Named(NamedTuple):
-    """An action that a text names at tokens[first:last]. kind: "id", "words", or "both" (4 -> bet)."""
+class _Found(NamedTuple):
+    """An answer and its place in a text, read from a box, an action's words or a number.
 
-    action: int
-    kind: str
-    first: int
-    last: int
+    counts: whether the text means an action. follows: directly behind the mention before it ("4 or 5").
+    """
 
-
-def _cut(text: str, tokens: list[_Token], named: Iterable[_Named]) -> str:
-    """Return the text without these actions."""
-    for each in sorted(named, key=lambda each: each.first, reverse=True):
-        text = text[: tokens[each.first].start] + text[tokens[each.last - 1].end :]
-    return text
-
-
-def _clause_before(tokens: list[_Token], named: _Named) -> list[str]:
-    """Return the words of an action's clause before it."""
-    clause = tokens[named.first].clause
-    before = itertools.takewhile(lambda token: token.clause == clause, reversed(tokens[: named.first]))
-    return [token.word for token in before][::-1]
+    answer: int | str | None
+    start: int
+    end: int
+    counts: bool = True
+    follows: bool = False
+    is_chosen: bool = False
+    is_doubted: bool = False
 
 
-def _is_aside(tokens: list[_Token], named: _Named) -> bool:
-    """Return whether an action is denied, compared, doubted, a reason, or the opponent's."""
-    before = _clause_before(tokens, named)
-    behind = (token.word for token in tokens[named.last :] if token.word not in _LINKING)
-    return bool(
-        _CONDITIONS.intersection(before)
-        or _since(before, "i") & _NEGATIONS
-        or _since(before, _CUES | {"i"}) & _ASIDES
-        or next(behind, "") in _FAULTS
-    )
-
-
-def _since(words: list[str], marks: Collection[str]) -> set[str]:
-    """Return the words behind the last of these marks, or all."""
-    last = max((index for index, word in enumerate(words) if word in marks), default=-1)
-    return set(words[last + 1 :])
+def _last(text: str, answers: list[_Found]) -> int | str | None:
+    """Return the last answer, unless it ends a list: "I pick 4, I pick 5", each in the same words."""
+    if len(answers) > 1:
+        before, last = answers[-2:]
+        between = [word for word in plain(text[before.end : last.start]).split() if word not in _LISTING]
+        ahead = plain(text[: before.start][-BOX_CHARACTERS:]).split()
+        if before.answer != last.answer and ahead[max(0, len(ahead) - len(between)) :] == between:
+            return None
+    return answers[-1].answer if answers else None
 
 
 class _Reader:
@@ -220,193 +186,101 @@ class _Reader:
         self.words = words
 
     @cached_property
-    def plain(self) -> dict[str, int]:
-        """Return {plain words: action}, without words that two actions share."""
+    def plain(self) -> dict[str, int | None]:
+        """Return {plain words: action}, None for words that two actions share."""
         keys = {action: plain(name) for action, name in self.words.items()}
         counts = Counter(keys.values())
-        return {key: action for action, key in keys.items() if key and counts[key] == 1}
+        return {key: action if counts[key] == 1 else None for action, key in keys.items() if key}
 
     @cached_property
-    def by_first_word(self) -> dict[str, list[tuple[list[str], int]]]:
-        """Return {first word: the words that begin with it and their actions, the longest first}."""
-        names: defaultdict[str, list[tuple[list[str], int]]] = defaultdict(list)
-        for name, action in sorted(self.plain.items(), key=lambda item: -len(item[0].split())):
-            names[name.split()[0]].append((name.split(), action))
-        return names
+    def most_words(self) -> int:
+        return max((len(name.split()) for name in self.plain), default=1)
 
-    def legal(self) -> str:
-        return f"legal: {shortened(self.words)}."
-
-    def judge(self, answer_id: int | str) -> ParsedAnswer:
-        if isinstance(answer_id, int) and answer_id in self.words:
-            return ParsedAnswer(answer_id, None, "")
-        return ParsedAnswer(None, "illegal", f"Action {answer_id} is not legal here; {self.legal()}")
-
-    def named(self, tokens: list[_Token]) -> list[_Named]:
-        """Return the legal actions that a text names, in its order."""
-        mentions: list[_Named] = []
-        words, index = [token.word for token in tokens], 0
-        while index < len(words):
-            named = self._named_at(tokens, index)
-            index = named.last if named else index + 1
-            before = mentions[-1] if mentions else None
-            if named and before and (before.kind, named.kind, before.action) == ("id", "words", named.action):
-                joining = words[before.last : named.first]
-                if all(word in ("→", ":", "-", "=") for word in joining):
-                    named = named._replace(kind="both", first=mentions.pop().first)
-            mentions += [named] if named else []
-        return mentions
-
-    def _named_at(self, tokens: list[_Token], index: int) -> _Named | None:
-        word, line = tokens[index].word, tokens[index].line
-        for name, action in self.by_first_word.get(word, ()):
-            if [token.word for token in tokens[index : index + len(name)] if token.line == line] == name:
-                return _Named(action, "words", index, index + len(name))
-        if word.isdecimal() and len(word) <= 9 and int(word) in self.words:
-            return _Named(int(word), "id", index, index + 1)
-        return None
-
-    def without_lists(self, text: str) -> str:
-        """Return a text without its lists of most of the legal actions.
-
-        In a list one action follows the other with the same words in between, or each begins a line that
-        goes on in the same way.
-        """
-        tokens = _tokens(text)
-        lists: list[_Named] = []
-        run: list[_Named] = []
-        form: list[str] = []
-        for each in [*(each for each in self.named(tokens) if not _is_aside(tokens, each)), None]:
-            between = [token.word for token in tokens[run[-1].last : each.first]] if run and each else []
-            joining = [word for word in between if word not in ("and", *_ALTERNATIVES)]
-            form = joining if len(run) == 1 else form
-            if run and each and each.kind == run[0].kind and joining == form:
-                run.append(each)
-            else:
-                lists += self._list_in(run, form, tokens, text) if run else []
-                run = [each] if each else []
-        lines = _cut(text, tokens, lists).split("\n")
-        places: defaultdict[tuple[str, ...], dict[int, int]] = defaultdict(dict)
-        for row, line in enumerate(lines):
-            tokens = _tokens(line)
-            words = ["#" if token.word.isdecimal() else token.word for token in tokens]
-            named = self.named(tokens)
-            for each in [each for each in named if each.kind != "id"][:1] or named[:1]:
-                place = (*words[: each.first], each.kind, *words[each.last : each.last + 1])
-                places[place][row] = each.action
-        listed = {row for rows in places.values() if self._are_most(rows.values()) for row in rows}
-        return "\n".join(line for row, line in enumerate(lines) if row not in listed)
-
-    def _list_in(self, run: list[_Named], form: list[str], tokens: list[_Token], text: str) -> list[_Named]:
-        """Return the actions of a run, which have the words `form` between them, if it is a list."""
-        words, first, last = [token.word for token in tokens], run[0], run[-1]
-        between = text[tokens[first.last - 1].end : tokens[last.first].start]
-        if len(run) < 2 or (len(run) == 2 and not form and re.search(r"[.!?]\s", between)):
-            return []
-        offers = not form and any(word in _ALTERNATIVES for word in words[first.last : last.first])
-        follower = tokens[last.last] if last.last < len(tokens) else None
-        if not form and not offers and follower and follower.clause == tokens[last.last - 1].clause:
-            run = run[:-1]  # "I bet, pass loses": the last begins another clause
-        is_same = len(run) > 2 or words[max(0, first.first - len(form)) : first.first] == form
-        is_all = (
-            not form and len({each.action for each in run}) > 1 and last.last - first.first == len(tokens)
-        )
-        return run if offers or is_all or (is_same and self._are_most(each.action for each in run)) else []
-
-    def _are_most(self, actions: Iterable[int]) -> bool:
-        num_named = len(set(actions))
-        return num_named > 1 and 2 * num_named > len(self.words)
-
-    def without_asides(self, text: str) -> str:
-        """Return a text without the actions that it names only to deny, to compare or to explain."""
-        tokens = _tokens(text)
-        clauses: defaultdict[int, list[_Named]] = defaultdict(list)
-        asides: list[_Named] = []
-        for each in self.named(tokens):
-            before = _clause_before(tokens, each)
-            if _is_aside(tokens, each):
-                asides.append(each)
-            elif each.kind == "words" and not _CUES.intersection(before):
-                clauses[tokens[each.first].clause].append(each)
-        for rivals in clauses.values():
-            asides += rivals if len({each.action for each in rivals}) > 1 else []
-        return _cut(text, tokens, asides)
-
-    def read(self, content: str) -> int | str | None:
-        """Read a box: only the answer, or a sentence with it."""
-        content = self.without_asides(self.without_lists(_normalise(content)))
-        answer = self.alone(content)
-        return self.in_sentence(plain(content), short=True) if answer is None else answer
+    def judge(self, answer: int | str | None, failure: str = "The answer names no action") -> ParsedAnswer:
+        if isinstance(answer, int) and answer in self.words:
+            return ParsedAnswer(answer, None, "")
+        reason = failure if answer is None else f"Action {answer} is not legal here"
+        problem: Literal["no_action", "illegal"] = "no_action" if answer is None else "illegal"
+        return ParsedAnswer(None, problem, f"{reason}; legal: {shortened(self.words)}.")
 
     def search(self, text: str) -> int | str | None:
-        """Read free text without a box."""
-        text = self.without_asides(text)
-        lines = [line for line in text.splitlines() if line.strip()]
-        if not lines:
-            return None
-        last = plain(lines[-1])
-        for answer in (self.alone(text), self.alone(lines[-1]), self.chosen(plain(text), _CHOICE)):
-            if answer is not None:
-                return answer
-        bracketed = [self.alone(content) for content in _BRACKET.findall(text)[-READ_BOXES:]]
-        for answer in reversed(bracketed):
-            if answer is not None:
-                return answer
-        answer = self.in_sentence(last, short=True)
-        return self.in_sentence(plain(text), short=False) if answer is None else answer
+        """Read what a box holds, or a text without one."""
+        above, last = ["", "", *(line for line in text.splitlines() if line.strip())][-2:]
+        answer = self.alone(text)
+        if answer is None:
+            listed = {self.alone(part) for part in (above, above.rpartition(":")[2])} & self.words.keys()
+            answer = self.alone(last)
+            answer = answer if listed <= {answer} else None
+        if answer is None:
+            mentions = self.mentions(text)
+            answer = _last(text, [each for each in mentions if each.is_chosen])
+            named = [each for each in mentions if each.counts]
+            if answer is None and not any(each.is_doubted for each in named):
+                actions = {each.answer for each in named}
+                answer = actions.pop() if len(actions) == 1 else None
+        return answer
 
     def alone(self, text: str) -> int | str | None:
         """Read a text that is an id, the words of an action, or a part that only one action's words have."""
-        text = _BULLET.sub("", text.strip())
+        text = re.sub(r"^[-*•]\s+", "", text.strip())
         if len(text) > BOX_CHARACTERS:
             return None
         if _NUMBER.fullmatch(text):
             return _as_id(text)
         wrapped = _WRAPPED.fullmatch(text)
-        exact = {name: action for action, name in self.words.items()}
-        for name in (text, wrapped[1] if wrapped else ""):
-            if name in exact:
-                return exact[name]
+        for action, name in self.words.items():
+            if name == text or (wrapped and name == wrapped[1]):
+                return action
         sentence = plain(text)
         if sentence in self.plain:
             return self.plain[sentence]
         sentence = _LABEL.sub("", sentence)
-        if _PLAIN_NUMBER.fullmatch(sentence):
+        if _NUMBER.fullmatch(sentence):
             return _as_id(sentence)
         leading = _LEADING.match(text)
-        items = {each.action for each in self.named(_tokens(text)) if each.kind == "both"}
-        if leading and len(items) < 2:
-            return _as_id(leading[1])
+        if leading and "\n" not in text:
+            named = {each.answer for each in self.mentions(text) if each.counts or each.follows}
+            return _as_id(leading[1]) if named <= {_as_id(leading[1])} else None
         holders = [action for name, action in self.plain.items() if f" {sentence} " in f" {name} "]
         return holders[0] if sentence and len(holders) == 1 else None
 
-    def in_sentence(self, sentence: str, *, short: bool) -> int | str | None:
-        answer = self.chosen(sentence, _CHOICE)
-        if answer is None:
-            answer = self.last_words(sentence, short=short)
-        return self.chosen(sentence, _MENTION) if answer is None else answer
+    def mentions(self, text: str) -> list[_Found]:
+        """Return the actions' words and the numbers in a text, whether they count or not."""
+        tokens = _tokens(text)
+        words = [token.word for token in tokens]
+        vague = {token.sentence for token in tokens if _DOUBT.fullmatch(token.word)}
+        mentions: list[_Found] = []
+        before = _Found(None, 0, 0, counts=False)
+        index, last, denied = 0, 0, -1  # denied: the last clause with a denial
+        while index < len(tokens):
+            size, answer = self.named_at(words, index)
+            if size:
+                token, end = tokens[index], tokens[index + size - 1].end
+                cue = _CUE.search(" ".join(words[last:index]))
+                follows = bool(mentions) and tokens[last - 1].sentence == token.sentence
+                follows = follows and _LISTING.issuperset(words[last:index])
+                is_marked = text[max(0, token.start - 1) : end + 1] == f"[{token.word}]"
+                is_marked = is_marked or not _BEHIND_ID.isdisjoint(words[index + 1 : index + 2])
+                is_named = size > 1 or not token.word.isdecimal() or bool(cue)
+                counts = is_named or is_marked or (follows and before.counts)
+                if follows and counts:
+                    mentions[-1] = before._replace(counts=True)
+                is_chosen = (follows and before.is_chosen) or bool(cue and cue[1] and token.clause != denied)
+                before = _Found(answer, token.start, end, counts, follows, is_chosen, token.sentence in vague)
+                mentions.append(before)
+                last = index + size
+            elif _DENIAL.fullmatch(words[index]):
+                denied = tokens[index].clause
+            index += size or 1
+        return mentions
 
-    def chosen(self, sentence: str, cue: re.Pattern[str]) -> int | str | None:
-        """Return the id or the words right after the last cue that is followed by one."""
-        for match in reversed(list(cue.finditer(sentence))):
-            rest = f"{sentence[match.end() : match.end() + BOX_CHARACTERS]} "
-            names = [name for name in self.plain if rest.startswith(f"{name} ") and not name.isdecimal()]
-            if names:
-                return self.plain[max(names, key=len)]
-            numeral = _PLAIN_NUMBER.match(sentence, match.end())
-            if numeral:
-                return _as_id(numeral[0])
-        return None
-
-    def last_words(self, sentence: str, *, short: bool) -> int | None:
-        """Return the action whose words end last, the longer words where two end together."""
-        padded, best = f" {sentence} ", (-1, 0)
-        answer = None
-        for name, action in self.plain.items():
-            at = padded.rfind(f" {name} ") if short or " " in name else -1
-            if at >= 0 and (at + len(name), len(name)) > best:
-                best, answer = (at + len(name), len(name)), action
-        return answer
+    def named_at(self, words: list[str], index: int) -> tuple[int, int | str | None]:
+        """Return the number of words that name an action here, the most possible or 0, and the action."""
+        for size in range(min(self.most_words, len(words) - index), 0, -1):
+            name = " ".join(words[index : index + size])
+            if name.isdecimal() or name in self.plain:
+                return size, _as_id(name) if name.isdecimal() else self.plain[name]
+        return 0, None
 
 
 def _as_id(numeral: str) -> int | str:

@@ -31,22 +31,17 @@ KUHN = {0: "pass", 1: "bet"}
         ("I choose 2. No: I pick 5.", 5),
         ("There are 3 rows.\n4", 4),
         ("There are 8 lines to win.\nMy choice: place X in row 1, column 2", 1),
-        ("place X in row 1, column 2 loses, place X in row 2, column 2 wins", 4),
         ("<think>Answer: 2</think>4", 4),
         ("<think>Answer: 2</think>", 2),
         ("Bet.", 1),
         (r"\boxed{\text{Pass}}", 0),
-        ("If I bet, he may fold.\nI pass.", 0),
         ("I choose to bet, since he would pass.", 1),
-        ("pass; do not bet", 0),
-        ("I'd rather pass than bet", 0),
         ("Do not pick bet. Pick pass.", 0),
-        ("bet is too risky, pass", 0),
-        ("He will bet. I pass.", 0),
-        ("0 -> pass\n1 -> bet\n\nI bet.", 1),
         (r"\boxed{0}, no wait, \boxed{1}", 1),
         (r"analysismaybe \boxed{0}assistantfinal1", 1),
         ("<think>x\n<answer>bet</answer>", 1),
+        ("0 -> pass\n1 -> bet\n\n1", 1),
+        ("He will raise. So bet, I think.", 1),
         ("I would take [4] now", 4),
         ("<answer>place X in row 2, column 2</answer>, not 5", 4),
         ("４", 4),
@@ -65,7 +60,12 @@ def test_the_last_answer_is_read_in_the_forms_that_models_use(text, action):
      "column 9", "If I bet he folds.\nSo what now?", "I am a better passer", r"\boxed{id}",
      r"<think>\boxed{4}", r"analysismaybe \boxed{4}", "pass or bet", "I prefer pass to bet", "do not bet",
      "0 -> pass\n1 -> bet", "pass: safe\nbet: risky", "I can pass.\nI can bet.", r"\boxed{pass} \boxed{bet}",
-     "1, 2, 4, 5", "You may play 1, 2, 4 or 5 now.", "4, 5", "1 is fine. 4 is fine. 8 is fine."],
+     "1, 2, 4, 5", "You may play 1, 2, 4 or 5 now.", "4, 5", "1 is fine. 4 is fine. 8 is fine.",
+     "Answer: 4 or 5", "play 4, 5", r"\boxed{4} or \boxed{5}", "Legal: 0 -> pass\n1 -> bet", "0 -> bet",
+     "0, because bet is weak", "I will not fold, so bet", "[1] or pass, but bet",
+     "place X in row 1, column 2 loses, place X in row 2, column 2 wins", "I do not choose bet",
+     "If I bet, he may fold.\nI pass.", "pass; do not bet", "I'd rather pass than bet", "He will bet",
+     "He will bet. I pass.", "bet is too risky, pass", "0 -> pass\n1 -> bet\n\nI bet."],
 )  # fmt: skip
 def test_a_text_without_an_answer_names_no_action(text):
     words = KUHN if "bet" in text else CELLS
@@ -75,12 +75,22 @@ def test_a_text_without_an_answer_names_no_action(text):
     )
 
 
+@given(st.text(st.sampled_from("abcdefgh .,;:!?\n-0123")))
+def test_running_text_with_two_actions_names_none_whatever_joins_them(joining):
+    for first, second in ((4, 5), (5, 4)):
+        text = f"So {CELLS[first]} {joining} {CELLS[second]} now"
+        assert parse_answer(text, CELLS).problem == "no_action"
+        assert parse_answer(f"\\boxed{{{text}}}", CELLS).problem == "no_action"
+        assert parse_answer(f"So {CELLS[first]} now", CELLS).action == first
+
+
 def test_a_box_with_something_else_in_it_is_a_failed_answer_whatever_surrounds_it():
     assert parse_answer(r"Answer: 4, that is \boxed{the corner at the top}", CELLS) == ParsedAnswer(
         None,
         "no_action",
         "The box holds 'the corner at the top', which names no legal action; legal: 1, 2, 4, 5, 8.",
     )
+    assert parse_answer(r"\boxed{4, 5}", CELLS).problem == "no_action"
     many = {action: f"bid {action}" for action in range(100)}
     ids = ", ".join(map(str, range(12)))
     assert parse_answer("", many).reason == f"The answer names no action; legal: {ids} and 88 more."
