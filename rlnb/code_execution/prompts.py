@@ -9,7 +9,7 @@ from rlnb.code_execution.tasks import Task
 from rlnb.grpo.training import order_prompts
 from rlnb.params.training import MAX_PROMPT_TOKENS
 from rlnb.policy.loading import Policy
-from rlnb.policy.prompts import Chat, Prompt, PromptForm, begin_answer
+from rlnb.policy.prompts import Chat, Prompt, PromptForm, begin_answer, opened_thought
 
 BODY_STARTS = ("    return", "    x", "    for", "    if", "    while", "    import", '    """', "    #")
 
@@ -35,7 +35,7 @@ def build_prompt(task: Task, form: PromptForm, chat: Chat, *, printed_example: b
         return begin_answer("", head, chat.tokenizer, BODY_STARTS)
     text = chat.ask(question(task, printed_example=printed_example))
     if form == "chat":
-        return Prompt(text, "")
+        return Prompt(text, opened_thought(text))
     return begin_answer(text, f"```python\n{signature}\n", chat.tokenizer, BODY_STARTS)
 
 

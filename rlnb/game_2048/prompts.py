@@ -6,7 +6,7 @@ from typing import Literal
 from rlnb.game_2048.board import KEYS, BoardKind
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.queries import QUERIES
-from rlnb.policy.prompts import Chat, Prompt, begin_answer
+from rlnb.policy.prompts import Chat, Prompt, begin_answer, opened_thought
 
 PREFIX = "```python\ndef strategy(board):"  # the beginning of an answer, and of a prefilled reply
 # The last sentence of the question; the last wording is never used in training. Each names what to increase:
@@ -60,5 +60,5 @@ def build_strategy_prompt(params: GptOss2048Params, kind: BoardKind, wording: in
     effort = params.prompt.reasoning_effort
     text = chat.write(messages, **({"reasoning_effort": effort} if effort else {}))
     if not params.prompt.prefilled:
-        return Prompt(text, "")
+        return Prompt(text, opened_thought(text))
     return begin_answer(text, f"{PREFIX}\n", chat.tokenizer, ["    return", "    for", '    """', "    x"])

@@ -11,7 +11,7 @@ from typing import Any
 from rlnb.mbpp.prompts import Template, is_complete
 from rlnb.policy import Completion, Policy, generate
 from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint
-from rlnb.policy.prompts import begin_answer, with_system
+from rlnb.policy.prompts import begin_answer, opened_thought, with_system
 
 OnCompletion = Callable[[int, Completion], None]  # called with (index of the question, completion)
 PROGRAM_STARTS = ("def f", "import math", "from math", "class A", "@cache", "x = 1", "# a")
@@ -43,10 +43,15 @@ class Writer:
         else:
             begun = (begin_answer("", text, policy.tokenizer, PROGRAM_STARTS) for text in questions)
             questions = [prompt.text for prompt in begun]
+        thoughts = list(map(opened_thought, questions))  # they belong to the answer
+
+        def receive(index: int, completion: Completion) -> None:
+            on_completion(index, completion._replace(text=thoughts[index] + completion.text))
+
         generate(
             policy, questions, max_new_tokens=self.max_completion_length, temperature=self.temperature,
-            seed=self.seed, batch_size=self.batch_size, received=on_completion,
-            is_complete=lambda _, text: is_complete(text, template),
+            seed=self.seed, batch_size=self.batch_size, received=receive,
+            is_complete=lambda index, text: is_complete(thoughts[index] + text, template),
         )  # fmt: skip
 
     def ask_server(

@@ -56,9 +56,16 @@ class Chat:
                 raise
             first = {**messages[0], "content": f"{self.system}\n\n{messages[0]['content']}".lstrip("\n")}
             text = str(tokenizer.apply_chat_template([first, *messages[1:]], **options))
+        if not self.thinking and opened_thought(text):  # as of DeepSeek-R1, which has no switch for it
+            text = f"{text.rstrip()}\n\n</think>\n\n"
         begin = tokenizer.bos_token
         adds_it_itself = begin and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
         return text.removeprefix(begin) if adds_it_itself else text
+
+
+def opened_thought(text: str) -> str:
+    """Return the end of a prompt that opens a thought, with which the answer goes on; else ""."""
+    return text[text.rindex("<think>") :] if text.rstrip().endswith("<think>") else ""
 
 
 def with_system(messages: list[dict[str, str]], system: str | None) -> list[dict[str, str]]:

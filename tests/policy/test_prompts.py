@@ -17,6 +17,7 @@ from rlnb.mbpp.prompts import TEMPLATES, build_question
 from rlnb.mbpp.writers import PROGRAM_STARTS
 from rlnb.params import load_params
 from rlnb.policy.prompts import Chat, Prompt, begin_answer
+from rlnb.source_code.extraction import is_complete_answer
 
 BODIES = [
     "    return n\n",
@@ -112,6 +113,21 @@ def test_a_model_speaks_under_its_own_system_message_unless_it_is_given_one(fami
     assert given.count("Be brief.") == 1 and given.index("Be brief.") < given.index("Why?")
     if family == "gemma":  # it has no system role
         assert own == empty and given == own.replace("Why?", "Be brief.\n\nWhy?")
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_thought_that_the_template_opens_is_closed_or_belongs_to_the_answer(thinking):
+    tokenizer = train_tokenizer("qwen", PROGRAMS)
+    tokenizer.chat_template = (
+        FAMILIES["deepseek"].replace("SYSTEM", "false") + TURNS + "{{ '<think>\\n' }}"
+    )  # as R1's
+    prompt = build_prompt(builtin_tasks()[0], "chat", Chat(tokenizer, thinking))
+    answer = "```python\ndef f(n):\n    return 1\n```\nNo.\n"
+    assert prompt.prefix == ("<think>\n" if thinking else "")
+    assert prompt.text.endswith("<think>\n" if thinking else "<think>\n\n</think>\n\n")
+    assert (
+        is_complete_answer(answer, prefix=prompt.prefix, function="f") != thinking
+    )  # a draft, or the answer
 
 
 def test_a_chat_needs_a_template(cache_dir: Path):
