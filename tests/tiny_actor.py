@@ -11,6 +11,7 @@ from torch import nn
 
 from rlnb.games.text_games import load_game
 from rlnb.policy import Policy, load_policy
+from rlnb.policy.prompts import Chat
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer
 from rlnb.selfplay.params import UpdateParams
 from rlnb.selfplay.rollouts import FinishedGame, play_games, self_play_episodes
@@ -129,7 +130,7 @@ def small_actor(*, seed: int = 0) -> ActorCritic:
     torch.set_default_dtype(torch.float32)  # the same draws in either precision
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        policy = Policy(SmallNetwork(), Characters(), "small", "transformers", (0,), precision)
+        policy = Policy(SmallNetwork(), Characters(), "small", "transformers", precision, Chat(Characters()))
         actor = (DoubleActor if precision == torch.float64 else ActorCritic)(policy, has_value=True)
         nn.init.normal_(actor.value_head.weight, std=0.3)
     torch.set_default_dtype(precision)

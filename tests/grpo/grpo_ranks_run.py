@@ -12,12 +12,12 @@ from unittest.mock import patch
 import torch
 from accelerate import PartialState
 from tiny_run import lower_case, tiny_model
-from trl import GRPOTrainer
 
 from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.prompts import prompt_dataset
 from rlnb.grpo import training as grpo
+from rlnb.grpo.answer_trainer import AnswerTrainer
 from rlnb.params.training import TrainingParams
 from rlnb.policy import load_policy
 from rlnb.run.tracking import open_tracker
@@ -26,15 +26,15 @@ LOSS_TYPES = ("dapo", "grpo")
 COMPLETIONS, GROUP, STEPS, LEARNING_RATE = 16, 4, 2, 0.1
 
 
-class SeededTrainer(GRPOTrainer):
+class SeededTrainer(AnswerTrainer):
     """Draws each completion by itself."""
 
-    def _generate_single_turn(self, prompt_ids, *rest, **options):
+    def write_completions(self, prompt_ids, *rest, **options):
         rows = []
         for place, ids in enumerate(prompt_ids):
             text = f"{ids} {place % GROUP} {self.state.global_step}"
             torch.manual_seed(int(hashlib.sha256(text.encode()).hexdigest()[:8], 16))
-            written, *_ = super()._generate_single_turn([ids], *rest, **options)
+            written, *_ = super().write_completions([ids], *rest, **options)
             rows += written
         return rows, None
 
@@ -52,7 +52,7 @@ def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, obje
     config = grpo.grpo_config(training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
     config.optim, config.lr_scheduler_type = "sgd", "constant"
     prompts = prompt_dataset(builtin_tasks()[:3], policy, config, form="chat", printed_example=False)
-    with patch.object(grpo, "GRPOTrainer", SeededTrainer):
+    with patch.object(grpo, "AnswerTrainer", SeededTrainer):
         trainer = grpo.make_trainer(policy, config, rewards=[lower_case], prompts=prompts, short_step=False)
     reporter = grpo.MetricsReporter(open_tracker(output_dir, config={}, tensorboard=False), trainer)
     params = GrpoCodeExecutionParams(model=model, training=training)
