@@ -29,7 +29,7 @@ _TOKEN = re.compile(r"\n|->|[0-9]+(?:\.[0-9]+)+|[^\W_]+|[^\w\s]")  # 4.5 is one 
 _WHOLE_DECIMAL = re.compile(r"(?<![\w.])([0-9]+)\.0+(?!\w|\.[0-9])")
 _GLUED = re.compile(r"\b(answer|action|id|option|choice|move|number)(?=[0-9])", re.IGNORECASE)
 _NUMBER = re.compile(r"(?:[+-] ?)?[0-9]+")
-_LABEL = re.compile(r"^(?:(?:my|the|final|answer|action|id|option|choice|move|number|is|:|=) )+")
+_LABEL = re.compile(r"^(?:(?:my|the|final|answer|action|id|option|choice|move|number|is|:|=|a(?= :)) )+")
 _LEADING = re.compile(r"[*`$\"'\[(<]*([+-]?[0-9]+)[*`$\"'\])>]*\s*(?:->|[→=:,–—(-]|(?:because|since|as)\b)")
 _PLACEHOLDERS = ("", "id", "the id", "action id", "action", "number", "…")
 _DROPPED = frozenset("\\.,;!?*$'\"`{}[]()<>#_“”‘’\n")

@@ -59,6 +59,7 @@ LONGEST_BARE = 2**13  # characters of a text that is parsed repeatedly
 MAX_PARSES = 50  # of one answer; each takes up to some milliseconds
 MAX_FENCES = 1000
 MAX_BLOCKS = 50
+TORN = re.compile(r"\S[^\n]*(?:\n(?:[ \t][^\n]*)?)*")  # one statement and its indented lines
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -372,6 +373,9 @@ def _close_block(
         code = _read_code(text[opening.start :], parses, quotes=opening.quotes)[0]
         code = cut_prose(code, parses) or code
         tree = _read_code(code, parses)[1]
+        whole = "" if tree else find_parsing_part(code, parses)
+        if whole and TORN.fullmatch(code[len(whole) :].rstrip()):  # only the last statement is cut
+            code, tree = whole, _read_code(whole, parses)[1]
         if not inside or tree and len(code) > len(inside[0]):
             return Program(code.strip("\n") + "\n", tree), len(fences)
         return Program(inside[0].strip("\n") + "\n", None, closed=True), inside[1] + 1

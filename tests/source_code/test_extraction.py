@@ -171,3 +171,12 @@ def test_each_row_of_an_evaluation_ends_with_the_program_that_it_was_asked_for()
     block = "```python\ndef {}(n):\n    return n\n```\n"
     assert ends(0, "\n    return n\n```\n") and not ends(0, "\n    return n\n")
     assert ends(1, block.format("g")) and not ends(1, block.format("f"))
+
+
+@pytest.mark.parametrize("torn", ["board = [\n    [4, 0", "print(f(3", 'text = """two', "if f(2) == (", ""])
+def test_of_an_answer_that_was_cut_behind_its_function_the_torn_statement_goes(torn):
+    function = "def f(n):\n    return n\n"
+    assert extract_program(f"```python\n{function}{torn}", function="f") == function
+    assert extract_program(f"    return n\n{torn}", prefix="```python\ndef f(n):\n", function="f") == function
+    broken = f"```python\n{function}x = (1\ny = 2\n"  # an error, not a cut
+    assert extract_program(broken, function="f") != function
