@@ -25,6 +25,7 @@ KUHN = {0: "pass", 1: "bet"}
         (r"I am to write \boxed{id}. Answer: 4", 4),
         (r"\boxed{4} \boxed{}", 4),
         (" 4.\n", 4),
+        ("A: 4", 4),
         ("4, because 3 is taken", 4),
         ("The final answer is **4**.", 4),
         ("I choose action 4, as action 5 loses.", 4),
