@@ -22,6 +22,8 @@ def progress_bar(label: str) -> Callable[[int, int], None]:
 
     def show(done: int, total: int) -> None:
         nonlocal handle, started, first_done, drawn
+        if not total:  # a file of tasks without held-out ones
+            return
         now = time.monotonic()
         is_first = started < 0
         if is_first:

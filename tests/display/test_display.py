@@ -159,6 +159,7 @@ def test_the_bar_tells_the_time_left_from_the_calls_of_this_process(monkeypatch)
     monkeypatch.setattr(progress, "display", screen)
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     show = progress_bar("games")
+    show(0, 0)  # nothing to do: nothing to draw
     for done in (20, 30, 40):  # a resumed run starts at 20; then 10 in 20 seconds
         show(done, 40)
     texts = [bundle["text/plain"] for bundle, _ in screen.shown]
