@@ -18,7 +18,7 @@ Written = tuple[list[list[int]], list[list[float]] | None]  # tokens, and vLLM's
 
 
 class AnswerTrainer(GRPOTrainer):
-    """A GRPOTrainer that ends a completion as soon as it `is_complete_answer`, and learns nothing behind.
+    """A GRPOTrainer that ends a completion as soon as it `is_complete_answer`; later text is not trained on.
 
     The rows of the dataset have the columns `prefix` and `function`; without them only the model's end tokens
     count. "completions/clipped_ratio" is the share of completions that the limit of tokens cut. Methods:
@@ -49,10 +49,8 @@ class AnswerTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *rest: object, **options: object) -> Written:
         completions, logprobs = self.write_completions(prompt_ids, *rest, **options)
-        answers = [
-            cut_answer(tokens, self.eos_token_ids, self.is_complete, row=row)
-            for row, tokens in enumerate(completions)
-        ]
+        ends, is_complete = self.eos_token_ids, self.is_complete
+        answers = [cut_answer(tokens, ends, is_complete, row=row) for row, tokens in enumerate(completions)]
         self._is_cut = [is_cut for _, is_cut in answers]
         completions = [tokens for tokens, _ in answers]
         if logprobs is not None:

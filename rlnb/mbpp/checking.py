@@ -10,7 +10,7 @@ from itertools import count
 from rlnb.errors import SandboxUnavailable
 from rlnb.mbpp.evalplus import REFERENCE_SECONDS
 from rlnb.mbpp.problems import Problem, interface
-from rlnb.mbpp.prompts import Template, build_question, extract_program
+from rlnb.mbpp.prompts import Template, build_question, read_program
 from rlnb.mbpp.samples import Progress, Sample, WrittenSample
 from rlnb.mbpp.writers import Write
 from rlnb.policy import Completion
@@ -49,7 +49,7 @@ def evaluate(
     with CheckPool(sandbox, template, timeout_seconds) as pool:
 
         def check(row: int, completion: Completion) -> None:
-            program = extract_program(completion.text, template, asked_function(rows[row][0]))
+            program = read_program(completion.text, template, asked_function(rows[row][0]))
             pool.start(row, *rows[row], completion, program)
             if progress:
                 progress(len(pool.checks), len(rows))

@@ -92,7 +92,7 @@ def is_complete(completion: str, template: Template, function: str = "") -> bool
     return is_complete_answer(completion, function=function)
 
 
-def extract_program(completion: str, template: Template, function: str = "") -> str | None:
+def read_program(completion: str, template: Template, function: str = "") -> str | None:
     """Return the program in an answer, or None. function: the name that it should define."""
     if not template.stops or is_fenced(completion):
         return extraction.extract_program(completion, function=function)

@@ -60,7 +60,7 @@ class Writer:
         options = {"temperature": self.temperature, "max_tokens": self.max_completion_length}
         bodies: list[dict[str, Any]] = [
             {"messages": with_system([{"role": "user", "content": question}], self.system)}
-            if template.is_chat  # servers accept few stops; `extract_program` cuts at the others
+            if template.is_chat  # servers accept few stops; `read_program` cuts at the others
             else {"prompt": question, "stop": list(template.stops[:MAX_SERVER_STOPS])}
             for question in questions
         ]

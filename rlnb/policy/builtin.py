@@ -95,9 +95,8 @@ def convert_gguf(directory: Path, *, model_id: str) -> None:
         ) from error
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    (
-        directory / "generation_config.json"
-    ).unlink()  # the file has none, so `complete_tokenizer` finds the ends
+    # A GGUF file has none, so `complete_tokenizer` finds the ends.
+    (directory / "generation_config.json").unlink()
 
 
 def read_gguf(

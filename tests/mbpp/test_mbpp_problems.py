@@ -9,7 +9,7 @@ import pytest
 from refusals import refused
 
 from rlnb.mbpp.problems import SPLITS, Problem, interface, load_mbpp
-from rlnb.mbpp.prompts import TEMPLATES, build_question, extract_program, is_complete
+from rlnb.mbpp.prompts import TEMPLATES, build_question, is_complete, read_program
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 RECORD = {
@@ -137,7 +137,7 @@ def test_the_other_questions_show_one_assert():
     ],
 )
 def test_a_program_ends_where_the_template_says(name, completion, program):
-    assert extract_program(completion, TEMPLATES[name]) == program
+    assert read_program(completion, TEMPLATES[name]) == program
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_an_answer_is_complete_once_nothing_behind_it_counts(name, open_answer, 
     template, answer = TEMPLATES[name], open_answer + rest
     assert not is_complete(open_answer, template) and is_complete(answer, template)
     behind = "\n```python\nx = 3\n```\nassert x\n[DONE]\n"
-    assert extract_program(answer + behind, template) == extract_program(answer, template)
+    assert read_program(answer + behind, template) == read_program(answer, template)
