@@ -6,8 +6,7 @@ from typing import Literal
 
 from rlnb.errors import ParamsError
 from rlnb.mbpp.problems import Problem
-from rlnb.source_code import extraction
-from rlnb.source_code.extraction import STATEMENT, is_complete_answer
+from rlnb.source_code.extraction import STATEMENT, extract_program, is_complete_answer
 
 TemplateName = Literal["paper", "docstring", "chat"]
 
@@ -95,7 +94,7 @@ def is_complete(completion: str, template: Template, function: str = "") -> bool
 def read_program(completion: str, template: Template, function: str = "") -> str | None:
     """Return the program in an answer, or None. function: the name that it should define."""
     if not template.stops or is_fenced(completion):
-        return extraction.extract_program(completion, function=function)
+        return extract_program(completion, function=function)
     ends = [completion.index(stop) for stop in template.stops if stop in completion]
     code = completion[: min(ends, default=len(completion))]
     return code.strip("\n") + "\n" if STATEMENT.search(code) else None
