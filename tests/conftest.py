@@ -1,5 +1,6 @@
 """For all tests."""
 
+import json
 import os
 import signal
 from importlib.metadata import version
@@ -15,6 +16,8 @@ if version("trl").startswith("1.15.") and not Path("/dev/nvidiactl").exists():
 
 import pytest
 
+MBPP = Path(__file__).parents[2] / "shared" / "data"
+
 
 @pytest.fixture(autouse=True, scope="session")
 def signals_are_heard():
@@ -26,6 +29,26 @@ def signals_are_heard():
     yield
     for name, handler in before.items():
         signal.signal(name, handler)
+
+
+@pytest.fixture
+def write_lines(tmp_path: Path):
+    """Return a function that writes records as lines of JSON, and texts as they are, and returns the path."""
+
+    def write(*lines: object) -> str:
+        path = tmp_path / "mbpp.jsonl"
+        path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def mbpp_folder() -> str:
+    """Return the folder with MBPP's files."""
+    if not MBPP.exists():
+        pytest.skip(f"MBPP is not at hand: {MBPP} is missing")
+    return str(MBPP)
 
 
 @pytest.fixture(scope="session")

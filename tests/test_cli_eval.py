@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from plus_file import SANITIZED, make_records
+from plus_file import RECORDS
 
 from rlnb import cli
 from rlnb.mbpp.problems import load_mbpp
@@ -31,10 +31,13 @@ def test_a_file_of_completions_is_evaluated_and_compared(capsys):
     """The whole way, by a real kernel: half of the references, then all."""
     problems = load_mbpp("builtin").split("test")
     for name, solved in (("half", problems[:20]), ("all", problems)):
-        rows = [
-            {"task_id": f"Mbpp/{p.task_id}", "solution": p.code if p in solved else "pass"} for p in problems
-        ]
-        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(
+            f"{name}.jsonl",
+            [
+                {"task_id": f"Mbpp/{p.task_id}", "solution": p.code if p in solved else "pass"}
+                for p in problems
+            ],
+        )
         options = ["--profile", "tiny", "--set", "evaluation.num_questions=0", "--set", "evaluation.k=[1]"]
         assert cli.main(["eval", *options, "--samples", f"{name}.jsonl", "--out", name]) == 0
     results = json.loads(Path("half/results.json").read_text())
@@ -49,18 +52,8 @@ def test_a_file_of_completions_is_evaluated_and_compared(capsys):
     assert said[3] == "lost 0: none"
 
 
-def write_lines(path: str, records: list[dict]) -> list[dict]:
+def write_lines(path: str, records: list[dict]) -> None:
     Path(path).write_text("".join(json.dumps(record) + "\n" for record in records))
-    return records
-
-
-def solve(records: list[dict]) -> list[dict]:
-    return [{"task_id": record["task_id"], "solution": record["canonical_solution"]} for record in records]
-
-
-needs_mbpp = pytest.mark.skipif(
-    not SANITIZED.exists(), reason="MBPP is not at hand: ../shared/data is missing"
-)
 
 
 def test_a_wrong_file_of_completions_is_refused_before_anything_starts(capsys):
@@ -70,19 +63,19 @@ def test_a_wrong_file_of_completions_is_refused_before_anything_starts(capsys):
         assert "mine.jsonl" in capsys.readouterr().err and not Path("new").exists()
 
 
-@needs_mbpp
 def test_a_file_of_evalplus_is_evaluated_without_any_other_data():
     """Only what was made wrong on purpose is left out: the module of 801 is missing, two inputs too large."""
-    records = write_lines("MbppPlus.jsonl", make_records(24))
-    write_lines("samples.jsonl", solve(records))
+    write_lines("MbppPlus.jsonl", RECORDS)
+    solved = [{"task_id": each["task_id"], "solution": each["canonical_solution"]} for each in RECORDS]
+    write_lines("samples.jsonl", solved)
     options = ["--profile", "cpu", "--samples", "samples.jsonl", "--plus", "MbppPlus.jsonl", "--out", "out"]
     assert cli.main(["eval", *options]) == 0
     results = json.loads(Path("out/results.json").read_text())
     settings, plus = results["settings"], results["summary"]["plus"]
     assert (settings["data"], settings["split"]) == ("MbppPlus.jsonl", "plus")
-    assert results["summary"]["num_problems"] == settings["num_questions"] == len(records) - 1
+    assert results["summary"]["num_problems"] == settings["num_questions"] == 4
     assert list(settings["left_out"]) == ["Mbpp/801"]
     assert all(sample["passed"] for sample in results["samples"])
-    assert (plus["num_problems"], plus["num_inputs_skipped"]) == (len(records) - 1, 3)
+    assert (plus["num_problems"], plus["num_inputs_skipped"]) == (4, 3)
     assert plus["base"]["value"] == plus["plus"]["value"] == 1.0
     assert [name for name in plus if "Mbpp" in name] == ["Mbpp/255", "Mbpp/800"]

@@ -1,7 +1,6 @@
 """Judging and paying programs: the required rewards, and correctness that a program cannot fake."""
 
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -31,7 +30,6 @@ from rlnb.notebook import load_cell
 from rlnb.sandbox import Execution, Limits, Sandbox, zygotes
 from rlnb.sandbox.zygotes import Zygote
 
-MBPP = Path(__file__).parents[3] / "shared" / "data" / "mbpp.jsonl"
 SLOW_TASK = 123  # 2 s of computing
 cell = load_cell("grpo_code_execution", "reward", {"params": GrpoCodeExecutionParams()})
 pay_execution, pay_tests = cell["execution"], cell["tests"]
@@ -328,9 +326,8 @@ def test_metrics_are_means_over_tasks_by_split_without_answers_that_could_not_be
     assert metrics["heldout/known/pass_rate_sampled"] == 0.5 and len(metrics) == 8
 
 
-@pytest.mark.skipif(not MBPP.exists(), reason="MBPP is not at hand: ../shared/data is missing")
-def test_a_sample_of_mbpps_references_passes_the_slowest_among_them(sandbox):
-    problems = load_mbpp(path=str(MBPP)).problems
+def test_a_sample_of_mbpps_references_passes_the_slowest_among_them(mbpp_folder, sandbox):
+    problems = load_mbpp(path=mbpp_folder).problems
     tasks = mbpp_tasks(problems[task_id] for task_id in [SLOW_TASK, *range(11, 975, 16)])
     completions = [f"```python\n{problems[task_id].code}\n```" for task_id in tasks]
     limits = Limits(cpu_seconds=10)

@@ -1,14 +1,12 @@
 """Tasks from files and from MBPP; what is no task is refused with its file and line."""
 
 import json
-from pathlib import Path
 
 import pytest
 from refusals import refused
 
 from rlnb.code_execution.sources import MBPP_SPLITS, load_tasks
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 RECORD = {
     "id": "double-1",
     "family": "double",
@@ -19,38 +17,26 @@ RECORD = {
 }
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write_lines(*lines):
-        path = tmp_path / "tasks.jsonl"
-        path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
-        return str(path)
-
-    return write_lines
-
-
 def load(path):
     return load_tasks("jsonl", jsonl_path=path)
 
 
 @pytest.fixture(scope="module")
-def mbpp():
-    if not (DATA / "mbpp.jsonl").exists():
-        pytest.skip("MBPP is not at hand: ../shared/data/mbpp.jsonl is missing")
-    return load_tasks("mbpp", mbpp_path=str(DATA))
+def mbpp(mbpp_folder):
+    return load_tasks("mbpp", mbpp_path=mbpp_folder)
 
 
-def test_a_line_becomes_a_task_whose_first_test_is_the_example(write):
+def test_a_line_becomes_a_task_whose_first_test_is_the_example(write_lines):
     known = {**RECORD, "level": 2, "split": "known"}
-    (task,) = load(write(known, {**RECORD, "id": "other"}))["known"]
+    (task,) = load(write_lines(known, {**RECORD, "id": "other"}))["known"]
     assert (task.id, task.family, task.level) == ("double-1", "double", 2)
     assert (task.example_call, task.example.expected) == ("double(2)", 4)
     assert [(test.arguments, test.expected) for test in task.tests] == [((5,), 10)]
 
 
-def test_records_without_a_split_family_or_id_are_split_by_the_seed(write):
+def test_records_without_a_split_family_or_id_are_split_by_the_seed(write_lines):
     bare = {name: RECORD[name] for name in ("function", "parameters", "statement", "tests")}
-    splits = load(write(*[bare] * 10))
+    splits = load(write_lines(*[bare] * 10))
     assert {name: len(tasks) for name, tasks in splits.items()} == {"train": 7, "known": 3, "new": 0}
 
 
@@ -72,9 +58,9 @@ BROKEN = {
 }
 
 
-def test_the_error_names_file_and_line_of_an_invalid_record(write):
+def test_the_error_names_file_and_line_of_an_invalid_record(write_lines):
     for problem, record in BROKEN.items():
-        path = write({**RECORD, "id": "good"}, record)
+        path = write_lines({**RECORD, "id": "good"}, record)
         message = message_of(path)
         assert message.startswith(f"{path}:2: ") and problem in message, (problem, message)
 
@@ -87,9 +73,9 @@ MBPP_RECORD = {
 }
 
 
-def test_a_file_without_a_task_to_train_on_is_refused(write):
+def test_a_file_without_a_task_to_train_on_is_refused(write_lines):
     for record, source in (({**RECORD, "split": "new"}, "jsonl"), (MBPP_RECORD, "mbpp")):
-        path = write(record)
+        path = write_lines(record)
         message = message_of(path, source)
         assert message.startswith(f"{path}: ") and "train" in message
 

@@ -2,7 +2,6 @@
 
 import gzip
 import itertools
-import json
 import math
 from pathlib import Path
 
@@ -50,27 +49,17 @@ def sandbox():
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write_lines(*records):
-        path = tmp_path / "plus.jsonl"
-        path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in records))
-        return str(path)
-
-    return write_lines
-
-
-@pytest.fixture
-def expect(write, sandbox):
+def expect(write_lines, sandbox):
     """What the reference of a record returns."""
-    return lambda line: run_reference(*load_plus(write(line)).values(), sandbox)
+    return lambda line: run_reference(*load_plus(write_lines(line)).values(), sandbox)
 
 
 @pytest.fixture
-def check(write, expect, sandbox):
+def check(write_lines, expect, sandbox):
     """The verdict on a program for one record."""
 
     def check_record(line, program):
-        (problem,) = load_plus(write(line)).values()
+        (problem,) = load_plus(write_lines(line)).values()
         return check_plus(problem, expect(line), program, sandbox)
 
     return check_record
@@ -84,16 +73,16 @@ BROKEN = {
 }
 
 
-def test_a_record_that_is_not_a_problem_is_refused_with_file_and_line(write):
+def test_a_record_that_is_not_a_problem_is_refused_with_file_and_line(write_lines):
     for reason, line in BROKEN.items():
-        path = write({**DOUBLE, "task_id": "Mbpp/1"}, "", line)
+        path = write_lines({**DOUBLE, "task_id": "Mbpp/1"}, "", line)
         said = refused(load_plus, path)
         assert said.startswith(f"{path}:3: ") and reason in said
 
 
-def test_a_file_packed_by_gzip_is_read(write, tmp_path):
+def test_a_file_packed_by_gzip_is_read(write_lines, tmp_path):
     packed = tmp_path / "MbppPlus.jsonl.gz"
-    packed.write_bytes(gzip.compress(Path(write(DOUBLE)).read_bytes()))
+    packed.write_bytes(gzip.compress(Path(write_lines(DOUBLE)).read_bytes()))
     assert list(load_plus(str(packed))) == [900]
 
 
@@ -109,11 +98,11 @@ CONVERTED = {
 }
 
 
-def test_arguments_become_the_types_that_a_task_takes(write):
+def test_arguments_become_the_types_that_a_task_takes(write_lines):
     lines = [
         record(task_id, "def f(*x): pass", [given], [given]) for task_id, (given, _) in CONVERTED.items()
     ]
-    for task_id, problem in load_plus(write(*lines)).items():
+    for task_id, problem in load_plus(write_lines(*lines)).items():
         assert repr(problem.base_input) == repr(problem.plus_input) == repr((CONVERTED[task_id][1],))
 
 
@@ -295,7 +284,7 @@ def test_an_input_on_which_the_reference_fails_has_the_reason_and_others_a_value
 
 
 @pytest.fixture
-def judge(write, sandbox):
+def judge(write_lines, sandbox):
     """The report on programs for the records of a file, each by one assert that any program passes."""
 
     def judge_programs(lines, programs):
@@ -304,7 +293,7 @@ def judge(write, sandbox):
             problems.append(Problem(task_id, "", "def f(x): pass", ("assert f",)))
             written.append(WrittenSample(task_id=task_id, solution=program))
         samples = evaluate_samples(problems, TEMPLATES["chat"], written, sandbox)
-        return check_samples(samples, write(*lines), sandbox)
+        return check_samples(samples, write_lines(*lines), sandbox)
 
     return judge_programs
 

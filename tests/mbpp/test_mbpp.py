@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from refusals import refused
@@ -23,7 +22,6 @@ from rlnb.policy import Completion
 from rlnb.results import load_results
 from rlnb.sandbox import Limits, Sandbox, zygotes
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 CHAT = TEMPLATES["chat"]
 ASSERTS = ("assert double(2) == 4", "assert double(3) == 6", "assert double(0) == 0")
 DOUBLE = Problem(1, "Write a function to double a number.", "def double(n): return 2 * n", ASSERTS)
@@ -32,7 +30,6 @@ TRIPLE = Problem(
     ("assert triple(2) == 6", "assert triple(1) == 3"),
 )  # fmt: skip
 RIGHT = {1: "```python\ndef double(n): return 2 * n\n```", 2: "```python\ndef triple(n): return 3 * n\n```"}
-needs_mbpp = pytest.mark.skipif(not DATA.exists(), reason="MBPP is not at hand: ../shared/data is missing")
 
 
 @pytest.fixture(scope="module")
@@ -211,16 +208,17 @@ def test_no_hack_passes_a_builtin_problem(sandbox):
     assert hacked(load_mbpp("builtin").split("all"), sandbox) == []
 
 
-@needs_mbpp
-def test_no_hack_passes_a_problem_of_mbpp_in_a_weaker_sandbox():
-    problems, without = load_mbpp(path=str(DATA)).split("test")[:40], ("system calls", "files", "namespaces")
+def test_no_hack_passes_a_problem_of_mbpp_in_a_weaker_sandbox(mbpp_folder):
+    problems, without = (
+        load_mbpp(path=mbpp_folder).split("test")[:40],
+        ("system calls", "files", "namespaces"),
+    )
     with Sandbox(num_workers=2, require="basic", without=without) as sandbox:
         assert sandbox.level == "basic" and hacked(problems, sandbox) == []
 
 
-@needs_mbpp
-def test_every_reference_passes_its_asserts(sandbox):
-    problems = load_mbpp(path=str(DATA)).split("all")
+def test_every_reference_passes_its_asserts(mbpp_folder, sandbox):
+    problems = load_mbpp(path=mbpp_folder).split("all")
     written = [WrittenSample(task_id=p.task_id, solution=p.code) for p in problems]
     samples = evaluate_samples(problems, CHAT, written, sandbox)
     assert len(samples) == 974

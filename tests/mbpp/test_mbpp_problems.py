@@ -11,7 +11,6 @@ from refusals import refused
 from rlnb.mbpp.problems import SPLITS, Problem, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question, is_complete, read_program
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 RECORD = {
     "task_id": 11,
     "text": "Write a function to double a number.",
@@ -20,21 +19,10 @@ RECORD = {
     "test_setup_code": "",
 }
 DOUBLE = Problem(11, RECORD["text"], "def double(n):\n    return 2 * n", tuple(RECORD["test_list"]))
-needs_mbpp = pytest.mark.skipif(not DATA.exists(), reason="MBPP is not at hand: ../shared/data is missing")
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write_records(*records, name="mbpp.jsonl"):
-        path = tmp_path / name
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        return str(path)
-
-    return write_records
-
-
-def test_a_record_becomes_a_problem_and_a_folder_holds_the_file_of_each_subset(write, tmp_path):
-    path = write(RECORD)
+def test_a_record_becomes_a_problem_and_a_folder_holds_the_file_of_each_subset(write_lines, tmp_path):
+    path = write_lines(RECORD)
     data = load_mbpp(path=path)
     assert data.sha256 == hashlib.sha256(Path(path).read_bytes()).hexdigest()
     assert data.problems[11].code == "import math\ndef double(n):\n    return 2 * n"
@@ -49,16 +37,16 @@ def test_a_record_becomes_a_problem_and_a_folder_holds_the_file_of_each_subset(w
     assert (sanitized[12].text, sanitized[12].imports) == ("Double it.", ("import math",))
 
 
-def test_a_record_that_is_not_a_problem_is_named_with_its_line(write):
+def test_a_record_that_is_not_a_problem_is_named_with_its_line(write_lines):
     for field, value in (("task_id", "eleven"), ("task_id", 1.5), ("task_id", True), ("task_id", "11"),
                          ("test_list", []), ("test_list", ["f(1)"]), ("code", "def f(:")):  # fmt: skip
-        path = write(RECORD, {**RECORD, "task_id": 12, field: value})
+        path = write_lines(RECORD, {**RECORD, "task_id": 12, field: value})
         assert refused(load_mbpp, path=path).startswith(f"{path}:2: "), field
 
 
 @pytest.mark.parametrize("task_id", ["Mbpp/11", "mbpp/11", "11", "011", 11.0, "11.0"])
-def test_an_id_is_read_as_the_tools_write_it(write, task_id):
-    assert list(load_mbpp(path=write({**RECORD, "task_id": task_id})).problems) == [11]
+def test_an_id_is_read_as_the_tools_write_it(write_lines, task_id):
+    assert list(load_mbpp(path=write_lines({**RECORD, "task_id": task_id})).problems) == [11]
 
 
 def test_the_builtin_problems_are_50_of_which_40_are_for_testing():
@@ -67,10 +55,9 @@ def test_the_builtin_problems_are_50_of_which_40_are_for_testing():
     assert {len(problem.tests) for problem in data.problems.values()} == {3}
 
 
-@needs_mbpp
-def test_mbpp_has_the_published_splits():
+def test_mbpp_has_the_published_splits(mbpp_folder):
     for subset, sizes in (("full", [10, 500, 90, 374]), ("sanitized", [7, 257, 43, 120])):
-        assert [len(load_mbpp(path=str(DATA), subset=subset).split(name)) for name in SPLITS] == sizes
+        assert [len(load_mbpp(path=mbpp_folder, subset=subset).split(name)) for name in SPLITS] == sizes
 
 
 def test_the_interface_is_what_tests_use_of_the_reference():
@@ -82,23 +69,22 @@ def test_the_interface_is_what_tests_use_of_the_reference():
     assert interface(problem) == (("f",), ("LIMIT", "tree"), "import math\nimport sys, re")
 
 
-def test_without_a_solution_the_names_come_from_the_asserts(write):
+def test_without_a_solution_the_names_come_from_the_asserts(write_lines):
     tests = (
         "assert set(f([n for n in LIMITS], key=lambda a: a)) == {math.pi}",
         "try: sum_of(1)\nexcept ValueError as e: assert re.search(str(e), tree)",
     )
     for code in ({}, {"code": None}, {"code": ""}):
         record = {"task_id": 1, "text": "", "test_list": tests, "test_imports": ["import re"], **code}
-        problem = load_mbpp(path=write(record)).problems[1]
+        problem = load_mbpp(path=write_lines(record)).problems[1]
         assert interface(problem) == (("f", "sum_of"), ("LIMITS", "tree"), "import re\nimport math")
     assert "task_id 2, 3, 4" in refused(
         build_question, problem, TEMPLATES["paper"], dict.fromkeys((2, 3, 4), problem)
     )
 
 
-@needs_mbpp
-def test_mbpps_asserts_name_what_its_solutions_define():
-    for problem in load_mbpp(path=str(DATA)).problems.values():
+def test_mbpps_asserts_name_what_its_solutions_define(mbpp_folder):
+    for problem in load_mbpp(path=mbpp_folder).problems.values():
         assert interface(replace(problem, code=""))[:2] == interface(problem)[:2], problem.task_id
 
 
