@@ -5,22 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from notebook_files import PARAMETERS, write_notebook
+from waiting import wait_for
 
 from rlnb import cli
 from rlnb.params import load_params
 
-PARAMETERS = """
-profile: str = "auto"  # what the values start from
-output_dir: str = "outputs/grpo_code_execution"  # where the run writes
-seed: int = 42  # seed of everything
-training: dict = {}  # over the profile
-"""
+NOTEBOOK = Path("grpo_code_execution.ipynb")
 GO_ON = ["run", "grpo_code_execution.ipynb", "--out", "here", "--set"]
 TRAINS_UNTIL_SIGTERM = """
 import pathlib, signal, time
@@ -45,15 +39,6 @@ def in_an_empty_directory(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
 
 
-def write_notebook(*sources: str, parameters: str = PARAMETERS) -> Path:
-    """A notebook of a parameters cell and these cells under one heading."""
-    cells = [new_code_cell(parameters), new_markdown_cell("# Train\n\nWatch the reward.")]
-    cells[0].metadata["tags"] = ["parameters"] if parameters else []
-    path = Path("grpo_code_execution.ipynb")
-    nbformat.write(new_notebook(cells=cells + [new_code_cell(source) for source in sources]), path)
-    return path
-
-
 @pytest.fixture
 def start_run():
     """A function that starts `rlnb run` as a process of its own; what is left at the end is killed."""
@@ -75,20 +60,17 @@ def run(*arguments: str) -> int:
     return cli.main(["run", "grpo_code_execution.ipynb", "--profile", "tiny", *arguments])
 
 
-def wait_for(condition, *, seconds=200):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
-
-
 def status_of(directory: str) -> tuple[str, int, int]:
     status = json.loads(Path(directory, "status.json").read_text())
     return status["state"], status["exit"], status["attempt"]
 
 
 def test_a_run_leaves_notebook_parameters_versions_and_status(capsys):
-    write_notebook("import sys\nprint(profile, seed, training)\nprint('careful', file=sys.stderr)")
+    write_notebook(
+        NOTEBOOK,
+        "# Train\n\nWatch the reward.",
+        "import sys\nprint(profile, seed, training)\nprint('careful', file=sys.stderr)",
+    )
     assert run("--set", "training.max_steps=1", "--set", "seed=7", "--out", "here") == 0
     left = {".lock", "attempt-01.ipynb", "params.yaml", "status.json", "versions.json"}
     assert {path.name for path in Path("here").iterdir()} == left
@@ -103,7 +85,7 @@ def test_a_run_leaves_notebook_parameters_versions_and_status(capsys):
 
 
 def test_a_preempted_run_goes_on_when_run_again(start_run):
-    write_notebook(TRAINS_UNTIL_SIGTERM)
+    write_notebook(NOTEBOOK, TRAINS_UNTIL_SIGTERM)
     process = start_run()
     directory = "outputs/grpo_code_execution/tiny-001"
     wait_for(Path(directory, "training").exists)
@@ -121,7 +103,7 @@ def test_a_preempted_run_goes_on_when_run_again(start_run):
 
 
 def test_a_second_run_is_refused_and_a_closed_terminal_lets_the_first_save(start_run):
-    write_notebook(TRAINS_UNTIL_SIGTERM)
+    write_notebook(NOTEBOOK, TRAINS_UNTIL_SIGTERM)
     process = start_run("--out", "here")
     wait_for(Path("here/training").exists)
     assert run("--out", "here") == 2
@@ -134,7 +116,7 @@ def test_a_second_run_is_refused_and_a_closed_terminal_lets_the_first_save(start
 
 
 def test_a_run_goes_on_when_nobody_reads_what_it_prints_and_needs_no_terminal(start_run):
-    write_notebook("print('ran')")
+    write_notebook(NOTEBOOK, "print('ran')")
     read, write = os.pipe()
     os.close(read)
     process = start_run("--out", "here", stdout=write)
@@ -147,7 +129,7 @@ def test_a_run_goes_on_when_nobody_reads_what_it_prints_and_needs_no_terminal(st
 
 
 def test_a_kernel_that_dies_is_138(capsys):
-    write_notebook("import os\nos.kill(os.getpid(), 9)")
+    write_notebook(NOTEBOOK, "import os\nos.kill(os.getpid(), 9)")
     assert run("--out", "here") == 138
     assert "SIGKILL" in capsys.readouterr().err
     assert status_of("here") == ("killed", 138, 1)
@@ -155,7 +137,7 @@ def test_a_kernel_that_dies_is_138(capsys):
 
 def test_a_hostile_value_or_a_wrong_notebook_is_one_message_and_leaves_nothing(capsys):
     for parameters, options in ((PARAMETERS, ("--profile", "mine.yaml")), ('profile: str = "auto"', ())):
-        write_notebook(parameters=parameters)
+        write_notebook(NOTEBOOK, parameters=parameters)
         Path("mine.yaml").write_text("seed: 1\0")
         before = set(Path().iterdir())
         assert run(*options) == cli.main(["run", "missing.ipynb"]) == 2
@@ -164,7 +146,7 @@ def test_a_hostile_value_or_a_wrong_notebook_is_one_message_and_leaves_nothing(c
 
 
 def test_a_finished_run_is_not_run_again_and_an_unfinished_one_not_with_other_parameters(capsys):
-    write_notebook("print('ran')")
+    write_notebook(NOTEBOOK, "print('ran')")
     assert run("--out", "here") == 0
     capsys.readouterr()
     assert cli.main(["run", "grpo_code_execution.ipynb", "--out", "here"]) == 0
@@ -172,7 +154,7 @@ def test_a_finished_run_is_not_run_again_and_an_unfinished_one_not_with_other_pa
     assert cli.main([*GO_ON, "tracking.tensorboard=false"]) == 0
     assert cli.main([*GO_ON, "training.learning_rate=1e-4"]) == 2
     assert "training.learning_rate" in capsys.readouterr().err
-    write_notebook("1 / 0")
+    write_notebook(NOTEBOOK, "1 / 0")
     assert run("--out", "there", "--set", "training.max_steps=2") == 1
     for change in ("reward.preset=tests", "training.resume=never"):
         assert run("--out", "there", "--set", change) == 2
@@ -180,7 +162,7 @@ def test_a_finished_run_is_not_run_again_and_an_unfinished_one_not_with_other_pa
 
 
 def test_a_run_goes_on_with_other_settings_also_beyond_its_last_step(capsys):
-    write_notebook("print('ran')")
+    write_notebook(NOTEBOOK, "print('ran')")
     assert run("--out", "here", "--set", "training.max_steps=2") == 0
     checkpoint = Path("here/checkpoints/checkpoint-2")
     checkpoint.mkdir(parents=True)
@@ -196,7 +178,7 @@ def test_a_run_goes_on_with_other_settings_also_beyond_its_last_step(capsys):
 
 
 def test_every_rank_runs_and_only_rank_0_writes_the_status(start_run):
-    write_notebook("print('ran')")
+    write_notebook(NOTEBOOK, "print('ran')")
     ranks = [start_run("--out", "here", RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
     printed = [process.communicate(timeout=200) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0]
@@ -214,7 +196,7 @@ def test_what_is_no_notebook_or_is_missing_is_refused(capsys):
 
 
 def test_a_refusal_does_not_wait_for_papermill_or_torch():
-    write_notebook()
+    write_notebook(NOTEBOOK)
     refusal = "['run', 'grpo_code_execution.ipynb', '--profile', 'tiny', '--set', 'training.max_step=3']"
     for program, imported in (("", []), (f"assert rlnb.cli.main({refusal}) == 2", ["pydantic"])):
         code = (

@@ -2,15 +2,13 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 from tiny_policy import load_tiny, train_by_hand
+from two_ranks import run_on_two_ranks
 
 from rlnb.evaluations import PlainForm, measure_once
 from rlnb.policy.adapters import WeightSnapshot
@@ -112,13 +110,7 @@ state.destroy_process_group()
 def test_rank_0_writes_and_decides_for_ranks_that_do_not_see_its_file(policy, cache_dir, tmp_path):
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    finished = subprocess.run(
-        [*launch, str(script), str(cache_dir), str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr[-3000:]
+    run_on_two_ranks(script, cache_dir, tmp_path)
     # Each rank evaluates in the first attempt and reads rank 0's evaluation in the second.
     assert [(tmp_path / f"evaluated-by-{rank}").read_text() for rank in (0, 1)] == ["[1]", "[1]"]
     assert [path.parent.name for path in tmp_path.rglob("*.json")] == ["seen-by-0"]

@@ -10,6 +10,7 @@ import papermill
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from refusals import refused
+from two_ranks import run_on_two_ranks
 
 from rlnb import notebook
 from rlnb.display.tables import Table
@@ -181,9 +182,5 @@ def test_the_ranks_of_a_run_on_a_cpu_know_of_each_other(tmp_path):
         "PartialState().wait_for_everyone()  # one that left early would be a lost peer\n"
         "PartialState().destroy_process_group()\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command += [str(script), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_on_two_ranks(script, tmp_path)
     assert [(tmp_path / f"seen-by-{rank}").read_text() for rank in (0, 1)] == ["2", "2"]

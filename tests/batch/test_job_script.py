@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 SCRIPT = Path(__file__).parents[2] / "slurm" / "run.sbatch"
 RUN = """\
@@ -63,10 +64,8 @@ def start_job(
         ["bash", script, "notebooks/a.ipynb", *arguments],
         cwd=cluster, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while waits_for and not (cluster / waits_for).exists():
-        assert time.monotonic() < deadline, "the job did not start"
-        time.sleep(0.02)
+    if waits_for:
+        wait_for((cluster / waits_for).exists)
     return job
 
 

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from notebook_files import write_notebook
 
 from rlnb import cli
 from rlnb.batch.submit import count_gpus
@@ -14,7 +15,6 @@ from rlnb.params import load_dotenv
 from rlnb.run import directory as runs
 from rlnb.sandbox import Sandbox
 
-PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
 NOTEBOOK = "grpo_code_execution.ipynb"
 
 
@@ -25,10 +25,7 @@ def login_node(tmp_path, monkeypatch) -> Path:
     monkeypatch.setitem(load_dotenv.__kwdefaults__, "project", tmp_path)
     for name in ("CUDA_VISIBLE_DEVICES", "WANDB_API_KEY", "SLURM_JOB_ID", "RLNB_OFFLINE"):
         monkeypatch.setenv(name, "")
-    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": PARAMETERS}
-    cells = [{**cell, "outputs": [], "execution_count": None}]
-    notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
-    Path(NOTEBOOK).write_text(json.dumps(notebook))
+    write_notebook(Path(NOTEBOOK))
     refuses = "[ ! -e refuses ] || { cat refuses >&2; exit 1; }"
     commands = {
         "sbatch": f'#!/bin/sh\ncat >/dev/null\necho "$1" >> submitted\n{refuses}\necho 31\n',

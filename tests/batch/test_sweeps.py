@@ -1,13 +1,13 @@
 """Sweeps: which points a file and seeds make, what is refused before any run, and the runs on one machine."""
 
-import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from notebook_files import write_notebook
+from waiting import wait_for
 
 from rlnb import cli
 from rlnb.batch.sweeps import load_points, prepare_sweep, read_sweep
@@ -17,7 +17,6 @@ from rlnb.params import dump_yaml, load_params
 from rlnb.run import directory as runs
 
 NOTEBOOK = Path("ppo_openspiel.ipynb")
-PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
 FAILS_AT_SEED_2 = """
 import pathlib
 if seed == 2 and pathlib.Path("broken").exists():
@@ -42,17 +41,7 @@ while not checkpoint.exists():
 @pytest.fixture(autouse=True)
 def in_an_empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_notebook("print(output_dir)")
-
-
-def write_notebook(*sources: str) -> None:
-    parameters = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": PARAMETERS}
-    cells = [parameters, *({"cell_type": "code", "metadata": {}, "source": source} for source in sources)]
-    cells = [
-        {**cell, "id": f"c{index}", "outputs": [], "execution_count": None}
-        for index, cell in enumerate(cells)
-    ]
-    NOTEBOOK.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    write_notebook(NOTEBOOK, "print(output_dir)")
 
 
 def write_sweep(text: str) -> Path:
@@ -172,7 +161,7 @@ def test_a_point_that_has_started_may_change_only_what_its_run_may():
 
 
 def test_a_task_of_an_array_runs_its_point_alone_by_the_values_of_the_folder():
-    write_notebook("print(seed, training)")
+    write_notebook(NOTEBOOK, "print(seed, training)")
     prepare(seeds="5-6")
     folder = "outputs/ppo_openspiel/seeds-tiny"
     assert cli.main(["sweep", "--point", "1", folder]) == 0
@@ -182,7 +171,7 @@ def test_a_task_of_an_array_runs_its_point_alone_by_the_values_of_the_folder():
 
 
 def test_a_failing_point_ends_no_other_and_the_same_command_tries_it_again():
-    write_notebook(FAILS_AT_SEED_2)
+    write_notebook(NOTEBOOK, FAILS_AT_SEED_2)
     Path("broken").touch()
     finished = sweep("--seeds", "1-2", "--jobs", "2")
     assert finished.returncode == 1
@@ -197,14 +186,11 @@ def test_a_failing_point_ends_no_other_and_the_same_command_tries_it_again():
 
 
 def test_a_signal_reaches_every_point_and_the_same_command_goes_on():
-    write_notebook(WAITS_FOR_A_SIGNAL)
+    write_notebook(NOTEBOOK, WAITS_FOR_A_SIGNAL)
     folder = Path("outputs/ppo_openspiel/seeds-tiny")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command("--seeds", "1-3", "--jobs", "2"), **pipes) as running:
-        deadline = time.monotonic() + 200
-        while len(list(folder.glob("*/training"))) < 2:
-            assert running.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: len(list(folder.glob("*/training"))) == 2, seconds=200)
         running.send_signal(signal.SIGUSR1)
         out, err = running.communicate(timeout=200)
     assert running.returncode == 85, out + err

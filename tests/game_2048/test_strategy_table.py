@@ -1,8 +1,7 @@
 """The static check and the sandbox agree on cheats and on honest strategies, and no cheat gains anything."""
 
-from pathlib import Path
-
 import pytest
+from processes import zygotes_children
 from replaying import replay
 from strategy_table import CHEATS, HONEST
 
@@ -24,17 +23,6 @@ def sandbox():
         if opened.level not in ("standard", "strict"):
             pytest.skip(f"this machine lacks a layer: {opened.layers}")
         yield opened
-
-
-def children_of(pid):
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [child for task in tasks for child in task.read_text().split()]
-
-
-def zygotes_children(sandbox):
-    """What runs below the zygotes when they wait: nothing. Above each lies its keeper."""
-    zygotes = [zygote for idle in sandbox._idle for zygote in children_of(idle._process.pid)]
-    return [child for zygote in zygotes for child in children_of(zygote)]
 
 
 def play(code, kind, sandbox, *, rules=SHORT, seed=SEEDS[0]) -> StrategyGame:

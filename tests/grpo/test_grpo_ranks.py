@@ -1,29 +1,18 @@
 """Two ranks with half of the completions each learn by TRL what one rank learns from all of them."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from grpo_ranks_run import LEARNING_RATE, LOSS_TYPES, train
-
-TESTS = Path(__file__).parents[1]
+from two_ranks import run_on_two_ranks
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where each of two ranks has left what it learned."""
-    path = os.pathsep.join(map(str, (TESTS.parent, TESTS)))  # this checkout, wherever another is installed
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     folder = tmp_path_factory.mktemp("ranks")
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-        str(TESTS / "grpo" / "grpo_ranks_run.py"), str(folder),
-    ]  # fmt: skip
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_two_ranks(Path(__file__).with_name("grpo_ranks_run.py"), folder)
     return folder
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from notebook_files import write_notebook
 
 from rlnb import cli
 from rlnb.params import dump_yaml, load_dotenv, load_params
@@ -14,7 +15,6 @@ from rlnb.results import compare, save_results
 from rlnb.run import directory as runs
 from rlnb.run.headless import describe_result
 
-PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
 HUGE = {
     "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64,
     "vocab_size": 10**9, "model_type": "llama",
@@ -30,11 +30,7 @@ def in_an_empty_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "")
     monkeypatch.setenv("HF_TOKEN", "")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    parameters = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": PARAMETERS}
-    shows = {"cell_type": "code", "metadata": {}, "source": "print(output_dir, training)"}
-    cells = [{**cell, "outputs": [], "execution_count": None} for cell in (parameters, shows)]
-    notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
-    Path("grpo_code_execution.ipynb").write_text(json.dumps(notebook))
+    write_notebook(Path("grpo_code_execution.ipynb"), "print(output_dir, training)")
 
 
 def run(*arguments: str) -> int:

@@ -6,10 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
-from nbformat.v4 import new_code_cell, new_notebook
+from notebook_files import write_notebook
 from waiting import is_running, status_of, wait_for
 
 from rlnb import cli
@@ -18,7 +17,6 @@ from rlnb.run.slurm import join_tasks
 
 ROOT = Path(cli.__file__).parents[1]
 TWO = ("--nproc", "2")
-PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\n'
 BEGINS = """
 import os, pathlib, time
 rank = int(os.environ["RANK"])
@@ -45,9 +43,7 @@ def start(tmp_path, monkeypatch):
     started = []
 
     def start(source: str, *options: str) -> subprocess.Popen:
-        cells = [new_code_cell(PARAMETERS), new_code_cell(BEGINS + source)]
-        cells[0].metadata.tags = ["parameters"]
-        nbformat.write(new_notebook(cells=cells), tmp_path / "grpo_code_execution.ipynb")
+        write_notebook(tmp_path / "grpo_code_execution.ipynb", BEGINS + source)
         command = [sys.executable, "-m", "rlnb.cli", "run", "grpo_code_execution.ipynb", "--profile", "tiny"]
         started.append(
             subprocess.Popen(

@@ -11,7 +11,8 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_notebook
+from notebook_files import write_notebook
 from papermill.engines import NotebookExecutionManager
 from waiting import is_running, status_of, wait_for
 
@@ -41,20 +42,13 @@ time.sleep(60)
 """
 
 
-def write_notebook(path: Path, *sources: str) -> Path:
-    """A notebook of these cells; a source that starts with # and a space is Markdown."""
-    cells = [new_markdown_cell(s) if s.startswith("# ") else new_code_cell(s) for s in sources]
-    nbformat.write(new_notebook(cells=cells), path)
-    return path
-
-
 @pytest.fixture
 def start_papermill(tmp_path):
     """A function that starts papermill and waits for its training cell; what is left is killed."""
     started = []
 
     def start(*sources: str) -> subprocess.Popen:
-        write_notebook(tmp_path / "in.ipynb", *sources)
+        write_notebook(tmp_path / "in.ipynb", *sources, parameters="")
         command = [sys.executable, "-m", "papermill", "--engine", "rlnb", "--autosave-cell-every", "1"]
         with (tmp_path / "printed").open("wb") as file:
             pipes = {"stdout": file, "stderr": subprocess.STDOUT}
@@ -71,7 +65,7 @@ def start_papermill(tmp_path):
 
 def run_here(directory: Path, *sources: str, **options) -> nbformat.NotebookNode:
     """Run these cells from this process."""
-    notebook = write_notebook(directory / "in.ipynb", *sources)
+    notebook = write_notebook(directory / "in.ipynb", *sources, parameters="")
     options = {"engine_name": "rlnb", "progress_bar": False, **options}
     return papermill.execute_notebook(notebook, directory / "out.ipynb", **options)
 
@@ -188,7 +182,7 @@ def test_a_kernel_that_does_not_start_is_a_failure_unless_it_was_killed(
     if kernel:
         (tmp_path / "ipykernel_launcher.py").write_text(kernel)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    notebook = write_notebook(tmp_path / "in.ipynb", "x = 1")
+    notebook = write_notebook(tmp_path / "in.ipynb", "x = 1", parameters="")
     before = os.umask(umask)
     try:
         assert execute(notebook, tmp_path / "out.ipynb", parameters={}) == exit_code
@@ -254,8 +248,7 @@ def test_the_notebook_is_saved_while_a_cell_runs(tmp_path, start_papermill):
 
 
 def test_a_parameter_that_the_notebook_does_not_have_is_refused(tmp_path):
-    cell = new_code_cell("seed: int = 42\nlearning_rate: float = 1.0", metadata={"tags": ["parameters"]})
-    nbformat.write(new_notebook(cells=[cell]), tmp_path / "in.ipynb")
+    write_notebook(tmp_path / "in.ipynb", parameters="seed: int = 42\nlearning_rate: float = 1.0")
     given = {"engine_name": "rlnb", "progress_bar": False, "kernel_name": "python3", "language": "python"}
     wrong = {"lerning_rate": 3.0, "seed": 1}
     with pytest.raises(ParamsError, match="lerning_rate"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import hostile
 import pytest
 from patched import patch_script
-from processes import children_of
+from processes import zygotes_children
 
 from rlnb.sandbox import Limits, Sandbox
 
@@ -28,12 +28,6 @@ def basic():
     with open_sandbox(require="basic", without=("namespaces", "files", "system calls")) as sandbox:
         assert sandbox.level == "basic"
         yield sandbox
-
-
-def zygotes_children(sandbox):
-    """What runs below the zygotes when they wait: nothing. Above each lies its keeper."""
-    zygotes = [zygote for idle in sandbox._idle for zygote in children_of(idle._process.pid)]
-    return [child for zygote in zygotes for child in children_of(zygote)]
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from pathlib import Path
 
 import pytest
 from patched import patch_script
 from processes import children_of, programs
+from waiting import is_running, wait_for
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox import Limits, Sandbox, zygotes
@@ -28,23 +27,6 @@ def own_folder(tmp_path, monkeypatch):
 def descendants_of(pid: str) -> set[str]:
     """The children of a process, their children, and so on: its zygotes' keepers, zygotes, programs."""
     return set().union(*({child, *descendants_of(child)} for child in children_of(pid)))
-
-
-def is_running(pid: str) -> bool:
-    """Whether a process is there and not only waiting for somebody to notice its end."""
-    status = Path(f"/proc/{pid}/status")
-    try:
-        return "State:\tZ" not in status.read_text()
-    except OSError:
-        return False
-
-
-def wait_for(condition):
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.02)
-    pytest.fail("it never held")
 
 
 def leftovers() -> tuple[set[str], int, int, set[str]]:

@@ -1,29 +1,18 @@
 """Two ranks with half of the games each learn what one learns from all of them."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from ranks_run import LEARNING_RATE, RUNS, train_run
-
-TESTS = Path(__file__).parents[1]
+from two_ranks import run_on_two_ranks
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     """What each of two ranks has learned."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-        str(TESTS / "selfplay" / "ranks_run.py"), str(folder),
-    ]  # fmt: skip
-    path = os.pathsep.join(map(str, (TESTS.parent, TESTS)))  # this checkout, wherever another is installed
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_two_ranks(Path(__file__).with_name("ranks_run.py"), folder)
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
 
 

@@ -1,4 +1,4 @@
-"""What the tests of runs look at from outside: processes, conditions, status.json and a disk."""
+"""What tests look at from outside: processes, conditions, status.json and a disk."""
 
 import json
 import os
@@ -29,10 +29,11 @@ def small_disk(directory: Path, num_bytes: int) -> Iterator[None]:
     os.system(f"umount -l {directory}")
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid: int | str) -> bool:
+    """Whether a process is there and not only waiting for somebody to notice its end."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except OSError:
         return False
 
 

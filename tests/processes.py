@@ -3,6 +3,8 @@
 import contextlib
 from pathlib import Path
 
+from rlnb.sandbox import Sandbox
+
 
 def children_of(pid: int | str) -> set[str]:
     """The direct children of all threads of a process, dead ones too; a thread may end meanwhile."""
@@ -11,6 +13,12 @@ def children_of(pid: int | str) -> set[str]:
         with contextlib.suppress(OSError):
             children |= set(listed.read_text().split())
     return children
+
+
+def zygotes_children(sandbox: Sandbox) -> list[str]:
+    """What runs below the zygotes when they wait: nothing. Above each lies its keeper."""
+    zygotes = [zygote for idle in sandbox._idle for zygote in children_of(idle._process.pid)]
+    return [child for zygote in zygotes for child in children_of(zygote)]
 
 
 def programs() -> set[str]:
