@@ -5,20 +5,28 @@ a block where the code before it is Python, so fences inside of docstrings do no
 """
 
 import ast
+import html
+import json
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count, islice, takewhile
 
 from rlnb.source_code.checks import LONGEST_PROGRAM, iterate_scopes
 
-THINK = r"(?:think(?:ing)?|thoughts?|reasoning|seed:think)"
-# Where thoughts begin and answers begin: in tags, in GPT-OSS's channels, in the same without their markers.
+THINK = r"(?:think(?:ing)?|thoughts?|reasoning|scratchpad|seed:think)"
+# Tokens that begin and end thoughts as such tags do, of Mistral, Kimi, Cohere, Gemma and others.
+BEGIN_THOUGHT = r"\[THINK\]|◁think▷|<\|(?:start_thinking|begin_of_thought|inner_prefix)\|>|<\|channel>"
+END_THOUGHT = r"\[/THINK\]|◁/think▷|<\|(?:end_thinking|end_of_thought|inner_suffix)\|>|<channel\|>"
+THOUGHT_TOKEN = re.compile(rf"</?{THINK}>|{BEGIN_THOUGHT}|{END_THOUGHT}", re.IGNORECASE)
+# Where thoughts begin and answers begin: by these, in GPT-OSS's channels, and in words.
 MARK = re.compile(
-    rf"(?P<open>^[ \t]*+<{THINK}>|\[THINK\]|◁think▷|<\|channel\|>(?!\s{{0,4}}final)|\A\s*analysis(?=[^\W_]))"
-    rf"|(?P<close></{THINK}>|\[/THINK\]|◁/think▷|<\|channel\|>\s{{0,4}}final[^<]{{0,64}}<\|message\|>"
-    r"|assistantfinal)|<answer>",
+    rf"(?P<open>^[ \t]*+<{THINK}>|{BEGIN_THOUGHT}|<\|channel\|>(?!\s{{0,4}}final)"
+    r"|\A\s*(?:analysis(?=[^\W_])|Here is my thought process:))"
+    rf"|(?P<close></{THINK}>|{END_THOUGHT}|^Here is my response:|assistantfinal"
+    r"|<\|channel\|>\s{0,4}final(?:[^<]|<\|constrain){0,64}<\|message\|>)|<answer>",
     re.IGNORECASE | re.MULTILINE,
 )
 # A token that ends an answer, written as text; these may also stand before it.
@@ -39,6 +47,8 @@ OTHER_LANGUAGES = re.compile(
     "sql|json|jsonl|yaml|yml|toml|ini|xml|html|css|scss|csv|latex|tex|diff|patch|mermaid"
 )
 MARKDOWN = ("markdown", "md")
+QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*+\"", re.DOTALL)  # a text in JSON
+HTML_CODE = re.compile(r"^[ \t]*(?:<pre[^>]*>\s*)?<code[^>]*>|</code>", re.IGNORECASE | re.MULTILINE)
 LONE_WORD = re.compile(r"\s*(?P<word>[A-Za-z][\w+#.]*):?[^\S\n]*\n")
 ATTRIBUTE = re.compile(r"[\w-]+=[\"'{]")  # of a fence, such as title="a.py"
 LONE_PYTHON = re.compile(r"i?py(?:thon)?[\d.]*", re.IGNORECASE)
@@ -46,6 +56,7 @@ STATEMENT = re.compile(r"^[^\S\n]*[^\s#]", re.MULTILINE)
 # Where a function's body may end: at a line that is not indented, unless it is a comment.
 OUTER = re.compile(rf"{FENCE.pattern}|^(?P<outer>[^\s#])", re.MULTILINE)
 HEAD = re.compile(r"^(?:(?:async )?def|class) ", re.MULTILINE)
+INDENTED_CODE = re.compile(r"^[ \t]+(?:(?:async )?def |class |import |from [\w.]+ import |@)", re.MULTILINE)
 NAME = r"[A-Za-z_](?:[\w.]|\[[^\]\n]*\])*"  # or an attribute, or an item
 # Lines that begin a program: surely, or perhaps a sentence. The last alternative is assignments of all kinds.
 CODE_START = re.compile(
@@ -77,10 +88,9 @@ class Program:
     closed: bool = False
     settled: bool = False
 
-    @property
-    def only_imports(self) -> bool:
+    def has_only(self, is_kind: Callable[[ast.stmt], bool]) -> bool:
         statements = self.tree.body if self.tree else []
-        return bool(statements) and all(isinstance(s, ast.Import | ast.ImportFrom) for s in statements)
+        return bool(statements) and all(map(is_kind, statements))
 
     @property
     def rank(self) -> int:
@@ -89,15 +99,17 @@ class Program:
             return 2
         is_code = self.tree and any(match["surely"] for match in CODE_START.finditer(self.code))
         is_named = PYTHON.fullmatch(self.language) or not self.language and is_code
-        return 0 if is_named and not self.only_imports else 1
+        return 0 if is_named and not self.has_only(is_import) else 1
 
     def defines(self, function: str) -> bool:
-        """Return whether it is Python that binds a name outside of functions and classes."""
+        """Return whether it is Python that binds a name, not to a stub, outside of functions and classes."""
         try:
             module = next(iterate_scopes(self.code)) if self.tree else None
         except UNREADABLE:
             return False
-        if not module or function not in module.get_identifiers():
+        if not self.tree or not module or function not in module.get_identifiers():
+            return False
+        if any(getattr(node, "name", "") == function and is_stub(node) for node in self.tree.body[-1:]):
             return False
         symbol = module.lookup(function)
         return symbol.is_assigned() or symbol.is_imported()
@@ -119,9 +131,10 @@ def extract_program(completion: str, *, prefix: str = "", function: str = "") ->
     prefix: the opening of the answer that the prompt already holds, which the completion continues: thoughts
     that begin, a fence with a first line, or a function's head, whose body ends at the first line that is not
     indented. function: the name that the program should define. The first block that does counts, with the
-    blocks of imports before it. Else the first complete block of Python counts, then another one, then one
-    that is not closed, then bare text unless there is any block. A block without a statement, only comments,
-    is not a program. Only LONGEST_COMPLETION characters of an answer are read.
+    blocks before it that only import and define; a stub (`def f(n): ...`) does not. Else the first complete
+    block of Python counts, then another one, then one that is not closed, then bare text unless there is any
+    block. A block without a statement, only comments, is not a program. Only LONGEST_COMPLETION characters of
+    an answer are read.
     """
     if continued := _read_continuation(completion, prefix):
         return continued.code
@@ -150,7 +163,7 @@ def is_complete_answer(text: str, *, prefix: str = "", function: str = "") -> bo
 
 def _has_answer(text: str, function: str) -> bool:
     """Return whether a block is the program, whatever text follows."""
-    for block in _iterate_blocks(_trim(text), count(1)):
+    for block in _iterate_blocks(_trim(text), function, count(1)):
         if not block.settled:
             return False
         if block.defines(function) if function else block.rank == 0:
@@ -178,12 +191,16 @@ def iterate_drafts(completion: str, *, function: str, prefix: str = "") -> Itera
 def _list_readings(completion: str, prefix: str, function: str, *, with_thoughts: bool = False) -> list[str]:
     """Return the texts in which to look for a program, the last part of the answer first."""
     readings: list[str] = []
+    quoted: list[str] = []
     for text in _list_texts(completion, prefix):
         parts, is_thinking = split_thoughts(text, function)
-        readings += parts[::-1]
+        for part in parts[::-1]:
+            fenced = html.unescape(HTML_CODE.sub(f"\n{'`' * 9}\n", part)) if HTML_CODE.search(part) else part
+            readings += [part, fenced] if FENCE.search(part) else [fenced, part]
+        quoted += [code for part in parts[-1:] for code in unquote(part, function)]
         if with_thoughts and not is_thinking:
             readings.append(re.sub(END, "\n", text[:LONGEST_COMPLETION]))
-    return list(dict.fromkeys(readings))
+    return list(dict.fromkeys([*readings, *quoted]))
 
 
 def _list_texts(completion: str, prefix: str) -> list[str]:
@@ -191,6 +208,15 @@ def _list_texts(completion: str, prefix: str) -> list[str]:
     if fence := FENCE.search(prefix):
         return [prefix + completion, prefix[: fence.start()] + completion]
     return [completion, prefix + completion] if HEAD.search(prefix) else [prefix + completion]
+
+
+def unquote(text: str, function: str) -> list[str]:
+    """Return the texts of JSON in which a function is defined."""
+    texts = []
+    for match in QUOTED.finditer(text[:LONGEST_BARE]):
+        with suppress(ValueError):
+            texts.append(json.loads(match[0], strict=False))
+    return [text for text in texts if function and compile_mentions(function).search(text)][:3]
 
 
 def split_thoughts(text: str, function: str | None = None) -> tuple[list[str], bool]:
@@ -241,7 +267,7 @@ def _trim(text: str) -> str:
 def _iterate_programs(text: str, function: str) -> Iterator[Program]:
     """Yield the blocks, those that are closed first, then bare text."""
     text, parses = _trim(text), count(1)
-    every = list(_iterate_blocks(text, parses))
+    every = list(_iterate_blocks(text, function, parses))
     others = [block for block in every if OTHER_LANGUAGES.fullmatch(block.language)]
     blocks = [block for block in every if STATEMENT.search(block.code) and block not in others]
     yield from sorted(blocks, key=lambda block: not block.closed)
@@ -253,6 +279,8 @@ def _iterate_programs(text: str, function: str) -> Iterator[Program]:
         parts = [part for part in FENCE_LINE.split(text) if function and mentions.search(part)][:3]
     for part in parts:
         bare = re.split(END, part, maxsplit=1)[0]
+        if not CODE_START.search(bare) and (indented := INDENTED_CODE.search(bare)):
+            bare = bare[indented.start() :]
         for mended in dict.fromkeys((bare, *mend_code(bare))):
             if code := find_bare_code(mended, parses):
                 yield Program(code, _read_code(code, parses)[1])
@@ -264,13 +292,13 @@ def compile_mentions(function: str) -> re.Pattern[str]:
     return re.compile(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{name}\b|^{name}[ \t]*[:=]", re.MULTILINE)
 
 
-def _iterate_blocks(text: str, parses: Iterator[int]) -> Iterator[Program]:
-    """Yield the fenced blocks of a text, each with the imports before it.
+def _iterate_blocks(text: str, function: str, parses: Iterator[int]) -> Iterator[Program]:
+    """Yield the fenced blocks of a text, each with those before it that only import and define others.
 
     Code before the first fence is a block as well where it is all Python: that fence closes it.
     """
     fences = list(islice(FENCE.finditer(text), MAX_FENCES))
-    index, settled, imports = 0, True, ""
+    index, settled, helpers = 0, True, ""
     bare = _open_bare(text, fences)
     while index < len(fences):
         if fences[index]["end"] and not bare:
@@ -287,10 +315,10 @@ def _iterate_blocks(text: str, parses: Iterator[int]) -> Iterator[Program]:
             if not (block.tree and is_whole and not all(map(may_be_prose, block.tree.body))):
                 continue
         index = end
-        code = block.code + imports if "from __future__" in block.code else imports + block.code
+        code = block.code + helpers if "from __future__" in block.code else helpers + block.code
         yield Program(code, block.tree, opening.language, block.closed or not opening.fence, settled)
-        if block.only_imports:
-            imports += block.code
+        if block.has_only(is_helper) and not block.defines(function):
+            helpers += block.code
 
 
 def _open_bare(text: str, fences: list[re.Match[str]]) -> Opening | None:
@@ -407,10 +435,10 @@ def _read_code(code: str, parses: Iterator[int], *, quotes: int = 0) -> tuple[st
 
 
 def mend_code(code: str) -> Iterator[str]:
-    """Yield code without a common indentation, a session's prompts, and spaces that Python does not know."""
+    """Yield code without a common indentation, prompts and commands of a session, and unusual spaces."""
     for spaces in (r"^[^\S\n]+", r"[^\S\n]+"):  # those in strings only if that is not enough
         text = re.sub(spaces, lambda match: re.sub(r"[^\t]", " ", match[0]), code, flags=re.MULTILINE)
-        text = re.sub("[\ufeff\u200b]", "", text).lstrip("\n")
+        text = re.sub(r"^(?:%%?[a-z]\w+|!\w).*|[\ufeff\u200b]", "", text, flags=re.MULTILINE).lstrip("\n")
         indent = len(text) - len(text.lstrip(" \t"))
         lines = [re.sub(rf"^[ \t]{{0,{indent}}}", "", line) for line in text.split("\n")]
         if text.lstrip().startswith(">>>"):
@@ -469,6 +497,22 @@ def may_be_prose(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and not any(
         isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(statement)
     )
+
+
+def is_import(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Import | ast.ImportFrom)
+
+
+def is_helper(statement: ast.stmt) -> bool:
+    """Return whether a statement only makes a name known to later blocks."""
+    is_definition = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    return is_import(statement) or is_definition and not is_stub(statement)
+
+
+def is_stub(statement: ast.stmt) -> bool:
+    """Return whether a statement is a function whose body is still to be written."""
+    body = statement.body if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) else []
+    return bool(body) and all(is_constant(part) or isinstance(part, ast.Pass) for part in body)
 
 
 def is_constant(statement: ast.stmt) -> bool:

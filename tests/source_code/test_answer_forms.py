@@ -1,6 +1,8 @@
 """Any program comes back from any form of answer, and no text behind a complete answer changes it."""
 
 import ast
+import html
+import json
 import textwrap
 
 import pytest
@@ -79,6 +81,14 @@ EXACT = {
     "channels": lambda code: CHANNEL.format("analysis") + f"{DRAFT}<|end|><|start|>assistant"
     + CHANNEL.format("final") + block(code) + "<|return|>",
     "channels without marks": lambda code: f"analysisWe {DRAFT}assistantfinal{block(code)}",
+    "thoughts of Cohere": lambda code: f"<|START_THINKING|>{DRAFT}<|END_THINKING|>"
+    + f"<|START_RESPONSE|>{block(code)}<|END_RESPONSE|>",
+    "thoughts of Gemma": lambda code: f"<|channel>thought\n{DRAFT}<channel|>{block(code)}<turn|>",
+    "thoughts of Granite": lambda code: "Here is my thought process:\n" + DRAFT
+    + f"Here is my response:\n{block(code)}",
+    "thoughts in other tokens": lambda code: f"<|begin_of_thought|>{DRAFT}<|end_of_thought|>\n{block(code)}",
+    "a channel in Python": lambda code: f"{CHANNEL.format('final<|constrain|>python')}{block(code)}",
+    "a stub first": lambda code: block("def answer(n):\n    pass\n") + block(code),
     "thoughts, then bare": lambda code: f"<think>{DRAFT}</think>\n{code}",
     "bare": lambda code: code,
     "bare and an end token": lambda code: f"{code}<|eot_id|>",
@@ -91,6 +101,10 @@ LOSSY = {
     "no-break spaces": lambda code: block(code).replace("    ", "\xa0" * 4),
     "bare in words": lambda code: f"Sure:\n\n{code}\nThis isn't hard.",
     "bare with an output behind": lambda code: f"{code}\nIt prints:\n{block('6', 'text')}",
+    "HTML": lambda code: f'<pre><code class="language-python">{html.escape(code)}</code></pre>\n<p>Bye</p>',
+    "JSON": lambda code: json.dumps({"reason": "It's 3 * n.", "code": code}),
+    "a tool's call": lambda code: f"<tool_call>\n{json.dumps({'arguments': {'code': code}})}\n</tool_call>",
+    "commands of a notebook": lambda code: block(f"%matplotlib inline\n!pip install x\n{code}"),
     "a byte-order mark": lambda code: "\ufeff" + code,
 }
 PIECES = st.sampled_from(
@@ -187,6 +201,13 @@ def test_of_several_blocks_the_first_with_the_function_counts_with_the_imports_b
     assert extract_program(text) == imports + "print(answer(2))\n"  # without a function the first program
     future = f"from __future__ import annotations\n{code}"
     assert extract_program(block(imports) + block(future), function="answer") == future + imports
+
+
+def test_a_function_keeps_the_functions_and_classes_of_the_blocks_before_it():
+    helper, node = "def triple(n):\n    return 3 * n\n", "class Node:\n    value = 1\n"
+    code = "def answer(n):\n    return triple(n)\n"
+    text = block(helper) + "And:\n" + block(node) + USAGE + block(code)
+    assert extract_program(text, function="answer") == helper + node + code
 
 
 def test_a_block_of_another_language_is_no_program():
