@@ -1,5 +1,6 @@
 """A model with its adapters and tokenizer: loaded by transformers or unsloth, and saved."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, load_peft_weights
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
+from tokenizers import Tokenizer
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -30,6 +32,7 @@ from rlnb.params.sections import ModelParams
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.cpu_attention import use_cpu_attention
 from rlnb.policy.prompts import Chat
+from rlnb.source_code.extraction import THOUGHT_TOKEN
 
 LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 # By which models of chats end an answer, or a text; <|end|> is not one of GPT-OSS, which goes on after it.
@@ -246,6 +249,7 @@ def complete_tokenizer(
     """
     tokenizer.padding_side = "left"
     tokenizer.clean_up_tokenization_spaces = False  # it would strip spaces from code
+    show_thoughts(tokenizer)
     ends = model.generation_config.eos_token_id
     known = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
     is_published = folder is None or (folder / "generation_config.json").is_file()
@@ -261,6 +265,17 @@ def complete_tokenizer(
         tokenizer.pad_token = tokenizer.eos_token
     model.generation_config.eos_token_id = sorted(known)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
+
+
+def show_thoughts(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let decoded text hold what begins and ends thoughts, special tokens of Mistral's and Gemma's models."""
+    added = tokenizer.added_tokens_decoder.values()
+    if not any(token.special and THOUGHT_TOKEN.fullmatch(token.content) for token in added):
+        return
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    for token in rules["added_tokens"]:
+        token["special"] &= not THOUGHT_TOKEN.fullmatch(token["content"])
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(rules))
 
 
 def use_plain_sampling(model: PreTrainedModel) -> None:

@@ -1,5 +1,6 @@
 """Prompts as a model reads them: a chat, a chat with a begun reply, or a program to be continued."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -8,6 +9,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from rlnb.errors import ParamsError
+from rlnb.source_code.extraction import THINK
 
 PromptForm = Literal["chat", "prefilled", "completion"]
 
@@ -48,7 +50,8 @@ class Chat:
                 "model.id: its tokenizer has no chat template; take a model made for chat, or where the "
                 "notebook has it tasks.prompt = completion, game.style = compact or mbpp.template = paper"
             )
-        options |= {"add_generation_prompt": True, "tokenize": False, "enable_thinking": self.thinking}
+        options |= {"add_generation_prompt": True, "tokenize": False}
+        options |= {"enable_thinking": self.thinking, "thinking": self.thinking}  # Qwen's name, DeepSeek's
         try:
             text = str(tokenizer.apply_chat_template(with_system(messages, self.system), **options))
         except TemplateError:
@@ -56,8 +59,9 @@ class Chat:
                 raise
             first = {**messages[0], "content": f"{self.system}\n\n{messages[0]['content']}".lstrip("\n")}
             text = str(tokenizer.apply_chat_template([first, *messages[1:]], **options))
-        if not self.thinking and opened_thought(text):  # as of DeepSeek-R1, which has no switch for it
-            text = f"{text.rstrip()}\n\n</think>\n\n"
+        mark = opened_thought(text).strip()
+        if mark and not self.thinking:  # as of DeepSeek-R1, which has no switch for it
+            text = f"{text.rstrip()}\n\n{mark[0]}/{mark[1:]}\n\n"
         begin = tokenizer.bos_token
         adds_it_itself = begin and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
         return text.removeprefix(begin) if adds_it_itself else text
@@ -65,7 +69,8 @@ class Chat:
 
 def opened_thought(text: str) -> str:
     """Return the end of a prompt that opens a thought, with which the answer goes on; else ""."""
-    return text[text.rindex("<think>") :] if text.rstrip().endswith("<think>") else ""
+    opened = re.search(rf"[<\[◁]{THINK}[>\]▷]\s*\Z", text, re.IGNORECASE)
+    return opened[0] if opened else ""
 
 
 def with_system(messages: list[dict[str, str]], system: str | None) -> list[dict[str, str]]:

@@ -16,6 +16,7 @@ from rlnb.mbpp.problems import load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
 from rlnb.mbpp.writers import PROGRAM_STARTS
 from rlnb.params import load_params
+from rlnb.policy.loading import show_thoughts
 from rlnb.policy.prompts import Chat, Prompt, begin_answer
 from rlnb.source_code.extraction import is_complete_answer
 
@@ -115,19 +116,41 @@ def test_a_model_speaks_under_its_own_system_message_unless_it_is_given_one(fami
         assert own == empty and given == own.replace("Why?", "Be brief.\n\nWhy?")
 
 
+@pytest.mark.parametrize("opening", ["<think>", "<thought>", "[THINK]", "◁think▷"])  # R1, EXAONE, ...
 @pytest.mark.parametrize("thinking", [False, True])
-def test_a_thought_that_the_template_opens_is_closed_or_belongs_to_the_answer(thinking):
+def test_a_thought_that_the_template_opens_is_closed_or_belongs_to_the_answer(thinking, opening):
     tokenizer = train_tokenizer("qwen", PROGRAMS)
     tokenizer.chat_template = (
-        FAMILIES["deepseek"].replace("SYSTEM", "false") + TURNS + "{{ '<think>\\n' }}"
-    )  # as R1's
+        FAMILIES["deepseek"].replace("SYSTEM", "false") + TURNS + f"{{{{ '{opening}\\n' }}}}"
+    )
     prompt = build_prompt(builtin_tasks()[0], "chat", Chat(tokenizer, thinking))
     answer = "```python\ndef f(n):\n    return 1\n```\nNo.\n"
-    assert prompt.prefix == ("<think>\n" if thinking else "")
-    assert prompt.text.endswith("<think>\n" if thinking else "<think>\n\n</think>\n\n")
+    end = f"{opening[0]}/{opening[1:]}"
+    assert prompt.prefix == (f"{opening}\n" if thinking else "")
+    assert prompt.text.endswith(f"{opening}\n" if thinking else f"{opening}\n\n{end}\n\n")
     assert (
         is_complete_answer(answer, prefix=prompt.prefix, function="f") != thinking
     )  # a draft, or the answer
+
+
+@pytest.mark.parametrize("name", ["enable_thinking", "thinking"])  # Qwen's, DeepSeek V3.1's and Granite's
+def test_a_template_is_told_whether_to_think(name):
+    tokenizer = train_tokenizer("qwen", PROGRAMS)
+    tokenizer.chat_template = f"{{% if {name} %}}<think>{{% endif %}}"
+    assert [Chat(tokenizer, thinking).ask("Why?") for thinking in (False, True)] == ["", "<think>"]
+
+
+@pytest.mark.parametrize(
+    "marks", [("[THINK]", "[/THINK]"), ("<|channel>", "<channel|>"), ("<think>", "</think>")]
+)
+def test_thoughts_stand_in_decoded_text_although_their_marks_are_special_tokens(marks):
+    tokenizer = train_tokenizer("qwen", PROGRAMS)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(marks)})
+    text = f"{marks[0]}print(1){marks[1]}print(2)"
+    tokens = tokenizer(text + tokenizer.eos_token)["input_ids"]
+    show_thoughts(tokenizer)
+    assert tokenizer.decode(tokens, skip_special_tokens=True) == text
+    assert tokenizer(text + tokenizer.eos_token)["input_ids"] == tokens
 
 
 def test_a_chat_needs_a_template(cache_dir: Path):
