@@ -31,7 +31,8 @@ def build_prompt(task: Task, form: PromptForm, chat: Chat, *, printed_example: b
     signature = f"def {task.function}({task.parameters}):"
     if form == "completion":
         example = f">>> {task.example_call}\n    {task.example.expected!r}"
-        head = f'{signature}\n    """{task.statement}\n\n    {example}\n    """\n'
+        words = f"{task.statement}\n\n    {example}\n    ".replace("\\", "\\\\").replace('"""', r"\"\"\"")
+        head = f'{signature}\n    """{words}"""\n'
         return begin_answer("", head, chat.tokenizer, BODY_STARTS)
     text = chat.ask(question(task, printed_example=printed_example))
     if form == "chat":

@@ -29,10 +29,10 @@ from rlnb.params.bases import is_same_model, read_base, write_base
 from rlnb.params.model_cache import find_folder, is_path
 from rlnb.params.resolving import PREFETCH
 from rlnb.params.sections import ModelParams
+from rlnb.params.thoughts import THOUGHT_TOKEN
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.cpu_attention import use_cpu_attention
 from rlnb.policy.prompts import Chat
-from rlnb.source_code.extraction import THOUGHT_TOKEN
 
 LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 # By which models of chats end an answer, or a text; <|end|> is not one of GPT-OSS, which goes on after it.

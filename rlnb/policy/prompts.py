@@ -9,7 +9,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from rlnb.errors import ParamsError
-from rlnb.source_code.extraction import THINK
+from rlnb.params.thoughts import THINK
 
 PromptForm = Literal["chat", "prefilled", "completion"]
 

@@ -14,14 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count, islice, takewhile
 
+from rlnb.params.thoughts import BEGIN_THOUGHT, END_THOUGHT, THINK
 from rlnb.source_code.checks import LONGEST_PROGRAM, iterate_scopes
 
-THINK = r"(?:think(?:ing)?|thoughts?|reasoning|scratchpad|seed:think)"
-# Tokens that begin and end thoughts as such tags do, of Mistral, Kimi, Cohere, Gemma and others.
-BEGIN_THOUGHT = r"\[THINK\]|◁think▷|<\|(?:start_thinking|begin_of_thought|inner_prefix)\|>|<\|channel>"
-END_THOUGHT = r"\[/THINK\]|◁/think▷|<\|(?:end_thinking|end_of_thought|inner_suffix)\|>|<channel\|>"
-THOUGHT_TOKEN = re.compile(rf"</?{THINK}>|{BEGIN_THOUGHT}|{END_THOUGHT}", re.IGNORECASE)
-# Where thoughts begin and answers begin: by these, in GPT-OSS's channels, and in words.
+# Where thoughts begin and answers begin: by such marks, in GPT-OSS's channels, and in words.
 MARK = re.compile(
     rf"(?P<open>^[ \t]*+<{THINK}>|{BEGIN_THOUGHT}|<\|channel\|>(?!\s{{0,4}}final)"
     r"|\A\s*(?:analysis(?=[^\W_])|Here is my thought process:))"

@@ -1,5 +1,7 @@
 """Where a prompt ends and who speaks first in it, by the rules of published tokenizers and templates."""
 
+import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,6 +153,15 @@ def test_thoughts_stand_in_decoded_text_although_their_marks_are_special_tokens(
     show_thoughts(tokenizer)
     assert tokenizer.decode(tokens, skip_special_tokens=True) == text
     assert tokenizer(text + tokenizer.eos_token)["input_ids"] == tokens
+
+
+@pytest.mark.parametrize(
+    "statement", ['Return """x""".', r"Count \x and \N in a path, as C:\users.", "Say \\"]
+)
+def test_any_statement_can_stand_in_the_head_that_a_body_completes(statement):
+    task = replace(builtin_tasks()[0], statement=statement)
+    head = build_prompt(task, "completion", Chat(train_tokenizer("newlines apart", PROGRAMS))).prefix
+    assert (ast.get_docstring(ast.parse(head).body[0]) or "").startswith(statement)
 
 
 def test_a_chat_needs_a_template(cache_dir: Path):
