@@ -24,7 +24,7 @@ class Scripted:
 
     def turn(self, request: Request) -> Turn:
         text = self.says(request)
-        action, problem = request.parse(text)
+        action, problem = request.parse(text, False)
         return Turn((), (), (), (), action, request.legal_actions, request.ply, problem, text=text)
 
 

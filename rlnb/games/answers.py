@@ -16,6 +16,7 @@ READ_CHARACTERS = 4000
 READ_BOXES = 20
 BOX_CHARACTERS = 400
 MOST_NAMED = 12  # legal actions in a reason
+Problem = Literal["no_action", "illegal", "cut"]
 
 _BOX = re.compile(r"boxed\s{0,4}(?:([{\[(])|(?=[0-9]))")
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
@@ -54,7 +55,7 @@ class ParsedAnswer:
     """action: a legal id, or None with the problem and a reason that a player understands ("" when fine)."""
 
     action: int | None
-    problem: Literal["no_action", "illegal"] | None
+    problem: Problem | None
     reason: str
 
 
@@ -64,7 +65,7 @@ def shortened(actions: Collection[int]) -> str:
     return named if len(actions) <= MOST_NAMED else f"{named} and {len(actions) - MOST_NAMED} more"
 
 
-def parse_answer(text: str, words: Mapping[int, str]) -> ParsedAnswer:
+def parse_answer(text: str, words: Mapping[int, str], *, is_cut: bool = False) -> ParsedAnswer:
     r"""Return the action that a text names. words: {legal id: words}, no two with the same words.
 
     1. Only what follows the thoughts is read, and an open thought is no answer.
@@ -81,7 +82,8 @@ def parse_answer(text: str, words: Mapping[int, str]) -> ParsedAnswer:
     In 2, 3 and 4 the last answer is none where the one before it is another action in the same form: that is
     a list. The problem of an id that is not legal is "illegal", that of a text without an answer "no_action".
     Case, spaces, LaTeX, brackets, full stops, and full width do not matter, unless two actions differ by them
-    alone. Without a box, the last READ_CHARACTERS are read.
+    alone. Without a box, the last READ_CHARACTERS are read. is_cut: the text goes on, so it is answered only
+    by a box or tag that has ended; else its problem is "cut".
     """
     parts, is_thinking = split_thoughts(text.replace("<answer>", "<action>"))
     if is_thinking:
@@ -90,6 +92,10 @@ def parse_answer(text: str, words: Mapping[int, str]) -> ParsedAnswer:
         text = "" if is_thinking else parts[-1]
     text, reader = _normalise(text), _Reader(words)
     boxes = [box for box in _boxes(text) if plain(text[slice(*box)]) not in _PLACEHOLDERS]
+    if is_cut and boxes and boxes[-1][1] == len(text):
+        del boxes[-1]
+    if is_cut and not boxes:
+        return ParsedAnswer(None, "cut", "The answer was cut before its box.")
     if not boxes:
         return reader.judge(reader.search(text[-READ_CHARACTERS:]))
     answers = [_Found(reader.search(text[slice(*box)]), *box) for box in boxes[-2:]]
@@ -200,7 +206,7 @@ class _Reader:
         if isinstance(answer, int) and answer in self.words:
             return ParsedAnswer(answer, None, "")
         reason = failure if answer is None else f"Action {answer} is not legal here"
-        problem: Literal["no_action", "illegal"] = "no_action" if answer is None else "illegal"
+        problem: Problem = "no_action" if answer is None else "illegal"
         return ParsedAnswer(None, problem, f"{reason}; legal: {shortened(self.words)}.")
 
     def search(self, text: str) -> int | str | None:

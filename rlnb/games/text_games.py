@@ -91,9 +91,12 @@ class TextGame:
         )
         return "\n\n".join(blocks)
 
-    def parse(self, text: str, state: pyspiel.State) -> ParsedAnswer:
-        """Return the legal action that a text names, or why it names none, as `parse_answer` reads it."""
-        return parse_answer(text, self.legal_words(state))
+    def parse(self, text: str, state: pyspiel.State, *, is_cut: bool = False) -> ParsedAnswer:
+        """Return the legal action that a text names, or why it names none, as `parse_answer` reads it.
+
+        is_cut: by the limit of tokens, which matters where thoughts were to come before the answer.
+        """
+        return parse_answer(text, self.legal_words(state), is_cut=is_cut and self.asks_for_thoughts)
 
     def apply(self, state: pyspiel.State, action: int) -> None:
         """Play an action. Raises ValueError if it is illegal, which OpenSpiel does not always check."""

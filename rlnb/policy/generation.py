@@ -94,14 +94,18 @@ def generate_ids(
     temperature: float,
     row_seeds: Sequence[int],
     batch_size: int = 32,
-) -> list[tuple[int, ...]]:
-    """Return the tokens of one completion per prompt, end token included, each sampled with its own seed."""
+) -> list[tuple[tuple[int, ...], bool]]:
+    """Return one completion per prompt, each sampled with its own seed.
+
+    A completion is its tokens, end token included, and whether the limit of tokens ended it.
+    """
     writing = _Writing(policy, max_new_tokens, temperature, batch_size)
-    completions: dict[int, tuple[int, ...]] = {}
+    completions: dict[int, tuple[tuple[int, ...], bool]] = {}
     with generating(policy):
         for rows, new_tokens in writing.batches(prompts, row_seeds):
             for row, tokens in zip(rows, new_tokens, strict=True):
-                completions[row] = tuple(cut_answer(tokens, writing.ends)[0])
+                answer, is_cut = cut_answer(tokens, writing.ends)
+                completions[row] = tuple(answer), is_cut
     return [completions[row] for row in range(len(prompts))]
 
 

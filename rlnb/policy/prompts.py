@@ -59,9 +59,8 @@ class Chat:
                 raise
             first = {**messages[0], "content": f"{self.system}\n\n{messages[0]['content']}".lstrip("\n")}
             text = str(tokenizer.apply_chat_template([first, *messages[1:]], **options))
-        mark = opened_thought(text).strip()
-        if mark and not self.thinking:  # as of DeepSeek-R1, which has no switch for it
-            text = f"{text.rstrip()}\n\n{mark[0]}/{mark[1:]}\n\n"
+        if not self.thinking:
+            text = close_thought(text)
         begin = tokenizer.bos_token
         adds_it_itself = begin and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
         return text.removeprefix(begin) if adds_it_itself else text
@@ -71,6 +70,12 @@ def opened_thought(text: str) -> str:
     """Return the end of a prompt that opens a thought, with which the answer goes on; else ""."""
     opened = re.search(rf"[<\[◁]{THINK}[>\]▷]\s*\Z", text, re.IGNORECASE)
     return opened[0] if opened else ""
+
+
+def close_thought(text: str) -> str:
+    """Return a prompt with the thought closed that its template opens, as DeepSeek-R1's does."""
+    mark = opened_thought(text).strip()
+    return f"{text.rstrip()}\n\n{mark[0]}/{mark[1:]}\n\n" if mark else text
 
 
 def with_system(messages: list[dict[str, str]], system: str | None) -> list[dict[str, str]]:
@@ -92,6 +97,7 @@ def begin_answer(
         tokens: list[int] = tokenizer(characters, add_special_tokens=False)["input_ids"]
         return tokens
 
+    text = close_thought(text)
     whole = text + prefix
     continued = [encode(whole + continuation) for continuation in continuations]
     for end in range(len(whole), len(text), -1):

@@ -39,8 +39,8 @@ SATURATED = {
     "play/success_share": "other opponents or games in curriculum.stages",
 }
 INVALID_MOVES = (
-    "of the answers hold no legal move; write game.acting = constrained, or take a model made for chat"
-    + see("answers-invalid")
+    "of the answers hold no legal move; write game.acting = constrained, raise game.max_new_tokens "
+    "where they are cut, or take a model made for chat" + see("answers-invalid")
 )
 # {what is wrong: (its metrics, the share above which it is told, the sentence)}
 CHECKS = {
@@ -48,6 +48,11 @@ CHECKS = {
         ("completions/clipped_ratio",),
         0.2,
         "of the completions were cut; raise training.max_completion_length" + see("completions-cut"),
+    ),
+    "cut moves": (
+        ("play/cut_share",),
+        0.2,
+        "of the answers were cut before their box; raise game.max_new_tokens" + see("completions-cut"),
     ),
     "tied": (
         ("frac_reward_zero_std",),

@@ -26,7 +26,7 @@ from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.policy.adapters import trained_parameters
 from rlnb.policy.generation import evaluating, generate_ids
 from rlnb.policy.loading import Policy
-from rlnb.policy.prompts import Chat
+from rlnb.policy.prompts import Chat, opened_thought
 from rlnb.selfplay.params import ActingParams
 from rlnb.selfplay.rollouts import Choice, Request, Turn
 
@@ -458,8 +458,9 @@ class FreePlayer:
     def answer(self, requests: Sequence[Request]) -> list[Turn]:
         """Return one turn per request; every token of an answer is a choice among all tokens."""
         ids = self.encoder.prompt_ids([request.prompt for request in requests])
+        texts = [self.encoder.as_text(request.prompt) for request in requests]
         completions = generate_ids(
-            self.actor.policy, [self.encoder.as_text(request.prompt) for request in requests],
+            self.actor.policy, texts,
             max_new_tokens=self.max_new_tokens, temperature=self.temperature,
             row_seeds=[request.random.getrandbits(62) for request in requests], batch_size=self.batch_size,
         )  # fmt: skip
@@ -471,9 +472,10 @@ class FreePlayer:
             )
             values = [distribution.value for distribution in distributions]
         turns = []
-        for request, prompt_ids, completion, value in zip(requests, ids, completions, values, strict=True):
+        rows = zip(requests, texts, ids, completions, values, strict=True)
+        for request, prompt, prompt_ids, (completion, is_cut), value in rows:
             text = self.encoder.tokenizer.decode(completion, skip_special_tokens=True)
-            action, problem = request.parse(text)
+            action, problem = request.parse(opened_thought(prompt) + text, is_cut)
             choices = tuple(Choice(len(prompt_ids) + k, token) for k, token in enumerate(completion))
             turn = Turn(
                 prompt_ids, completion, choices, (), action, request.legal_actions, request.ply, problem,

@@ -175,6 +175,7 @@ def play_metrics(games: Sequence[FinishedGame]) -> dict[str, float]:
         "play/draw_share": float(np.mean([game.winner is None for game in games])),
         "play/turns": len(turns) / len(games),
         "play/invalid_share": sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
+        "play/cut_share": sum(turn.problem == "cut" for turn in turns) / max(1, len(turns)),
         "play/completion_tokens": float(np.mean(lengths)) if turns else 0.0,
         "play/distinct_share": len({game.history for game in games}) / len(games),
         "reward": float(np.mean([trajectory.reward for trajectory in trajectories])),

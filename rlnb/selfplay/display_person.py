@@ -109,8 +109,8 @@ class PlayAgainst:
         prompt, legal = self.game.prompt(state), tuple(state.legal_actions())
         shares = self.player.probabilities([prompt], [legal])[0]
 
-        def parse(text: str) -> tuple[int | None, Problem | None]:
-            answer = self.game.parse(text, state)
+        def parse(text: str, is_cut: bool) -> tuple[int | None, Problem | None]:
+            answer = self.game.parse(text, state, is_cut=is_cut)
             return answer.action, answer.problem
 
         turn = self.player.answer([Request(prompt, legal, ply, self.draws, parse)])[0]

@@ -12,13 +12,13 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import pyspiel
 from pydantic import JsonValue
 
+from rlnb.games.answers import Problem
 from rlnb.games.opponents import Opponent
 from rlnb.games.text_games import TextGame
 
 LEARNER = "policy"
 NUM_PARALLEL = 512  # games in lockstep
 NUM_RETRIES = 2  # answers without a legal move before a game is lost, with `retry`
-Problem = Literal["no_action", "illegal"]
 Event = Literal["end", "invalid", "forfeit", "opponent_forfeit"]
 RewardFunction = Callable[[Event, float], float]  # see GameRules.reward
 
@@ -64,15 +64,15 @@ class Turn(NamedTuple):
 class Request(NamedTuple):
     """A game that waits for a player's answer.
 
-    parse: turns an answer into (action or None, its problem or None). random: the game's own random state;
-    all sampling of the answer must draw from it.
+    parse: turns an answer, and whether it was cut, into (action or None, its problem or None). random: the
+    game's own random state; all sampling of the answer must draw from it.
     """
 
     prompt: str
     legal_actions: tuple[int, ...]
     ply: int
     random: random.Random
-    parse: Callable[[str], tuple[int | None, Problem | None]]
+    parse: Callable[[str, bool], tuple[int | None, Problem | None]]
 
 
 @runtime_checkable
@@ -254,9 +254,9 @@ class GameInProgress:
             prompt += f"\n\nYour last answer was not valid: {self.last_reason} Answer again."
         return Request(prompt, tuple(self.state.legal_actions()), len(self.moves), self.rng, self.parse)
 
-    def parse(self, text: str) -> tuple[int | None, Problem | None]:
+    def parse(self, text: str, is_cut: bool) -> tuple[int | None, Problem | None]:
         """Return an answer's action and problem; keep the reason of the problem for the next request."""
-        answer = self.episode.game.parse(text, self.state)
+        answer = self.episode.game.parse(text, self.state, is_cut=is_cut)
         self.last_reason = answer.reason
         return answer.action, answer.problem
 

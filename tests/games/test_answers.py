@@ -55,6 +55,18 @@ def test_the_last_answer_is_read_in_the_forms_that_models_use(text, action):
     assert parse_answer(text, words) == ParsedAnswer(action, None, "")
 
 
+@pytest.mark.parametrize("answer", [r"\boxed{4}", "<answer>4</answer>", r"\boxed{\text{Action 4.}}"])
+@pytest.mark.parametrize("before", ["I could play 5, which\nwins. Play 5:\n", r"\boxed{5}, no: "])
+def test_an_answer_that_is_cut_counts_by_a_box_that_has_ended(before, answer):
+    written = f"{before}{answer} or"
+    first = parse_answer(before, CELLS, is_cut=True)
+    assert first.action == (5 if "boxed" in before else None) and (first.action or first.problem == "cut")
+    for end in range(len(before), len(before + answer)):
+        assert parse_answer(written[:end], CELLS, is_cut=True) in (first, ParsedAnswer(4, None, ""))
+    assert parse_answer(written, CELLS, is_cut=True).action == 4
+    assert parse_answer("4", CELLS, is_cut=True).problem == "cut"
+
+
 @pytest.mark.parametrize(
     "text",
     ["", " \n ", "there are 3 rows and 2 columns", "1) I look at 2 cells. 2) I think", "Answer: 4.5",

@@ -126,6 +126,8 @@ def test_a_thought_that_the_template_opens_is_closed_or_belongs_to_the_answer(th
         FAMILIES["deepseek"].replace("SYSTEM", "false") + TURNS + f"{{{{ '{opening}\\n' }}}}"
     )
     prompt = build_prompt(builtin_tasks()[0], "chat", Chat(tokenizer, thinking))
+    begun = build_prompt(builtin_tasks()[0], "prefilled", Chat(tokenizer, thinking))
+    assert begun.text.removesuffix(begun.prefix).endswith("<think>\n\n</think>\n\n")
     answer = "```python\ndef f(n):\n    return 1\n```\nNo.\n"
     end = f"{opening[0]}/{opening[1:]}"
     assert prompt.prefix == (f"{opening}\n" if thinking else "")

@@ -42,7 +42,7 @@ def turns(actor):
 
 
 def request(legal, *, prompt=PROMPT, seed=0) -> Request:
-    return Request(prompt, tuple(legal), 0, random.Random(seed), lambda text: (None, "no_action"))
+    return Request(prompt, tuple(legal), 0, random.Random(seed), lambda text, is_cut: (None, "no_action"))
 
 
 def next_logits(actor, ids) -> torch.Tensor:
@@ -185,6 +185,17 @@ def test_a_free_turn_holds_every_token_as_a_choice_among_all(actor):
     assert (turn.action, turn.problem) == (None, "no_action")
     (alone,) = ConstrainedPlayer(actor, make_encoder(actor)).answer([request((2, 3))])
     assert turn.value == approx(alone.value, abs=1e-5) and turn.value != 0.0
+
+
+def test_a_free_answer_is_cut_where_the_limit_ends_it(actor):
+    game = load_game("tic_tac_toe", style="compact", asks_for_thoughts=True)
+    player = FreePlayer(actor, make_encoder(actor), temperature=1.0, max_new_tokens=40)
+    games = play_games(self_play_episodes(game, 16, seed=2), {"policy": player})
+    ends = actor.policy.model.generation_config.eos_token_id
+    turns = [turn for game in games for turn in collect_turns(game.trajectories)]
+    assert {turn.problem == "cut" for turn in turns} == {True, False}
+    for turn in turns:
+        assert (turn.problem == "cut") == (turn.completion_ids[-1] not in ends), turn.text
 
 
 END = 0
