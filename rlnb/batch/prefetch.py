@@ -16,7 +16,7 @@ from rlnb.errors import ParamsError, see
 from rlnb.machine import recommend
 from rlnb.params import load_params, resolve
 from rlnb.params.loading import choose_profile
-from rlnb.params.model_cache import MBPP_ID, built_directory, is_path
+from rlnb.params.model_cache import MBPP_ID, built_directory, is_on_hub
 from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads
 from rlnb.params.sections import NotebookParams
 
@@ -51,7 +51,7 @@ def prefetch(
     model, repositories = loaded_model(params), {}
     if model is not None and built_directory(model.id, cache_dir):
         print(f"  {model.id}: built in {_build(model.id, cache_dir)}", flush=True)
-    elif model is not None and not is_path(model.id):
+    elif model is not None and is_on_hub(model.id):
         repositories[_loaded_name(params, model.id), "model"] = "model.id"
     for field in mbpp_downloads(params):
         repositories[MBPP_ID, "dataset"] = field

@@ -36,6 +36,11 @@ def is_path(model_id: str) -> bool:
     return model_id not in BUILT_DIRECTORIES and (is_written_so or os.path.exists(model_id))
 
 
+def is_on_hub(model_id: str) -> bool:
+    """Return whether a model is loaded from the hub or its cache."""
+    return model_id not in BUILT_DIRECTORIES and not is_path(model_id)
+
+
 def find_id_fault(model_id: str) -> str:
     """Return why an id names no model, with the remedy; "" for a path that is there or a name on the hub."""
     if is_path(model_id):
@@ -46,11 +51,8 @@ def find_id_fault(model_id: str) -> str:
         return "is a name of ollama's; write that of the same model on the hub, owner/name, or its folder"
     if not HUB_ID.fullmatch(model_id):
         return f"is neither a path in {os.getcwd()} nor a name on the hub: owner/name"
-    if model_id.lower().endswith("-gguf"):
-        return (
-            "holds GGUF files; write the repository without -GGUF, or the path of a file downloaded from it"
-        )
-    return ""
+    without = "write the repository without -GGUF, or the path of a file downloaded from it"
+    return f"holds GGUF files; {without}" if model_id.lower().endswith("-gguf") else ""
 
 
 def find_gguf(model_id: str) -> Path | None:
@@ -62,17 +64,12 @@ def find_gguf(model_id: str) -> Path | None:
     if os.path.isfile(path):
         with path.open("rb") as file:
             return path if file.read(4) == b"GGUF" else None
-    if model_id in BUILT_DIRECTORIES or not os.path.isdir(path):
-        return None
-    names = [entry.name for entry in path.iterdir()]
-    files = sorted(fnmatch.filter(names, "*.gguf"))
-    if not files or any(fnmatch.filter(names, pattern) for pattern in WEIGHTS):
+    files = sorted(path.glob("*.gguf"))
+    if not files or any(weights for pattern in WEIGHTS for weights in path.glob(pattern)):
         return None
     if len(files) > 1:
-        raise ParamsError(
-            f"model.id = {model_id!r} holds several GGUF files, such as {path / files[0]}; name one"
-        )
-    return path / files[0]
+        raise ParamsError(f"model.id = {model_id!r} holds several GGUF files, such as {files[0]}; name one")
+    return files[0]
 
 
 def built_directory(model_id: str, cache_dir: str | Path) -> Path | None:
@@ -154,13 +151,15 @@ def find_snapshot(cache_dir: str | Path, repo_id: str, *, kind: str = "model") -
 
 
 def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:
-    """Return what is missing of a model, by names of files; empty if it can be loaded.
+    """Return what is missing of a model, by names of files; empty if it can be loaded or built.
 
     huggingface_hub gives a file its name only once it is whole, so a download that was cut off lacks files.
     """
+    if built_directory(model_id, cache_dir):
+        return []
     folder = find_folder(model_id, cache_dir)
     if folder is None:
-        return ["all files"]
+        return ["all files" if is_on_hub(model_id) else "config.json: it is not a folder"]
     names = {path.name for path in folder.iterdir() if path.exists()}
     missing = [] if "config.json" in names else ["config.json"]
     if not any(fnmatch.filter(names, pattern) for pattern in TOKENIZERS):

@@ -37,20 +37,19 @@ class Dumper(yaml.SafeDumper):
 
 def read_numbers_plainly(loader: type[yaml.SafeLoader]) -> None:
     """Let a loader read 010 as 10, as Python's int() does, and 1:30 as a text instead of 90 (YAML 1.1)."""
-    loader.yaml_implicit_resolvers = {
-        first: [
-            (tag, re.compile(f"(?!.*:){pattern.pattern}", pattern.flags) if tag in (INT, FLOAT) else pattern)
-            for tag, pattern in resolvers
-        ]
-        for first, resolvers in loader.yaml_implicit_resolvers.items()
-    }
     loader.add_implicit_resolver(INT, LEADING_ZERO, list("-+0"))
-    loader.add_constructor(INT, _construct_int)
+    loader.add_constructor(INT, _construct_number)
+    loader.add_constructor(FLOAT, _construct_number)
 
 
-def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    text = loader.construct_scalar(node).replace("_", "")
-    return int(text, 0 if re.match("[-+]?0[bx]", text) else 10)
+def _construct_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float | str:
+    text: str = loader.construct_scalar(node)
+    if ":" in text:
+        return text
+    if node.tag == FLOAT:
+        return float(loader.construct_yaml_float(node))
+    digits = text.replace("_", "")
+    return int(digits, 0 if re.match("[-+]?0[bx]", digits) else 10)
 
 
 read_numbers_plainly(Loader)

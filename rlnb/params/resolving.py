@@ -9,13 +9,14 @@ from urllib.parse import urlsplit
 from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, Recommendation, installed_version, world_size
 from rlnb.machine.facts import WANDB_HOSTS
-from rlnb.params.bases import BUILT_DIRECTORIES, read_base
-from rlnb.params.model_cache import built_directory, find_folder, find_mbpp, find_missing, is_path, read_facts
+from rlnb.params.bases import read_base
+from rlnb.params.model_cache import find_folder, find_mbpp, find_missing, is_on_hub, read_facts
 from rlnb.params.problems import show
 from rlnb.params.sections import Conflict, MbppParams, ModelParams, NotebookParams, get_value, value_of
 
 PREFETCH = "run `rlnb prefetch` with this notebook, --profile and --set on a machine with a network"
 OFFLINE = see("no-network")
+NAME_END = 'name it in its tokenizer_config.json: "eos_token": "..."'
 # Fields that choose a prompt's form, with those forms that need no chat template.
 FORMS_WITHOUT_CHAT: dict[str, tuple[str, ...]] = {
     "tasks.prompt": ("completion",), "mbpp.template": ("paper", "docstring"), "game.style": ("compact",),
@@ -29,7 +30,7 @@ def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.envi
     """Return whether a run may download a model or data, upload, or report to W&B."""
     tracking, model = getattr(params, "tracking", None), loaded_model(params)
     reports = tracking is not None and tracking.wandb == "auto" and has_wandb_key(environ)
-    loads = model is not None and model.id not in BUILT_DIRECTORIES and not is_path(model.id)
+    loads = model is not None and is_on_hub(model.id)
     return reports or loads or bool(mbpp_downloads(params))
 
 
@@ -158,32 +159,23 @@ def _model_conflicts(params: NotebookParams) -> Iterator[Conflict]:
     model = loaded_model(params)
     if model is None:
         return
+    if missing := [] if is_on_hub(model.id) else find_missing(model.cache_dir, model.id):
+        reason = f"lacks {', '.join(missing[:3])}; write a folder as save_pretrained of model and "
+        reason += "tokenizer writes it, or a GGUF file"
+        if base := read_base(model.id):
+            reason = f"holds adapters; write model.adapters, and model.id = {base}"
+        yield Conflict("model.id", reason)
+        return
     folder = find_folder(model.id, model.cache_dir)
-    if is_path(model.id) and not built_directory(model.id, model.cache_dir):
-        missing = find_missing(model.cache_dir, model.id) if folder else ["config.json: it is not a folder"]
-        if missing and (base := read_base(model.id)):
-            yield Conflict("model.id", f"holds adapters; write model.adapters, and model.id = {base}")
-        elif missing:
-            reason = (
-                f"lacks {', '.join(missing[:3])}; write a folder as save_pretrained of model and tokenizer "
-            )
-            yield Conflict("model.id", f"{reason}writes it, or a GGUF file")
-        if missing:
-            return
     facts = read_facts(folder) if folder else None
     if facts and not facts.has_end:
-        reason = (
-            'has a tokenizer without an end token; name it in its tokenizer_config.json: "eos_token": "..."'
-        )
-        yield Conflict("model.id", reason)
+        yield Conflict("model.id", f"has a tokenizer without an end token; {NAME_END}")
     for field, forms in FORMS_WITHOUT_CHAT.items() if facts and not facts.has_chat_template else ():
         form = get_value(params, field, None)
         if form not in (None, *forms) and (field != "mbpp.template" or measures_mbpp(params)):
-            remedy = f"write {' or '.join(forms)}, or take" if forms else "take"
-            reason = (
-                f"needs a chat template, which the tokenizer of {model.id} lacks; {remedy} a model for chats"
-            )
-            yield Conflict(field, reason)
+            reason = f"needs a chat template, which the tokenizer of {model.id} lacks; "
+            reason += f"write {' or '.join(forms)}, or take" if forms else "take"
+            yield Conflict(field, f"{reason} a model for chats")
     is_grpo, is_tied = bool(get_value(params, "training.num_generations")), bool(facts and facts.is_tied)
     ends = EMBEDDINGS if is_tied else ("lm_head",) if is_grpo else ()
     targets = [] if model.adapters else model.lora_target_modules
@@ -196,8 +188,7 @@ def _model_conflicts(params: NotebookParams) -> Iterator[Conflict]:
 def _offline_conflicts(params: NotebookParams) -> Iterator[Conflict]:
     """Yield what would have to be downloaded."""
     model = loaded_model(params)
-    is_here = model is None or model.id in BUILT_DIRECTORIES or os.path.isdir(model.id)
-    if model and not is_here and model.engine != "unsloth":  # which loads copies under other names
+    if model and is_on_hub(model.id) and model.engine != "unsloth":  # which loads copies under other names
         missing = find_missing(model.cache_dir, model.id)
         reason = f"lacks {', '.join(missing[:2])} in {model.cache_dir} and the hub cannot be reached"
         if missing:

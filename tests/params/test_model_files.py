@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,9 @@ def test_several_gguf_files_in_a_folder_are_not_guessed_at(tmp_path):
     for name in ("a-Q4.gguf", "b-Q8.gguf"):
         (tmp_path / name).write_bytes(b"GGUF")
     assert "name one" in told(tmp_path)
-    check_machine(with_cell({"model": {"id": str(tmp_path / "a-Q4.gguf")}}), CPU)  # converted when it loads
+    offline, given = replace(CPU, hub="offline"), {"tasks": {"source": "builtin"}}
+    for machine in (CPU, offline):  # converted when it loads
+        check_machine(with_cell({"model": {"id": str(tmp_path / "a-Q4.gguf")}, **given}), machine)
 
 
 @pytest.mark.parametrize("named_by", ["generation_config.json", "config.json", "tokenizer_config.json"])
