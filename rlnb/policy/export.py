@@ -139,18 +139,17 @@ def save_merged(
     """
     if adapts_tied(policy.model):
         raise ExportFailed(f"the adapters cannot be merged: {TIED}; write lora")
-    dtype = torch.float16 if params.dtype == "float16" else torch.bfloat16
-    if is_wide:
-        dtype = torch.float32
+    half = torch.float16 if params.dtype == "float16" else torch.bfloat16
+    dtype = torch.float32 if is_wide else half
     is_mxfp4 = read_quantization(policy.source, params) == "mxfp4"
     options: dict[str, object] = {"dtype": torch.float32 if params.dtype == "float32" else dtype}
     if is_mxfp4:
         options["quantization_config"] = Mxfp4Config(dequantize=True)
     with tempfile.TemporaryDirectory() as adapters:
         policy.model.save_pretrained(adapters)
-        for weight in policy.model.parameters() if is_last else ():
-            weight.data = torch.empty(0)
-        return_memory()
+        if is_last:
+            policy.model.to("meta")
+            return_memory()
         with explain_load_errors(params):
             base = AutoModelForCausalLM.from_pretrained(policy.source, cache_dir=params.cache_dir, **options)
         merged = PeftModel.from_pretrained(base, adapters).merge_and_unload().to(dtype)

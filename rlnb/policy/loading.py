@@ -27,7 +27,7 @@ from rlnb.errors import ParamsError, PolicyUnavailable, see
 from rlnb.machine import rank
 from rlnb.params.bases import is_same_model, read_base, write_base
 from rlnb.params.model_cache import find_folder, is_path
-from rlnb.params.resolving import PREFETCH
+from rlnb.params.resolving import NAME_END, PREFETCH
 from rlnb.params.sections import ModelParams
 from rlnb.params.thoughts import THOUGHT_TOKEN
 from rlnb.policy.builtin import model_directory
@@ -257,8 +257,7 @@ def complete_tokenizer(
     names = {"<|im_end|>"} if is_published else END_TOKENS
     known |= {tokenizer.convert_tokens_to_ids(name) for name in tokenizer.get_vocab().keys() & names}
     if not (known := known - {None}):
-        reason = 'has no end token; name it in its tokenizer_config.json: "eos_token": "..."'
-        raise PolicyUnavailable(f"model.id = {params.id!r} {reason}")
+        raise PolicyUnavailable(f"model.id = {params.id!r} has no end token; {NAME_END}")
     if tokenizer.eos_token is None:
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(min(known))
     if tokenizer.pad_token is None:
@@ -287,12 +286,10 @@ def use_plain_sampling(model: PreTrainedModel) -> None:
     model.generation_config = GenerationConfig(
         eos_token_id=published.eos_token_id, pad_token_id=published.pad_token_id
     )
-    plain = GenerationConfig().to_dict()
     dropped = [
         f"{name} = {value}"
         for name, value in published.to_diff_dict().items()
-        if name.endswith(("penalty", "ngram_size", "words_ids", "bias", "tokens"))
-        and value != plain.get(name)
+        if name.endswith(("penalty", "ngram_size", "words_ids", "bias", "tokens")) and value not in (0, 1)
     ]
     if dropped and rank() == 0:
         print(f"{model.name_or_path}: is used without its published {', '.join(dropped)}")
