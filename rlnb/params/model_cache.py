@@ -161,6 +161,8 @@ def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:
     if folder is None:
         return ["all files" if is_on_hub(model_id) else "config.json: it is not a folder"]
     names = {path.name for path in folder.iterdir() if path.exists()}
+    if pointers := sorted(name for name in names if is_pointer(folder / name)):
+        return [f"the content of {pointers[0]} (run `git lfs pull` there)"]
     missing = [] if "config.json" in names else ["config.json"]
     if not any(fnmatch.filter(names, pattern) for pattern in TOKENIZERS):
         missing.append("a tokenizer")
@@ -171,6 +173,12 @@ def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:
     if any("-of-" in name for name in weights):
         missing.append("the index of its weights")
     return missing if weights else [*missing, "weights"]
+
+
+def is_pointer(path: Path) -> bool:
+    """Return whether a file is what `git clone` without Git LFS leaves of a large one."""
+    is_small = path.is_file() and path.stat().st_size < 1024
+    return is_small and path.read_bytes().startswith(b"version https://git-lfs")
 
 
 def find_mbpp(cache_dir: str | Path, subset: str) -> list[Path]:

@@ -145,7 +145,11 @@ def load_with_transformers(
         options["device_map"] = choose_device_map()
     tokenizer = load_tokenizer(params)
     with explain_load_errors(params):
-        model = AutoModelForCausalLM.from_pretrained(source, cache_dir=params.cache_dir, **options)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source, cache_dir=params.cache_dir, output_loading_info=True, **options
+        )
+        if lacking := sorted(report["missing_keys"]):  # transformers makes them up and goes on
+            raise ValueError(f"its files lack {len(lacking)} of its weights, such as {lacking[0]}")
     if params.load_in_4bit:  # not peft's prepare_model_for_kbit_training: it makes a float32 copy of the head
         model.requires_grad_(False)
     elif dtype != torch.bfloat16:  # to which transformers 4.57 dequantizes MXFP4, whatever is asked
@@ -303,7 +307,7 @@ def explain_load_errors(params: ModelParams) -> Iterator[None]:
     except torch.cuda.OutOfMemoryError as error:
         reason = f"does not fit this GPU; take a smaller model or 4 bits{see('out-of-memory')}"
         raise PolicyUnavailable(f"model.id = {params.id!r} {reason}") from error
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         place = f"model.id = {params.id!r} cannot be loaded"
         if is_path(params.id):

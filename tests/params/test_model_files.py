@@ -87,6 +87,8 @@ def test_a_folder_that_lacks_what_a_model_needs_is_refused_by_name(folder, remov
     check_machine(with_cell({"model": {"id": str(folder)}}), CPU)
     (folder / removed).unlink()
     assert f"lacks {missing};" in told(folder)
+    (folder / removed).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n")
+    assert f"lacks the content of {removed} (run `git lfs pull` there);" in told(folder)
     edit(folder / "adapter_config.json", base_model_name_or_path="me/base")
     assert "holds adapters; write model.adapters, and model.id = me/base" in told(folder)
     assert "is not a folder" in told(folder / "tokenizer_config.json")

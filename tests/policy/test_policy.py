@@ -8,6 +8,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_policy import load_tiny, tiny_params, train_by_hand
 from transformers import AutoTokenizer
 
@@ -139,6 +140,27 @@ def test_a_missing_model_and_missing_layers_are_refused(cache_dir, tmp_path, mon
         load_policy(tiny_params(tmp_path, id=str(tmp_path)))
     with pytest.raises(ParamsError, match="model.lora_target_modules: query "):
         load_policy(tiny_params(cache_dir, lora_target_modules=("q_proj", "query")))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda name, weight: (f"_orig_mod.{name}", weight),
+            "lack 21 of its weights, such as lm_head.weight",
+        ),
+        (lambda name, weight: (name.replace("layers.1", "layers.7"), weight), "lack 9 of its weights"),
+        (lambda name, weight: (name, weight[:9].contiguous() if "embed" in name else weight), "mismatch"),
+    ],
+    ids=["a prefix", "a layer", "a shape"],
+)
+def test_a_model_that_would_be_random_in_part_is_refused(cache_dir, tmp_path, change, reason) -> None:
+    folder = Path(shutil.copytree(model_directory("tiny", cache_dir), tmp_path / "odd"))
+    weights = load_file(folder / "model.safetensors")
+    changed = dict(change(name, weight) for name, weight in weights.items())
+    save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(PolicyUnavailable, match=f"cannot be loaded by transformers: .*{reason}"):
+        load_policy(tiny_params(cache_dir, id=str(folder)))
 
 
 @pytest.mark.skipif(
