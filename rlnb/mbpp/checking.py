@@ -81,15 +81,24 @@ def evaluate_samples(
 def try_solutions(
     problems: Sequence[Problem], template: Template, sandbox: Sandbox, *, timeout_seconds: float
 ) -> dict[int, str]:
-    """Return {task_id: why} of problems whose own solution fails: no program could pass them.
+    """Return {task_id: why} of problems that tell nothing, because no program passes or every program does.
 
-    Solutions get at least REFERENCE_SECONDS, lest a busy machine decide. Those without one are not tried.
+    Their own solution has to pass, and an empty program to fail: asserts may be in a function that nothing
+    calls. Solutions get at least REFERENCE_SECONDS, lest a busy machine decide. Those without one are not tried.
     """
-    written = [WrittenSample(task_id=p.task_id, solution=p.code) for p in problems if p.code]
+    written = [
+        WrittenSample(task_id=problem.task_id, solution=program)
+        for problem in problems
+        for program in dict.fromkeys((problem.code, ""))
+    ]
     seconds = max(timeout_seconds, REFERENCE_SECONDS)
-    samples = evaluate_samples(problems, template, written, sandbox, timeout_seconds=seconds)
-    failed = [sample for sample in samples if sample.passed is False]
-    return {sample.problem.task_id: sample.verdict.error[:200] for sample in failed}
+    left_out = {}
+    for sample in evaluate_samples(problems, template, written, sandbox, timeout_seconds=seconds):
+        if sample.program and sample.passed is False:
+            left_out[sample.problem.task_id] = f"own solution: {sample.verdict.error[:200]}"
+        elif not sample.program and sample.passed:
+            left_out[sample.problem.task_id] = "its tests pass without a program"
+    return left_out
 
 
 class CheckPool(ThreadPoolExecutor):

@@ -27,7 +27,7 @@ class MbppEvaluation:
     """An evaluation of writers or policies: the same problems and seeds each time.
 
     params: of a notebook with the sections model, mbpp and evaluation. mbpp: its section without "auto".
-    left_out: {task_id: why} of the problems that their own solution does not pass.
+    left_out: {task_id: why} of the problems of `try_solutions`.
     """
 
     params: NotebookParams
@@ -40,7 +40,7 @@ class MbppEvaluation:
     def from_params(cls, params: NotebookParams, sandbox: Sandbox) -> "MbppEvaluation":
         """Return the evaluation of a notebook, without problems if `mbpp` or `evaluation` is disabled.
 
-        Problems whose own solution fails are left out, and printed. Raises ParamsError for data that cannot
+        Problems that tell nothing are left out, and printed. Raises ParamsError for data that cannot
         be read or that have no problem in the split.
         """
         mbpp, evaluation = resolve_mbpp(params) or MbppParams(), value_of(params, "evaluation")
@@ -54,7 +54,7 @@ class MbppEvaluation:
             left_out = try_solutions(measure.asked, measure.template, sandbox, timeout_seconds=seconds)
             measure = replace(measure, left_out=left_out)
             if not measure.problems:
-                raise ParamsError(f"{data.source}: no solution passes its own asserts: {measure.tried()}")
+                raise ParamsError(f"{data.source}: no problem tells programs apart: {measure.tried()}")
         for what, problems in measure.tried().items():
             print(f"{data.source}: {what.replace('_', ' ')}: {problems}")
         return measure
@@ -76,7 +76,7 @@ class MbppEvaluation:
     def tried(self) -> dict[str, object]:
         """Return what trying the problems' own solutions has shown; nothing where all pass."""
         untried = sum(not problem.code for problem in self.problems)
-        failed = {f"Mbpp/{task_id}": f"own solution: {why}" for task_id, why in self.left_out.items()}
+        failed = {f"Mbpp/{task_id}": why for task_id, why in self.left_out.items()}
         shown = {"left_out": failed, "untried": f"{untried} problems without a solution" if untried else ""}
         return {what: problems for what, problems in shown.items() if problems}
 

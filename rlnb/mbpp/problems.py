@@ -164,7 +164,7 @@ def interface(problem: Problem) -> Interface:
     values: list[str] = []
     imports = list(problem.imports)
     for statement in statements:
-        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             functions.append(statement.name)
         elif isinstance(statement, ast.Import | ast.ImportFrom):
             bound = {(alias.asname or alias.name).split(".")[0] for alias in statement.names}

@@ -82,6 +82,10 @@ def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
         check_record(WrittenSample.model_validate, place, record, what="sample")
         for place, record in _iterate_samples(Path(path))
     ]
+    if not samples:
+        raise ParamsError(
+            f"{path}: holds no samples; name a file, or a folder with Mbpp_11/0.py and the like"
+        )
     if others := {sample.task_id for sample in samples} ^ set(task_ids):
         raise ParamsError(
             f"{path}: holds samples of other problems than the {len(task_ids)} evaluated ones: {len(others)} "

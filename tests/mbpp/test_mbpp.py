@@ -240,6 +240,12 @@ IN_PLACE = {  # the list is sorted there, where the assert does not see it
     "task_id": 12, "text": "Sort.", "code": "def f(a):\n    a.sort()",
     "test_list": ["a = [3, 1]\nf(a)\nassert a[0] == 1"],
 }  # fmt: skip
+NEVER_CALLED = {
+    "task_id": 14,
+    "text": "Add.",
+    "code": "async def f(a, b): return a + b",
+    "test_list": ["def test():\n    assert f(1, 2) == 3"],
+}
 SUM = {
     "task_id": 11,
     "text": "Add.",
@@ -253,15 +259,20 @@ UNSOLVED = {
 }
 
 
-def test_problems_that_their_own_solution_fails_are_left_out_by_name(tmp_path, sandbox, capsys):
+def test_problems_that_no_program_passes_or_every_program_does_are_left_out_by_name(
+    tmp_path, sandbox, capsys
+):
     path = tmp_path / "mbpp.jsonl"
-    path.write_text("\n".join(map(json.dumps, (SUM, IN_PLACE, UNSOLVED))))
-    measure = measurement(tmp_path, sandbox, source="hub", path=str(path))
+    path.write_text("\n".join(map(json.dumps, (SUM, IN_PLACE, UNSOLVED, NEVER_CALLED))))
+    measure = measurement(tmp_path, sandbox, 4, source="hub", path=str(path))
     assert ([p.task_id for p in measure.problems], [p.task_id for p in measure.asked]) == (
         [11, 13],
-        [11, 12, 13],
+        [11, 12, 13, 14],
     )
-    left_out = {"Mbpp/12": "own solution: a = [3, 1] f(a) assert a[0] == 1"}
+    left_out = {
+        "Mbpp/12": "own solution: a = [3, 1] f(a) assert a[0] == 1",
+        "Mbpp/14": "its tests pass without a program",
+    }
     untried = "1 problems without a solution"
     assert {"left_out": left_out, "untried": untried}.items() <= measure.describe().items()
     printed = capsys.readouterr().out
@@ -271,7 +282,9 @@ def test_problems_that_their_own_solution_fails_are_left_out_by_name(tmp_path, s
     assert [(sample.problem.task_id, sample.passed) for sample in samples] == [(11, True), (13, True)]
     assert "Mbpp/12" in str(show_summary(summarize(samples), measure.describe())._repr_html_())
     path.write_text(json.dumps(IN_PLACE))
-    assert "no solution passes" in refused(measurement, tmp_path, sandbox, source="hub", path=str(path))
+    assert "no problem tells programs apart" in refused(
+        measurement, tmp_path, sandbox, source="hub", path=str(path)
+    )
 
 
 def test_a_smaller_draw_is_part_of_a_larger_one_and_a_disabled_one_is_empty(tmp_path, sandbox):

@@ -194,6 +194,7 @@ def test_a_file_that_lacks_samples_or_has_others_is_refused(tmp_path):
         ('{"task_id": 1}', "'solution'"),
         ('{"task_id": "Mbpp/x", "solution": ""}', "task_id = 'Mbpp/x'"),
         ('{"task_id": 9, "solution": ""}', "3 differ, task_id 1 "),
+        ("", "holds no samples"),
     ):
         path.write_text(text)
         message = refused(read_samples, str(path), [1, 2])
