@@ -17,6 +17,7 @@ from rlnb.errors import ParamsError
 from rlnb.json_records import Record, check_record, read_records
 from rlnb.params.model_cache import MBPP_ID, find_mbpp
 from rlnb.params.resolving import PREFETCH
+from rlnb.source_code.checks import bound_names, names_in
 from rlnb.source_code.extraction import parse
 
 BUILTIN = Path(__file__).with_name("mbpp_builtin.jsonl")
@@ -32,13 +33,7 @@ FILES = {"full": "mbpp.jsonl", "sanitized": "sanitized-mbpp.json"}
 
 def parse_task_id(value: object) -> object:
     """Return the number in "Mbpp/11" (EvalPlus), "Mbpp_11" (its folders), "11" or 11.0 (pandas)."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    named = (
-        re.fullmatch(r"(?:mbpp[/_])?(\d{1,18})(?:\.0)?", value, re.IGNORECASE)
-        if isinstance(value, str)
-        else None
-    )
+    named = re.fullmatch(r"(?:mbpp[/_])?(\d{1,18})(?:\.0)?", str(value), re.IGNORECASE)
     return int(named[1]) if named else value
 
 
@@ -158,8 +153,7 @@ class Interface(NamedTuple):
 def interface(problem: Problem) -> Interface:
     """Return the names of the reference that the tests use; imports and asserts alone run on this side."""
     statements = parse(f"{problem.code or guess_code(problem)}\n{problem.setup}").body
-    asserts = "\n".join(problem.tests)
-    used = {node.id for node in ast.walk(parse(asserts)) if isinstance(node, ast.Name)}
+    used = names_in(parse("\n".join(problem.tests)))
     functions: list[str] = []
     values: list[str] = []
     imports = list(problem.imports)
@@ -182,16 +176,13 @@ def interface(problem: Problem) -> Interface:
 
 def guess_code(problem: Problem) -> str:
     """Return code that defines, in place of a solution, what asserts use and only a program can define."""
-    nodes = list(ast.walk(parse("\n".join([*problem.imports, *problem.tests]))))
-    named = [node for node in nodes if isinstance(node, ast.Name)]
-    called = {
-        node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    known = {node.id for node in named if isinstance(node.ctx, ast.Store)}
-    known |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    known |= {str(n.name) for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler)}
-    known |= {(node.asname or node.name).split(".")[0] for node in nodes if isinstance(node, ast.alias)}
-    names = {node.id for node in named} - known - {*dir(builtins)}
+    tree = parse("\n".join([*problem.imports, *problem.tests]))
+    nodes = list(ast.walk(tree))
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    called = {function.id for function in calls if isinstance(function, ast.Name)}
+    imported = {node.name.partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    known = bound_names(tree) | imported
+    names = names_in(tree) - known - {*dir(builtins)}
     names = names or called - known  # Mbpp/126 has a `sum` of its own
     modules = names & sys.stdlib_module_names - called
     lines = [f"def {name}(): pass" for name in names & called] + [f"import {name}" for name in modules]

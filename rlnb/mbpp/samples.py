@@ -96,29 +96,26 @@ def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
 
 
 def _iterate_samples(path: Path) -> Iterator[Record]:
-    for file in list_files(path):
-        if path.is_dir():
+    """Yield the records of a file, or the programs of a folder by problem and number."""
+    if path.is_dir():
+        files = path.glob("*/*.py")
+        for file in sorted(files, key=lambda file: (file.parent.name, len(file.name), file.name)):
             yield str(file), {"task_id": file.parent.name, "solution": read_text(file, what="sample")}
-            continue
-        for place, record in read_records(file, what="sample"):
-            if isinstance(record, dict) and all(isinstance(programs, list) for programs in record.values()):
-                for task_id, programs in record.items():
-                    yield from ((place, {"task_id": task_id, "solution": program}) for program in programs)
-            else:
-                yield place, record
-
-
-def list_files(path: Path) -> list[Path]:
-    """Return the programs of a folder by problem and number, or the file that was named."""
-    files = sorted(path.glob("*/*.py"), key=lambda file: (file.parent.name, len(file.name), file.name))
-    return files if path.is_dir() else [path]
+        return
+    for place, record in read_records(path, what="sample"):
+        if isinstance(record, dict) and all(isinstance(programs, list) for programs in record.values()):
+            for task_id, programs in record.items():
+                yield from ((place, {"task_id": task_id, "solution": program}) for program in programs)
+        else:
+            yield place, record
 
 
 def hash_samples(path: str) -> str:
     """Return the SHA-256 of a file, or of the names and programs of a folder."""
-    files = list_files(Path(path))
-    names = [os.path.relpath(file, path).encode() if file != Path(path) else b"" for file in files]
-    content = b"".join(name + file.read_bytes() for name, file in zip(names, files, strict=True))
+    if os.path.isdir(path):
+        content = json.dumps([record for _, record in _iterate_samples(Path(path))]).encode()
+    else:
+        content = Path(path).read_bytes()
     return hashlib.sha256(content).hexdigest()
 
 

@@ -41,8 +41,7 @@ class Writer:
         if template.is_chat:
             questions = list(map(policy.chat.ask, questions))
         else:
-            begun = (begin_answer("", text, policy.tokenizer, PROGRAM_STARTS) for text in questions)
-            questions = [prompt.text for prompt in begun]
+            questions = [begin_answer("", q, policy.tokenizer, PROGRAM_STARTS).text for q in questions]
         thoughts = list(map(opened_thought, questions))  # they belong to the answer
 
         def receive(index: int, completion: Completion) -> None:
