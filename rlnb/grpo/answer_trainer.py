@@ -10,7 +10,7 @@ from trl import GRPOTrainer
 
 from rlnb.policy.decoding import Complete, cut_answer
 from rlnb.policy.generation import stop_when_complete
-from rlnb.source_code.extraction import is_complete_answer
+from rlnb.source_code.extraction import ends_of_answers
 
 # A closing fence on a line of its own, for vLLM, which knows texts only. An opening one names its language.
 VLLM_STOPS = {"stop": ["\n```\n"], "include_stop_str_in_output": True}
@@ -35,12 +35,9 @@ class AnswerTrainer(GRPOTrainer):
         if not rows or "function" not in rows[0]:
             return None
 
-        def is_complete(row: int, tokens: list[int]) -> bool:
-            text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-            prefix, function = str(rows[row]["prefix"]), str(rows[row]["function"])
-            return is_complete_answer(text, prefix=prefix, function=function)
-
-        return is_complete
+        prefixes, functions = ([str(row[column]) for row in rows] for column in ("prefix", "function"))
+        ends = ends_of_answers(prefixes, functions)
+        return lambda row, tokens: ends(row, self._tokenizer.decode(tokens, skip_special_tokens=True))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, object]]) -> dict[str, object]:
         self._rows = inputs
