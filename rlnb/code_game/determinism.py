@@ -8,7 +8,7 @@ to other modules, files, frames or texts of Python is refused, as is an attribut
 
 import operator
 
-from rlnb.code_game.programs import parse_program
+from rlnb.source_code.extraction import parse_program
 from rlnb.source_code.reflection import HARMLESS_DUNDERS, HIDDEN, OUTSIDE, WITHHELD, ProgramRules
 
 ALLOWED_MODULES = (

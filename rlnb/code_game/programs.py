@@ -9,16 +9,8 @@ import re
 from functools import lru_cache
 
 from rlnb.code_game.prediction import normalise_output
-from rlnb.source_code.checks import FUNCTIONS, LONGEST_PROGRAM, bound_names, names_in
-from rlnb.source_code.extraction import UNREADABLE, parse
-
-
-def parse_program(code: str) -> ast.Module | None:
-    """Return the syntax tree, None where there is none."""
-    try:
-        return parse(code) if len(code) <= LONGEST_PROGRAM else None
-    except UNREADABLE:
-        return None
+from rlnb.source_code.checks import FUNCTIONS, bound_names, names_in
+from rlnb.source_code.extraction import UNREADABLE, parse, parse_program
 
 
 def strip_comments(code: str) -> str | None:

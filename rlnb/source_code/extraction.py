@@ -47,7 +47,6 @@ QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*+\"", re.DOTALL)  # a text in JSON
 HTML_CODE = re.compile(r"^[ \t]*(?:<pre[^>]*>\s*)?<code[^>]*>|</code>", re.IGNORECASE | re.MULTILINE)
 LONE_WORD = re.compile(r"\s*(?P<word>[A-Za-z][\w+#.]*):?[^\S\n]*\n")
 ATTRIBUTE = re.compile(r"[\w-]+=[\"'{]")  # of a fence, such as title="a.py"
-LONE_PYTHON = re.compile(r"i?py(?:thon)?[\d.]*", re.IGNORECASE)
 STATEMENT = re.compile(r"^[^\S\n]*[^\s#]", re.MULTILINE)
 # Where a function's body may end: at a line that is not indented, unless it is a comment.
 OUTER = re.compile(rf"{FENCE.pattern}|^(?P<outer>[^\s#])", re.MULTILINE)
@@ -330,8 +329,6 @@ def _open_bare(text: str, fences: list[re.Match[str]]) -> Opening | None:
 
 def _open_block(text: str, fence: re.Match[str]) -> Opening | None:
     """Return the block that a fence opens, if it does: on a line of its own, or behind words."""
-    if fence["end"]:
-        return None
     begin, end = fence.span(fence.lastgroup or 0)
     lead = text[text.rfind("\n", 0, begin) + 1 : begin]
     line = text[end:].partition("\n")[0]
@@ -349,12 +346,10 @@ def _open_block(text: str, fence: re.Match[str]) -> Opening | None:
         is_word = not rest or ATTRIBUTE.match(rest) or OTHER_LANGUAGES.fullmatch(language)
         if language in MARKDOWN or not (is_first and is_word and re.fullmatch(r"[\w+#.-]*[\w+#-]", language)):
             return None
-    if (word := LONE_WORD.match(text, start)) and (
-        LONE_PYTHON.fullmatch(word["word"])
-        or not language
-        and OTHER_LANGUAGES.fullmatch(word["word"].lower())
-    ):
-        language, start = word["word"].lower(), word.end()
+    if word := LONE_WORD.match(text, start):
+        name = word["word"].lower()
+        if PYTHON.fullmatch(name) or not language and OTHER_LANGUAGES.fullmatch(name):
+            language, start = name, word.end()
     return Opening(min(start, len(text)), language, text[begin:end], lead.count(">") * is_first)
 
 
@@ -446,7 +441,7 @@ def cut_prose(text: str, parses: Iterator[int]) -> str:
     """Return a program without the sentences after it; "" where no line of it is Python."""
     text = text.strip("\n")
     code = find_parsing_part(text[:LONGEST_BARE], parses)
-    if not code or len(text) <= LONGEST_PROGRAM and can_parse(text):
+    if not code or parse_program(text):
         return text + "\n" if code else ""
     before, _, rest = text.partition(code.strip("\n").rstrip())
     rest = rest.strip("\n")
@@ -462,7 +457,7 @@ def find_bare_code(text: str, parses: Iterator[int]) -> str | None:
     A line that might begin a sentence counts only if it parses. A line that is surely code decides: where it
     does not parse, the rest is a program with a syntax error, and no print after it is run in its place.
     """
-    if len(text) <= LONGEST_PROGRAM and (program := find_whole_program(text)):
+    if program := find_whole_program(text):
         return program
     first = CODE_START.search(text)
     for match in CODE_START.finditer(text):
@@ -474,12 +469,9 @@ def find_bare_code(text: str, parses: Iterator[int]) -> str | None:
 
 def find_whole_program(text: str) -> str:
     """Return a text that is all Python, without leading sentences that happen to parse; "" if it is not."""
-    try:
-        statements = parse(text).body
-    except UNREADABLE:
-        return ""
-    sentences = list(takewhile(may_be_prose, statements))
-    if len(sentences) == len(statements):
+    tree = parse_program(text)
+    sentences = list(takewhile(may_be_prose, tree.body)) if tree else []
+    if not tree or len(sentences) == len(tree.body):
         return ""
     ends = [statement.end_lineno or 0 for statement in sentences if not is_constant(statement)]
     code = "\n".join(text.split("\n")[max(ends, default=0) :]).strip("\n").rstrip() + "\n"
@@ -523,12 +515,12 @@ def parse(code: str) -> ast.Module:
         return ast.parse(code)
 
 
-def can_parse(code: str) -> bool:
+def parse_program(code: str) -> ast.Module | None:
+    """Return the syntax tree of a text, None where it is no program, or longer than LONGEST_PROGRAM."""
     try:
-        parse(code)
+        return parse(code) if len(code) <= LONGEST_PROGRAM else None
     except UNREADABLE:
-        return False
-    return True
+        return None
 
 
 def find_parsing_part(text: str, parses: Iterator[int]) -> str:

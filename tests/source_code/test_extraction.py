@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlnb.source_code.extraction import (
-    can_parse,
     ends_of_answers,
     extract_program,
     iterate_drafts,
     mend_code,
+    parse_program,
 )  # fmt: skip
 
 # Which part of an answer is its program where no function tells; test_answer_forms.py has the forms.
@@ -105,7 +105,7 @@ programs = st.tuples(st.lists(lines, max_size=4), statements, st.lists(lines, ma
 
 @given(programs)
 def test_code_in_a_fence_comes_back_as_it_was(code):
-    wanted = {code, *mend_code(code)} if not can_parse(code) else {code}
+    wanted = {code, *mend_code(code)} if parse_program(code) is None else {code}
     program = extract_program(f"Here:\n```python\n{code}\n```\nThere.")
     assert program in {each.strip("\n") + "\n" for each in wanted}
 
