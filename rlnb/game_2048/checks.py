@@ -9,8 +9,8 @@ import importlib
 import re
 import sys
 
-from rlnb.source_code.checks import LONGEST_PROGRAM, iterate_scopes, shown
-from rlnb.source_code.extraction import UNREADABLE, parse
+from rlnb.source_code.checks import iterate_scopes, shown
+from rlnb.source_code.extraction import UNREADABLE, parse, parse_program
 from rlnb.source_code.reflection import WITHHELD, ProgramRules
 
 ALLOWED_MODULES = (
@@ -56,10 +56,9 @@ def is_suspicious(code: str) -> bool:
 
     It shows what SUSPICIOUS says, or what the check refuses unless the standard library is allowed.
     """
-    if not code or len(code) > LONGEST_PROGRAM:
-        return False
+    tree = parse_program(code)
     try:
-        return bool(SUSPICIOUS.search(ast.unparse(parse(code))) or check_strategy(code))
+        return bool(tree and (SUSPICIOUS.search(ast.unparse(tree)) or check_strategy(code)))
     except UNREADABLE:  # also chains so deep that a walk along them raises RecursionError
         return False
 

@@ -333,8 +333,8 @@ def _open_block(text: str, fence: re.Match[str]) -> Opening | None:
     lead = text[text.rfind("\n", 0, begin) + 1 : begin]
     line = text[end:].partition("\n")[0]
     info, is_inline, _ = line.partition("`")
-    tag = TAG.match(info)
-    language, rest = (tag["language"].lower(), info[tag.end() :].strip()) if tag else ("", "")
+    _, language, rest = TAG.split(info, maxsplit=1)
+    language, rest = language.lower(), rest.strip()
     is_first = bool(CONTAINER.fullmatch(lead))
     is_python = not language or bool(PYTHON.fullmatch(language))
     start = end + len(line) + 1
@@ -405,10 +405,9 @@ def _close_block(
 
 def _read_code(code: str, parses: Iterator[int], *, quotes: int = 0) -> tuple[str, ast.Module | None, str]:
     """Return code, mended if only that makes it Python; its tree; and the parser's errors."""
-    code, errors = (
-        re.sub(rf"^[ \t]*(?:>[ \t]?){{0,{quotes}}}", "", code, flags=re.MULTILINE) if quotes else code,
-        "",
-    )
+    errors = ""
+    if quotes:
+        code = re.sub(rf"^[ \t]*(?:>[ \t]?){{0,{quotes}}}", "", code, flags=re.MULTILINE)
     if len(code) > LONGEST_PROGRAM:
         return code, None, ""
     for text in chain((code,), mend_code(code)):
