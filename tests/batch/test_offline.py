@@ -10,8 +10,6 @@ import pytest
 from hub_server import make_hub, rlnb, running_hub
 from wandb_files import read_wandb_file
 
-from rlnb.run.directory import EXIT_REFUSED
-
 NODE = Path(__file__).with_name("no_network")
 MODEL = ("--set", "model.id=lab/tiny")
 RUNS = {
@@ -66,15 +64,3 @@ def test_a_run_needs_no_network_and_does_not_try_it(cache, offline_node, tmp_pat
     rows, _ = read_wandb_file(file)
     reported = [row["step"] for row in map(json.loads, metrics.open())]
     assert [row["train/global_step"] for row in rows] == reported
-
-
-def test_what_was_not_fetched_is_refused_before_anything_runs_with_the_command_that_fetches_it(
-    cache, offline_node, tmp_path
-):
-    shutil.copytree(cache, tmp_path / "cache", symlinks=True)
-    for weights in tmp_path.glob("cache/models--lab--tiny/snapshots/*/model.safetensors"):
-        weights.unlink()
-    code, said, errors = run_on_node("grpo_code_execution", tmp_path / "cache", tmp_path / "run")
-    assert (code, said) == (EXIT_REFUSED, "")
-    assert "model.id = 'lab/tiny' lacks weights" in errors and "rlnb prefetch" in errors
-    assert not (tmp_path / "run").exists()

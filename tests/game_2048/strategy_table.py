@@ -49,9 +49,7 @@ ALLOWED = {
     "an endless loop while loading": ("timeout", "while True: pass\n---\n"),
     "an endless loop that catches everything": (
         "timeout", "while True:\n    try:\n        while True: pass\n    except BaseException: pass"),
-    "an endless loop in C": ("timeout", "sum(range(10 ** 12))"),
     "endless recursion": ("exception", "return strategy(board)"),
-    "one text of 8 GB": ("exception timeout", "'x' * 2 ** 33"),
     "floods its output": ("exception timeout", "while True: print('x' * 1000)"),
     "names made up at run time": (
         "exception",
@@ -62,15 +60,12 @@ ALLOWED = {
 }  # fmt: skip
 REFUSED = {
     "os._exit in a function": ("exception", "import os\nos._exit(0)"),
-    "a null pointer": ("exception", "import ctypes\nctypes.string_at(0)"),
     "recursion without a limit": (
         "exception timeout", "import sys\nsys.setrecursionlimit(10 ** 9)\n---\nreturn strategy(board)"),
     "ignores signals": (
         "timeout", "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass"),
     "a thread that stays": (
         "stuck", "import threading, time\nthreading.Thread(target=time.sleep, args=(99,)).start()\n---\n"),
-    "a fork": ("exception", "import os\nos.fork()"),
-    "kills its parent": ("exception", "import os\nos.kill(os.getppid(), 9)"),
     "acts at exit": ("stuck", "import atexit, os\natexit.register(os._exit, 0)"),
     "puts its own random in place": ("stuck", "random.random = lambda: 0.0"),
     "patches builtins": (
@@ -98,8 +93,6 @@ REFUSED = {
     "draws from the system": (  # it plays legal moves, and gets what they are worth
         "success failed", "import random\n---\nreturn random.SystemRandom().choice('éuai')"),
     "writes a file": ("exception", "open('/tmp/rlnb-strategy', 'w')"),
-    "its parent's memory": ("exception", "import os\nopen(f'/proc/{os.getppid()}/mem', 'rb')"),
-    "a connection": ("exception", "import socket\nsocket.create_connection(('127.0.0.1', 80))"),
     "takes the next request": ("timeout exception", "import os\nos.read(3, 9999)"),
     "writes answers of its own": (
         "exception illegal",

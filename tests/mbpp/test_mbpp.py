@@ -165,15 +165,24 @@ class Equal:
     def __bool__(self): return True
 def NAME(*a, **k): return Equal()
 """,
+    "an integer that is always equal": """
+class Equal(int):
+    def __eq__(self, other): return True
+    __hash__ = int.__hash__
+def NAME(*a, **k): return Equal(0)
+""",
+    "exits when it is called": "import sys\ndef NAME(*a, **k): sys.exit(0)",
+    "raises AssertionError itself": "def NAME(*a, **k): raise AssertionError",
     "excepthook": "import sys, os\nsys.excepthook = lambda *a: os._exit(0)\nraise ValueError",
     "atexit": "import atexit, os\natexit.register(os._exit, 0)\nraise ValueError",
     "parent frames": """
-import sys
+import re, sys
 def NAME(*a, **k):
     frame = sys._getframe()
     while frame:
         for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
             if hasattr(value, "append"): value.append("passed")
+            if found := re.search(r"assert NAME\\(.*?\\) == ([^']*)", str(value)): return eval(found[1])
         frame = frame.f_back
 """,
     "read the asserts": """

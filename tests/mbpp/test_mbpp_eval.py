@@ -3,17 +3,16 @@
 import json
 from dataclasses import replace
 
-import pytest
 from plus_file import ADD
-from refusals import refused
+from refusals import MACHINES, refused
 
-from rlnb.machine import Machine, recommend
+from rlnb.machine import recommend
 from rlnb.mbpp.data import load_data
 from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.params import asks_network, check_machine, load_params, resolve
 from rlnb.sandbox import Sandbox
 
-CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
+CPU = MACHINES["cpu"]
 PLUS = {"plus_path": __file__}
 
 
@@ -24,13 +23,6 @@ def load(notebook="mbpp_eval", environ=None, **sections):
 def resolved(params):
     advice = recommend(CPU, files_exist=lambda path: False, environ={}, version={}.get)
     return resolve(params, advice, environ={})
-
-
-def test_the_defaults_are_the_published_setting():
-    evaluation = load().evaluation
-    assert (evaluation.temperature, evaluation.timeout_seconds) == (0.2, 10.0)
-    evaluation = load("grpo_code_execution").evaluation
-    assert (evaluation.num_questions, evaluation.eval_interval_steps) == (5, 20)
 
 
 def test_a_training_is_measured_on_what_it_can_have(tmp_path):
@@ -90,19 +82,3 @@ def test_mbpp_that_cannot_be_had_is_refused(tmp_path):
     disabled = {"mbpp": {"enabled": False, "source": "hub"}, "tasks": {"source": "builtin"}}
     params = load("grpo_code_execution", **disabled, model={"id": "embedded"}, tracking={"wandb": "disabled"})
     check_machine(resolved(params), offline, environ=environ)
-
-
-@pytest.mark.parametrize(
-    "field, sections",
-    [
-        ("writer.served_model", {"writer": {"base_url": "http://h/v1"}}),
-        ("writer.base_url", {"writer": {"base_url": "h:1", "served_model": "m"}}),
-        ("writer.samples_path", {"writer": {"samples_path": "no"}}),
-        ("mbpp.split", {"mbpp": {"split": "plus"}}),
-        ("mbpp.source", {"mbpp": {"source": "builtin", "split": "test"}, "evaluation": PLUS}),
-        ("evaluation.k", {"evaluation": {"k": [1, 5]}}),
-        ("evaluation.num_samples", {"evaluation": {"temperature": 0, "num_samples": 5}}),
-    ],
-)
-def test_what_does_not_go_together_or_is_not_there_is_refused(field, sections):
-    assert refused(load, **sections).startswith(f"parameters cell: {field} = ")

@@ -20,18 +20,6 @@ def saved(params: GrpoCodeExecutionParams, folder: Path) -> str:
     return str(path)
 
 
-def test_the_default_file_holds_the_published_settings_which_are_the_models_defaults():
-    params = with_environment()
-    training, evaluation, vllm = params.training, params.evaluation, params.vllm
-    assert params == GrpoCodeExecutionParams()
-    assert (training.learning_rate, training.max_steps) == (2e-5, 90)
-    assert (training.per_device_train_batch_size, training.num_generations) == (8, 2)
-    assert (evaluation.enabled, evaluation.num_questions, evaluation.num_samples) == (True, 5, 1)
-    assert evaluation.eval_interval_steps == 20
-    assert (evaluation.temperature, evaluation.timeout_seconds) == (0.2, 10.0)
-    assert (vllm.enabled, vllm.gpu_memory_utilization, vllm.max_model_len) == (False, 0.4, 2048)
-
-
 def test_a_tilde_is_the_home_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     for notebook in MODELS:

@@ -75,16 +75,6 @@ def test_what_is_unknown_is_answered_with_what_is_known(tmp_path):
     assert "mine.yaml: cannot be read" in refused(load_params, NOTEBOOK, profile="mine.yaml", environ={})
 
 
-def test_values_that_do_not_fit_are_refused():
-    for assignments, field in (
-        ("tasks.source=jsonl", "tasks.jsonl_path"),
-        ("tasks.jsonl_path=no.jsonl", "tasks.jsonl_path"),
-        ("mbpp.path=data", "mbpp.path"),
-        ("vllm.enabled=true vllm.max_model_len=512", "vllm.max_model_len"),
-    ):
-        assert refused(with_set, *assignments.split()).startswith(f"--set: {field} = ")
-
-
 def test_a_conflict_is_laid_to_whichever_value_was_given_last(project):
     name = "RLNB_TRAINING__PER_DEVICE_TRAIN_BATCH_SIZE"
     told = refused(project, "training: {num_generations: 4}", environ={name: "2"})

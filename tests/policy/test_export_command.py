@@ -54,6 +54,9 @@ def test_what_cannot_be_exported_is_refused_by_its_option(adapters, tmp_path):
     assert refused(check_request, tmp_path / "none", **given).startswith("--adapters ")
     assert refused(check_request, adapters, **given | {"base": ""}).startswith("--base: ")
     assert refused(check_request, adapters, **given | {"out": tmp_path}).startswith("--out ")
+    for base, reason in (("./nowhere", "is not there"), ("qwen2.5:7b", "ollama")):
+        said = refused(check_request, adapters, **given | {"base": base})
+        assert said.startswith(f"--base {base}: ") and reason in said
 
 
 class UploadHandler(BaseHTTPRequestHandler):
@@ -179,9 +182,3 @@ def test_the_share_of_rounding_decides_between_nothing_a_warning_and_an_error(sh
     else:
         assert bool(check_difference(*gaps, "merged_16bit", out)) == (share > 0.25)
     assert out.exists() == (share < 1)
-
-
-def test_a_base_that_is_not_there_is_refused_before_anything_loads(adapters, tmp_path):
-    for base, reason in (("./nowhere", "is not there"), ("qwen2.5:7b", "ollama")):
-        said = refused(check_request, adapters, base=base, out=tmp_path / "new")
-        assert said.startswith(f"--base {base}: ") and reason in said

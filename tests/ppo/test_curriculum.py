@@ -161,17 +161,6 @@ def test_the_defaults_load():
     }  # fmt: skip
 
 
-def test_the_defaults_are_the_requirements():
-    """The values of config/train_config.json in the document, in its order."""
-    defaults = load_params("ppo_openspiel", profile="default", environ={})
-    assert (defaults.model.id, defaults.model.load_in_4bit) == ("Qwen/Qwen3-4B", True)
-    training, game = defaults.training, defaults.game
-    assert (training.games_per_step, training.learning_rate, training.max_steps) == (16, 5e-6, 5000)
-    assert (game.max_prompt_tokens, game.max_new_tokens) == (1024, 8)
-    stages = load_params("ppo_openspiel", profile="requirements", environ={}).curriculum.stages
-    assert [(stage.threshold, stage.final_score) for stage in stages] == [(0.6, 0.5), (0.5, 0.4), (0.4, 0.3)]
-
-
 @pytest.mark.parametrize(
     ("stage", "reason"),
     [

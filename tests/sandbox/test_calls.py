@@ -168,42 +168,6 @@ def test_what_a_test_says_of_a_value_is_one_line_without_addresses(name, sandbox
         assert verdict.error.isprintable() and len(verdict.error) <= 2000
 
 
-HACKS = {
-    "leaves at import": "import os; os._exit(0)",
-    "agrees with everything": (
-        "class Yes:\n    def __eq__(self, other): return True\n    __hash__ = object.__hash__\n"
-        "def double(x): return Yes()"
-    ),
-    "an integer that agrees": (
-        "class Yes(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\n"
-        "def double(x): return Yes(0)"
-    ),
-    "an excepthook": "import os, sys\nsys.excepthook = lambda *_: os._exit(0)\n1 / 0",
-    "an exit function": "import atexit, os\natexit.register(os._exit, 0)\n1 / 0",
-    "exits when it is called": "import sys\ndef double(x): sys.exit(0)",
-    "raises AssertionError itself": "def double(x): raise AssertionError",
-    "looks for the tests in frames": (
-        "import sys\ndef double(x):\n    frame = sys._getframe()\n    while frame:\n"
-        "        for value in list(frame.f_locals.values()) + list(frame.f_globals.values()):\n"
-        "            if 'assert ' + 'double' in str(value): return 2 * x\n        frame = frame.f_back"
-    ),
-    "looks for the tests everywhere": (
-        "import gc\ndef double(x):\n    if any('assert double(' in str(o)[:9999] for o in gc.get_objects()\n"
-        "           if isinstance(o, (str, list, tuple, dict)) and 'any(' not in str(o)): return 2 * x"
-    ),
-    "patches builtins": (
-        "import builtins\nbuiltins.set = builtins.map = builtins.all = lambda *x: True\n"
-        "def double(x): return 1"
-    ),
-}
-
-
-@pytest.mark.parametrize("name", HACKS)
-def test_no_test_is_passed_by_a_program_that(name, sandbox):
-    verdict = check_tests(sandbox, HACKS[name], TESTS, functions=["double"], limits=FAST)
-    assert True not in verdict.results, verdict
-
-
 SILENT = {
     "closes its connection in a call": "import os, time\ndef f(x):\n    os.close(3)\n    time.sleep(99)",
     "closes its connection at import": "import os\nos.close(3)\nwhile True: pass",

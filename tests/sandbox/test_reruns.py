@@ -25,14 +25,9 @@ TRAPS = {
     "id within its page": "print(id(object()) % 4096)",
     "hash of an object": "print(hash(object()))",
     "hash of a text": "print(hash('ab'))",
-    # clocks, coarsely
+    # clocks, coarsely; test_variation.py has all of them
     "time.time": "import time; print(time.time())",
     "the millennium": "import time; print(time.gmtime().tm_year // 1000)",
-    "time.monotonic": "import time; print(int(time.monotonic() / 1e7))",
-    "time.process_time": "import time; print(int(time.process_time()))",
-    "time.clock_gettime": "import time; print(int(time.clock_gettime(time.CLOCK_MONOTONIC) / 1e7))",
-    "os.times": "import os; print(int(os.times().user))",
-    "resource.getrusage": "import resource; print(int(resource.getrusage(0).ru_utime))",
     "the month": "import time; print(time.localtime().tm_mon)",
     "date.today": "import datetime; print(datetime.date.today())",
     "a calendar": "import calendar, time; print(calendar.isleap(time.localtime().tm_year))",
@@ -40,7 +35,6 @@ TRAPS = {
     # chance
     "random": "import random; print(random.random())",
     "os.urandom": "import os; print(os.urandom(4))",
-    "uuid1": "import uuid; print(uuid.uuid1())",
     "a name of tempfile": "import tempfile; print(tempfile.mkdtemp()[-8:])",
     # the machine
     "os.getpid": "import os; print(os.getpid())",

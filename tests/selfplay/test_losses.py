@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from pytest import approx
 from torch.distributions import Categorical, kl_divergence
 
-from rlnb.selfplay.acting import allowed_logprobs, compute_entropies, pad_allowed, split_by_length
+from rlnb.selfplay.acting import split_by_length
 from rlnb.selfplay.rollouts import Choice, Turn
 from rlnb.selfplay.update import Batch, Logprobs, clipped_surrogate, estimate_kl, kl_loss, make_batch
-
-ALLOWED = ((0, 3), (1, 2, 4), (2,))
 
 
 def turn(prompt, completion, *, among=()) -> Turn:
@@ -93,20 +91,6 @@ def test_the_estimate_of_kl_is_unbiased():
     expected = float(kl_divergence(Categorical(logits=policy), Categorical(logits=other)))
     assert float((policy.exp() * estimate_kl(policy, other)).sum()) == approx(expected)
     assert expected > 0.1
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_logprobs_and_entropies_are_those_of_a_softmax_over_the_allowed_tokens(temperature):
-    allowed = torch.tensor(pad_allowed(ALLOWED))
-    computed, mass = allowed_logprobs(logits(0), allowed, temperature=temperature)
-    entropies = compute_entropies(computed)
-    for row, tokens in enumerate(ALLOWED):
-        expected = Categorical(logits=logits(0)[row][list(tokens)] / temperature)
-        assert computed[row, : len(tokens)].tolist() == approx(expected.logits.tolist())
-        assert computed[row, len(tokens) :].tolist() == [-np.inf] * (3 - len(tokens))
-        assert float(mass[row]) == approx(float(logits(0)[row].softmax(-1)[list(tokens)].sum()))
-        assert float(entropies[row]) == approx(float(expected.entropy()), abs=1e-12)
-    assert entropies[2] == 0  # no choice
 
 
 def test_the_loss_of_free_tokens_descends_the_divergence_of_the_policy_from_the_other():

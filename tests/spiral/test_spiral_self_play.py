@@ -4,9 +4,7 @@ import pytest
 from self_play_run import notebook_reward
 from shipped_profiles import profiles_of
 
-from rlnb.errors import ParamsError
 from rlnb.params import load_params
-from rlnb.selfplay.advantages import ROLE_DECAY
 from rlnb.spiral.params import SpiralSelfPlayParams
 
 
@@ -14,17 +12,6 @@ def load(profile="default", **sections) -> SpiralSelfPlayParams:
     params = load_params("spiral_self_play", profile=profile, overrides=sections, environ={})
     assert isinstance(params, SpiralSelfPlayParams)
     return params
-
-
-def test_the_default_file_holds_the_papers_settings_which_are_the_models_defaults():
-    params = load()
-    assert params == SpiralSelfPlayParams()
-    assert (params.advantage.kind, ROLE_DECAY) == ("rae", 0.95)
-    assert (params.training.max_steps, params.training.num_epochs, params.training.clip) == (400, 2, 0.2)
-    game = params.game
-    assert (params.model.id, game.name, game.acting, game.invalid) == (
-        "auto", "tic_tac_toe", "free", "forfeit",
-    )  # fmt: skip
 
 
 def test_the_rewards_of_the_notebooks_cell_are_the_papers():
@@ -47,19 +34,3 @@ def test_sums_over_tokens_are_divided_by_the_longest_answer():
 def test_advantages_of_groups_have_eight_games_of_an_opening():
     assert load().games_per_opening == 1
     assert load(advantage={"kind": "group"}).games_per_opening == 8
-
-
-@pytest.mark.parametrize(
-    "sections, field",
-    [
-        ({"advantage": {"kind": "group"}, "training": {"games_per_step": 12}}, "training.games_per_step"),
-        ({"advantage": {"kind": "gae_plies"}}, "advantage.kind"),
-        ({"model": {"lora_rank": 0, "load_in_4bit": True}}, "model.lora_rank"),
-        ({"model": {"lora_rank": 0, "dtype": "float16"}}, "model.dtype"),
-        ({"training": {"learning_rate": 1e-5, "final_learning_rate": 1e-4}}, "training.final_learning_rate"),
-        ({"training": {"resume": "/none/checkpoint-3"}}, "training.resume"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(sections, field):
-    with pytest.raises(ParamsError, match=f"^parameters cell: {field} = "):
-        load(**sections)
