@@ -32,6 +32,20 @@ def signals_are_heard():
 
 
 @pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that writes a shell script, which takes the place of the command of its name."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+    def write(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return write
+
+
+@pytest.fixture
 def write_lines(tmp_path: Path):
     """Return a function that writes records as lines of JSON, and texts as they are, and returns the path."""
 

@@ -23,14 +23,10 @@ def outputs(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def queue(tmp_path, monkeypatch) -> Path:
+def queue(tmp_path, stand_in) -> Path:
     """What `squeue` prints."""
-    jobs, command = tmp_path / "queue", tmp_path / "bin" / "squeue"
-    command.parent.mkdir()
-    command.write_text(f"#!/bin/sh\ncat {jobs}\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(command.parent), prepend=":")
-    return jobs
+    stand_in("squeue", f"cat {tmp_path}/queue")
+    return tmp_path / "queue"
 
 
 def make_run(directory: Path, state: str, **fields: object) -> Path:

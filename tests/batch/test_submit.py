@@ -1,7 +1,6 @@
 """`rlnb submit` and `rlnb run --check` with a stand-in for SLURM: checks, scripts, arrays, directories."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -19,7 +18,7 @@ NOTEBOOK = "grpo_code_execution.ipynb"
 
 
 @pytest.fixture(autouse=True)
-def login_node(tmp_path, monkeypatch) -> Path:
+def login_node(tmp_path, monkeypatch, stand_in) -> Path:
     """A folder with a notebook; sbatch notes its arguments and submits job 31, squeue prints the queue."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(load_dotenv.__kwdefaults__, "project", tmp_path)
@@ -27,16 +26,9 @@ def login_node(tmp_path, monkeypatch) -> Path:
         monkeypatch.setenv(name, "")
     write_notebook(Path(NOTEBOOK))
     refuses = "[ ! -e refuses ] || { cat refuses >&2; exit 1; }"
-    commands = {
-        "sbatch": f'#!/bin/sh\ncat >/dev/null\necho "$1" >> submitted\n{refuses}\necho 31\n',
-        "squeue": "#!/bin/sh\ncat queue\n",
-    }
-    (tmp_path / "bin").mkdir()
-    for name, text in commands.items():
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
+    stand_in("sbatch", f'cat >/dev/null\necho "$1" >> submitted\n{refuses}\necho 31')
+    stand_in("squeue", "cat queue")
     (tmp_path / "queue").touch()
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     return tmp_path
 
 

@@ -226,9 +226,8 @@ def test_what_a_library_would_fill_in_is_asked_for_and_what_it_overrides_is_an_e
     monkeypatch.setattr(grpo, "GRPOConfig", Opinionated)
     assert (config_with().mask_truncated_completions, config_with().epsilon_high) == (False, 0.2)
     training = TrainingParams(gradient_checkpointing=False, max_steps=3, loss_type="dr_grpo")
-    with pytest.raises(ParamsError) as refused:
+    with pytest.raises(ParamsError, match="training.scale_rewards"):
         grpo.grpo_config(training, output_dir="out", seed=1, dtype="float32", use_gpu=False)
-    assert "training.scale_rewards" in str(refused.value)
 
 
 def test_vllm_stops_where_the_policy_does_and_loads_the_files_of_the_model_cache(

@@ -21,16 +21,11 @@ def outside_slurm(monkeypatch):
 
 
 @pytest.fixture
-def queue(tmp_path, monkeypatch) -> Path:
+def queue(tmp_path, stand_in) -> Path:
     """What `squeue` prints: lines of a job and its state; without a line it knows no job."""
-    jobs, command = tmp_path / "queue", tmp_path / "bin" / "squeue"
+    jobs = tmp_path / "queue"
     jobs.write_text("")
-    command.parent.mkdir()
-    command.write_text(
-        f'#!/bin/sh\n[ -s {jobs} ] || {{ echo "Invalid job id specified" >&2; exit 1; }}\ncat {jobs}\n'
-    )
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    stand_in("squeue", f'[ -s {jobs} ] || {{ echo "Invalid job id specified" >&2; exit 1; }}\ncat {jobs}')
     return jobs
 
 

@@ -4,9 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from refusals import refused
 from waiting import small_disk
 
-from rlnb.errors import DiskFull, ParamsError
+from rlnb.errors import DiskFull
 from rlnb.params import load_params
 from rlnb.params.training import ResumableParams
 from rlnb.policy import model_directory
@@ -20,9 +21,7 @@ TWO = ResumableParams(save_total_limit=2)
 def test_checkpoints_that_would_fill_the_disk_are_refused_beyond_those_that_are_there(tmp_path: Path):
     free = shutil.disk_usage(tmp_path).free
     check_disk(tmp_path / "not" / "there", free // 4, TWO)
-    with pytest.raises(ParamsError) as refused:
-        check_disk(tmp_path, free // 2, TWO)
-    assert str(refused.value).startswith(f"output_dir = '{tmp_path}' has ")
+    assert refused(check_disk, tmp_path, free // 2, TWO).startswith(f"output_dir = '{tmp_path}' has ")
     for step in (5, 10):
         (tmp_path / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
     check_disk(tmp_path, free // 2, TWO)
