@@ -10,7 +10,7 @@ from itertools import count
 from rlnb.errors import SandboxUnavailable
 from rlnb.mbpp.evalplus import REFERENCE_SECONDS
 from rlnb.mbpp.problems import Problem, interface
-from rlnb.mbpp.prompts import Template, build_question, read_program
+from rlnb.mbpp.prompts import Question, Template, build_question, read_program
 from rlnb.mbpp.samples import Progress, Sample, WrittenSample
 from rlnb.mbpp.writers import Write
 from rlnb.policy import Completion
@@ -45,11 +45,13 @@ def evaluate(
     completions. Raises SandboxUnavailable if the sandbox fails for more than 1% of them.
     """
     rows = [(problem, index) for problem in problems for index in range(num_samples)]
-    questions = [build_question(problem, template, shots) for problem, _ in rows]
+    questions = [Question(build_question(problem, template, shots)) for problem, _ in rows]
+    for question, (problem, _) in zip(questions, rows, strict=True):
+        question.function = asked_function(problem)
     with CheckPool(sandbox, template, timeout_seconds) as pool:
 
         def check(row: int, completion: Completion) -> None:
-            program = read_program(completion.text, template, asked_function(rows[row][0]))
+            program = read_program(completion.text, template, questions[row].function)
             pool.start(row, *rows[row], completion, program)
             if progress:
                 progress(len(pool.checks), len(rows))

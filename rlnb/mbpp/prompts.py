@@ -6,7 +6,7 @@ from typing import Literal
 
 from rlnb.errors import ParamsError
 from rlnb.mbpp.problems import Problem
-from rlnb.source_code.extraction import STATEMENT, extract_program, is_complete_answer
+from rlnb.source_code.extraction import CODE_START, STATEMENT, extract_program, is_complete_answer
 
 TemplateName = Literal["paper", "docstring", "chat"]
 
@@ -52,6 +52,16 @@ TEMPLATES: Mapping[str, Template] = {
         Template("chat", shots=(), asserts_shown=1, stops=(), is_chat=True),
     )
 }
+
+
+class Question(str):
+    """A text to be continued, or a user's message. function: the name that the answer should define."""
+
+    function: str = ""
+
+
+def asked_name(question: str) -> str:
+    return question.function if isinstance(question, Question) else ""
 
 
 def build_question(problem: Problem, template: Template, problems: Mapping[int, Problem]) -> str:
@@ -101,4 +111,6 @@ def read_program(completion: str, template: Template, function: str = "") -> str
 
 
 def is_fenced(completion: str) -> bool:
-    return completion.lstrip().startswith("```")
+    """Return whether a text to be continued is answered as in a chat, with a block before any code."""
+    before, fence, _ = completion.partition("```")
+    return bool(fence) and not CODE_START.search(before)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlnb.mbpp.prompts import Template, is_complete
+from rlnb.mbpp.prompts import Template, asked_name, is_complete
 from rlnb.policy import Completion, Policy, generate
 from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint
 from rlnb.policy.prompts import begin_answer, opened_thought, with_system
@@ -39,18 +39,21 @@ class Writer:
             return
         policy = self.source
         if template.is_chat:
-            questions = list(map(policy.chat.ask, questions))
+            prompts = list(map(policy.chat.ask, questions))
         else:
-            questions = [begin_answer("", q, policy.tokenizer, PROGRAM_STARTS).text for q in questions]
-        thoughts = list(map(opened_thought, questions))  # they belong to the answer
+            prompts = [begin_answer("", q, policy.tokenizer, PROGRAM_STARTS).text for q in questions]
+        thoughts = list(map(opened_thought, prompts))  # they belong to the answer
+
+        def is_at_end(index: int, text: str) -> bool:
+            return is_complete(thoughts[index] + text, template, asked_name(questions[index]))
 
         def receive(index: int, completion: Completion) -> None:
             on_completion(index, completion._replace(text=thoughts[index] + completion.text))
 
         generate(
-            policy, questions, max_new_tokens=self.max_completion_length, temperature=self.temperature,
+            policy, prompts, max_new_tokens=self.max_completion_length, temperature=self.temperature,
             seed=self.seed, batch_size=self.batch_size, received=receive,
-            is_complete=lambda index, text: is_complete(thoughts[index] + text, template),
+            is_complete=is_at_end,
         )  # fmt: skip
 
     def ask_server(
@@ -67,7 +70,8 @@ class Writer:
         completions = server.answers(bodies, path=CHAT if template.is_chat else TEXT)
         with contextlib.closing(completions):
             for index, (text, is_cut) in completions:
-                on_completion(index, Completion(text, is_cut and not is_complete(text, template)))
+                is_whole = is_complete(text, template, asked_name(questions[index]))
+                on_completion(index, Completion(text, is_cut and not is_whole))
 
 
 def keep_completions(write: Write, path: Path, *, settings: object) -> Write:

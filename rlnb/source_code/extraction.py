@@ -26,7 +26,7 @@ MARK = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 # A token that ends an answer, written as text; these may also stand before it.
-END = r"(?:</s>|<eos>|<end_of_turn>|</answer>|<[|｜][\w▁-]{1,32}[|｜]>)"
+END = r"(?:\n\[DONE\]|</s>|<eos>|<end_of_turn>|</answer>|<[|｜][\w▁-]{1,32}[|｜]>)"
 LEADING_ENDS = rf"\A(?:\s*{END}(?:assistant\b)?)++"
 # What may open or close a block. Tildes only at the start of a line: elsewhere they are operators.
 FENCE = re.compile(

@@ -116,6 +116,8 @@ def test_the_other_questions_show_one_assert():
     ("name", "completion", "program"),
     [
         ("paper", "def f(): pass\n[DONE]\n\nYou are", "def f(): pass\n"),
+        ("paper", "Here it is:\n```python\ndef f(): pass\n[DONE]\n```\nYou", "def f(): pass\n"),
+        ("docstring", "Here it is:\n\n```python\ndef f(): pass\n```\nIt", "def f(): pass\n"),
         ("docstring", "def f():\n    return 1\n\nprint(f())", "def f():\n    return 1\n"),
         ("docstring", "def f():\n    assert 1\nassert f()", "def f():\n    assert 1\n"),
         ("docstring", "\n# nothing\n", None),

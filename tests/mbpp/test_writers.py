@@ -155,6 +155,23 @@ def test_a_policy_answers_every_question_of_every_template(tiny):
         assert sorted(written(writer, questions, template)) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    "first", ["class Node:\n    pass\n", "assert double(2) == 4\n", "def half(n):\n    return n\n"]
+)
+def test_an_answer_goes_on_until_the_asked_function_is_there(server, first):
+    """A server says that it was cut; it was not where the program is whole."""
+    block, rest = f"```python\n{first}```\n", f"```python\n{DOUBLE.code}\n```\nThis"
+    is_cut = []
+    for text in (block, block + rest):
+        status, body = chat_answer(text)
+        body["choices"][0]["finish_reason"] = "length"
+        server.answers = [(status, body)]
+        with Sandbox(num_workers=1) as sandbox:
+            samples = evaluate([DOUBLE], CHAT, writer_for(server), sandbox, shots={})
+        is_cut.append(samples[0].is_cut)
+    assert is_cut == [True, False] and samples[0].passed
+
+
 def test_samples_are_written_and_read_in_the_form_of_evalplus(tmp_path):
     path = tmp_path / "samples.jsonl"
     sample = Sample(DOUBLE, 0, "text", False, DOUBLE.code, Verdict((True,), "ok", ""), num_shown=1)

@@ -159,7 +159,7 @@ def functions(code):
 
 
 # Where only its function tells the program from the block before it.
-BY_NAME = ("a usage first", "a broken draft first", "a fence that is not closed before")
+BY_NAME = ("a usage first", "a stub first", "a broken draft first", "a fence that is not closed before")
 
 
 @pytest.mark.parametrize("form", EXACT)
