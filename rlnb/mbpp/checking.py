@@ -86,7 +86,8 @@ def try_solutions(
     """Return {task_id: why} of problems that tell nothing, because no program passes or every program does.
 
     Their own solution has to pass, and an empty program to fail: asserts may be in a function that nothing
-    calls. Solutions get at least REFERENCE_SECONDS, lest a busy machine decide. Those without one are not tried.
+    calls. Solutions get at least REFERENCE_SECONDS, lest a busy machine decide. Problems without one are not
+    tried.
     """
     written = [
         WrittenSample(task_id=problem.task_id, solution=program)

@@ -94,11 +94,11 @@ def build_paper_task(problem: Problem) -> str:
     )
 
 
-def is_complete(completion: str, template: Template) -> bool:
+def is_complete(completion: str, template: Template, function: str = "") -> bool:
     """Return whether an answer has reached its end, so that later text does not count."""
     if template.stops and not is_fenced(completion):
         return any(stop in completion for stop in template.stops)
-    return is_complete_answer(completion)
+    return is_complete_answer(completion, function=function)
 
 
 def read_program(completion: str, template: Template, function: str = "") -> str | None:
