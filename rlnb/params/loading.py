@@ -181,11 +181,10 @@ def _misplaced(entry: GivenValue, fields: Mapping[str, FieldInfo]) -> str:
         return f"{section} = {show(entry.value)} is not a section; write its fields below it"
     # A right name in a wrong section is likelier than a misspelt one.
     homes = [field for field in fields if field.rpartition(".")[2] == (name or section)]
-    known = [field for field in fields if field.startswith(f"{section}.")] or {
-        field.partition(".")[0] for field in fields
-    }
     if homes:
         return f"{entry.field} is not a field; did you mean {' or '.join(homes)}?"
+    siblings = [field for field in fields if field.startswith(f"{section}.")]
+    known = siblings or {field.partition(".")[0] for field in fields}
     return f"{entry.field} is not a field{did_you_mean(entry.field, known)}"
 
 

@@ -51,9 +51,8 @@ def mbpp_downloads(params: NotebookParams) -> list[str]:
     tasks, mbpp = getattr(params, "tasks", None), resolve_mbpp(params)
     if tasks is not None and tasks.source == "mbpp" and not (mbpp and mbpp.path):
         return ["tasks.source"]
-    is_measured = measures_mbpp(params)
     is_download = mbpp is not None and mbpp.source == "hub" and not mbpp.path and mbpp.split != "plus"
-    return ["mbpp.source"] if is_measured and is_download else []
+    return ["mbpp.source"] if is_download and measures_mbpp(params) else []
 
 
 def measures_mbpp(params: NotebookParams) -> bool:
