@@ -293,7 +293,8 @@ def use_plain_sampling(model: PreTrainedModel) -> None:
     dropped = [
         f"{name} = {value}"
         for name, value in published.to_diff_dict().items()
-        if name.endswith(("penalty", "ngram_size", "words_ids", "bias", "tokens")) and value not in (0, 1)
+        if name.endswith(("penalty", "ngram_size", "words_ids", "bias", "tokens"))
+        and value != (1 if name.endswith("penalty") else 0)
     ]
     if dropped and rank() == 0:
         print(f"{model.name_or_path}: is used without its published {', '.join(dropped)}")

@@ -88,6 +88,7 @@ def test_a_published_penalty_is_not_used_and_said(tiny: Policy, tmp_path: Path, 
     shutil.copytree(tiny.directory, folder)
     settings = json.loads((folder / "generation_config.json").read_text())
     published = settings | {"repetition_penalty": 50.0, "no_repeat_ngram_size": 1, "top_k": 20}
+    published |= {"encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0}  # change nothing
     (folder / "generation_config.json").write_text(json.dumps(published))
     policy = load_policy(tiny_params(tmp_path, id=str(folder)))
     assert greedy(policy) == greedy(tiny)
