@@ -12,6 +12,7 @@ from typing import TextIO
 
 import rlnb
 from rlnb.batch.commands import MACHINE, PARAMETERS, add_batch_commands, add_command, path_or_none
+from rlnb.doctor import main as run_doctor
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.machine import check_python
 from rlnb.run.directory import EXIT_PREEMPTED, StoppedEarly, stopping_early
@@ -168,7 +169,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="ask nothing and print all values as YAML, to be edited and run with --profile FILE.yaml",
     )  # fmt: skip
 
-    add_command(commands, "doctor", _doctor, "what this machine has, and what to do about what is missing")
+    text = "what this machine has, and what to do about what is missing"
+    add_command(commands, "doctor", lambda _: run_doctor(), text)
     return parser
 
 
@@ -257,12 +259,6 @@ def _configure(options: argparse.Namespace) -> int:
 
     names = ("notebook", "profile", "output", "assignments", "show_all")
     return main(**{name: getattr(options, name) for name in names})
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    from rlnb.doctor import main
-
-    return main()
 
 
 if __name__ == "__main__":

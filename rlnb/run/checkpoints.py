@@ -88,8 +88,7 @@ def check_resuming(params: NotebookParams, output_dir: str | Path) -> dict[str, 
     for an older checkpoint of this run, and for changes that do not fit the checkpoint.
     """
     resume: str = value_of(params, "training.resume")
-    # A name that is too long is refused where the directory is made.
-    latest = latest_checkpoint(output_dir) if os.path.isdir(output_dir) else None
+    latest = latest_checkpoint(output_dir)
     if resume == "never" or (resume == "auto" and latest is None):
         return {}
     if latest is None and (damage := find_damage(resume)):
@@ -141,7 +140,8 @@ def complete_checkpoints(output_dir: str | Path) -> list[str]:
 
 def _list_checkpoints(output_dir: str | Path) -> list[Path]:
     folder = Path(output_dir) / "checkpoints"
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []  # unlike glob it raises where it cannot list
+    # Unlike Path.is_dir it takes names that are too long; unlike glob, iterdir raises where it cannot list.
+    paths = sorted(folder.iterdir()) if os.path.isdir(folder) else []
     return [path for path in paths if path.name.startswith("checkpoint-")]
 
 

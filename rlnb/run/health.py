@@ -42,10 +42,10 @@ INVALID_MOVES = (
     "of the answers hold no legal move; write game.acting = constrained, raise game.max_new_tokens "
     "where they are cut, or take a model made for chat" + see("answers-invalid")
 )
-# {what is wrong: (its metrics, the share above which it is told, the sentence)}
+# {what is wrong: (its metric, the share above which it is told, the sentence)}
 CHECKS = {
     "cut": (
-        ("completions/clipped_ratio",),
+        "completions/clipped_ratio",
         0.2,
         "of the completions were cut; raise training.max_completion_length" + see("completions-cut"),
     ),
@@ -55,12 +55,12 @@ CHECKS = {
         "of the answers were cut before their box; raise game.max_new_tokens" + see("completions-cut"),
     ),
     "tied": (
-        ("frac_reward_zero_std",),
+        "frac_reward_zero_std",
         0.5,
         "of the groups were tied, so they taught nothing; raise training.num_generations or "
         "training.temperature, or change the reward" + see("groups-tied"),
     ),
-    "invalid moves": (("play/invalid_share",), MAX_INVALID_SHARE, INVALID_MOVES),
+    "invalid moves": ("play/invalid_share", MAX_INVALID_SHARE, INVALID_MOVES),
 }
 # A policy that plays games raises an alarm above MAX_INVALID_SHARE of invalid answers, below this entropy
 # (nats a token), and if answers get shorter than this share of the first update's. The same alarm in
@@ -139,8 +139,8 @@ class Health:
 
     def __init__(self) -> None:
         self.given: set[str] = set()
-        self._shares = {name: deque[float](maxlen=WINDOW_STEPS) for name in CHECKS}
-        self._won = {name: deque[float](maxlen=WINDOW_STEPS) for name in SATURATED}
+        names = (*SATURATED, *(metric for metric, _, _ in CHECKS.values()))
+        self._shares = {name: deque[float](maxlen=WINDOW_STEPS) for name in names}
         self._ends = deque[Sequence[AnswerEnd]](maxlen=WINDOW_STEPS)
 
     def after_step(
@@ -150,22 +150,20 @@ class Health:
         if metrics.get("reward") is None:
             return []
         self._ends.append(ends)
-        for name, wins in self._won.items():
-            wins.extend([value] if (value := metrics.get(name)) is not None else [])
+        for name, shares in self._shares.items():
+            shares.extend([value] if (value := metrics.get(name)) is not None else [])
+        means = {name: fmean(shares or [0.0]) for name, shares in self._shares.items()}
         shared = find_shared_outcome(list(chain.from_iterable(self._ends)))
         warnings = {"shared outcome": shared} if shared else {}
-        for name, (counted, most, text) in CHECKS.items():
-            shares = self._shares[name]
-            shares.append(sum(metrics.get(metric) or 0.0 for metric in counted))
-            share = fmean(shares)
-            if share > most and (name != "tied" or share >= 1 or len(shares) == WINDOW_STEPS):
+        for name, (metric, most, text) in CHECKS.items():
+            share, is_full = means[metric], len(self._shares[metric]) == WINDOW_STEPS
+            if share > most and (name != "tied" or share >= 1 or is_full):
                 warnings[name] = f"{share:.0%} {text}"
         if metrics.get("advantage/std") == 0:
             remedy = f"raise training.games_per_step or game.temperature{see('groups-tied')}"
             warnings["tied"] = f"all advantages are 0, so nothing was learned; {remedy}"
         for name, fields in SATURATED.items() if "tied" in warnings else ():
-            won = fmean(self._won[name] or [0.0])
-            tied = fmean(self._shares["tied"]) or 1.0  # in self-play all
+            won, tied = means[name], means["frac_reward_zero_std"] or 1.0  # in self-play all
             if 1 - won < tied / 2:  # most of the tied groups have won
                 already = "every completion already earns" if won == 1 else f"{won:.0%} already earn"
                 warnings["tied"] = f"{already} the most, so groups are tied: take harder tasks, {fields}"

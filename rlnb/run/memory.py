@@ -26,7 +26,7 @@ PROMPT_TOKENS, LONGEST_COMPACT = 512, 128  # of a prompt without a limit, and of
 COPIES_OF_LOGITS = 6  # float32: logits, over temperature, log-probabilities, two for the entropy, a gradient
 # The logits that are computed at a time: by TRL, and by `CpuGRPOTrainer`; unsloth reads a row.
 TILE_TOKENS, TILE_WORDS, HEAD_ROWS = 4096, 32_768, 64
-TIGHT = 0.85  # share of the memory above which it is tight
+TIGHT, TOO_LARGE = 0.85, "does not fit"  # share of the memory above which it is tight; the line's end above 1
 NEEDED = ("hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
@@ -56,11 +56,11 @@ def load_model_sizes(model_id: str, cache_dir: str | Path) -> ModelSizes | None:
     Looks for a folder, into the model cache and the hub's own, last for unsloth's copies in 4 bits.
     """
     home = Path(os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"))
-    folders, copies = [built_directory(model_id, cache_dir) or Path(model_id)], []
-    for cache in (Path(cache_dir), Path(os.environ.get("HF_HUB_CACHE") or home / "hub")):
-        folders += sorted(cache.glob(f"models--{model_id.replace('/', '--')}/snapshots/*"))
-        copies += sorted(cache.glob("models--unsloth--*-bnb-4bit/snapshots/*"))
-    folders += [copy for copy in copies if is_same_model(copy.parts[-3].rpartition("--")[2], model_id)]
+    caches = (Path(cache_dir), Path(os.environ.get("HF_HUB_CACHE") or home / "hub"))
+    folders = [built_directory(model_id, cache_dir) or Path(model_id)]
+    for name in (model_id.replace("/", "--"), "unsloth--*-bnb-4bit"):
+        found = [path for cache in caches for path in sorted(cache.glob(f"models--{name}/snapshots/*"))]
+        folders += [path for path in found if is_same_model(path.parts[-3].rpartition("--")[2], model_id)]
     config = next(filter(None, map(read_config, folders)), {})
     return count_sizes(config) if all(name in config for name in NEEDED) else None
 
@@ -76,10 +76,8 @@ def count_sizes(config: Mapping[str, Any]) -> ModelSizes:
     mlp = (num_experts and config.get("moe_intermediate_size")) or mlp
     if not num_experts:
         linear |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), width + mlp)
-    embeddings, experts = (
-        vocabulary * width * (1 if is_tied(config) else 2),
-        layers * num_experts * 3 * width * mlp,
-    )
+    embeddings = vocabulary * width * (1 if is_tied(config) else 2)
+    experts = layers * num_experts * 3 * width * mlp
     total = embeddings + layers * 2 * width * (queries + keys) + (experts or layers * 3 * width * mlp)
     mlp *= config.get("num_experts_per_tok", 1) if num_experts else 1
     return ModelSizes(total, embeddings, experts, layers, width, queries, keys, mlp, vocabulary, linear)
@@ -92,7 +90,7 @@ def describe_memory(params: NotebookParams, machine: Machine) -> list[str]:
         return [UNKNOWN_SIZE]
     total = sum(parts.values())
     share = total / capacity if capacity else 0
-    verdict = "fits" if share <= TIGHT else "tight" if share <= 1 else "does not fit"
+    verdict = "fits" if share <= TIGHT else "tight" if share <= 1 else TOO_LARGE
     known = f" of {capacity:.1f} GiB: {verdict}" if capacity else " GiB"
     return [f"memory: {total:.1f}{known}", *(f"  {gib:6.2f} GiB  {name}" for name, gib in parts.items())]
 
@@ -105,8 +103,8 @@ def check_memory(params: NotebookParams, machine: Machine) -> str:
     model = loaded_model(params)
     if model is None:
         return ""
-    lines, needed = describe_memory(params, machine), sum((estimate_memory(params, machine) or {}).values())
-    if model.check_memory and 0 < machine.memory_gib < needed:
+    lines = describe_memory(params, machine)
+    if model.check_memory and lines[0].endswith(TOO_LARGE):
         raise ParamsError(
             f"{params._sources.get('model.id', 'default')}: model.id = {model.id!r} does not fit with these "
             f"parameters. {'; '.join(lines)}. Take a smaller model, or write model.check_memory = false to "
@@ -134,7 +132,9 @@ def estimate_memory(params: NotebookParams, machine: Machine) -> dict[str, float
         return None
     staying = {"CUDA's context": 0.8} if machine.capability else {"Python with torch": 1.0}
     staying["weights of model.id"] = weight_bytes(model, policy) / GIB
-    in_turns = [{"keys and values of generation": _generation_bytes(params, policy) / GIB}]
+    rows, length = max(_longest_texts(params).values(), key=math.prod)
+    cached = length * policy.layers * 2 * policy.keys * BYTES[model.dtype]
+    in_turns = [{"keys and values of generation": rows * (cached + 3 * 4 * policy.vocabulary) / GIB}]
     if hasattr(params, "training"):
         staying["gradients, optimizer, adapters"] = _count_trained(params, policy)[0] / GIB
         in_turns.append(_training_pass(params, machine, policy))
@@ -211,20 +211,14 @@ def layer_bytes(sizes: ModelSizes, number_bytes: int, *, is_cast: bool) -> float
     return 8 * sizes.width + number_bytes * (2 * sizes.width + 4 * (sizes.queries + sizes.mlp)) + cast
 
 
-def _generation_bytes(params: NotebookParams, sizes: ModelSizes) -> int:
-    """Return the keys and values of the largest batch that is generated together, and its logits."""
-    rows, length = max(_longest_texts(params).values(), key=math.prod)
-    cached = length * sizes.layers * 2 * sizes.keys * BYTES[value_of(params, "model.dtype")]
-    return int(rows * (cached + 3 * 4 * sizes.vocabulary))
-
-
 def _longest_texts(params: NotebookParams) -> dict[str, tuple[int, int]]:
     """Return {field of the length: (rows generated at once, tokens of the longest prompt and answer)}."""
     get, prompt = partial(get_value, params), longest_prompt(params)
     rows = get("training.per_device_train_batch_size") * get("training.gradient_accumulation_steps")
     at_once = max(0 if get("vllm.enabled") else rows, get("evaluation.batch_size"))
-    answer = "training.max_completion_length" if get("training.max_completion_length") else ""
-    texts = {answer or "game.max_prompt_tokens": (at_once, prompt + get(answer))}
+    length = get("training.max_completion_length")
+    field = "training.max_completion_length" if length else "game.max_prompt_tokens"
+    texts = {field: (at_once, prompt + length)}
     plays_freely = get("evaluation.enabled") and get("game.acting")  # in all ways to answer
     if get("game.acting") == "free" or plays_freely:
         texts["game.max_new_tokens"] = (get("game.batch_size"), prompt + get("game.max_new_tokens"))
@@ -240,8 +234,7 @@ def check_positions(params: NotebookParams) -> str:
     Raises ParamsError where it has no positions beyond them.
     """
     model = loaded_model(params)
-    folder = find_folder(model.id, model.cache_dir) if model else None
-    if model is None or folder is None:
+    if model is None or (folder := find_folder(model.id, model.cache_dir)) is None:
         return ""
     facts, lines = read_facts(folder), []
     for field, (_, tokens) in _longest_texts(params).items():

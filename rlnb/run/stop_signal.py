@@ -71,9 +71,8 @@ class StopSignal:
         """Return whether to save and stop now; the same on all ranks."""
         self._finished = is_last
         agreed = received_by_any_rank(self.received)
-        self.received = (
-            agreed or self.received
-        )  # it may have come while the ranks agreed: then after the next
+        # A signal that came while the ranks agreed stops them after the next step.
+        self.received = agreed or self.received
         return bool(agreed)
 
 

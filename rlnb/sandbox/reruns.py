@@ -1,11 +1,13 @@
 """Programs run again in interpreters that differ: what depends on an accident is told by what it prints."""
 
+import itertools
 import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from rlnb.machine.facts import usable_cores
 from rlnb.params.sections import SandboxParams
@@ -82,15 +84,12 @@ class Reruns(ExitStack):
         """
         self.sandboxes[0].check_open()
         programs = list(programs)
-        distinct = {program: STRIDE * index for index, program in enumerate(dict.fromkeys(programs))}
+        distinct, starts = dict.fromkeys(programs), itertools.count(0, STRIDE)
         interrupted = threading.Event()
-
-        def rerun(program: str) -> Rerun:
-            return self._rerun(program, distinct[program], interrupted)
-
+        rerun = partial(self._rerun, interrupted=interrupted)
         with ThreadPoolExecutor(self.num_workers, thread_name_prefix="reruns") as pool:
             try:
-                reruns = dict(zip(distinct, pool.map(rerun, distinct), strict=True))
+                reruns = dict(zip(distinct, pool.map(rerun, distinct, starts), strict=True))
             finally:
                 interrupted.set()
         return [reruns[program] for program in programs]

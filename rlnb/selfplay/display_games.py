@@ -13,9 +13,8 @@ from rlnb.selfplay.rollouts import FinishedGame
 GRIDS = ("tic_tac_toe", "connect_four")  # drawn cell by cell; other games by their words
 SYMBOLS = {"x": ("X", "", "#2f7fd1"), "o": ("O", "", "#d9661f"), ".": ("", "", "")}
 
-Record = Mapping[
-    str, Any
-]  # a line of games.jsonl, as `FinishedGame.as_record` writes it, or one of its turns
+# A line of games.jsonl, as `FinishedGame.as_record` writes it, or one of its turns.
+Record = Mapping[str, Any]
 Played = FinishedGame | Record
 
 
