@@ -43,14 +43,14 @@ INVALID_MOVES = (
     "where they are cut, or take a model made for chat" + see("answers-invalid")
 )
 # {what is wrong: (its metric, the share above which it is told, the sentence)}
-CHECKS = {
+CHECKS: dict[str, tuple[str, float, str]] = {
     "cut": (
         "completions/clipped_ratio",
         0.2,
         "of the completions were cut; raise training.max_completion_length" + see("completions-cut"),
     ),
     "cut moves": (
-        ("play/cut_share",),
+        "play/cut_share",
         0.2,
         "of the answers were cut before their box; raise game.max_new_tokens" + see("completions-cut"),
     ),

@@ -59,8 +59,8 @@ def load_model_sizes(model_id: str, cache_dir: str | Path) -> ModelSizes | None:
     caches = (Path(cache_dir), Path(os.environ.get("HF_HUB_CACHE") or home / "hub"))
     folders = [built_directory(model_id, cache_dir) or Path(model_id)]
     for name in (model_id.replace("/", "--"), "unsloth--*-bnb-4bit"):
-        found = [path for cache in caches for path in sorted(cache.glob(f"models--{name}/snapshots/*"))]
-        folders += [path for path in found if is_same_model(path.parts[-3].rpartition("--")[2], model_id)]
+        snapshots = [path for cache in caches for path in sorted(cache.glob(f"models--{name}/snapshots/*"))]
+        folders += [path for path in snapshots if is_same_model(path.parts[-3].rpartition("--")[2], model_id)]
     config = next(filter(None, map(read_config, folders)), {})
     return count_sizes(config) if all(name in config for name in NEEDED) else None
 
