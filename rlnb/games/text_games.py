@@ -86,8 +86,9 @@ class TextGame:
             " ".join(filter(None, (rendering.seat(player), rendering.last_moves(state, player)))),
             rendering.full(state, player),
             f"Your legal actions (id -> words):\n{legal}",
-            ("Reason step by step first, then choose" if self.asks_for_thoughts else "Choose")
-            + " one of them. End your answer with its id in a box: \\boxed{id}",
+            "Please reason step by step, and put the id of your action within \\boxed{}."
+            if self.asks_for_thoughts
+            else "Choose one of them. End your answer with its id in a box: \\boxed{id}",
         )
         return "\n\n".join(blocks)
 

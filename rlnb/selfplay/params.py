@@ -66,7 +66,7 @@ class PlayerModelParams(ModelParams):
             )
 
 
-THOUGHT_TOKENS = 64  # of an answer that has room for reasoning
+THOUGHT_TOKENS = 256  # of an answer that has room for reasoning: a small model's takes 100 to 300
 
 
 class ActingParams(Section):
