@@ -127,11 +127,11 @@ def test_a_thought_that_the_template_opens_is_closed_or_belongs_to_the_answer(th
     )
     prompt = build_prompt(builtin_tasks()[0], "chat", Chat(tokenizer, thinking))
     begun = build_prompt(builtin_tasks()[0], "prefilled", Chat(tokenizer, thinking))
-    assert begun.text.removesuffix(begun.prefix).endswith("<think>\n\n</think>\n\n")
     answer = "```python\ndef f(n):\n    return 1\n```\nNo.\n"
-    end = f"{opening[0]}/{opening[1:]}"
+    closed = f"{opening}\n\n{opening[0]}/{opening[1:]}\n\n"
+    assert begun.text.removesuffix(begun.prefix).endswith(closed)
     assert prompt.prefix == (f"{opening}\n" if thinking else "")
-    assert prompt.text.endswith(f"{opening}\n" if thinking else f"{opening}\n\n{end}\n\n")
+    assert prompt.text.endswith(f"{opening}\n" if thinking else closed)
     assert (
         is_complete_answer(answer, prefix=prompt.prefix, function="f") != thinking
     )  # a draft, or the answer
