@@ -18,20 +18,29 @@ BOX_CHARACTERS = 400
 MOST_NAMED = 12  # legal actions in a reason
 Problem = Literal["no_action", "illegal", "cut"]
 
-_BOX = re.compile(r"boxed\s{0,4}(?:([{\[(])|(?=[0-9]))")
+_BOX = re.compile(r"boxed:?\s{0,4}(?:([{\[(])|(?=[0-9]))", re.IGNORECASE)
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
-_TAGS = r"(?:final_?)?(?:answer|action|move|choice)>"
-_TAG = re.compile(rf"<{_TAGS}([^<]{{0,400}})|\A([^<]{{0,400}})</{_TAGS}", re.IGNORECASE)  # may be cut off
+_NAMES = r"(?:final_?)?(?:answer|action|move|choice|box|id)"
+# In tags, which may be cut off, and as the value of a key in JSON.
+_TAG = re.compile(
+    rf"<{_NAMES}>([^<]{{0,400}})|\A([^<]{{0,400}})</{_NAMES}>|\[{_NAMES}\]([^\[]{{0,400}})"
+    rf"|\"{_NAMES}\"\s{{0,4}}:\s{{0,4}}\"?([^\",{{}}]{{1,60}})",
+    re.IGNORECASE,
+)
 _COMMAND = re.compile(r"\\(?!boxed)[A-Za-z]+\s{0,4}|\\[^A-Za-z]|</\w{1,20}>")
 _WRAPPED = re.compile(r"\\[A-Za-z]+\{(.*)\}", re.DOTALL)  # \text{...}
-_BRACKETS = str.maketrans("【】〔〕「」", "[][][]")
+_BRACKETS = str.maketrans("【】〔〕「」『』«»⟨⟩", "[][][][][][]", "\ufe0f\u20e3")  # and none around a digit
 _END = re.compile(r"<[|｜][^<>|｜]{1,32}[|｜]>|</s>|<eos>|<end_of_turn>")
-_TOKEN = re.compile(r"\n|->|[0-9]+(?:\.[0-9]+)+|[^\W_]+|[^\w\s]")  # 4.5 is one token and no id
+# "4.5" and a square such as "2,2", "(2, 2)" or "2-2" are one token and no id.
+_TOKEN = re.compile(r"\n|->|[0-9]+(?:(?:[.,-]|, (?=[0-9]+[)\]}]))[0-9]+)+|[^\W_]+|[^\w\s]")
+_BULLET = re.compile(r"^(?:[-*•→✅✔]|\[[ xX✓✔]?\])\s+")
 _WHOLE_DECIMAL = re.compile(r"(?<![\w.])([0-9]+)\.0+(?!\w|\.[0-9])")
 _GLUED = re.compile(r"\b(answer|action|id|option|choice|move|number)(?=[0-9])", re.IGNORECASE)
 _NUMBER = re.compile(r"(?:[+-] ?)?[0-9]+")
 _LABEL = re.compile(r"^(?:(?:my|the|final|answer|action|id|option|choice|move|number|is|:|=|a(?= :)) )+")
-_LEADING = re.compile(r"[*`$\"'\[(<]*([+-]?[0-9]+)[*`$\"'\])>]*\s*(?:->|[→=:,–—(-]|(?:because|since|as)\b)")
+_LEADING = re.compile(
+    r"[*`$\"'\[(<]*([+-]?[0-9]+)[*`$\"'\])>]*\s*(?:->|[→=:(]|[,–—-](?! ?[0-9])|(?:because|since|as)\b)"
+)
 _PLACEHOLDERS = ("", "id", "the id", "action id", "action", "number", "…")
 _DROPPED = frozenset("\\.,;!?*$'\"`{}[]()<>#_“”‘’\n")
 _ENDS_SENTENCE = frozenset(".!?\n")
@@ -151,7 +160,7 @@ class _Token(NamedTuple):
 def _tokens(text: str) -> list[_Token]:
     tokens, clause, sentence = [], 0, 0
     for match in _TOKEN.finditer(_COMMAND.sub(lambda command: " " * len(command[0]), text)):
-        word = match[0].casefold().replace("->", "→")
+        word = match[0].casefold().replace("->", "→").replace(" ", "")
         clause += word in _ENDS_CLAUSE
         sentence += word in _ENDS_SENTENCE
         if word not in _DROPPED:
@@ -228,7 +237,7 @@ class _Reader:
 
     def alone(self, text: str) -> int | str | None:
         """Read a text that is an id, the words of an action, or a part that only one action's words have."""
-        text = re.sub(r"^[-*•]\s+", "", text.strip())
+        text = _BULLET.sub("", text.strip())
         if len(text) > BOX_CHARACTERS:
             return None
         if _NUMBER.fullmatch(text):
@@ -265,7 +274,10 @@ class _Reader:
                 cue = _CUE.search(" ".join(words[last:index]))
                 follows = bool(mentions) and tokens[last - 1].sentence == token.sentence
                 follows = follows and _LISTING.issuperset(words[last:index])
-                is_marked = text[max(0, token.start - 1) : end + 1] == f"[{token.word}]"
+                is_marked = text[max(0, token.start - 1) : end + 1] in (
+                    f"[{token.word}]",
+                    f"{{{token.word}}}",
+                )
                 is_marked = is_marked or not _BEHIND_ID.isdisjoint(words[index + 1 : index + 2])
                 is_named = size > 1 or not token.word.isdecimal() or bool(cue)
                 counts = is_named or is_marked or (follows and before.counts)

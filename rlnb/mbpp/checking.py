@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 
 from rlnb.errors import SandboxUnavailable
-from rlnb.mbpp.evalplus import REFERENCE_SECONDS
+from rlnb.mbpp.evalplus import OUTPUT_KIB, REFERENCE_SECONDS
 from rlnb.mbpp.problems import Problem, interface
 from rlnb.mbpp.prompts import Question, Template, build_question, read_program
 from rlnb.mbpp.samples import Progress, Sample, WrittenSample
@@ -114,7 +114,7 @@ class CheckPool(ThreadPoolExecutor):
         check_oracle(sandbox)
         super().__init__(sandbox.num_workers, thread_name_prefix="mbpp")
         self.sandbox, self.template = sandbox, template
-        self.limits = replace(sandbox.limits, cpu_seconds=timeout_seconds)
+        self.limits = replace(sandbox.limits, cpu_seconds=timeout_seconds, output_kib=OUTPUT_KIB)
         self.checks: dict[int, Future[Sample]] = {}  # by row
         self.failures, self.lock = FailureCount(), threading.Lock()
         self.error: SandboxUnavailable | None = None

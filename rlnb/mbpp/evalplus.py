@@ -31,7 +31,7 @@ from rlnb.statistics import wilson_interval
 MIN_SECONDS, REFERENCE_FACTOR = 1.0, 4.0  # a call's limit: the reference's seconds times four, at least one
 REFERENCE_SECONDS = 15.0  # CPU time of a call of a reference
 RUN_SECONDS = 120.0  # wall time that all base, or plus, calls of a program may take together
-OUTPUT_KIB = 4096  # of all calls together: EvalPlus discards what is printed
+OUTPUT_KIB = 4096  # of all calls together, by asserts too: EvalPlus discards what is printed
 RTOL, FLOAT_ATOL = 1e-7, 1e-6
 NOT_PLAIN = (b'{"reference":', b'{"iterator":')  # as the codec writes them; inside a text quotes are escaped
 

@@ -97,7 +97,11 @@ def run_tests(
             except CallFailed as failed:
                 status = failed.call.status if status == "ok" else status
                 error = error or one_line(f"{test}: {failed.call.error}")
-            except (Exception, SystemExit) as unexpected:  # of comparing what the program returned
+            except KeyboardInterrupt:
+                raise
+            except (
+                BaseException
+            ) as unexpected:  # of comparing what the program returned; pytest's are no others
                 results[index] = False
                 error = error or one_line(f"{test}: {type(unexpected).__name__}: {describe(unexpected)}")
     return Verdict(tuple(results), status, error), loaded.has_lost_its_zygote

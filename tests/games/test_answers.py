@@ -48,6 +48,15 @@ KUHN = {0: "pass", 1: "bet"}
         ("４", 4),
         ("\\boxed｛4｝", 4),
         ("4<|im_end|>", 4),
+        ("I think it wins. {4}", 4),
+        ("so «4»", 4),
+        ("[x] 4", 4),
+        ("Boxed: 4", 4),
+        ("<answer>[4]</answer>", 4),
+        ("<answer>Action (4)</answer>", 4),
+        ("[box]4[/box]", 4),
+        ('{"reasoning": "2 is bad", "action": 4}', 4),
+        ("4️⃣", 4),
     ],
 )
 def test_the_last_answer_is_read_in_the_forms_that_models_use(text, action):
@@ -69,7 +78,8 @@ def test_an_answer_that_is_cut_counts_by_a_box_that_has_ended(before, answer):
 
 @pytest.mark.parametrize(
     "text",
-    ["", " \n ", "there are 3 rows and 2 columns", "1) I look at 2 cells. 2) I think", "Answer: 4.5",
+    ["", " \n ", "(2,2)", "2-2", "I play [2,2].", "[ ] 2\n[x] 4\n[ ] 8",
+     "there are 3 rows and 2 columns", "1) I look at 2 cells. 2) I think", "Answer: 4.5",
      "column 9", "If I bet he folds.\nSo what now?", "I am a better passer", r"\boxed{id}",
      r"<think>\boxed{4}", r"analysismaybe \boxed{4}", "pass or bet", "I prefer pass to bet", "do not bet",
      "0 -> pass\n1 -> bet", "pass: safe\nbet: risky", "I can pass.\nI can bet.", r"\boxed{pass} \boxed{bet}",
@@ -103,7 +113,8 @@ def test_a_box_with_something_else_in_it_is_a_failed_answer_whatever_surrounds_i
         "no_action",
         "The box holds 'the corner at the top', which names no legal action; legal: 1, 2, 4, 5, 8.",
     )
-    assert parse_answer(r"\boxed{4, 5}", CELLS).problem == "no_action"
+    for squares in ("4, 5", "2,2", "(2, 2)", "2-2"):
+        assert parse_answer(rf"\boxed{{{squares}}}", CELLS).problem == "no_action"
     many = {action: f"bid {action}" for action in range(100)}
     ids = ", ".join(map(str, range(12)))
     assert parse_answer("", many).reason == f"The answer names no action; legal: {ids} and 88 more."

@@ -153,6 +153,7 @@ ENDINGS = (
     "import inspect, os\nassert os.path.dirname(__file__) == os.getcwd()\n"
     "assert inspect.getsource(double) == 'def double(n):\\n    return 2 * n\\n'",
     "if __name__ != '__main__':\n    del __file__",
+    "print('x' * 200_000)",
 )
 
 

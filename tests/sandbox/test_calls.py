@@ -128,6 +128,12 @@ def test_tests_run_on_this_side_against_the_function_on_that(program, sandbox):
     assert verdict.passed == all(verdict.results)
 
 
+def test_a_test_that_raises_what_is_no_exception_fails(sandbox):  # pytest's own derive from BaseException
+    row = "import pytest\nwith pytest.raises(ValueError):\n    f(2)"
+    verdict = check_tests(sandbox, "def f(n): return n", [row], functions=["f"])
+    assert verdict.results == (False,) and "DID NOT RAISE" in verdict.error
+
+
 OPTIMIZED = """
 import sys
 from rlnb.sandbox import Sandbox, check_oracle, check_tests, oracle
