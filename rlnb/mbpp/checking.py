@@ -45,9 +45,9 @@ def evaluate(
     completions. Raises SandboxUnavailable if the sandbox fails for more than 1% of them.
     """
     rows = [(problem, index) for problem in problems for index in range(num_samples)]
-    questions = [Question(build_question(problem, template, shots)) for problem, _ in rows]
-    for question, (problem, _) in zip(questions, rows, strict=True):
-        question.function = asked_function(problem)
+    questions = [
+        Question(build_question(problem, template, shots), asked_function(problem)) for problem, _ in rows
+    ]
     with CheckPool(sandbox, template, timeout_seconds) as pool:
 
         def check(row: int, completion: Completion) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rlnb.errors import ParamsError
 from rlnb.mbpp.problems import Problem
@@ -54,14 +54,11 @@ TEMPLATES: Mapping[str, Template] = {
 }
 
 
-class Question(str):
-    """A text to be continued, or a user's message. function: the name that the answer should define."""
+class Question(NamedTuple):
+    """text: to be continued, or a user's message. function: the name that the answer should define."""
 
-    function: str = ""
-
-
-def asked_name(question: str) -> str:
-    return question.function if isinstance(question, Question) else ""
+    text: str
+    function: str
 
 
 def build_question(problem: Problem, template: Template, problems: Mapping[int, Problem]) -> str:

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlnb.mbpp.prompts import Template, asked_name, is_complete
+from rlnb.mbpp.prompts import Question, Template, is_complete
 from rlnb.policy import Completion, Policy, generate
 from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint
 from rlnb.policy.prompts import begin_answer, opened_thought, with_system
 
 OnCompletion = Callable[[int, Completion], None]  # called with (index of the question, completion)
 PROGRAM_STARTS = ("def f", "import math", "from math", "class A", "@cache", "x = 1", "# a")
-Write = Callable[[Sequence[str], Template, OnCompletion], None]  # writes one completion for each question
+Write = Callable[
+    [Sequence[Question], Template, OnCompletion], None
+]  # writes one completion for each question
 
 
 @dataclass(frozen=True)
@@ -33,19 +35,22 @@ class Writer:
     seed: int
     system: str | None = None
 
-    def __call__(self, questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
+    def __call__(
+        self, questions: Sequence[Question], template: Template, on_completion: OnCompletion
+    ) -> None:
         if isinstance(self.source, Endpoint):
             self.ask_server(self.source, questions, template, on_completion)
             return
         policy = self.source
         if template.is_chat:
-            prompts = list(map(policy.chat.ask, questions))
+            prompts = [policy.chat.ask(question.text) for question in questions]
         else:
-            prompts = [begin_answer("", q, policy.tokenizer, PROGRAM_STARTS).text for q in questions]
+            begun = (begin_answer("", text, policy.tokenizer, PROGRAM_STARTS) for text, _ in questions)
+            prompts = [prompt.text for prompt in begun]
         thoughts = list(map(opened_thought, prompts))  # they belong to the answer
 
         def is_at_end(index: int, text: str) -> bool:
-            return is_complete(thoughts[index] + text, template, asked_name(questions[index]))
+            return is_complete(thoughts[index] + text, template, questions[index].function)
 
         def receive(index: int, completion: Completion) -> None:
             on_completion(index, completion._replace(text=thoughts[index] + completion.text))
@@ -57,20 +62,20 @@ class Writer:
         )  # fmt: skip
 
     def ask_server(
-        self, server: Endpoint, questions: Sequence[str], template: Template, on_completion: OnCompletion
+        self, server: Endpoint, questions: Sequence[Question], template: Template, on_completion: OnCompletion
     ) -> None:
         options = {"temperature": self.temperature, "max_tokens": self.max_completion_length}
         bodies: list[dict[str, Any]] = [
-            {"messages": with_system([{"role": "user", "content": question}], self.system)}
+            {"messages": with_system([{"role": "user", "content": question.text}], self.system)}
             if template.is_chat  # servers accept few stops; `read_program` cuts at the others
-            else {"prompt": question, "stop": list(template.stops[:MAX_SERVER_STOPS])}
+            else {"prompt": question.text, "stop": list(template.stops[:MAX_SERVER_STOPS])}
             for question in questions
         ]
         bodies = [{**options, "seed": self.seed + index, **body} for index, body in enumerate(bodies)]
         completions = server.answers(bodies, path=CHAT if template.is_chat else TEXT)
         with contextlib.closing(completions):
             for index, (text, is_cut) in completions:
-                is_whole = is_complete(text, template, asked_name(questions[index]))
+                is_whole = is_complete(text, template, questions[index].function)
                 on_completion(index, Completion(text, is_cut and not is_whole))
 
 
@@ -81,7 +86,7 @@ def keep_completions(write: Write, path: Path, *, settings: object) -> Write:
     evaluation is sampled in other batches: unless the temperature is 0 it is equivalent, but not equal.
     """
 
-    def go_on(questions: Sequence[str], template: Template, on_completion: OnCompletion) -> None:
+    def go_on(questions: Sequence[Question], template: Template, on_completion: OnCompletion) -> None:
         kept: dict[str, Completion] = {}
         for line in path.read_bytes().splitlines() if path.exists() else []:
             with contextlib.suppress(ValueError, TypeError, AttributeError):  # torn by a kill
@@ -89,8 +94,8 @@ def keep_completions(write: Write, path: Path, *, settings: object) -> Write:
         seen: Counter[str] = Counter()
         keys = []
         for question in questions:  # the samples of one problem are told apart by their order
-            seen[question] += 1
-            keys.append(json.dumps([question, seen[question], settings]))
+            seen[question.text] += 1
+            keys.append(json.dumps([question.text, seen[question.text], settings]))
         missing = [index for index, key in enumerate(keys) if key not in kept]
 
         def keep(row: int, completion: Completion) -> None:

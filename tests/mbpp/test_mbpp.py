@@ -47,7 +47,7 @@ class Scripted:
 
     def __call__(self, questions, template, on_completion):
         for index in reversed(range(len(questions))):
-            self.questions.append(questions[index])
+            self.questions.append(questions[index].text)
             on_completion(index, Completion(self.answers[index % len(self.answers)], False))
 
 

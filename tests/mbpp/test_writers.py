@@ -12,7 +12,7 @@ from tiny_policy import load_tiny
 from rlnb.errors import PolicyUnavailable
 from rlnb.mbpp.checking import evaluate
 from rlnb.mbpp.problems import Problem, load_mbpp
-from rlnb.mbpp.prompts import TEMPLATES, build_question
+from rlnb.mbpp.prompts import TEMPLATES, Question, build_question
 from rlnb.mbpp.results import make_headline, mbpp_metrics, summarize
 from rlnb.mbpp.samples import Sample, hash_samples, read_samples, write_samples
 from rlnb.mbpp.writers import Writer
@@ -62,7 +62,8 @@ def chat_answer(text: object):
 
 def written(writer, questions, template) -> dict[int, str]:
     answers: dict[int, str] = {}
-    writer(questions, template, lambda index, completion: answers.update({index: completion.text}))
+    asked = [Question(text, function="") for text in questions]
+    writer(asked, template, lambda index, completion: answers.update({index: completion.text}))
     return answers
 
 
@@ -134,7 +135,7 @@ def interrupted(number: int, completion: str) -> None:
 def test_an_interrupt_asks_nothing_further(server):
     server.answers = [chat_answer("x")]
     with pytest.raises(KeyboardInterrupt):
-        writer_for(server, num_parallel=1)(["q"] * 100, CHAT, interrupted)
+        writer_for(server, num_parallel=1)([Question("q", "f")] * 100, CHAT, interrupted)
     for thread in threading.enumerate():
         if thread.name.startswith("endpoint"):
             thread.join()
