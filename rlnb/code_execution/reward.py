@@ -241,11 +241,21 @@ def batch_metrics(judgements: Sequence[Judgement], rewards: Sequence[RewardFunct
     """Return a batch's mean reward, programs that ran, pass rate, and the share of each outcome."""
     earned = [compute_reward(judgement, rewards) for judgement in judgements]
     paid = [reward for reward in earned if reward is not None]
+    num_best = sum(_earns_the_most(judgement, rewards) for judgement in judgements)
     counts = Counter(judgement.outcome for judgement in judgements)
     shares = {f"status/{outcome}_share": counts[outcome] / len(judgements) for outcome in STATUSES}
     return {
         "reward/avg_batch_reward": sum(paid) / len(paid) if paid else math.nan,
         "reward/successful_predictions_count": float(counts["ok_with_output"] + counts["ok_without_output"]),
         "reward/pass_rate": sum(judgement.passed for judgement in judgements) / len(judgements),
+        "reward/best_share": num_best / len(judgements),
         **shares,
     }
+
+
+def _earns_the_most(judgement: Judgement, rewards: Sequence[RewardFunction]) -> bool:
+    """Return whether a program ran and would earn no more if it printed and passed all tests."""
+    if not judgement.ran:
+        return False
+    perfect = replace(judgement, outcome="ok_with_output", results=(True,) * len(judgement.results))
+    return sum(reward(judgement) for reward in rewards) >= sum(reward(perfect) for reward in rewards)

@@ -31,9 +31,9 @@ MEANINGS = {
     "timeout|memory|output": "the limits in sandbox and evaluation may be too small",
     "": "they share one mistake; read some in the notebook",
 }
-# What to change where all completions pass or win, and so all groups tie.
+# What to change where all completions earn the most, and so all groups tie.
 SATURATED = {
-    "reward/pass_rate": "tasks.source = mbpp, or jsonl with tasks.jsonl_path",
+    "reward/best_share": "tasks.source = mbpp, or jsonl with tasks.jsonl_path, or reward.preset = tests",
     "strategy/win_share": "larger ones in board.kinds",
     "game/win_share": "a better opponent by opponent.base_url and opponent.model_id",
     "play/success_share": "other opponents or games in curriculum.stages",

@@ -27,6 +27,7 @@ from rlnb.code_execution.tasks import Test as Call
 from rlnb.errors import SandboxUnavailable
 from rlnb.mbpp.problems import load_mbpp
 from rlnb.notebook import load_cell
+from rlnb.run.metrics import STATUSES
 from rlnb.sandbox import Execution, Limits, Sandbox, zygotes
 from rlnb.sandbox.zygotes import Zygote
 
@@ -274,9 +275,17 @@ def test_trl_is_given_a_reward_a_completion_from_each_function_and_the_batchs_me
     values = dict(metrics)
     assert values["reward/avg_batch_reward"] == pytest.approx(-0.25 + 0.0625)
     assert values["reward/successful_predictions_count"] == 1
-    assert values["reward/pass_rate"] == 0.25
+    assert values["reward/pass_rate"] == values["reward/best_share"] == 0.25
     assert sum(value for name, value in metrics if name.startswith("status/")) == 1
     assert 0 < rewards.seconds <= values["time/reward_seconds"]
+
+
+@given(st.sampled_from(STATUSES), st.lists(st.sampled_from([True, False, None]), max_size=3))
+def test_what_earns_the_most_is_said_by_the_reward_and_not_by_the_tests(outcome, results):
+    judgement = Judgement("print(1)", outcome, None, tuple(results))
+    has_printed = outcome == "ok_with_output"
+    shares = [batch_metrics([judgement], [pay])["reward/best_share"] for pay in (pay_execution, pay_tests)]
+    assert shares == [has_printed, judgement.ran and all(results)]
 
 
 def test_a_batch_runs_once_for_all_functions(sandbox, monkeypatch):
