@@ -215,12 +215,22 @@ def reload(directory: str | Path, form: Form, params: ModelParams) -> Policy:
 def save_and_reload(
     policy: Policy, directory: str | Path, form: Form, params: ModelParams, *, prompt: str
 ) -> str:
-    """Write the policy, load it, let it answer, and return a line about the result, or about a failure."""
+    """Write the policy, load it, let it answer, and return a line about the result, or about a failure.
+
+    The line says how far the adapters moved the logits and how far the written model is from the trained one.
+    """
     progress = "not saved"
     try:
         save_in_format(policy, directory, form, params)
         progress = f"{directory}: saved, and not reloaded here"
-        answer = generate(reload(directory, form, params), [prompt], max_new_tokens=24, temperature=0)[0].text
+        exported = reload(directory, form, params)
+        answer = generate(exported, [prompt], max_new_tokens=24, temperature=0)[0].text
+        trained_logits = compute_logits(policy, [prompt])
+        change = compare_logits(trained_logits, compute_logits(policy, [prompt], reference=True))
+        difference = compare_logits(trained_logits, compute_logits(exported, [prompt]))
     except (RlnbError, OSError, RuntimeError, ValueError) as error:  # the rest of a run of hours goes on
         return f"{progress}: {error}"
-    return f"{directory}: reloaded, and continues with {answer!r}"
+    return (
+        f"{directory}: reloaded, and continues with {answer!r}. Its logits differ from the trained "
+        f"model's by {difference.mean:.2g} on average, where the adapters changed them by {change.mean:.2g}"
+    )

@@ -127,7 +127,7 @@ def check_difference(difference: LogitDifference, change: LogitDifference, form:
     share = f"{difference.mean / change.mean:.0%}" if change.mean else "more than all"
     reason = f"the export differs from the trained model by {share} of what training changed"
     remedy = "write --format merged_32bit, or --format lora"
-    if difference.mean >= change.mean:
+    if not difference.mean < change.mean:  # also where one is NaN
         shutil.rmtree(out)
         raise ExportFailed(f"{out}: removed, for {reason} ({difference}); {remedy}")
     return f"\nwarning: {reason}, mostly by rounding to 16 bits; {remedy}"

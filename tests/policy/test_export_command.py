@@ -1,6 +1,8 @@
 """`rlnb export`: the model card, what is refused before a model is loaded, and the way to the hub."""
 
 import json
+import math
+import re
 import shutil
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,12 +12,12 @@ import pytest
 import yaml
 from huggingface_hub import constants
 from refusals import refused
-from tiny_policy import load_tiny, train_by_hand
+from tiny_policy import load_tiny, tiny_params, train_by_hand
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlnb.params.bases import read_base
 from rlnb.policy import save_adapters
-from rlnb.policy.export import ExportFailed, LogitDifference
+from rlnb.policy.export import ExportFailed, LogitDifference, save_and_reload
 from rlnb.policy.export_command import check_difference, check_request, export, make_card
 
 EMBEDDED = {
@@ -172,13 +174,24 @@ def test_an_export_says_what_rounding_took_and_one_farther_than_the_base_fails_b
         assert any("/commit/" in path for path, _ in hub.requests)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25, 0.26, 0.99, 1.0, 30.0])
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.26, 0.99, 1.0, 30.0, math.nan])
 def test_the_share_of_rounding_decides_between_nothing_a_warning_and_an_error(share, tmp_path):
     gaps = [LogitDifference(1.0, mean, 1.0, 10) for mean in (share * 0.01, 0.01)]
     (out := tmp_path / "out").mkdir()
-    if share >= 1:
+    if not share < 1:
         with pytest.raises(ExportFailed, match=f"{share:.0%}"):
             check_difference(*gaps, "merged_16bit", out)
     else:
         assert bool(check_difference(*gaps, "merged_16bit", out)) == (share > 0.25)
     assert out.exists() == (share < 1)
+
+
+def test_a_notebook_that_saves_says_how_much_of_the_training_rounding_took(cache_dir, tmp_path):
+    policy = load_tiny(cache_dir)
+    train_by_hand(policy, std=1e-5)
+    params = tiny_params(cache_dir)
+    gaps = {}
+    for form in ("lora", "merged_16bit"):
+        said = save_and_reload(policy, tmp_path / form, form, params, prompt="def f(n):")
+        gaps[form] = [float(gap) for gap in re.findall(r" by (\S+)", said)]
+    assert gaps["lora"][0] < gaps["lora"][1] == gaps["merged_16bit"][1] < gaps["merged_16bit"][0]
