@@ -142,7 +142,7 @@ def _check_parameters(nb: NotebookNode) -> None:
     inferred = _infer_parameters(nb, name="python3", language="python") if given else []
     known = [parameter.name for parameter in inferred]
     problems = [
-        f"papermill: {name} is not a parameter of this notebook{did_you_mean(name, known)}"
+        f"papermill: {name} is not a parameter of this notebook{did_you_mean(str(name), known)}"
         for name in given
         if name not in known
     ]
