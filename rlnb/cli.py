@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -189,10 +190,12 @@ def _run(options: argparse.Namespace) -> int:
                 num_ranks=options.nproc,
             )  # fmt: skip
         from rlnb.batch.machines import job_machine
+        from rlnb.machine import probe
 
+        machine = job_machine(options.profile, options.machine, options.gpu_memory)
         plan = plan_run(
             options.notebook, profile=options.profile, overrides=overrides, out=out, num_ranks=options.nproc,
-            machine=job_machine(options.profile, options.machine, options.gpu_memory),
+            machine=None if machine == replace(probe(ask_hub=False), hub=machine.hub) else machine,
         )  # fmt: skip
         run = f"{plan.directory}: {plan.notebook.name}, profile {plan.profile}, for {plan.machine.name}"
         print(f"{run}: not refused", *filter(None, [plan.memory]), sep="\n")

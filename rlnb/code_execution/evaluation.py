@@ -175,7 +175,7 @@ def answer_record(answer: JudgedAnswer) -> dict[str, object]:
         "split": answer.split,
         "greedy": answer.greedy,
         "completion": answer.completion,
-        "cut": answer.is_cut,
+        "cut": answer.end.is_cut,
         "outcome": answer.judgement.outcome,
         "results": answer.judgement.results,
     }

@@ -126,7 +126,7 @@ def make_records(
             "results": sample.verdict.results,
             "error": "" if sample.passed else sample.verdict.error[:MAX_ERROR_LENGTH],
             "completion": sample.completion,
-            "cut": sample.is_cut,
+            "cut": sample.end.is_cut,
             "program": sample.program,
             "plus": verdict,
         }

@@ -28,7 +28,8 @@ MEANINGS = {
     "the prompt asks for",
     "SyntaxError|no_code": "the answers are prose or cut programs; begin the answer for the model, or take "
     "one made for chat",
-    "timeout|memory|output": "the limits in sandbox and evaluation may be too small",
+    "timeout|memory|output": "the limits in sandbox and evaluation are too small",
+    "AssertionError": "they end in an assert of their own, which fails: they are wrong",
     "": "they share one mistake; read some in the notebook",
 }
 # What to change where all completions earn the most, and so all groups tie.
@@ -101,10 +102,11 @@ def find_shared_outcome(ends: Sequence[AnswerEnd]) -> str:
         kinds.setdefault(re.sub(r"^assert .*: (?=\w+: )|'.*?'|\d+", "", end.reason), []).append(end)
     most = max(kinds.values(), key=len)
     error = Counter(re.sub(r"^assert .*: (?=\w+: )", "", end.reason) for end in most).most_common(1)[0][0]
-    often = f", most often ({len(most)} of {len(ends)}): {error[:200]}" if error else ""
+    often = f", most often ({len(most)} of {len(ends)}): {error[:200]}" if error and len(most) > 1 else ""
     known = f"{most[0].outcome} {error}"
     meaning = next(text for pattern, text in MEANINGS.items() if re.search(pattern, known))
     shared = f"{count / len(ends):.0%} of the answers ended as {outcome.replace('_', ' ')}{often}"
+    meaning = meaning if len(most) > 1 else "each has a mistake of its own; read some in the notebook"
     return f"{shared}. Perhaps {meaning}{see('answers-invalid')}"
 
 

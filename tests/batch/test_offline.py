@@ -51,6 +51,13 @@ def run_on_node(notebook: str, cache: Path, out: Path) -> tuple[int, str, str]:
     return process.returncode, out_text, errors
 
 
+def test_a_check_of_this_machine_asks_for_the_hub_as_a_run_does(tmp_path):
+    words = ("run", "notebooks/mbpp_eval.ipynb", "--profile", "tiny", "--set", "model.id=lab/tiny", "--check")
+    process = rlnb(*words, "--set", f"model.cache_dir={tmp_path}", HF_ENDPOINT="http://127.0.0.1:9")
+    said, errors = process.communicate(timeout=180)
+    assert process.returncode == 2 and "model.id = 'lab/tiny' lacks" in errors, said + errors
+
+
 @pytest.mark.parametrize(
     "notebook", ["mbpp_eval", pytest.param("grpo_code_execution", marks=pytest.mark.slow)]
 )

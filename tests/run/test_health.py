@@ -74,6 +74,8 @@ def test_an_outcome_of_more_than_half_of_the_answers_is_told_with_its_most_frequ
     assert line.startswith("warning: 56% of the answers ended as ")
     assert "most often (3 of 9): NameError: name 'f0' is not defined. Perhaps " in line
     assert describe_ends(ends + ends_of(passed=5)) == []  # half
+    alone = [AnswerEnd(outcome, f"{error}Error: no") for error in ("OS", "Key", "Index")]
+    assert "most often" not in describe_ends(alone)[0]
 
 
 @given(counts=st.dictionaries(st.sampled_from(health.USUAL), st.integers(1, 9)))
