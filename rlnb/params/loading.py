@@ -197,4 +197,5 @@ def _describe_error(
     name = field + "".join(f"[{item}]" for item in location[1 + field.count(".") :])
     value = show(error["input"]) if fields[field].repr else "..."  # it may hold a password or a key
     reason = re.sub(r"^(Value error, |\w+ (?=should ))", "", error["msg"])
+    reason = reason.replace("a valid tuple", "a list in brackets, [a, b]")
     return f"{last[field].place}: {name} = {value} {reason}"
