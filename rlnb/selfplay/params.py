@@ -87,8 +87,9 @@ class ActingParams(Section):
 
     @property
     def asks_for_thoughts(self) -> bool:
-        """Whether full prompts ask for reasoning before the answer: in free play that has room for it."""
-        return self.acting == "free" and self.max_new_tokens >= THOUGHT_TOKENS
+        """Whether prompts ask for reasoning first: full ones, in free play that has room for it."""
+        is_free = self.acting == "free" and self.style == "full"
+        return is_free and self.max_new_tokens >= THOUGHT_TOKENS
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
