@@ -26,7 +26,15 @@ from rlnb.ppo.display import show_success
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.results import compare, save_results
 from rlnb.run.checkpoints import MODEL_FIELDS
-from rlnb.selfplay.arena import SEATS, WAYS, Match, make_arena, match_measures, select_matches
+from rlnb.selfplay.arena import (
+    SEATS,
+    WAYS,
+    Match,
+    describe_answers,
+    make_arena,
+    match_measures,
+    select_matches,
+)
 from rlnb.selfplay.checkpoints import AVERAGE_FILE, PARAMS_FILE
 from rlnb.selfplay.display import draw_arena
 from rlnb.selfplay.params import GameRunParams
@@ -77,6 +85,9 @@ def evaluate_checkpoints(
         for name, matches in by_name.items()
     }
     print(show_scores([row for matches in trained_way.values() for row in matches]))
+    for name, matches in trained_way.items():
+        for line in describe_answers(matches):
+            print(f"{name}: {line}")
     comparison = []
     if compare_with:
         first, second = (match_measures(by_name[name]) for name in names)

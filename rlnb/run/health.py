@@ -43,6 +43,7 @@ INVALID_MOVES = (
     "of the answers hold no legal move; write game.acting = constrained, raise game.max_new_tokens "
     "where they are cut, or take a model made for chat" + see("answers-invalid")
 )
+CUT_MOVES = "of the answers were cut before their box; raise game.max_new_tokens" + see("completions-cut")
 # {what is wrong: (its metric, the share above which it is told, the sentence)}
 CHECKS: dict[str, tuple[str, float, str]] = {
     "cut": (
@@ -50,11 +51,7 @@ CHECKS: dict[str, tuple[str, float, str]] = {
         0.2,
         "of the completions were cut; raise training.max_completion_length" + see("completions-cut"),
     ),
-    "cut moves": (
-        "play/cut_share",
-        0.2,
-        "of the answers were cut before their box; raise game.max_new_tokens" + see("completions-cut"),
-    ),
+    "cut moves": ("play/cut_share", 0.2, CUT_MOVES),
     "tied": (
         "frac_reward_zero_std",
         0.5,
@@ -125,12 +122,6 @@ def describe_ends(
             f"{cut / len(ends):.0%} of the answers were cut before their program was complete; {remedy}"
         )
     return [f"warning: {line}" for line in lines]
-
-
-def describe_moves(invalid_shares: Sequence[float]) -> list[str]:
-    """Return a warning, if any, about the answers of matches; invalid_shares: one each."""
-    share = fmean(invalid_shares or [0.0])
-    return [f"warning: {share:.0%} {INVALID_MOVES}"] if share > MAX_INVALID_SHARE else []
 
 
 class Health:

@@ -22,7 +22,7 @@ from rlnb.games.text_games import TextGame
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.policy.adapters import WeightSnapshot
 from rlnb.policy.loading import Policy
-from rlnb.run.health import describe_moves
+from rlnb.run.health import CUT_MOVES, INVALID_MOVES, MAX_CUT_SHARE, MAX_INVALID_SHARE
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer, make_encoder
 from rlnb.selfplay.params import ActingParams, UpdateParams
 from rlnb.selfplay.random_play import score_random_play
@@ -61,6 +61,7 @@ class Match:
     for a win, 0.5 for a draw, 0 for a loss. score: their mean with its Wilson interval. mean_return: in the
     game's units. random_score: that of random play in this seat, ceiling: the best possible one,
     both against this opponent and None where they are not known. distinct_share: of games that differ.
+    cut_share: of answers that the limit of tokens cut, which are invalid.
     """
 
     game: str
@@ -81,6 +82,7 @@ class Match:
     invalid_share: float
     distinct_share: float
     scores: tuple[float, ...] = ()
+    cut_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -225,9 +227,7 @@ class Arena:
                 "num_games": num_games,
                 "in_every_way": in_every_way,
             },
-            warn=lambda played: describe_moves(
-                [row.invalid_share for row in played.rows if row.acting == self.params.acting]
-            ),
+            warn=lambda played: describe_answers(select_matches(played.rows, acting=self.params.acting)),
         )
 
     def measure_exactly(self, average: WeightSnapshot) -> tuple[dict[str, TicTacToeResult], dict[str, float]]:
@@ -291,9 +291,17 @@ def summarise_matches(
             invalid_share=sum(turn.problem is not None for turn in turns) / max(1, len(turns)),
             distinct_share=len({played.history for played in seat_games}) / len(seat_games),
             scores=scores,
+            cut_share=sum(turn.problem == "cut" for turn in turns) / max(1, len(turns)),
         )  # fmt: skip
         rows.append(match)
     return rows
+
+
+def describe_answers(rows: Sequence[Match]) -> list[str]:
+    """Return warnings about invalid and cut answers in these matches, a line each."""
+    invalid, cut = np.mean([(row.invalid_share, row.cut_share) for row in rows] or [(0.0, 0.0)], axis=0)
+    lines = [f"warning: {invalid:.0%} {INVALID_MOVES}"] if invalid > MAX_INVALID_SHARE else []
+    return [*lines, f"warning: {cut:.0%} {CUT_MOVES}"] if cut > MAX_CUT_SHARE else lines
 
 
 def select_matches(rows: Sequence[Match], **fields: object) -> list[Match]:
@@ -330,6 +338,7 @@ def match_metrics(rows: Sequence[Match]) -> dict[str, float]:
         metrics[f"arena/{row.opponent}/{prefix}{SEATS[row.seat]}_score"] = row.score.value
         if row.weights == "last":
             shares[f"arena/{row.opponent}/invalid_share"].append(row.invalid_share)
+            shares[f"arena/{row.opponent}/cut_share"].append(row.cut_share)
     return metrics | {name: sum(values) / len(values) for name, values in shares.items()}
 
 

@@ -17,6 +17,7 @@ from rlnb.selfplay.arena import (
     Arena,
     Match,
     Way,
+    describe_answers,
     exact_measures,
     is_exact,
     match_measures,
@@ -76,7 +77,7 @@ def test_a_row_counts_wins_draws_and_losses_of_a_seat():
         played(0, 0.0, history=(2,), problems=(None, None, "illegal")),
         played(1, -1.0, history=(3,)),
         played(0, 1.0, history=(1,)),
-        played(0, -1.0, history=(4,), problems=("no_action",)),
+        played(0, -1.0, history=(4,), problems=("cut",)),
     ]
     first, second = summarise_matches(games, TIC_TAC_TOE, way=Way("free"), weights="average")
     assert (first.game, first.opponent, first.seat, first.role) == ("tic_tac_toe", "random", 0, "X")
@@ -84,7 +85,7 @@ def test_a_row_counts_wins_draws_and_losses_of_a_seat():
     assert (first.num_games, first.wins, first.draws, first.losses) == (4, 2, 1, 1)
     assert first.score.value == 0.625  # (1 + .5 + 1 + 0) / 4
     assert first.score == wilson_interval(0.625, 4)
-    assert first.invalid_share == 2 / 6
+    assert (first.invalid_share, first.cut_share) == (2 / 6, 1 / 6)
     assert first.distinct_share == 3 / 4
     assert (first.random_score, first.ceiling) == approx((0.64841, 0.99740), abs=1e-5)
     assert (second.seat, second.role, second.wins, second.draws, second.losses) == (1, "O", 1, 0, 1)
@@ -98,7 +99,11 @@ def test_a_row_counts_wins_draws_and_losses_of_a_seat():
         "arena/random/first_score": 0.625,
         "arena/random/second_score": 0.5,
         "arena/random/invalid_share": approx(1 / 6),
+        "arena/random/cut_share": approx(1 / 12),
     }
+    (line,) = describe_answers([first, second])
+    assert line.startswith("warning: 8% of the answers were cut")
+    assert describe_answers([second]) == describe_answers([]) == []
 
 
 def test_sampled_and_greedy_games_agree_with_the_exact_figures(arena, exact):
