@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -108,6 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except RlnbError as error:
             print(f"rlnb: {error}", file=sys.stderr)
             return error.exit_code
+        finally:
+            if arguments is None:  # the process's end takes a second, after which the exit code must be ours
+                for each in (signal.SIGTERM, signal.SIGUSR1):
+                    signal.signal(each, signal.SIG_IGN)
 
 
 def make_parser() -> argparse.ArgumentParser:

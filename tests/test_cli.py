@@ -205,3 +205,10 @@ def test_a_refusal_does_not_wait_for_papermill_or_torch():
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == str(imported)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_after_the_end_leaves_the_exit_code(number):
+    script = f"import signal, sys; from rlnb import cli; code = cli.main(); signal.raise_signal({number:d})"
+    command = [sys.executable, "-c", f"{script}; sys.exit(code)", "run", "none.ipynb"]
+    assert subprocess.run(command, capture_output=True).returncode == 2
