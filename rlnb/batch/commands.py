@@ -76,8 +76,9 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Add a command that calls `run` with its options, and return its parser. shared: names in SHARED."""
     command = commands.add_parser(
-        name, help=help, description=description or help, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+        name, help=help, description=description or help, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     command.set_defaults(command=run)
     for option in shared:
         command.add_argument(option, **SHARED[option])
