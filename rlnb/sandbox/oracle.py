@@ -99,9 +99,8 @@ def run_tests(
                 error = error or one_line(f"{test}: {failed.call.error}")
             except KeyboardInterrupt:
                 raise
-            except (
-                BaseException
-            ) as unexpected:  # of comparing what the program returned; pytest's are no others
+            # Comparing what the program returned may raise anything; pytest's derive from BaseException.
+            except BaseException as unexpected:
                 results[index] = False
                 error = error or one_line(f"{test}: {type(unexpected).__name__}: {describe(unexpected)}")
     return Verdict(tuple(results), status, error), loaded.has_lost_its_zygote
