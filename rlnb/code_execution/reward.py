@@ -134,8 +134,10 @@ def judge(
         for text, task, prefix in zip(completions, tasks, prefixes, strict=True)
     ]
     called = [with_calls(code, task) if code else None for code, task in zip(codes, tasks, strict=True)]
-    programs = list(dict.fromkeys(program for program in [*codes, *called] if program is not None))
-    executions = dict(zip(programs, sandbox.run_many(programs, limits=limits), strict=True))
+    answers = zip([*codes, *called], [*tasks, *tasks], strict=True)
+    group_of = {program: task.id for program, task in answers if program is not None}
+    programs, groups = list(group_of), group_of.values()
+    executions = dict(zip(programs, sandbox.run_many(programs, groups=groups, limits=limits), strict=True))
     judgements = []
     for code, program, task in zip(codes, called, tasks, strict=True):
         if code is None or program is None:

@@ -10,7 +10,6 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -119,14 +118,10 @@ def make_public_seeds(*parts: object, num_boards: int) -> list[int]:
 def play_many(jobs: Sequence[Job], sandbox: Sandbox, *, rules: BoardRules) -> list[StrategyGame]:
     """Play each job in a process of its own, `sandbox.num_workers` at a time.
 
-    Equal jobs are played once.
+    Equal jobs are played once, and no two on one board follow each other.
     """
-    distinct = list(dict.fromkeys(jobs))
-    with ThreadPoolExecutor(sandbox.num_workers, thread_name_prefix="2048") as pool:
-        # After an interrupt `map` cancels the games that have not begun; the others end within their limits.
-        games = pool.map(partial(play_game, sandbox=sandbox, rules=rules), distinct)
-        by_job = dict(zip(distinct, games, strict=True))
-    return [by_job[job] for job in jobs]
+    play = partial(play_game, sandbox=sandbox, rules=rules)
+    return sandbox.map(play, jobs, groups=[(kind, seed) for _, kind, seed in jobs])
 
 
 def play_game(job: Job, sandbox: Sandbox, rules: BoardRules) -> StrategyGame:

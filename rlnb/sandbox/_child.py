@@ -7,11 +7,11 @@ import contextlib
 import gc
 import io
 import linecache
+import mmap
 import os
 import resource
 import signal
 import site
-import socket
 import sys
 import warnings
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def warm_up(zygote: "Zygote") -> None:
 
 
 def become(
-    zygote: "Zygote", job: "Job", source: bytearray, *, streams: tuple[int, int], connection: int | None
+    zygote: "Zygote", job: "Job", source: mmap.mmap, *, streams: tuple[int, int], connection: int | None
 ) -> NoReturn:
     """Limit this process, compile the program, write the letter, and run the program.
 
@@ -69,7 +69,8 @@ def become(
         os._exit(0)
     try:
         # Warnings are off: thousands of them would pass the output limit before the letter.
-        text = source.decode().removeprefix("\ufeff")  # of a text, a line that names an encoding is ignored
+        # Of a text, a line that names an encoding is ignored.
+        text = source[:-1].decode().removeprefix("\ufeff")
         code = compile(text, "<program>", "exec", dont_inherit=True)
         # For `inspect.getsource`. A file would be a trace that the next program could find.
         linecache.cache["<program>"] = len(text), None, list(io.StringIO(text, None)), "<program>"
@@ -193,12 +194,12 @@ def answer_calls(connection: int, program: dict[str, _codec.PlainData]) -> None:
     begins with "V", a value, or "E", the text of an exception.
     """
     kept: list[object] = []
-    with socket.socket(fileno=connection) as calls:
+    with open(connection, "rb") as calls, open(connection, "wb", closefd=False) as answers:
         while True:
-            size = calls.recv(4, socket.MSG_WAITALL)
+            size = calls.read(4)
             if len(size) < 4:
                 return
-            request = _codec.loads(calls.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL), kept)
+            request = _codec.loads(calls.read(int.from_bytes(size, "big")), kept)
             try:
                 if request[0] == "names":
                     value = [name for name, member in program.items() if callable(member)]
@@ -210,4 +211,5 @@ def answer_calls(connection: int, program: dict[str, _codec.PlainData]) -> None:
                 answer = b"V" + _codec.dumps(value, kept)
             except BaseException as error:
                 answer = b"E" + f"{type(error).__name__}: {error}".encode(errors="replace")[:2000]
-            calls.sendall(len(answer).to_bytes(4, "big") + answer)
+            answers.write(len(answer).to_bytes(4, "big") + answer)
+            answers.flush()

@@ -49,10 +49,9 @@ def count_threads(children: str) -> int:
 
 
 def remove(folder: str, lock: int) -> None:
-    """Remove the programs' folder, as another program if there is much in it: that may take a minute.
+    """Remove the programs' folder, as another program if there is something in it: that may take a minute.
 
-    lock: descriptor of the folder's lock, which is held as long. A zygote with a folder in memory has removed
-    this one.
+    lock: descriptor of the folder's lock, which is held as long.
     """
     with contextlib.suppress(OSError):
         os.rmdir(folder)

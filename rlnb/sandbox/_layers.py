@@ -15,61 +15,63 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_GET_NAME = 1, 4, 15, 16
 PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 36, 38, 2
 ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 DO_NOTHING = 0x00050000  # the call returns 0, as if it had been done
-CLONE_THREAD, SOCK_TYPE_MASK, SOCK_STREAM, X32_BIT = 0x00010000, 0xF, 1, 0x40000000
+CLONE_THREAD, X32_BIT = 0x00010000, 0x40000000
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000,
 )  # fmt: skip
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
-# {architecture: (its audit number, its column below)}
-ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
+MS_NOATIME, MS_REC, MS_PRIVATE = 1024, 0x4000, 1 << 18
+# {architecture: (its audit number, its column below, its O_DIRECT)}
+ARCHITECTURES = {"x86_64": (0xC000003E, 0, 0x4000), "aarch64": (0xC00000B7, 1, 0x10000)}
 # The system calls that a program may make: (x86-64, aarch64), -1 where absent. They start no process, reach
-# no network, signal no other process, change no link, mode or time of a file, and share nothing.
+# no network, signal no other process, change no link, mode or time of a file, and share nothing: no pipes
+# or sockets, which take numbers of the whole machine, no word of its memory, load and disks, nor its cache.
 ALLOWED = {
-    "read": (0, 63), "write": (1, 64), "close": (3, 57), "stat": (4, -1), "fstat": (5, 80),
-    "lstat": (6, -1), "poll": (7, -1), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226),
-    "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139), "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65),
-    "writev": (20, 66), "access": (21, -1), "pipe": (22, -1), "select": (23, -1), "sched_yield": (24, 124),
-    "mremap": (25, 216), "msync": (26, 227), "madvise": (28, 233), "dup": (32, 23), "dup2": (33, -1),
-    "pause": (34, -1), "nanosleep": (35, 101), "getitimer": (36, 102), "alarm": (37, -1),
-    "setitimer": (38, 103), "getpid": (39, 172), "sendfile": (40, 71), "sendto": (44, 206),
-    "recvfrom": (45, 207), "shutdown": (48, 210), "getsockname": (51, 204), "getpeername": (52, 205),
-    "setsockopt": (54, 208), "getsockopt": (55, 209), "exit": (60, 93), "wait4": (61, 260),
-    "uname": (63, 160), "fsync": (74, 82), "fdatasync": (75, 83), "ftruncate": (77, 46),
+    "read": (0, 63), "write": (1, 64), "close": (3, 57), "stat": (4, -1), "fstat": (5, 80), "lstat": (6, -1),
+    "poll": (7, -1), "lseek": (8, 62), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "pread64": (17, 67),
+    "pwrite64": (18, 68), "readv": (19, 65), "writev": (20, 66), "access": (21, -1), "select": (23, -1),
+    "sched_yield": (24, 124), "mremap": (25, 216), "dup": (32, 23), "dup2": (33, -1), "pause": (34, -1),
+    "nanosleep": (35, 101), "getitimer": (36, 102), "alarm": (37, -1), "setitimer": (38, 103),
+    "getpid": (39, 172), "exit": (60, 93), "wait4": (61, 260), "uname": (63, 160), "ftruncate": (77, 46),
     "getdents": (78, -1), "getcwd": (79, 17), "chdir": (80, 49), "fchdir": (81, 50), "rename": (82, -1),
     "mkdir": (83, -1), "rmdir": (84, -1), "creat": (85, -1), "unlink": (87, -1), "readlink": (89, -1),
     "umask": (95, 166), "gettimeofday": (96, 169), "getrlimit": (97, 163), "getrusage": (98, 165),
-    "sysinfo": (99, 179), "times": (100, 153), "getuid": (102, 174), "getgid": (104, 176),
-    "geteuid": (107, 175), "getegid": (108, 177), "getppid": (110, 173), "getpgrp": (111, -1),
-    "getgroups": (115, 158), "getresuid": (118, 148), "getresgid": (120, 150), "rt_sigpending": (127, 136),
+    "times": (100, 153), "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175),
+    "getegid": (108, 177), "getppid": (110, 173), "getpgrp": (111, -1), "getgroups": (115, 158),
+    "getresuid": (118, 148), "getresgid": (120, 150), "rt_sigpending": (127, 136),
     "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133), "sigaltstack": (131, 132),
-    "statfs": (137, 43), "fstatfs": (138, 44), "arch_prctl": (158, -1), "gettid": (186, 178),
-    "time": (201, -1), "futex": (202, 98), "epoll_create": (213, -1), "getdents64": (217, 61),
-    "set_tid_address": (218, 96), "restart_syscall": (219, 128), "fadvise64": (221, 223),
-    "exit_group": (231, 94), "epoll_wait": (232, -1), "epoll_ctl": (233, 21), "waitid": (247, 95),
-    "mkdirat": (258, 34), "newfstatat": (262, 79), "unlinkat": (263, 35), "renameat": (264, 38),
-    "readlinkat": (267, 78), "faccessat": (269, 48), "pselect6": (270, 72), "ppoll": (271, 73),
-    "set_robust_list": (273, 99), "epoll_pwait": (281, 22), "eventfd": (284, -1), "fallocate": (285, 47),
-    "eventfd2": (290, 19), "epoll_create1": (291, 20), "dup3": (292, 24), "pipe2": (293, 59),
-    "getcpu": (309, 168), "renameat2": (316, 276), "getrandom": (318, 278), "membarrier": (324, 283),
-    "copy_file_range": (326, 285), "statx": (332, 291), "rseq": (334, 293), "close_range": (436, 436),
+    "arch_prctl": (158, -1), "gettid": (186, 178), "time": (201, -1), "epoll_create": (213, -1),
+    "getdents64": (217, 61), "restart_syscall": (219, 128), "exit_group": (231, 94), "epoll_wait": (232, -1),
+    "epoll_ctl": (233, 21), "waitid": (247, 95), "mkdirat": (258, 34), "newfstatat": (262, 79),
+    "unlinkat": (263, 35), "renameat": (264, 38), "readlinkat": (267, 78), "faccessat": (269, 48),
+    "pselect6": (270, 72), "ppoll": (271, 73), "set_robust_list": (273, 99), "epoll_pwait": (281, 22),
+    "eventfd": (284, -1), "eventfd2": (290, 19), "epoll_create1": (291, 20), "dup3": (292, 24),
+    "renameat2": (316, 276), "getrandom": (318, 278), "rseq": (334, 293), "close_range": (436, 436),
     "faccessat2": (439, 439),
 }  # fmt: skip
 # Allowed with arguments that keep them harmless: see `guards`.
 GUARDED = {
-    "open": (2, -1), "ioctl": (16, 29), "socketpair": (53, 199), "clone": (56, 220), "kill": (62, 129),
-    "fcntl": (72, 25), "flock": (73, 32), "getpgid": (121, 155), "getsid": (124, 156),
-    "getpriority": (140, 141), "sched_getparam": (143, 121), "sched_getscheduler": (145, 120),
-    "prctl": (157, 167), "sched_getaffinity": (204, 123), "clock_gettime": (228, 113),
-    "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "tgkill": (234, 131), "openat": (257, 56),
-    "prlimit64": (302, 261), "clone3": (435, 435),
+    "open": (2, -1), "mmap": (9, 222), "ioctl": (16, 29), "msync": (26, 227), "madvise": (28, 233),
+    "clone": (56, 220), "kill": (62, 129), "fcntl": (72, 25), "flock": (73, 32), "fsync": (74, 82),
+    "fdatasync": (75, 83), "getpgid": (121, 155), "getsid": (124, 156), "getpriority": (140, 141),
+    "sched_getparam": (143, 121), "sched_getscheduler": (145, 120), "prctl": (157, 167), "futex": (202, 98),
+    "sched_getaffinity": (204, 123), "clock_gettime": (228, 113), "clock_getres": (229, 114),
+    "clock_nanosleep": (230, 115), "tgkill": (234, 131), "openat": (257, 56), "prlimit64": (302, 261),
+    "clone3": (435, 435),
 }  # fmt: skip
 OWN_PID = 0x7FFFFFF1  # more than any process number
 FIRST_UNKNOWN = 452  # the C library takes ENOSYS of a newer call for an older kernel and asks otherwise
-# fcntl: duplicate, read and set the flags of a descriptor and of its file, size of a pipe. No leases, owners
-# or signals. Locks do nothing: no other process may open the files that a program writes.
-HARMLESS_FCNTLS, SET_FLAGS, LOCK_FCNTLS = (0, 1, 2, 3, 1030, 1032), 4, (6, 7, 37, 38)
-O_ASYNC, O_TRUNC, ACCESS_MODE, O_WRONLY, O_RDWR = 0x2000, 0x200, 0x3, 1, 2
+# fcntl: duplicate, read and set the flags of a descriptor and of its file. No leases, owners or signals.
+# Locks do nothing: no other process may open the files that a program writes.
+HARMLESS_FCNTLS, SET_FLAGS, LOCK_FCNTLS = (0, 1, 2, 3, 1030), 4, (6, 7, 37, 38)
+O_TRUNC, ACCESS_MODE, O_WRONLY, O_RDWR = 0x200, 0x3, 1, 2
+# How no file is opened: synchronously, with signals, past its access time, by path only, without a name.
+REFUSED_FLAGS = 0x1000 | 0x2000 | 0x40000 | 0x100000 | 0x200000 | 0x400000  # and O_DIRECT
+MAP_LOCKED, MAP_HUGETLB = 0x2000, 0x40000
+# madvise: nothing special, forget own memory now or later, no huge pages. The C library needs no other.
+HARMLESS_ADVICE = (0, 4, 8, 15)
+FUTEX_PRIVATE, FUTEX_WAITS = 128, (0, 9, 9 | 256)  # with the end of a thread, for one
 CLOCK_OF_A_PROCESS = 0x80000000  # the number of a clock that belongs to a process has this bit
 # ioctl: is it a terminal, its size, set close-on-exec, non-blocking, how much can be read
 HARMLESS_IOCTLS = (0x5401, 0x5413, 0x5450, 0x5451, 0x5421, 0x541B)
@@ -188,22 +190,35 @@ def enter_process_namespace(libc: ctypes.CDLL) -> None:
     unshare(libc, CLONE_NEWPID | CLONE_NEWIPC)
 
 
-def enter_namespaces(libc: ctypes.CDLL) -> str:
-    """Enter namespaces without network, and with a folder in memory, bounded in size and files; return it.
+def enter_namespaces(libc: ctypes.CDLL, folder: str, files: list[str]) -> str:
+    """Enter namespaces without network, and with a root of its own in memory, mounted over `folder`.
 
-    The folder lies over /dev/shm, where no interpreter is installed.
+    It holds `files`, two devices, and a folder for programs, bounded in size and files, whose path is
+    returned. No other path can be looked up: the machine would remember it, and when.
     """
-    unshare(libc, CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET)
-    check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "mount")
-    options = b"size=64m,nr_inodes=1024,mode=0700"
-    check(
-        libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options), "mount tmpfs"
-    )
-    return "/dev/shm"
+
+    def mount(source: str | None, target: str, kind: bytes | None, flags: int, options: str = "") -> None:
+        names = source and source.encode(), target.encode(), kind, flags, options.encode()
+        check(libc.mount(*names), f"mount on {target}")
+
+    unshare(libc, CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWNET)
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+    mount("tmpfs", folder, b"tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
+    for path in (os.devnull, "/dev/urandom", *files):
+        os.makedirs(os.path.dirname(folder + path), exist_ok=True)
+        os.close(os.open(folder + path, os.O_CREAT))
+        mount(path, folder + path, None, MS_BIND)
+    os.mkdir(folder + "/tmp")
+    flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME
+    mount("tmpfs", folder + "/tmp", b"tmpfs", flags, "size=64m,nr_inodes=1024,mode=0700")
+    mount(None, folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+    os.chroot(folder)
+    os.chdir("/tmp")
+    return "/tmp"
 
 
-def protect_files(libc: ctypes.CDLL, *, readable: list[str], listed: list[str], writable: str) -> None:
-    """By Landlock, allow only reading `readable`, listing `listed`, writing to `writable` and /dev/null.
+def protect_files(libc: ctypes.CDLL, readable: list[str], *, writable: str) -> None:
+    """By Landlock, allow only reading `readable`, and reading, listing and writing to `writable`.
 
     This holds for this process and all that it forks, for good. From ABI 4 on it denies TCP, from 6 on
     signals to and abstract sockets of others; before, only the filter of system calls denies them. Raise
@@ -216,8 +231,7 @@ def protect_files(libc: ctypes.CDLL, *, readable: list[str], listed: list[str], 
     attributes = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
     ruleset = check(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0), "Landlock")
     read, write = READ_FILE | READ_FOLDER, WRITE_FILE | (files & TRUNCATE)
-    granted = dict.fromkeys(listed, READ_FOLDER) | dict.fromkeys(readable, read)
-    granted |= {"/dev/urandom": READ_FILE, os.devnull: READ_FILE | write}
+    granted = dict.fromkeys((*readable, "/dev/urandom"), READ_FILE) | {os.devnull: READ_FILE | write}
     granted[writable] = read | write | (MAKE_AND_REMOVE & files) | (files & REFER)
     for path, rights in granted.items():
         if not os.path.exists(path):
@@ -231,36 +245,45 @@ def protect_files(libc: ctypes.CDLL, *, readable: list[str], listed: list[str], 
     os.close(ruleset)
 
 
-def guards() -> dict[str, list[tuple[int, int, int, int]]]:
-    """Return {call: BPF that looks at its arguments}: it begins with a load and ends in a verdict."""
+def guards(o_direct: int) -> dict[str, list[tuple[int, int, int, int]]]:
+    """Return {call: BPF that looks at its arguments}: it ends in a verdict."""
     load, keep_bits, equal, greater_equal, any_bit, give = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-    allow, deny = (give, 0, 0, ALLOW), (give, 0, 0, EPERM)
+    allow, deny, do_nothing = ((give, 0, 0, verdict) for verdict in (ALLOW, EPERM, DO_NOTHING))
 
     def allow_only(*values: int) -> list[tuple[int, int, int, int]]:
         tests = [(equal, len(values) - i, 0, value) for i, value in enumerate(values)]
         return [*tests, deny, allow]
 
-    first, second, third = ((load, 0, 0, 16 + 8 * i) for i in range(3))  # lower halves of the arguments
+    first, second, third, fourth = ((load, 0, 0, 16 + 8 * i) for i in range(4))  # lower halves of arguments
     third_upper = (load, 0, 0, 16 + 8 * 2 + 4)
+    refused_flags = REFUSED_FLAGS | o_direct
     # O_TRUNC empties a file that is opened for reading, too, which Landlock denies from ABI 3 on.
-    empties_only_what_it_writes = [
-        (any_bit, 0, 4, O_TRUNC), (keep_bits, 0, 0, ACCESS_MODE),
+    opens_plainly = [
+        (any_bit, 4, 0, refused_flags), (any_bit, 0, 4, O_TRUNC), (keep_bits, 0, 0, ACCESS_MODE),
         (equal, 2, 0, O_WRONLY), (equal, 1, 0, O_RDWR), deny, allow,
     ]  # fmt: skip
     own_process = [first, *allow_only(0, OWN_PID)]
     own_clock = [first, (greater_equal, 0, 1, CLOCK_OF_A_PROCESS), deny, allow]
     return {
-        "open": [second, *empties_only_what_it_writes],
-        "openat": [third, *empties_only_what_it_writes],
+        "open": [second, *opens_plainly],
+        "openat": [third, *opens_plainly],
+        "mmap": [fourth, (any_bit, 0, 1, MAP_LOCKED | MAP_HUGETLB), deny, allow],
+        "madvise": [third, *allow_only(*HARMLESS_ADVICE)],
+        # Where a page is shared, as all of a library are, it wakes nobody: they might be other programs.
+        "futex": [
+            second, (any_bit, len(FUTEX_WAITS) + 1, 0, FUTEX_PRIVATE),
+            *[(equal, len(FUTEX_WAITS) - i, 0, value) for i, value in enumerate(FUTEX_WAITS)],
+            do_nothing, allow,
+        ],
         "fcntl": [
             second, *[(equal, len(LOCK_FCNTLS) - i + 4, 0, value) for i, value in enumerate(LOCK_FCNTLS)],
-            (equal, 0, 5, SET_FLAGS), third, (any_bit, 0, 1, O_ASYNC), deny, allow,
-            (give, 0, 0, DO_NOTHING), *allow_only(*HARMLESS_FCNTLS),
+            (equal, 0, 5, SET_FLAGS), third, (any_bit, 0, 1, refused_flags), deny, allow,
+            do_nothing, *allow_only(*HARMLESS_FCNTLS),
         ],
-        "flock": [(give, 0, 0, DO_NOTHING)],
+        "flock": [do_nothing],
+        # Nothing of a program outlives it, and who waits for a disk knows who else writes to it.
+        "fsync": [do_nothing], "fdatasync": [do_nothing], "msync": [do_nothing],
         "ioctl": [second, *allow_only(*HARMLESS_IOCTLS)],
-        # asyncio starts with one. A stream's ends are connected already, other types could send anywhere.
-        "socketpair": [second, (keep_bits, 0, 0, SOCK_TYPE_MASK), *allow_only(SOCK_STREAM)],
         "clone": [first, (any_bit, 1, 0, CLONE_THREAD), deny, allow],
         "clone3": [(give, 0, 0, ENOSYS)],  # its flags lie in memory, where no filter can look; clone's do not
         "kill": [first, *allow_only(OWN_PID)],
@@ -287,11 +310,11 @@ def make_filter(machine: str) -> bytes:
     """
     if machine not in ARCHITECTURES:
         raise OSError(f"no table of system calls for {machine}")
-    audit, column = ARCHITECTURES[machine]
+    audit, column, o_direct = ARCHITECTURES[machine]
     load, equal, greater_equal, give = 0x20, 0x15, 0x35, 0x06
     allow, deny, unknown = [(give, 0, 0, ALLOW)], [(give, 0, 0, EPERM)], [(give, 0, 0, ENOSYS)]
     verdicts = {numbers[column]: allow for numbers in ALLOWED.values()}
-    verdicts |= {GUARDED[name][column]: code for name, code in guards().items()}
+    verdicts |= {GUARDED[name][column]: code for name, code in guards(o_direct).items()}
     verdicts.pop(-1, None)
     # {first number of a range of calls: their rules}
     steps = {0: deny, FIRST_UNKNOWN: unknown}

@@ -11,6 +11,7 @@ import fcntl
 import functools
 import gc
 import json
+import mmap
 import os
 import resource
 import select
@@ -18,7 +19,6 @@ import signal
 import socket
 import struct
 import sys
-import sysconfig
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -28,6 +28,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import _child  # noqa: E402
 import _keeper  # noqa: E402
 import _layers  # noqa: E402
+import _library  # noqa: E402
 
 _variation = import_module("_variation") if len(sys.argv) > 4 else None
 del sys.path[0]
@@ -37,8 +38,6 @@ PRELOADED = (
     "bisect", "cmath", "collections", "copy", "datetime", "functools", "heapq", "itertools", "math",
     "operator", "random", "re", "string", "typing",
 )  # fmt: skip
-SYSTEM_FILES = ("/usr/lib", "/lib", "/lib64", "/usr/share/zoneinfo", "/etc/localtime")
-PACKAGES = ("site-packages", "dist-packages")  # rlnb may lie there, with the answers of its tasks
 FRAME = struct.Struct(">cII")  # "J" a job or "L" the layers, bytes of the JSON that follows, bytes behind it
 # Letter, what ended it, exit code, CPU seconds, MiB, bytes of standard output, whether this process is spent,
 # bytes of the message and of both outputs, which follow. Not JSON: it touches pages, and each is a fault.
@@ -47,6 +46,7 @@ STOP = b"!"
 KEPT_DESCRIPTORS = 40  # those that outlive a job lie above this number
 LOOK_SECONDS = 0.05  # how often a running program's clock is read and its threads are counted
 CHUNK = 65536
+LONGEST_LETTER = 2048
 MAX_JOBS = 10_000
 Fields = tuple[bytes, bytes, int, float, float, int]  # of ANSWER, up to the bytes of standard output
 
@@ -68,11 +68,13 @@ class Stream:
     """What a program has written so far, in memory that is wiped before the next one is forked.
 
     A child inherits this process's memory, freed parts included: what stayed there of one program, the next
-    one could read. So texts of programs are held in buffers of their own, read into directly, never copied.
+    one could read, and by the addresses of its own objects it could tell how much that was. So texts of
+    programs are held in pages of their own, read into directly, never copied.
     """
 
     def __init__(self, cap: int) -> None:
-        self.buffer = memoryview(bytearray(cap + CHUNK))
+        self.pages = mmap.mmap(-1, cap + CHUNK)
+        self.buffer = memoryview(self.pages)
         self.size = 0
 
     def read(self, descriptor: int) -> int:
@@ -83,7 +85,7 @@ class Stream:
 
     def wipe(self) -> None:
         if self.size:
-            self.buffer[: self.size] = bytes(self.size)
+            self.pages.madvise(mmap.MADV_DONTNEED)
             self.size = 0
 
 
@@ -91,10 +93,16 @@ class Zygote:
     """What stays the same from child to child."""
 
     def __init__(
-        self, control: socket.socket, keeper: socket.socket, folder: str, without: list[str], lacks_proc: bool
+        self,
+        control: socket.socket,
+        keeper: socket.socket,
+        library: _library.Library,
+        folder: str,
+        without: list[str],
+        lacks_proc: bool,
     ) -> None:
         self.control, self.keeper, self.lacks_proc = control, keeper, lacks_proc
-        self.folder, self.folder_time = folder, 0
+        self.folder, self.folder_times, self.library = folder, (0, 0), library
         self.libc = _layers.load_libc()
         self.status_read, self.status_write = (high(end) for end in os.pipe())
         os.set_blocking(self.status_read, False)
@@ -104,9 +112,12 @@ class Zygote:
         self.null_flags = fcntl.fcntl(0, fcntl.F_GETFL)
         self.last_header = b""
         self.last_job: Job
+        self.letter = bytearray(LONGEST_LETTER)
         self.streams = Stream(0), Stream(0)
         self.seccomp: _layers.Filter | None = None
         self.shared_memory: list[int] = []  # descriptors of the kernel's lists of it, this namespace's
+        for kind in ("shm", "sem", "msg") if os.path.exists("/proc/sysvipc") else ():
+            self.shared_memory.append(high(os.open(f"/proc/sysvipc/{kind}", os.O_RDONLY)))
         self.layers: dict[str, str] = {}
         self.kept: tuple[object, ...] = ()
         self.variation = _variation
@@ -125,18 +136,15 @@ class Zygote:
     def set_up(self, layer: str) -> None:
         """Apply to this process what children inherit, and prepare what they apply themselves."""
         if layer == "namespaces":
-            _layers.in_a_child(lambda: _layers.enter_namespaces(self.libc))
-            os.rmdir(self.folder)
-            self.folder = _layers.enter_namespaces(self.libc)
+            enter = functools.partial(_layers.enter_namespaces, self.libc, self.folder, self.library.files)
+            _layers.in_a_child(enter)
+            self.folder = enter()
             if [name for _, name in socket.if_nameindex()] != ["lo"]:
                 raise OSError("the network is still there")
             os.environ.update(HOME=self.folder, TMPDIR=self.folder)
-            os.chdir(self.folder)
         elif layer == "process":
             _layers.check(self.libc.prctl(_layers.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
             _layers.drop_privileges(self.libc)
-            for kind in ("shm", "sem", "msg") if os.path.exists("/proc/sysvipc") else ():
-                self.shared_memory.append(high(os.open(f"/proc/sysvipc/{kind}", os.O_RDONLY)))
         elif layer == "limits":
             if self.lacks_proc:
                 raise OSError("/proc is another namespace's, so threads cannot be counted; mount it again")
@@ -144,10 +152,7 @@ class Zygote:
             fixed[_layers.RLIMIT_MSGQUEUE] = 0
             _layers.limit_resources(fixed | {resource.RLIMIT_STACK: 64 * 2**20})
         elif layer == "files":
-            libraries = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-            readable = [*SYSTEM_FILES, *mapped_libraries()]
-            readable += [e.path for path in libraries for e in os.scandir(path) if e.name not in PACKAGES]
-            _layers.protect_files(self.libc, readable=readable, listed=list(libraries), writable=self.folder)
+            _layers.protect_files(self.libc, self.library.files, writable=self.folder)
         elif layer == "system calls":
             self.seccomp = _layers.Filter(_layers.make_filter(os.uname().machine))
 
@@ -159,19 +164,12 @@ def high(descriptor: int) -> int:
     return duplicate
 
 
-def mapped_libraries() -> set[str]:
-    """Return the paths of the shared libraries that this interpreter has loaded."""
-    with open("/proc/self/maps") as maps:
-        paths = {line.split(maxsplit=5)[-1].strip() for line in maps}
-    return {path for path in paths if ".so" in path and path.startswith("/")}
-
-
 def main() -> None:
     """Become two processes: a zygote, and its keeper, which the layers do not bind."""
     # Numbers of its parent's, which may be beyond all that a child closes.
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _child.MAX_OPEN_FILES:
         raise OSError(f"fewer than {_child.MAX_OPEN_FILES} files may be open; raise `ulimit -n`")
-    control, lock = (high(int(descriptor)) for descriptor in sys.argv[1].split(","))
+    control, lock, image = (high(int(descriptor)) for descriptor in sys.argv[1].split(","))
     folder, without, trainer = sys.argv[2], sys.argv[3].split(","), os.getppid()
     libc = _layers.load_libc()
     libc.prctl(_layers.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -186,6 +184,7 @@ def main() -> None:
     pid = _layers.fork()
     if pid:  # it holds the lock of the folder until that is removed
         os.close(control)
+        os.close(image)
         to_keeper.close()
         _keeper.keep(pid, to_zygote, trainer)
         _keeper.remove(folder, lock)
@@ -194,12 +193,16 @@ def main() -> None:
     to_zygote.close()
     libc.prctl(_layers.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     link = socket.socket(fileno=high(to_keeper.detach()))
-    serve(Zygote(socket.socket(fileno=control), link, folder, without, lacks_proc))
+    library = _library.Library(image)
+    os.close(image)
+    sys.meta_path.insert(2, library)  # before the finder of files
+    serve(Zygote(socket.socket(fileno=control), link, library, folder, without, lacks_proc))
 
 
 def serve(zygote: Zygote) -> None:
     """Run one program after the other, until the parent is gone or this process has done enough."""
     control = zygote.control
+    sys.path_importer_cache.clear()  # it lists folders that have gone
     if _variation is not None:
         zygote.finalize = _variation.vary(float(sys.argv[4]), zygote.folder)
     for name in PRELOADED:
@@ -207,7 +210,7 @@ def serve(zygote: Zygote) -> None:
     layers = json.dumps(zygote.layers).encode()
     control.sendall(FRAME.pack(b"L", len(layers), 0) + layers)
     _child.warm_up(zygote)
-    zygote.folder_time = os.stat(zygote.folder).st_mtime_ns
+    zygote.folder_times = folder_times(zygote.folder)
     if _variation is not None:
         zygote.kept = _variation.blocks()
     gc.disable()
@@ -218,18 +221,19 @@ def serve(zygote: Zygote) -> None:
             return
         header, source = job
         connection = socket.recv_fds(control, 1, 1)[1][0] if header["serves_calls"] else None
-        fields, message, parts = run(zygote, header, source, connection)
-        source[:] = bytes(len(source))
+        fields, parts = run(zygote, header, source, connection)
+        source.close()
         fcntl.fcntl(0, fcntl.F_SETFL, zygote.null_flags)  # the file is the same for the next program
         is_clean = _keeper.end_children(zygote.children) and not has_changed(zygote)
-        send(control, (*fields, job_count == MAX_JOBS or not is_clean), message, parts)
-        del message, parts
+        send(control, (*fields, job_count == MAX_JOBS or not is_clean), parts)
+        del parts
+        zygote.letter[:] = bytes(LONGEST_LETTER)
         for stream in zygote.streams:
             stream.wipe()
 
 
-def receive(zygote: Zygote) -> tuple[Job, bytearray] | None:
-    """Return the next job and its program, None when the parent has gone."""
+def receive(zygote: Zygote) -> tuple[Job, mmap.mmap] | None:
+    """Return the next job and its program, in pages of its own; None when the parent has gone."""
     mark = zygote.control.recv(1)
     while mark == STOP:  # for a program that had ended already
         mark = zygote.control.recv(1)
@@ -242,16 +246,16 @@ def receive(zygote: Zygote) -> tuple[Job, bytearray] | None:
         zygote.last_header, zygote.last_job = header, json.loads(header)
         zygote.last_job["rlimits"] = _child.make_rlimits(zygote, zygote.last_job)
         zygote.streams = Stream(zygote.last_job["output_bytes"]), Stream(zygote.last_job["output_bytes"])
-    body = bytearray(body_bytes)
+    body = mmap.mmap(-1, body_bytes + 1)  # never empty; the last byte is none of the program's
     if body_bytes:
         zygote.control.recv_into(body, body_bytes, socket.MSG_WAITALL)
     return zygote.last_job, body
 
 
-def send(control: socket.socket, fields: tuple[object, ...], message: bytes, parts: list[memoryview]) -> None:
+def send(control: socket.socket, fields: tuple[object, ...], parts: list[memoryview]) -> None:
     """Answer, in one call where it fits: a second one would wake the other side twice."""
-    answer = ANSWER.pack(*fields, len(message), sum(map(len, parts)))
-    left = [memoryview(answer + message), *parts]
+    answer = ANSWER.pack(*fields, len(parts[0]), sum(map(len, parts[1:])))
+    left = [memoryview(answer), *parts]
     count = control.sendmsg(left)
     for part in left:
         if count < len(part):
@@ -260,9 +264,12 @@ def send(control: socket.socket, fields: tuple[object, ...], message: bytes, par
 
 
 def run(
-    zygote: Zygote, job: Job, source: bytearray, connection: int | None
-) -> tuple[Fields, bytes, list[memoryview]]:
-    """Fork a child that becomes the program, watch it to its end, and say how it ended."""
+    zygote: Zygote, job: Job, source: mmap.mmap, connection: int | None
+) -> tuple[Fields, list[memoryview]]:
+    """Fork a child that becomes the program, watch it to its end, and say how it ended.
+
+    The parts are the message and what the streams hold, in buffers that stay.
+    """
     (out_read, out_write), (error_read, error_write) = os.pipe(), os.pipe()
     pid = zygote.last_pid = _layers.fork()
     if pid == 0:
@@ -283,16 +290,17 @@ def run(
         _, wait_status, usage = os.wait4(pid, 0)
         drain(streams, job["output_bytes"])
     try:
-        letter = os.read(zygote.status_read, CHUNK)
+        size = os.readv(zygote.status_read, [zygote.letter])
     except BlockingIOError:
-        letter = b""
+        size = 0
+    letter, message = bytes(zygote.letter[: min(size, 1)]), memoryview(zygote.letter)[1 : max(1, size)]
     cap = job["output_bytes"]
     if not ended_for and max(output.size, errors.size) > cap:
         ended_for = "output_exceeded"
-    parts = [stream.buffer[: min(stream.size, cap)] for stream in (output, errors) if stream.size]
+    parts = [message, *(stream.buffer[: min(stream.size, cap)] for stream in (output, errors) if stream.size)]
     exit_code, seconds = os.waitstatus_to_exitcode(wait_status), usage.ru_utime + usage.ru_stime
     used = exit_code, seconds, usage.ru_maxrss / 1024, min(output.size, cap)
-    return (letter[:1], ended_for.encode(), *used), letter[1:], parts
+    return (letter, ended_for.encode(), *used), parts
 
 
 def watch(zygote: Zygote, pid: int, job: Job, streams: dict[int, Stream]) -> str:
@@ -353,13 +361,19 @@ def drain(streams: dict[int, Stream], cap: int) -> None:
         os.close(descriptor)
 
 
+def folder_times(folder: str) -> tuple[int, int]:
+    """Return when something was made or removed in a folder last, and when it was listed."""
+    state = os.stat(folder)
+    return state.st_mtime_ns, state.st_atime_ns
+
+
 def has_changed(zygote: Zygote) -> bool:
     """Return whether the last program left anything that the next one could find: this process is spent then.
 
     Files that it made and removed move the numbers of later ones, threads the numbers of later processes.
     Where this process has a namespace, shared memory is looked for too: only the filter forbids it.
     """
-    if os.stat(zygote.folder).st_mtime_ns != zygote.folder_time:
+    if folder_times(zygote.folder) != zygote.folder_times:
         return True
     if os.getpid() != 1:
         return False

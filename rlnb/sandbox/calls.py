@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox import _codec
 from rlnb.sandbox._layers import cpu_seconds
 from rlnb.sandbox.executions import Execution, Level, Limits, Status, make_execution, not_run, one_line
 from rlnb.sandbox.zygotes import Zygote, ZygoteLost
 
 CREDENTIALS = struct.Struct("3i")  # process, user, group: what the kernel says of a sender
+NO_DESCRIPTORS = "sandbox: this process may open no further file ({}); close some, or raise `ulimit -n`"
 LOOK_SECONDS = 0.05
 EXIT_SECONDS = 3.0  # for a program that has let go of its connection, or lost it, to end by itself
 
@@ -45,7 +47,11 @@ class LoadedProgram:
         self.ended: Execution | None = None
         self.has_lost_its_zygote = False  # while it ran: nobody's fault the first time
         self._zygote, self._level, self._release = zygote, level, release
-        self._connection, theirs = socket.socketpair()
+        try:
+            self._connection, theirs = socket.socketpair()
+        except OSError as error:
+            release(zygote)
+            raise SandboxUnavailable(NO_DESCRIPTORS.format(error)) from None
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._pid = 0
         try:

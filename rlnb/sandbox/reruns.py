@@ -5,14 +5,13 @@ import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
 
 from rlnb.machine.facts import usable_cores
 from rlnb.params.sections import SandboxParams
 from rlnb.sandbox.executions import Execution, Level, Limits, Variation
-from rlnb.sandbox.runner import Sandbox
+from rlnb.sandbox.runner import Sandbox, Waiting, run_all
 
 # From any of the first six interpreters to another, every part of the time differs, year to second, at any
 # hour until 2040: in UTC, and with the hour per interpreter that their time zones add. Years stay in 1980 to
@@ -27,8 +26,8 @@ STRIDE = 5  # interpreters from the one where a program begins to that of the ne
 class Rerun:
     """What became of a program that ran in several interpreters.
 
-    execution: the last one, after which it went no further; a "sandbox_error" is nobody's fault. difference:
-    "" or one sentence with what was printed here and there, untrusted.
+    execution: the last one, after which it went no further. difference: "" or one sentence with what was
+    printed here and there, untrusted.
     """
 
     execution: Execution
@@ -53,26 +52,23 @@ class Reruns(ExitStack):
         require: Level = "standard",
     ) -> None:
         super().__init__()
-        self.limits = limits or Limits()
         self.num_workers = min(num_workers or usable_cores(os.environ), num_interpreters)
-        self.sandboxes: list[Sandbox] = []
         with ExitStack() as opened:
-            for variation in map(make_variation, range(num_interpreters)):
-                sandbox = Sandbox(limits, num_workers=1, require=require, variation=variation)
-                self.sandboxes.append(opened.enter_context(sandbox))
+            variations = map(make_variation, range(num_interpreters))
+            self.sandboxes = [
+                opened.enter_context(Sandbox(limits, num_workers=1, require=require, variation=variation))
+                for variation in variations
+            ]
             self.push(opened.pop_all())
         self._locks = [threading.Lock() for _ in self.sandboxes]
-        self.level, self.layers = sandbox.level, sandbox.layers
+        self.limits, self.level = self.sandboxes[0].limits, self.sandboxes[0].level
+        self.report = self.sandboxes[0].report
 
     @classmethod
     def from_params(cls, params: SandboxParams, *, num_interpreters: int = 12) -> "Reruns":
         """Make the interpreters for a notebook's parameters: their section `sandbox`."""
         limits, num_workers = Limits.from_params(params), params.num_workers
         return cls(limits, num_interpreters=num_interpreters, num_workers=num_workers, require=params.require)
-
-    def report(self) -> dict[str, str]:
-        """Return {layer: "on" or why it is off}."""
-        return dict(self.layers)
 
     def run_many(self, programs: Iterable[str]) -> list[Rerun]:
         """Run each program in one interpreter after the other. Returns what became of them, in that order.
@@ -84,19 +80,19 @@ class Reruns(ExitStack):
         """
         self.sandboxes[0].check_open()
         programs = list(programs)
-        distinct, starts = dict.fromkeys(programs), itertools.count(0, STRIDE)
-        interrupted = threading.Event()
-        rerun = partial(self._rerun, interrupted=interrupted)
-        with ThreadPoolExecutor(self.num_workers, thread_name_prefix="reruns") as pool:
-            try:
-                reruns = dict(zip(distinct, pool.map(rerun, distinct, starts), strict=True))
-            finally:
-                interrupted.set()
+        waiting = Waiting(zip(dict.fromkeys(programs), itertools.count(0, STRIDE), strict=False))
+        with (
+            ThreadPoolExecutor(self.num_workers, thread_name_prefix="reruns") as pool,
+            closing(
+                run_all(pool, waiting, self._rerun, threading.Event(), lambda: self.num_workers)
+            ) as results,
+        ):
+            reruns = {program: rerun for (program, _), rerun in results}
         return [reruns[program] for program in programs]
 
-    def _rerun(self, program: str, start: int, interrupted: threading.Event) -> Rerun:
-        """Run a program in all interpreters, from interpreter `start` on."""
-        first = None
+    def _rerun(self, job: tuple[str, int], interrupted: threading.Event) -> Rerun:
+        """Run a program in all interpreters, from the one on whose number stands behind it."""
+        (program, start), first = job, None
         for place in range(start, start + len(self.sandboxes)):
             with self._locks[place % len(self.sandboxes)]:
                 sandbox = self.sandboxes[place % len(self.sandboxes)]

@@ -1,25 +1,29 @@
 """Programs side by side in zygotes: what trainers and evaluations use."""
 
+import errno
+import itertools
 import json
 import os
 import queue
+import random
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.machine.facts import usable_cores
 from rlnb.params.sections import SandboxParams
-from rlnb.sandbox.calls import LoadedProgram
+from rlnb.sandbox.calls import NO_DESCRIPTORS, LoadedProgram
 from rlnb.sandbox.executions import Execution, Level, Limits, Variation, make_execution, not_run
 from rlnb.sandbox.zygotes import Zygote, ZygoteLost
 
 T = TypeVar("T")
+Job = TypeVar("Job", bound=Hashable)
 LAYERS_OF: dict[Level, tuple[str, ...]] = {
     "basic": ("process", "limits"),
     "standard": ("process", "limits", "system calls", "files"),
@@ -53,7 +57,7 @@ def grow():  # no file is made: a zygote whose programs leave a trace is replace
 forbidden = {
     "process": [lambda: os.chroot("/")],
     "limits": [lambda: mmap.mmap(-1, 2**40), grow],
-    "files": [lambda: open("/etc/passwd"), lambda: os.listdir("/"), lambda: os.mkdir("/tmp/rlnb-probe")],
+    "files": [lambda: open("/etc/passwd"), lambda: os.listdir("/"), lambda: os.mkdir("/rlnb-probe")],
     "system calls": [lambda: os.fork() or os._exit(0), lambda: os.kill(os.getppid(), 0), socket.socket],
 }
 print(json.dumps({layer: refused(*acts) for layer, acts in forbidden.items()}))
@@ -90,6 +94,7 @@ class Sandbox:
         self.variation = variation
         self.level: Level = "none"
         self._idle: deque[Zygote] = deque()
+        self._ending: deque[Zygote] = deque()
         self._closed = threading.Event()
         num_threads = WORKERS_FOR_SLEEPERS * self.num_workers
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sandbox")
@@ -118,7 +123,9 @@ class Sandbox:
         self._closed.set()
         self._pool.shutdown(cancel_futures=True)
         while self._idle:
-            self._idle.pop().close()
+            self._let_go(self._idle.pop())
+        while self._ending:
+            self._ending.pop().close()
 
     def run(self, program: str, *, limits: Limits | None = None) -> Execution:
         """Run one program; see `run_many`."""
@@ -128,36 +135,65 @@ class Sandbox:
         self,
         programs: Iterable[str],
         *,
+        groups: Iterable[Hashable] | None = None,
         limits: Limits | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> list[Execution]:
-        """Run programs side by side. Returns their executions in the order given.
+        """Run programs side by side, in the order of `map`. Returns their executions in the order given.
 
-        progress is called in this thread with the number of programs done since the last call. Programs that
-        sleep to their limit cost no processor: more run at once where many do. An interrupt (Ctrl-C, an
-        interrupted cell) ends every program of this call before it is passed on. Raises SandboxUnavailable
-        when the sandbox is closed.
+        Programs that sleep to their limit cost no processor: more run at once where many do. An interrupt
+        (Ctrl-C, an interrupted cell) ends every program of this call before it is passed on.
         """
-        self.check_open()
         limits = limits or self.limits
-        programs = list(programs)
-        executions: dict[int, Execution] = {}
-        num_sleepers = 0
+        num_done = num_sleepers = 0
 
         def num_wanted() -> int:
-            has_sleepers = num_sleepers >= max(self.num_workers, SLEEPERS_SHARE * len(executions))
+            has_sleepers = num_sleepers >= max(self.num_workers, SLEEPERS_SHARE * num_done)
             return self.num_workers * (WORKERS_FOR_SLEEPERS if has_sleepers else 1)
 
-        def run(index: int, interrupted: threading.Event) -> Execution:
-            return self.run_here(programs[index], limits, interrupted)
+        def run(program: str, interrupted: threading.Event) -> Execution:
+            nonlocal num_done, num_sleepers
+            execution = self.run_here(program, limits, interrupted)
+            num_done += 1
+            num_sleepers += execution.status == "timeout" and execution.seconds < limits.cpu_seconds / 2
+            return execution
 
-        with closing(run_all(self._pool, len(programs), run, self._closed, num_wanted)) as results:
-            for index, execution in results:
-                executions[index] = execution
-                num_sleepers += execution.status == "timeout" and execution.seconds < limits.cpu_seconds / 2
+        return self._run_all(run, programs, groups, progress, num_wanted)
+
+    def map(
+        self,
+        run: Callable[[Job], T],
+        jobs: Iterable[Job],
+        *,
+        groups: Iterable[Hashable] | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> list[T]:
+        """Call `run(job)`, which loads programs here, for many jobs side by side; return what it returned.
+
+        groups: what each job answers. Jobs run in a random order, equal ones once, and no worker takes two of
+        a group in a row while there are others: whatever a program leaves behind is of no use to the next.
+        progress is called in this thread with the number of jobs done since the last call. Raises
+        SandboxUnavailable when the sandbox is closed, or this process may open no further file.
+        """
+        return self._run_all(lambda job, _: run(job), jobs, groups, progress, lambda: self.num_workers)
+
+    def _run_all(
+        self,
+        run: Callable[[Job, threading.Event], T],
+        jobs: Iterable[Job],
+        groups: Iterable[Hashable] | None,
+        progress: Callable[[int], object] | None,
+        num_wanted: Callable[[], int],
+    ) -> list[T]:
+        self.check_open()
+        jobs = list(jobs)
+        counts, results = Counter(jobs), {}
+        with closing(run_all(self._pool, Waiting(jobs, groups), run, self._closed, num_wanted)) as done:
+            for job, result in done:
+                results[job] = result
                 if progress is not None:
-                    progress(1)
-        return [executions[index] for index in range(len(programs))]
+                    progress(counts[job])
+        return [results[job] for job in jobs]
 
     def load(self, program: str, *, limits: Limits | None = None) -> LoadedProgram:
         """Run a program and keep it alive, so that its functions can be called; limits hold for each call.
@@ -222,7 +258,7 @@ class Sandbox:
         """Take an idle zygote, or start one; wait where a program uses up the user's processes."""
         with suppress(IndexError):  # raised where none is idle
             while not (zygote := self._idle.pop()).is_alive():
-                zygote.close()
+                self._let_go(zygote)
             return zygote
         deadline = time.monotonic() + START_SECONDS
         while True:
@@ -232,12 +268,26 @@ class Sandbox:
                 if time.monotonic() > deadline:
                     raise SandboxUnavailable(NO_MORE.format("processes", error)) from None
                 self._closed.wait(LOOK_SECONDS)
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise SandboxUnavailable(NO_DESCRIPTORS.format(error)) from None
+                raise
 
     def _put_back(self, zygote: Zygote) -> None:
         if zygote.is_usable and not self._closed.is_set() and len(self._idle) < self.num_workers:
             self._idle.append(zygote)
         else:
-            zygote.close()
+            self._let_go(zygote)
+
+    def _let_go(self, zygote: Zygote) -> None:
+        """Let a zygote end, without waiting: removing what its programs made may take a minute."""
+        zygote.let_go()
+        self._ending.append(zygote)
+        with suppress(IndexError):  # another thread does the same
+            for _ in range(len(self._ending)):
+                ending = self._ending.popleft()
+                if not ending.has_ended():
+                    self._ending.append(ending)
 
     def _probe(self) -> dict[str, str]:
         """{layer: "on" or why it is off}, where zygote and probe agree."""
@@ -253,36 +303,64 @@ class Sandbox:
         }
 
 
+class Waiting(Generic[Job]):
+    """Distinct jobs in random order, for workers that take one after the other; threads may share it."""
+
+    def __init__(self, jobs: Iterable[Job], groups: Iterable[Hashable] | None = None) -> None:
+        group_of = dict(zip(jobs, groups or itertools.repeat(None), strict=False))
+        self.num_jobs = len(group_of)
+        self._by_group: dict[Hashable, list[Job]] = {}
+        for job in random.Random().sample(list(group_of), len(group_of)):
+            self._by_group.setdefault(group_of[job], []).append(job)
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._by_group)
+
+    def take(self, last: Hashable) -> tuple[Hashable, Job]:
+        """Return a job and its group: not `last`, if others are left. Raise IndexError at the end."""
+        with self._lock:
+            others = [group for group in self._by_group if group != last] or [*self._by_group]
+            if not others:
+                raise IndexError
+            group = max(others, key=lambda group: len(self._by_group[group]))
+            job = self._by_group[group].pop()
+            if not self._by_group[group]:
+                del self._by_group[group]
+            return group, job
+
+
 def run_all(
     pool: ThreadPoolExecutor,
-    num_jobs: int,
-    run: Callable[[int, threading.Event], T],
+    waiting: Waiting[Job],
+    run: Callable[[Job, threading.Event], T],
     closed: threading.Event,
     num_wanted: Callable[[], int],
-) -> Generator[tuple[int, T], None, None]:
-    """Yield (index of a job, what `run` made of it) as jobs get done by at most `num_wanted()` workers.
+) -> Generator[tuple[Job, T], None, None]:
+    """Yield (job, what `run` made of it) as jobs get done by at most `num_wanted()` workers.
 
     Whoever stops early closes the generator: this sets the event that `run` is given, and waits for the
     workers. Raise what a worker raised, SandboxUnavailable where there is no thread or `closed` was set.
     """
-    waiting = deque(range(num_jobs))
-    done: queue.SimpleQueue[tuple[int, T]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Job, T] | None] = queue.SimpleQueue()
     interrupted = threading.Event()
     workers: list[Future[None]] = []
 
     def work() -> None:
+        group: Hashable = None
         while not interrupted.is_set() and not closed.is_set():
             try:
-                index = waiting.popleft()
+                group, job = waiting.take(group)
             except IndexError:
                 return
-            done.put((index, run(index, interrupted)))
+            done.put((job, run(job, interrupted)))
 
     try:
-        for _ in range(num_jobs):
+        for _ in range(waiting.num_jobs):
             try:
-                while waiting and len(workers) < min(num_wanted(), num_jobs):
+                while waiting and len(workers) < min(num_wanted(), waiting.num_jobs):
                     workers.append(pool.submit(work))
+                    workers[-1].add_done_callback(lambda _: done.put(None))
             except RuntimeError as error:  # no further threads
                 if not workers:
                     raise SandboxUnavailable(NO_MORE.format("threads", error)) from None
@@ -292,16 +370,16 @@ def run_all(
         wait(workers)
 
 
-def wait_for_next(done: "queue.SimpleQueue[tuple[int, T]]", workers: list["Future[None]"]) -> tuple[int, T]:
-    while True:
-        try:
-            return done.get(timeout=1)
-        except queue.Empty:
-            if all(worker.done() for worker in workers) and done.empty():
-                for worker in workers:
-                    if not worker.cancelled():
-                        worker.result()
-                raise SandboxUnavailable(CLOSED) from None
+def wait_for_next(
+    done: "queue.SimpleQueue[tuple[Job, T] | None]", workers: list["Future[None]"]
+) -> tuple[Job, T]:
+    while (item := done.get()) is None:  # a worker has ended
+        for worker in workers:
+            if worker.done() and not worker.cancelled():
+                worker.result()
+        if all(worker.done() for worker in workers) and done.empty():
+            raise SandboxUnavailable(CLOSED)
+    return item
 
 
 def highest_level(layers: dict[str, str]) -> Level:

@@ -1,11 +1,13 @@
 """This process's side of a zygote (`_zygote.py`): starting it, asking it, ending it."""
 
 import contextlib
+import ctypes
 import fcntl
+import functools
 import json
+import mmap
 import os
 import select
-import shutil
 import socket
 import struct
 import subprocess
@@ -17,6 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, cast
 
+from rlnb.sandbox import _layers
+from rlnb.sandbox._keeper import REMOVE
 from rlnb.sandbox.executions import Answer, Limits, Variation
 
 SCRIPT = str(Path(__file__).with_name("_zygote.py"))
@@ -27,7 +31,7 @@ FRAME = struct.Struct(">cII")
 ANSWER = struct.Struct(">1s16siddI?II")
 LOOK_SECONDS = 0.05  # how often it is asked whether to go on
 START_SECONDS = 60.0  # on a starved machine an interpreter starts slowly
-CLOSE_SECONDS = 2.0
+CLOSE_SECONDS, REMOVE_SECONDS, CLOSE_LOOK_SECONDS = 2.0, 60.0, 0.003
 GRACE_SECONDS = 10.0  # beyond a program's own limit, until its zygote counts as hung
 
 
@@ -43,22 +47,21 @@ class Zygote:
 
     def __init__(self, without: Collection[str] = (), variation: Variation | None = None) -> None:
         fill_standard_streams()
-        # Where this process is killed its zygote may not remove the folder: the next one to be made does.
-        folder, self._lock = make_folder()
-        self.folder = str(folder)
         self.is_usable = True
         self._last_job: tuple[Limits, bool] | None = None
         self._header = b""
-        self._control, theirs = socket.socketpair()
-        try:
-            self._process = start((theirs.fileno(), self._lock), self.folder, without, variation)
-        except BaseException:
-            self._control.close()
-            remove(self.folder)
-            os.close(self._lock)
-            raise
-        finally:
-            theirs.close()
+        self._is_removing, self._deadline = False, 0.0
+        with contextlib.ExitStack() as undo:
+            # Where this process is killed its zygote may not remove the folder: the next one to be made does.
+            self.folder, self._lock = make_folder()
+            undo.callback(os.close, self._lock)
+            undo.callback(os.rmdir, self.folder)
+            self._control, theirs = socket.socketpair()
+            undo.callback(self._control.close)
+            with theirs:
+                descriptors = theirs.fileno(), self._lock, load_library()
+                self._process = start(descriptors, self.folder, without, variation)
+            undo.pop_all()
         cast(IO[bytes], self._process.stdout).close()  # it writes nothing; its programs get other streams
         self._errors = cast(IO[bytes], self._process.stderr)
         try:
@@ -118,21 +121,36 @@ class Zygote:
         with contextlib.suppress(OSError):
             self._control.send(b"!")
 
-    def close(self) -> None:
-        """End it, and whatever it runs; its keeper may still be removing files when this returns."""
+    def let_go(self) -> None:
+        """Let it end, and whatever it runs, without waiting for that: ask `has_ended`."""
         self._control.close()  # it ends by itself at that, and kills its child first
-        try:
-            self._process.wait(timeout=CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()  # ends a keeper with its hanging zygote; one that removes goes on
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=CLOSE_SECONDS)
+        self._deadline = time.monotonic() + CLOSE_SECONDS
+
+    def has_ended(self) -> bool:
+        """Return whether it has ended and its folder is gone, once it was let go. End one that hangs."""
+        if self._process.poll() is None:
+            if time.monotonic() > self._deadline:
+                self._process.terminate()  # a keeper, with its hanging zygote; one that removes goes on
+            return False
+        if not self._is_removing:  # the folder is there still where its keeper was killed
+            self._is_removing = True
+            with contextlib.suppress(OSError):
+                os.rmdir(self.folder)
+            if os.path.lexists(self.folder):
+                self._process = start_removal(self.folder, self._lock)
+                return False
         self._errors.close()
-        if self._process.poll() is not None:
-            remove(self.folder)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+        return True
+
+    def close(self) -> None:
+        """Let it go, and wait until it has ended and its folder is gone, or takes too long to remove."""
+        self.let_go()
+        deadline = time.monotonic() + REMOVE_SECONDS
+        while not self.has_ended() and time.monotonic() < deadline:
+            time.sleep(CLOSE_LOOK_SECONDS)
 
     def _wait(self, seconds: float, stopped: Callable[[], bool]) -> None:
         """Wait until it says something; `stopped` ends its program. Raises ZygoteLost."""
@@ -163,12 +181,43 @@ def make_header(limits: Limits, serves_calls: bool) -> bytes:
     return json.dumps({**job, "serves_calls": serves_calls}).encode()
 
 
+@functools.cache
+def load_library() -> int:
+    """Return the descriptor of the standard library's image (see `_library.py`), made once a process.
+
+    What programs still read, shared libraries, is kept in memory by this process: none can find a part of
+    them there, or not, by another's doing.
+    """
+    image = os.memfd_create("rlnb-library", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    script = str(Path(SCRIPT).with_name("_library.py"))
+    command = [INTERPRETER, "-P", "-s", "-S", script, str(image)]
+    try:
+        done = subprocess.run(
+            command, pass_fds=[image], capture_output=True, text=True, env={"LANG": "C.UTF-8"}
+        )
+        if done.returncode:
+            raise OSError(f"the standard library cannot be read: {done.stderr.strip()[-500:]}")
+    except BaseException:
+        os.close(image)
+        raise
+    fcntl.fcntl(image, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    libc = _layers.load_libc()
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_ssize_t, [ctypes.c_ssize_t] * 6
+    for path in (INTERPRETER, *json.loads(done.stdout)):
+        with open(path, "rb") as file:
+            mapping = 0, os.path.getsize(path), mmap.PROT_READ, mmap.MAP_SHARED | mmap.MAP_POPULATE
+            # Where this user may lock no more memory, it is there from the start at least.
+            if libc.mmap(*mapping[:3], mapping[3] | _layers.MAP_LOCKED, file.fileno(), 0) == -1:
+                libc.mmap(*mapping, file.fileno(), 0)
+    return image
+
+
 def start(
-    descriptors: tuple[int, int], folder: str, without: Collection[str], variation: Variation | None
+    descriptors: tuple[int, int, int], folder: str, without: Collection[str], variation: Variation | None
 ) -> "subprocess.Popen[bytes]":
     """Start the interpreter in `folder`. `Popen` uses vfork: a large trainer is not copied.
 
-    descriptors: of the socket to talk to it by, and of the folder's lock.
+    descriptors: of the socket to talk to it by, of the folder's lock, and of the library's image.
 
     Not `-I`, which would ignore the hash seed: `-P -s` and a clean environment isolate as well.
     """
@@ -178,6 +227,8 @@ def start(
         "LANG": "C.UTF-8",
         "HOME": folder,
         "TMPDIR": folder,
+        "TZ": "UTC0",  # programs cannot read the machine's; `zoneinfo` has all
+        "PYTHONTZPATH": "",
         "PYTHONHASHSEED": str(variation.hash_seed) if variation else "0",
         "PYTHONIOENCODING": "utf-8:backslashreplace",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -205,39 +256,44 @@ def fill_standard_streams() -> None:
     os.close(descriptor)
 
 
-def make_folder() -> tuple[Path, int]:
+def make_folder() -> tuple[str, int]:
     """Create a zygote's folder, and return it with the descriptor that holds its lock.
 
-    Those of dead processes, which are not locked, are removed first: a lock ends with its process, where a
-    process id could be reused, or belong to another container.
+    Those of dead processes, which are not locked, are removed meanwhile: a lock ends with its process, where
+    a process id could be reused, or belong to another container.
     """
-    root = Path(tempfile.gettempdir())
-    for folder in root.glob(f"{FOLDER_PREFIX}????????"):
-        if (descriptor := _lock_folder(folder)) is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+    root = tempfile.gettempdir()
+    for left in Path(root).glob(f"{FOLDER_PREFIX}????????"):
+        if (descriptor := lock_folder(str(left))) is not None:
+            start_removal(str(left), descriptor)
             os.close(descriptor)
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=root))
-        descriptor = _lock_folder(folder)
-        if descriptor is not None and folder.exists():  # or another process has just removed it as dead
+        folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=root)
+        try:
+            descriptor = lock_folder(folder)
+        except OSError:
+            os.rmdir(folder)
+            raise
+        if descriptor is not None and os.path.exists(folder):  # or another process removes it as dead
             return folder, descriptor
 
 
-def _lock_folder(folder: Path) -> int | None:
+def lock_folder(folder: str) -> int | None:
     """Return the descriptor that locks a folder, None where it is gone, locked or another user's."""
-    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(os.close, descriptor)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        stack.pop_all()
+    with contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return None
+            raise
         return descriptor
     return None
 
 
-def remove(folder: str) -> None:
-    """Remove a zygote's folder, whatever programs made of it."""
-    with contextlib.suppress(RecursionError):
-        shutil.rmtree(folder, ignore_errors=True)
-    if os.path.lexists(folder):  # nested too deeply for rmtree, or folders that may not be read
-        clear = 'chmod -R u+rwx -- "$0"; rm -rf -- "$0"'
-        subprocess.run(["/bin/sh", "-c", clear, folder], stderr=subprocess.DEVNULL, check=False)
+def start_removal(folder: str, lock: int) -> "subprocess.Popen[bytes]":
+    """Start to remove a zygote's folder, whatever programs made of it; it stays locked until it is gone."""
+    command = ["/bin/sh", "-c", REMOVE, folder]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[lock], start_new_session=True)

@@ -96,9 +96,11 @@ def refused(act):
 
 
 FILES = {
+    "reads a module of the standard library": ("import json; open(json.__file__)", ERROR),
+    "reads a file of the system": ("open('/usr/lib/os-release').read()", ERROR),
     "reads /etc/passwd (48)": ("open('/etc/passwd').read()", ERROR),
     "lists the home folder (49)": ("import os; os.listdir(os.path.expanduser('~root'))", ERROR),
-    "writes to /tmp (51)": ("open('/tmp/rlnb-attack', 'w')", ERROR),
+    "writes above its folder (51)": ("open('../rlnb-attack', 'w')", ERROR),
     "writes to the standard library (52)": ("import json; open(json.__file__, 'a')", ERROR),
     "a symbolic link (53)": ("import os; os.symlink('/etc/passwd', 'x'); open('x').read()", ERROR),
     "a hard link (54)": ("import json, os; os.link(json.__file__, 'x')", ERROR),
@@ -113,10 +115,10 @@ FILES = {
     "shortens a file": (refused("os.truncate({}, 0)"), ERROR),
     "sets the times of a file": (refused("os.utime({}, ns=(1, 2))"), ERROR),
     "sets the times of its own file": ("import os; open('x', 'w').close(); os.utime('x', ns=(1, 2))", ERROR),
-    "a lease": ("import fcntl, json, os; fcntl.fcntl(os.open(json.__file__, 0), 1024, 1)", ERROR),
+    "a lease": ("import fcntl, os; fcntl.fcntl(os.open('x', os.O_CREAT), 1024, 0)", ERROR),
     "watches a folder": ("import fcntl, os; fcntl.fcntl(os.open('.', 0), 1026, 1)", ERROR),
     "locks, which do nothing": (
-        "import fcntl, json, os\na, b = (os.open(json.__file__, 0) for _ in 'ab')\n"
+        "import fcntl, os\na, b = (os.open('x', os.O_CREAT | os.O_RDWR) for _ in 'ab')\n"
         "for fd in (a, b): fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
         "fcntl.lockf(a, fcntl.LOCK_SH | fcntl.LOCK_NB)", OK),
     "a database in its folder": (
@@ -144,7 +146,7 @@ def system_call(x86_64: int, aarch64: int, *arguments: int) -> str:
     )
 
 
-OWNER = "import fcntl, os, socket\na, b = socket.socketpair()\n"
+OWNER = "import fcntl, os\na = 1\n"
 KERNEL = {
     "its parent gets signals of a stream": (OWNER + "fcntl.fcntl(a, fcntl.F_SETOWN, os.getppid())", ERROR),
     "it gets signals of a stream": (OWNER + "fcntl.fcntl(a, fcntl.F_SETFL, os.O_ASYNC)", ERROR),

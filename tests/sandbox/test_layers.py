@@ -52,7 +52,7 @@ def run_filter(bpf: bytes, number: int, *arguments: int, audit: int) -> int:
 
 @pytest.mark.parametrize("machine", _layers.ARCHITECTURES)
 def test_the_filter_allows_what_is_in_the_table_and_nothing_else(machine):
-    audit, column = _layers.ARCHITECTURES[machine]
+    audit, column, _ = _layers.ARCHITECTURES[machine]
     bpf = _layers.make_filter(machine)
     allowed = {numbers[column] for numbers in _layers.ALLOWED.values()}
     guarded = {numbers[column] for numbers in _layers.GUARDED.values()}
@@ -72,8 +72,6 @@ JUDGED = {
     "a signal to itself": ("kill", (OWN, 15), _layers.ALLOW),
     "a signal to another": ("kill", (OWN + 1, 15), _layers.EPERM),
     "a signal to its group": ("kill", (0, 15), _layers.EPERM),
-    "a stream pair": ("socketpair", (1, 1 | 0o4000), _layers.ALLOW),
-    "a datagram pair": ("socketpair", (1, 2), _layers.EPERM),
     "reading its limits": ("prlimit64", (0, 7, 0, 5), _layers.ALLOW),
     "reading its limits by number": ("prlimit64", (OWN, 7, 0, 5), _layers.ALLOW),
     "setting its limits": ("prlimit64", (0, 7, 5, 0), _layers.EPERM),
@@ -109,14 +107,43 @@ JUDGED = {
     "emptying and writing a file": ("openat", (0, 0, 0o1101), _layers.ALLOW),
     "emptying a file while reading it": ("openat", (0, 0, 0o1000), _layers.EPERM),
     "emptying a file without opening it": ("openat", (0, 0, 0o1003), _layers.EPERM),
+    "memory of huge pages": ("mmap", (0, 4096, 3, 0x40022), _layers.EPERM),
+    "memory that stays": ("mmap", (0, 4096, 3, 0x2022), _layers.EPERM),
+    "memory": ("mmap", (0, 4096, 3, 0x22), _layers.ALLOW),
+    "waiting for its own thread": ("futex", (0, 128), _layers.ALLOW),
+    "waking its own thread": ("futex", (0, 129), _layers.ALLOW),
+    "waiting for a thread to end": ("futex", (0, 0), _layers.ALLOW),
+    "waking another program": ("futex", (0, 1), _layers.DO_NOTHING),
+    "handing waiting programs over": ("futex", (0, 3), _layers.DO_NOTHING),
+    "waiting for the disk": ("fsync", (0,), _layers.DO_NOTHING),
     "naming a thread": ("prctl", (15,), _layers.ALLOW),
     "outliving its parent": ("prctl", (1, 0), _layers.EPERM),
 }
 
 
+@pytest.mark.parametrize("machine", _layers.ARCHITECTURES)
+def test_of_all_advice_about_memory_the_filter_allows_what_concerns_no_other_program(machine):
+    """No eviction, no reading ahead, no merging of equal pages, no poison."""
+    audit, column, _ = _layers.ARCHITECTURES[machine]
+    bpf, number = _layers.make_filter(machine), _layers.GUARDED["madvise"][column]
+    allowed = [n for n in range(130) if run_filter(bpf, number, 0, 0, n, audit=audit) == _layers.ALLOW]
+    assert allowed == [0, 4, 8, 15]
+
+
+@pytest.mark.parametrize("machine", _layers.ARCHITECTURES)
+@pytest.mark.parametrize("call", ["openat", "fcntl"])
+def test_no_flag_of_a_file_reaches_past_the_page_cache_or_waits_for_the_disk(call, machine):
+    audit, column, o_direct = _layers.ARCHITECTURES[machine]
+    refused = {o_direct, 0x1000, 0x2000, 0x40000, 0x100000, 0x200000, 0x400000}
+    bpf, number = _layers.make_filter(machine), _layers.GUARDED[call][column]
+    for bit in (1 << shift for shift in range(24)):
+        verdict = run_filter(bpf, number, 0, 4, bit | 1, audit=audit)
+        assert verdict == (_layers.EPERM if bit in refused else _layers.ALLOW), bit
+
+
 def test_on_x86_64_open_is_judged_like_openat():
     bpf = _layers.make_filter("x86_64")
-    audit, _ = _layers.ARCHITECTURES["x86_64"]
+    audit, _, _ = _layers.ARCHITECTURES["x86_64"]
     for flags in (0, 0o1000, 0o1001, 0o1002, 0o1003, 0o102):
         by_name = run_filter(bpf, _layers.GUARDED["open"][0], 0, flags, audit=audit)
         assert by_name == run_filter(bpf, _layers.GUARDED["openat"][0], 0, 0, flags, audit=audit)
@@ -126,7 +153,7 @@ def test_on_x86_64_open_is_judged_like_openat():
 @pytest.mark.parametrize("name", JUDGED)
 def test_by_its_arguments_the_filter_judges(name, machine):
     call, arguments, expected = JUDGED[name]
-    audit, column = _layers.ARCHITECTURES[machine]
+    audit, column, _ = _layers.ARCHITECTURES[machine]
     number = _layers.GUARDED[call][column]
     assert run_filter(_layers.make_filter(machine), number, *arguments, audit=audit) == expected
 

@@ -48,7 +48,6 @@ TRAPS = {
     "the platform": "import platform; print(platform.platform())",
     "the processors": "import os; print(os.cpu_count())",
     "the usable processors": "import os; print(len(os.sched_getaffinity(0)), os.sched_getaffinity(0))",
-    "the load": "import os; print(os.getloadavg())",
     "the network card": "import uuid; print(uuid.getnode())",
 }
 HONEST = {

@@ -62,7 +62,7 @@ def test_programs_that_only_sleep_do_not_wait_for_one_another():
                 return super().run_here(*job)
 
     with Counting(Limits(cpu_seconds=0.1), num_workers=2) as sandbox:
-        executions = sandbox.run_many(["import time; time.sleep(99)"] * 12)
+        executions = sandbox.run_many([f"import time; time.sleep({99 + n})" for n in range(12)])
     assert [execution.status for execution in executions] == ["timeout"] * 12
     assert max(most) > 2
 
@@ -131,13 +131,15 @@ def test_a_program_holds_no_descriptor_however_many_its_trainer_has():
 
 def test_progress_is_told_in_this_thread(sandbox):
     told = []
-    sandbox.run_many(["pass"] * 5, progress=lambda number: told.append((number, threading.current_thread())))
-    assert told == [(1, threading.current_thread())] * 5
+    programs = [f"x = {number}" for number in (1, 2, 3, 4, 4)]
+    sandbox.run_many(programs, progress=lambda number: told.append((number, threading.current_thread())))
+    assert sorted(number for number, _ in told) == [1, 1, 1, 2]  # equal programs run once
+    assert {thread for _, thread in told} == {threading.current_thread()}
 
 
 def test_threads_share_a_sandbox(sandbox):
     def use(number: int) -> list[str]:
-        return [run.stdout for run in sandbox.run_many(f"print({number} * {i})" for i in range(10))]
+        return [run.stdout for run in sandbox.run_many([f"print({number} * {i})" for i in range(10)])]
 
     with ThreadPoolExecutor(4) as pool:
         outputs = list(pool.map(use, range(4)))

@@ -32,7 +32,7 @@ def test_a_program_finds_nothing_of_earlier_ones_in_its_memory():
     other = "x = 'written-by-another-one'\nfor n in range(2000): print('printed-by-' + 'another-one')"
     without = ("files", "system calls", "namespaces")
     with Sandbox(Limits(memory_mib=2048), num_workers=1, require="basic", without=without) as sandbox:
-        sandbox.run_many([other] * 5)
+        sandbox.run_many([f"{other}\nx = {number}" for number in range(5)])
         with sandbox.load(f"{other}\ndef f(): return x") as program:
             assert program.call("f").value == "written-by-another-one"
         assert sandbox.run(SEARCH).stdout == "[]\n"

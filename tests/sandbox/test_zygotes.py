@@ -21,6 +21,7 @@ FAST = Limits(cpu_seconds=0.5)
 @pytest.fixture
 def own_folder(tmp_path, monkeypatch):
     """Programs' folders lie where no other process puts any."""
+    zygotes.load_library()  # which this process then keeps open
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
@@ -47,7 +48,7 @@ def test_an_interrupt_ends_every_program_before_it_is_passed_on(own_folder):
     with Sandbox(num_workers=2) as sandbox:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
-            sandbox.run_many(["import time; time.sleep(99)"] * 6)
+            sandbox.run_many([f"import time; time.sleep({99 + number})" for number in range(6)])
         assert programs() == set()
         assert sandbox.run("print(1)").stdout == "1\n"  # and goes on
     assert leftovers() == before
@@ -76,7 +77,7 @@ def test_a_folder_that_a_killed_process_left_goes_with_the_next_sandbox(own_fold
     left = tmp_path / f"{zygotes.FOLDER_PREFIX}abcdefgh"
     left.mkdir()
     with Sandbox(num_workers=1) as first:
-        assert not left.exists()
+        wait_for(lambda: not left.exists())
         with Sandbox(num_workers=1):
             assert first.run("open('a', 'w')").status == "ok"  # the other one's folder stays
     assert os.listdir(tmp_path) == []
@@ -116,6 +117,59 @@ def test_a_machine_that_starts_no_interpreter_is_named_and_nobodys_fault(monkeyp
     with pytest.raises(SandboxUnavailable, match="/no/such/python"):
         Sandbox(num_workers=1)
     assert leftovers() == before
+
+
+def test_removing_what_a_program_left_holds_no_worker(monkeypatch, tmp_path, own_folder):
+    go = tmp_path / "go"
+    (tmp_path / "scripts").mkdir()
+    waits = f'REMOVE = \'until [ -e "{go}" ]; do sleep 0.05; done; '
+    patch_script(monkeypatch, tmp_path / "scripts", "_keeper.py", "REMOVE = '", waits)
+    with Sandbox(num_workers=1, without=("namespaces",)) as sandbox:
+        folder = sandbox._idle[-1].folder
+        assert sandbox.run("open('left', 'w')").status == "ok"
+        assert sandbox.run("import os; print(os.listdir())").stdout == "[]\n"
+        assert os.listdir(folder) == ["left"]
+        go.touch()
+    assert not os.path.exists(folder)
+
+
+NO_DESCRIPTORS = """
+import contextlib, os, resource
+from rlnb.errors import SandboxUnavailable
+from rlnb.sandbox import Reruns, Sandbox, check_tests
+
+acts = {
+    "load": lambda: sandbox.load("def f(x): return x"),
+    "check_tests": lambda: check_tests(sandbox, "def f(x): return x", ["assert f(2) == 2"], functions=["f"]),
+    "run, of an idle one": lambda: sandbox.run("open('a', 'w')"),
+    "run, of a new one": lambda: sandbox.run("print(1)"),
+    "run_many": lambda: sandbox.run_many(["print(1)", "print(2)"]),
+    "Sandbox": lambda: Sandbox(num_workers=1, require="none"),
+    "Reruns": lambda: Reruns(num_interpreters=2, require="none"),
+    "a folder": lambda: reruns.run_many(["open('a', 'w')", "open('b', 'w')"]),
+}
+with Sandbox(num_workers=1, require="none") as sandbox, Reruns(num_interpreters=2, require="none") as reruns:
+    low = max(map(int, os.listdir("/proc/self/fd"))) + 99
+    resource.setrlimit(resource.RLIMIT_NOFILE, (low, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    for num_free in range(4):
+        print(num_free, end=": ")
+        held = []
+        with contextlib.suppress(OSError):
+            while True: held.append(os.dup(0))
+        for _ in range(num_free): os.close(held.pop())
+        for name, act in acts.items():
+            try: act()
+            except SandboxUnavailable as error: assert "ulimit -n" in str(error), error
+        for descriptor in held: os.close(descriptor)
+        print(sandbox.run("print(1)").stdout.strip(), len(sandbox._idle), end=" ")
+        with sandbox.load("def f(x): return x") as program: print(program.call("f", 5).value)
+"""
+
+
+def test_when_no_descriptor_is_left_all_say_so_and_lose_no_zygote():
+    done = subprocess.run([sys.executable, "-c", NO_DESCRIPTORS], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [f"{num_free}: 1 1 5" for num_free in range(4)], done.stderr
+    assert done.stderr == ""
 
 
 LITTLE = """

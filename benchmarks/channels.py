@@ -1,0 +1,351 @@
+"""How many bits a second one program can tell another, by whatever the machine remembers or shares.
+
+Both sides are played here, through the public interface: a sender and a receiver for each channel, the levels
+strict and standard in turns. "after": the sender has ended before the receiver starts, on the same worker.
+"during": both run at once. `error` is the share of wrong symbols, `bits_per_second` what a perfect code would
+carry in the time that both sides take; 0 where the symbols are as chance would have them. `refused`: what a
+side raised. Each channel is one way of using something, in Python: a better programmer may get more from it.
+"""
+
+import json
+import math
+import os
+import random
+import subprocess
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import timing
+
+from rlnb.sandbox import Execution, Limits, Sandbox
+
+LEVELS: dict[str, tuple[str, ...]] = {"strict": (), "standard": ("namespaces",)}
+TRIALS = 16
+START_SECONDS = 0.25  # until both sides run
+# Both know: `nonce`, a number of this trial; `pid`, another process; `start`, when slot 0 begins. The sender
+# knows `message`, whose bits are `bits`.
+PRELUDE = """
+import ctypes, os, time
+begin = time.time()
+libc = ctypes.CDLL(None, use_errno=True)
+def call(x86_64, aarch64, *arguments):
+    number = x86_64 if os.uname().machine == "x86_64" else aarch64
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+def slot(index, seconds):
+    time.sleep(max(0, start + index * seconds - time.time()))
+def busy(seconds):
+    count, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end: count += 1
+    return count
+def halves(values):  # which are below the middle
+    middle = (min(values) + max(values)) / 2
+    print([int(value < middle) for value in values])
+"""
+PAGES = """
+names = "turtle", "pydoc", "doctest", "tarfile", "imaplib", "mailbox", "pickletools", "smtplib"
+paths = [os.path.join(os.path.dirname(os.__file__), name + ".py") for name in names]
+"""
+TIME_PAGES = f"""{PAGES}
+seen = []
+for path in paths:
+    file = os.open(path, os.O_RDONLY)
+    try: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+    except OSError: pass
+    started = time.perf_counter()
+    os.pread(file, 1, 12288)
+    seen.append(int(time.perf_counter() - started > 2e-5))
+print(seen)
+"""
+BY_FADVISE = f"""{PAGES}
+for path, bit in zip(paths, bits):
+    file = os.open(path, os.O_RDONLY)
+    os.pread(file, 10**6, 0)
+    if bit: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+"""
+BY_MADVISE = f"""{PAGES}
+import mmap
+for path, bit in zip(paths, bits):
+    pages = mmap.mmap(os.open(path, os.O_RDONLY), 0, prot=mmap.PROT_READ)
+    pages[:]
+    if bit: pages.madvise(21)  # MADV_PAGEOUT
+"""
+LOOK_UP = """
+for index, bit in enumerate(bits):
+    for copy in range(30 * bit): os.access(f"/usr/{nonce}-{index}-{copy}", 0)
+"""
+TIME_NAMES = """
+def look(name):
+    times = []
+    for copy in range(30):
+        path = f"/usr/{nonce}-{name}-{copy}"
+        started = time.perf_counter()
+        os.access(path, 0)
+        times.append(time.perf_counter() - started)
+    return sorted(times)[15]
+for name in "abcd": look(name)
+cold, warm = (sorted(look(name) for name in "efg")[1] for _ in range(2))
+print([int(look(index) < (cold + warm) / 2) for index in range(16)])
+"""
+PROC = """
+names = (
+    "auxv cgroup clear_refs cmdline comm coredump_filter cpuset environ limits loginuid maps mem mountinfo "
+    "mounts mountstats oom_adj oom_score pagemap personality sched schedstat sessionid smaps syscall"
+).split()
+"""
+ASK_PROC = f"""{PROC}
+for name, bit in zip(names, bits):
+    if bit: os.stat(f"/proc/{{pid}}/{{name}}")
+time.sleep(0.01)
+"""
+TIMES_OF_PROC = f"""{PROC}
+print([int(os.stat(f"/proc/{{pid}}/{{name}}").st_ctime < begin - 0.006) for name in names])
+"""
+MAKE_PIPES = """
+number = None
+while number != message:
+    ends = os.pipe()
+    number = os.fstat(ends[0]).st_ino // 1024 % 64
+    for end in ends: os.close(end)
+"""
+MAKE_SOCKETS = """
+import socket
+number = None
+while number != message:
+    ends = socket.socketpair()
+    number = os.fstat(ends[0].fileno()).st_ino // 1024 % 64
+    for end in ends: end.close()
+"""
+OWN_PIPE = "print(os.fstat(1).st_ino // 1024 % 64)"
+COOKIE = """
+import socket
+def cookie():
+    end, _ = socket.socketpair()
+    return int.from_bytes(end.getsockopt(1, 57, 8), "little") % 64
+"""
+MAKE_FILES = """
+number = None
+while number != message:
+    file = os.open(str(time.monotonic_ns()), os.O_CREAT | os.O_WRONLY)
+    number = os.fstat(file).st_ino // 2 % 32
+    os.close(file)
+"""
+OWN_FILE = """print(os.fstat(os.open("x", os.O_CREAT | os.O_WRONLY)).st_ino // 2 % 32)"""
+MAKE_THREADS = """
+import threading
+for _ in range(message):
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+"""
+BE_BUSY = """
+for index, bit in enumerate(bits):
+    slot(index, 0.03)
+    if bit: busy(0.028)
+"""
+COUNT = """
+counts = []
+for index in range(24):
+    slot(index, 0.03)
+    counts.append(busy(0.025))
+halves(counts)
+"""
+FILL_DISK = """
+file = os.open("x", os.O_CREAT | os.O_RDWR)
+for index, bit in enumerate(bits):
+    slot(index, 0.02)
+    os.ftruncate(file, 0)
+    os.pwrite(file, bytes(4 * 2**20 * bit), 0)
+slot(24, 0.02)
+"""
+FREE_DISK = """
+free = []
+for index in range(24):
+    slot(index + 0.8, 0.02)
+    free.append(os.statvfs(".").f_bavail)
+halves(free)
+"""
+FILL_MEMORY = """
+for index, bit in enumerate(bits):
+    slot(index, 0.06)
+    data = b"x" * (bit * 80 * 2**20)
+    slot(index + 0.8, 0.06)
+    del data
+"""
+FREE_MEMORY = """
+free, information = [], ctypes.create_string_buffer(128)
+for index in range(12):
+    slot(index + 0.7, 0.06)
+    call(99, 179, information)  # sysinfo
+    free.append(int.from_bytes(information[40:48], "little"))
+halves(free)
+"""
+PAGE = """
+address = ctypes.cast(libc.getpid, ctypes.c_void_p).value & ~4095
+word = ctypes.c_int.from_address(address).value
+futex = 202, 98, ctypes.c_void_p(address)
+"""
+WAKE = f"""{PAGE}
+for index, bit in enumerate(bits):
+    slot(index + 0.5, 0.01)
+    if bit: call(*futex, 1, 9, None, None, 0)
+"""
+WAIT = f"""{PAGE}
+class Span(ctypes.Structure): _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
+seen = []
+for index in range(48):
+    slot(index + 0.1, 0.01)
+    try: call(*futex, 0, word, ctypes.byref(Span(0, 8_000_000)), None, 0)
+    except TimeoutError: seen.append(0)
+    else: seen.append(1)
+print(seen)
+"""
+SYNC = """
+file = os.open("x", os.O_CREAT | os.O_RDWR)
+def sync(index):
+    count = 0
+    while time.time() < start + (index + 0.8) * 0.05:
+        os.pwrite(file, b"x" * 4096, 0)
+        os.fsync(file)
+        count += 1
+    return count
+"""
+SYNC_OR_NOT = f"""{SYNC}
+for index, bit in enumerate(bits):
+    slot(index, 0.05)
+    if bit: sync(index)
+"""
+COUNT_SYNCS = f"""{SYNC}
+counts = []
+for index in range(12):
+    slot(index, 0.05)
+    counts.append(sync(index))
+halves(counts)
+"""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Two programs; the receiver prints `num_bits` bits, or a number below `num_symbols`.
+
+    A number may be off by a constant, which is learned from half of the trials.
+    """
+
+    sender: str
+    receiver: str
+    num_bits: int = 0
+    num_symbols: int = 0
+    is_during: bool = False
+
+
+SEND_COOKIE, READ_COOKIE = f"{COOKIE}\nwhile cookie() != message: pass", f"{COOKIE}\nprint(cookie())"
+WAIT_TO_END = "while int(time.time() * 100) % 32 != message: pass"
+CHANNELS = {
+    "pages in memory, by fadvise": Channel(BY_FADVISE, TIME_PAGES, num_bits=8),
+    "pages in memory, by madvise": Channel(BY_MADVISE, TIME_PAGES, num_bits=8),
+    "names that were looked up": Channel(LOOK_UP, TIME_NAMES, num_bits=16),
+    "times of files in /proc": Channel(ASK_PROC, TIMES_OF_PROC, num_bits=24),
+    "numbers of pipes": Channel(MAKE_PIPES, OWN_PIPE, num_symbols=64),
+    "numbers of sockets": Channel(MAKE_SOCKETS, OWN_PIPE, num_symbols=64),
+    "cookies of sockets": Channel(SEND_COOKIE, READ_COOKIE, num_symbols=64),
+    "numbers of files": Channel(MAKE_FILES, OWN_FILE, num_symbols=32),
+    "numbers of processes": Channel(MAKE_THREADS, "print(os.getpid() % 32)", num_symbols=32),
+    "when a program starts": Channel(WAIT_TO_END, "print(int(begin * 100) % 32)", num_symbols=32),
+    "free space of the disk": Channel(FILL_DISK, FREE_DISK, num_bits=24, is_during=True),
+    "free memory": Channel(FILL_MEMORY, FREE_MEMORY, num_bits=12, is_during=True),
+    "waiting for the disk": Channel(SYNC_OR_NOT, COUNT_SYNCS, num_bits=12, is_during=True),
+    "futex on a page of a library": Channel(WAKE, WAIT, num_bits=48, is_during=True),
+    "load": Channel(BE_BUSY, COUNT, num_bits=24, is_during=True),
+}
+
+
+def exchange(channel: Channel, sandbox: Sandbox, message: int) -> tuple[Execution, Execution, float]:
+    """Return how sender and receiver ended, and the seconds that both took."""
+    with subprocess.Popen(["sleep", "60"]) as other:
+        start = time.time() + START_SECONDS * channel.is_during
+        known = f"nonce, pid, start = {random.getrandbits(60)}, {other.pid}, {start}\n"
+        bits = [message >> index & 1 for index in range(channel.num_bits)]
+        sender = f"{known}message, bits = {message}, {bits}\n{PRELUDE}{channel.sender}"
+        receiver = f"{known}{PRELUDE}{channel.receiver}"
+        began = time.perf_counter()
+        ended: list[Execution] = []
+        thread = threading.Thread(target=lambda: ended.append(sandbox.run(sender)))
+        thread.start()
+        if not channel.is_during:
+            thread.join()
+        received = sandbox.run(receiver)
+        thread.join()
+        seconds = time.perf_counter() - began
+        other.kill()
+    return ended[0], received, seconds
+
+
+def capacity(error: float, bits: float) -> float:
+    """Bits that a symbol of `bits` carries where a share of them arrives as any of the others."""
+    entropy = -sum(p * math.log2(p) for p in (error, 1 - error) if p)
+    return max(0.0, bits - entropy - error * math.log2(2**bits - 1))
+
+
+def judge(channel: Channel, sent: list[int], received: list[str], seconds: float) -> dict[str, object]:
+    answers = [json.loads(text) for text in received]
+    if channel.num_bits:
+        arrived = [
+            message >> index & 1 == bit
+            for message, bits in zip(sent, answers, strict=True)
+            for index, bit in enumerate(bits)
+        ]
+        bits_each, num_symbols = 1.0, channel.num_bits * len(sent)
+    else:
+        pairs = zip(sent, answers, strict=True)
+        shifts = [(number - message) % channel.num_symbols for message, number in pairs]
+        likely = Counter(shifts[::2]).most_common(1)[0][0]
+        arrived = [shift == likely for shift in shifts[1::2]]
+        bits_each, num_symbols = math.log2(channel.num_symbols), len(sent)
+    error, chance = 1 - sum(arrived) / len(arrived), 1 - 2**-bits_each
+    is_chance = error > chance - 2.5 * math.sqrt(chance * (1 - chance) / len(arrived))
+    rate = 0.0 if is_chance else num_symbols * capacity(error, bits_each) / seconds
+    return {"bits_per_second": round(rate, 1), "error": round(error, 3)}
+
+
+def measure(channel: Channel, sandboxes: dict[str, Sandbox]) -> dict[str, dict[str, object]]:
+    """Return {level: bits_per_second, and error or refused}."""
+    sent: dict[str, list[int]] = {level: [] for level in sandboxes}
+    received: dict[str, list[str]] = {level: [] for level in sandboxes}
+    seconds = dict.fromkeys(sandboxes, 0.0)
+    figures: dict[str, dict[str, object]] = {}
+    for _ in range(TRIALS):
+        for level in sandboxes.keys() - figures.keys():
+            message = random.randrange(channel.num_symbols or 1 << channel.num_bits)
+            *executions, took = exchange(channel, sandboxes[level], message)
+            if failed := [execution for execution in executions if execution.status != "ok"]:
+                figures[level] = {"bits_per_second": 0.0, "refused": failed[0].error}
+                continue
+            sent[level].append(message)
+            received[level].append(executions[1].stdout)
+            seconds[level] += took
+    for level in sandboxes.keys() - figures.keys():
+        figures[level] = judge(channel, sent[level], received[level], seconds[level])
+    return {level: figures[level] for level in sandboxes}
+
+
+def main() -> None:
+    figures: dict[str, object] = {"cores": len(os.sched_getaffinity(0))}
+    with ExitStack() as stack:
+        for num_workers, is_during in ((1, False), (2, True)):
+            sandboxes = {
+                level: stack.enter_context(
+                    Sandbox(Limits(cpu_seconds=10.0), num_workers=num_workers, without=without)
+                )
+                for level, without in LEVELS.items()
+            }
+            for name, channel in CHANNELS.items():
+                if channel.is_during == is_during:
+                    figures[name] = measure(channel, sandboxes)
+    timing.report(figures, description=__doc__ or "")
+
+
+if __name__ == "__main__":
+    main()
