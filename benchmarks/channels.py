@@ -141,6 +141,29 @@ for _ in range(message):
     thread.start()
     thread.join()
 """
+CODE = """
+import _hashlib
+library = ctypes.CDLL("libcrypto.so.3")
+functions = library.AES_encrypt, library.X509_new, library.BN_mul
+ends = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+parts = [min(ends) + (max(ends) - min(ends)) // 16 * index for index in range(16)]
+"""
+READ_CODE = f"""{CODE}
+for part in parts: ctypes.string_at(part, 65536)
+for _ in range(9):
+    for part, bit in zip(parts, bits):
+        if bit: ctypes.string_at(part, 65536)
+"""
+TIME_CODE = f"""{CODE}
+times = []
+for part in parts:
+    for place in range(part, part + 65536, 4096): ctypes.string_at(place, 1)  # only so that it is mapped
+    started = time.perf_counter()
+    ctypes.string_at(part, 65536)
+    times.append(started - time.perf_counter())
+middle = sorted(times)[8]
+print([int(value > middle) for value in times])
+"""
 BE_BUSY = """
 for index, bit in enumerate(bits):
     slot(index, 0.03)
@@ -253,6 +276,7 @@ CHANNELS = {
     "cookies of sockets": Channel(SEND_COOKIE, READ_COOKIE, num_symbols=64),
     "numbers of files": Channel(MAKE_FILES, OWN_FILE, num_symbols=32),
     "numbers of processes": Channel(MAKE_THREADS, "print(os.getpid() % 32)", num_symbols=32),
+    "caches of the processor": Channel(READ_CODE, TIME_CODE, num_bits=16),
     "when a program starts": Channel(WAIT_TO_END, "print(int(begin * 100) % 32)", num_symbols=32),
     "free space of the disk": Channel(FILL_DISK, FREE_DISK, num_bits=24, is_during=True),
     "free memory": Channel(FILL_MEMORY, FREE_MEMORY, num_bits=12, is_during=True),

@@ -168,6 +168,25 @@ KERNEL = {
     "pins its parent": ("import os; os.sched_setaffinity(os.getppid(), [0])", ERROR),
     "another terminal's input": ("import fcntl; fcntl.ioctl(0, 0x5412, b'x')", ERROR),
 }  # fmt: skip
+# What the machine remembers, counts or measures for all programs.
+SHARED = {
+    "drops a file's pages": ("import os; os.posix_fadvise(os.open('x', os.O_CREAT), 0, 0, 4)", ERROR),
+    "reads a file ahead": ("import os; os.posix_fadvise(os.open('x', os.O_CREAT), 0, 0, 3)", ERROR),
+    "drops its pages": ("import mmap; mmap.mmap(-1, 4096).madvise(21)", ERROR),
+    "merges equal pages": ("import mmap; mmap.mmap(-1, 4096).madvise(12)", ERROR),
+    "a file past the cache": ("import os; os.open('x', os.O_CREAT | os.O_RDWR | os.O_DIRECT)", ERROR),
+    "a file that waits for the disk": ("import os; os.open('x', os.O_CREAT | os.O_RDWR | os.O_SYNC)", ERROR),
+    "a file without a name": ("import os; os.open('.', os.O_TMPFILE | os.O_RDWR)", ERROR),
+    "a copy in the kernel": (
+        "import os\na = os.open('x', os.O_CREAT | os.O_RDWR)\nos.write(a, b'x')\n"
+        "os.sendfile(os.open('y', os.O_CREAT | os.O_RDWR), a, 0, 1)", ERROR),
+    "the space of the disk": ("import os; os.statvfs('.')", ERROR),
+    "the load": ("import os; os.getloadavg()", ERROR),
+    "a pipe": ("import os; os.pipe()", ERROR),
+    "a pair of sockets": ("import socket; socket.socketpair()", ERROR),
+    "its processor": (system_call(309, 168, 0, 0, 0), ERROR),
+    "a barrier of all processors": (system_call(324, 283, 0, 0), ERROR),
+}  # fmt: skip
 VERDICT = {
     "writes its letter (74)": (
         "import os\nfor fd in range(3, 256):\n    try: os.write(fd, b'Cok')\n"
@@ -182,9 +201,9 @@ VERDICT = {
     "patches builtins (80)": ("import builtins; builtins.print = builtins.len = None", OK),
     "another exit": ("import sys, threading\nthreading._shutdown = lambda: sys.exit(0)\n1 / 0", ERROR),
 }  # fmt: skip
-STANDARD = {**TIME, **MEMORY_CASES, **PARSER, **STREAMS, **PROCESSES, **FILES, **NETWORK, **KERNEL, **VERDICT}
 # What no kernel and no user may let through.
-BOUNDARIES = {**PROCESSES, **FILES, **NETWORK, **KERNEL}
+BOUNDARIES = {**PROCESSES, **FILES, **NETWORK, **KERNEL, **SHARED}
+STANDARD = {**TIME, **MEMORY_CASES, **PARSER, **STREAMS, **VERDICT, **BOUNDARIES}
 HOST_SAFETY = {
     **TIME, **PARSER, **STREAMS, **VERDICT,
     **{name: case for name, case in MEMORY_CASES.items() if "(16)" not in name},
