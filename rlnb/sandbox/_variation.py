@@ -30,10 +30,7 @@ NAME = "v" * (1 + SEED % 16) + f"{SEED:010d}"  # those of 16 seeds in a row also
 
 
 class Refusal(MemoryError):
-    """Replaces MemoryError where Python itself raises it: a program that catches one ends there.
-
-    How much memory there is, is a limit of ours. Python alone would have gone on.
-    """
+    """Replaces MemoryError where Python raises it: a program that met our limit of memory ends there."""
 
     def __new__(cls, *_: object, leave: Callable[[int], object] = os._exit) -> "Refusal":  # type: ignore[return]
         leave(_child.MEMORY_EXIT_CODE)
@@ -51,18 +48,16 @@ class BuiltIn(staticmethod):
 
 def own_folder(folder: str) -> str:
     """Make a folder for programs in `folder`, with an accidental name, and return its path."""
-    folder = os.path.join(folder, NAME)
-    os.mkdir(folder, mode=0o700)
-    os.chdir(folder)
-    return folder
+    os.mkdir(place := os.path.join(folder, NAME), mode=0o700)
+    os.chdir(place)
+    return place
 
 
 def vary(clock_shift_seconds: float, folder: str) -> Callable[[int], object] | None:
     """Shift this interpreter's clocks, and change what it says of its machine. folder: its programs'.
 
     Without a shift it keeps what a script has: modules in C, the limit of recursion, and Python's own end,
-    which it returns: called with an exit code, it ends the process in about 7 ms. The others recurse deeper
-    and collect garbage at other moments: what they print otherwise then shows.
+    which it returns. The others recurse deeper and collect garbage at other moments.
     """
     _layers.limit_resources({resource.RLIMIT_STACK: 8 * 2**20})  # what a script has
     sys.stdout.reconfigure(errors="strict")  # type: ignore[union-attr]
@@ -117,7 +112,6 @@ def plus(read: Callable[..., float], shift: float) -> Callable[..., float]:
 
 
 def with_default_time(convert: Callable[[float], object]) -> Callable[..., object]:
-    """`time.localtime` and its like, which ask the clock where they get no time."""
     return lambda seconds=None: convert(time.time() if seconds is None else seconds)
 
 
@@ -128,11 +122,10 @@ def vary_machine(folder: str) -> None:
     os.environ["PATH"] += f":/{NAME}"
     os.environ["TZ"] = f"{chr(65 + SEED % 26) * 3}-{SEED % 12}"
     time.tzset()
-    uname, load, affinity = os.uname(), os.getloadavg, os.sched_getaffinity
+    uname, affinity = os.uname(), os.sched_getaffinity
     other = os.uname_result((uname.sysname, NAME, uname.release + NAME, uname.version + NAME, uname.machine))
     put(lambda: other, "uname", posix, os)
     put(lambda: NAME, "gethostname", sys.modules["_socket"], socket)
-    put(lambda: tuple(value + SEED for value in load()), "getloadavg", posix, os)
     put(lambda pid: {core + SEED for core in affinity(pid)}, "sched_getaffinity", posix, os)
     for function in ("getuid", "geteuid", "getgid", "getegid", "cpu_count"):
         put(plus(getattr(os, function), SEED), function, posix, os)

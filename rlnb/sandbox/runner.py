@@ -1,7 +1,6 @@
 """Programs side by side in zygotes: what trainers and evaluations use."""
 
 import errno
-import itertools
 import json
 import os
 import queue
@@ -122,8 +121,10 @@ class Sandbox:
         """End what still runs, and wait for it. A closed sandbox runs nothing more."""
         self._closed.set()
         self._pool.shutdown(cancel_futures=True)
-        while self._idle:
-            self._let_go(self._idle.pop())
+        self._ending.extend(self._idle)
+        self._idle.clear()
+        for zygote in self._ending:  # they end side by side
+            zygote.let_go()
         while self._ending:
             self._ending.pop().close()
 
@@ -282,6 +283,8 @@ class Sandbox:
     def _let_go(self, zygote: Zygote) -> None:
         """Let a zygote end, without waiting: removing what its programs made may take a minute."""
         zygote.let_go()
+        if self._closed.is_set():
+            zygote.close()
         self._ending.append(zygote)
         with suppress(IndexError):  # another thread does the same
             for _ in range(len(self._ending)):
@@ -307,7 +310,8 @@ class Waiting(Generic[Job]):
     """Distinct jobs in random order, for workers that take one after the other; threads may share it."""
 
     def __init__(self, jobs: Iterable[Job], groups: Iterable[Hashable] | None = None) -> None:
-        group_of = dict(zip(jobs, groups or itertools.repeat(None), strict=False))
+        pairs = ((job, None) for job in jobs) if groups is None else zip(jobs, groups, strict=True)
+        group_of: dict[Job, Hashable] = dict(pairs)
         self.num_jobs = len(group_of)
         self._by_group: dict[Hashable, list[Job]] = {}
         for job in random.Random().sample(list(group_of), len(group_of)):
