@@ -64,6 +64,11 @@ class Job(TypedDict):
     rlimits: dict[int, int]
 
 
+def private_pages(size: int) -> mmap.mmap:
+    """Return memory of its own pages, of which a child gets a copy: by default it would share them."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 class Stream:
     """What a program has written so far, in memory that is wiped before the next one is forked.
 
@@ -73,7 +78,7 @@ class Stream:
     """
 
     def __init__(self, cap: int) -> None:
-        self.pages = mmap.mmap(-1, cap + CHUNK)
+        self.pages = private_pages(cap + CHUNK)
         self.buffer = memoryview(self.pages)
         self.size = 0
 
@@ -246,7 +251,7 @@ def receive(zygote: Zygote) -> tuple[Job, mmap.mmap] | None:
         zygote.last_header, zygote.last_job = header, json.loads(header)
         zygote.last_job["rlimits"] = _child.make_rlimits(zygote, zygote.last_job)
         zygote.streams = Stream(zygote.last_job["output_bytes"]), Stream(zygote.last_job["output_bytes"])
-    body = mmap.mmap(-1, body_bytes + 1)  # never empty; the last byte is none of the program's
+    body = private_pages(body_bytes + 1)  # never empty; the last byte is none of the program's
     if body_bytes:
         zygote.control.recv_into(body, body_bytes, socket.MSG_WAITALL)
     return zygote.last_job, body

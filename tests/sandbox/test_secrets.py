@@ -33,6 +33,9 @@ def test_a_program_finds_nothing_of_earlier_ones_in_its_memory():
     without = ("files", "system calls", "namespaces")
     with Sandbox(Limits(memory_mib=2048), num_workers=1, require="basic", without=without) as sandbox:
         sandbox.run_many([f"{other}\nx = {number}" for number in range(5)])
+        assert sandbox.run(SEARCH).stdout == "[]\n"
+        shared = "print([line for line in open('/proc/self/maps') if 'w' in line[:40] and 's ' in line[:50]])"
+        assert sandbox.run(shared).stdout == "[]\n"
         with sandbox.load(f"{other}\ndef f(): return x") as program:
             assert program.call("f").value == "written-by-another-one"
         assert sandbox.run(SEARCH).stdout == "[]\n"
