@@ -1,0 +1,185 @@
+"""Whole runs of the tiny model in float64, as numbers: what the test of recorded runs compares, and records.
+
+Run as a script, with a folder, it writes recorded_runs.json again from the code of this checkout.
+Plain gradient descent instead of Adam, so that weights show gradients as they are.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import ppo_run
+import self_play_run
+import torch
+from accelerate import PartialState
+from tiny_actor import DoubleActor
+from two_ranks import run_on_two_ranks
+
+from rlnb.ppo import setup as ppo_setup
+from rlnb.ppo import training as ppo_training
+from rlnb.run.tracking import open_tracker, read_metrics
+from rlnb.selfplay import arena
+from rlnb.selfplay.update import make_batch
+from rlnb.spiral import setup as spiral_setup
+from rlnb.spiral import training as spiral_training
+
+RECORDED = Path(__file__).with_name("recorded_runs.json")
+TRAINING = {
+    "learning_rate": 0.02, "final_learning_rate": 0.01, "warmup_steps": 1, "max_steps": 3, "games_per_step": 8,
+    "num_epochs": 2, "num_mini_batches": 2, "entropy_coef": 0.02, "final_entropy_coef": 0.01, "clip": 0.05,
+    "tokens_per_pass": 512, "save_steps": 100,
+}  # fmt: skip
+FREE = {"acting": "free", "max_new_tokens": 3, "invalid": "random"}
+WORDED = {**FREE, "name": "kuhn_poker", "style": "full", "max_prompt_tokens": 2048}
+# Ids of one token, ids that begin others, and answers in free play to prompts in words; each with every
+# estimator that suits it, with and without a value head.
+SPIRAL = {
+    "kuhn_rae": {"advantage": {"kind": "rae"}, "training": {"magnet_coef": 0.3}},
+    "kuhn_none_by_turn": {"advantage": {"kind": "none"}, "training": {"ratio": "turn"}},
+    "tic_tac_toe_gae": {
+        "game": {"name": "tic_tac_toe", "max_opening_plies": 4},
+        "advantage": {"kind": "gae"}, "training": {"magnet_coef": 0.1},
+    },
+    "nim_leave_one_out": {"game": {"name": "nim"}, "advantage": {"kind": "leave_one_out"}},
+    "worded_group": {"game": WORDED, "advantage": {"kind": "group"}, "training": {"magnet_coef": 0.1}},
+    "free_tic_tac_toe_gae": {"game": {**FREE, "name": "tic_tac_toe"}, "advantage": {"kind": "gae"}},
+}  # fmt: skip
+PPO = {
+    "ppo": {"replay": {"share": 0.5}, "training": {"detach_steps": 1, "ratio": "turn"}},
+    "ppo_free": {
+        "game": {**FREE, "max_prompt_tokens": 2048}, "replay": {"share": 0.5},
+        "training": {"weigh": "games", "ratio": "token", "target_kl": 0.5},
+    },
+}  # fmt: skip
+ON_RANKS = ("kuhn_rae", "nim_leave_one_out", "free_tic_tac_toe_gae", "ppo")
+CASES = [*SPIRAL, *PPO]
+IGNORED = (
+    "time",
+    "update/num_passed_rows",
+)  # seconds, and a count of rows that depends on how they are packed
+
+
+class Actor(DoubleActor):
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
+        if self.value_head is not None:
+            self.value_head.double()
+            with torch.no_grad():
+                self.value_head.weight.copy_(torch.linspace(-0.1, 0.1, self.value_head.in_features))
+
+    def values(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(hidden)) if self.value_head is None else super().values(hidden)
+
+    def check_logits(self) -> None:
+        """The model's own are float32."""
+
+
+def make_double_batch(*arguments, **options):
+    """Return a batch of turns whose advantages are not rounded to float32."""
+    turns, advantages, targets = arguments
+    weights = options.get("weights", np.ones(len(turns)))
+    batch = make_batch(*arguments, **options)
+    return replace(batch, advantages=advantages, targets=targets, weights=np.asarray(weights, float))
+
+
+@contextlib.contextmanager
+def in_float64() -> Iterator[None]:
+    precision, usual_actor = torch.get_default_dtype(), arena.ActorCritic
+    torch.set_default_dtype(torch.float64)
+    arena.ActorCritic = Actor
+    for module in (spiral_training, ppo_training):
+        module.make_batch = make_double_batch
+    try:
+        yield
+    finally:
+        arena.ActorCritic = usual_actor
+        for module in (spiral_training, ppo_training):
+            module.make_batch = make_batch
+        torch.set_default_dtype(precision)
+
+
+def load_double(params):
+    policy = self_play_run.load_policy(params.model, seed=params.seed)
+    with torch.no_grad():  # answers as uneven as after learning
+        policy.model.get_output_embeddings().weight.mul_(4)
+    return replace(policy, model=policy.model.double())
+
+
+def measure(case: str, folder: Path) -> dict[str, object]:
+    """Return what a run leaves: its games, its metrics, and two figures of each trained weight."""
+    sections = SPIRAL.get(case) or PPO[case]
+    output_dir = folder / case
+    sections = {**sections, "training": {**TRAINING, **sections.get("training", {})}}
+    module = self_play_run if case in SPIRAL else ppo_run
+    params = module.params_of(folder / "cache", **sections)
+    policy = load_double(params)
+    with in_float64():
+        if case in SPIRAL:
+            game, reward = params.load_game(), self_play_run.notebook_reward(params)
+            run = spiral_setup.make_self_play_run(params, policy, game, reward=reward)
+            descend_plainly(run.learner)
+            state = spiral_setup.resume_run(run, output_dir)
+            with open_tracker(output_dir, config={}, tensorboard=False) as tracker:
+                options = {"tracker": tracker, "output_dir": output_dir, "evaluate": lambda _: {}}
+                state = spiral_training.train(run.learner, run.games, state, **options)
+            kept = state.baselines
+        else:
+            reward = self_play_run.notebook_reward(params, "ppo_openspiel")
+            curriculum = ppo_setup.load_playable_curriculum(params)
+            run = ppo_setup.make_ppo_run(params, curriculum, policy, reward=reward)
+            descend_plainly(run.learner)
+            options = {"evaluate": lambda _: {}, "say": lambda _: None}
+            state = run.train(run.restore(None, output_dir), output_dir, **options)
+            kept = {"failures": len(state.replay.failures), "stage": state.curriculum.stage}
+    rows = read_metrics(output_dir / "metrics.jsonl") if PartialState().is_main_process else []
+    return {
+        "kept": kept,
+        "metrics": [
+            {name: row[name] for name in sorted(row) if not name.startswith(IGNORED)} for row in rows
+        ],
+        "games": read_histories(output_dir / "games.jsonl"),
+        "weights": [summarise(weight) for weight in run.learner.actor.parameters_to_train()],
+        "average": [summarise(weight) for weight in run.learner.average.values.values()],
+    }
+
+
+def descend_plainly(learner) -> None:
+    groups = [{"params": group["params"], "lr": group["lr"]} for group in learner.optimizer.param_groups]
+    learner.optimizer = torch.optim.SGD(groups)
+
+
+def read_histories(path: Path) -> list[str]:
+    """Return each game's actions and returns, as text."""
+    if not path.exists():
+        return []
+    games = [json.loads(line) for line in path.read_text().splitlines()]
+    return [f"{game['game']} {game['history']} {game['returns']}" for game in games]
+
+
+def summarise(weight: torch.Tensor) -> list[float]:
+    """Return a weight's norm and its product with a fixed vector, in which no entry cancels another."""
+    flat = weight.detach().flatten().double()
+    direction = torch.cos(torch.arange(len(flat)) + 1.0).double()
+    return [float(flat.norm()), float(flat @ direction)]
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    if "WORLD_SIZE" in os.environ:
+        state = PartialState(cpu=True)
+        results = {case: measure(case, folder) for case in ON_RANKS}
+        if state.is_main_process:
+            (folder / "ranks.json").write_text(json.dumps(results))
+        state.wait_for_everyone()  # a rank that leaves first can abort the other
+        state.destroy_process_group()
+    else:
+        alone = {case: measure(case, folder / "alone") for case in CASES}
+        (folder / "ranks").mkdir()
+        run_on_two_ranks(Path(__file__), folder / "ranks")
+        ranks = json.loads((folder / "ranks" / "ranks.json").read_text())
+        RECORDED.write_text(json.dumps({"alone": alone, "ranks": ranks}) + "\n")
