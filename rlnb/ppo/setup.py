@@ -18,12 +18,11 @@ from rlnb.run.directory import say
 from rlnb.run.tracking import Tracker, open_tracker
 from rlnb.selfplay.acting import make_encoder
 from rlnb.selfplay.arena import Arena, make_arena
+from rlnb.selfplay.batch import Learner
 from rlnb.selfplay.checkpoints import check_room_for_checkpoints, restore, save_checkpoint
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
-from rlnb.selfplay.update import Learner, PpoOptions
 
 SAMPLED_GAMES = 50
-VALUE_CLIP = 0.2  # how far a value moves in an update before it is clipped
 
 
 def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
@@ -57,7 +56,8 @@ class PpoRun:
         checkpoint was saved; a line says so.
         """
         start = self.params.curriculum.start
-        state = restore(PpoState, checkpoint, self.learner)
+        fresh = PpoState(kl_coef=self.params.training.init_kl_coef)
+        state = restore(fresh, checkpoint, self.learner)
         before = saved_recipe(checkpoint).get("curriculum.start") if checkpoint else None
         if not start or start == before:
             return state
@@ -119,11 +119,7 @@ def make_ppo_run(
     )  # fmt: skip
     learner = Learner(
         arena.actor, training, temperature=acting.temperature,
-        ppo=PpoOptions(
-            value_learning_rate=training.value_learning_rate, value_clip=VALUE_CLIP,
-            detach_steps=training.detach_steps, target_kl=training.target_kl,
-            init_kl_coef=training.init_kl_coef,
-        ),
+        value_learning_rate=training.value_learning_rate, has_reference=training.init_kl_coef > 0,
     )  # fmt: skip
-    plan = GamePlan(params, curriculum, arena, load_opponents(curriculum))
+    plan = GamePlan(params, curriculum, arena.actor, arena.encoder, rules, load_opponents(curriculum))
     return PpoRun(params, curriculum, arena, learner, plan)

@@ -1,7 +1,12 @@
 """PPO: games of a curriculum, lost games played again, GAE over a player's turns, clipped updates.
 
-Schulman et al. 2017 (arXiv:1707.06347). The unit is a player's turn: one value at the end of the prompt, one
-advantage, one ratio. Games are always played by the current weights, in this process.
+Schulman et al. 2017 (arXiv:1707.06347). What differs from the paper:
+
+- The unit is a player's turn: one value at the end of the prompt, one advantage, and by default one ratio.
+- Advantages are normalized over the whole update; CleanRL normalizes each mini-batch.
+- KL(policy || untrained model) is part of the loss, its weight adapted to hold KL_TARGET, and an update ends
+  early at `target_kl`; or a magnet, a moving average of the policy, takes the untrained model's place.
+- The value head's gradient stops at the head for the first `detach_steps` updates.
 """
 
 import itertools
@@ -14,9 +19,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
+from numpy.typing import ArrayLike
 
+from rlnb.advantages.gae import gae_of_turns
 from rlnb.errors import TrainingDiverged, see
 from rlnb.games.opponents import Opponent
 from rlnb.games.text_games import TextGame
@@ -39,38 +47,180 @@ from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
 from rlnb.run.directory import log_line
 from rlnb.run.health import ALARM_KL_FACTOR, Health, check_alarms, memory_advice
 from rlnb.run.tracking import Tracker
-from rlnb.selfplay.advantages import gae_of_turns, normalize_advantages
-from rlnb.selfplay.arena import Arena
+from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
+from rlnb.selfplay.batch import (
+    Batch,
+    Learner,
+    Logprobs,
+    Sums,
+    check_first_ratio,
+    compute_logprobs,
+    describe_update,
+    estimate_kl,
+    kl_terms,
+    make_batch,
+    ratio_figures,
+    sum_over_ranks,
+)
 from rlnb.selfplay.checkpoints import RunState, StepRecorder, mean_over_ranks, play_metrics
 from rlnb.selfplay.rollouts import (
     LEARNER,
     FinishedGame,
+    GameRules,
     Player,
     Trajectory,
     collect_trajectories,
     collect_turns,
     play_games,
 )
-from rlnb.selfplay.update import Batch, Learner, make_batch, update
 
 GAE_LAMBDA = 0.95  # 0 = one step, 1 = whole games
+VALUE_COEF = 0.5  # weight of the value head's squared error
+VALUE_CLIP = 0.2  # how far a value moves in an update before it is clipped
+# Adaptive KL: what is held (nats a token), the share by which the coefficient moves, and its least value as
+# a share of the first.
+KL_TARGET, KL_GAIN, KL_MAX_ERROR, KL_LEAST_SHARE = 0.05, 0.1, 0.2, 0.01
+
+
+def ppo_loss(
+    now: Logprobs, old: Logprobs, anchor: Logprobs | None, batch: Batch, training: PpoTrainingParams, *,
+    step: int, kl_coef: float,
+) -> tuple[torch.Tensor, dict[str, float]]:  # fmt: skip
+    """Return the loss of a part of a mini-batch, summed over its turns, and sums to report.
+
+    With r = pi / pi_old of a turn, or of each of its tokens, advantages A, clip c, weights w of the turns:
+        L = w [-min(r A, clip(r, 1 - c, 1 + c) A) - entropy_coef H(pi) + kl_coef KL(pi || anchor)
+               + VALUE_COEF / 2 max((V - R)^2, (V_old + clip(V - V_old, -d, d) - R)^2)],   d = VALUE_CLIP,
+    the first of equation 7, the last of PPO2 in OpenAI's baselines: a value that has moved far enough towards
+    its target learns nothing more.
+    """
+    mask_bt, weights_b1, advantages_b1 = batch.mask_bt, batch.weights_b[:, None], batch.advantages_b[:, None]
+    log_ratios_bt = now.logprobs_bt - old.logprobs_bt
+    if training.ratio == "turn":
+        log_ratios_bt, mask_bt = log_ratios_bt.sum(1, keepdim=True), torch.ones_like(mask_bt[:, :1])
+    ratios_bt = log_ratios_bt.exp()
+    clipped_bt = ratios_bt.clamp(1 - training.clip, 1 + training.clip)
+    surrogate_bt = torch.minimum(ratios_bt * advantages_b1, clipped_bt * advantages_b1)
+    is_clipped_bt = clipped_bt * advantages_b1 < ratios_bt * advantages_b1
+    entropy = (weights_b1 * now.entropies_bt).sum()
+    loss = -(weights_b1 * surrogate_bt * mask_bt).sum() - training.entropy_coef_at(step) * entropy
+    figures = ratio_figures(now, old, is_clipped_bt, batch, clip=training.clip)
+    figures["token_weight"] = float((weights_b1 * batch.mask_bt).sum())
+    if anchor is not None:
+        kl_bt, figure_bt = kl_terms(now, anchor, batch)
+        loss = loss + kl_coef * (weights_b1 * kl_bt).sum()
+        figures["anchor_kl"] = float((weights_b1 * figure_bt).sum())
+    errors_b = squared_value_errors(now.values_b, old.values_b, batch.targets_b)
+    value_loss = (batch.weights_b * errors_b).sum()
+    figures |= {"value_loss": float(value_loss.detach()), "turn_weight": float(batch.weights_b.sum())}
+    return loss + 0.5 * VALUE_COEF * value_loss, figures
+
+
+def squared_value_errors(
+    values: torch.Tensor, old_values: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """Return the last term of `ppo_loss`; all of one shape, in units of the reward."""
+    clipped = old_values + (values - old_values).clamp(-VALUE_CLIP, VALUE_CLIP)
+    return torch.maximum((values - targets) ** 2, (clipped - targets) ** 2)
+
+
+Loss = Callable[..., tuple[torch.Tensor, dict[str, float]]]
+
+
+def update(
+    learner: Learner, batch: Batch, training: PpoTrainingParams, *, seed: int, step: int, kl_coef: float,
+    loss: Loss = ppo_loss,
+) -> tuple[dict[str, float], float]:  # fmt: skip
+    """Update the policy on a batch of turns, in several epochs; return metrics, and the next kl_coef.
+
+    The loss of a mini-batch is a mean over its turns, by their weights, on all ranks. With `target_kl` no
+    step is made after a mini-batch in which the policy, before its step, had moved further than that from the
+    start of the update (k3, mean over the tokens of all ranks); an update of one step is measured after it.
+    Raises TrainingDiverged where the first ratios are not 1, or a loss or gradient is not finite; the weights
+    are then as before the failed step.
+    """
+    learning_rate, target_kl = training.learning_rate_at(step), training.target_kl
+    learner.set_learning_rate(learning_rate)
+    old, anchor = learner.compute_logprobs(batch), learner.compute_anchor_logprobs(batch)
+    weight = float(sum_over_ranks(batch.weights_b.sum())) / training.num_mini_batches
+    anchor_coef = training.magnet_coef if learner.magnet else kl_coef
+    sums = Sums()
+    deviation = 0.0
+    for mini_batch in learner.iterate_mini_batches(batch, seed=seed, step=step):
+        step_sums = Sums(steps=1.0)
+        for part in mini_batch.micro_batches(max_tokens=training.tokens_per_pass):
+            is_detached = step < training.detach_steps
+            now = compute_logprobs(
+                learner.actor, part, temperature=learner.temperature, detach_trunk=is_detached
+            )
+            part_anchor = anchor and anchor.select(part)
+            part_loss, figures = loss(
+                now, old.select(part), part_anchor, part, training, step=step, kl_coef=anchor_coef
+            )
+            learner.backward(part_loss / weight)
+            step_sums.add({**figures, "loss": float(part_loss.detach()) / weight})
+        if not sums:
+            deviation = check_first_ratio(step_sums, learner.actor.policy.dtype)
+        step_sums["grad_norm"] = learner.step(step_sums["loss"])
+        sums.add(step_sums)
+        if target_kl and mean_over_all(step_sums["approx_kl"], step_sums["tokens"], default=0.0) > target_kl:
+            break
+    if target_kl and sums["steps"] == 1:  # measured before the only step, the KL is 0
+        kl_bt = estimate_kl(old.logprobs_bt, learner.compute_logprobs(batch).logprobs_bt)
+        sums["approx_kl"] = float(kl_bt.sum())
+    learner.move_averages()
+    metrics = describe_update(batch, old, sums)
+    metrics |= {"learning_rate": learning_rate, "update/entropy_coef": training.entropy_coef_at(step)}
+    metrics["update/first_ratio_deviation"] = deviation
+    if anchor is not None:
+        name = "update/magnet_kl" if learner.magnet else "kl"
+        metrics[name] = sums["anchor_kl"] / (sums["token_weight"] or 1.0)
+    if learner.has_reference:
+        metrics["update/kl_coef"] = kl_coef
+        kl = mean_over_all(sums["anchor_kl"], sums["token_weight"], default=KL_TARGET)
+        kl_coef = adapt_kl_coef(kl_coef, kl, first=training.init_kl_coef)
+    if target_kl:
+        metrics["update/num_steps"] = float(sums["steps"])
+    return metrics, kl_coef
+
+
+def adapt_kl_coef(kl_coef: float, kl: float, *, first: float) -> float:
+    """Return the coefficient for the next update: beta * (1 + 0.1 * clip(KL / KL_TARGET - 1, -0.2, 0.2)).
+
+    kl: of this update, nats a token. Ziegler et al. 2019 (arXiv:1909.08593), section
+    2.2, with their constants: at most 2% an update, so a factor of 10 takes some 115 updates. Their code
+    writes the gain as batch_size / horizon. Unlike theirs it stays above a hundredth of `first`, its value at
+    the start: thousands of updates below the target would otherwise take as many to undo.
+    """
+    error = kl / KL_TARGET - 1
+    moved = kl_coef * (1 + KL_GAIN * max(-KL_MAX_ERROR, min(KL_MAX_ERROR, error)))
+    return max(moved, KL_LEAST_SHARE * first)
+
+
+def mean_over_all(total: float, count: float, *, default: float) -> float:
+    """Return a sum over its count, both of all ranks; `default` where the count is 0."""
+    everywhere, counted = np.sum(gather_object([(total, count)]), axis=0)
+    return float(everywhere / counted) if counted else default
 
 
 @dataclass(frozen=True)
 class PpoState(RunState):
-    """The progress of a run."""
+    """The progress of a run. kl_coef: of KL(policy || untrained model), 0 = not computed."""
 
     curriculum: CurriculumState = CurriculumState()
     replay: ReplayBuffer = ReplayBuffer()
+    kl_coef: float = 0.0
 
 
 @dataclass(frozen=True)
 class GamePlan:
-    """The games of every update, played by the policy's current weights as in the arena."""
+    """The games of every update, played by the actor's current weights."""
 
     params: PpoOpenspielParams
     curriculum: Curriculum
-    arena: Arena
+    actor: ActorCritic
+    encoder: Encoder
+    rules: GameRules
     opponents: Mapping[str, Opponent]
 
     def assign_games(self, state: PpoState) -> list[Assignment]:
@@ -94,8 +244,9 @@ class GamePlan:
 
     def play(self, assignments: Sequence[Assignment]) -> list[FinishedGame]:
         """Return the played games in the order of their assignments."""
-        players: dict[str, Player | Opponent] = {LEARNER: self.arena.player(), **self.opponents}
-        return play_games([game.episode for game in assignments], players, rules=self.arena.rules)
+        player = make_player(self.actor, self.encoder, self.params.game, self.params.training)
+        players: dict[str, Player | Opponent] = {LEARNER: player, **self.opponents}
+        return play_games([game.episode for game in assignments], players, rules=self.rules)
 
 
 def train_ppo(
@@ -110,6 +261,7 @@ def train_ppo(
     save: Callable[[PpoState], object],
     show: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] = print,
+    loss: Loss = ppo_loss,
 ) -> PpoState:
     """Train from `state` to `training.max_steps` updates and return the last state.
 
@@ -117,7 +269,7 @@ def train_ppo(
     the stage; train.log has these and a line a step. Raises TrainingDiverged, OutOfMemory,
     and Preempted after a signal.
     """
-    max_steps = params.training.max_steps
+    max_steps, device = params.training.max_steps, learner.actor.policy.device
 
     def log_and_say(line: str) -> None:
         log_line(output_dir, line)
@@ -138,10 +290,14 @@ def train_ppo(
 
             # 2. Credit: GAE from each turn of the learner to its next one.
             played = time.perf_counter()
-            batch, advantage_std = make_ppo_batch(games, params.training)
+            batch, advantage_std = make_ppo_batch(games, params.training, device=device)
 
             # 3. Update the weights: the clipped surrogate, several epochs of mini-batches.
-            metrics = update(learner, batch, step=state.step, seed=params.seed)
+            metrics, kl_coef = update(
+                learner, batch, params.training, seed=params.seed, step=state.step, kl_coef=state.kl_coef,
+                loss=loss,
+            )  # fmt: skip
+            state = replace(state, kl_coef=kl_coef)
             updated = time.perf_counter()
 
             # 4. Measure the games of all ranks.
@@ -172,13 +328,17 @@ def in_order_of_assignment(by_rank: Sequence[Sequence[GameResult]]) -> list[Game
     return [result for pair in itertools.chain.from_iterable(rounds) for result in pair]
 
 
-def make_ppo_batch(games: Sequence[FinishedGame], training: PpoTrainingParams) -> tuple[Batch, float]:
+def make_ppo_batch(
+    games: Sequence[FinishedGame], training: PpoTrainingParams, *, device: torch.device | str = "cpu"
+) -> tuple[Batch, float]:
     """Return the learner's turns as a batch, and the standard deviation of their raw advantages.
 
     Advantages are normalized over the turns of all ranks.
     """
     trajectories = collect_trajectories(games)
-    advantages, targets = gae_of_turns(trajectories, lam=GAE_LAMBDA)
+    advantages = gae_of_turns(trajectories, lam=GAE_LAMBDA)
+    turns = collect_turns(trajectories)
+    targets = advantages + [turn.value for turn in turns]
     lengths = [len(trajectory.turns) for trajectory in trajectories]
     weights = weigh_turns(
         trajectories, weigh=training.weigh, mean_length=float(np.mean(gather_object(lengths)))
@@ -186,8 +346,28 @@ def make_ppo_batch(games: Sequence[FinishedGame], training: PpoTrainingParams) -
     every_rank = gather_object([(advantages, weights)])
     all_advantages, all_weights = (np.concatenate(arrays) for arrays in zip(*every_rank, strict=True))
     normalized = normalize_advantages(advantages, weights, among=(all_advantages, all_weights))
-    batch = make_batch(collect_turns(trajectories), normalized, targets, weights=weights)
+    batch = make_batch(turns, normalized, targets, weights=weights, device=device)
     return batch, float(advantages.std())
+
+
+def normalize_advantages(
+    advantages: ArrayLike, weights: ArrayLike, *, among: tuple[ArrayLike, ArrayLike] | None = None
+) -> np.ndarray:
+    """Return advantages minus their weighted mean, over their weighted (population) standard deviation.
+
+    advantages, weights: float (num_turns,), weights >= 0. among: the advantages and weights of all turns of
+    an update, where these are only one rank's; (num_all_turns,) each, in any order. Equal advantages become
+    0; without any weight they are returned unchanged.
+        m = sum(w A) / sum(w),   A -> (A - m) / sqrt(sum(w (A - m)^2) / sum(w)).
+    """
+    local, local_weights = np.asarray(advantages, dtype=float), np.asarray(weights, dtype=float)
+    everywhere, shares = (np.asarray(array, dtype=float) for array in among or (local, local_weights))
+    total = shares.sum()
+    if not total:
+        return local.copy()
+    mean = (shares * everywhere).sum() / total
+    deviation = np.sqrt((shares * (everywhere - mean) ** 2).sum() / total)
+    return np.asarray((local - mean) / (deviation if deviation > 1e-8 else 1.0))
 
 
 def weigh_turns(trajectories: Sequence[Trajectory], *, weigh: str, mean_length: float) -> np.ndarray:

@@ -27,8 +27,8 @@ from rlnb.policy.adapters import trained_parameters
 from rlnb.policy.generation import evaluating, generate_ids
 from rlnb.policy.loading import Policy
 from rlnb.policy.prompts import Chat, opened_thought
-from rlnb.selfplay.params import ActingParams
-from rlnb.selfplay.rollouts import Choice, Request, Turn
+from rlnb.selfplay.params import ActingParams, UpdateParams
+from rlnb.selfplay.rollouts import Choice, Player, Request, Turn
 
 NOT_ALLOWED = -1
 ROWS_IN_FLOAT32 = 16_384  # of the unembedding, converted at a time: 160 MiB at a width of 2,560
@@ -63,14 +63,11 @@ class ActorCritic(nn.Module):
         head = [] if self.value_head is None else list(self.value_head.parameters())
         return [*(parameter for _, parameter in trained_parameters(self.policy)), *head]
 
-    def hidden(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Return the last hidden states, (num_sequences, longest, width); meaningless at padding."""
-        longest = max(map(len, sequences))
-        pad = self.policy.tokenizer.pad_token_id
-        ids = torch.tensor(
-            [[*sequence, *[pad] * (longest - len(sequence))] for sequence in sequences],
-            device=self.policy.device,
-        )
+    def hidden(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the last hidden states, (num_sequences, longest, width); meaningless at padding.
+
+        ids: int64 (num_sequences, longest), padded on the right by any token.
+        """
         states: torch.Tensor = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
         return states
 
@@ -99,10 +96,10 @@ class ActorCritic(nn.Module):
 
         Some models scale them in between (Granite, Cohere), so `logits` would be those of another policy.
         """
-        ids = [self.policy.tokenizer.eos_token_id] * 2
+        ids = torch.tensor([[self.policy.tokenizer.eos_token_id] * 2], device=self.policy.device)
         with torch.no_grad():
-            ours = self.logits(self.hidden([ids])[0, -1:])[0]
-            theirs = self.policy.model(torch.tensor([ids], device=self.policy.device)).logits[0, -1].float()
+            ours = self.logits(self.hidden(ids)[0, -1:])[0]
+            theirs = self.policy.model(ids).logits[0, -1].float()
         if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.abs().max())):
             raise PolicyUnavailable(
                 f"model.id: the logits of {self.policy.source} are not its unembedded hidden states; "
@@ -142,13 +139,11 @@ def compute_entropies(logprobs: torch.Tensor) -> torch.Tensor:
     return -(logprobs.exp() * finite).sum(-1)
 
 
-def pad_allowed(allowed: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return int (len(allowed), longest), padded with NOT_ALLOWED."""
-    width = max(map(len, allowed), default=0)
-    padded = np.full((len(allowed), width), NOT_ALLOWED, dtype=np.int64)
-    for row, tokens in enumerate(allowed):
-        padded[row, : len(tokens)] = tokens
-    return padded
+def pad_rows(rows: Sequence[Sequence[int]], *, pad: int, width: int = 1) -> torch.Tensor:
+    """Return int64 (len(rows), longest), at least `width` wide, padded on the right."""
+    longest = max([width, *map(len, rows)])
+    padded = [[*row, *[pad] * (longest - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=torch.int64).view(len(rows), longest)
 
 
 def split_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
@@ -191,12 +186,12 @@ def compute_distributions(
     lengths = [len(position.sequence) for position in positions]
     with evaluating(actor.policy), torch.inference_mode():
         for rows in split_by_length(lengths, max_tokens=max_tokens):
-            states = actor.hidden([positions[row].sequence for row in rows])
-            ends = torch.tensor([lengths[row] - 1 for row in rows], device=states.device)
-            last = states[torch.arange(len(rows), device=states.device), ends]
-            padded = pad_allowed([positions[row].allowed for row in rows])
+            ids = pad_rows([positions[row].sequence for row in rows], pad=0)
+            allowed = pad_rows([positions[row].allowed for row in rows], pad=NOT_ALLOWED)
+            states = actor.hidden(ids.to(actor.policy.device))
+            last = states[range(len(rows)), [lengths[row] - 1 for row in rows]]
             logprobs, mass = allowed_logprobs(
-                actor.logits(last), torch.tensor(padded, device=states.device), temperature=temperature
+                actor.logits(last), allowed.to(last.device), temperature=temperature
             )
             results = (logprobs, logprobs.double().exp(), mass, actor.values(last))
             for row, *numbers in zip(rows, *(result.tolist() for result in results), strict=True):
@@ -483,3 +478,20 @@ class FreePlayer:
             )  # fmt: skip
             turns.append(turn)
         return turns
+
+
+def make_player(
+    actor: ActorCritic,
+    encoder: Encoder,
+    acting: ActingParams,
+    training: UpdateParams,
+    *,
+    greedy: bool = False,
+) -> Player:
+    """Return a player with the policy's present weights, which answers as `acting` says."""
+    temperature = 0.0 if greedy and acting.acting == "free" else acting.temperature
+    if acting.acting == "free":
+        return FreePlayer(
+            actor, encoder, temperature, acting.max_new_tokens, acting.batch_size, training.tokens_per_pass
+        )
+    return ConstrainedPlayer(actor, encoder, temperature, greedy, training.tokens_per_pass)

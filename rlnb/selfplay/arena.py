@@ -23,14 +23,13 @@ from rlnb.params.sections import NotebookParams, value_of
 from rlnb.policy.adapters import WeightSnapshot
 from rlnb.policy.loading import Policy
 from rlnb.run.health import CUT_MOVES, INVALID_MOVES, MAX_CUT_SHARE, MAX_INVALID_SHARE
-from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, FreePlayer, make_encoder
+from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, make_encoder, make_player
 from rlnb.selfplay.params import ActingParams, UpdateParams
 from rlnb.selfplay.random_play import score_random_play
 from rlnb.selfplay.rollouts import (
     LEARNER,
     FinishedGame,
     GameRules,
-    Player,
     collect_trajectories,
     collect_turns,
     paired_episodes,
@@ -116,20 +115,10 @@ class Arena:
     exact: bool = True
     names_games: bool = False
 
-    def player(self, acting: str | None = None, *, greedy: bool = False) -> Player:
-        """Return a player with the policy's present weights, which answers as in training by default."""
-        params = self.params
-        if (acting or params.acting) == "constrained":
-            return self.constrained(greedy=greedy)
-        return FreePlayer(
-            self.actor, self.encoder, temperature=0.0 if greedy else params.temperature,
-            max_new_tokens=params.max_new_tokens, batch_size=params.batch_size,
-            max_tokens_per_pass=self.training.tokens_per_pass,
-        )  # fmt: skip
-
-    def constrained(self, *, greedy: bool = False) -> ConstrainedPlayer:
+    def constrained(self) -> ConstrainedPlayer:
+        """Return a player with the policy's present weights that samples among the legal moves."""
         return ConstrainedPlayer(
-            self.actor, self.encoder, temperature=self.params.temperature, greedy=greedy,
+            self.actor, self.encoder, self.params.temperature,
             max_tokens_per_pass=self.training.tokens_per_pass,
         )  # fmt: skip
 
@@ -166,7 +155,8 @@ class Arena:
         for num_done, (way, weights, game, name, opponent) in enumerate(pairs, start=1):
             episodes = paired_episodes(game, name, num_games, seed=ARENA_SEED + self.seed)
             with self.using(snapshots[weights]):
-                learner = self.player(way.acting, greedy=way.greedy)
+                acting = self.params.model_copy(update={"acting": way.acting})
+                learner = make_player(self.actor, self.encoder, acting, self.training, greedy=way.greedy)
                 games = play_games(episodes, {LEARNER: learner, name: opponent}, rules=self.rules)
             rows += summarise_matches(games, game, way=way, weights=weights)
             if progress:

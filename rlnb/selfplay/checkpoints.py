@@ -32,9 +32,9 @@ from rlnb.run.health import Health, find_alarms
 from rlnb.run.records import cut_rows
 from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker
+from rlnb.selfplay.batch import Learner
 from rlnb.selfplay.params import ArenaParams, UpdateParams
 from rlnb.selfplay.rollouts import FinishedGame, collect_trajectories, collect_turns
-from rlnb.selfplay.update import Learner
 
 PARAMS_FILE, GAMES_FILE = "params.yaml", "games.jsonl"
 HEAD_FILE, AVERAGE_FILE = "value.safetensors", "average.safetensors"
@@ -237,8 +237,6 @@ def write_state(directory: Path, learner: Learner, state: RunState, params: Note
     tensors = {"scaler": learner.scaler.state_dict(), "random": torch.random.get_rng_state()}
     if learner.training.save_optimizer:
         tensors["optimizer"] = learner.optimizer.state_dict()
-    if learner.kl_coef:
-        tensors["kl_coef"] = learner.kl_coef
     torch.save(tensors, directory / "optimizer.pt")
     write_text(directory / PARAMS_FILE, dump_yaml(params))  # read by `rlnb eval`
     fields = {"global_step": state.step, **asdict(state)}
@@ -246,10 +244,10 @@ def write_state(directory: Path, learner: Learner, state: RunState, params: Note
     complete_checkpoint(directory, params)
 
 
-def restore(kind: type[AnyState], checkpoint: str | None, learner: Learner) -> AnyState:
-    """Put a checkpoint into a fresh learner and return its state; without one, the start of a run."""
+def restore(start: AnyState, checkpoint: str | None, learner: Learner) -> AnyState:
+    """Put a checkpoint into a fresh learner and return its state; without one, that of the start."""
     if checkpoint is None:
-        return kind()
+        return start
     policy, head, directory = learner.actor.policy, learner.actor.value_head, Path(checkpoint)
     weights = WeightSnapshot.take(policy)
     weights.load_trained(directory)
@@ -264,8 +262,6 @@ def restore(kind: type[AnyState], checkpoint: str | None, learner: Learner) -> A
     if tensors["scaler"]:  # empty if saved under another model.dtype than float16
         learner.scaler.load_state_dict(tensors["scaler"])
     torch.random.set_rng_state(tensors["random"])
-    if "kl_coef" in tensors:
-        learner.kl_coef = tensors["kl_coef"]
     fields = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     fields.pop("global_step")
-    return TypeAdapter(kind).validate_python(fields)
+    return TypeAdapter(type(start)).validate_python(fields)

@@ -130,6 +130,21 @@ class UpdateParams(ResumableParams):
                 f"is above training.learning_rate = {show_number(self.learning_rate)}; write at most that",
             )
 
+    def learning_rate_at(self, step: int) -> float:
+        """Return the rate of the update after `step` updates: a linear warm-up, times a linear decay.
+
+        Schedules count updates, not seconds, so a resumed run continues them.
+        """
+        done = step / max(1, self.max_steps - 1)
+        warm = min(1.0, (step + 1) / (self.warmup_steps + 1))
+        return warm * (self.learning_rate + done * (self.final_learning_rate - self.learning_rate))
+
+    def entropy_coef_at(self, step: int) -> float:
+        """Return the same of the entropy bonus: a geometric decay, or a linear one to 0."""
+        done = step / max(1, self.max_steps - 1)
+        start, end = self.entropy_coef, self.final_entropy_coef
+        return start * (end / start) ** done if start and end else start + done * (end - start)
+
 
 def unshared_games(games_per_step: int, unit: int, num_ranks: int) -> Iterator[Conflict]:
     """Yield a conflict if ranks cannot take equal numbers of units. unit: games that stay together."""
@@ -142,14 +157,14 @@ def unshared_games(games_per_step: int, unit: int, num_ranks: int) -> Iterator[C
 
 
 class AdvantageParams(Section):
-    kind: Literal["none", "rae", "leave_one_out", "group", "gae", "gae_plies"] = "rae"
+    kind: Literal["none", "rae", "leave_one_out", "group", "gae"] = "rae"
     """What a return is compared with: none, rae = the role's running mean, leave_one_out = the role's
-    other games, group = games of the same opening, gae, gae_plies = the value head"""
+    other games, group = games of the same opening, gae = the value head"""
 
     @property
     def has_value(self) -> bool:
         """Whether a value head is trained."""
-        return self.kind in ("gae", "gae_plies")
+        return self.kind == "gae"
 
 
 class ArenaParams(SamplingParams):

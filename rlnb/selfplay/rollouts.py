@@ -34,6 +34,11 @@ class Choice(NamedTuple):
     token: int
     allowed: tuple[int, ...] = ()
 
+    @property
+    def column(self) -> int:
+        """The token's index in `allowed`, or its id where the whole vocabulary was."""
+        return self.allowed.index(self.token) if self.allowed else self.token
+
 
 class Turn(NamedTuple):
     """One answer of the policy.
@@ -98,6 +103,10 @@ class Trajectory:
     opponent: str
     seed: int
     group: int = 0
+
+    @property
+    def role_name(self) -> str:
+        return f"{self.game}/{self.role}"
 
 
 class Move(NamedTuple):

@@ -49,12 +49,6 @@ class SpiralSelfPlayParams(play.GameRunParams):
                 f"cannot be played in groups of {GAMES_PER_GROUP}, as advantage.kind = 'group' asks; "
                 f"write a multiple of {GAMES_PER_GROUP}",
             )
-        if self.advantage.kind == "gae_plies" and self.game.acting != "constrained":
-            yield Conflict(
-                "advantage.kind",
-                "asks for gae_plies, which follows the plies of both seats, so game.acting must be "
-                "constrained: a forfeit is not zero-sum; write gae",
-            )
 
     def game_names(self) -> list[str]:
         return [self.game.name]

@@ -7,9 +7,9 @@ from rlnb.games.text_games import TextGame
 from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import checkpoint_to_resume
 from rlnb.selfplay.arena import Arena, make_arena
+from rlnb.selfplay.batch import Learner
 from rlnb.selfplay.checkpoints import check_room_for_checkpoints, restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
-from rlnb.selfplay.update import Learner
 from rlnb.spiral.params import SpiralSelfPlayParams
 from rlnb.spiral.training import SelfPlayGames, SelfPlayState
 
@@ -33,10 +33,9 @@ def make_self_play_run(
         policy, rules, [(game, params.evaluation.opponents)], acting=params.game, training=params.training,
         seed=params.seed, has_value=params.advantage.has_value, exact=params.evaluation.exact,
     )  # fmt: skip
-    learner = Learner(
-        arena.actor, params.training, temperature=params.game.temperature, loss_tokens=params.loss_tokens
-    )
-    return SelfPlayRun(params, arena, learner, SelfPlayGames(params, game, arena))
+    learner = Learner(arena.actor, params.training, temperature=params.game.temperature)
+    games = SelfPlayGames(params, game, arena.actor, arena.encoder, rules)
+    return SelfPlayRun(params, arena, learner, games)
 
 
 def resume_run(run: SelfPlayRun, output_dir: str | Path) -> SelfPlayState:
@@ -44,4 +43,4 @@ def resume_run(run: SelfPlayRun, output_dir: str | Path) -> SelfPlayState:
     params, learner = run.params, run.learner
     check_room_for_checkpoints(output_dir, learner)
     checkpoint = checkpoint_to_resume(params, output_dir)
-    return restore(SelfPlayState, checkpoint, learner)
+    return restore(SelfPlayState(), checkpoint, learner)

@@ -1,8 +1,11 @@
 """SPIRAL: a policy plays both seats of a zero-sum game and learns from the outcomes.
 
-Liu et al. 2025 (arXiv:2506.24119). Differences from the paper's code: baselines are read before a batch moves
-them and are the same on all ranks; old log-probabilities come from the training pass; optionally a magnet and
-an average of the weights are kept.
+Liu et al. 2025 (arXiv:2506.24119). What differs from the paper's code:
+
+- Baselines are read before a batch moves them, and are the same on all ranks; see rlnb/advantages/role.py.
+- Old log-probabilities come from a pass of training, not from play, so the first ratios are 1.
+- Several epochs of mini-batches, with PPO's clipped surrogate and an entropy bonus.
+- A magnet, which the policy is pulled to, and an average of the weights, which is judged, are optional.
 """
 
 import time
@@ -12,26 +15,138 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from accelerate import PartialState
 
+from rlnb.advantages import group, leave_one_out, role
+from rlnb.advantages.gae import gae_of_turns
+from rlnb.advantages.groups import repeat_by_turn
 from rlnb.games.text_games import TextGame
 from rlnb.policy.generation import evaluating
 from rlnb.run.health import Health, check_alarms, memory_advice
 from rlnb.run.tracking import Tracker
-from rlnb.selfplay.advantages import Advantages, compute_advantages
-from rlnb.selfplay.arena import Arena
+from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
+from rlnb.selfplay.batch import (
+    Batch,
+    Learner,
+    Logprobs,
+    Sums,
+    check_first_ratio,
+    compute_logprobs,
+    describe_update,
+    kl_terms,
+    make_batch,
+    ratio_figures,
+    sum_over_ranks,
+)
 from rlnb.selfplay.checkpoints import RunState, StepRecorder, mean_over_ranks, play_metrics, save_checkpoint
 from rlnb.selfplay.rollouts import (
     LEARNER,
     Episode,
     FinishedGame,
+    GameRules,
+    Trajectory,
     collect_trajectories,
     collect_turns,
     play_games,
     self_play_episodes,
 )
-from rlnb.selfplay.update import Batch, Learner, make_batch, update
 from rlnb.spiral.params import SpiralSelfPlayParams
+
+GAE_LAMBDA = 0.9  # 0 = one step, 1 = whole games
+VALUE_COEF = 0.5  # weight of the value head's squared error
+Baselines = Mapping[str, float]
+Estimator = Callable[[Sequence[Trajectory], Baselines], tuple[np.ndarray, dict[str, float]]]
+
+
+def returns_alone(
+    trajectories: Sequence[Trajectory], baselines: Baselines
+) -> tuple[np.ndarray, dict[str, float]]:
+    rewards = np.array([trajectory.reward for trajectory in trajectories])
+    return repeat_by_turn(rewards, trajectories), dict(baselines)
+
+
+def gae(trajectories: Sequence[Trajectory], baselines: Baselines) -> tuple[np.ndarray, dict[str, float]]:
+    return gae_of_turns(trajectories, lam=GAE_LAMBDA), dict(baselines)
+
+
+# By `advantage.kind`; see rlnb/advantages.
+ESTIMATORS: dict[str, Estimator] = {
+    "none": returns_alone, "rae": role.advantages, "leave_one_out": leave_one_out.advantages,
+    "group": group.advantages, "gae": gae,
+}  # fmt: skip
+
+
+def spiral_loss(
+    now: Logprobs, old: Logprobs, magnet: Logprobs | None, batch: Batch, params: SpiralSelfPlayParams, *,
+    step: int,
+) -> tuple[torch.Tensor, dict[str, float]]:  # fmt: skip
+    """Return the loss of a part of a mini-batch, summed over its turns, and sums to report.
+
+    With r = pi / pi_old, advantages A and clip c, over the tokens t of a turn:
+        L = 1/T sum_t [-min(r A, clip(r, 1 - c, 1 + c) A) - entropy_coef H(pi) + magnet_coef KL(pi || magnet)]
+    T is a constant, so a token of a long answer counts as much as one of a short answer (Dr. GRPO,
+    arXiv:2503.20783). A value head adds VALUE_COEF / 2 (V - R)^2 once a turn.
+    """
+    training, mask_bt = params.training, batch.mask_bt
+    advantages_b1 = batch.advantages_b[:, None]
+    log_ratios_bt = now.logprobs_bt - old.logprobs_bt
+    if training.ratio == "turn":  # one ratio for all tokens of an answer
+        log_ratios_bt, mask_bt = log_ratios_bt.sum(1, keepdim=True), torch.ones_like(mask_bt[:, :1])
+    ratios_bt = log_ratios_bt.exp()
+    clipped_bt = ratios_bt.clamp(1 - training.clip, 1 + training.clip)
+    surrogate_bt = torch.minimum(ratios_bt * advantages_b1, clipped_bt * advantages_b1)
+    is_clipped_bt = clipped_bt * advantages_b1 < ratios_bt * advantages_b1
+    loss = -(surrogate_bt * mask_bt).sum() - training.entropy_coef_at(step) * now.entropies_bt.sum()
+    figures = ratio_figures(now, old, is_clipped_bt, batch, clip=training.clip)
+    if magnet is not None:
+        kl_bt, figure_bt = kl_terms(now, magnet, batch)
+        loss = loss + training.magnet_coef * kl_bt.sum()
+        figures["magnet_kl"] = float(figure_bt.sum())
+    loss = loss / params.loss_tokens
+    if batch.targets_b is not None:
+        value_loss = ((now.values_b - batch.targets_b) ** 2).sum()
+        loss = loss + 0.5 * VALUE_COEF * value_loss
+        figures |= {"value_loss": float(value_loss.detach()), "turn_weight": float(len(batch.targets_b))}
+    return loss, figures
+
+
+Loss = Callable[..., tuple[torch.Tensor, dict[str, float]]]
+
+
+def update(
+    learner: Learner, batch: Batch, params: SpiralSelfPlayParams, *, step: int, loss: Loss = spiral_loss
+) -> dict[str, float]:
+    """Update the policy on a batch of turns, in several epochs of mini-batches, and return metrics.
+
+    The loss of a mini-batch is a mean over its turns on all ranks. Raises TrainingDiverged where the first
+    ratios are not 1, or a loss or gradient is not finite; the weights are then as before the failed step.
+    """
+    training, dtype = learner.training, learner.actor.policy.dtype
+    learning_rate = training.learning_rate_at(step)
+    learner.set_learning_rate(learning_rate)
+    old, magnet = learner.compute_logprobs(batch), learner.compute_anchor_logprobs(batch)
+    num_turns = float(sum_over_ranks(batch.weights_b.sum())) / training.num_mini_batches
+    sums = Sums()
+    deviation = 0.0
+    for mini_batch in learner.iterate_mini_batches(batch, seed=params.seed, step=step):
+        step_sums = Sums(steps=1.0)
+        for part in mini_batch.micro_batches(max_tokens=training.tokens_per_pass):
+            now = compute_logprobs(learner.actor, part, temperature=learner.temperature)
+            part_magnet = magnet and magnet.select(part)
+            part_loss, figures = loss(now, old.select(part), part_magnet, part, params, step=step)
+            learner.backward(part_loss / num_turns)
+            step_sums.add({**figures, "loss": float(part_loss.detach()) / num_turns})
+        if not sums:
+            deviation = check_first_ratio(step_sums, dtype)
+        step_sums["grad_norm"] = learner.step(step_sums["loss"])
+        sums.add(step_sums)
+    learner.move_averages()
+    metrics = describe_update(batch, old, sums)
+    metrics |= {"learning_rate": learning_rate, "update/entropy_coef": training.entropy_coef_at(step)}
+    if magnet is not None:
+        metrics["update/magnet_kl"] = sums["magnet_kl"] / max(sums["tokens"], 1.0)
+    return metrics | {"update/first_ratio_deviation": deviation}
 
 
 @dataclass(frozen=True)
@@ -43,11 +158,13 @@ class SelfPlayState(RunState):
 
 @dataclass(frozen=True)
 class SelfPlayGames:
-    """The source of each update's games, played by the policy's current weights as in the arena."""
+    """The source of each update's games, played by the actor's current weights."""
 
     params: SpiralSelfPlayParams
     game: TextGame
-    arena: Arena
+    actor: ActorCritic
+    encoder: Encoder
+    rules: GameRules
 
     def episodes(self, step: int) -> list[Episode]:
         """Return this rank's games of an update; those of all ranks follow from the run's seed and the step.
@@ -63,7 +180,8 @@ class SelfPlayGames:
         return [each for each in episodes if each.group % ranks.num_processes == ranks.process_index]
 
     def play(self, step: int) -> list[FinishedGame]:
-        return play_games(self.episodes(step), {LEARNER: self.arena.player()}, rules=self.arena.rules)
+        player = make_player(self.actor, self.encoder, self.params.game, self.params.training)
+        return play_games(self.episodes(step), {LEARNER: player}, rules=self.rules)
 
 
 def train(
@@ -75,13 +193,17 @@ def train(
     output_dir: str | Path,
     evaluate: Callable[[int], Mapping[str, float]],
     show: Callable[[int, int], None] | None = None,
+    estimator: Estimator | None = None,
+    loss: Loss = spiral_loss,
 ) -> SelfPlayState:
     """Train from `state` to `training.max_steps` updates and return the final state.
 
-    evaluate, show: as in `StepRecorder`. Raises TrainingDiverged, OutOfMemory, and Preempted after a
-    signal.
+    evaluate, show: as in `StepRecorder`. estimator: of the advantages, by default that of `advantage.kind`.
+    loss: see `spiral_loss`. Raises TrainingDiverged, OutOfMemory, and Preempted after a signal.
     """
     params, training = self_play.params, self_play.params.training
+    estimator = estimator or ESTIMATORS[params.advantage.kind]
+    device = learner.actor.policy.device
     recorder = StepRecorder(
         output_dir, training, params.evaluation, tracker, Health(), evaluate=memory_advice(params)(evaluate),
         describe=partial(describe_step, max_steps=training.max_steps), show=show,
@@ -94,16 +216,16 @@ def train(
                 games = self_play.play(state.step)
             played = time.perf_counter()
             # 2. Advantages. Returns are compared with the baselines from before this batch.
-            advantages = compute_advantages(games, state.baselines, params.advantage)
+            advantages, baselines = estimator(collect_trajectories(games), state.baselines)
             # 3. Update. The only place where trajectories become tensors.
-            batch = select_turns(games, advantages, has_value=learner.has_value)
-            metrics = update(learner, batch, step=state.step, seed=params.seed)
+            batch = select_turns(games, advantages, has_value=learner.has_value, device=device)
+            metrics = update(learner, batch, params, step=state.step, loss=loss)
             updated = time.perf_counter()
             # 4. Measure. An alarm that lasts for ALARM_PATIENCE updates ends the run here.
-            metrics |= play_metrics(games) | {"advantage/std": float(advantages.advantages.std())}
+            metrics |= play_metrics(games) | {"advantage/std": float(advantages.std())}
             metrics |= {"time/rollout_seconds": played - started, "time/update_seconds": updated - played}
             metrics = mean_over_ranks(metrics)
-            state = replace(state.advance(metrics, training), baselines=advantages.baselines)
+            state = replace(state.advance(metrics, training), baselines=baselines)
             check_alarms(state.alarms, metrics, first_length=state.first_length)
             # 5. Evaluate, report and save.
             save = partial(
@@ -113,12 +235,20 @@ def train(
     return state
 
 
-def select_turns(games: Sequence[FinishedGame], advantages: Advantages, *, has_value: bool) -> Batch:
+def select_turns(
+    games: Sequence[FinishedGame],
+    advantages: np.ndarray,
+    *,
+    has_value: bool,
+    device: torch.device | str = "cpu",
+) -> Batch:
     """Return a batch of the turns that teach something: those with a choice or, for a value head, all."""
     turns = collect_turns(collect_trajectories(games))
     kept = [index for index, turn in enumerate(turns) if has_value or turn.choices]
+    values = np.array([turns[index].value for index in kept])
+    targets = advantages[kept] + values if has_value else None
     some = [turns[index] for index in kept]
-    return make_batch(some, advantages.advantages[kept], advantages.targets[kept])
+    return make_batch(some, advantages[kept], targets, device=device)
 
 
 def describe_step(step: int, metrics: Mapping[str, float], *, max_steps: int) -> str:

@@ -19,7 +19,7 @@ from rlnb.policy.adapters import hash_trained, trained_parameters
 from rlnb.policy.export import compare_logits, compute_logits, reload, save_in_format
 from rlnb.policy.scoring import score
 from rlnb.selfplay.acting import ActorCritic
-from rlnb.selfplay.update import MAX_FIRST_DEVIATION, Learner
+from rlnb.selfplay.batch import MAX_FIRST_DEVIATION, Learner
 
 # Mean distance (nats) between a model's log-probabilities and those of float32 on the CPU.
 MAX_MEAN_GAP = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02}

@@ -5,8 +5,8 @@ from operator import attrgetter
 import pytest
 from refusals import refused, with_set
 
+from rlnb.advantages.role import ROLE_DECAY
 from rlnb.params import load_params
-from rlnb.selfplay.advantages import ROLE_DECAY
 
 GRPO = {
     "training.learning_rate": 2e-5, "training.max_steps": 90, "training.per_device_train_batch_size": 8,

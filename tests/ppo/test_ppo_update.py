@@ -4,7 +4,7 @@ The reference stands in tests/ppo_reference.py. A small recurrent network takes 
 model; in float64 what is left is an error of the equations, not of rounding.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,24 +14,25 @@ from ppo_reference import PlainPpo, Sample, Seen, terms_of
 from pytest import approx
 from tiny_actor import played, small_actor
 
+from rlnb.ppo import training as ppo_training
 from rlnb.ppo.params import PpoTrainingParams
-from rlnb.selfplay.rollouts import Choice, Turn, collect_trajectories, collect_turns
-from rlnb.selfplay.update import (
-    ADAM_BETAS,
+from rlnb.ppo.training import (
     KL_TARGET,
     VALUE_COEF,
-    Batch,
-    Coefficients,
-    Learner,
-    PpoOptions,
     adapt_kl_coef,
-    compute_logprobs_before,
-    make_batch,
-    optimizer_step,
-    schedule,
+    ppo_loss,
     squared_value_errors,
     update,
 )
+from rlnb.selfplay.batch import (
+    ADAM_BETAS,
+    MAX_FIRST_DEVIATION,
+    Batch,
+    Learner,
+    compute_logprobs,
+    make_batch,
+)
+from rlnb.selfplay.rollouts import Choice, Turn, collect_trajectories, collect_turns
 
 # A toy; real positions, answered by one token, by up to three of which some begin others, by three free ones.
 KINDS = ("two states", "tic_tac_toe", "nim", "free tic_tac_toe")
@@ -43,7 +44,7 @@ EVERYTHING = {
 }  # fmt: skip
 # What the plain PPO reads besides: constants of rlnb, and a value clip that decides something here.
 CONSTANTS = {
-    "temperature": 0.8, "loss_tokens": 3, "value_coef": VALUE_COEF, "value_clip": 0.05,
+    "temperature": 0.8, "loss_tokens": 1, "value_coef": VALUE_COEF, "value_clip": 0.05,
     "adam_beta2": ADAM_BETAS[1], "kl_target": KL_TARGET,
 }  # fmt: skip
 
@@ -52,8 +53,8 @@ CONSTANTS = {
 def float64(monkeypatch):
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    deviations = update.__globals__["MAX_FIRST_DEVIATION"]
-    monkeypatch.setitem(deviations, torch.float64, 1e-9)  # no policy is float64
+    monkeypatch.setitem(MAX_FIRST_DEVIATION, torch.float64, 1e-9)  # no policy is float64
+    monkeypatch.setattr(ppo_training, "VALUE_CLIP", CONSTANTS["value_clip"])
     yield
     torch.set_default_dtype(usual)
 
@@ -90,11 +91,8 @@ def samples_of(turns: list[Turn]) -> list[Sample]:
 
 def batch_of(samples: list[Sample]) -> Batch:
     turns, *columns = zip(*samples, strict=True)
-    advantages, targets, weights = (
-        np.array(column, dtype=torch.zeros(0).numpy().dtype) for column in columns
-    )
-    batch = make_batch(turns, advantages, targets, weights=weights)
-    return replace(batch, advantages=advantages, targets=targets, weights=weights)
+    advantages, targets, weights = map(np.array, columns)
+    return make_batch(turns, advantages, targets, weights=weights)
 
 
 @dataclass
@@ -107,11 +105,8 @@ class Pair:
     @classmethod
     def of(cls, **changes) -> "Pair":
         section, actor = PpoTrainingParams(**EVERYTHING | changes), small_actor()
-        ppo = PpoOptions(
-            value_learning_rate=section.value_learning_rate, value_clip=CONSTANTS["value_clip"],
-            detach_steps=section.detach_steps, target_kl=section.target_kl, init_kl_coef=section.init_kl_coef,
-        )  # fmt: skip
-        learner = Learner(actor, section, temperature=0.8, loss_tokens=3, ppo=ppo)
+        rate = section.value_learning_rate
+        learner = Learner(actor, section, temperature=0.8, value_learning_rate=rate, has_reference=True)
         settings = SimpleNamespace(**section.model_dump() | CONSTANTS)
         return cls(learner, PlainPpo(actor.policy.model, actor.value_head, settings))
 
@@ -130,14 +125,14 @@ def largest_gap(some, others) -> float:
     return max(float((first - second).abs().max()) for first, second in zip(some, others, strict=True))
 
 
-def clip_where_it_decides(pair: Pair, samples: list[Sample], old: list[Seen]) -> None:
+def clip_where_it_decides(pair: Pair, samples: list[Sample], old: list[Seen], monkeypatch) -> None:
     """Set both clips so that some ratios and values have gone further, and none just as far."""
     seen = [(pair.plain.see(sample.turn), was) for sample, was in zip(samples, old, strict=True)]
     moved = [float(abs(now.value - was.value)) for now, was in seen]
     ratios = [float((sum(now.taken) - sum(was.taken)).expm1().abs()) for now, was in seen if now.taken]
     clip, value_clip = between(ratios), between(moved)
     pair.plain.settings.clip, pair.plain.settings.value_clip = clip, value_clip
-    pair.learner.ppo = replace(pair.learner.ppo, value_clip=value_clip)
+    monkeypatch.setattr(ppo_training, "VALUE_CLIP", value_clip)
     pair.learner.training = pair.learner.training.model_copy(update={"clip": clip, "num_mini_batches": 1})
     assert min(moved) < value_clip < max(moved)
 
@@ -152,22 +147,22 @@ def between(numbers: list[float]) -> float:
 @pytest.mark.parametrize("detached", [False, True], ids=["whole", "detached"])
 @pytest.mark.parametrize("ratio", ["turn", "token"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_loss_and_gradient_are_those_of_a_plain_ppo(float64, kind, ratio, detached):
-    pair = Pair.of(ratio=ratio, max_grad_norm=1e9)
+def test_loss_and_gradient_are_those_of_a_plain_ppo(float64, monkeypatch, kind, ratio, detached):
+    pair = Pair.of(ratio=ratio)
     learner, plain, samples = pair.learner, pair.plain, samples_of(turns_of_kind(kind))
     batch = batch_of(samples)
     pair.move(seed=1, scale=0.05)
-    before = compute_logprobs_before(learner, batch)
+    before, anchor = learner.compute_logprobs(batch), learner.compute_anchor_logprobs(batch)
     with torch.no_grad():
         old = [plain.see(sample.turn) for sample in samples]
         reference = [plain.see(sample.turn, network=plain.reference) for sample in samples]
         pair.move(seed=2, scale=0.03)
-        clip_where_it_decides(pair, samples, old)
-    learner.set_learning_rates(0.0)
-    coefficients = Coefficients(0.0, 0.1, detach_trunk=detached)
-    metrics = optimizer_step(
-        learner, batch, before, list(range(len(batch.sequences))), coefficients, is_first=False
-    )
+        clip_where_it_decides(pair, samples, old, monkeypatch)
+    now = compute_logprobs(learner.actor, batch, temperature=learner.temperature, detach_trunk=detached)
+    coefficients = {"step": 0, "kl_coef": plain.kl_coef}
+    ours, figures = ppo_loss(now, before, anchor, batch, learner.training, **coefficients)
+    ours = ours / batch.weights_b.sum()
+    ours.backward()
 
     loss = torch.tensor(0.0)
     for k, sample in enumerate(samples):
@@ -176,11 +171,11 @@ def test_loss_and_gradient_are_those_of_a_plain_ppo(float64, kind, ratio, detach
         loss = loss + sample.weight * terms.loss / sum(sample.weight for sample in samples)
     loss.backward()
     gradients = [parameter.grad for parameter in learner.actor.parameters_to_train()]
-    assert metrics["loss"] == approx(float(loss.detach()), abs=1e-6)
+    assert float(ours.detach()) == approx(float(loss.detach()), abs=1e-6)
     assert largest_gap(gradients, [parameter.grad for parameter in plain.parameters]) < 1e-6
     taught = plain.network.unembed.weight, plain.network.base_model.embed.weight, plain.head.weight
     assert min(float(weight.grad.abs().max()) for weight in taught) > 1e-3
-    assert 0 < metrics["clipped"] < metrics["tokens"]
+    assert 0 < figures["clipped"] < figures["tokens"]
 
 
 @pytest.mark.parametrize("target_kl", [0.0, 0.004], ids=["all steps", "ended early"])
@@ -194,21 +189,21 @@ def test_weights_after_whole_updates_are_those_of_a_plain_ppo(float64, kind, rat
         pair.learner.training,
         [weight.clone() for weight in pair.weights],
     )
-    coefs, counts = [learner.kl_coef], []
+    coefs, counts = [section.init_kl_coef], []
     for step in range(3):
         generator = np.random.default_rng((7, step, 0))
         order = [
-            np.flatnonzero(np.isin(batch.turn_sequence, rows)).tolist()
+            part.indices_b.tolist()
             for _ in range(section.num_epochs)
-            for rows in batch.mini_batches(section.num_mini_batches, generator=generator)
+            for part in batch.mini_batches(section.num_mini_batches, generator=generator)
         ]
-        rate = schedule(section, step).learning_rate
+        rate = section.learning_rate_at(step)
         counts.append(plain.update(samples, order, step=step, learning_rate=rate))
-        metrics = update(learner, batch, step=step, seed=7)
+        metrics, kl_coef = update(learner, batch, section, seed=7, step=step, kl_coef=coefs[-1])
         assert metrics["update/kl_coef"] == coefs[-1]
         assert metrics.get("update/num_steps", 6) == counts[-1]
-        assert learner.kl_coef == approx(plain.kl_coef, abs=1e-9)
-        coefs.append(learner.kl_coef)
+        assert kl_coef == approx(plain.kl_coef, abs=1e-9)
+        coefs.append(kl_coef)
         assert largest_gap(pair.weights, plain.parameters) < 1e-6
     assert largest_gap(pair.weights, start) > 0.01
     assert len(set(coefs)) == 4
@@ -219,13 +214,10 @@ def test_a_value_that_has_gone_far_enough_learns_no_more():
     values = torch.tensor([0.5, 0.5, 0.1, -0.5], requires_grad=True)
     targets = torch.tensor([1.0, 0.0, 1.0, 1.0])
     # From 0 up to 0.2: (0.2-1)^2 > (0.5-1)^2; back at 0 the plain one is larger; not clipped; away from 1.
-    each = squared_value_errors(values, torch.zeros(4), targets, clip=0.2)
+    each = squared_value_errors(values, torch.zeros(4), targets)
     assert each.tolist() == approx([0.64, 0.25, 0.81, 2.25])
     each.sum().backward()
     assert values.grad.tolist() == approx([0.0, 1.0, -1.8, -3.0])
-    assert squared_value_errors(values, torch.zeros(4), targets, clip=0).tolist() == approx(
-        [0.25, 0.25, 0.81, 2.25]
-    )
 
 
 def test_the_weight_of_the_divergence_follows_it_by_two_percent_at_most():

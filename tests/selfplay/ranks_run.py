@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 
 from rlnb.run.tracking import open_tracker
-from rlnb.selfplay.update import parameter_groups
+from rlnb.selfplay.batch import parameter_groups
 from rlnb.spiral.setup import resume_run
 from rlnb.spiral.training import train as train_spiral
 
@@ -34,14 +34,15 @@ def train_run(kind: str, folder: Path) -> dict[str, object]:
     module, sections = RUNS[kind]
     params = module.params_of(folder / "cache", training=SMALL_STEPS, **sections)
     run = module.make_run(params)
-    value_learning_rate = run.learner.ppo.value_learning_rate
-    run.learner.optimizer = torch.optim.SGD(parameter_groups(run.learner.actor, value_learning_rate))
+    run.learner.optimizer = torch.optim.SGD(
+        parameter_groups(run.learner.actor, run.learner.value_learning_rate)
+    )
     output_dir = folder / kind
     if kind == "ppo":
         state = run.train(
             run.restore(None, output_dir), output_dir, evaluate=lambda _: {}, say=lambda _: None
         )
-        kept = {"failures": state.replay.failures, "curriculum": state.curriculum}
+        kept = {"failures": state.replay.failures, "curriculum": state.curriculum, "kl_coef": state.kl_coef}
     else:
         state = resume_run(run, output_dir)
         with open_tracker(output_dir, config={}, tensorboard=False) as tracker:
@@ -49,7 +50,7 @@ def train_run(kind: str, folder: Path) -> dict[str, object]:
             state = train_spiral(run.learner, run.games, state, **options)
         kept = {"baselines": state.baselines}
     weights = [parameter.detach() for parameter in run.learner.actor.parameters_to_train()]
-    return {"weights": weights, "kept": kept, "kl_coef": run.learner.kl_coef, "num_games": state.num_games}
+    return {"weights": weights, "kept": kept, "num_games": state.num_games}
 
 
 if __name__ == "__main__":

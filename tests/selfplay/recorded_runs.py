@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import ppo_run
 import self_play_run
 import torch
@@ -21,18 +20,16 @@ from tiny_actor import DoubleActor
 from two_ranks import run_on_two_ranks
 
 from rlnb.ppo import setup as ppo_setup
-from rlnb.ppo import training as ppo_training
 from rlnb.run.tracking import open_tracker, read_metrics
 from rlnb.selfplay import arena
-from rlnb.selfplay.update import make_batch
 from rlnb.spiral import setup as spiral_setup
 from rlnb.spiral import training as spiral_training
 
 RECORDED = Path(__file__).with_name("recorded_runs.json")
 TRAINING = {
-    "learning_rate": 0.02, "final_learning_rate": 0.01, "warmup_steps": 1, "max_steps": 3, "games_per_step": 8,
-    "num_epochs": 2, "num_mini_batches": 2, "entropy_coef": 0.02, "final_entropy_coef": 0.01, "clip": 0.05,
-    "tokens_per_pass": 512, "save_steps": 100,
+    "learning_rate": 0.02, "final_learning_rate": 0.01, "warmup_steps": 1, "max_steps": 3,
+    "games_per_step": 8, "num_epochs": 2, "num_mini_batches": 2, "entropy_coef": 0.02,
+    "final_entropy_coef": 0.01, "clip": 0.05, "tokens_per_pass": 512, "save_steps": 100,
 }  # fmt: skip
 FREE = {"acting": "free", "max_new_tokens": 3, "invalid": "random"}
 WORDED = {**FREE, "name": "kuhn_poker", "style": "full", "max_prompt_tokens": 2048}
@@ -61,7 +58,7 @@ CASES = [*SPIRAL, *PPO]
 IGNORED = (
     "time",
     "update/num_passed_rows",
-)  # seconds, and a count of rows that depends on how they are packed
+)  # seconds, and a count of packed rows
 
 
 class Actor(DoubleActor):
@@ -79,27 +76,15 @@ class Actor(DoubleActor):
         """The model's own are float32."""
 
 
-def make_double_batch(*arguments, **options):
-    """Return a batch of turns whose advantages are not rounded to float32."""
-    turns, advantages, targets = arguments
-    weights = options.get("weights", np.ones(len(turns)))
-    batch = make_batch(*arguments, **options)
-    return replace(batch, advantages=advantages, targets=targets, weights=np.asarray(weights, float))
-
-
 @contextlib.contextmanager
 def in_float64() -> Iterator[None]:
     precision, usual_actor = torch.get_default_dtype(), arena.ActorCritic
     torch.set_default_dtype(torch.float64)
     arena.ActorCritic = Actor
-    for module in (spiral_training, ppo_training):
-        module.make_batch = make_double_batch
     try:
         yield
     finally:
         arena.ActorCritic = usual_actor
-        for module in (spiral_training, ppo_training):
-            module.make_batch = make_batch
         torch.set_default_dtype(precision)
 
 

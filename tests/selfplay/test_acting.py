@@ -12,6 +12,7 @@ from tiny_actor import make_encoder, played, tiny_actor
 
 from rlnb.games.text_games import load_game
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, FreePlayer, TokenTrie
+from rlnb.selfplay.batch import compute_logprobs, make_batch
 from rlnb.selfplay.rollouts import (
     Request,
     collect_trajectories,
@@ -19,7 +20,6 @@ from rlnb.selfplay.rollouts import (
     play_games,
     self_play_episodes,
 )
-from rlnb.selfplay.update import compute_batch_logprobs, make_batch
 
 CHI_SQUARE = 21.1  # of 3 degrees of freedom; a right sampler exceeds it once in ten thousand seeds
 PROMPT = "x:\nxo2\n3x5\n678\n?"
@@ -159,19 +159,15 @@ def test_a_game_is_the_same_whatever_is_played_beside_it(actor, is_free):
     assert len({str(game) for game in together}) > 1
 
 
-def read(actor, turns):
-    nothing = np.zeros(len(turns))
-    return compute_batch_logprobs(
-        actor, make_batch(turns, nothing, nothing), temperature=1.0, max_tokens=4096
-    )
-
-
 @pytest.mark.parametrize("name", ["tic_tac_toe", "nim", "kuhn_poker"])
 def test_the_training_pass_reads_the_logprobs_and_values_that_were_played(actor, turns, name):
-    computed = read(actor, turns[name])
+    batch = make_batch(turns[name], np.zeros(len(turns[name])), None)
+    with torch.no_grad():
+        computed = compute_logprobs(actor, batch, temperature=1.0)
     logprobs = [value for turn in turns[name] for value in turn.logprobs]
-    assert computed.token_logprobs.numpy() == approx(logprobs, abs=1e-5)
-    assert computed.values.numpy() == approx([turn.value for turn in turns[name]], abs=1e-5)
+    chosen = computed.logprobs_bt[batch.mask_bt]
+    assert chosen.tolist() == approx(logprobs, abs=1e-5)
+    assert computed.values_b.tolist() == approx([turn.value for turn in turns[name]], abs=1e-5)
     assert len(logprobs) >= 10
 
 

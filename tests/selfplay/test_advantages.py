@@ -10,21 +10,20 @@ from hypothesis import strategies as st
 from pytest import approx
 from scripted_play import X_WINS, line
 
+from rlnb.advantages.gae import gae, gae_of_turns
+from rlnb.advantages.group import group_advantages
+from rlnb.advantages.leave_one_out import leave_one_out
+from rlnb.advantages.role import role_advantages
 from rlnb.games.text_games import load_game
-from rlnb.selfplay.advantages import (
-    GAE_LAMBDA,
-    Advantages,
-    compute_advantages,
-    gae,
-    gae_of_plies,
-    gae_of_turns,
-    group_advantages,
-    leave_one_out,
-    normalize_advantages,
-    role_advantages,
+from rlnb.ppo.training import normalize_advantages
+from rlnb.selfplay.rollouts import (
+    FinishedGame,
+    GameRules,
+    collect_trajectories,
+    play_games,
+    self_play_episodes,
 )
-from rlnb.selfplay.params import AdvantageParams
-from rlnb.selfplay.rollouts import FinishedGame, GameRules, play_games, self_play_episodes
+from rlnb.spiral.training import ESTIMATORS, GAE_LAMBDA
 
 returns_and_roles = st.lists(
     st.tuples(st.floats(-2, 2).map(lambda value: round(value, 3)), st.integers(0, 1)), min_size=1, max_size=12
@@ -99,32 +98,6 @@ def test_at_lambda_and_gamma_1_it_is_the_return_minus_the_value(rows):
     assert gae(rewards, values, ends, gamma=1.0, lam=1.0) == approx(np.array(left) - values)
 
 
-def tree_advantages(plies, *, gamma, lam):
-    """By the definition, A_t = sum of (gamma lam)^k delta_{t+k}, all seen with the eyes of who moves at t."""
-    computed = []
-    for start, (_, _, mine) in enumerate(plies):
-        total = 0.0
-        for k, (reward, value, seat) in enumerate(plies[start:]):
-            sign = 1 if seat == mine else -1
-            after = plies[start + k + 1] if start + k + 1 < len(plies) else None
-            following = 0.0 if after is None else after[1] * (1 if after[2] == mine else -1)
-            total += (gamma * lam) ** k * (sign * reward + gamma * following - sign * value)
-        computed.append(total)
-    return computed
-
-
-@given(
-    st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1), st.integers(0, 1)), min_size=1, max_size=9),
-    st.floats(0, 1),
-    st.floats(0, 1),
-)
-def test_plies_are_the_sum_of_td_errors_seen_by_the_mover(plies, gamma, lam):
-    rewards, values, seats = zip(*plies, strict=True)
-    ends = [False] * (len(plies) - 1) + [True]
-    computed = gae(rewards, values, ends, gamma=gamma, lam=lam, seats=seats)
-    assert computed.tolist() == approx(tree_advantages(plies, gamma=gamma, lam=lam), abs=1e-9)
-
-
 def test_normalized_advantages_by_hand():
     assert normalize_advantages([1, 3], [1, 1]).tolist() == [-1.0, 1.0]
     # Weights 3 and 1: mean 1, variance (3 * 1 + 9) / 4 = 3.
@@ -155,7 +128,6 @@ def test_equal_advantages_become_0_and_turns_without_weight_stay():
         (group_advantages, ([1, 2], [0])),
         (partial(gae, lam=1.0), ([1, 2], [0], [True])),
         (partial(gae, lam=1.0), ([1, 2], [0, 0], [True, False])),
-        (normalize_advantages, ([1, 2], [0])),
     ],
 )
 def test_arrays_that_do_not_belong_together_are_refused(function, arguments):
@@ -167,8 +139,9 @@ TICTACTOE = load_game("tic_tac_toe")
 X_PLIES, O_PLIES = (0, 2, 4, 6), (1, 3, 5)
 
 
-def compute(games, baselines, kind: str) -> Advantages:
-    return compute_advantages(games, baselines, AdvantageParams(kind=kind))
+def compute(games, baselines, kind: str) -> tuple[list[float], dict[str, float]]:
+    advantages, moved = ESTIMATORS[kind](collect_trajectories(games), baselines)
+    return advantages.tolist(), moved
 
 
 def reward(event: str, seat_return: float) -> float:
@@ -201,30 +174,26 @@ def valued(played: FinishedGame, values: dict[int, float]) -> FinishedGame:
 
 def test_each_kind_credits_the_turns_of_its_games():
     baselines = {"tic_tac_toe/X": 5.0}
-    plain = compute([game()], baselines, "none")
-    assert plain.advantages.tolist() == plain.targets.tolist() == [1, 1, 1, 1, -1, -1, -1]
-    assert plain.baselines == baselines
+    assert compute([game()], baselines, "none") == ([1, 1, 1, 1, -1, -1, -1], baselines)
     # Leave one out, X: 1, 1, -1. 1 - 0, 1 - 0, -1 - 1; O the other way round.
-    others = compute([game(), game(), mirrored()], {}, "leave_one_out")
-    assert others.advantages.tolist() == ([1] * 4 + [-1] * 3) * 2 + [-2] * 3 + [2] * 3
+    others, _ = compute([game(), game(), mirrored()], {}, "leave_one_out")
+    assert others == ([1] * 4 + [-1] * 3) * 2 + [-2] * 3 + [2] * 3
     values = {0: 0.1, 1: -0.2, 2: 0.3, 3: 0.1, 4: 0.6, 5: -0.5, 6: 0.9}
-    critic = compute([valued(game(), values)], {}, "gae")
+    critic, _ = compute([valued(game(), values)], {}, "gae")
     of_x = gae([0, 0, 0, 1], [0.1, 0.3, 0.6, 0.9], [False] * 3 + [True], lam=GAE_LAMBDA)
     of_o = gae([0, 0, -1], [-0.2, 0.1, -0.5], [False] * 2 + [True], lam=GAE_LAMBDA)
-    assert critic.advantages.tolist() == [*of_x, *of_o]
-    assert critic.targets.tolist() == approx([*(of_x + [0.1, 0.3, 0.6, 0.9]), *(of_o + [-0.2, 0.1, -0.5])])
+    assert critic == [*of_x, *of_o]
 
 
 def test_role_baselines_over_two_batches():
-    first = compute([game()], {}, "rae")
-    assert first.advantages.tolist() == [1, 1, 1, 1, -1, -1, -1]  # read before they move
-    assert first.baselines == approx({"tic_tac_toe/X": 0.05, "tic_tac_toe/O": -0.05})
-    second = compute([game(), game(), mirrored()], first.baselines, "rae")
+    first, baselines = compute([game()], {}, "rae")
+    assert first == [1, 1, 1, 1, -1, -1, -1]  # read before they move
+    assert baselines == approx({"tic_tac_toe/X": 0.05, "tic_tac_toe/O": -0.05})
+    second, baselines = compute([game(), game(), mirrored()], baselines, "rae")
     won = [0.95] * 4 + [-0.95] * 3  # 1-.05 and -1+.05
-    assert second.advantages.tolist() == approx(won + won + [-1.05] * 3 + [1.05] * 3)
+    assert second == approx(won + won + [-1.05] * 3 + [1.05] * 3)
     moved = 0.95**3 * 0.05 + (1 - 0.95**3) / 3  # three trajectories of mean (1 + 1 - 1) / 3
-    assert second.baselines == approx({"tic_tac_toe/X": moved, "tic_tac_toe/O": -moved})
-    assert second.targets.tolist() == [1] * 4 + [-1] * 3 + [1] * 4 + [-1] * 3 + [-1] * 3 + [1] * 3
+    assert baselines == approx({"tic_tac_toe/X": moved, "tic_tac_toe/O": -moved})
 
 
 def test_a_group_is_one_role_in_the_games_of_one_opening():
@@ -234,27 +203,13 @@ def test_a_group_is_one_role_in_the_games_of_one_opening():
         )
 
     games = [numbered(game(), 0), numbered(mirrored(), 0), numbered(game(), 1), numbered(game(), 1)]
-    computed = compute(games, {}, "group")
-    tied = [0.0] * 14
-    assert computed.advantages.tolist() == [1] * 4 + [-1] * 3 + [-1] * 3 + [1] * 3 + tied
+    computed, _ = compute(games, {}, "group")
+    assert computed == [1] * 4 + [-1] * 3 + [-1] * 3 + [1] * 3 + [0.0] * 14
 
 
-def test_from_ply_to_ply_the_next_movers_value_counts_against_who_moved():
-    played = valued(game(), {0: 0.1, 1: -0.2, 2: 0.3, 3: 0.1, 4: 0.6, 5: -0.5, 6: 0.9})
-    advantages, targets = gae_of_plies([played], lam=0.0)
-    # X: .2-.1, -.1-.3, .5-.6, 1-.9; O: -.3+.2, -.6-.1, -.9+.5
-    assert advantages.tolist() == approx([0.1, -0.4, -0.1, 0.1, -0.1, -0.7, -0.4])
-    assert targets.tolist() == approx([0.2, -0.1, 0.5, 1.0, -0.3, -0.6, -0.9])
-
-
-@pytest.mark.parametrize("kind", ["gae", "gae_plies"])
-def test_an_invalid_answer_on_the_way_is_paid_for_where_it_was_given(kind):
+def test_an_invalid_answer_on_the_way_is_paid_for_where_it_was_given():
     played = game(spoken={2: ["?"], 3: ["\\boxed{0}"]}, invalid="retry")
-    by_plies = kind == "gae_plies"
-    turns_of = partial(gae_of_plies, [played]) if by_plies else partial(gae_of_turns, played.trajectories)
-    advantages, _ = turns_of(lam=0.0)
     first, second = played.trajectories
     assert [turn.reward for turn in first.turns] == [0, -1.5, 0, 0, 1]
-    o_last = 0.0 if by_plies else -1.0
-    assert advantages.tolist() == [0, -1.5, 0, 0, 1, 0, -1.5, 0, o_last]
+    assert gae_of_turns(played.trajectories, lam=0.0).tolist() == [0, -1.5, 0, 0, 1, 0, -1.5, 0, -1.0]
     assert len(second.turns) == 4

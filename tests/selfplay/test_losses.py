@@ -1,4 +1,4 @@
-"""The arrays of a batch, the forward pass over them, and the terms of the loss by hand."""
+"""The tensors of a batch, and the terms of the loss by hand."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,10 @@ from pytest import approx
 from torch.distributions import Categorical, kl_divergence
 
 from rlnb.selfplay.acting import split_by_length
+from rlnb.selfplay.batch import Batch, Logprobs, estimate_kl, kl_terms, make_batch
 from rlnb.selfplay.rollouts import Choice, Turn
-from rlnb.selfplay.update import Batch, Logprobs, clipped_surrogate, estimate_kl, kl_loss, make_batch
+from rlnb.spiral.params import SpiralSelfPlayParams
+from rlnb.spiral.training import spiral_loss
 
 
 def turn(prompt, completion, *, among=()) -> Turn:
@@ -28,26 +30,34 @@ def numbered_batch(some) -> Batch:
 
 def test_a_sequence_ends_before_its_last_choice_and_is_read_one_place_before_each():
     batch = numbered_batch([turn([7, 8, 9], [1, 2, 3], among=[(1, 4), (), (3, 5, 6)])])
-    assert batch.sequences == ((7, 8, 9, 1, 2),)
-    assert batch.position_index.tolist() == [2, 4]
-    assert batch.allowed.tolist() == [[1, 4, -1], [3, 5, 6]]
-    assert batch.token_column.tolist() == [0, 0]
-    assert (batch.turn_sequence.tolist(), batch.turn_index.tolist()) == ([0], [2])
+    assert batch.ids_us.tolist() == [[7, 8, 9, 1, 2]]
+    assert batch.positions_ut.tolist() == [[2, 4]]
+    assert batch.allowed_utw.tolist() == [[[1, 4, -1], [3, 5, 6]]]
+    assert batch.tokens_bt.tolist() == [[0, 0]]
+    assert (batch.sequences_b.tolist(), batch.prompt_ends_u.tolist()) == ([0], [2])
 
 
 def test_equal_sequences_are_passed_once_and_forced_turns_have_a_value_only():
     here, there = turn([7, 8], [1], among=[(1, 4)]), turn([7, 9], [4], among=[(1, 4)])
     some = [here, there, turn([7, 8], [4], among=[(1, 4)]), here]
     batch = numbered_batch(some)
-    assert batch.sequences == ((7, 8), (7, 9))
-    assert batch.token_position.tolist() == [0, 1, 0, 0]
-    assert batch.token_column.tolist() == [0, 1, 1, 0]
-    assert batch.turn_sequence.tolist() == [0, 1, 0, 0]
-    assert batch.weights.tolist() == [1.0] * 4
+    assert batch.ids_us.tolist() == [[7, 8], [7, 9]]
+    assert batch.tokens_bt.tolist() == [[0], [1], [1], [0]]
+    assert batch.sequences_b.tolist() == [0, 1, 0, 0]
+    assert batch.weights_b.tolist() == [1.0] * 4
     other_answers = numbered_batch([here, turn([7, 8], [4], among=[(2, 3, 4)])])
-    assert other_answers.allowed.tolist() == [[1, 4, -1], [2, 3, 4]]
+    assert other_answers.allowed_utw.tolist() == [[[1, 4, -1]], [[2, 3, 4]]]
     forced = numbered_batch([turn([7, 8], [1], among=[()]), there])
-    assert (forced.token_turn.tolist(), forced.turn_index.tolist()) == ([1], [1, 1])
+    assert (forced.mask_bt.tolist(), forced.prompt_ends_u.tolist()) == ([[False], [True]], [1, 1])
+
+
+def test_a_part_holds_its_sequences_with_all_their_turns():
+    here, there = turn([7, 8, 9], [1], among=[(1, 4)]), turn([7, 9], [4], among=[(1, 4)])
+    part = numbered_batch([here, there, here, there]).select([1])
+    assert part.ids_us.tolist() == [[7, 9]]
+    assert (part.sequences_b.tolist(), part.tokens_bt.tolist()) == ([0, 0], [[1], [1]])
+    assert (part.advantages_b.tolist(), part.indices_b.tolist()) == ([1.0, 3.0], [1, 3])
+    assert not list(part.select([]).micro_batches(max_tokens=9))
 
 
 def test_constrained_and_free_turns_are_refused_together():
@@ -59,8 +69,9 @@ def test_constrained_and_free_turns_are_refused_together():
 def test_mini_batches_share_out_every_sequence_at_random_by_their_seed():
     batch = numbered_batch([turn([state], [1], among=[(1, 4)]) for state in range(20)])
     first, again, other = (batch.mini_batches(3, generator=np.random.default_rng(seed)) for seed in (1, 1, 2))
+    first, again, other = ([part.indices_u.tolist() for part in parts] for parts in (first, again, other))
     assert first == again != other
-    assert sorted(row for rows in first for row in rows) == list(range(len(batch.sequences)))
+    assert sorted(row for rows in first for row in rows) == list(range(20))
     assert sorted(map(len, first)) == [6, 7, 7]
 
 
@@ -77,13 +88,18 @@ def logits(seed: int) -> torch.Tensor:
 
 
 def test_the_surrogate_by_hand():
-    log_ratios = torch.tensor([1.0, 1.5, 0.5, 1.5, 0.5]).log().requires_grad_()
-    terms, is_clipped = clipped_surrogate(log_ratios, torch.tensor([2.0, 1.0, 1.0, -1.0, -1.0]), clip=0.2)
-    # Clipped where it has gone far in the direction of its advantage, never on its way back.
-    assert terms.tolist() == approx([-2.0, -1.2, -0.5, 1.5, 0.8])
-    assert is_clipped.tolist() == [False, True, False, False, True]
-    terms.sum().backward()
-    assert log_ratios.grad.tolist() == approx([-2.0, 0.0, -0.5, 1.5, 0.0])  # -A r, 0 where it is clipped
+    log_ratios = torch.tensor([1.0, 1.5, 0.5, 1.5, 0.5]).log()[:, None].requires_grad_()
+    some = [turn([7, state], [1], among=[(1, 4)]) for state in range(5)]
+    batch = make_batch(some, np.array([2.0, 1.0, 1.0, -1.0, -1.0]), None)
+    zeros = torch.zeros(5, 1)
+    now, old = (Logprobs(logprobs, zeros, zeros[:, 0], None) for logprobs in (log_ratios, zeros))
+    params = SpiralSelfPlayParams(game={"acting": "constrained"}, training={"clip": 0.2})
+    loss, figures = spiral_loss(now, old, None, batch, params, step=0)
+    assert loss.item() == approx(-2.0 - 1.2 - 0.5 + 1.5 + 0.8)
+    loss.backward()
+    # -A r; 0 where it is clipped: where it has gone far in the direction of its advantage.
+    assert log_ratios.grad[:, 0].tolist() == approx([-2.0, 0.0, -0.5, 1.5, 0.0])
+    assert figures["clipped"] == 2
 
 
 def test_the_estimate_of_kl_is_unbiased():
@@ -98,8 +114,11 @@ def test_the_loss_of_free_tokens_descends_the_divergence_of_the_policy_from_the_
     scores = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64, requires_grad=True)
     other = torch.tensor([1.0, 0.2, -0.5, 0.0], dtype=torch.float64).log_softmax(-1)
     policy = scores.log_softmax(-1)
-    now, then = (Logprobs(tokens, torch.zeros(4), torch.zeros(1), None) for tokens in (policy, other))
-    loss, _ = kl_loss(now, then, policy.detach().exp(), torch.zeros(4))
+    zeros = torch.zeros(4, 1)
+    now, then = (Logprobs(tokens[:, None], zeros, zeros[:, 0], None) for tokens in (policy, other))
+    some = [Turn((7,), (token,), (Choice(1, token),), (), 0, (0,), 0) for token in range(4)]
+    loss_bt, _ = kl_terms(now, then, numbered_batch(some))
+    loss = (loss_bt[:, 0] * policy.detach().exp()).sum()
     (gradient,) = torch.autograd.grad(loss, scores, retain_graph=True)
     (expected,) = torch.autograd.grad((policy.exp() * (policy - other)).sum(), scores)
     assert gradient.tolist() == approx(expected.tolist())

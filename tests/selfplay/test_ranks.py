@@ -25,8 +25,8 @@ def test_a_run_plays_the_same_games_and_has_the_same_gradients_on_one_rank_and_o
         torch.testing.assert_close(rank[kind]["weights"], alone["weights"], rtol=0, atol=1e-6)
         # Baselines; the curriculum's stage, scores and failures: decisions that all ranks take alike.
         assert rank[kind]["kept"] == alone["kept"]
-        assert (rank[kind]["kl_coef"], rank[kind]["num_games"]) == (alone["kl_coef"], alone["num_games"])
+        assert rank[kind]["num_games"] == alone["num_games"]
     if kind == "ppo":
         assert alone["kept"]["curriculum"].stage == 1
         assert len(alone["kept"]["failures"]) > 3
-        assert alone["kl_coef"] > 0.05  # adapted
+        assert alone["kept"]["kl_coef"] > 0.05  # adapted

@@ -11,21 +11,20 @@ from tiny_policy import add_dropout
 
 from rlnb.errors import TrainingDiverged
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
+from rlnb.ppo.params import PpoTrainingParams
+from rlnb.ppo.training import update as ppo_update
 from rlnb.selfplay.acting import ActorCritic
-from rlnb.selfplay.rollouts import Turn, collect_trajectories, collect_turns
-from rlnb.selfplay.update import (
+from rlnb.selfplay.batch import (
     Batch,
-    Coefficients,
     Learner,
-    LogprobsBefore,
-    PpoOptions,
+    Logprobs,
     check_first_ratio,
-    compute_logprobs_before,
+    compute_logprobs,
     make_batch,
-    optimizer_step,
-    schedule,
-    update,
 )
+from rlnb.selfplay.rollouts import Turn, collect_trajectories, collect_turns
+from rlnb.spiral.params import SpiralSelfPlayParams
+from rlnb.spiral.training import spiral_loss, update
 
 # Games whose ids have one token, two (one beginning another), and answers of three free tokens.
 KINDS = {"kuhn_poker": False, "nim": False, "tic_tac_toe": True}
@@ -40,20 +39,20 @@ def turns(cache_dir) -> dict[str, list[Turn]]:
     return {name: collect_turns(collect_trajectories(some)) for name, some in games.items()}
 
 
-def toy(turns: list[Turn], **changes: np.ndarray) -> Batch:
-    """Return a batch with random advantages, targets and weights, unless they are given."""
-    source = np.random.default_rng(0)
-    advantages, targets = source.normal(size=(2, len(turns)))
-    weights = source.choice([0.0, 0.5, 1.0], size=len(turns))
-    return make_batch(turns, **{"advantages": advantages, "targets": targets, "weights": weights, **changes})
+def toy(turns: list[Turn], *, has_value: bool = False, **changes: np.ndarray) -> Batch:
+    """Return a batch with random advantages, and targets of the value if there is one, unless given."""
+    advantages, targets = np.random.default_rng(0).normal(size=(2, len(turns)))
+    given = {"advantages": advantages, "targets": targets if has_value else None}
+    return make_batch(turns, **{**given, **changes})
 
 
-def learner_with(
-    actor: ActorCritic, *, loss_tokens: int = 1, init_kl_coef: float = 0.0, **options
-) -> Learner:
+def params_with(**options) -> SpiralSelfPlayParams:
     """Options: fields of the section `training`."""
-    ppo = PpoOptions(init_kl_coef=init_kl_coef)
-    return Learner(actor, training(**options), temperature=0.8, loss_tokens=loss_tokens, ppo=ppo)
+    return SpiralSelfPlayParams(game={"acting": "constrained"}, training=training(**options))
+
+
+def learner_with(actor: ActorCritic, **options) -> Learner:
+    return Learner(actor, training(**options), temperature=0.8)
 
 
 def move(actor: ActorCritic, *, seed: int, scale: float = 0.02) -> None:
@@ -71,15 +70,20 @@ def is_unmoved(actor: ActorCritic, weights: list[torch.Tensor]) -> bool:
     return all(torch.equal(*pair) for pair in zip(held(actor), weights, strict=True))
 
 
-def gradients(learner: Learner, batch, before: LogprobsBefore, *, entropy: float = 0.0):
-    """Loss and gradient of a step on the whole batch; the step itself is of length 0."""
-    for group in learner.optimizer.param_groups:
-        group["lr"] = 0.0
-    rows = list(range(len(batch.sequences)))
-    metrics = optimizer_step(learner, batch, before, rows, Coefficients(0.0, entropy), is_first=False)
-    return metrics["loss"], [
-        parameter.grad.numpy().copy() for parameter in learner.actor.parameters_to_train()
-    ]
+def gradients(
+    learner: Learner, batch: Batch, old: Logprobs, magnet: Logprobs | None = None
+) -> tuple[float, list[np.ndarray]]:
+    """Return the loss of the whole batch, in passes of `tokens_per_pass`, and its gradient."""
+    params = SpiralSelfPlayParams(game={"acting": "free", "max_new_tokens": 3}, training=learner.training)
+    learner.optimizer.zero_grad()
+    total = 0.0
+    for part in batch.micro_batches(max_tokens=learner.training.tokens_per_pass):
+        now = compute_logprobs(learner.actor, part, temperature=learner.temperature)
+        part_magnet = magnet and magnet.select(part)
+        loss, _ = spiral_loss(now, old.select(part), part_magnet, part, params, step=0)
+        learner.backward(loss)
+        total += float(loss.detach())
+    return total, [parameter.grad.numpy().copy() for parameter in learner.actor.parameters_to_train()]
 
 
 def same(actual, expected) -> None:
@@ -88,31 +92,29 @@ def same(actual, expected) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_gradients_are_the_same_by_any_passes_and_a_magnet_pulls_as_a_reference(cache_dir, turns, name):
+def test_gradients_are_the_same_by_any_passes_and_a_magnet_pulls(cache_dir, turns, name):
     """tests/ppo/test_ppo_update.py compares all other terms with a plain implementation."""
-    batch = toy([turn for turn in turns[name] if turn.choices])
+    batch = toy([turn for turn in turns[name] if turn.choices], has_value=True)
     actor = tiny_actor(cache_dir, has_value=True)
-    learner = learner_with(actor, loss_tokens=3, magnet_coef=0.3, clip=0.02)
-    read = learner.compute_logprobs(batch)
+    learner = learner_with(actor, magnet_coef=0.3, clip=0.02, entropy_coef=0.1)
+    old = learner.compute_logprobs(batch)
     move(actor, seed=1)
-    before = LogprobsBefore(read, learner.compute_logprobs(batch), None)
+    magnet = learner.compute_logprobs(batch)
     move(actor, seed=2, scale=0.005)
-    expected = gradients(learner, batch, before, entropy=0.1)
-    learner.training = learner.training.model_copy(update={"tokens_per_pass": 1, "magnet_coef": 0.0})
-    learner.kl_coef = 0.3
-    as_reference = LogprobsBefore(before.policy, None, before.magnet)
-    same(gradients(learner, batch, as_reference, entropy=0.1), expected)
-    learner.kl_coef = 0.0
-    assert gradients(learner, batch, as_reference)[0] != approx(expected[0], abs=1e-3)
+    expected = gradients(learner, batch, old, magnet)
+    learner.training = learner.training.model_copy(update={"tokens_per_pass": 1})
+    same(gradients(learner, batch, old, magnet), expected)
+    assert gradients(learner, batch, old)[0] != approx(expected[0], abs=1e-3)
 
 
 @pytest.mark.parametrize("which", ["advantages", "targets"])
 def test_a_loss_that_is_no_number_stops_the_run_with_the_weights_as_they_were(cache_dir, turns, which):
-    numbers = {"weights": np.ones(len(turns["kuhn_poker"])), which: np.full(len(turns["kuhn_poker"]), np.nan)}
+    numbers = {which: np.full(len(turns["kuhn_poker"]), np.nan)}
     actor = tiny_actor(cache_dir, has_value=True)
     learner, weights = learner_with(actor), held(actor)
+    batch = toy(turns["kuhn_poker"], has_value=True, **numbers)
     with pytest.raises(TrainingDiverged, match="the loss is nan"):
-        update(learner, toy(turns["kuhn_poker"], **numbers), step=0, seed=0)
+        update(learner, batch, params_with(), step=0)
     assert is_unmoved(actor, weights)
     assert not learner.optimizer.state
 
@@ -124,7 +126,7 @@ def test_a_model_that_reads_otherwise_in_training_is_found_before_the_first_step
     actor.policy.model.train()
     learner, weights = learner_with(actor), held(actor)
     with pytest.raises(TrainingDiverged, match=r"before the first step .* model\.attention"):
-        update(learner, toy(turns["kuhn_poker"]), step=0, seed=0)
+        update(learner, toy(turns["kuhn_poker"]), params_with(), step=0)
     assert is_unmoved(actor, weights)
 
 
@@ -155,40 +157,44 @@ def test_gradient_checkpointing_passes_each_layer_again_and_changes_no_gradient(
         actor.policy.model.eval()  # as from_pretrained returns it; the tiny model is made anew
         layer = next(m for name, m in actor.policy.model.named_modules() if name.endswith("layers.0.mlp"))
         learner = learner_with(actor, gradient_checkpointing=switch)
-        before = compute_logprobs_before(learner, batch)
+        old = learner.compute_logprobs(batch)
         counted = []
         layer.register_forward_pre_hook(lambda *_, counted=counted: counted.append(1))
-        results[switch], passes[switch] = gradients(learner, batch, before), len(counted)
+        results[switch], passes[switch] = gradients(learner, batch, old), len(counted)
     assert passes[True] == 2 * passes[False] > 0
     same(results[True], results[False])
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_the_divergence_from_the_reference_is_0_at_the_start_and_grows(cache_dir, turns, lora_rank):
-    actor = tiny_actor(cache_dir, lora_rank=lora_rank)
-    learner = learner_with(actor, init_kl_coef=0.1, learning_rate=1e-2, final_learning_rate=1e-2)
-    batch = toy(turns["kuhn_poker"])
-    with learner.reference_applied():
-        reference = learner.compute_logprobs(batch).logprobs.clone()
-    steps = [update(learner, batch, step=step, seed=0)["kl"] for step in range(3)]
+    options = {"learning_rate": 1e-2, "final_learning_rate": 1e-2, "init_kl_coef": 0.1, "target_kl": 0.0}
+    section = PpoTrainingParams(warmup_steps=0, num_epochs=1, num_mini_batches=1, **options)
+    learner = Learner(
+        tiny_actor(cache_dir, lora_rank=lora_rank), section, temperature=0.8, has_reference=True
+    )
+    batch = toy(turns["kuhn_poker"], has_value=True)
+    reference = learner.compute_anchor_logprobs(batch).logprobs_utw
+    steps = [
+        ppo_update(learner, batch, section, seed=0, step=step, kl_coef=0.1)[0]["kl"] for step in range(3)
+    ]
     assert steps[0] == approx(0, abs=1e-7)
     assert steps[2] > 1e-4
-    with learner.reference_applied():
-        assert torch.equal(learner.compute_logprobs(batch).logprobs, reference)
-    assert not torch.allclose(learner.compute_logprobs(batch).logprobs, reference, atol=1e-3)
+    assert torch.equal(learner.compute_anchor_logprobs(batch).logprobs_utw, reference)
+    assert not torch.allclose(learner.compute_logprobs(batch).logprobs_utw, reference, atol=1e-3)
 
 
 def test_average_and_magnet_go_a_share_of_the_way_to_the_new_weights(cache_dir, turns):
     actor = tiny_actor(cache_dir)
-    learner = learner_with(actor, magnet_coef=0.1, magnet_rate=0.25, average_decay=0.9)
+    params = params_with(magnet_coef=0.1, magnet_rate=0.25, average_decay=0.9)
+    learner = Learner(actor, params.training, temperature=0.8)
     start = WeightSnapshot.take(actor.policy).values
     batch = toy(turns["kuhn_poker"])
-    assert update(learner, batch, step=0, seed=0)["update/magnet_kl"] == approx(0, abs=1e-7)
+    assert update(learner, batch, params, step=0)["update/magnet_kl"] == approx(0, abs=1e-7)
     first = WeightSnapshot.take(actor.policy).values
     for moved, rate in ((learner.average, 0.1), (learner.magnet, 0.25)):
         for name, value in moved.values.items():
             torch.testing.assert_close(value, start[name] + rate * (first[name] - start[name]))
-    assert update(learner, batch, step=1, seed=0)["update/magnet_kl"] > 1e-6
+    assert update(learner, batch, params, step=1)["update/magnet_kl"] > 1e-6
     for name, value in learner.magnet.values.items():
         now = dict(trained_parameters(actor.policy))[name].detach()
         between = start[name] + 0.25 * (first[name] - start[name])
@@ -200,22 +206,16 @@ def test_schedules_run_from_their_first_to_their_last_value():
         max_steps=5, learning_rate=1.0, final_learning_rate=0.2, warmup_steps=1,
         entropy_coef=1.0, final_entropy_coef=0.0001,
     )  # fmt: skip
-    coefficients = [schedule(section, step) for step in range(5)]
-    assert [now.learning_rate for now in coefficients] == approx([0.5, 0.8, 0.6, 0.4, 0.2])
-    assert [now.entropy for now in coefficients] == approx([1.0, 0.1, 0.01, 0.001, 0.0001])
+    steps = range(5)
+    assert list(map(section.learning_rate_at, steps)) == approx([0.5, 0.8, 0.6, 0.4, 0.2])
+    assert list(map(section.entropy_coef_at, steps)) == approx([1.0, 0.1, 0.01, 0.001, 0.0001])
     section = section.model_copy(update={"final_entropy_coef": 0.0})
-    assert [schedule(section, step).entropy for step in range(5)] == approx([1, 0.75, 0.5, 0.25, 0])
+    assert list(map(section.entropy_coef_at, steps)) == approx([1, 0.75, 0.5, 0.25, 0])
 
 
 def test_a_mini_batch_without_turns_makes_no_step(cache_dir, turns):
     """The optimizer would follow former gradients."""
-    actor = tiny_actor(cache_dir, has_value=True)
-    learner = learner_with(actor)
-    batch = toy([turn for turn in turns["tic_tac_toe"] if turn.choices])
-    before = LogprobsBefore(learner.compute_logprobs(batch), None, None)
-    rows = list(range(len(batch.sequences)))
-    optimizer_step(learner, batch, before, rows, Coefficients(0.0, 0.1), is_first=False)
-    weights = held(actor)
-    metrics = optimizer_step(learner, batch, before, [], Coefficients(0.0, 0.1), is_first=False)
-    assert metrics == {}
-    assert is_unmoved(actor, weights)
+    batch = toy([turn for turn in turns["tic_tac_toe"] if turn.choices][:2])
+    learner = learner_with(tiny_actor(cache_dir), num_mini_batches=5, num_epochs=3)
+    parts = list(learner.iterate_mini_batches(batch, seed=0, step=0))
+    assert [len(part.sequences_b) for part in parts] == [1] * (2 * 3)

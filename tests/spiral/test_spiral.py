@@ -12,9 +12,8 @@ from rlnb.machine import recommend
 from rlnb.params import load_params, resolve
 from rlnb.run import health
 from rlnb.run.checkpoints import latest_checkpoint
-from rlnb.selfplay.advantages import Advantages
 from rlnb.selfplay.arena import ARENA_SEED
-from rlnb.selfplay.rollouts import LEARNER, collect_trajectories, collect_turns, paired_episodes, play_games
+from rlnb.selfplay.rollouts import collect_trajectories, collect_turns, paired_episodes
 from rlnb.spiral.training import SelfPlayGames, SelfPlayState, select_turns
 
 KUHN = {
@@ -29,7 +28,7 @@ KUHN = {
 
 def make_games(params) -> SelfPlayGames:
     """Return the games of a run, without a model to play them."""
-    return SelfPlayGames(params, params.load_game(), None)
+    return SelfPlayGames(params, params.load_game(), None, None, None)
 
 
 def get_seeds(episodes) -> list[tuple[int, int]]:
@@ -60,10 +59,9 @@ def test_a_turn_without_a_choice_teaches_a_value_and_nothing_else(played):
     turns = collect_turns(collect_trajectories(played))
     forced = sum(len(turn.legal_actions) == 1 for turn in turns)
     assert forced > 0
-    advantages = Advantages(np.ones(len(turns)), np.ones(len(turns)), {})
     for has_value, count in [(True, len(turns)), (False, len(turns) - forced)]:
-        batch = select_turns(played, advantages, has_value=has_value)
-        assert len(batch.advantages) == count
+        batch = select_turns(played, np.ones(len(turns)), has_value=has_value)
+        assert len(batch.advantages_b) == count
 
 
 def test_the_state_after_an_update_counts_games_and_alarms(cache_dir):
@@ -104,11 +102,11 @@ def test_an_opponent_that_cannot_play_is_refused_before_any_model_is_loaded(tmp_
 
 
 def test_a_prompt_that_is_too_long_ends_the_run_with_its_length(cache_dir):
-    games = make_run(params_of(cache_dir, game={"name": "tic_tac_toe", "max_prompt_tokens": 8})).games
+    run = make_run(params_of(cache_dir, game={"name": "tic_tac_toe", "max_prompt_tokens": 8}))
     prompt = load_game("tic_tac_toe", style="compact")
     length = len(prompt.prompt(prompt.new_state()).encode())
     with pytest.raises(ParamsError, match=f"game.max_prompt_tokens = 8 is less than the {length} tokens"):
-        play_games(games.episodes(0)[:1], {LEARNER: games.arena.player()})
+        run.games.play(0)
 
 
 def test_twelve_updates_of_kuhn_bring_play_nearer_to_equilibrium(cache_dir, tmp_path):

@@ -1,0 +1,30 @@
+"""What the estimators share: means of groups, and the advantage of a trajectory for each of its turns."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rlnb.selfplay.rollouts import Trajectory
+
+
+def repeat_by_turn(values: np.ndarray, trajectories: Sequence[Trajectory]) -> np.ndarray:
+    """Return float (num_turns,) for float (num_trajectories,)."""
+    return np.repeat(values, [len(trajectory.turns) for trajectory in trajectories])
+
+
+def group_means(values: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each value the size and the mean of its group."""
+    counts = np.bincount(groups)
+    sums = np.bincount(groups, weights=values)
+    return counts[groups], (sums / np.maximum(counts, 1))[groups]
+
+
+def check_groups(returns: ArrayLike, groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return both as arrays. Raises ValueError for different shapes."""
+    values, indices = np.asarray(returns, dtype=float), np.asarray(groups, dtype=np.int64)
+    if values.ndim != 1 or values.shape != indices.shape:
+        raise ValueError(
+            f"returns and roles have the shapes {values.shape} and {indices.shape}; give one each"
+        )
+    return values, indices
