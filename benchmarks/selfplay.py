@@ -37,6 +37,7 @@ from rlnb.policy import Policy, load_policy
 from rlnb.policy.generation import evaluating, generating
 from rlnb.ppo.setup import load_playable_curriculum, make_ppo_run
 from rlnb.ppo.training import PpoState, make_ppo_batch
+from rlnb.ppo.training import update as update_ppo
 from rlnb.selfplay.acting import (
     ActorCritic,
     ConstrainedPlayer,
@@ -46,19 +47,19 @@ from rlnb.selfplay.acting import (
     Position,
     compute_distributions,
 )
-from rlnb.selfplay.advantages import compute_advantages
+from rlnb.selfplay.batch import Learner
 from rlnb.selfplay.params import PlayerModelParams
 from rlnb.selfplay.rollouts import (
     LEARNER,
     Request,
     Turn,
     collect_trajectories,
-    collect_turns,
     play_games,
     self_play_episodes,
 )
-from rlnb.selfplay.update import Learner, make_batch, update
 from rlnb.spiral.params import SpiralSelfPlayParams
+from rlnb.spiral.training import ESTIMATORS, select_turns
+from rlnb.spiral.training import update as update_spiral
 
 ROUNDS = 3
 WARM_UP, ROLLOUTS = 5, 7
@@ -69,8 +70,8 @@ class TimedActor(ActorCritic):
 
     seconds = 0.0
 
-    def hidden(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
-        return self.timed(lambda: super(TimedActor, self).hidden(sequences))
+    def hidden(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.timed(lambda: super(TimedActor, self).hidden(ids))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.timed(lambda: super(TimedActor, self).logits(hidden))
@@ -229,10 +230,8 @@ def kuhn_updates() -> dict[str, float]:
         player = ConstrainedPlayer(actor, encoder, max_tokens_per_pass=4096)
         episodes = self_play_episodes(game, 512, seed=next(seeds))
         games = play_games(episodes, {LEARNER: player})
-        computed = compute_advantages(games, {}, params.advantage)
-        turns = collect_turns(collect_trajectories(games))
-        batch = make_batch(turns, computed.advantages, computed.targets)
-        update(learner, batch, step=0, seed=0)
+        advantages, _ = ESTIMATORS["gae"](collect_trajectories(games), {})
+        update_spiral(learner, select_turns(games, advantages, has_value=learner.has_value), params, step=0)
         return [time.perf_counter() - started]
 
     return {"kuhn_updates_per_second": interleave({"step": step}, rounds=ROUNDS)["step"]["rate"]}
@@ -256,12 +255,11 @@ def ppo_step() -> dict[str, float]:
             games = run.plan.play(run.plan.assign_games(replace(state, step=step)))
         batch, _ = make_ppo_batch(games, params.training)
         with counted(torch.Tensor, "backward", actor), counted(torch.optim.AdamW, "step", actor):
-            update(learner, batch, step=step, seed=1)
+            update_ppo(learner, batch, params.training, seed=1, step=step, kl_coef=0.05)
         shares.append(1 - float(actor.seconds) / (time.perf_counter() - started))  # type: ignore[arg-type]
     before = memory_mib("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
-    with learner.reference_applied():
-        learner.compute_logprobs(batch)
+    learner.compute_anchor_logprobs(batch)
     weights = sum(parameter.numel() * parameter.element_size() for parameter in policy.model.parameters())
     return {
         "ppo_outside_model_share": float(np.median(shares[1:])),

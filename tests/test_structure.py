@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PIPELINES = {"code_execution", "code_game", "game_2048", "ppo", "spiral"}
-WINGS = {"games", "grpo", "mbpp", "selfplay"}
+WINGS = {"advantages", "games", "grpo", "mbpp", "selfplay"}
 # From top to bottom: a package imports what is in a lower layer or in its own, never another pipeline.
 LAYERS = (
     {"cli", "doctor"},

@@ -45,7 +45,7 @@ from rlnb.ppo.curriculum import (
 )
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
 from rlnb.run.directory import log_line
-from rlnb.run.health import ALARM_KL_FACTOR, Health, check_alarms, memory_advice
+from rlnb.run.health import ALARM_KL_FACTOR, check_alarms, memory_advice
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
 from rlnb.selfplay.batch import (
@@ -62,7 +62,7 @@ from rlnb.selfplay.batch import (
     ratio_figures,
     sum_over_ranks,
 )
-from rlnb.selfplay.checkpoints import RunState, StepRecorder, mean_over_ranks, play_metrics
+from rlnb.selfplay.checkpoints import RunState, mean_over_ranks, play_metrics, record_steps
 from rlnb.selfplay.rollouts import (
     LEARNER,
     FinishedGame,
@@ -275,11 +275,11 @@ def train_ppo(
         log_line(output_dir, line)
         say(line)
 
-    recorder = StepRecorder(
-        output_dir, params.training, params.evaluation, tracker, Health(),
+    recording = record_steps(
+        output_dir, params.training, params.evaluation, tracker, after=state.step,
         evaluate=memory_advice(params)(evaluate), describe=describe_step, show=show, say=log_and_say,
     )  # fmt: skip
-    with recorder.recording(after=state.step), memory_advice(params, doing="training"):
+    with recording as recorder, memory_advice(params, doing="training"):
         while state.step < max_steps and not recorder.is_stopping:
             # 1. Play: fresh games of the stage, each from both seats, and games that were lost before.
             started = time.perf_counter()

@@ -131,7 +131,7 @@ def make_batch(
         allowed_nw = pad_rows(choices, pad=NOT_ALLOWED)
         allowed_utw = torch.full((*mask_ut.shape, allowed_nw.shape[1]), NOT_ALLOWED)
         allowed_utw[mask_ut] = allowed_nw
-    number = torch.get_default_dtype()
+    dtype = torch.get_default_dtype()
     batch = Batch(
         ids_us=pad_rows([sequence for sequence, *_ in rows], pad=0),
         lengths_u=torch.tensor([len(sequence) for sequence, *_ in rows], dtype=torch.int64),
@@ -142,9 +142,9 @@ def make_batch(
         indices_u=torch.arange(len(rows)),
         sequences_b=torch.tensor(sequences, dtype=torch.int64),
         tokens_bt=pad_rows(tokens, pad=0, width=mask_ut.shape[1]),
-        advantages_b=torch.tensor(advantages, dtype=number),
-        targets_b=None if targets is None else torch.tensor(targets, dtype=number),
-        weights_b=torch.ones(len(turns)) if weights is None else torch.tensor(weights, dtype=number),
+        advantages_b=torch.tensor(advantages, dtype=dtype),
+        targets_b=None if targets is None else torch.tensor(targets, dtype=dtype),
+        weights_b=torch.ones(len(turns)) if weights is None else torch.tensor(weights, dtype=dtype),
         indices_b=torch.arange(len(turns)),
     )
     moved = {name: tensor if tensor is None else tensor.to(device) for name, tensor in vars(batch).items()}

@@ -75,35 +75,23 @@ class StepRecorder:
 
     evaluate: called with the step every `evaluation.eval_interval_steps`. describe: returns the step's line
     of train.log. show: called with (step, max_steps) some fifty times. say: called with warnings.
-    is_stopping: a signal has come, and its checkpoint is saved.
+    games_file: None on ranks other than 0. is_stopping: a signal has come, and its checkpoint is saved.
     """
 
     output_dir: str | Path
     training: UpdateParams
     evaluation: ArenaParams
     tracker: Tracker
-    health: Health
     evaluate: Callable[[int], Mapping[str, float]]
     describe: Callable[[int, Mapping[str, float]], str]
-    show: Callable[[int, int], None] | None = None
-    say: Callable[[str], None] = print
+    show: Callable[[int, int], None] | None
+    say: Callable[[str], None]
+    stop: StopSignal
+    games_file: IO[bytes] | None
+    health: Health = field(default_factory=Health)
+    timer: SaveTimer = field(default_factory=SaveTimer)
     is_stopping: bool = False
     is_save_due: bool = False
-
-    @contextmanager
-    def recording(self, *, after: int) -> Iterator[None]:
-        """Record a run that goes on after this step. Raises Preempted if a signal has stopped it.
-
-        An evaluation of that step that a signal skipped or cut short is made up first.
-        """
-        adapt_threads()
-        self.timer = SaveTimer()
-        gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
-        with StopSignal() as self.stop, open_games_file(self.output_dir, after=after) as self.games_file:
-            if 0 < after < self.training.max_steps and self.evaluation.is_due(after):
-                evaluate_step(after, self.evaluate, self.tracker, self.stop)
-                self.is_stopping = self.stop.after_step()
-            yield
 
     def end_step(
         self,
@@ -144,6 +132,36 @@ class StepRecorder:
         if self.show and (is_last or step % max(1, max_steps // 50) == 0):
             self.show(step, max_steps)
         adapt_threads()
+
+
+@contextmanager
+def record_steps(
+    output_dir: str | Path,
+    training: UpdateParams,
+    evaluation: ArenaParams,
+    tracker: Tracker,
+    *,
+    after: int,
+    evaluate: Callable[[int], Mapping[str, float]],
+    describe: Callable[[int, Mapping[str, float]], str],
+    show: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] = print,
+) -> Iterator[StepRecorder]:
+    """Yield the recorder of a run that goes on after a step. Raises Preempted if a signal has stopped it.
+
+    An evaluation of that step that a signal skipped or cut short is made up first. The rest is as in
+    `StepRecorder`.
+    """
+    adapt_threads()
+    gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
+    with StopSignal() as stop, open_games_file(output_dir, after=after) as games_file:
+        recorder = StepRecorder(
+            output_dir, training, evaluation, tracker, evaluate, describe, show, say, stop, games_file
+        )
+        if 0 < after < training.max_steps and evaluation.is_due(after):
+            evaluate_step(after, evaluate, tracker, stop)
+            recorder.is_stopping = stop.after_step()
+        yield recorder
 
 
 @contextmanager

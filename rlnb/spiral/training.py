@@ -23,7 +23,7 @@ from rlnb.advantages.gae import gae_of_turns
 from rlnb.advantages.groups import repeat_by_turn
 from rlnb.games.text_games import TextGame
 from rlnb.policy.generation import evaluating
-from rlnb.run.health import Health, check_alarms, memory_advice
+from rlnb.run.health import check_alarms, memory_advice
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
 from rlnb.selfplay.batch import (
@@ -39,7 +39,7 @@ from rlnb.selfplay.batch import (
     ratio_figures,
     sum_over_ranks,
 )
-from rlnb.selfplay.checkpoints import RunState, StepRecorder, mean_over_ranks, play_metrics, save_checkpoint
+from rlnb.selfplay.checkpoints import RunState, mean_over_ranks, play_metrics, record_steps, save_checkpoint
 from rlnb.selfplay.rollouts import (
     LEARNER,
     Episode,
@@ -204,11 +204,12 @@ def train(
     params, training = self_play.params, self_play.params.training
     estimator = estimator or ESTIMATORS[params.advantage.kind]
     device = learner.actor.policy.device
-    recorder = StepRecorder(
-        output_dir, training, params.evaluation, tracker, Health(), evaluate=memory_advice(params)(evaluate),
-        describe=partial(describe_step, max_steps=training.max_steps), show=show,
+    recording = record_steps(
+        output_dir, training, params.evaluation, tracker, after=state.step,
+        evaluate=memory_advice(params)(evaluate), show=show,
+        describe=partial(describe_step, max_steps=training.max_steps),
     )  # fmt: skip
-    with recorder.recording(after=state.step), memory_advice(params, doing="training"):
+    with recording as recorder, memory_advice(params, doing="training"):
         while state.step < training.max_steps and not recorder.is_stopping:
             # 1. Play. Games advance in lockstep; the learner plays both seats.
             started = time.perf_counter()

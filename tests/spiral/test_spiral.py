@@ -1,9 +1,13 @@
 """Self-play training: fresh games for every update, no turns of an opponent in the batch, and it learns."""
 
+import importlib.util
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from self_play_run import CPU, make_run, params_of, rows_of, train_run
 
 from rlnb.errors import ParamsError, TrainingDiverged
@@ -12,8 +16,10 @@ from rlnb.machine import recommend
 from rlnb.params import load_params, resolve
 from rlnb.run import health
 from rlnb.run.checkpoints import latest_checkpoint
+from rlnb.run.tracking import open_tracker
 from rlnb.selfplay.arena import ARENA_SEED
 from rlnb.selfplay.rollouts import collect_trajectories, collect_turns, paired_episodes
+from rlnb.spiral import training as spiral_training
 from rlnb.spiral.training import SelfPlayGames, SelfPlayState, select_turns
 
 KUHN = {
@@ -114,6 +120,47 @@ def test_twelve_updates_of_kuhn_bring_play_nearer_to_equilibrium(cache_dir, tmp_
     rows = train_run(params_of(cache_dir, seed=1, advantage={"kind": "rae"}, **KUHN), tmp_path)
     assert rows[0]["exact/nash_conv"] > 0.8
     assert 0 < rows[-1]["exact/nash_conv"] < 0.5
+
+
+def weights_after_training(cache_dir, output_dir, module, **functions) -> list[float]:
+    """Return the trained weights of a short run by a training module's loop."""
+    training = {"max_steps": 2, "entropy_coef": 0.0, "final_entropy_coef": 0.0, "magnet_coef": 0.0}
+    params = params_of(cache_dir, advantage={"kind": "rae"}, training=training)
+    run = make_run(params)
+    state = module.SelfPlayState()
+    with open_tracker(output_dir, config={}, tensorboard=False) as tracker:
+        options = {"tracker": tracker, "output_dir": output_dir, "evaluate": lambda _: {}, **functions}
+        module.train(run.learner, run.games, state, **options)
+    return torch.cat([weight.flatten() for weight in run.learner.actor.parameters_to_train()]).tolist()
+
+
+def test_a_loss_or_an_estimator_handed_to_the_loop_or_edited_in_a_copy_is_what_trains(cache_dir, tmp_path):
+    usual = weights_after_training(cache_dir, tmp_path / "usual", spiral_training)
+
+    def no_loss(*arguments, **options):
+        loss, figures = spiral_training.spiral_loss(*arguments, **options)
+        return 0.0 * loss, figures
+
+    def no_advantages(trajectories, baselines):
+        return np.zeros(len(collect_turns(trajectories))), dict(baselines)
+
+    source = Path(spiral_training.__file__).read_text()
+    edited = source.replace(
+        "loss = -(surrogate_bt * mask_bt).sum()", "loss = 0.0 * (surrogate_bt * mask_bt).sum()"
+    )
+    (tmp_path / "edited_training.py").write_text(edited)
+    spec = importlib.util.spec_from_file_location("edited_training", tmp_path / "edited_training.py")
+    sys.modules["edited_training"] = copy = importlib.util.module_from_spec(spec)  # dataclasses look there
+    spec.loader.exec_module(copy)
+    others = {
+        "loss": weights_after_training(cache_dir, tmp_path / "loss", spiral_training, loss=no_loss),
+        "estimator": weights_after_training(
+            cache_dir, tmp_path / "estimator", spiral_training, estimator=no_advantages
+        ),
+        "copy": weights_after_training(cache_dir, tmp_path / "copy", copy),
+    }
+    # Without a gradient the weights stay; AdamW's decay is 0.
+    assert others["loss"] == others["estimator"] == others["copy"] != usual
 
 
 def last_row(profile, cache_dir, output_dir) -> dict:
