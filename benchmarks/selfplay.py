@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,7 @@ from rlnb.selfplay.rollouts import (
     self_play_episodes,
 )
 from rlnb.spiral.params import SpiralSelfPlayParams
-from rlnb.spiral.training import ESTIMATORS, select_turns
-from rlnb.spiral.training import update as update_spiral
+from rlnb.spiral.training import ESTIMATORS, select_turns, spiral_loss
 
 ROUNDS = 3
 WARM_UP, ROLLOUTS = 5, 7
@@ -231,7 +231,8 @@ def kuhn_updates() -> dict[str, float]:
         episodes = self_play_episodes(game, 512, seed=next(seeds))
         games = play_games(episodes, {LEARNER: player})
         advantages, _ = ESTIMATORS["gae"](collect_trajectories(games), {})
-        update_spiral(learner, select_turns(games, advantages, has_value=learner.has_value), params, step=0)
+        batch = select_turns(games, advantages, has_value=learner.has_value)
+        learner.update(batch, partial(spiral_loss, params=params, step=0), seed=0, step=0)
         return [time.perf_counter() - started]
 
     return {"kuhn_updates_per_second": interleave({"step": step}, rounds=ROUNDS)["step"]["rate"]}
@@ -255,7 +256,7 @@ def ppo_step() -> dict[str, float]:
             games = run.plan.play(run.plan.assign_games(replace(state, step=step)))
         batch, _ = make_ppo_batch(games, params.training)
         with counted(torch.Tensor, "backward", actor), counted(torch.optim.AdamW, "step", actor):
-            update_ppo(learner, batch, params.training, seed=1, step=step, kl_coef=0.05)
+            update_ppo(learner, batch, seed=1, step=step, kl_coef=0.05)
         shares.append(1 - float(actor.seconds) / (time.perf_counter() - started))  # type: ignore[arg-type]
     before = memory_mib("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak

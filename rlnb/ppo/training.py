@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -52,15 +53,9 @@ from rlnb.selfplay.batch import (
     Batch,
     Learner,
     Logprobs,
-    Sums,
-    check_first_ratio,
-    compute_logprobs,
-    describe_update,
-    estimate_kl,
     kl_terms,
     make_batch,
     ratio_figures,
-    sum_over_ranks,
 )
 from rlnb.selfplay.checkpoints import RunState, mean_over_ranks, play_metrics, record_steps
 from rlnb.selfplay.rollouts import (
@@ -83,7 +78,7 @@ KL_TARGET, KL_GAIN, KL_MAX_ERROR, KL_LEAST_SHARE = 0.05, 0.1, 0.2, 0.01
 
 
 def ppo_loss(
-    now: Logprobs, old: Logprobs, anchor: Logprobs | None, batch: Batch, training: PpoTrainingParams, *,
+    now: Logprobs, old: Logprobs, anchor: Logprobs | None, batch: Batch, *, training: PpoTrainingParams,
     step: int, kl_coef: float,
 ) -> tuple[torch.Tensor, dict[str, float]]:  # fmt: skip
     """Return the loss of a part of a mini-batch, summed over its turns, and sums to report.
@@ -105,14 +100,13 @@ def ppo_loss(
     entropy = (weights_b1 * now.entropies_bt).sum()
     loss = -(weights_b1 * surrogate_bt * mask_bt).sum() - training.entropy_coef_at(step) * entropy
     figures = ratio_figures(now, old, is_clipped_bt, batch, clip=training.clip)
-    figures["token_weight"] = float((weights_b1 * batch.mask_bt).sum())
     if anchor is not None:
         kl_bt, figure_bt = kl_terms(now, anchor, batch)
         loss = loss + kl_coef * (weights_b1 * kl_bt).sum()
         figures["anchor_kl"] = float((weights_b1 * figure_bt).sum())
     errors_b = squared_value_errors(now.values_b, old.values_b, batch.targets_b)
     value_loss = (batch.weights_b * errors_b).sum()
-    figures |= {"value_loss": float(value_loss.detach()), "turn_weight": float(batch.weights_b.sum())}
+    figures["value_loss"] = float(value_loss.detach())
     return loss + 0.5 * VALUE_COEF * value_loss, figures
 
 
@@ -124,63 +118,31 @@ def squared_value_errors(
     return torch.maximum((values - targets) ** 2, (clipped - targets) ** 2)
 
 
-Loss = Callable[..., tuple[torch.Tensor, dict[str, float]]]
-
-
 def update(
-    learner: Learner, batch: Batch, training: PpoTrainingParams, *, seed: int, step: int, kl_coef: float,
-    loss: Loss = ppo_loss,
+    learner: Learner, batch: Batch, *, seed: int, step: int, kl_coef: float,
+    loss: Callable[..., tuple[torch.Tensor, dict[str, float]]] = ppo_loss,
 ) -> tuple[dict[str, float], float]:  # fmt: skip
-    """Update the policy on a batch of turns, in several epochs; return metrics, and the next kl_coef.
+    """Update the policy by `Learner.update`, and return metrics and the next kl_coef.
 
-    The loss of a mini-batch is a mean over its turns, by their weights, on all ranks. With `target_kl` no
-    step is made after a mini-batch in which the policy, before its step, had moved further than that from the
-    start of the update (k3, mean over the tokens of all ranks); an update of one step is measured after it.
-    Raises TrainingDiverged where the first ratios are not 1, or a loss or gradient is not finite; the weights
-    are then as before the failed step.
+    With `target_kl` no step is made after one before which the policy had moved further than that from the
+    start of the update (k3, mean over the tokens of all ranks).
     """
-    learning_rate, target_kl = training.learning_rate_at(step), training.target_kl
-    learner.set_learning_rate(learning_rate)
-    old, anchor = learner.compute_logprobs(batch), learner.compute_anchor_logprobs(batch)
-    weight = float(sum_over_ranks(batch.weights_b.sum())) / training.num_mini_batches
+    training = cast(PpoTrainingParams, learner.training)
     anchor_coef = training.magnet_coef if learner.magnet else kl_coef
-    sums = Sums()
-    deviation = 0.0
-    for mini_batch in learner.iterate_mini_batches(batch, seed=seed, step=step):
-        step_sums = Sums(steps=1.0)
-        for part in mini_batch.micro_batches(max_tokens=training.tokens_per_pass):
-            is_detached = step < training.detach_steps
-            now = compute_logprobs(
-                learner.actor, part, temperature=learner.temperature, detach_trunk=is_detached
-            )
-            part_anchor = anchor and anchor.select(part)
-            part_loss, figures = loss(
-                now, old.select(part), part_anchor, part, training, step=step, kl_coef=anchor_coef
-            )
-            learner.backward(part_loss / weight)
-            step_sums.add({**figures, "loss": float(part_loss.detach()) / weight})
-        if not sums:
-            deviation = check_first_ratio(step_sums, learner.actor.policy.dtype)
-        step_sums["grad_norm"] = learner.step(step_sums["loss"])
-        sums.add(step_sums)
-        if target_kl and mean_over_all(step_sums["approx_kl"], step_sums["tokens"], default=0.0) > target_kl:
-            break
-    if target_kl and sums["steps"] == 1:  # measured before the only step, the KL is 0
-        kl_bt = estimate_kl(old.logprobs_bt, learner.compute_logprobs(batch).logprobs_bt)
-        sums["approx_kl"] = float(kl_bt.sum())
-    learner.move_averages()
-    metrics = describe_update(batch, old, sums)
-    metrics |= {"learning_rate": learning_rate, "update/entropy_coef": training.entropy_coef_at(step)}
-    metrics["update/first_ratio_deviation"] = deviation
-    if anchor is not None:
-        name = "update/magnet_kl" if learner.magnet else "kl"
-        metrics[name] = sums["anchor_kl"] / (sums["token_weight"] or 1.0)
+
+    def has_moved(sums: Mapping[str, float]) -> bool:
+        return mean_over_all(sums["approx_kl"], sums["tokens"], default=0.0) > training.target_kl
+
+    sums, metrics = learner.update(
+        batch, partial(loss, training=training, step=step, kl_coef=anchor_coef), seed=seed, step=step,
+        detach_trunk=step < training.detach_steps, is_enough=has_moved if training.target_kl else None,
+    )  # fmt: skip
+    if training.target_kl:
+        metrics["update/num_steps"] = sums["steps"]
     if learner.has_reference:
         metrics["update/kl_coef"] = kl_coef
         kl = mean_over_all(sums["anchor_kl"], sums["token_weight"], default=KL_TARGET)
         kl_coef = adapt_kl_coef(kl_coef, kl, first=training.init_kl_coef)
-    if target_kl:
-        metrics["update/num_steps"] = float(sums["steps"])
     return metrics, kl_coef
 
 
@@ -261,7 +223,7 @@ def train_ppo(
     save: Callable[[PpoState], object],
     show: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] = print,
-    loss: Loss = ppo_loss,
+    loss: Callable[..., tuple[torch.Tensor, dict[str, float]]] = ppo_loss,
 ) -> PpoState:
     """Train from `state` to `training.max_steps` updates and return the last state.
 
@@ -294,9 +256,8 @@ def train_ppo(
 
             # 3. Update the weights: the clipped surrogate, several epochs of mini-batches.
             metrics, kl_coef = update(
-                learner, batch, params.training, seed=params.seed, step=state.step, kl_coef=state.kl_coef,
-                loss=loss,
-            )  # fmt: skip
+                learner, batch, seed=params.seed, step=state.step, kl_coef=state.kl_coef, loss=loss
+            )
             state = replace(state, kl_coef=kl_coef)
             updated = time.perf_counter()
 

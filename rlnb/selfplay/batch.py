@@ -4,9 +4,10 @@ Suffixes name the axes: b turns, u distinct sequences, t choices of a turn, s to
 tokens, v the vocabulary, d the width of the model, n the choices of all sequences without padding.
 """
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -181,6 +182,10 @@ class Logprobs(NamedTuple):
         return Logprobs(self.logprobs_bt[rows], self.entropies_bt[rows], self.values_b[rows], logprobs_utw)
 
 
+# (now, old, anchor or None, part of a mini-batch) -> the sum over the part's turns, and sums to report
+Loss = Callable[[Logprobs, Logprobs, Logprobs | None, Batch], tuple[torch.Tensor, dict[str, float]]]
+
+
 def compute_logprobs(
     actor: ActorCritic, batch: Batch, *, temperature: float, detach_trunk: bool = False
 ) -> Logprobs:
@@ -246,6 +251,8 @@ def ratio_figures(
             "clipped": float((is_clipped_bt & mask_bt).sum()),
             "ratio_gap": float(gaps_bt.sum()),
             "beyond_clip": float((gaps_bt > clip).sum()),
+            "token_weight": float((batch.weights_b[:, None] * mask_bt).sum()),
+            "turn_weight": float(batch.weights_b.sum()),
         }
 
 
@@ -332,21 +339,67 @@ class Learner:
         with context:
             return self.compute_logprobs(batch)
 
-    def iterate_mini_batches(self, batch: Batch, *, seed: int, step: int) -> Iterator[Batch]:
-        """Yield the mini-batches of an update's epochs, but for those without a turn on any rank.
+    def update(
+        self,
+        batch: Batch,
+        loss: Loss,
+        *,
+        seed: int,
+        step: int,
+        detach_trunk: bool = False,
+        is_enough: Callable[[Mapping[str, float]], bool] | None = None,
+    ) -> tuple[Sums, dict[str, float]]:
+        """Update the policy on a batch, in epochs of mini-batches; return sums over its steps, and metrics.
 
-        For those a step would follow old moments alone. Their shares follow from the seed, step and rank.
+        The loss of a mini-batch is the mean over its turns, by their weights, on all ranks: `loss` gives the
+        sum over a part of it. The shares of the mini-batches follow from the seed, the step and the rank.
+        detach_trunk: see `compute_logprobs`. is_enough: tells from a step's sums whether to make no other.
+        Raises TrainingDiverged where the first ratios are not 1, or a loss or gradient is not finite; the
+        weights are then as before the failed step.
         """
+        training, sums = self.training, Sums()
+        self.set_learning_rate(training.learning_rate_at(step))
+        old, anchor = self.compute_logprobs(batch), self.compute_anchor_logprobs(batch)
+        weight = float(sum_over_ranks(batch.weights_b.sum())) / training.num_mini_batches
         generator = np.random.default_rng((seed, step, PartialState().process_index))
-        for _ in range(self.training.num_epochs):
-            for mini_batch in batch.mini_batches(self.training.num_mini_batches, generator=generator):
-                if float(sum_over_ranks(mini_batch.weights_b.sum())):
-                    self.optimizer.zero_grad(set_to_none=True)
-                    yield mini_batch
-
-    def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradients of a part of a mini-batch's loss."""
-        self.scaler.scale(loss).backward()
+        epochs = (
+            batch.mini_batches(training.num_mini_batches, generator=generator)
+            for _ in range(training.num_epochs)
+        )
+        for mini_batch in itertools.chain.from_iterable(epochs):
+            if not float(sum_over_ranks(mini_batch.weights_b.sum())):
+                continue  # no turn on any rank: a step would follow old moments alone
+            self.optimizer.zero_grad(set_to_none=True)
+            step_sums = Sums(steps=1.0)
+            for part in mini_batch.micro_batches(max_tokens=training.tokens_per_pass):
+                now = compute_logprobs(
+                    self.actor, part, temperature=self.temperature, detach_trunk=detach_trunk
+                )
+                part_loss, figures = loss(now, old.select(part), anchor and anchor.select(part), part)
+                self.scaler.scale(part_loss / weight).backward()
+                step_sums.add({**figures, "loss": float(part_loss.detach()) / weight})
+            if not sums:
+                deviation = check_first_ratio(step_sums, self.actor.policy.dtype)
+            step_sums["grad_norm"] = self.step(step_sums["loss"])
+            sums.add(step_sums)
+            if is_enough and is_enough(step_sums):
+                break
+        if is_enough and sums["steps"] == 1:  # measured before the only step, the KL is 0
+            kl_bt = estimate_kl(old.logprobs_bt, self.compute_logprobs(batch).logprobs_bt)
+            sums |= {"approx_kl": float(kl_bt.sum()), "tokens": float(batch.mask_bt.sum())}
+        self.average.move_towards(self.actor.policy, 1 - training.average_decay)
+        if self.magnet:
+            self.magnet.move_towards(self.actor.policy, training.magnet_rate)
+        metrics = describe_update(batch, old, sums)
+        metrics |= {
+            "learning_rate": training.learning_rate_at(step),
+            "update/entropy_coef": training.entropy_coef_at(step),
+            "update/first_ratio_deviation": deviation if sums else 0.0,
+        }
+        if anchor is not None:
+            name = "update/magnet_kl" if self.magnet else "kl"
+            metrics[name] = sums["anchor_kl"] / (sums["token_weight"] or 1.0)
+        return sums, metrics
 
     def step(self, loss: float) -> float:
         """Step by the gradients of all ranks, and return their norm, 0 after an overflow of float16.
@@ -370,12 +423,6 @@ class Learner:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return 0.0 if has_overflowed else norm
-
-    def move_averages(self) -> None:
-        """Move the average and the magnet towards the policy, after an update."""
-        self.average.move_towards(self.actor.policy, 1 - self.training.average_decay)
-        if self.magnet:
-            self.magnet.move_towards(self.actor.policy, self.training.magnet_rate)
 
 
 def parameter_groups(actor: ActorCritic, value_learning_rate: float | None) -> list[dict[str, object]]:

@@ -30,14 +30,9 @@ from rlnb.selfplay.batch import (
     Batch,
     Learner,
     Logprobs,
-    Sums,
-    check_first_ratio,
-    compute_logprobs,
-    describe_update,
     kl_terms,
     make_batch,
     ratio_figures,
-    sum_over_ranks,
 )
 from rlnb.selfplay.checkpoints import RunState, mean_over_ranks, play_metrics, record_steps, save_checkpoint
 from rlnb.selfplay.rollouts import (
@@ -78,7 +73,7 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 def spiral_loss(
-    now: Logprobs, old: Logprobs, magnet: Logprobs | None, batch: Batch, params: SpiralSelfPlayParams, *,
+    now: Logprobs, old: Logprobs, magnet: Logprobs | None, batch: Batch, *, params: SpiralSelfPlayParams,
     step: int,
 ) -> tuple[torch.Tensor, dict[str, float]]:  # fmt: skip
     """Return the loss of a part of a mini-batch, summed over its turns, and sums to report.
@@ -102,51 +97,13 @@ def spiral_loss(
     if magnet is not None:
         kl_bt, figure_bt = kl_terms(now, magnet, batch)
         loss = loss + training.magnet_coef * kl_bt.sum()
-        figures["magnet_kl"] = float(figure_bt.sum())
+        figures["anchor_kl"] = float(figure_bt.sum())
     loss = loss / params.loss_tokens
     if batch.targets_b is not None:
         value_loss = ((now.values_b - batch.targets_b) ** 2).sum()
         loss = loss + 0.5 * VALUE_COEF * value_loss
-        figures |= {"value_loss": float(value_loss.detach()), "turn_weight": float(len(batch.targets_b))}
+        figures["value_loss"] = float(value_loss.detach())
     return loss, figures
-
-
-Loss = Callable[..., tuple[torch.Tensor, dict[str, float]]]
-
-
-def update(
-    learner: Learner, batch: Batch, params: SpiralSelfPlayParams, *, step: int, loss: Loss = spiral_loss
-) -> dict[str, float]:
-    """Update the policy on a batch of turns, in several epochs of mini-batches, and return metrics.
-
-    The loss of a mini-batch is a mean over its turns on all ranks. Raises TrainingDiverged where the first
-    ratios are not 1, or a loss or gradient is not finite; the weights are then as before the failed step.
-    """
-    training, dtype = learner.training, learner.actor.policy.dtype
-    learning_rate = training.learning_rate_at(step)
-    learner.set_learning_rate(learning_rate)
-    old, magnet = learner.compute_logprobs(batch), learner.compute_anchor_logprobs(batch)
-    num_turns = float(sum_over_ranks(batch.weights_b.sum())) / training.num_mini_batches
-    sums = Sums()
-    deviation = 0.0
-    for mini_batch in learner.iterate_mini_batches(batch, seed=params.seed, step=step):
-        step_sums = Sums(steps=1.0)
-        for part in mini_batch.micro_batches(max_tokens=training.tokens_per_pass):
-            now = compute_logprobs(learner.actor, part, temperature=learner.temperature)
-            part_magnet = magnet and magnet.select(part)
-            part_loss, figures = loss(now, old.select(part), part_magnet, part, params, step=step)
-            learner.backward(part_loss / num_turns)
-            step_sums.add({**figures, "loss": float(part_loss.detach()) / num_turns})
-        if not sums:
-            deviation = check_first_ratio(step_sums, dtype)
-        step_sums["grad_norm"] = learner.step(step_sums["loss"])
-        sums.add(step_sums)
-    learner.move_averages()
-    metrics = describe_update(batch, old, sums)
-    metrics |= {"learning_rate": learning_rate, "update/entropy_coef": training.entropy_coef_at(step)}
-    if magnet is not None:
-        metrics["update/magnet_kl"] = sums["magnet_kl"] / max(sums["tokens"], 1.0)
-    return metrics | {"update/first_ratio_deviation": deviation}
 
 
 @dataclass(frozen=True)
@@ -194,7 +151,7 @@ def train(
     evaluate: Callable[[int], Mapping[str, float]],
     show: Callable[[int, int], None] | None = None,
     estimator: Estimator | None = None,
-    loss: Loss = spiral_loss,
+    loss: Callable[..., tuple[torch.Tensor, dict[str, float]]] = spiral_loss,
 ) -> SelfPlayState:
     """Train from `state` to `training.max_steps` updates and return the final state.
 
@@ -220,7 +177,8 @@ def train(
             advantages, baselines = estimator(collect_trajectories(games), state.baselines)
             # 3. Update. The only place where trajectories become tensors.
             batch = select_turns(games, advantages, has_value=learner.has_value, device=device)
-            metrics = update(learner, batch, params, step=state.step, loss=loss)
+            descended = partial(loss, params=params, step=state.step)
+            _, metrics = learner.update(batch, descended, seed=params.seed, step=state.step)
             updated = time.perf_counter()
             # 4. Measure. An alarm that lasts for ALARM_PATIENCE updates ends the run here.
             metrics |= play_metrics(games) | {"advantage/std": float(advantages.std())}

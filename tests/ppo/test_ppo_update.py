@@ -159,8 +159,8 @@ def test_loss_and_gradient_are_those_of_a_plain_ppo(float64, monkeypatch, kind, 
         pair.move(seed=2, scale=0.03)
         clip_where_it_decides(pair, samples, old, monkeypatch)
     now = compute_logprobs(learner.actor, batch, temperature=learner.temperature, detach_trunk=detached)
-    coefficients = {"step": 0, "kl_coef": plain.kl_coef}
-    ours, figures = ppo_loss(now, before, anchor, batch, learner.training, **coefficients)
+    coefficients = {"training": learner.training, "step": 0, "kl_coef": plain.kl_coef}
+    ours, figures = ppo_loss(now, before, anchor, batch, **coefficients)
     ours = ours / batch.weights_b.sum()
     ours.backward()
 
@@ -199,7 +199,7 @@ def test_weights_after_whole_updates_are_those_of_a_plain_ppo(float64, kind, rat
         ]
         rate = section.learning_rate_at(step)
         counts.append(plain.update(samples, order, step=step, learning_rate=rate))
-        metrics, kl_coef = update(learner, batch, section, seed=7, step=step, kl_coef=coefs[-1])
+        metrics, kl_coef = update(learner, batch, seed=7, step=step, kl_coef=coefs[-1])
         assert metrics["update/kl_coef"] == coefs[-1]
         assert metrics.get("update/num_steps", 6) == counts[-1]
         assert kl_coef == approx(plain.kl_coef, abs=1e-9)

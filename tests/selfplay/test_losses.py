@@ -94,7 +94,7 @@ def test_the_surrogate_by_hand():
     zeros = torch.zeros(5, 1)
     now, old = (Logprobs(logprobs, zeros, zeros[:, 0], None) for logprobs in (log_ratios, zeros))
     params = SpiralSelfPlayParams(game={"acting": "constrained"}, training={"clip": 0.2})
-    loss, figures = spiral_loss(now, old, None, batch, params, step=0)
+    loss, figures = spiral_loss(now, old, None, batch, params=params, step=0)
     assert loss.item() == approx(-2.0 - 1.2 - 0.5 + 1.5 + 0.8)
     loss.backward()
     # -A r; 0 where it is clipped: where it has gone far in the direction of its advantage.

@@ -1,6 +1,7 @@
 """One update does what its equation says, and leaves the weights alone where it cannot."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from rlnb.selfplay.batch import (
 )
 from rlnb.selfplay.rollouts import Turn, collect_trajectories, collect_turns
 from rlnb.spiral.params import SpiralSelfPlayParams
-from rlnb.spiral.training import spiral_loss, update
+from rlnb.spiral.training import spiral_loss
 
 # Games whose ids have one token, two (one beginning another), and answers of three free tokens.
 KINDS = {"kuhn_poker": False, "nim": False, "tic_tac_toe": True}
@@ -55,6 +56,11 @@ def learner_with(actor: ActorCritic, **options) -> Learner:
     return Learner(actor, training(**options), temperature=0.8)
 
 
+def update(learner: Learner, batch: Batch, params: SpiralSelfPlayParams, *, step: int) -> dict[str, float]:
+    _, metrics = learner.update(batch, partial(spiral_loss, params=params, step=step), seed=0, step=step)
+    return metrics
+
+
 def move(actor: ActorCritic, *, seed: int, scale: float = 0.02) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -80,8 +86,8 @@ def gradients(
     for part in batch.micro_batches(max_tokens=learner.training.tokens_per_pass):
         now = compute_logprobs(learner.actor, part, temperature=learner.temperature)
         part_magnet = magnet and magnet.select(part)
-        loss, _ = spiral_loss(now, old.select(part), part_magnet, part, params, step=0)
-        learner.backward(loss)
+        loss, _ = spiral_loss(now, old.select(part), part_magnet, part, params=params, step=0)
+        loss.backward()
         total += float(loss.detach())
     return total, [parameter.grad.numpy().copy() for parameter in learner.actor.parameters_to_train()]
 
@@ -174,9 +180,7 @@ def test_the_divergence_from_the_reference_is_0_at_the_start_and_grows(cache_dir
     )
     batch = toy(turns["kuhn_poker"], has_value=True)
     reference = learner.compute_anchor_logprobs(batch).logprobs_utw
-    steps = [
-        ppo_update(learner, batch, section, seed=0, step=step, kl_coef=0.1)[0]["kl"] for step in range(3)
-    ]
+    steps = [ppo_update(learner, batch, seed=0, step=step, kl_coef=0.1)[0]["kl"] for step in range(3)]
     assert steps[0] == approx(0, abs=1e-7)
     assert steps[2] > 1e-4
     assert torch.equal(learner.compute_anchor_logprobs(batch).logprobs_utw, reference)
@@ -217,5 +221,5 @@ def test_a_mini_batch_without_turns_makes_no_step(cache_dir, turns):
     """The optimizer would follow former gradients."""
     batch = toy([turn for turn in turns["tic_tac_toe"] if turn.choices][:2])
     learner = learner_with(tiny_actor(cache_dir), num_mini_batches=5, num_epochs=3)
-    parts = list(learner.iterate_mini_batches(batch, seed=0, step=0))
-    assert [len(part.sequences_b) for part in parts] == [1] * (2 * 3)
+    sums, _ = learner.update(batch, partial(spiral_loss, params=params_with(), step=0), seed=0, step=0)
+    assert sums["steps"] == 2 * 3
