@@ -44,6 +44,7 @@ ADAM_BETAS = (0.9, 0.99)
 class Batch:
     """Turns, and the distinct sequences that they are read from: equal ones pass through the model once.
 
+    A tensor's suffix names its axes, of which the first is u or b; `select` cuts it along that.
     ids_us: int64, a prompt and the answer up to its last choice, padded on the right. lengths_u: int64.
     prompt_ends_u: int64, the index of the prompt's last token, where the value is read. positions_ut: int64,
     the index of the token before each choice; mask_ut: bool, which choices there are. allowed_utw: int64, the
@@ -107,7 +108,6 @@ def make_batch(
     device: torch.device | str = "cpu",
 ) -> Batch:
     """Return the batch of an update. advantages, targets of the values, weights (1 by default): (num_turns,).
-
 
     Raises ValueError for a mixture of constrained and free turns.
     """
