@@ -37,7 +37,7 @@ Values = dict[str, object]  # {"training.learning_rate": 1e-05, "seed": 2}
 class Point(BaseModel, frozen=True):
     """One run of a sweep. name: its directory."""
 
-    name: str
+    name: str = Field(pattern=r"^[\w=+][\w.=+-]*$")
     overrides: Values
 
     def assignments(self) -> list[str]:

@@ -3,12 +3,26 @@
 import json
 from pathlib import Path
 
+from rlnb.errors import ParamsError
+
 # Models that are built in the model cache: {model.id: directory}.
 BUILT_DIRECTORIES = {
     "embedded": "SmolLM2-135M-Instruct",
     "tiny": "tiny-2x128",
     "tiny_code": "tiny-code-2x128",
 }
+
+
+def find_adapter_fault(adapters: str | Path) -> str:
+    """Return why a directory holds no adapters that can be loaded, with the remedy; "" where it does."""
+    if not (Path(adapters) / "adapter_config.json").is_file():
+        return (
+            "holds no adapter_config.json; write a run's adapters/ or checkpoint. Where all weights were "
+            "trained there is a whole model instead; write model.id = that directory"
+        )
+    if not (Path(adapters) / "adapter_model.safetensors").is_file():  # peft would ask the hub, or a pickle
+        return "holds no adapter_model.safetensors; save the adapters again by peft's save_pretrained"
+    return ""
 
 
 def read_base(adapters: str | Path) -> str:
@@ -18,7 +32,10 @@ def read_base(adapters: str | Path) -> str:
     """
     for file, key in (("base_model.json", "base"), ("adapter_config.json", "base_model_name_or_path")):
         path = Path(adapters) / file
-        base = json.loads(path.read_text(encoding="utf-8")).get(key) if path.is_file() else ""
+        try:
+            base = json.loads(path.read_text(encoding="utf-8")).get(key) if path.is_file() else ""
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise ParamsError(f"{path}: is damaged ({error}); name other adapters") from None
         if base:
             return str(base)
     return ""

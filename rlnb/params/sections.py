@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from rlnb.params.bases import find_adapter_fault
 from rlnb.params.model_cache import find_id_fault
 
 # YAML and JSON have lists and no tuples; the items of a list are still checked strictly.
@@ -151,10 +152,8 @@ class ModelParams(Section):
     def conflicts(self) -> Iterator[Conflict]:
         if fault := find_id_fault(self.id):
             yield Conflict("model.id", fault)
-        if self.adapters and not os.path.isfile(os.path.join(self.adapters, "adapter_config.json")):
-            reason = "holds no adapter_config.json; write a run's adapters/ or checkpoint. Where all weights "
-            reason += "were trained there is a whole model instead; write model.id = that directory"
-            yield Conflict("model.adapters", reason)
+        if self.adapters and (fault := find_adapter_fault(self.adapters)):
+            yield Conflict("model.adapters", fault)
 
 
 class TasksParams(Section):

@@ -199,9 +199,9 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
     if deltas or not shards:
         raise ExportFailed(f"{folder}: has no weights {', '.join(sorted(deltas)[:3])} in 16 bits")
     policy.tokenizer.save_pretrained(directory)
-    for path in folder.glob("*.json"):  # the base's config, generation config and index
-        if not (directory / path.name).exists():
-            shutil.copyfile(path, directory / path.name)
+    for name in ("config.json", "generation_config.json", "model.safetensors.index.json"):
+        if (folder / name).exists():
+            shutil.copyfile(folder / name, directory / name)
 
 
 def reload(directory: str | Path, form: Form, params: ModelParams) -> Policy:

@@ -13,7 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 import rlnb
 from rlnb.errors import ParamsError
-from rlnb.params.bases import find_base
+from rlnb.params.bases import find_adapter_fault, find_base
 from rlnb.params.model_cache import find_id_fault
 from rlnb.params.sections import ModelParams
 from rlnb.policy.export import (
@@ -103,11 +103,8 @@ def export(
 
 def check_request(adapters: Path, *, base: str, out: Path) -> None:
     """Raise ParamsError for what would fail later, when a large model has been loaded."""
-    if not (adapters / "adapter_config.json").is_file():
-        raise ParamsError(
-            f"--adapters {adapters}: holds no adapter_config.json; name a run's adapters/ or a checkpoint. "
-            "Where all weights were trained there is a whole model already, with nothing to merge"
-        )
+    if fault := find_adapter_fault(adapters):
+        raise ParamsError(f"--adapters {adapters}: {fault}")
     if not base:
         raise ParamsError(f"--base: is missing, and {adapters} do not name the model they were trained on")
     if fault := find_id_fault(base):

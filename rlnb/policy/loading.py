@@ -25,7 +25,7 @@ from transformers import (
 
 from rlnb.errors import ParamsError, PolicyUnavailable, see
 from rlnb.machine import rank
-from rlnb.params.bases import is_same_model, read_base, write_base
+from rlnb.params.bases import find_adapter_fault, is_same_model, read_base, write_base
 from rlnb.params.model_cache import find_folder, is_path
 from rlnb.params.resolving import NAME_END, PREFETCH
 from rlnb.params.sections import ModelParams
@@ -82,6 +82,8 @@ def load_policy(
     params: without "auto". gradient_checkpointing, max_seq_length: for unsloth, which fixes them at loading.
     seed: of the fresh adapters' values. Raises PolicyUnavailable if the weights or a package are missing.
     """
+    if params.adapters and (fault := find_adapter_fault(params.adapters)):
+        raise ParamsError(f"model.adapters = {params.adapters!r} {fault}")
     source = find_model(params)
     base = read_base(params.adapters) if params.adapters else ""
     if base and not is_same_model(base, source):
@@ -170,8 +172,8 @@ def attach_adapters(model: PreTrainedModel, params: ModelParams, *, is_trained: 
     try:
         adapted = PeftModel.from_pretrained(model, params.adapters, is_trainable=is_trained)
         saved = load_peft_weights(params.adapters, device="cpu")
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error)[:300]
+    except Exception as error:  # a folder of others may hold anything
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise PolicyUnavailable(f"model.adapters = {params.adapters!r} cannot be loaded: {reason}") from error
     if saved.keys() != get_peft_model_state_dict(adapted).keys():  # peft only warns
         raise ParamsError(

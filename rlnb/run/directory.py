@@ -30,7 +30,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-import psutil
 from filelock import FileLock, Timeout
 
 import rlnb
@@ -49,7 +48,6 @@ EXIT_CODES = {"done": EXIT_DONE, "failed": EXIT_FAILED, "preempted": EXIT_PREEMP
 HEARTBEAT_FILE = ".heartbeat"
 HEARTBEAT_SECONDS = 30.0
 SILENT_SECONDS = 4 * HEARTBEAT_SECONDS  # after which a run on another host counts as dead
-CLOCK_SECONDS = 5.0  # by which a process's start may differ after its host's clock was set
 MOST_IDLE_ATTEMPTS = 3  # of one job in a row, before it is ended; SLURM may have preempted and killed some
 SOCKET_PATH_BYTES = 107  # at most, on Linux
 
@@ -81,8 +79,8 @@ class Status:
     """The state of an attempt: the contents of status.json.
 
     state: running, or one of EXIT_CODES. exit: the exit code of `rlnb run`, None while running. signal: the
-    name of the signal that stopped it, else "". started, ended: ISO times in UTC. process_started: seconds
-    since the epoch. job: SLURM's id, 31_2 in an array, else "". restarts: of that job. first_step: of the
+    name of the signal that stopped it, else "". started, ended: ISO times in UTC. process: see
+    `identify_process`. job: SLURM's id, 31_2 in an array, else "". restarts: of that job. first_step: of the
     checkpoint that the attempt began with. saved_step: of the one that it left, while it runs first_step.
     idle_attempts: of the same job, in a row before this one, that saved no further step; those that SLURM
     preempted are not counted.
@@ -98,7 +96,7 @@ class Status:
     exit: int | None = None
     signal: str = ""
     reason: str = ""
-    process_started: float | None = None
+    process: str = ""
     job: str = ""
     restarts: int = 0
     first_step: int = 0
@@ -133,7 +131,8 @@ def _why_gone(status: Status, directory: Path, jobs: Mapping[str, str] | None) -
     Its process tells on this host, else SLURM, and only where neither can be asked the heartbeat's file.
     """
     if status.host == socket.gethostname():
-        is_alive = _is_running(status.pid, status.process_started)
+        process = identify_process(status.pid)
+        is_alive = process and status.process in ("", process)
         return "" if is_alive else f"process {status.pid} is gone without having said how it ended"
     if status.job and status.job == own_job() and status.restarts < num_restarts():
         return f"{status.host} is gone, and SLURM has started job {status.job} again"
@@ -147,14 +146,18 @@ def _why_gone(status: Status, directory: Path, jobs: Mapping[str, str] | None) -
     return f"nothing was heard of it on {status.host} for {SILENT_SECONDS:.0f} s"
 
 
-def _is_running(pid: int, started: float | None) -> bool:
-    """Return whether this host runs the process that began then, and not another one with its number."""
+def identify_process(pid: int) -> str:
+    """Return what tells a process from all others of this host, also after its clock was set; "" if it ended.
+
+    The clock's ticks between the host's start, which has an id, and the process's.
+    """
     try:
-        process = psutil.Process(pid)
-        is_same = started is None or abs(process.create_time() - started) < CLOCK_SECONDS
-        return is_same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        _, _, fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+    except OSError:
+        return ""
+    state, *others = fields.split()
+    return "" if state in ("Z", "X") else f"{boot} {others[18]}"
 
 
 def start_attempt(directory: Path, *, notebook: str, first_step: int = 0) -> Status:
@@ -169,7 +172,7 @@ def start_attempt(directory: Path, *, notebook: str, first_step: int = 0) -> Sta
         num_idle = last.idle_attempts + (last.signal != "SIGTERM")  # by which SLURM preempts
     status = Status(
         "running", attempt=1 if last is None else last.attempt + 1, notebook=notebook, pid=os.getpid(),
-        host=socket.gethostname(), started=now(), process_started=psutil.Process().create_time(), job=job,
+        host=socket.gethostname(), started=now(), process=identify_process(os.getpid()), job=job,
         restarts=num_restarts(), first_step=first_step, saved_step=first_step, idle_attempts=num_idle,
     )  # fmt: skip
     if num_idle >= MOST_IDLE_ATTEMPTS:

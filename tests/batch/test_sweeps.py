@@ -1,5 +1,6 @@
 """Sweeps: which points a file and seeds make, what is refused before any run, and the runs on one machine."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -168,6 +169,17 @@ def test_a_task_of_an_array_runs_its_point_alone_by_the_values_of_the_folder():
     assert states(folder) == {"seed=6": ("done", 1)}
     assert "seed: 6\n" in Path(folder, "seed=6", "params.yaml").read_text()
     assert cli.main(["sweep", "--point", "2", folder]) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside", "/tmp/outside", "seed=1/../..", "..", ".", "", "a\\b", "a\nb"]
+)
+def test_no_point_runs_outside_of_its_sweeps_folder(capsys, name):
+    prepare(seeds="1")
+    points = Path("outputs/ppo_openspiel/seeds-tiny/points.json")
+    points.write_text(points.read_text().replace('"seed=1"', json.dumps(name)))
+    assert cli.main(["sweep", "--point", "0", str(points.parent)]) == 2
+    assert capsys.readouterr().err.startswith(f"rlnb: {points}: is damaged")
 
 
 def test_a_failing_point_ends_no_other_and_the_same_command_tries_it_again():

@@ -47,6 +47,7 @@ def adapters(tmp_path: Path) -> Path:
     directory = tmp_path / "adapters"
     directory.mkdir()
     (directory / "adapter_config.json").write_text("{}")
+    (directory / "adapter_model.safetensors").touch()
     return directory
 
 

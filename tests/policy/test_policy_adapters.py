@@ -1,5 +1,8 @@
 """Snapshots of trained weights: applied, restored, saved and loaded."""
 
+import json
+import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,8 @@ import torch
 from tiny_policy import load_tiny, train_by_hand
 from torch import Tensor
 
-from rlnb.policy import Policy, generate
+from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.policy import Policy, generate, save_adapters
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
 
 
@@ -69,3 +73,69 @@ def test_a_snapshot_is_updated_in_place_saved_and_restored_bit_for_bit(tiny: Pol
     other = WeightSnapshot.take(tiny)
     other.load(tmp_path / "values.safetensors")
     assert same(other.values, weights)
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("MARK",)
+
+
+def edit_config(**fields: object):
+    def edit(folder: Path) -> None:
+        path = folder / "adapter_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+    return edit
+
+
+def replace_weights(content: bytes | str | None, name: str = "adapter_model.safetensors"):
+    """Return what puts a file's content, a link's target, or nothing, in place of the weights."""
+
+    def replace(folder: Path) -> None:
+        (folder / "adapter_model.safetensors").unlink()
+        if isinstance(content, bytes):
+            (folder / name).write_bytes(content)
+        elif content:
+            (folder / name).symlink_to(content)
+
+    return replace
+
+
+LARGE = b'{"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,4]}}'
+HOSTILE = {
+    "a pickle alone": replace_weights(pickle.dumps(Bomb()), "adapter_model.bin"),
+    "a pickle by another name": replace_weights(pickle.dumps(Bomb())),
+    "no weights": replace_weights(None),
+    "a link to a device": replace_weights("/dev/zero"),
+    "a link to a text": replace_weights("/etc/passwd"),
+    "a link to itself": replace_weights("adapter_model.safetensors"),
+    "a header of exabytes": replace_weights((2**62).to_bytes(8, "little") + b"{}"),
+    "a tensor of exabytes": replace_weights(len(LARGE).to_bytes(8, "little") + LARGE),
+    "a module to import": edit_config(megatron_config={"a": 1}, megatron_core="hostile_module"),
+    "another mapping": edit_config(auto_mapping={"parent_library": "hostile_module", "base_model_class": "A"},
+                                   peft_type="hostile_module"),
+    "an unknown kind": edit_config(peft_type="NONE"),
+    "a rank of text": edit_config(r="../../.."),
+    "no layers": edit_config(target_modules=["../../etc/passwd"]),
+    "another base": edit_config(base_model_name_or_path="../../etc"),
+    "a list": lambda folder: (folder / "adapter_config.json").write_text("[]"),
+    "no JSON": lambda folder: (folder / "base_model.json").write_text("{" * 9999),
+    "a base that is a list": lambda folder: (folder / "base_model.json").write_text("[" * 9999),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_folder_of_adapters_is_an_error_in_a_line_and_runs_nothing(
+    tiny, cache_dir, tmp_path, monkeypatch, name
+):
+    save_adapters(tiny, tmp_path / "adapters")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("hostile_module.py").write_text("import os\nos.mkdir('MARK')\n")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "adapters" / "base_model.json").unlink()
+    HOSTILE[name](tmp_path / "adapters")
+    with pytest.raises((ParamsError, PolicyUnavailable)) as refusal:
+        load_tiny(cache_dir, adapters=str(tmp_path / "adapters"), is_trained=False)
+    assert "\n" not in str(refusal.value) and "adapters" in str(refusal.value)
+    assert not Path("MARK").exists()

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from waiting import wait_for
 
@@ -42,16 +43,28 @@ def left_behind(directory: Path, *, silent_seconds: float = 0, **fields: object)
 
 def test_a_run_whose_process_is_gone_or_whose_number_another_has_was_killed(tmp_path):
     assert left_behind(tmp_path).state == "running"
-    # Our parent is alive, but did not begin in 1970.
-    assert left_behind(tmp_path, pid=os.getppid(), process_started=1.0).state == "killed"
+    # Our parent is alive, but is not this process.
+    assert left_behind(tmp_path, pid=os.getppid()).state == "killed"
+    assert left_behind(tmp_path, pid=os.getppid(), process="").state == "running"  # of an older version
     process = subprocess.Popen([sys.executable, "-c", ""])
     try:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert left_behind(tmp_path, pid=process.pid, process_started=None).state == "killed"  # a zombie
+        assert left_behind(tmp_path, pid=process.pid, process="").state == "killed"  # a zombie
     finally:
         process.wait()
     killed = left_behind(tmp_path, pid=process.pid)
     assert killed.state == "killed" and str(process.pid) in killed.reason
+
+
+def test_a_run_goes_on_when_its_hosts_clock_is_set(tmp_path, monkeypatch):
+    """The kernel's time of the host's start moves by as much, and with it every process's start."""
+    real = psutil.boot_time()
+    for hours in (-24, 24):
+        monkeypatch.setattr(psutil._pslinux, "boot_time", lambda hours=hours: real + 3600 * hours)
+        assert left_behind(tmp_path).state == "running"
+        monkeypatch.undo()
+        status = runs.read_status(tmp_path)
+        assert status is not None and status.state == "running"
 
 
 def test_a_run_on_another_host_lives_as_long_as_it_is_heard_of(tmp_path):
