@@ -28,7 +28,15 @@ from rlnb.machine import (
     world_size,
 )
 from rlnb.machine.threads import set_threads
-from rlnb.params import asks_network, check_machine, describe_params, load_dotenv, load_params, resolve
+from rlnb.params import (
+    asks_network,
+    check_machine,
+    check_servers,
+    describe_params,
+    load_dotenv,
+    load_params,
+    resolve,
+)
 from rlnb.params.loading import load_model_class
 from rlnb.params.sections import NotebookParams, Section, value_of
 from rlnb.run.disk import telling_full_disk
@@ -59,6 +67,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     params = resolve(params, recommendation)
     check_machine(params, machine)
     params.check_files()
+    check_servers(params)
     if getattr(getattr(params, "model", None), "engine", "") == "unsloth":
         # Otherwise in the working directory, where the tasks of a job array would share it.
         os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path(params.output_dir, "unsloth_cache")))

@@ -27,6 +27,29 @@ def test_options_reach_the_parameters_of_the_notebook(capsys):
         assert capsys.readouterr().err.startswith(f"rlnb: --set: {said} = ")
 
 
+def test_a_server_that_is_not_there_is_refused_before_anything_is_loaded(capsys, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    words = [
+        "--profile",
+        "tiny",
+        "--endpoint",
+        "http://127.0.0.1:9/v1",
+        "--served-model",
+        "m",
+        "--out",
+        "new",
+    ]
+    assert cli.main(["eval", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("rlnb: --set: writer.base_url = ") and said.count("\n") == 1
+    assert not Path("new").exists()
+    words = ["run", "notebooks/grpo_code_game.ipynb", "--profile", "tiny", "--check"]
+    words += ["--set", "opponent.base_url=http://127.0.0.1:9", "--set", "opponent.model_id=m"]
+    monkeypatch.chdir(Path(cli.__file__).parents[1])
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.startswith("rlnb: --set: opponent.base_url = ")
+
+
 def test_a_file_of_completions_is_evaluated_and_compared(capsys):
     """The whole way, by a real kernel: half of the references, then all."""
     problems = load_mbpp("builtin").split("test")

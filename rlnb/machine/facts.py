@@ -57,7 +57,10 @@ def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> 
         hub = "offline"
     elif ask_hub:
         address = environ.get("HF_ENDPOINT") or "https://huggingface.co"
-        hub = "reachable" if answers(address, seconds=3.0) else "unreachable"
+        status = ask_status(address, seconds=3.0)
+        # A mirror may not know its own front page; 403 and 407 are how a proxy refuses.
+        is_reachable = 0 < status < 500 and status not in (403, 407)
+        hub = "reachable" if is_reachable else "unreachable"
     return identify(
         environ,
         gpus=list_gpus(),
@@ -127,23 +130,21 @@ def _cpu_flags() -> frozenset[str]:
     return frozenset(line[1].split()) if line else frozenset()
 
 
-def answers(address: str, *, seconds: float) -> bool:
-    """Return whether a web address answers in time, including the look-up of its name and any proxy."""
+def ask_status(address: str, *, seconds: float) -> int:
+    """Return the status that a web address answers with in time, by a proxy too; 0 without an answer."""
     import requests
 
-    replies: list[bool] = []
+    statuses = [0]
 
     def ask() -> None:
         with contextlib.suppress(OSError, ValueError):
-            status = requests.head(address, timeout=seconds, allow_redirects=True).status_code
-            # A mirror may not know its own front page; 403 and 407 are how a proxy refuses.
-            replies.append(status not in (403, 407) and status < 500)
+            statuses.append(requests.head(address, timeout=seconds, allow_redirects=True).status_code)
 
     # In a thread: a name server that keeps silent holds up getaddrinfo whatever timeout the request has.
     asker = threading.Thread(target=ask, daemon=True)
     asker.start()
     asker.join(seconds)
-    return replies == [True]
+    return statuses[-1]
 
 
 def list_gpus() -> tuple[Gpu, ...]:

@@ -3,11 +3,12 @@
 from rlnb.params.dotenv import load_dotenv
 from rlnb.params.loading import describe_params, dump_yaml, load_params
 from rlnb.params.reading import parse_set
-from rlnb.params.resolving import asks_network, check_machine, resolve
+from rlnb.params.resolving import asks_network, check_machine, check_servers, resolve
 
 __all__ = [
     "asks_network",
     "check_machine",
+    "check_servers",
     "describe_params",
     "dump_yaml",
     "load_dotenv",

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, Recommendation, installed_version, world_size
-from rlnb.machine.facts import WANDB_HOSTS
+from rlnb.machine.facts import WANDB_HOSTS, ask_status
 from rlnb.params.bases import read_base
 from rlnb.params.model_cache import find_folder, find_mbpp, find_missing, is_on_hub, read_facts
 from rlnb.params.problems import show
@@ -122,6 +122,17 @@ def check_machine(
             for field, reason, _ in conflicts
         ]
         raise ParamsError("\n".join(lines))
+
+
+def check_servers(params: NotebookParams) -> None:
+    """Raise ParamsError for a server that the run asks and that does not answer this machine."""
+    vllm = ("vllm.server_base_url",) if get_value(params, "vllm.enabled", False) else ()
+    for field in ("writer.base_url", "opponent.base_url", *vllm):
+        address = get_value(params, field, "")
+        if address and not ask_status(address, seconds=10.0):
+            place = params._sources.get(field, "default")
+            reason = "does not answer this machine; start the server, or correct the address"
+            raise ParamsError(f"{place}: {field} = {show(address)} {reason}")
 
 
 def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Conflict]:

@@ -1,7 +1,11 @@
-"""A server that speaks OpenAI's protocol, for example vLLM: parallel requests, with retries."""
+"""A server that speaks OpenAI's protocol, for example vLLM: parallel requests, with retries.
+
+Its answers are limited in size and time, and so are the waits that it asks for.
+"""
 
 import json
 import os
+import time
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -9,13 +13,14 @@ from dataclasses import dataclass
 import requests
 from pydantic import JsonValue, TypeAdapter
 from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
+from urllib3.exceptions import HTTPError
 
 from rlnb.errors import PolicyUnavailable
 from rlnb.policy.generation import Completion
 
 MAX_SERVER_STOPS = 4  # of OpenAI's protocol
-NUM_RETRIES, TIMEOUT_SECONDS = 5, 600
+NUM_TRIES, TIMEOUT_SECONDS, MAX_ANSWER_BYTES = 6, 600, 2**24
+BUSY, LONGEST_WAIT_SECONDS = (429, 500, 502, 503, 504), 60.0
 CHAT, TEXT = "/chat/completions", "/completions"
 CUT = ("length", "content_filter")  # values of finish_reason
 
@@ -36,9 +41,7 @@ class Endpoint:
         bodies: JSON of the requests without the model. path: CHAT or TEXT. Raises PolicyUnavailable with the
         server's answer. Closing the iterator cancels the requests that have not begun.
         """
-        busy = (429, 500, 502, 503, 504)
-        retry = Retry(NUM_RETRIES, backoff_factor=0.5, status_forcelist=busy, allowed_methods=None)
-        adapter = HTTPAdapter(pool_maxsize=self.num_parallel, max_retries=retry)
+        adapter = HTTPAdapter(pool_maxsize=self.num_parallel)
         pool = ThreadPoolExecutor(self.num_parallel, thread_name_prefix="endpoint")
         with requests.Session() as session:
             session.mount("http://", adapter)
@@ -57,22 +60,65 @@ class Endpoint:
 
         Raises PolicyUnavailable.
         """
-        key = os.environ.get("OPENAI_API_KEY")
         url = self.base_url.rstrip("/") + path
         try:
-            # A redirect would turn the question into a plain GET.
-            response = session.post(
-                url, headers={"Authorization": f"Bearer {key}"} if key else {},
-                json={**body, "model": self.model}, timeout=TIMEOUT_SECONDS, allow_redirects=False,
-            )  # fmt: skip
-            if response.status_code != 200:
-                raise PolicyUnavailable(f"{url}: answers {response.status_code}: {response.text[:300]}")
-            choice = json.loads(response.text)["choices"][0]
+            status, answer = self.post(session, url, {**body, "model": self.model})
+            if status != 200:
+                shown = answer.decode(errors="replace").replace(read_key() or "\0", "(the key)")[:300]
+                raise PolicyUnavailable(f"{url}: answers {status}: {shown}")
+            choice = json.loads(answer)["choices"][0]
             message = choice["message"] if path == CHAT else {"content": choice["text"]}
             text, thoughts = message["content"], message.get("reasoning_content") or message.get("reasoning")
             is_cut = choice.get("finish_reason") in CUT or bool(text is None and thoughts)
             return Completion("" if text is None else TypeAdapter(str).validate_python(text), is_cut)
-        except requests.RequestException as error:
+        except (requests.RequestException, HTTPError) as error:
             raise PolicyUnavailable(f"{url}: cannot be asked: {error}; is the server running?") from error
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
             raise PolicyUnavailable(f"{url}: does not speak OpenAI's protocol: {error!r}") from error
+
+    def post(self, session: requests.Session, url: str, body: Mapping[str, JsonValue]) -> tuple[int, bytes]:
+        """Return the status and the body of an answer, trying again while there is none or it is BUSY.
+
+        Raises RequestException or HTTPError, and ValueError for an answer that is too long or too slow.
+        """
+        key, attempt = read_key(), 0
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        while True:
+            attempt, wait = attempt + 1, ""
+            try:
+                # A redirect would turn the question into a plain GET.
+                with session.post(
+                    url,
+                    headers=headers,
+                    json=body,
+                    timeout=TIMEOUT_SECONDS,
+                    allow_redirects=False,
+                    stream=True,
+                ) as response:
+                    answer = read_answer(response)
+                    if response.status_code not in BUSY or attempt == NUM_TRIES:
+                        return response.status_code, answer
+                    wait = response.headers.get("Retry-After", "")
+            except (requests.RequestException, HTTPError):
+                if attempt == NUM_TRIES:
+                    raise
+            seconds = float(wait) if wait.isascii() and wait.isdigit() else 0.0
+            time.sleep(min(max(seconds, 2.0**attempt / 4), LONGEST_WAIT_SECONDS))
+
+
+def read_key() -> str:
+    """Return the key of servers, "" without one. Raises PolicyUnavailable for what no header can hold."""
+    key = os.environ.get("OPENAI_API_KEY", "").strip()
+    if not (key.isascii() and key.isprintable()):  # requests would show it in its error
+        raise PolicyUnavailable("OPENAI_API_KEY: holds characters that no key has; copy it again")
+    return key
+
+
+def read_answer(response: requests.Response) -> bytes:
+    """Return the body of an answer. Raises ValueError for one that is too long or comes too slowly."""
+    answer, ends = bytearray(), time.monotonic() + TIMEOUT_SECONDS
+    while chunk := response.raw.read1(2**16, decode_content=True):
+        answer += chunk
+        if len(answer) > MAX_ANSWER_BYTES or time.monotonic() > ends:
+            raise ValueError(f"an answer of more than {MAX_ANSWER_BYTES} bytes or {TIMEOUT_SECONDS} s")
+    return bytes(answer)

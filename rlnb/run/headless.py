@@ -16,7 +16,15 @@ from typing import NamedTuple
 
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe, rank, recommend, world_size
-from rlnb.params import asks_network, check_machine, dump_yaml, load_dotenv, load_params, resolve
+from rlnb.params import (
+    asks_network,
+    check_machine,
+    check_servers,
+    dump_yaml,
+    load_dotenv,
+    load_params,
+    resolve,
+)
 from rlnb.params.loading import choose_profile, notebook_name
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
 from rlnb.params.training import TrainingParams
@@ -152,6 +160,8 @@ def plan_run(
     if num_ranks > 1 and "training" not in type(params).model_fields:
         raise ParamsError(f"--nproc: {notebook.name} trains nothing, which several ranks could share")
     memory = check_params(params, here, num_ranks=num_ranks)
+    if machine is None:
+        check_servers(params)
     plan = Plan(notebook, names, profile, params, here, memory)
     if out is None:
         plan = move_run(plan, next(find_run_directories(plan)))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pynvml
 
 from rlnb.machine import Machine, apply_environment, probe, recommend
-from rlnb.machine.facts import Gpu, answers, identify, list_gpus, usable_cores
+from rlnb.machine.facts import Gpu, ask_status, identify, list_gpus, usable_cores
 from rlnb.machine.table import MACHINES
 
 V100 = Gpu("GPU-1a", "Tesla V100-PCIE-32GB", (7, 0), 32.0)
@@ -195,13 +195,14 @@ def test_the_hub_is_asked_only_where_it_may_be():
 
 def test_a_hub_answers_but_neither_a_proxy_that_refuses_nor_one_that_keeps_silent(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert not answers("not an address", seconds=1)
+    assert ask_status("not an address", seconds=1) == 0
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert not answers(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.5)
+        assert ask_status(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.5) == 0
     statuses = iter((200, 404, 403, 407, 502))
     reply = SimpleNamespace(head=lambda *_, **__: SimpleNamespace(status_code=next(statuses)))
     monkeypatch.setitem(sys.modules, "requests", reply)
-    assert [answers("hub", seconds=5) for _ in range(5)] == [True, True, False, False, False]
+    hubs = [probe(environ={"HF_ENDPOINT": "hub"}).hub for _ in range(5)]
+    assert hubs == ["reachable"] * 2 + ["unreachable"] * 3
 
 
 def test_the_table_promises_unsloth_where_setup_installs_it():
