@@ -7,7 +7,6 @@ import contextlib
 import gc
 import io
 import linecache
-import mmap
 import os
 import resource
 import signal
@@ -51,9 +50,7 @@ def warm_up(zygote: "Zygote") -> None:
         sys.stdout, sys.stderr = streams
 
 
-def become(
-    zygote: "Zygote", job: "Job", source: mmap.mmap, *, streams: tuple[int, int], connection: int | None
-) -> NoReturn:
+def become(zygote: "Zygote", job: "Job", *, streams: tuple[int, int], connection: int | None) -> NoReturn:
     """Limit this process, compile the program, write the letter, and run the program.
 
     job: the limits. streams: where output and errors go.
@@ -70,7 +67,7 @@ def become(
     try:
         # Warnings are off: thousands of them would pass the output limit before the letter.
         # Of a text, a line that names an encoding is ignored.
-        text = source[:-1].decode().removeprefix("\ufeff")
+        text = str(zygote.source.buffer[: zygote.source.size], "utf-8").removeprefix("\ufeff")
         code = compile(text, "<program>", "exec", dont_inherit=True)
         # For `inspect.getsource`. A file would be a trace that the next program could find.
         linecache.cache["<program>"] = len(text), None, list(io.StringIO(text, None)), "<program>"

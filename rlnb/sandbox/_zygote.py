@@ -46,7 +46,7 @@ STOP = b"!"
 KEPT_DESCRIPTORS = 40  # those that outlive a job lie above this number
 LOOK_SECONDS = 0.05  # how often a running program's clock is read and its threads are counted
 CHUNK = 65536
-LONGEST_LETTER = 2048
+USUAL_SOURCE = 2**20  # bytes; a zygote that got more of one program is spent
 MAX_JOBS = 10_000
 Fields = tuple[bytes, bytes, int, float, float, int]  # of ANSWER, up to the bytes of standard output
 
@@ -64,21 +64,18 @@ class Job(TypedDict):
     rlimits: dict[int, int]
 
 
-def private_pages(size: int) -> mmap.mmap:
-    """Return memory of its own pages, of which a child gets a copy: by default it would share them."""
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
-class Stream:
-    """What a program has written so far, in memory that is wiped before the next one is forked.
+class Pages:
+    """What a program is, says or has written, in memory of its own that is emptied before the next fork.
 
     A child inherits this process's memory, freed parts included: what stayed there of one program, the next
-    one could read, and by the addresses of its own objects it could tell how much that was. So texts of
-    programs are held in pages of their own, read into directly, never copied.
+    one could read, and by the addresses of its own objects it could tell how much that was. So all texts are
+    read into such pages, and only the source's are inherited.
     """
 
-    def __init__(self, cap: int) -> None:
-        self.pages = private_pages(cap + CHUNK)
+    def __init__(self, capacity: int, *, is_inherited: bool = False) -> None:
+        self.pages = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if not is_inherited:
+            self.pages.madvise(mmap.MADV_DONTFORK)
         self.buffer = memoryview(self.pages)
         self.size = 0
 
@@ -88,7 +85,7 @@ class Stream:
         self.size += count
         return count
 
-    def wipe(self) -> None:
+    def empty(self) -> None:
         if self.size:
             self.pages.madvise(mmap.MADV_DONTNEED)
             self.size = 0
@@ -117,8 +114,8 @@ class Zygote:
         self.null_flags = fcntl.fcntl(0, fcntl.F_GETFL)
         self.last_header = b""
         self.last_job: Job
-        self.letter = bytearray(LONGEST_LETTER)
-        self.streams = Stream(0), Stream(0)
+        self.source = Pages(USUAL_SOURCE, is_inherited=True)
+        self.letter, self.streams = Pages(CHUNK), (Pages(CHUNK), Pages(CHUNK))
         self.seccomp: _layers.Filter | None = None
         self.shared_memory: list[int] = []  # descriptors of the kernel's lists of it, this namespace's
         for kind in ("shm", "sem", "msg") if os.path.exists("/proc/sysvipc") else ():
@@ -224,21 +221,19 @@ def serve(zygote: Zygote) -> None:
         job = receive(zygote)
         if job is None:
             return
-        header, source = job
-        connection = socket.recv_fds(control, 1, 1)[1][0] if header["serves_calls"] else None
-        fields, parts = run(zygote, header, source, connection)
-        source.close()
+        connection = socket.recv_fds(control, 1, 1)[1][0] if job["serves_calls"] else None
+        fields, parts = run(zygote, job, connection)
         fcntl.fcntl(0, fcntl.F_SETFL, zygote.null_flags)  # the file is the same for the next program
-        is_clean = _keeper.end_children(zygote.children) and not has_changed(zygote)
+        is_usual = zygote.source.size <= USUAL_SOURCE
+        is_clean = is_usual and _keeper.end_children(zygote.children) and not has_changed(zygote)
         send(control, (*fields, job_count == MAX_JOBS or not is_clean), parts)
         del parts
-        zygote.letter[:] = bytes(LONGEST_LETTER)
-        for stream in zygote.streams:
-            stream.wipe()
+        for pages in (zygote.source, zygote.letter, *zygote.streams):
+            pages.empty()
 
 
-def receive(zygote: Zygote) -> tuple[Job, mmap.mmap] | None:
-    """Return the next job and its program, in pages of its own; None when the parent has gone."""
+def receive(zygote: Zygote) -> Job | None:
+    """Return the next job, None when the parent has gone; its program is in `zygote.source` then."""
     mark = zygote.control.recv(1)
     while mark == STOP:  # for a program that had ended already
         mark = zygote.control.recv(1)
@@ -250,11 +245,13 @@ def receive(zygote: Zygote) -> tuple[Job, mmap.mmap] | None:
     if header != zygote.last_header:
         zygote.last_header, zygote.last_job = header, json.loads(header)
         zygote.last_job["rlimits"] = _child.make_rlimits(zygote, zygote.last_job)
-        zygote.streams = Stream(zygote.last_job["output_bytes"]), Stream(zygote.last_job["output_bytes"])
-    body = private_pages(body_bytes + 1)  # never empty; the last byte is none of the program's
+        capacity = zygote.last_job["output_bytes"] + CHUNK
+        zygote.streams = Pages(capacity), Pages(capacity)
+    if body_bytes > USUAL_SOURCE:
+        zygote.source = Pages(body_bytes, is_inherited=True)
     if body_bytes:
-        zygote.control.recv_into(body, body_bytes, socket.MSG_WAITALL)
-    return zygote.last_job, body
+        zygote.source.size = zygote.control.recv_into(zygote.source.buffer, body_bytes, socket.MSG_WAITALL)
+    return zygote.last_job
 
 
 def send(control: socket.socket, fields: tuple[object, ...], parts: list[memoryview]) -> None:
@@ -268,9 +265,7 @@ def send(control: socket.socket, fields: tuple[object, ...], parts: list[memoryv
         count = max(0, count - len(part))
 
 
-def run(
-    zygote: Zygote, job: Job, source: mmap.mmap, connection: int | None
-) -> tuple[Fields, list[memoryview]]:
+def run(zygote: Zygote, job: Job, connection: int | None) -> tuple[Fields, list[memoryview]]:
     """Fork a child that becomes the program, watch it to its end, and say how it ended.
 
     The parts are the message and what the streams hold, in buffers that stay.
@@ -279,7 +274,7 @@ def run(
     pid = zygote.last_pid = _layers.fork()
     if pid == 0:
         try:
-            _child.become(zygote, job, source, streams=(out_write, error_write), connection=connection)
+            _child.become(zygote, job, streams=(out_write, error_write), connection=connection)
         finally:
             os._exit(1)
     for descriptor in (out_write, error_write, *([] if connection is None else [connection])):
@@ -294,11 +289,9 @@ def run(
             os.kill(pid, signal.SIGKILL)
         _, wait_status, usage = os.wait4(pid, 0)
         drain(streams, job["output_bytes"])
-    try:
-        size = os.readv(zygote.status_read, [zygote.letter])
-    except BlockingIOError:
-        size = 0
-    letter, message = bytes(zygote.letter[: min(size, 1)]), memoryview(zygote.letter)[1 : max(1, size)]
+    with contextlib.suppress(BlockingIOError):
+        zygote.letter.read(zygote.status_read)
+    letter, message = bytes(zygote.letter.buffer[:1]), zygote.letter.buffer[1 : max(1, zygote.letter.size)]
     cap = job["output_bytes"]
     if not ended_for and max(output.size, errors.size) > cap:
         ended_for = "output_exceeded"
@@ -308,7 +301,7 @@ def run(
     return (letter, ended_for.encode(), *used), parts
 
 
-def watch(zygote: Zygote, pid: int, job: Job, streams: dict[int, Stream]) -> str:
+def watch(zygote: Zygote, pid: int, job: Job, streams: dict[int, Pages]) -> str:
     """Wait until a child ends, or passes a limit: "" or which one.
 
     Its streams are read from the second look on: until then pipes hold what most programs ever write, and
@@ -356,7 +349,7 @@ def open_pidfd(pid: int) -> list[int]:
         return []
 
 
-def drain(streams: dict[int, Stream], cap: int) -> None:
+def drain(streams: dict[int, Pages], cap: int) -> None:
     """Read what ended programs left in their pipes, and close them."""
     for descriptor, stream in streams.items():
         os.set_blocking(descriptor, False)
