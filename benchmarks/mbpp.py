@@ -19,7 +19,6 @@ from peers import HARNESSES, Server, harness_interpreter
 
 from rlnb.mbpp.checking import evaluate_samples
 from rlnb.mbpp.problems import Problem, interface, load_mbpp
-from rlnb.mbpp.prompts import TEMPLATES
 from rlnb.mbpp.samples import Sample, WrittenSample
 from rlnb.sandbox import Sandbox
 
@@ -52,14 +51,14 @@ def check(problems: list[Problem], programs: list[str], sandbox: Sandbox) -> lis
         WrittenSample(task_id=problem.task_id, solution=program)
         for problem, program in zip(problems, programs, strict=True)
     ]
-    return evaluate_samples(problems, TEMPLATES["chat"], written, sandbox)
+    return evaluate_samples(problems, written, sandbox)
 
 
 def time_rlnb(problems: list[Problem], sandbox: Sandbox) -> list[float]:
     started = time.perf_counter()
     refused = [s for s in check(problems, [p.code for p in problems], sandbox) if not s.passed]
     if refused:
-        raise SystemExit(f"references refused: {[s.problem.task_id for s in refused]}")
+        raise SystemExit(f"references refused: {[s.task_id for s in refused]}")
     return [(time.perf_counter() - started) / len(problems)] * len(problems)
 
 

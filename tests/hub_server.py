@@ -12,9 +12,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-REVISION = "0123456789abcdef0123456789abcdef01234567"
-FILE = re.compile(r"/((?P<kind>datasets)/)?(?P<id>[^/]+/[^/]+)/resolve/[^/]+/(?P<file>.+)")
-API = re.compile(r"/api/(?P<kind>models|datasets)/(?P<id>[^/?]+/[^/?]+).*")
+from rlnb.json_records import read_records
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"  # of "main"; of another revision that one
+FILE = re.compile(r"/((?P<kind>datasets)/)?(?P<id>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
+API = re.compile(
+    r"/api/(?P<kind>models|datasets)/(?P<id>[^/?]+/[^/?]+)(/(revision|tree)/(?P<revision>\w+))?.*"
+)
 
 
 class Hub(ThreadingHTTPServer):
@@ -46,23 +50,24 @@ class HubHandler(BaseHTTPRequestHandler):
             return
         folder = self.server.root / (match["kind"] or "models") / match["id"]
         name = match.groupdict().get("file", "")
+        self.revision = REVISION if match["revision"] in (None, "main") else match["revision"]
         if not folder.is_dir():
             self.send(401, b"", **{"X-Error-Code": "RepoNotFound"})
         elif not name:
             names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
             tree = [{"type": "file", "path": name, "size": 1, "oid": name} for name in names]
             siblings = [{"rfilename": name} for name in names]
-            information = {"id": match["id"], "sha": REVISION, "siblings": siblings}
+            information = {"id": match["id"], "sha": self.revision, "siblings": siblings}
             self.send(200, json.dumps(tree if "/tree/" in self.path else information).encode())
         elif not (folder / name).is_file():
-            self.send(404, b"", **{"X-Error-Code": "EntryNotFound", "X-Repo-Commit": REVISION})
+            self.send(404, b"", **{"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.revision})
         else:
             self.send_file(name, (folder / name).read_bytes())
 
     do_HEAD = do_GET
 
     def send_file(self, name: str, data: bytes) -> None:
-        headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": REVISION}
+        headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": self.revision}
         if self.command == "GET":
             self.server.downloads.append(name)
         if self.command == "HEAD" or name != self.server.stall:
@@ -82,12 +87,12 @@ class HubHandler(BaseHTTPRequestHandler):
             self.wfile.write(body[:num_sent])
 
 
-def make_hub(root: Path, *models: str) -> None:
-    """Write repositories for a hub: the tiny model under each id, and MBPP with rlnb's built-in problems."""
-    import pyarrow
-    from pyarrow import parquet
+def make_hub(root: Path, *models: str, mbpp: str = "") -> None:
+    """Write repositories for a hub: the tiny model under each id, and MBPP.
 
-    from rlnb.mbpp.problems import BUILTIN
+    mbpp: the folder with its files; without it, problems that are not the published ones stand in.
+    """
+    from rlnb.mbpp.problems import BUILTIN, FILES
     from rlnb.policy.builtin import build_tiny
 
     for model in models:
@@ -97,15 +102,25 @@ def make_hub(root: Path, *models: str) -> None:
         (folder / "original").mkdir()
         for name in ("README.md", "pytorch_model.bin", "original/model.safetensors"):
             (folder / name).write_text("not read by a run")
-    problems = [json.loads(line) for line in BUILTIN.read_text(encoding="utf-8").splitlines()]
-    # MBPP tells its splits by task_id, and rlnb too.
-    splits = {"prompt": (0, 10, 1), "test": (10, 30, 11), "validation": (30, 35, 511), "train": (35, 50, 601)}
-    for subset in ("full", "sanitized"):
-        folder = root / "datasets" / "google-research-datasets" / "mbpp" / subset
-        folder.mkdir(parents=True)
-        for split, (first, last, task_id) in splits.items():
-            rows = [problem | {"task_id": n} for n, problem in enumerate(problems[first:last], task_id)]
-            parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
+    for subset, name in FILES.items():
+        records = [record for _, record in read_records(Path(mbpp, name) if mbpp else BUILTIN)]
+        ids = [*range(1, 11), *range(11, 31), *range(511, 516), *range(601, 616)]
+        if not mbpp:
+            records = [record | {"task_id": n} for n, record in zip(ids, records, strict=True)]
+        write_mbpp(root / "datasets" / "google-research-datasets" / "mbpp" / subset, records)
+
+
+def write_mbpp(folder: Path, records: Sequence[dict[str, object]]) -> None:
+    """Write records of MBPP into a folder as the hub has them: a file of each split."""
+    import pyarrow
+    from pyarrow import parquet
+
+    from rlnb.mbpp.problems import SPLITS
+
+    folder.mkdir(parents=True)
+    for split, ids in SPLITS.items():
+        rows = [record for record in records if record["task_id"] in ids]
+        parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
 
 
 def rlnb(*arguments: object, before: Sequence[str] = (), **environ: str) -> "subprocess.Popen[str]":

@@ -16,7 +16,7 @@ from rlnb.errors import ParamsError, see
 from rlnb.machine import recommend
 from rlnb.params import load_params, resolve
 from rlnb.params.loading import choose_profile
-from rlnb.params.model_cache import MBPP_ID, built_directory, is_on_hub
+from rlnb.params.model_cache import MBPP_ID, MBPP_REVISION, built_directory, is_on_hub
 from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads
 from rlnb.params.sections import NotebookParams
 
@@ -97,9 +97,13 @@ def fetch(repo_id: str, cache_dir: str, *, kind: str, place: str) -> str:
     """
     if constants.HF_HUB_OFFLINE:
         raise ParamsError("HF_HUB_OFFLINE is set, so nothing can be fetched; unset it for this command")
+    revision = MBPP_REVISION if repo_id == MBPP_ID else None
     try:
-        names = choose_files(HfApi().list_repo_files(repo_id, repo_type=kind), kind=kind)
-        folder = snapshot_download(repo_id, repo_type=kind, cache_dir=cache_dir, allow_patterns=names)
+        listed = HfApi().list_repo_files(repo_id, repo_type=kind, revision=revision)
+        names = choose_files(listed, kind=kind)
+        folder = snapshot_download(
+            repo_id, repo_type=kind, revision=revision, cache_dir=cache_dir, allow_patterns=names
+        )
     except (RepositoryNotFoundError, HFValidationError):
         page = f"{constants.ENDPOINT}/{repo_id}"
         reason = f"is not at {page}, or gated: accept its terms there, and put HF_TOKEN=... into .env"

@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, Field, StrictFloat, StrictStr, 
 from rlnb.errors import ParamsError, SandboxUnavailable
 from rlnb.json_records import check_record, read_records
 from rlnb.mbpp.problems import TaskId
-from rlnb.mbpp.samples import Progress, Sample
+from rlnb.mbpp.samples import Progress, Sample, count_up
 from rlnb.sandbox import FailureCount, Sandbox, _codec
 from rlnb.sandbox.executions import Status, describe
 from rlnb.source_code.extraction import parse
@@ -54,10 +54,6 @@ ALSO_RIGHT: dict[int, Callable[..., float]] = {
 }
 
 
-def make_tuples(value: Value) -> list[Value]:
-    return [tuple(item) for item in value]
-
-
 def make_nested_tuples(value: Value) -> Value:
     return tuple(map(make_nested_tuples, value)) if isinstance(value, list) else value
 
@@ -70,8 +66,11 @@ CONVERSIONS: dict[int, tuple[Callable[[Value], Value], ...]] = {
         ((tuple, tuple), (616, 630, 726, 740, 744, 809)),
         ((tuple,), (250, 307, 405, 446, 617, 720, 763, 808)),
         ((list, tuple), (106, 750)),
-        ((make_tuples,) * 2, (63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780)),
-        ((make_tuples,), (75, 413, 444, 753)),
+        (
+            (lambda value: list(map(tuple, value)),) * 2,
+            (63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780),
+        ),
+        ((lambda value: list(map(tuple, value)),), (75, 413, 444, 753)),
         ((lambda v: tuple(tuple(x) if isinstance(x, list) else x for x in v),) * 2, (259, 278, 401, 445)),
         ((make_nested_tuples,) * 2, (580, 615, 791)),
         ((lambda value: [set(x) if x and isinstance(x, list) else {} for x in value],), (115,)),
@@ -160,16 +159,17 @@ def check_samples(
     A verdict is None if EvalPlus has no such problem, no base input has an answer, or the sandbox failed.
     References run one at a time for their seconds to be right. Raises SandboxUnavailable.
     """
-    task_ids = {sample.problem.task_id for sample in samples}
+    task_ids = {sample.task_id for sample in samples}
     problems = {n: problem for n, problem in load_plus(plus_path).items() if n in task_ids}
     expected: dict[int, Expected] = {}
-    known = set()  # problems of which some base input has an answer: else nothing could be wrong
     for task_id, problem in problems.items():
         expected[task_id] = run_reference(problem, sandbox)
-        if not all(isinstance(answer, str) for answer in expected[task_id][: len(problem.base_input)]):
-            known.add(task_id)
         if progress:
             progress(len(expected), len(problems))
+    known = {  # some base input has an answer: else nothing could be wrong
+        task_id for task_id, problem in problems.items()
+        if not all(isinstance(answer, str) for answer in expected[task_id][: len(problem.base_input)])
+    }  # fmt: skip
 
     def check(answer: tuple[int, str | None, bool]) -> PlusVerdict | None:
         task_id, program, was_checked = answer
@@ -179,16 +179,9 @@ def check_samples(
             return PlusVerdict(False, False, "ok", "", "no code in the completion")
         return check_plus(problems[task_id], expected[task_id], program, sandbox)
 
-    num_done = 0
-
-    def count(num_more: int) -> None:
-        nonlocal num_done
-        num_done += num_more
-        if progress:
-            progress(num_done, len(samples))
-
-    checks = [(sample.problem.task_id, sample.program, sample.passed is not None) for sample in samples]
-    verdicts = sandbox.map(check, checks, groups=[task_id for task_id, _, _ in checks], progress=count)
+    checks = [(sample.task_id, sample.program, sample.passed is not None) for sample in samples]
+    groups, count = [sample.task_id for sample in samples], count_up(progress, len(samples))
+    verdicts = sandbox.map(check, checks, groups=groups, progress=count)
     errors = [verdict.error for verdict in verdicts if verdict and verdict.status == "sandbox_error"]
     FailureCount().add(len(verdicts), errors)
     verdicts = [None if verdict and verdict.status == "sandbox_error" else verdict for verdict in verdicts]
@@ -197,14 +190,15 @@ def check_samples(
     for name in ("base", "plus") if checked else ():
         rate = sum(getattr(verdict, name) for verdict in checked) / len(checked)
         summary[name] = asdict(wilson_interval(rate, len(known)))
-    answers = [answer for answers in expected.values() for answer in answers]
-    summary |= {"num_inputs": len(answers), "num_inputs_skipped": sum(isinstance(a, str) for a in answers)}
-    for task_id, outputs in expected.items():
-        reasons = [output for output in outputs if isinstance(output, str)]
-        if reasons:  # the first one tells why
-            counts = f"{len(reasons)} of {len(outputs)} inputs skipped"
-            counts += "" if task_id in known else ", so the problem is not counted"
-            summary[f"Mbpp/{task_id}"] = f"{counts}: {reasons[0]}"
+    reasons = {
+        n: [answer for answer in outputs if isinstance(answer, str)] for n, outputs in expected.items()
+    }
+    summary["num_inputs"] = sum(map(len, expected.values()))
+    summary["num_inputs_skipped"] = sum(map(len, reasons.values()))
+    for task_id in filter(reasons.get, reasons):  # the first reason tells why
+        counts = f"{len(reasons[task_id])} of {len(expected[task_id])} inputs skipped"
+        counts += "" if task_id in known else ", so the problem is not counted"
+        summary[f"Mbpp/{task_id}"] = f"{counts}: {reasons[task_id][0]}"
     return verdicts, summary
 
 

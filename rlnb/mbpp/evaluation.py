@@ -1,21 +1,20 @@
 """Measure a writer, or a policy before, during and after training, on MBPP: the same problems each time."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlnb.errors import ParamsError
 from rlnb.evaluations import measure_once
 from rlnb.mbpp.checking import evaluate, try_solutions
-from rlnb.mbpp.data import choose_problems, load_data
-from rlnb.mbpp.params import MbppEvaluationParams, WriterParams
+from rlnb.mbpp.params import MbppEvaluationParams, WriterParams, choose_problems, load_data
 from rlnb.mbpp.problems import Problem, ProblemSet
 from rlnb.mbpp.prompts import TEMPLATES, Template
 from rlnb.mbpp.results import SampleForm, describe_samples
 from rlnb.mbpp.samples import Progress, Sample, hash_samples
 from rlnb.mbpp.writers import Write, Writer, keep_completions
-from rlnb.params.resolving import cache_directory, resolve_mbpp
+from rlnb.params.resolving import cache_directory, measures_mbpp, resolve_mbpp
 from rlnb.params.sections import EvaluationParams, MbppParams, ModelParams, NotebookParams, value_of
 from rlnb.policy import Policy
 from rlnb.policy.endpoint import Endpoint
@@ -27,34 +26,32 @@ class MbppEvaluation:
     """An evaluation of writers or policies: the same problems and seeds each time.
 
     params: of a notebook with the sections model, mbpp and evaluation. mbpp: its section without "auto".
-    left_out: {task_id: why} of the problems of `try_solutions`.
+    asked: the problems that the seed draws. left_out: {task_id: why} of those of them that tell nothing.
     """
 
     params: NotebookParams
     mbpp: MbppParams
     data: ProblemSet
     sandbox: Sandbox
+    asked: Sequence[Problem] = ()
     left_out: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def from_params(cls, params: NotebookParams, sandbox: Sandbox) -> "MbppEvaluation":
         """Return the evaluation of a notebook, without problems if `mbpp` or `evaluation` is disabled.
 
-        Problems that tell nothing are left out, and printed. Raises ParamsError for data that cannot
-        be read or that have no problem in the split.
+        Problems that tell nothing are left out, and printed. Raises ParamsError for data that cannot be read
+        or that have no problem in the split.
         """
-        mbpp, evaluation = resolve_mbpp(params) or MbppParams(), value_of(params, "evaluation")
-        data = ProblemSet({}, "", "")
-        if getattr(mbpp, "enabled", True) and getattr(evaluation, "enabled", True):
-            plus_path = getattr(evaluation, "plus_path", "")
-            data = load_data(mbpp, plus_path, cache_directory(params))
-        measure = cls(params, mbpp, data, sandbox)
-        if data.problems:
-            seconds = measure.sampling.timeout_seconds
-            left_out = try_solutions(measure.asked, measure.template, sandbox, timeout_seconds=seconds)
-            measure = replace(measure, left_out=left_out)
-            if not measure.problems:
-                raise ParamsError(f"{data.source}: no problem tells programs apart: {measure.tried()}")
+        mbpp, sampling = resolve_mbpp(params) or MbppParams(), value_of(params, "evaluation")
+        if not measures_mbpp(params):
+            return cls(params, mbpp, ProblemSet({}, "", ""), sandbox)
+        data = load_data(mbpp, getattr(sampling, "plus_path", ""), cache_directory(params))
+        asked = choose_problems(data, mbpp, sampling.num_questions, seed=params.seed)
+        left_out = try_solutions(asked, sandbox, timeout_seconds=sampling.timeout_seconds)
+        measure = cls(params, mbpp, data, sandbox, asked, left_out)
+        if not measure.problems:
+            raise ParamsError(f"{data.source}: no problem tells programs apart: {measure.tried()}")
         for what, problems in measure.tried().items():
             print(f"{data.source}: {what.replace('_', ' ')}: {problems}")
         return measure
@@ -70,7 +67,7 @@ class MbppEvaluation:
 
     @property
     def problems(self) -> list[Problem]:
-        """The problems that are asked: those of `asked` that are not left out."""
+        """The problems that are evaluated: those of `asked` that are not left out."""
         return [problem for problem in self.asked if problem.task_id not in self.left_out]
 
     def tried(self) -> dict[str, object]:
@@ -80,11 +77,6 @@ class MbppEvaluation:
         shown = {"left_out": failed, "untried": f"{untried} problems without a solution" if untried else ""}
         return {what: problems for what, problems in shown.items() if problems}
 
-    @property
-    def asked(self) -> list[Problem]:
-        """The problems drawn by the seed: a smaller draw is part of a larger one."""
-        return choose_problems(self.data, self.mbpp, self.sampling.num_questions, seed=self.params.seed)
-
     def writer(self, source: Policy | Endpoint) -> Writer:
         length, batch_size = self.mbpp.max_completion_length, self.mbpp.batch_size
         system = value_of(self.params, "model").system
@@ -93,17 +85,16 @@ class MbppEvaluation:
     def describe(self) -> dict[str, object]:
         """Return what a pass rate depends on: data, form of the question, sampling, limits, isolation."""
         model, writer = value_of(self.params, "model"), getattr(self.params, "writer", WriterParams())
-        sampling = {
-            "temperature": self.sampling.temperature,
-            "max_completion_length": self.mbpp.max_completion_length,
+        sampling, mbpp = self.sampling, self.mbpp
+        written = {  # of a file's completions only the file is known
+            "temperature": sampling.temperature, "max_completion_length": mbpp.max_completion_length,
             "seed": self.params.seed,
-        }
+        } if writer.kind != "file" else {}  # fmt: skip
         return {
-            "data": self.data.source, "sha256": self.data.sha256, "subset": self.mbpp.subset,
-            "split": self.mbpp.split, "num_questions": len(self.problems), **self.template.describe(),
-            "num_samples": self.sampling.num_samples, "timeout_seconds": self.sampling.timeout_seconds,
-            "isolation": self.sandbox.level, "writer": describe_writer(model, writer),
-            **(sampling if writer.kind != "file" else {}),  # of a file's completions only the file is known
+            "data": self.data.source, "sha256": self.data.sha256, "subset": mbpp.subset, "split": mbpp.split,
+            "num_questions": len(self.problems), **self.template.describe(),
+            "num_samples": sampling.num_samples, "timeout_seconds": sampling.timeout_seconds,
+            "isolation": self.sandbox.level, "writer": describe_writer(model, writer), **written,
             **self.tried(),
         }  # fmt: skip
 
@@ -129,12 +120,9 @@ class MbppEvaluation:
         return measure_once(
             Path(value_of(self.params, "output_dir"), f"mbpp_{label}.json"),
             lambda: self(self.writer(policy), progress=progress),
-            form=SampleForm(self.problems, self.template),
-            policy=policy,
-            params=self.params,
-            settings=self.describe(),
+            form=SampleForm(), policy=policy, params=self.params, settings=self.describe(),
             warn=describe_samples,
-        )
+        )  # fmt: skip
 
 
 def describe_writer(model: ModelParams, writer: WriterParams) -> dict[str, object]:
@@ -143,8 +131,10 @@ def describe_writer(model: ModelParams, writer: WriterParams) -> dict[str, objec
         return {"endpoint": writer.base_url, "model": writer.served_model, "system": model.system}
     if writer.kind == "file":
         return {"file": writer.samples_path, "file_sha256": hash_samples(writer.samples_path)}
-    settings = ("adapters", "dtype", "load_in_4bit", "thinking", "system")
     weights = Path(model.adapters, "adapter_model.safetensors")  # of a path whose weights may change
-    sha256 = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else ""
-    described = {name: getattr(model, name) for name in settings}
-    return {"model": model.id, "adapters_sha256": sha256, **described}
+    sha256 = ""
+    if weights.is_file():
+        with weights.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    settings = model.model_dump(include={"adapters", "dtype", "load_in_4bit", "thinking", "system"})
+    return {"model": model.id, "adapters_sha256": sha256, **settings}

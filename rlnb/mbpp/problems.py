@@ -2,11 +2,13 @@
 
 import ast
 import builtins
+import contextlib
+import functools
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,9 +17,10 @@ from pydantic.dataclasses import dataclass
 
 from rlnb.errors import ParamsError
 from rlnb.json_records import Record, check_record, read_records
-from rlnb.params.model_cache import MBPP_ID, find_mbpp
+from rlnb.params.model_cache import MBPP_ID, MBPP_REVISION, find_mbpp
 from rlnb.params.resolving import PREFETCH
-from rlnb.source_code.checks import bound_names, names_in
+from rlnb.sandbox.assertions import MODULES, compile_test
+from rlnb.source_code.checks import bound_names, iterate_scopes, names_in
 from rlnb.source_code.extraction import parse
 
 BUILTIN = Path(__file__).with_name("mbpp_builtin.jsonl")
@@ -29,6 +32,11 @@ SPLITS = {
     "train": range(601, 975),
 }
 FILES = {"full": "mbpp.jsonl", "sanitized": "sanitized-mbpp.json"}
+# `hash_problems` of each subset as published.
+PUBLISHED_SHA256 = {
+    "full": "04899b1d55c3f973db2759a000d8683ea59f1f0cec50eb081cdb13764fdb4f3e",
+    "sanitized": "ce0920ccbd8c9a617c5caa100c86976799d3a0975f724b1da7eadcb23e1ee916",
+}
 
 
 def parse_task_id(value: object) -> object:
@@ -64,7 +72,7 @@ PROBLEM = TypeAdapter(Problem)
 
 
 class ProblemSet(NamedTuple):
-    """Problems by task_id, where they came from, and the SHA-256 of that file or of the hub's records."""
+    """Problems by task_id, where they came from, and the SHA-256 of that file, or of the hub's problems."""
 
     problems: Mapping[int, Problem]
     source: str
@@ -83,18 +91,30 @@ def load_mbpp(
 
     source: "hub" or "builtin". path: a file, or a directory with the subset's file (FILES); it wins. subset:
     "full", or "sanitized", the 427 of the 974 that people have checked. Raises ParamsError for what cannot be
-    read, for a record that is not a problem, and for a repeated task_id.
+    read, for a record that is not a problem, for a repeated task_id, and for other problems of the hub than
+    those published.
     """
     if source == "hub" and not path:
-        hub = sorted(read_hub(subset, cache_dir), key=lambda record: int(record["task_id"]))
-        data = "".join(json.dumps(record, sort_keys=True) + "\n" for record in hub).encode()
-        records = ((f"{MBPP_ID}: task_id {record['task_id']}", record) for record in hub)
-        return ProblemSet(parse_problems(records), f"{MBPP_ID} ({subset})", hashlib.sha256(data).hexdigest())
+        hub = read_hub(subset, cache_dir)
+        with contextlib.suppress(ParamsError):
+            problems = parse_problems((f"record {n}", record) for n, record in enumerate(hub))
+            if hash_problems(problems) == PUBLISHED_SHA256[subset]:
+                return ProblemSet(problems, f"{MBPP_ID} ({subset})", PUBLISHED_SHA256[subset])
+        raise ParamsError(
+            f"{MBPP_ID} ({subset}) in {cache_dir}: its {len(hub)} problems are not those published; remove "
+            "its folder there and fetch it again, or set mbpp.path to a file of the problems that you mean"
+        )
     file = Path(path) if path else BUILTIN
     file = file / FILES[subset] if file.is_dir() else file
     problems = parse_problems(read_records(file))
     name = "built-in problems of rlnb" if file == BUILTIN else str(file)
     return ProblemSet(problems, name, hashlib.sha256(file.read_bytes()).hexdigest())
+
+
+def hash_problems(problems: Mapping[int, Problem]) -> str:
+    """Return the SHA-256 of problems, whatever form they were read from."""
+    rows = [astuple(problems[task_id]) for task_id in sorted(problems)]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def parse_problems(records: Iterable[Record]) -> dict[int, Problem]:
@@ -109,14 +129,16 @@ def parse_problems(records: Iterable[Record]) -> dict[int, Problem]:
 
 
 def read_hub(subset: str, cache_dir: str | Path) -> list[dict[str, Any]]:
-    """Return MBPP's records from the model cache, fetched from the hub if they are not there."""
+    """Return MBPP's records from the model cache, fetched at MBPP_REVISION if they are not there."""
     from huggingface_hub import snapshot_download  # heavy, and not needed for files
     from pyarrow import parquet
 
     try:
         if not find_mbpp(cache_dir, subset):
-            patterns = [f"{subset}/*.parquet"]
-            snapshot_download(MBPP_ID, repo_type="dataset", cache_dir=cache_dir, allow_patterns=patterns)
+            snapshot_download(
+                MBPP_ID, repo_type="dataset", revision=MBPP_REVISION, cache_dir=cache_dir,
+                allow_patterns=[f"{subset}/*.parquet"],
+            )  # fmt: skip
         files = find_mbpp(cache_dir, subset)
         records = [record for file in files for record in parquet.read_table(file).to_pylist()]
         if not records:
@@ -150,40 +172,42 @@ class Interface(NamedTuple):
     imports: str
 
 
+@functools.cache
 def interface(problem: Problem) -> Interface:
-    """Return the names of the reference that the tests use; imports and asserts alone run on this side."""
-    statements = parse(f"{problem.code or guess_code(problem)}\n{problem.setup}").body
-    used = names_in(parse("\n".join(problem.tests)))
-    functions: list[str] = []
-    values: list[str] = []
-    imports = list(problem.imports)
-    for statement in statements:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            functions.append(statement.name)
-        elif isinstance(statement, ast.Import | ast.ImportFrom):
-            bound = {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
-            if bound & (used | {"*"}):
-                imports.append(ast.unparse(statement))
-        else:  # `f = lambda x: x`, and what is inside of an if
-            nodes = list(ast.walk(statement))
-            functions += [n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-            stored = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-            is_lambda = isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Lambda)
-            (functions if is_lambda else values).extend(stored)
-    used_functions, used_values = used & set(functions), used & set(values) - set(functions)
-    return Interface(tuple(sorted(used_functions)), tuple(sorted(used_values)), "\n".join(imports))
-
-
-def guess_code(problem: Problem) -> str:
-    """Return code that defines, in place of a solution, what asserts use and only a program can define."""
+    """Return what the tests use of the solution; without one, of what only a program can define."""
     tree = parse("\n".join([*problem.imports, *problem.tests]))
     nodes = list(ast.walk(tree))
-    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
-    called = {function.id for function in calls if isinstance(function, ast.Name)}
+    called = {
+        node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
     imported = {node.name.partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
-    known = bound_names(tree) | imported
-    names = names_in(tree) - known - {*dir(builtins)}
-    names = names or called - known  # Mbpp/126 has a `sum` of its own
-    modules = names & sys.stdlib_module_names - called
-    lines = [f"def {name}(): pass" for name in names & called] + [f"import {name}" for name in modules]
-    return "\n".join(sorted([*lines, *(f"{name} = None" for name in names - called - modules)]))
+    used = names_in(tree) - bound_names(tree) - imported
+    code = f"{problem.code}\n{problem.setup}"
+    imports = list(problem.imports)
+    for statement in parse(code).body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            star = "*" if getattr(statement, "module", "") in MODULES else ""
+            kept = [a for a in statement.names if (a.asname or a.name).partition(".")[0] in (used | {star})]
+            statement.names = kept
+            imports += [ast.unparse(statement)] if kept else []
+    if problem.code:
+        symbols = [symbol for symbol in next(iterate_scopes(code)).get_symbols() if symbol.is_assigned()]
+        names = used & {symbol.get_name() for symbol in symbols if not symbol.is_imported()}
+        functions = names & (called | {symbol.get_name() for symbol in symbols if symbol.is_namespace()})
+    else:
+        names = used - {*dir(builtins)} or used & called  # Mbpp/126 has a `sum` of its own
+        modules = names & MODULES.keys() - called
+        imports += [f"import {name}" for name in sorted(modules)]
+        names, functions = names - modules, names & called
+    return Interface(tuple(sorted(functions)), tuple(sorted(names - functions)), "\n".join(imports))
+
+
+def find_fault(problem: Problem) -> str:
+    """Return what a problem's tests or imports say that no test may say, "" for nothing."""
+    functions, values, imports = interface(problem)
+    try:
+        for source in (imports, *problem.tests):
+            compile_test(source, frozenset(functions + values))
+    except ValueError as error:
+        return f"{' '.join(source.split())[:80]}: {error}"
+    return ""

@@ -2,42 +2,34 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from rlnb.errors import ParamsError
 from rlnb.mbpp.problems import Problem
 from rlnb.source_code.extraction import CODE_START, STATEMENT, extract_program, is_complete_answer
-
-TemplateName = Literal["paper", "docstring", "chat"]
 
 
 @dataclass(frozen=True)
 class Template:
     """One form of asking.
 
-    shots: task_ids of solved examples before the question. asserts_shown: how many of a problem's asserts the
-    model sees, None for all. stops: an answer ends before the first of these; without any, after the first
-    complete block with a program. is_chat: asked as a user's message.
+    shots: task_ids of solved examples before the question. asserts_shown: "all" or 1 of a problem's asserts.
+    stops: an answer ends before the first of these; without any, which is a chat's form, after the first
+    complete block with a program.
     """
 
-    name: TemplateName
+    name: str
     shots: tuple[int, ...]
-    asserts_shown: int | None
+    asserts_shown: str | int
     stops: tuple[str, ...]
-    is_chat: bool
 
     def describe(self) -> dict[str, object]:
         """Return the form for a results file. stop_rule: the model's own end of text comes before it."""
         stops = "before the first of " + ", ".join(map(repr, self.stops))
         return {
-            "template": self.name, "shots": len(self.shots),
-            "asserts_shown": "all" if self.asserts_shown is None else self.asserts_shown,
+            "template": self.name, "shots": len(self.shots), "asserts_shown": self.asserts_shown,
             "stop_rule": stops if self.stops else "after the first complete block with a program",
         }  # fmt: skip
-
-    def shown(self, problem: Problem) -> tuple[str, ...]:
-        """Return the asserts that the question shows."""
-        return problem.tests[: self.asserts_shown]
 
 
 INCODER_STOPS = ("\nclass", "\nassert", '\n"""', "\nprint", "\nif", "\n<|/", "\n```")
@@ -45,11 +37,11 @@ TEMPLATES: Mapping[str, Template] = {
     template.name: template
     for template in (
         # Austin et al. 2021, arXiv:2108.07732; the shots are tasks 2, 3 and 4 of the data.
-        Template("paper", shots=(2, 3, 4), asserts_shown=None, stops=("[DONE]",), is_chat=False),
+        Template("paper", shots=(2, 3, 4), asserts_shown="all", stops=("[DONE]",)),
         # InCoder's form, Fried et al. 2022, arXiv:2204.05999, as in the bigcode harness.
-        Template("docstring", shots=(), asserts_shown=1, stops=INCODER_STOPS, is_chat=False),
+        Template("docstring", shots=(), asserts_shown=1, stops=INCODER_STOPS),
         # A question in words, as EvalPlus asks chat models, without a prefilled reply.
-        Template("chat", shots=(), asserts_shown=1, stops=(), is_chat=True),
+        Template("chat", shots=(), asserts_shown=1, stops=()),
     )
 }
 
@@ -63,32 +55,24 @@ class Question(NamedTuple):
 
 def build_question(problem: Problem, template: Template, problems: Mapping[int, Problem]) -> str:
     """Return a text to be continued, or a user's message. Raises ParamsError if `problems` lack a shot."""
-    asserts = template.shown(problem)
     if template.name == "docstring":
-        return f'"""\n{problem.text}\n{asserts[0]}\n"""\n'
+        return f'"""\n{problem.text}\n{problem.tests[0]}\n"""\n'
     if template.name == "chat":
         return (
             "Please provide a self-contained Python script that solves the following problem in a markdown "
-            f"code block:\n```\n{problem.text}\n{asserts[0]}\n```"
+            f"code block:\n```\n{problem.text}\n{problem.tests[0]}\n```"
         )
-    if missing := [
-        str(task_id) for task_id in template.shots if not getattr(problems.get(task_id), "code", "")
-    ]:
+    if missing := [str(n) for n in template.shots if n not in problems or not problems[n].code]:
         raise ParamsError(
             f"mbpp.template = 'paper': its solved examples, task_id {', '.join(missing)}, are not in the "
             "data; add them, or write docstring or chat"
         )
-    shots = [problems[task_id] for task_id in template.shots]
-    solved = [f"{build_paper_task(shot)}{shot.code}\n[DONE]\n\n" for shot in shots]
-    return "".join(solved) + build_paper_task(problem)
-
-
-def build_paper_task(problem: Problem) -> str:
-    tests = "\n".join(problem.tests)
-    return (
-        f"You are an expert Python programmer, and here is your task: {problem.text} "
-        f"Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
-    )
+    parts = []
+    for task in (*(problems[task_id] for task_id in template.shots), problem):
+        parts += [f"You are an expert Python programmer, and here is your task: {task.text} "]
+        parts += ["Your code should pass these tests:\n\n", "\n".join(task.tests), "\n[BEGIN]\n"]
+        parts += [task.code, "\n[DONE]\n\n"]
+    return "".join(parts[:-2])
 
 
 def is_complete(completion: str, template: Template, function: str = "") -> bool:

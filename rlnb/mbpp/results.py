@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,21 +11,15 @@ from pydantic import BaseModel, TypeAdapter
 
 from rlnb.errors import ParamsError
 from rlnb.mbpp.evalplus import PlusResults
-from rlnb.mbpp.problems import Problem
-from rlnb.mbpp.prompts import Template
 from rlnb.mbpp.samples import Sample
-from rlnb.results import Comparison, SavedSample, compare, group_passes, save_results
+from rlnb.results import Comparison, compare, group_passes, save_results
 from rlnb.run.health import describe_ends
-from rlnb.sandbox import Verdict
-from rlnb.sandbox.executions import Status
 from rlnb.statistics import bootstrap_mean, pass_at_k, wilson_interval
-
-MAX_ERROR_LENGTH = 300  # characters kept of what a program printed as its error
 
 
 def get_passes(samples: Sequence[Sample]) -> dict[int, list[bool]]:
     """Return {task_id: whether each sample passed}, leaving out samples that the sandbox failed to run."""
-    return group_passes((sample.problem.task_id, sample.passed) for sample in samples)
+    return group_passes((sample.task_id, sample.passed) for sample in samples)
 
 
 def mbpp_metrics(samples: Sequence[Sample]) -> dict[str, float]:
@@ -37,7 +31,7 @@ def mbpp_metrics(samples: Sequence[Sample]) -> dict[str, float]:
         "mbpp_eval/pass_rate": fmean(map(fmean, passes.values())),
         "mbpp_eval/problems_passed": float(sum(map(any, passes.values()))),
         "mbpp_eval/num_problems": float(len(passes)),
-        "mbpp_eval/cut_share": fmean(sample.end.is_cut for sample in samples),
+        "mbpp_eval/cut_share": fmean(sample.cut for sample in samples),
     }
 
 
@@ -56,36 +50,32 @@ def describe_samples(samples: Sequence[Sample]) -> list[str]:
 
 
 def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> dict[str, Any]:
-    """Return pass@k with 95% intervals, pass rates on shown and held-out asserts, and counts of outcomes.
+    """Return pass@k with 95% intervals, and counts of outcomes.
 
     pass@1 has Wilson's interval over problems, cautious for several samples, other k a bootstrap. pass@k
     leaves out problems with fewer than k samples that ran; raises ParamsError if none is left.
     """
     passes = get_passes(samples)
-    checked = [sample for sample in samples if sample.passed is not None]
-    held_out = [sample.passed_held_out for sample in checked if sample.passed_held_out is not None]
     return {
         "num_problems": len(passes),
-        "num_samples": len(checked),
+        "num_samples": sum(map(len, passes.values())),
         "problems_passed": sum(map(any, passes.values())),
         "pass_at": {str(k): estimate_pass_at(passes, k) for k in sorted(ks)},
-        "passed_shown": fmean(sample.passed_shown for sample in checked),
-        "passed_held_out": fmean(held_out) if held_out else None,
-        "cut_share": fmean(sample.end.is_cut for sample in samples),
+        "cut_share": fmean(sample.cut for sample in samples),
         "outcomes": dict(Counter(sample.outcome for sample in samples).most_common()),
         "warnings": describe_samples(samples),
     }
 
 
 def make_headline(summary: Mapping[str, Any]) -> list[str]:
-    """Return a summary in lines: pass@k with intervals, outcomes, warnings."""
-    rates = [
+    """Return a summary in lines: pass@k with 95% intervals, cut answers, outcomes, warnings."""
+    lines = [
         "pass@{} {value:.3f} [{low:.3f}, {high:.3f}], {num_problems} problems".format(k, **known)
         for k, known in summary["pass_at"].items()
     ]
+    lines.append(f"{summary['cut_share']:.1%} of the answers were cut")
     outcomes = [f"{count} {outcome.replace('_', ' ')}" for outcome, count in summary["outcomes"].items()]
-    rates.append(f"{summary['cut_share']:.1%} of the answers were cut")
-    return [*rates, f"outcomes: {', '.join(outcomes)}", *summary["warnings"]]
+    return [*lines, f"outcomes: {', '.join(outcomes)}", *summary["warnings"]]
 
 
 def estimate_pass_at(passes: Mapping[int, Sequence[bool]], k: int) -> dict[str, float]:
@@ -107,9 +97,8 @@ def save_evaluation(
 ) -> None:
     """Write settings and `make_records` as JSON; see `save_results`."""
     records = make_records(samples, ks=ks, plus=plus)
-    save_results(
-        path, params=params, headline=make_headline(records["summary"]), settings=settings, **records
-    )
+    headline = make_headline(records["summary"])
+    save_results(path, params=params, headline=headline, settings=settings, **records)
 
 
 def make_records(
@@ -117,54 +106,15 @@ def make_records(
 ) -> dict[str, Any]:
     """Return the summary and a record per sample."""
     verdicts, rates = plus or ([None] * len(samples), None)
-    records = [
-        {
-            "task_id": sample.problem.task_id,
-            "sample": sample.index,
-            "outcome": sample.outcome,
-            "passed": sample.passed,
-            "results": sample.verdict.results,
-            "error": "" if sample.passed else sample.verdict.error[:MAX_ERROR_LENGTH],
-            "completion": sample.completion,
-            "cut": sample.end.is_cut,
-            "program": sample.program,
-            "plus": verdict,
-        }
-        for sample, verdict in zip(samples, verdicts, strict=True)
-    ]
+    records = [asdict(sample) | {"plus": verdict} for sample, verdict in zip(samples, verdicts, strict=True)]
     return {"summary": summarize(samples, ks) | {"plus": rates}, "samples": records}
 
 
-class SavedAnswer(SavedSample):
-    """A record of `make_records`, as far as a Sample needs it."""
-
-    sample: int
-    outcome: str
-    results: tuple[bool | None, ...]
-    error: str
-    completion: str
-    cut: bool
-    program: str | None
-
-
-@dataclass(frozen=True)
 class SampleForm:
     """The form of samples in a file; see `rlnb.evaluations.RecordForm`."""
-
-    problems: Sequence[Problem]
-    template: Template
 
     def dump(self, samples: Sequence[Sample]) -> dict[str, object]:
         return make_records(samples)
 
     def load(self, saved: Mapping[str, object]) -> list[Sample]:
-        by_id = {problem.task_id: problem for problem in self.problems}
-        samples = []
-        for answer in TypeAdapter(list[SavedAnswer]).validate_python(saved["samples"]):
-            problem, outcome = by_id[answer.task_id], answer.outcome
-            status = "ok" if outcome in ("passed", "wrong", "no_code") else outcome
-            verdict = Verdict(answer.results, TypeAdapter(Status).validate_python(status), answer.error)
-            num_shown = len(self.template.shown(problem))
-            written = answer.completion, answer.cut, answer.program
-            samples.append(Sample(problem, answer.sample, *written, verdict, num_shown))
-        return samples
+        return TypeAdapter(list[Sample]).validate_python(saved["samples"])

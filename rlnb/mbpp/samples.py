@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,60 +10,56 @@ from pydantic import BaseModel, StrictStr
 
 from rlnb.errors import ParamsError
 from rlnb.json_records import Record, check_record, read_records, read_text
-from rlnb.mbpp.problems import Problem, TaskId
+from rlnb.mbpp.problems import TaskId
 from rlnb.run.directory import write_text
 from rlnb.run.health import AnswerEnd
-from rlnb.sandbox import Verdict
 
+FORMS = (
+    """EvalPlus's lines {"task_id": "Mbpp/11", "solution": "..."}, its folder with Mbpp_11/0.py, """
+    """and bigcode's {"11": ["...", "..."]}, which names the problems (a list of lists does not)"""
+)
 Progress = Callable[[int, int], None]  # called with (done, total)
+
+
+def count_up(progress: Progress | None, total: int) -> Callable[[int], None]:
+    """Return a callback for further ones that are done, which tells `progress` how many are."""
+    num_done = 0
+
+    def count(num_more: int) -> None:
+        nonlocal num_done
+        num_done += num_more
+        if progress:
+            progress(num_done, total)
+
+    return count
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One checked completion. index: among the problem's samples. num_shown: asserts in the question.
+    """One checked completion, as results files keep it.
 
-    is_cut: the limit of tokens ended the completion.
+    text: of the problem. sample: its index among the problem's. outcome: "passed", "wrong" (an assertion
+    failed), "no_code", or how the program ended. passed: None if the sandbox failed. results: of each assert.
+    error: untrusted. cut: before its program was complete.
     """
 
-    problem: Problem
-    index: int
+    task_id: int
+    text: str
+    sample: int
+    outcome: str
+    passed: bool | None
+    results: tuple[bool | None, ...]
+    error: str
     completion: str
-    is_cut: bool
+    cut: bool
     program: str | None
-    verdict: Verdict
-    num_shown: int
-
-    @property
-    def outcome(self) -> str:
-        """ "passed", "wrong" (an assertion failed), "no_code", or how the program ended."""
-        if self.verdict.passed:
-            return "passed"
-        if self.program is None:
-            return "no_code"
-        return "wrong" if self.verdict.status == "ok" else self.verdict.status
-
-    @property
-    def passed(self) -> bool | None:
-        """Return whether all asserts hold, or None if the sandbox failed."""
-        return None if self.outcome == "sandbox_error" else self.verdict.passed
 
     @property
     def end(self) -> AnswerEnd:
-        return AnswerEnd(self.outcome, self.verdict.error, self.is_cut and not self.passed)
-
-    @property
-    def passed_shown(self) -> bool:
-        """Return whether the asserts that the question shows hold."""
-        return all(self.verdict.results[: self.num_shown])
-
-    @property
-    def passed_held_out(self) -> bool | None:
-        """Return whether the asserts that the question does not show hold, or None if it shows all."""
-        results = self.verdict.results[self.num_shown :]
-        return all(results) if results else None
+        return AnswerEnd(self.outcome, self.error, self.cut)
 
 
-class WrittenSample(BaseModel):
+class WrittenSample(BaseModel, frozen=True):
     """A program from a file: a line of EvalPlus's form."""
 
     task_id: TaskId
@@ -72,20 +67,19 @@ class WrittenSample(BaseModel):
 
 
 def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
-    """Return the programs of a file or folder. Raises ParamsError.
+    """Return the programs of a file or folder in one of the FORMS. Raises ParamsError.
 
-    A line of a file is EvalPlus's {"task_id": "Mbpp/11", "solution": program}, or it is bigcode's one object,
-    {"11": [program, ...]}. EvalPlus's folder holds Mbpp_11/0.py. A problem without a sample is an error: a
-    rate over some would be taken for a rate over all.
+    A problem without a sample is an error: a rate over some would be taken for a rate over all.
     """
-    samples = [
-        check_record(WrittenSample.model_validate, place, record, what="sample")
-        for place, record in _iterate_samples(Path(path))
-    ]
+    try:
+        samples = [
+            check_record(WrittenSample.model_validate, place, record, what="sample")
+            for place, record in _iterate_samples(Path(path))
+        ]
+    except ParamsError as error:
+        raise ParamsError(f"{error}; forms that are read: {FORMS}") from None
     if not samples:
-        raise ParamsError(
-            f"{path}: holds no samples; name a file, or a folder with Mbpp_11/0.py and the like"
-        )
+        raise ParamsError(f"{path}: holds no samples; forms that are read: {FORMS}")
     if others := {sample.task_id for sample in samples} ^ set(task_ids):
         raise ParamsError(
             f"{path}: holds samples of other problems than the {len(task_ids)} evaluated ones: {len(others)} "
@@ -97,12 +91,10 @@ def read_samples(path: str, task_ids: Sequence[int]) -> list[WrittenSample]:
 
 def _iterate_samples(path: Path) -> Iterator[Record]:
     """Yield the records of a file, or the programs of a folder by problem and number."""
-    if path.is_dir():
-        files = path.glob("*/*.py")
-        for file in sorted(files, key=lambda file: (file.parent.name, len(file.name), file.name)):
-            yield str(file), {"task_id": file.parent.name, "solution": read_text(file, what="sample")}
-        return
-    for place, record in read_records(path, what="sample"):
+    files = path.glob("*/*.py")
+    for file in sorted(files, key=lambda file: (file.parent.name, len(file.name), file.name)):
+        yield str(file), {"task_id": file.parent.name, "solution": read_text(file, what="sample")}
+    for place, record in () if path.is_dir() else read_records(path, what="sample"):
         if isinstance(record, dict) and all(isinstance(programs, list) for programs in record.values()):
             for task_id, programs in record.items():
                 yield from ((place, {"task_id": task_id, "solution": program}) for program in programs)
@@ -111,15 +103,12 @@ def _iterate_samples(path: Path) -> Iterator[Record]:
 
 
 def hash_samples(path: str) -> str:
-    """Return the SHA-256 of a file, or of the names and programs of a folder."""
-    if os.path.isdir(path):
-        content = json.dumps([record for _, record in _iterate_samples(Path(path))]).encode()
-    else:
-        content = Path(path).read_bytes()
-    return hashlib.sha256(content).hexdigest()
+    """Return the SHA-256 of the records of a file or folder."""
+    records = [record for _, record in _iterate_samples(Path(path))]
+    return hashlib.sha256(json.dumps(records).encode()).hexdigest()
 
 
 def write_samples(path: Path, samples: Sequence[Sample]) -> None:
     """Write programs in EvalPlus's form, for `evalplus.evaluate` or `read_samples`."""
-    rows = [{"task_id": f"Mbpp/{s.problem.task_id}", "solution": s.program or ""} for s in samples]
+    rows = [{"task_id": f"Mbpp/{s.task_id}", "solution": s.program or ""} for s in samples]
     write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))

@@ -1,8 +1,8 @@
 """The writer of completions for MBPP: a policy in this process, or a server that speaks OpenAI's protocol."""
 
 import contextlib
+import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,8 @@ from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint
 from rlnb.policy.prompts import begin_answer, opened_thought, with_system
 
 OnCompletion = Callable[[int, Completion], None]  # called with (index of the question, completion)
+Write = Callable[[Sequence[Question], Template, OnCompletion], None]  # a completion for each question
 PROGRAM_STARTS = ("def f", "import math", "from math", "class A", "@cache", "x = 1", "# a")
-Write = Callable[
-    [Sequence[Question], Template, OnCompletion], None
-]  # writes one completion for each question
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Writer:
             self.ask_server(self.source, questions, template, on_completion)
             return
         policy = self.source
-        if template.is_chat:
+        if not template.stops:
             prompts = [policy.chat.ask(question.text) for question in questions]
         else:
             begun = (begin_answer("", text, policy.tokenizer, PROGRAM_STARTS) for text, _ in questions)
@@ -57,22 +55,22 @@ class Writer:
 
         generate(
             policy, prompts, max_new_tokens=self.max_completion_length, temperature=self.temperature,
-            seed=self.seed, batch_size=self.batch_size, received=receive,
-            is_complete=is_at_end,
+            seed=self.seed, batch_size=self.batch_size, received=receive, is_complete=is_at_end,
         )  # fmt: skip
 
     def ask_server(
         self, server: Endpoint, questions: Sequence[Question], template: Template, on_completion: OnCompletion
     ) -> None:
-        options = {"temperature": self.temperature, "max_tokens": self.max_completion_length}
         bodies: list[dict[str, Any]] = [
             {"messages": with_system([{"role": "user", "content": question.text}], self.system)}
-            if template.is_chat  # servers accept few stops; `read_program` cuts at the others
+            if not template.stops  # servers accept few stops; `read_program` cuts at the others
             else {"prompt": question.text, "stop": list(template.stops[:MAX_SERVER_STOPS])}
             for question in questions
         ]
-        bodies = [{**options, "seed": self.seed + index, **body} for index, body in enumerate(bodies)]
-        completions = server.answers(bodies, path=CHAT if template.is_chat else TEXT)
+        for index, body in enumerate(bodies):
+            body |= {"temperature": self.temperature, "max_tokens": self.max_completion_length}
+            body["seed"] = self.seed + index
+        completions = server.answers(bodies, path=TEXT if template.stops else CHAT)
         with contextlib.closing(completions):
             for index, (text, is_cut) in completions:
                 is_whole = is_complete(text, template, questions[index].function)
@@ -82,31 +80,27 @@ class Writer:
 def keep_completions(write: Write, path: Path, *, settings: object) -> Write:
     """Return a writer that appends completions to a JSONL file, and goes on from those with its settings.
 
-    settings: all that completions depend on except the question, as JSON. The rest of an interrupted
+    settings: all that completions depend on, the questions too, as JSON. The rest of an interrupted
     evaluation is sampled in other batches: unless the temperature is 0 it is equivalent, but not equal.
     """
+    key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
     def go_on(questions: Sequence[Question], template: Template, on_completion: OnCompletion) -> None:
-        kept: dict[str, Completion] = {}
+        kept: dict[int, Completion] = {}
         for line in path.read_bytes().splitlines() if path.exists() else []:
-            with contextlib.suppress(ValueError, TypeError, AttributeError):  # torn by a kill
-                kept.update({key: Completion(*fields) for key, fields in json.loads(line).items()})
-        seen: Counter[str] = Counter()
-        keys = []
-        for question in questions:  # the samples of one problem are told apart by their order
-            seen[question.text] += 1
-            keys.append(json.dumps([question.text, seen[question.text], settings]))
-        missing = [index for index, key in enumerate(keys) if key not in kept]
+            with contextlib.suppress(ValueError, TypeError):  # torn by a kill
+                saved, row, text, is_cut = json.loads(line)
+                kept |= {row: Completion(text, is_cut)} if saved == key else {}
+        missing = [row for row in range(len(questions)) if row not in kept]
 
-        def keep(row: int, completion: Completion) -> None:
-            line = json.dumps({keys[missing[row]]: completion})
-            with path.open("a", encoding="utf-8") as file:
-                file.write(f"\n{line}\n")  # the first line break ends a torn line
-            on_completion(missing[row], completion)
+        def keep(index: int, completion: Completion) -> None:
+            with path.open("a", encoding="utf-8") as file:  # the first line break ends a torn line
+                file.write(f"\n{json.dumps([key, missing[index], *completion])}\n")
+            on_completion(missing[index], completion)
 
-        for index in sorted(set(range(len(keys))) - set(missing)):
-            on_completion(index, kept[keys[index]])
+        for row, completion in kept.items():
+            on_completion(row, completion)
         if missing:
-            write([questions[index] for index in missing], template, keep)
+            write([questions[row] for row in missing], template, keep)
 
     return go_on

@@ -17,6 +17,7 @@ from rlnb.errors import ParamsError
 from rlnb.params.bases import BUILT_DIRECTORIES
 
 MBPP_ID = "google-research-datasets/mbpp"
+MBPP_REVISION = "4bb6404fdc6cacfda99d4ac4205087b89d32030c"
 MBPP_SPLITS = ("prompt", "test", "train", "validation")  # a Parquet file of each in the folder of a subset
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 TOKENIZERS = ("tokenizer.*", "vocab*", "*.model")
@@ -141,9 +142,9 @@ def read_facts(folder: Path) -> ModelFacts:
     )
 
 
-def find_snapshot(cache_dir: str | Path, repo_id: str, *, kind: str = "model") -> Path | None:
-    """Return the folder of the revision that is loaded offline, None if there is none."""
-    folder = Path(cache_dir, f"{kind}s--{repo_id.replace('/', '--')}")
+def find_snapshot(cache_dir: str | Path, repo_id: str) -> Path | None:
+    """Return the folder of a model's revision that is loaded offline, None if there is none."""
+    folder = Path(cache_dir, f"models--{repo_id.replace('/', '--')}")
     reference = folder / "refs" / "main"
     revision = reference.read_text(encoding="utf-8").strip() if reference.is_file() else "none"
     snapshot = folder / "snapshots" / revision
@@ -183,7 +184,7 @@ def is_pointer(path: Path) -> bool:
 
 def find_mbpp(cache_dir: str | Path, subset: str) -> list[Path]:
     """Return MBPP's Parquet files of a subset in the order of their names, none unless all are there."""
-    snapshot = find_snapshot(cache_dir, MBPP_ID, kind="dataset")
-    files = sorted(snapshot.glob(f"{subset}/*.parquet")) if snapshot else []
+    snapshots = Path(cache_dir, f"datasets--{MBPP_ID.replace('/', '--')}", "snapshots")
+    files = sorted(snapshots.glob(f"{MBPP_REVISION}/{subset}/*.parquet"))
     splits = {path.name.partition("-")[0] for path in files if path.exists()}
     return files if splits >= set(MBPP_SPLITS) else []

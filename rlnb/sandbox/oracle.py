@@ -1,10 +1,10 @@
 """Tests that run here, against functions that run in the sandbox: a program sees arguments, never a test."""
 
-import builtins
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rlnb.errors import SandboxUnavailable
+from rlnb.sandbox.assertions import PLACE, compile_test
 from rlnb.sandbox.calls import Call, LoadedProgram
 from rlnb.sandbox.executions import Limits, Status, describe, one_line
 from rlnb.sandbox.runner import Sandbox
@@ -46,10 +46,11 @@ def check_tests(
     imports: str = "",
     limits: Limits | None = None,
 ) -> Verdict:
-    """Run trusted tests, each a statement such as `assert f(2) == 4`, against an untrusted program.
+    """Run tests, each a statement such as `assert f(2) == 4`, against an untrusted program.
 
     functions, values: the names that stand for the program's own; all others, `sum` or `set` too, are those
-    of this side, whatever the program defines. imports: trusted statements for this side. A test that fails
+    of this side, whatever the program defines. imports: statements for this side. Tests and imports say what
+    `rlnb.sandbox.assertions` lists: another test fails, other imports raise ValueError. A test that fails
     does not end the others; a call that the program does not survive does. Where the sandbox failed, all is
     tried once more.
     """
@@ -81,15 +82,16 @@ def run_tests(
             status = "runtime_error" if status == "ok" else status  # leaving by exit(0) is an error, too
             return Verdict(tuple(results), status, error), loaded.has_lost_its_zygote
         status, error = "ok", ""
-        here: dict[str, object] = {"__builtins__": builtins}
-        execute(imports, here)
+        here: dict[str, object] = {"__builtins__": PLACE}
+        program_names = frozenset(names["functions"]) | frozenset(names["values"])
+        exec(compile_test(imports, program_names), here)
         here |= {name: stub(loaded, name) for name in names["functions"]}
         here |= {name: loaded.get(name).value for name in names["values"]}
         for index, test in enumerate(tests):
             if loaded.ended is not None:
                 break
             try:
-                execute(test, dict(here))
+                exec(compile_test(test, program_names), dict(here))
                 results[index] = True
             except AssertionError as failed:
                 results[index] = False
@@ -104,11 +106,6 @@ def run_tests(
                 results[index] = False
                 error = error or one_line(f"{test}: {type(unexpected).__name__}: {describe(unexpected)}")
     return Verdict(tuple(results), status, error), loaded.has_lost_its_zygote
-
-
-def execute(statements: str, names: dict[str, object]) -> None:
-    """Run trusted statements as they are written: PYTHONOPTIMIZE would leave out their asserts."""
-    exec(compile(statements, "<test>", "exec", dont_inherit=True, optimize=0), names)
 
 
 def check_oracle(sandbox: Sandbox) -> None:

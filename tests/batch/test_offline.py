@@ -12,6 +12,11 @@ from wandb_files import read_wandb_file
 
 NODE = Path(__file__).with_name("no_network")
 MODEL = ("--set", "model.id=lab/tiny")
+KEYS = {
+    "HF_TOKEN": "hf_madeUpForTests",
+    "WANDB_API_KEY": "0badc0de" * 5,
+    "OPENAI_API_KEY": "sk-madeUpForTests",
+}
 RUNS = {
     "mbpp_eval": ("--set", "mbpp.source=hub", "--set", "tracking.wandb=offline"),
     "grpo_code_execution": ("--set", "tasks.source=mbpp", "--set", "tracking.wandb=offline"),
@@ -19,10 +24,10 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache(tmp_path_factory: pytest.TempPathFactory, mbpp_folder: str) -> Iterator[Path]:
     """Return a model cache filled by `rlnb prefetch`; its hub is gone when the tests use it."""
     root, cache = tmp_path_factory.mktemp("hub"), tmp_path_factory.mktemp("cache")
-    make_hub(root, "lab/tiny")
+    make_hub(root, "lab/tiny", mbpp=mbpp_folder)
     with running_hub(root) as hub:
         options = ("--profile", "tiny", *MODEL, "--set", f"model.cache_dir={cache}", *RUNS["mbpp_eval"])
         process = rlnb("prefetch", "notebooks/mbpp_eval.ipynb", *options, HF_ENDPOINT=hub.address)
@@ -46,7 +51,7 @@ def run_on_node(notebook: str, cache: Path, out: Path) -> tuple[int, str, str]:
     """Run a notebook at its tiny profile without a network; return the exit code, the log and the errors."""
     words = ("run", f"notebooks/{notebook}.ipynb", "--profile", "tiny", *MODEL, "--out", str(out))
     settings = (*RUNS[notebook], "--set", f"model.cache_dir={cache}")
-    process = rlnb(*words, *settings, before=["unshare", "-rn"], RLNB_OFFLINE="1")
+    process = rlnb(*words, *settings, before=["unshare", "-rn"], RLNB_OFFLINE="1", **KEYS)
     out_text, errors = process.communicate(timeout=540)
     return process.returncode, out_text, errors
 
@@ -61,7 +66,7 @@ def test_a_check_of_this_machine_asks_for_the_hub_as_a_run_does(tmp_path):
 @pytest.mark.parametrize(
     "notebook", ["mbpp_eval", pytest.param("grpo_code_execution", marks=pytest.mark.slow)]
 )
-def test_a_run_needs_no_network_and_does_not_try_it(cache, offline_node, tmp_path, notebook):
+def test_a_run_needs_no_network_does_not_try_it_and_writes_no_key(cache, offline_node, tmp_path, notebook):
     code, said, errors = run_on_node(notebook, cache, tmp_path / "run")
     assert code == 0, said + errors
     assert not offline_node.exists(), offline_node.read_text()
@@ -71,3 +76,6 @@ def test_a_run_needs_no_network_and_does_not_try_it(cache, offline_node, tmp_pat
     rows, _ = read_wandb_file(file)
     reported = [row["step"] for row in map(json.loads, metrics.open())]
     assert [row["train/global_step"] for row in rows] == reported
+    texts = {path: path.read_bytes() for path in tmp_path.glob("run/**/*") if path.is_file()}
+    texts[Path("output")] = (said + errors).encode()
+    assert [path for path, text in texts.items() if any(key.encode() in text for key in KEYS.values())] == []

@@ -21,7 +21,6 @@ from rlnb.mbpp.evalplus import (
     run_reference,
 )
 from rlnb.mbpp.problems import Problem
-from rlnb.mbpp.prompts import TEMPLATES
 from rlnb.mbpp.samples import WrittenSample
 from rlnb.sandbox import Sandbox
 
@@ -162,14 +161,13 @@ def test_a_right_program_passes_by_asserts_and_by_plus_however_it_begins_and_end
     parts = list(itertools.product(BEGINNINGS, DOCUMENTED, ENDINGS))
     programs = [begin + doc + "def double(n):\n    return 2 * n\n" + end for begin, doc, end in parts]
     written = [WrittenSample(task_id=900, solution=program) for program in programs]
-    for sample in evaluate_samples([problem], TEMPLATES["chat"], written, sandbox):
-        assert sample.passed, (sample.program, sample.verdict)
+    for sample in evaluate_samples([problem], written, sandbox):
+        assert sample.passed, (sample.program, sample.error)
     for program in programs[:: len(ENDINGS) + 1]:
         assert check(DOUBLE, program) == PASSED, program
     for program in ("import sys\nsys.exit(0)", "raise SystemExit"):
         (left,) = evaluate_samples(
             [problem],
-            TEMPLATES["chat"],
             [WrittenSample(task_id=900, solution=problem.code + program)],
             sandbox,
         )
@@ -293,7 +291,7 @@ def judge(write_lines, sandbox):
         for task_id, program in programs:
             problems.append(Problem(task_id, "", "def f(x): pass", ("assert f",)))
             written.append(WrittenSample(task_id=task_id, solution=program))
-        samples = evaluate_samples(problems, TEMPLATES["chat"], written, sandbox)
+        samples = evaluate_samples(problems, written, sandbox)
         return check_samples(samples, write_lines(*lines), sandbox)
 
     return judge_programs

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from refusals import refused
@@ -56,26 +57,21 @@ def ask(sandbox, writer, *problems, **options) -> list[Sample]:
 
 
 ANSWERS = {
-    "def double(n): return 2 * n": ("passed", True),
-    "def double(n): return 4": ("wrong", True),
-    "def dubble(n): return 2 * n": ("runtime_error", False),
-    "def double(n) return 2 * n": ("syntax_error", False),
-    "def double(n):\n    while n: pass\n    return 0": ("timeout", False),
-    "def double(n): return 2 * n\nexit(0)": ("runtime_error", False),
-    "# I cannot.": ("no_code", False),
+    "def double(n): return 2 * n": ("passed", (True, True, True)),
+    "def double(n): return 4": ("wrong", (True, False, False)),
+    "def dubble(n): return 2 * n": ("runtime_error", (None, None, None)),
+    "def double(n) return 2 * n": ("syntax_error", (None, None, None)),
+    "def double(n):\n    while n: pass\n    return 0": ("timeout", (None, None, None)),
+    "def double(n): return 2 * n\nexit(0)": ("runtime_error", (None, None, None)),
+    "# I cannot.": ("no_code", (None, None, None)),
 }
 
 
-def test_an_answer_is_judged_by_its_asserts_shown_and_held_out(sandbox):
-    for program, (outcome, passed_shown) in ANSWERS.items():
+def test_an_answer_is_judged_by_its_asserts(sandbox):
+    for program, judged in ANSWERS.items():
         (sample,) = ask(sandbox, Scripted(f"```python\n{program}\n```"), timeout_seconds=0.5)
-        assert sample.outcome == outcome
-        assert (sample.passed_shown, sample.passed_held_out) == (passed_shown, outcome == "passed")
-        assert sample.passed == (outcome == "passed")
-    (sample,) = evaluate_samples(
-        [DOUBLE], TEMPLATES["paper"], [WrittenSample(task_id=1, solution=DOUBLE.code)], sandbox
-    )
-    assert (sample.passed_shown, sample.passed_held_out) == (True, None)
+        assert (sample.outcome, sample.results) == judged
+        assert sample.passed == (sample.outcome == "passed") == (sample.error == "")
 
 
 def test_samples_come_in_the_order_of_problems(sandbox):
@@ -84,7 +80,7 @@ def test_samples_come_in_the_order_of_problems(sandbox):
     progress = {"progress": lambda *counts: seen.append(counts)}
     samples = ask(sandbox, writer, DOUBLE, TRIPLE, num_samples=2, **progress)
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert [(s.problem.task_id, s.index, s.passed) for s in samples] == [
+    assert [(s.task_id, s.sample, s.passed) for s in samples] == [
         (1, 0, True), (1, 1, False), (2, 0, True), (2, 1, False),
     ]  # fmt: skip
 
@@ -111,8 +107,8 @@ def test_setup_belongs_behind_the_program_and_imports_to_this_side(sandbox):
         1, "", "import math\nclass Node:\n    def __init__(self): self.n = 2\ndef size(node): return node.n",
         ("assert size(root) == math.isqrt(4)",), setup="root = Node()",
     )  # fmt: skip
-    (sample,) = evaluate_samples([problem], CHAT, [WrittenSample(task_id=1, solution=problem.code)], sandbox)
-    assert sample.passed, sample.verdict
+    (sample,) = evaluate_samples([problem], [WrittenSample(task_id=1, solution=problem.code)], sandbox)
+    assert sample.passed, sample.error
 
 
 def test_a_sandbox_that_fails_ends_the_evaluation_before_all_is_written(monkeypatch):
@@ -209,7 +205,7 @@ def hacked(problems: list[Problem], sandbox: Sandbox) -> list[str]:
         for program in HACKS.values()
         for p in problems
     ]
-    samples = evaluate_samples(problems, CHAT, written, sandbox, timeout_seconds=2)
+    samples = evaluate_samples(problems, written, sandbox, timeout_seconds=2)
     return [sample.completion for sample in samples if sample.passed]
 
 
@@ -229,9 +225,9 @@ def test_no_hack_passes_a_problem_of_mbpp_in_a_weaker_sandbox(mbpp_folder):
 def test_every_reference_passes_its_asserts(mbpp_folder, sandbox):
     problems = load_mbpp(path=mbpp_folder).split("all")
     written = [WrittenSample(task_id=p.task_id, solution=p.code) for p in problems]
-    samples = evaluate_samples(problems, CHAT, written, sandbox)
+    samples = evaluate_samples(problems, written, sandbox)
     assert len(samples) == 974
-    assert {s.problem.task_id: s.verdict for s in samples if not s.passed} == {}
+    assert {s.task_id: s.error for s in samples if not s.passed} == {}
 
 
 def measurement(tmp_path, sandbox, num_questions=3, num_samples=1, **mbpp):
@@ -287,13 +283,37 @@ def test_problems_that_no_program_passes_or_every_program_does_are_left_out_by_n
     printed = capsys.readouterr().out
     assert f"{path}: left out: {left_out}\n{path}: untried: {untried}\n" in printed
     written = [WrittenSample(task_id=n, solution=SUM["code"]) for n in (11, 12, 13)]
-    samples = evaluate_samples(measure.problems, CHAT, written, sandbox)
-    assert [(sample.problem.task_id, sample.passed) for sample in samples] == [(11, True), (13, True)]
+    samples = evaluate_samples(measure.problems, written, sandbox)
+    assert [(sample.task_id, sample.passed) for sample in samples] == [(11, True), (13, True)]
     assert "Mbpp/12" in str(show_summary(summarize(samples), measure.describe())._repr_html_())
     path.write_text(json.dumps(IN_PLACE))
     assert "no problem tells programs apart" in refused(
         measurement, tmp_path, sandbox, source="hub", path=str(path)
     )
+
+
+HOSTILE = {  # none is evaluated where f is right
+    "assert f(1, 2) == 3 or open('MARK', 'w')": "open",
+    "assert f(1, 2) == 3 or __import__('os').system('touch MARK')": ".system",
+    "import os\nassert f(1, 2) == 3 or os.system('touch MARK')": "import os",
+    "from math import pi\nassert f(1, 2) == 3 or pi.__class__": ".__class__",
+    "assert f(1, 2) == 3 or '{0.__globals__}'.format(f)": ".format",
+}
+
+
+@pytest.mark.parametrize("code", [SUM["code"], ""])
+def test_a_record_whose_tests_say_more_than_a_test_may_is_left_out_by_name_and_never_runs(
+    tmp_path, sandbox, monkeypatch, code
+):
+    monkeypatch.chdir(tmp_path)
+    hostile = [*({"test_list": [test]} for test in HOSTILE), {"test_imports": ["import os"]}]
+    records = [{**SUM, "task_id": n, "code": code, **fields} for n, fields in enumerate(hostile, start=12)]
+    Path("mbpp.jsonl").write_text("\n".join(map(json.dumps, [SUM, *records])))
+    measure = measurement(tmp_path, sandbox, 9, source="hub", path="mbpp.jsonl")
+    assert [problem.task_id for problem in measure.problems] == [11]
+    for why, said in zip(measure.left_out.values(), [*HOSTILE.values(), "import os"], strict=True):
+        assert f": {said} is not on the list" in why
+    assert not Path("MARK").exists()
 
 
 def test_a_smaller_draw_is_part_of_a_larger_one_and_a_disabled_one_is_empty(tmp_path, sandbox):
@@ -316,4 +336,4 @@ def test_outcomes_of_every_kind_survive_being_saved(tmp_path, sandbox):
     samples = ask(sandbox, Scripted(*texts), num_samples=len(texts), timeout_seconds=1)
     assert [s.outcome for s in samples] == ["no_code", "wrong", "runtime_error", "timeout", "passed"]
     save_evaluation(tmp_path / "m.json", samples, params={}, settings={"seed": 1})
-    assert SampleForm([DOUBLE], CHAT).load(load_results(tmp_path / "m.json")) == samples
+    assert SampleForm().load(load_results(tmp_path / "m.json")) == samples

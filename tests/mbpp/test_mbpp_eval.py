@@ -7,8 +7,8 @@ from plus_file import ADD
 from refusals import MACHINES, refused
 
 from rlnb.machine import recommend
-from rlnb.mbpp.data import load_data
 from rlnb.mbpp.evaluation import MbppEvaluation
+from rlnb.mbpp.params import load_data
 from rlnb.params import asks_network, check_machine, load_params, resolve
 from rlnb.sandbox import Sandbox
 

@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hub_server import write_mbpp
 from refusals import refused
 
-from rlnb.mbpp.problems import SPLITS, Problem, interface, load_mbpp
+from rlnb.json_records import read_records
+from rlnb.mbpp.problems import FILES, SPLITS, Problem, find_fault, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question, is_complete, read_program
+from rlnb.params.model_cache import MBPP_REVISION
 
 RECORD = {
     "task_id": 11,
@@ -60,13 +63,31 @@ def test_mbpp_has_the_published_splits(mbpp_folder):
         assert [len(load_mbpp(path=mbpp_folder, subset=subset).split(name)) for name in SPLITS] == sizes
 
 
+@pytest.mark.parametrize("subset", FILES)
+def test_the_hubs_problems_are_those_published_or_refused(mbpp_folder, tmp_path, subset):
+    records = [record for _, record in read_records(Path(mbpp_folder, FILES[subset]))]
+    snapshots = "datasets--google-research-datasets--mbpp/snapshots"
+    write_mbpp(tmp_path / "right" / snapshots / MBPP_REVISION / subset, records)
+    data = load_mbpp(subset=subset, cache_dir=tmp_path / "right")
+    assert data.problems == load_mbpp(path=mbpp_folder, subset=subset).problems
+    for name, changed in {
+        "a test": {**records[-1], "test_list": [*records[-1]["test_list"], "assert True"]},
+        "a solution": {**records[-1], "code": records[-1]["code"] + "\n"},
+        "an id": {**records[-1], "task_id": records[-1]["task_id"] - 1},
+        "a text": {**records[-1], "test_list": ["no program ("]},
+    }.items():
+        write_mbpp(tmp_path / name / snapshots / MBPP_REVISION / subset, [*records[:-1], changed])
+        said = refused(load_mbpp, subset=subset, cache_dir=tmp_path / name)
+        assert said.count("\n") == 0 and "mbpp.path" in said, name
+
+
 def test_the_interface_is_what_tests_use_of_the_reference():
     problem = Problem(
         1, "", "import sys, re\nimport gc\nLIMIT = 3\nOTHER = 4\ndef helper(): pass\ndef f(n): return n",
         ("assert f(LIMIT) == 3", "assert re.search(str(tree), str(f(1)))"), setup="tree = [1]",
         imports=("import math",),
     )  # fmt: skip
-    assert interface(problem) == (("f",), ("LIMIT", "tree"), "import math\nimport sys, re")
+    assert interface(problem) == (("f",), ("LIMIT", "tree"), "import math\nimport re")
 
 
 def test_without_a_solution_the_names_come_from_the_asserts(write_lines):
@@ -83,9 +104,11 @@ def test_without_a_solution_the_names_come_from_the_asserts(write_lines):
     )
 
 
-def test_mbpps_asserts_name_what_its_solutions_define(mbpp_folder):
-    for problem in load_mbpp(path=mbpp_folder).problems.values():
-        assert interface(replace(problem, code=""))[:2] == interface(problem)[:2], problem.task_id
+def test_mbpps_asserts_name_what_its_solutions_define_and_say_what_a_test_may(mbpp_folder):
+    for subset in FILES:
+        for problem in load_mbpp(path=mbpp_folder, subset=subset).problems.values():
+            assert interface(replace(problem, code=""))[:2] == interface(problem)[:2], problem.task_id
+            assert find_fault(problem) == ""
 
 
 SHOTS = {

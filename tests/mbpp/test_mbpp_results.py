@@ -6,18 +6,15 @@ from dataclasses import replace
 import pytest
 from refusals import refused
 
-from rlnb.mbpp.problems import Problem
 from rlnb.mbpp.results import compare_samples, mbpp_metrics, save_evaluation, summarize
 from rlnb.mbpp.samples import Sample
 from rlnb.results import compare_files
-from rlnb.sandbox import Verdict
-
-DOUBLE = Problem(1, "Write a function to double a number.", "def double(n): return 2 * n", ("assert 1",) * 3)
 
 
 def a_sample(task_id: int, index: int, *results: bool | None, status: str = "ok") -> Sample:
-    problem = replace(DOUBLE, task_id=task_id)
-    return Sample(problem, index, "text", False, "code", Verdict(results, status, ""), num_shown=1)
+    outcome = "passed" if all(results) else "wrong" if status == "ok" else status
+    passed = None if status == "sandbox_error" else all(results)
+    return Sample(task_id, "", index, outcome, passed, results, "", "text", False, "code")
 
 
 GOOD, BAD, LUCKY = (True, True, True), (False, False, False), (True, False, False)
@@ -30,12 +27,11 @@ def test_the_metrics_are_the_mean_over_problems_and_the_problems_solved():
     assert mbpp_metrics([]) == {}
 
 
-def test_a_summary_has_each_pass_at_k_and_says_what_the_shown_assert_is_worth():
+def test_a_summary_has_each_pass_at_k_of_the_programs_that_ran():
     samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *LUCKY), a_sample(2, 0, *LUCKY), a_sample(2, 1, *BAD)]
     summary = summarize(samples, (1, 2))
     assert summary["pass_at"]["1"]["value"] == 0.25  # (1/2 + 0) / 2
     assert summary["pass_at"]["2"]["value"] == 0.5  # (1 + 0) / 2
-    assert (summary["passed_shown"], summary["passed_held_out"]) == (0.75, 0.25)
     assert summary["outcomes"] == {"passed": 1, "wrong": 3}
     failed = a_sample(1, 1, None, None, None, status="sandbox_error")  # it does not count
     summary = summarize([a_sample(1, 0, *GOOD), failed])
@@ -45,9 +41,7 @@ def test_a_summary_has_each_pass_at_k_and_says_what_the_shown_assert_is_worth():
 
 def test_an_error_that_most_programs_share_is_in_the_summary_and_its_headline(tmp_path):
     error = "NameError: name 'python' is not defined"
-    failed = replace(
-        a_sample(2, 0, None, status="runtime_error"), verdict=Verdict((None,), "runtime_error", error)
-    )
+    failed = replace(a_sample(2, 0, None, status="runtime_error"), error=error)
     save_evaluation(
         tmp_path / "results.json", [a_sample(1, 0, *GOOD), failed, failed], params={}, settings={}
     )

@@ -1,9 +1,13 @@
 """Writers of completions: a tiny policy, a real server with OpenAI's protocol, a file."""
 
+import gzip
 import json
 import threading
+import time
+import traceback
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
 from refusals import refused
@@ -16,8 +20,9 @@ from rlnb.mbpp.prompts import TEMPLATES, Question, build_question
 from rlnb.mbpp.results import make_headline, mbpp_metrics, summarize
 from rlnb.mbpp.samples import Sample, hash_samples, read_samples, write_samples
 from rlnb.mbpp.writers import Writer
+from rlnb.policy import endpoint
 from rlnb.policy.endpoint import Endpoint
-from rlnb.sandbox import Sandbox, Verdict
+from rlnb.sandbox import Sandbox
 
 CHAT, PAPER = TEMPLATES["chat"], TEMPLATES["paper"]
 DOUBLE = Problem(1, "Double a number.", "def double(n): return 2 * n", ("assert double(2) == 4",))
@@ -34,7 +39,8 @@ class Handler(BaseHTTPRequestHandler):
             del self.server.answers[0]
         data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
+        for name, value in {"Content-Length": str(len(data)), **self.server.headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
 
@@ -45,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.requests, server.answers = [], []
+        server.requests, server.answers, server.headers = [], [], {}
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
@@ -114,6 +120,16 @@ def test_text_to_be_continued_goes_to_completions_with_its_stops_and_the_key(ser
     assert (path, body["prompt"], body["stop"]) == ("/v1/completions", "text", ["[DONE]"])
 
 
+@pytest.mark.parametrize("key", ["sk-madeUp", "sk-made\nUp", "sk-mädeUp", "sk-made\x00Up"])
+def test_no_error_shows_the_key(server, monkeypatch, key):
+    monkeypatch.setattr(endpoint.os, "environ", {"OPENAI_API_KEY": key})
+    server.answers = [(401, f"wrong key: {key}".encode())]
+    with pytest.raises(PolicyUnavailable) as refusal:
+        written(writer_for(server), ["q"], CHAT)
+    shown = "".join(traceback.format_exception(refusal.value))
+    assert not any(part in shown for part in (key, repr(key)[1:-1], ascii(key)[1:-1]))
+
+
 def test_a_server_that_is_busy_is_asked_again(server):
     server.answers = [(503, {}), (429, {}), chat_answer(None)]
     assert written(writer_for(server), ["q"], CHAT) == {0: ""}  # no content is an empty completion
@@ -126,6 +142,34 @@ def test_a_server_that_does_not_answer_as_it_should_is_named(server):
         server.answers = [answer]
         with pytest.raises(PolicyUnavailable, match=f"^{writer.source.base_url}chat/completions: "):
             written(writer, ["q"], CHAT)
+
+
+def test_a_server_decides_neither_how_long_to_wait_nor_how_much_to_read(server, monkeypatch):
+    waits: list[float] = []
+    monkeypatch.setattr(endpoint.time, "sleep", waits.append)
+    for wait, longest in (("86400", 60.0), ("9" * 400, 60.0), ("3", 3.0), ("-1", 0.5), ("Tuesday", 0.5)):
+        waits.clear()
+        server.answers, server.headers = [(503, {}), chat_answer("x")], {"Retry-After": wait}
+        assert written(writer_for(server), ["q"], CHAT) == {0: "x"} and waits == [longest], wait
+    server.headers = {}
+    for status in (200, 503):
+        server.answers = [(status, b'{"choices": "' + b" " * 2**25)]
+        with pytest.raises(PolicyUnavailable, match=f"more than {endpoint.MAX_ANSWER_BYTES} bytes"):
+            written(writer_for(server), ["q"], CHAT)
+    packed = gzip.compress(b" " * 2**26)
+    server.answers, server.headers = [(200, packed)], {"Content-Encoding": "gzip"}
+    with pytest.raises(PolicyUnavailable, match=f"more than {endpoint.MAX_ANSWER_BYTES} bytes"):
+        written(writer_for(server), ["q"], CHAT)
+    server.answers, server.headers = [(200, b"[" * 10**6)], {}
+    with pytest.raises(PolicyUnavailable, match="does not speak"):
+        written(writer_for(server), ["q"], CHAT)
+
+
+def test_an_answer_that_trickles_is_ended(server, monkeypatch):
+    monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 0.0001)
+    response = SimpleNamespace(raw=SimpleNamespace(read1=lambda *_, **__: time.sleep(0.001) or b" "))
+    with pytest.raises(ValueError, match=r"0\.0001 s"):
+        endpoint.read_answer(response)
 
 
 def interrupted(number: int, completion: str) -> None:
@@ -169,13 +213,13 @@ def test_an_answer_goes_on_until_the_asked_function_is_there(server, first):
         server.answers = [(status, body)]
         with Sandbox(num_workers=1) as sandbox:
             samples = evaluate([DOUBLE], CHAT, writer_for(server), sandbox, shots={})
-        is_cut.append(samples[0].is_cut)
+        is_cut.append(samples[0].cut)
     assert is_cut == [True, False] and samples[0].passed
 
 
 def test_samples_are_written_and_read_in_the_form_of_evalplus(tmp_path):
     path = tmp_path / "samples.jsonl"
-    sample = Sample(DOUBLE, 0, "text", False, DOUBLE.code, Verdict((True,), "ok", ""), num_shown=1)
+    sample = Sample(1, "", 0, "passed", True, (True,), "", "text", False, DOUBLE.code)
     write_samples(path, [sample, replace(sample, program=None)])
     assert json.loads(path.read_text().splitlines()[0]) == {"task_id": "Mbpp/1", "solution": DOUBLE.code}
     path.write_text(path.read_text() + json.dumps({"task_id": 2, "solution": "x = 1"}))
@@ -213,7 +257,9 @@ def test_a_file_that_lacks_samples_or_has_others_is_refused(tmp_path):
         ('{"task_id": "Mbpp/x", "solution": ""}', "task_id = 'Mbpp/x'"),
         ('{"task_id": 9, "solution": ""}', "3 differ, task_id 1 "),
         ("", "holds no samples"),
+        ('[["x = 1"], ["x = 2"]]', "Mbpp_11/0.py"),  # bigcode's generations
+        ('{"doc_id": 0, "doc": {"task_id": 1}, "resps": [["x = 1"]]}', "Mbpp_11/0.py"),  # lm-eval's log
     ):
         path.write_text(text)
         message = refused(read_samples, str(path), [1, 2])
-        assert message.startswith(str(path)) and said in message
+        assert message.startswith(str(path)) and said in message and "\n" not in message

@@ -11,7 +11,7 @@ from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.machine import Machine, recommend
 from rlnb.params import asks_network, check_machine, describe_params, load_params, parse_set, resolve
 from rlnb.params.bases import is_same_model
-from rlnb.params.model_cache import MBPP_SPLITS, find_missing
+from rlnb.params.model_cache import MBPP_REVISION, MBPP_SPLITS, find_missing
 
 CPU, V100, A100 = MACHINES["cpu"], MACHINES["v100"], MACHINES["a100"]
 
@@ -139,18 +139,21 @@ def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypat
     ]  # fmt: skip
     assert all("rlnb prefetch" in line for line in told)
     cache("models--me--mine", "config.json", "tokenizer.json", "model.safetensors")
-    cache("datasets--google-research-datasets--mbpp", *(f"full/{split}-0.parquet" for split in MBPP_SPLITS))
+    files = [f"full/{split}-0.parquet" for split in MBPP_SPLITS]
+    cache("datasets--google-research-datasets--mbpp", *files, revision="another")
+    assert refused(check_machine, params, offline).startswith("parameters cell: tasks.source")
+    cache("datasets--google-research-datasets--mbpp", *files, revision=MBPP_REVISION)
     check_machine(params, offline)
 
 
-def cache(folder: str, *files: str) -> Path:
+def cache(folder: str, *files: str, revision: str = "c0ffee") -> Path:
     """Write files as huggingface_hub's cache has them; return the snapshot."""
-    snapshot = Path("cache", folder, "snapshots", "c0ffee")
+    snapshot = Path("cache", folder, "snapshots", revision)
     for name in files:
         (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
         (snapshot / name).write_text("{}")
-    (snapshot.parents[1] / "refs").mkdir()
-    (snapshot.parents[1] / "refs" / "main").write_text("c0ffee")
+    (snapshot.parents[1] / "refs").mkdir(exist_ok=True)
+    (snapshot.parents[1] / "refs" / "main").write_text(revision)
     return snapshot
 
 

@@ -136,13 +136,14 @@ def test_a_test_that_raises_what_is_no_exception_fails(sandbox):  # pytest's own
 
 OPTIMIZED = """
 import sys
-from rlnb.sandbox import Sandbox, check_oracle, check_tests, oracle
+from rlnb.sandbox import Sandbox, assertions, check_oracle, check_tests
 tests = ["assert f(2) == 4", "for n in (1, 2): assert f(n) == 2 * n", "def t(): assert f(2) == 4\\nt()"]
 with Sandbox(num_workers=1, require="none") as sandbox:
     check_oracle(sandbox)
     for answer in ("5", "2 * n"):
         print(check_tests(sandbox, f"def f(n): return {answer}", tests, functions=["f"]).results)
-    oracle.compile = lambda source, name, mode, **_: compile(source, name, mode)
+    assertions.compile_test.cache_clear()
+    assertions.compile = lambda source, name, mode, **_: compile(source, name, mode)
     check_oracle(sandbox)
 """
 
