@@ -26,14 +26,14 @@ class MbppEvaluation:
     """An evaluation of writers or policies: the same problems and seeds each time.
 
     params: of a notebook with the sections model, mbpp and evaluation. mbpp: its section without "auto".
-    asked: the problems that the seed draws. left_out: {task_id: why} of those of them that tell nothing.
+    drawn: the problems that the seed draws. left_out: {task_id: why} of those of them that tell nothing.
     """
 
     params: NotebookParams
     mbpp: MbppParams
     data: ProblemSet
     sandbox: Sandbox
-    asked: Sequence[Problem] = ()
+    drawn: Sequence[Problem] = ()
     left_out: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
@@ -47,9 +47,9 @@ class MbppEvaluation:
         if not measures_mbpp(params):
             return cls(params, mbpp, ProblemSet({}, "", ""), sandbox)
         data = load_data(mbpp, getattr(sampling, "plus_path", ""), cache_directory(params))
-        asked = choose_problems(data, mbpp, sampling.num_questions, seed=params.seed)
-        left_out = try_solutions(asked, sandbox, timeout_seconds=sampling.timeout_seconds)
-        measure = cls(params, mbpp, data, sandbox, asked, left_out)
+        drawn = choose_problems(data, mbpp, sampling.num_questions, seed=params.seed)
+        left_out = try_solutions(drawn, sandbox, timeout_seconds=sampling.timeout_seconds)
+        measure = cls(params, mbpp, data, sandbox, drawn, left_out)
         if not measure.problems:
             raise ParamsError(f"{data.source}: no problem tells programs apart: {measure.tried()}")
         for what, problems in measure.tried().items():
@@ -67,8 +67,8 @@ class MbppEvaluation:
 
     @property
     def problems(self) -> list[Problem]:
-        """The problems that are evaluated: those of `asked` that are not left out."""
-        return [problem for problem in self.asked if problem.task_id not in self.left_out]
+        """The problems that are evaluated: those of `drawn` that are not left out."""
+        return [problem for problem in self.drawn if problem.task_id not in self.left_out]
 
     def tried(self) -> dict[str, object]:
         """Return what trying the problems' own solutions has shown; nothing where all pass."""

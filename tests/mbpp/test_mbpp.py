@@ -270,7 +270,7 @@ def test_problems_that_no_program_passes_or_every_program_does_are_left_out_by_n
     path = tmp_path / "mbpp.jsonl"
     path.write_text("\n".join(map(json.dumps, (SUM, IN_PLACE, UNSOLVED, NEVER_CALLED))))
     measure = measurement(tmp_path, sandbox, 4, source="hub", path=str(path))
-    assert ([p.task_id for p in measure.problems], [p.task_id for p in measure.asked]) == (
+    assert ([p.task_id for p in measure.problems], [p.task_id for p in measure.drawn]) == (
         [11, 13],
         [11, 12, 13, 14],
     )
