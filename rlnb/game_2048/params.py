@@ -46,8 +46,8 @@ class PromptParams(Section):
 
 class StrategyRewardParams(Section):
     preset: Literal["requirements", "graded"] = "requirements"
-    """requirements = function works, no cheating, strategy succeeds, and strategies may import the standard
-    library; graded = how large the tiles became, against random play"""
+    """requirements = function works, no cheating, strategy succeeds; graded = how large the tiles became,
+    against random play"""
     num_boards: int = described(1, "Games of one strategy, the same for a group", ge=1, le=1000)
 
 

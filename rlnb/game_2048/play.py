@@ -36,8 +36,7 @@ class BoardRules:
 
     play_on: see `GameBoard`. move_cpu_seconds, board_cpu_seconds: CPU time of one move, and of one game
     including the loading of the program. wall_seconds: wall time of one game. memory_mib: of the program.
-    queries: source put in front of it. standard_library: whether all of it may be imported, see
-    `check_strategy`.
+    queries: source put in front of it.
     """
 
     play_on: bool = False
@@ -46,11 +45,10 @@ class BoardRules:
     wall_seconds: float = 5.0
     memory_mib: int = 256
     queries: str = ""
-    standard_library: bool = False
 
     @classmethod
     def from_params(cls, params: GptOss2048Params) -> "BoardRules":
-        """Return the rules of a run; the published rewards have one limit of time, and more modules."""
+        """Return the rules of a run; the published rewards have one limit of time."""
         sandbox, is_published = params.sandbox, params.reward.preset == "requirements"
         board_seconds = sandbox.timeout_seconds if is_published else sandbox.board_cpu_seconds
         return cls(
@@ -60,7 +58,6 @@ class BoardRules:
             wall_seconds=sandbox.timeout_seconds,
             memory_mib=sandbox.memory_mib,
             queries=QUERIES_SOURCE if params.prompt.preset == "api" else "",
-            standard_library=is_published,
         )
 
     def make_program(self, code: str, seed: int) -> str:
@@ -74,8 +71,8 @@ class StrategyGame:
     """One game of one strategy. moves: letters as in `GameBoard.moves`, which play the same game again.
 
     ending: "success", "failed" or "stuck" as in `GameBoard.state`; "illegal" for an answer that is not a key,
-    "exception", "timeout". error: the reason in a line, untrusted. seconds: wall time. was_loaded: the
-    program ran up to its first board.
+    "exception", "timeout". error: the reason in a line, untrusted. seconds: wall time. was_compiled: the
+    program is one for Python's compiler. was_loaded: it ran up to its first board.
     """
 
     kind: BoardKind
@@ -87,6 +84,7 @@ class StrategyGame:
     error: str
     seconds: float
     was_loaded: bool = True
+    was_compiled: bool = True
 
     @property
     def is_honest(self) -> bool:
@@ -133,15 +131,16 @@ def play_game(job: Job, sandbox: Sandbox, rules: BoardRules) -> StrategyGame:
         board = GameBoard(kind.size, kind.target, seed, play_on=rules.play_on)
         with sandbox.load(rules.make_program(code, seed), limits=limits) as program:
             was_loaded = program.ended is None
+            was_compiled = program.ended is None or program.ended.status != "syntax_error"
             ending, error = play_board(program, board, rules)
         if ending != "sandbox_error":
             break
         if attempt == 2 and program.has_lost_its_zygote:  # losing it twice is not an accident
             ending = "exception"
-    seconds, error = time.monotonic() - started, error[:LONGEST_ERROR]
     return StrategyGame(
-        kind, seed, ending, board.largest, board.score, board.moves, error, seconds, was_loaded
-    )
+        kind, seed, ending, board.largest, board.score, board.moves, error[:LONGEST_ERROR],
+        time.monotonic() - started, was_loaded, was_compiled,
+    )  # fmt: skip
 
 
 def play_board(program: LoadedProgram, board: GameBoard, rules: BoardRules) -> tuple[Ending, str]:

@@ -14,7 +14,7 @@ from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.checks import is_suspicious
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.play import BoardRules, Ending, StrategyGame, play_many, random_progress
-from rlnb.game_2048.strategies import extract_strategy
+from rlnb.game_2048.strategies import Extraction, extract_strategy
 from rlnb.grpo.rewards import TrlReward, make_trl_rewards
 from rlnb.run.metrics import ENDINGS
 from rlnb.sandbox import FailureCount, Sandbox
@@ -144,9 +144,7 @@ class StrategyReferee:
         keys = list(zip(prefixes, completions, kinds, map(tuple, seeds), strict=True))
         results = {key: self._results[key] for key in keys if key in self._results}
         extractions = {
-            key: extract_strategy(key[1], prefix=key[0], standard_library=self.rules.standard_library)
-            for key in dict.fromkeys(keys)
-            if key not in results
+            key: extract_strategy(key[1], prefix=key[0]) for key in dict.fromkeys(keys) if key not in results
         }
         jobs = {
             key: [(extraction.code or "", key[2], seed) for seed in key[3] if not extraction.problem]
@@ -157,6 +155,8 @@ class StrategyReferee:
         for key, extraction in extractions.items():
             baselines = tuple(random_progress(key[2], seed, play_on=self.rules.play_on) for seed in key[3])
             played = tuple(games[job] for job in jobs[key])
+            if refused := [game.error for game in played if not game.was_compiled]:
+                extraction, played = Extraction(extraction.code, "syntax_error", refused[0]), ()
             results[key] = StrategyResult(
                 extraction.code, extraction.problem, extraction.reason, played, baselines
             )

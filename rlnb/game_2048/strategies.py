@@ -1,7 +1,7 @@
 """The function `strategy(board)` in a completion: found, and checked before it is run."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -30,10 +30,9 @@ class Extraction:
     reason: str
 
 
-def extract_strategy(completion: str, *, prefix: str = "", standard_library: bool = False) -> Extraction:
+def extract_strategy(completion: str, *, prefix: str = "") -> Extraction:
     """Return the first program of `iterate_drafts` that parses and has the function, or why there is none.
 
-    standard_library: as in `check_strategy`.
     What the function does not need, such as an example board, a print or `if __name__ == "__main__":`, is
     left out. A text that breaks the parser is not a program, and ends no training.
     """
@@ -41,7 +40,7 @@ def extract_strategy(completion: str, *, prefix: str = "", standard_library: boo
     try:
         for code in iterate_drafts(completion, function=FUNCTION, prefix=prefix):
             if code not in refused:
-                refused[code] = examine(code, standard_library=standard_library)
+                refused[code] = examine(code)
                 if refused[code].problem in ("", "forbidden"):
                     return refused[code]
     except (RecursionError, ValueError, MemoryError) as error:
@@ -52,22 +51,23 @@ def extract_strategy(completion: str, *, prefix: str = "", standard_library: boo
     return next(iter([*with_function, *refused.values()]), Extraction(None, "no_code", reason))
 
 
-def examine(code: str, *, standard_library: bool) -> Extraction:
+def examine(code: str) -> Extraction:
     """Return what is wrong with a program that should have a function of one argument."""
     if len(code) > LONGEST_PROGRAM:
         return Extraction(code, "syntax_error", f"It is longer than {LONGEST_PROGRAM} characters.")
     try:
         tree = parse(code)
+        outer = list(iterate_outer_statements(tree))
+        for statement in outer:
+            if isinstance(statement, ast.Return):
+                reason = f"Line {statement.lineno} is not Python: 'return' outside function."
+                return Extraction(code, "syntax_error", reason)
+        if reason := explain_missing(outer):
+            return Extraction(code, "no_function", reason)
         program = drop_demonstration(code, tree)
     except UNREADABLE as error:
         return Extraction(code, "syntax_error", explain_unreadable(error))
-    for outer in iterate_outer_statements(tree):
-        if isinstance(outer, ast.Return):
-            reason = f"Line {outer.lineno} is not Python: 'return' outside function."
-            return Extraction(code, "syntax_error", reason)
-    if reason := explain_missing(tree):
-        return Extraction(code, "no_function", reason)
-    reason = check_strategy(program, standard_library=standard_library)
+    reason = check_strategy(program)
     return Extraction(program, "forbidden" if reason else "", reason)
 
 
@@ -82,9 +82,8 @@ def iterate_outer_statements(tree: ast.Module) -> Iterator[ast.stmt]:
                 waiting.append(node)
 
 
-def explain_missing(tree: ast.Module) -> str:
-    """Return why a program has no function that can be called with the board alone; "" if it has one."""
-    outer = list(iterate_outer_statements(tree))
+def explain_missing(outer: Sequence[ast.stmt]) -> str:
+    """Return why outer statements define no function that can be called with the board; "" if they do."""
     bindings = [(statement.lineno, value) for statement in outer if (value := bound_value(statement))]
     if not bindings:
         return f"There is no function `{FUNCTION}` outside of functions and classes."
@@ -119,16 +118,15 @@ def drop_demonstration(code: str, tree: ast.Module) -> str:
     inner_scopes = [scope for scope in iterate_scopes(code) if scope.get_type() != "module"]
     symbols = chain.from_iterable(scope.get_symbols() for scope in inner_scopes)
     needed = {FUNCTION, *(symbol.get_name() for symbol in symbols if symbol.is_global())}
-    effects = changed_globals(tree, needed)
+    changing = find_changing(tree, needed)
     used: list[ast.stmt] = []
     for statement in reversed(tree.body):
         is_main = isinstance(statement, ast.If) and "__name__" in names_in(statement.test)
-        if is_used(statement, needed, effects) and not is_main:
+        if is_used(statement, needed, changing) and not is_main:
             used.append(statement)
-            parts: list[ast.AST] = [statement]
-            if isinstance(statement, DEFINITIONS):  # the names that its body reads are in `needed`
-                parts = [node for node in ast.iter_child_nodes(statement) if node not in statement.body]
-            needed |= {name for part in parts for name in names_in(part)}
+            # The names that the body of a definition reads are in `needed`.
+            body = set(statement.body) if isinstance(statement, DEFINITIONS) else set()
+            needed.update(*map(names_in, set(ast.iter_child_nodes(statement)) - body))
     if len(used) == len(tree.body) or not used:
         return code
     spans = {s: range(s.lineno, (s.end_lineno or s.lineno) + 1) for s in tree.body}
@@ -143,45 +141,52 @@ def drop_demonstration(code: str, tree: ast.Module) -> str:
     return "\n".join(line for index, line in enumerate(lines, 1) if index not in dropped).strip("\n") + "\n"
 
 
-def is_used(statement: ast.stmt, needed: set[str], effects: Mapping[str, set[str]]) -> bool:
+def is_used(statement: ast.stmt, needed: set[str], changing: set[str]) -> bool:
+    """Return whether a statement makes or changes what is needed. changing: see `find_changing`."""
     if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
         return False  # it would have to be the first statement, and `BoardRules` puts lines before it
     if isinstance(statement, (*DEFINITIONS, ast.Import, ast.ImportFrom)):
         return True
+    changed, called = read_changes([statement])
     is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return is_docstring or not changed_names(statement, effects).isdisjoint(needed)
+    return is_docstring or not (changed.isdisjoint(needed) and called.isdisjoint(changing))
 
 
-def changed_names(statement: ast.stmt, effects: Mapping[str, set[str]]) -> set[str]:
-    """Return the names that a statement binds, or whose value it may change.
-
-    effects: the globals that calling each function of the program changes.
-    """
-    names = set()
-    for node in ast.walk(statement):
+def read_changes(statements: Sequence[ast.stmt]) -> tuple[set[str], set[str]]:
+    """Return the names that statements bind, or whose values they may change, and those that they call."""
+    changed, called = set(), set()
+    for node in chain.from_iterable(map(ast.walk, statements)):
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            names.add(root_name(node))
+            changed.add(root_name(node))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # random.shuffle(ORDER)
-            names |= {root_name(part) for part in (node.func, *node.args)}
+            changed |= {root_name(part) for part in (node.func, *node.args)}
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            names |= effects.get(node.func.id, set())
+            called.add(node.func.id)
         elif isinstance(node, DEFINITIONS):
-            names.add(node.name)
+            changed.add(node.name)
         elif isinstance(node, ast.alias):
-            names.add((node.asname or node.name).partition(".")[0])
-    return names - {""}
+            changed.add((node.asname or node.name).partition(".")[0])
+    return changed - {""}, called
 
 
-def changed_globals(tree: ast.Module, needed: set[str]) -> dict[str, set[str]]:
-    """Return which of the needed globals a call of each top-level function changes, by name.
+def find_changing(tree: ast.Module, needed: set[str]) -> set[str]:
+    """Return the top-level functions of which a call changes a needed global, also through other calls.
 
     A call of the strategy itself is a demonstration, whatever it keeps between moves.
     """
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name != FUNCTION]
-    effects: dict[str, set[str]] = {function.name: set() for function in functions}
-    for _ in functions:  # what the functions that it calls change, it changes
-        for function in functions:
+    changing: set[str] = set()
+    callers: dict[str, set[str]] = {}
+    for function in tree.body:
+        if isinstance(function, ast.FunctionDef) and function.name != FUNCTION:
+            changed, called = read_changes(function.body)
             local = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
-            changed = chain.from_iterable(changed_names(statement, effects) for statement in function.body)
-            effects[function.name] |= (set(changed) & needed) - local
-    return effects
+            if changed & needed - local:
+                changing.add(function.name)
+            for name in called:
+                callers.setdefault(name, set()).add(function.name)
+    waiting = list(changing)
+    while waiting:
+        new = callers.pop(waiting.pop(), set()) - changing
+        changing |= new
+        waiting += new
+    return changing

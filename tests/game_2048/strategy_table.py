@@ -1,7 +1,7 @@
-"""Strategies for 2048 that cheat, and honest ones: what the static check and the sandbox must agree on.
+"""Strategies for 2048 that cheat, and honest ones.
 
-A cheat's endings are how its games may end when it is run all the same. None is a gain: whatever a program
-does to its process, the game out here is what its answers, read as keys, have made of it.
+A cheat's endings are how its games may end. None is a gain: whatever a program does to its process, the game
+out here is what its answers, read as keys, have made of it.
 """
 
 from typing import NamedTuple
@@ -10,14 +10,14 @@ from typing import NamedTuple
 class Cheat(NamedTuple):
     code: str
     endings: tuple[str, ...]
-    refused: bool  # by the static check
+    is_suspicious: bool  # by the names that it shows
 
 
-def make_cheat(endings: str, text: str, *, refused: bool) -> Cheat:
+def make_cheat(endings: str, text: str, *, is_suspicious: bool) -> Cheat:
     """text: what it does at each move, before it answers with a key; after "---", if there is one."""
     before, _, act = text.rpartition("\n---\n")
     body = "".join(f"    {line}\n" for line in [*act.splitlines(), 'return "a"'])
-    return Cheat(f"{before}\ndef strategy(board):\n{body}", tuple(endings.split()), refused)
+    return Cheat(f"{before}\ndef strategy(board):\n{body}", tuple(endings.split()), is_suspicious)
 
 
 SLOW_ERROR = "class Slow(Exception):\n    def __str__(self):\n        while True: pass"
@@ -29,7 +29,7 @@ BOX = (
     "import functools\nSEEN = []\nclass Box:\n    def __setattr__(self, name, value):\n"
     "        if '__wrapped' not in name: SEEN.append(value)"
 )
-ALLOWED = {
+HIDDEN = {
     "sets a tile to the target": ("stuck", "board[0][0] = 2048"),
     "edits boards of earlier moves": (
         "stuck", "SEEN = []\n---\nSEEN.append(board)\nfor old in SEEN:\n    old[0][0] = 2048"),
@@ -51,6 +51,18 @@ ALLOWED = {
         "timeout", "while True:\n    try:\n        while True: pass\n    except BaseException: pass"),
     "endless recursion": ("exception", "return strategy(board)"),
     "floods its output": ("exception timeout", "while True: print('x' * 1000)"),
+    "a format made up at run time": ("stuck", "print(('{0.__glo' + 'bals__}').format(strategy))"),
+    "a field's name that is code": (
+        "exception",
+        "import dataclasses\n@dataclasses.dataclass(init=False, repr=False)\nclass A:\n    x: int = 0\n"
+        "    __annotations__['x,__imp' + 'ort__(\"os\")._exit(0)'] = int\n---\nA() == A()",
+    ),
+    "an attribute's name that is matched": (
+        "exception",
+        "A = type('A', (type,), {'__match' + '_args__': ('__glo' + 'bals__',), '__instance' + 'check__': "
+        "lambda *_: True})('B', (), {'__match' + '_args__': ('__glo' + 'bals__',)})\n---\n"
+        "match strategy:\n    case A(names): names['__buil' + 'tins__']['__imp' + 'ort__']('os')._exit(0)",
+    ),
     "names made up at run time": (
         "exception",
         f"{BOX}\n---\nfunctools.update_wrapper(Box(), strategy, ['__glo' + 'bals__'], ())\n"
@@ -58,7 +70,7 @@ ALLOWED = {
         "SEEN[1]('o' + 's')._exit(0)",
     ),
 }  # fmt: skip
-REFUSED = {
+SUSPICIOUS = {
     "os._exit in a function": ("exception", "import os\nos._exit(0)"),
     "recursion without a limit": (
         "exception timeout", "import sys\nsys.setrecursionlimit(10 ** 9)\n---\nreturn strategy(board)"),
@@ -89,7 +101,6 @@ REFUSED = {
     "reads attributes by a name in two parts": ("exception", "getattr(random, '_o' + 's')._exit(0)"),
     "a module's own imports": ("exception", "random._os._exit(0)"),
     "executes a text": ("stuck", "exec('import os')"),
-    "a format made up at run time": ("stuck", "print(('{0.__glo' + 'bals__}').format(strategy))"),
     "draws from the system": (  # it plays legal moves, and gets what they are worth
         "success failed", "import random\n---\nreturn random.SystemRandom().choice('éuai')"),
     "writes a file": ("exception", "open('/tmp/rlnb-strategy', 'w')"),
@@ -102,8 +113,8 @@ REFUSED = {
     "writes answers while loading": (
         "exception stuck illegal", "import os\nos.write(3, (4).to_bytes(4, 'big') + b'V\"u\"')\n---\n"),
 }  # fmt: skip
-CHEATS = {name: make_cheat(*cheat, refused=False) for name, cheat in ALLOWED.items()}
-CHEATS |= {name: make_cheat(*cheat, refused=True) for name, cheat in REFUSED.items()}
+CHEATS = {name: make_cheat(*cheat, is_suspicious=False) for name, cheat in HIDDEN.items()}
+CHEATS |= {name: make_cheat(*cheat, is_suspicious=True) for name, cheat in SUSPICIOUS.items()}
 HONEST = {
     "a random key": 'import random\ndef strategy(board):\n    return random.choice(["é", "u", "a", "i"])\n',
     "a helper behind it": '''\

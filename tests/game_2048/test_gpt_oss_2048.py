@@ -17,4 +17,3 @@ def test_the_published_rewards_have_one_limit_of_time_whatever_the_profile():
         published, graded = rules["requirements"], rules["graded"]
         assert published.move_cpu_seconds == published.board_cpu_seconds == published.wall_seconds == 5.0
         assert graded.move_cpu_seconds < graded.board_cpu_seconds < graded.wall_seconds == 5.0
-        assert published.standard_library and not graded.standard_library

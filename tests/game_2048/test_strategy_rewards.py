@@ -124,12 +124,17 @@ MODULES = "re string enum abc time json numbers array decimal fractions contextl
 WITH_MODULES = f"import {', '.join(MODULES.split())}\ndef strategy(board):\n    {RANDOM}\n"
 
 
-def test_the_published_rewards_allow_the_standard_library_and_no_other_package(sandbox, presets):
-    assert earn(WITH_MODULES, "requirements", sandbox, presets)[:2] == [1.0, 1.0]
-    assert earn(WITH_MODULES, "graded", sandbox, presets) == [-0.5, -20.0, 0.0]
+def test_strategies_may_import_the_standard_library_and_no_other_package(sandbox, presets):
     for preset in ("requirements", "graded"):
+        assert earn(WITH_MODULES, preset, sandbox, presets)[:2] == [1.0, 1.0]
         with_numpy = WITH_MODULES.replace("import re", "import numpy")
         assert earn(with_numpy, preset, sandbox, presets) == [-0.5, -20.0, 0.0]
+
+
+@pytest.mark.parametrize("line", ["max(board, key=len, key=len)", "break", "await board", "global board"])
+def test_what_the_compiler_refuses_is_a_syntax_error(line, sandbox, presets):
+    code = f"def strategy(board):\n    {line}\n    return 'a'\n"
+    assert earn(code, "requirements", sandbox, presets) == [-2.0, -1.0, 0.0]
 
 
 TABLE = """import time

@@ -1,4 +1,4 @@
-"""The static check and the sandbox agree on cheats and on honest strategies, and no cheat gains anything."""
+"""The board is outside, so no cheat gains anything, whatever it names; honest strategies play on."""
 
 import pytest
 from processes import zygotes_children
@@ -6,7 +6,7 @@ from replaying import replay
 from strategy_table import CHEATS, HONEST
 
 from rlnb.game_2048.board import BoardKind
-from rlnb.game_2048.checks import check_strategy
+from rlnb.game_2048.checks import check_strategy, is_suspicious
 from rlnb.game_2048.play import BoardRules, StrategyGame, play_many
 from rlnb.game_2048.strategies import extract_strategy
 from rlnb.sandbox import Sandbox
@@ -34,9 +34,10 @@ def play(code, kind, sandbox, *, rules=SHORT, seed=SEEDS[0]) -> StrategyGame:
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_nothing_is_gained_by_a_cheat_that_is_run_though_the_check_refused_it(name, sandbox):
+def test_nothing_is_gained_by_a_cheat_and_what_it_shows_is_counted(name, sandbox):
     cheat = CHEATS[name]
-    assert bool(check_strategy(cheat.code)) == cheat.refused, check_strategy(cheat.code)
+    assert is_suspicious(cheat.code) >= cheat.is_suspicious
+    assert check_strategy(cheat.code) == "" or "_codec" in cheat.code  # the sandbox's own, for a package
     game = play(cheat.code, LARGE, sandbox)
     assert game.ending in cheat.endings, game
     assert (game.ending == "success") == (game.largest >= LARGE.target)
