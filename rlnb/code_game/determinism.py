@@ -1,15 +1,32 @@
 """Which programs depend on more than their source: a list of what a program may use, read from its tree.
 
-The varied interpreters (rlnb/sandbox/reruns.py) catch what differs from run to run: the clock, random
-numbers, the order of sets. They cannot catch what is equal in all of them: files, the version of Python,
-texts of its library. So imports and attributes of modules come from a list, and whatever leads from there
-to other modules, files, frames or texts of Python is refused, as is an attribute that only the run names.
+The game needs programs that print the same everywhere. That is tested: varied interpreters
+(rlnb/sandbox/reruns.py) catch what differs from run to run, as the clock, random numbers and the order of
+sets. They cannot catch what is equal in all of them, as files, the version of Python and texts of its
+library. So imports and attributes of modules come from a list, and what leads from there to other modules,
+files, frames or texts of Python is refused by name, as is what makes names from data
+(rlnb/source_code/reflection.py). A program that finds another way gains nothing over a seeded random number,
+which passes; it may print something else elsewhere.
 """
 
+import ast
+import importlib
 import operator
+import re
+import types
+from collections.abc import Iterator
+from itertools import chain
 
-from rlnb.source_code.extraction import parse_program
-from rlnb.source_code.reflection import HARMLESS_DUNDERS, HIDDEN, OUTSIDE, WITHHELD, ProgramRules
+from rlnb.source_code.checks import (
+    PYTHON,
+    imported_names,
+    iterate_scopes,
+    names_in,
+    names_of_python,
+    shown,
+)
+from rlnb.source_code.extraction import UNREADABLE, parse_program
+from rlnb.source_code.reflection import HIDDEN, OUTSIDE, PLACES, READERS, ProgramNames
 
 ALLOWED_MODULES = (
     "__future__", "abc", "array", "base64", "bisect", "calendar", "cmath", "collections", "collections.abc",
@@ -19,39 +36,51 @@ ALLOWED_MODULES = (
 )  # fmt: skip
 MACHINE = "which tells of this machine or of its Python; compute from what the program holds"
 ADDRESS = "which differs from run to run; compute from the value itself"
-OPERATORS = (f"__{side}{name.rstrip('_')}__" for name in operator.__all__ for side in ("", "r"))
-RULES = ProgramRules(
-    modules=ALLOWED_MODULES,
-    narrow={
-        "io": ("BytesIO", "StringIO"),
-        "sys": (
-            "exit", "intern", "maxsize", "set_int_max_str_digits", "setrecursionlimit", "stderr", "stdout",
-        ),
-        **dict.fromkeys(("sys.stderr", "sys.stdout"), ("flush", "getvalue", "write", "writelines")),
-    },
-    withheld={**WITHHELD, "operator": set()},  # they may read attributes whose names are written out
-    builtins={
-        **dict.fromkeys(
-            ("__builtins__", "__file__", "__loader__", "__spec__", "copyright", "credits", "dir", "globals",
-             "license", "locals", "vars"), MACHINE),
-        **dict.fromkeys(("breakpoint", "help", "input", "open"), OUTSIDE),
-        **dict.fromkeys(("hash", "id"), ADDRESS),
-        **dict.fromkeys(("__import__", "compile", "eval", "exec"), HIDDEN),
-    },
-    attributes={"__hash__": ADDRESS, "__import__": HIDDEN, "_old_targets": MACHINE},
-    # They lead to nothing but what a program holds, or can name.
-    dunders=HARMLESS_DUNDERS.union(OPERATORS, (
-        "__aenter__", "__aexit__", "__aiter__", "__anext__", "__args__", "__await__", "__bases__", "__bool__",
-        "__bytes__", "__call__", "__cause__", "__ceil__", "__class__", "__class_getitem__", "__closure__",
-        "__complex__", "__context__", "__copy__", "__debug__", "__deepcopy__", "__defaults__", "__del__",
-        "__delattr__", "__delete__", "__divmod__", "__enter__", "__exit__", "__float__", "__floor__",
-        "__format__", "__func__", "__get__", "__init_subclass__", "__int__", "__iter__", "__len__",
-        "__members__", "__missing__", "__module__", "__mro__", "__new__", "__next__", "__origin__",
-        "__qualname__", "__rdivmod__", "__repr__", "__reversed__", "__round__", "__set__", "__set_name__",
-        "__setattr__", "__str__", "__suppress_context__", "__trunc__", "__wrapped__",
-    )),
-    reason=MACHINE,
-)  # fmt: skip
+STREAMS = ("sys.stderr", "sys.stdout")
+NARROW = {
+    "io": ("BytesIO", "StringIO"),
+    "sys": (
+        "exit", "intern", "maxsize", "set_int_max_str_digits", "setrecursionlimit", "stderr", "stdout",
+    ),
+    **dict.fromkeys(STREAMS, ("flush", "getvalue", "write", "writelines")),
+}  # fmt: skip
+# Public, and refused: what evaluates texts, makes classes, reads or sets attributes by name, looks at the
+# machine, or ignores seeds.
+WITHHELD = {
+    "abc": {"ABCMeta"},
+    "calendar": {"LocaleHTMLCalendar", "LocaleTextCalendar"},
+    "contextlib": {"chdir"},
+    "dataclasses": {"Field", "fields", "make_dataclass"},
+    "enum": {"EnumMeta", "EnumType", "global_enum"},
+    "functools": {"singledispatch", "singledispatchmethod", "update_wrapper"},
+    "random": {"SystemRandom"},
+    "string": {"Formatter"},
+    "typing": {"ForwardRef", "evaluate_forward_ref", "get_type_hints"},
+}
+BUILTINS = {
+    **dict.fromkeys(("copyright", "credits", "dir", "globals", "license", "locals", "vars"), MACHINE),
+    **dict.fromkeys(("breakpoint", "help", "input", "open"), OUTSIDE),
+    **dict.fromkeys(("hash", "id"), ADDRESS),
+    **dict.fromkeys(("compile", "eval", "exec"), HIDDEN),
+}
+# Of frames, and private to classes of the library that take names as texts.
+MACHINERY = frozenset((
+    "_convert_", "_create_", "_dump_registry", "_evaluate", "_getframe", "_old_targets", "_stream",
+    "_vformat", "f_back", "f_builtins", "f_code", "f_globals", "f_locals",
+))  # fmt: skip
+FRAME_PREFIXES = ("ag_", "cr_", "gi_", "tb_")
+DUNDER = re.compile(r"__[^\W_]\w*?__")
+# They lead to nothing but what a program holds, or can name.
+SPECIAL = (
+    "aenter aexit aiter all anext args author await bases bool bytes call cause ceil class class_getitem "
+    "closure complex context copy debug deepcopy defaults del delattr delete divmod enter exit float "
+    "floor format func future get getattr hash init init_subclass int iter len main members missing "
+    "module mro name new next origin post_init qualname rdivmod repr reversed round set set_name setattr "
+    "slots str suppress_context trunc version wrapped"
+)
+OPERATORS = (side + name.rstrip("_") for name in operator.__all__ for side in ("", "r"))
+DUNDERS = frozenset(f"__{name}__" for name in (*SPECIAL.split(), *OPERATORS))
+HOOKS = frozenset(("__get__", "__init_subclass__", "__set_name__"))  # they see an unfinished dataclass
 
 
 def find_forbidden_use(code: str) -> str:
@@ -59,5 +88,90 @@ def find_forbidden_use(code: str) -> str:
 
     code: as `strip_comments` writes it. Nothing is said of texts that are not programs.
     """
-    tree = parse_program(code)
-    return RULES.find_fault(tree, code) if tree else ""
+    if not (tree := parse_program(code)):
+        return ""
+    try:
+        scopes = list(iterate_scopes(code))
+    except UNREADABLE:  # it is nested too deeply, or no program
+        scopes = []
+    of_python = names_of_python(tree, scopes) if scopes else names_in(tree) & PYTHON
+    names = ProgramNames(tree, imported_names(tree), of_python, is_refused)
+    faults = [*import_faults(names), *module_faults(names), *name_faults(names), *names.iterate_hidden()]
+    return "Line {} {}.".format(*min(faults)) if faults else ""
+
+
+def import_faults(names: ProgramNames) -> Iterator[tuple[int, str]]:
+    """Yield (line, fault) of each import that is not on the list, or makes an attribute of a class."""
+    for node in names.nodes:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        modules = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            modules = ["." * node.level + (node.module or "")]
+            refused = [alias.name for alias in node.names if not is_allowed(modules[0], alias.name)]
+            for name in refused:
+                yield node.lineno, f"imports {shown(name)} from {modules[0]}, {MACHINE}"
+        for module in set(modules).difference(ALLOWED_MODULES):
+            said = f"imports {shown(module)}, which is none of {', '.join(ALLOWED_MODULES)}"
+            yield node.lineno, f"{said}; use one of these or none"
+        owner = names.parents[node]
+        while not isinstance(owner, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            owner = names.parents[owner]
+        if isinstance(owner, ast.ClassDef):
+            yield node.lineno, f"imports in a class, {HIDDEN}"
+
+
+def module_faults(names: ProgramNames) -> Iterator[tuple[int, str]]:
+    """Yield (line, fault) of each use of a module other than for its allowed names behind a dot.
+
+    The streams may also be replaced, and given to Python's `print`.
+    """
+    for node in names.nodes:
+        if not isinstance(node, ast.Name | ast.Attribute):
+            continue
+        for meaning in names.meanings(node) & {*ALLOWED_MODULES, *STREAMS}:
+            parent = names.parents[node]
+            if isinstance(parent, ast.Attribute):
+                attribute = f"{meaning}.{shown(parent.attr)}"
+                if not is_allowed(meaning, parent.attr):
+                    yield parent.lineno, f"uses {attribute}, {MACHINE}"
+            elif isinstance(node.ctx, ast.Load):
+                call = names.parents.get(parent) if getattr(parent, "arg", "") == "file" else None
+                is_printed = isinstance(call, ast.Call) and getattr(call.func, "id", "") == "print"
+                if meaning not in STREAMS or not is_printed or "print" in names.bindings:
+                    yield node.lineno, f"uses {meaning} as a value, {HIDDEN}"
+
+
+def name_faults(names: ProgramNames) -> Iterator[tuple[int, str]]:
+    """Yield (line, fault) of each name that leads out of the program."""
+    has_dataclasses = any(meaning.startswith("dataclasses") for meaning in chain(*names.imports.values()))
+    for node in names.nodes:
+        is_wrong = is_refused if isinstance(node, ast.Attribute | ast.MatchClass) else is_special
+        fields = [getattr(node, kind, None) for kind in ("id", "attr", "name", "arg", "asname", "rest")]
+        for name in [*fields, *getattr(node, "kwd_attrs", ()), *getattr(node, "names", ())]:
+            if isinstance(name, str) and (is_wrong(name) or has_dataclasses and name in HOOKS):
+                yield getattr(node, "lineno", 1), f"uses {shown(name)}, {MACHINE}"
+        if isinstance(node, ast.Name) and node.id in names.of_python & BUILTINS.keys():
+            yield node.lineno, f"uses {node.id}, {BUILTINS[node.id]}"
+
+
+def is_special(name: str) -> bool:
+    """Return whether a name of any kind is one of Python's that may lead out of the program."""
+    return bool(DUNDER.fullmatch(name)) and name not in DUNDERS
+
+
+def is_refused(name: str) -> bool:
+    """Return whether an attribute of any object is refused."""
+    return is_special(name) or name in MACHINERY or name.startswith(FRAME_PREFIXES)
+
+
+def is_allowed(module: str, name: str) -> bool:
+    """Return whether a program may use a name of a module or a stream; "*" for all that are public."""
+    if module in NARROW or module not in ALLOWED_MODULES or module == "__future__":
+        return name in NARROW.get(module, (name,))
+    if name == "*":
+        return module not in WITHHELD and not any(key.startswith(f"{module}.") for key in (*PLACES, *READERS))
+    members, withheld = vars(importlib.import_module(module)), WITHHELD.get(module, ())
+    is_public = name in members.get("__all__", members) and not name.startswith("_") and name not in withheld
+    is_value = is_public and not isinstance(members[name], types.ModuleType)
+    return is_value or f"{module}.{name}" in ALLOWED_MODULES

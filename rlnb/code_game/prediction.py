@@ -9,11 +9,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerBase
+
+from rlnb.source_code.checks import normalise
+
 PREDICTION_STOP = "\n```"  # where an answer ends
 SEPARATOR = "\n\n"  # between questions
+# What tokenizers of published models take for a marker: <|im_end|>, <tool_call>, <extra_id_0>, [INST].
 CONTROL_TOKEN = re.compile(
-    r"<\|[^|\n]{1,60}\|>|</?s>|\[/?INST\]|<</?SYS>>"
-    r"|<(?:bos|eos|pad|unk|mask|start_of_turn|end_of_turn|think|/think)>"
+    r"<[|｜][^|｜<>\n]{1,60}[|｜]?>|<[^|｜<>\s]{1,60}[|｜]>|</?[a-z]+(?:_[a-z\d]+)+>|<</?SYS>>"
+    r"|</?(?:s|bos|eos|pad|unk|mask|think|filename|reponame|unused\d+)>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|IMG|THINK|CLS|SEP|PAD|UNK|MASK)\]"
 )
 MARKS = ("Mn", "Me", "Mc")  # categories of characters that are drawn on others; NFC leaves some
 INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u2800\ufffd")  # although Unicode calls them printable
@@ -73,29 +79,34 @@ def normalise_output(output: str) -> str:
     These are ends of lines, blanks at them, empty lines before and after, indentation that all lines share,
     and how a letter with an accent is encoded. `print("", x)` is as easy to predict as `print(x)`.
     """
-    text = unicodedata.normalize("NFC", output.replace("\r\n", "\n").replace("\r", "\n"))
+    text = normalise("NFC", output.replace("\r\n", "\n").replace("\r", "\n"))
     return textwrap.dedent("\n".join(line.rstrip() for line in text.split("\n"))).strip("\n")
 
 
 def is_readable(output: str) -> bool:
     """Return whether an answer can hold an output: printable characters, and no line that closes the fence.
 
-    Bytes that are not text, colours of terminals, characters without width and markers of chats cannot be
-    predicted by any reader, without being hard to predict.
+    Bytes that are not text, colours of terminals and characters without width cannot be predicted by any
+    reader, without being hard to predict.
     """
     text = output.replace("\n", "").replace("\t", "")
     is_visible = text.isprintable() and not any(unicodedata.category(letter) in MARKS for letter in text)
-    return is_visible and not (
-        set(text) & INVISIBLE or holds_control_token(text) or FENCE_LINE.search(output)
-    )
+    return is_visible and not (set(text) & INVISIBLE or FENCE_LINE.search(output))
 
 
-def holds_control_token(text: str) -> bool:
-    """Return whether a text holds what some tokenizer takes for a marker of its chats, not for characters.
+def compile_markers(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+    """Return a pattern of the texts that a tokenizer takes for single tokens of its own, not for characters.
 
-    In a program such a marker would seem to end the question, and could talk to the reader.
+    An opponent cannot write them letter by letter, and in a program they would seem to end the question.
+    Added runs of blanks, which some tokenizers have for code, are not among them.
     """
-    return CONTROL_TOKEN.search(text) is not None
+    tokens = tokenizer.added_tokens_decoder.values()
+    special = {token.content for token in tokens if token.special}.union(tokenizer.all_special_tokens)
+    added = tokenizer.get_added_vocab()
+    visible = {text for text in added if any(letter.isprintable() and letter != " " for letter in text)}
+    return re.compile(
+        "|".join(sorted(re.escape(text) for text in special | visible if text.strip())) or "(?!)"
+    )
 
 
 @dataclass(frozen=True)

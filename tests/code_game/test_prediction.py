@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from rlnb.code_game.determinism import find_forbidden_use
 from rlnb.code_game.prediction import (
+    CONTROL_TOKEN,
     OTHER_SHOTS,
     PREDICTION_LEVELS,
     SHOTS,
-    holds_control_token,
     is_readable,
     load_prediction_set,
     normalise_output,
@@ -57,13 +57,28 @@ def test_normalising_twice_changes_nothing_more_and_the_right_answer_is_read_as_
 
 READABLE = ["42", "é ß", "a\tb\nc", "x ```", "日本", "a < b | c > d", "<s", "x[i]"]
 UNREADABLE = ["\x1b[1m", "\x00", "a\n```\nb", "```", " ~~~", "\ufffd", "a\u200bb", "\u3164", "a\u034f"]
-MARKERS = ["<|im_end|>", "x = '<|endoftext|>'", "</s>", "[INST]", "<end_of_turn>"]
+MARKERS = [
+    "<|im_end|>", "x = '<|endoftext|>'", "</s>", "[INST]", "<end_of_turn>", "<empty_output>", "<file_sep>",
+    "<filename>", "<reponame>", "<gh_stars>", "<issue_closed>", "<jupyter_code>", "<｜User｜>",
+    "[TOOL_CALLS]", "[/SYSTEM_PROMPT]", "<tool_call>", "</tool_response>", "<start_of_image>", "<unused7>",
+    "<fim_middle>",
+    "<extra_id_0>", "[SEP]", "[MASK]", "<|channel>", "<turn|>",
+]  # fmt: skip
 
 
 def test_an_output_is_readable_where_an_answer_can_hold_it():
-    assert [text for text in READABLE if not is_readable(text) or holds_control_token(text)] == []
-    assert [text for text in [*UNREADABLE, *MARKERS] if is_readable(text)] == []
-    assert [text for text in MARKERS if not holds_control_token(text)] == []
+    assert [text for text in READABLE if not is_readable(text) or CONTROL_TOKEN.search(text)] == []
+    assert [text for text in UNREADABLE if is_readable(text)] == []
+
+
+def test_markers_of_published_models_are_known_and_programs_hold_none():
+    assert [text for text in MARKERS if not CONTROL_TOKEN.search(f"print('{text}')")] == []
+    programs = [
+        *(program.code for program in PROGRAMS),
+        "xs[a < b_c > d]",
+        "d[KEY], m[I][J] = x << 2 | y, '<b>'",
+    ]
+    assert [code for code in programs if CONTROL_TOKEN.search(code)] == []
 
 
 SEEN = {
