@@ -1,13 +1,13 @@
 """An answer in a player's own words, read back as one of the legal actions."""
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from rlnb.source_code.checks import normalise
 from rlnb.source_code.extraction import split_thoughts
 
 # Only the end of a long text is read for an answer without a box, and only the last boxes: the last answer
@@ -122,7 +122,7 @@ def plain(text: str) -> str:
 
 def _normalise(text: str) -> str:
     """Return a text without tokens that end it, and with "４", "4.0" and "Action4" as "4" and "Action 4"."""
-    text = unicodedata.normalize("NFKC", _END.sub(" ", text)).translate(_BRACKETS)
+    text = normalise("NFKC", _END.sub(" ", text)).translate(_BRACKETS)
     return _GLUED.sub(r"\1 ", _WHOLE_DECIMAL.sub(r"\1", text))
 
 

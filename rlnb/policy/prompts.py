@@ -9,7 +9,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from rlnb.errors import ParamsError
-from rlnb.params.thoughts import THINK
+from rlnb.params.thoughts import BEGIN_THOUGHT, THINK, THOUGHT_MARKS
 
 PromptForm = Literal["chat", "prefilled", "completion"]
 
@@ -68,14 +68,16 @@ class Chat:
 
 def opened_thought(text: str) -> str:
     """Return the end of a prompt that opens a thought, with which the answer goes on; else ""."""
-    opened = re.search(rf"[<\[◁]{THINK}[>\]▷]\s*\Z", text, re.IGNORECASE)
+    # Gemma's token is followed by a word.
+    opened = re.search(rf"(?:<{THINK}>|{BEGIN_THOUGHT})(?:thought)?\s*\Z", text, re.IGNORECASE)
     return opened[0] if opened else ""
 
 
 def close_thought(text: str) -> str:
     """Return a prompt with the thought closed that its template opens, as DeepSeek-R1's does."""
     mark = opened_thought(text).strip()
-    return f"{text.rstrip()}\n\n{mark[0]}/{mark[1:]}\n\n" if mark else text
+    ends = (end for begin, end in THOUGHT_MARKS.items() if mark.lower().startswith(begin.lower()))
+    return f"{text.rstrip()}\n\n{next(ends, f'</{mark[1:]}')}\n\n" if mark else text
 
 
 def with_system(messages: list[dict[str, str]], system: str | None) -> list[dict[str, str]]:

@@ -43,21 +43,23 @@ OTHER_LANGUAGES = re.compile(
     "sql|json|jsonl|yaml|yml|toml|ini|xml|html|css|scss|csv|latex|tex|diff|patch|mermaid"
 )
 MARKDOWN = ("markdown", "md")
-QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*+\"", re.DOTALL)  # a text in JSON
-HTML_CODE = re.compile(r"^[ \t]*(?:<pre[^>]*>\s*)?<code[^>]*>|</code>", re.IGNORECASE | re.MULTILINE)
-LONE_WORD = re.compile(r"\s*(?P<word>[A-Za-z][\w+#.]*):?[^\S\n]*\n")
-ATTRIBUTE = re.compile(r"[\w-]+=[\"'{]")  # of a fence, such as title="a.py"
-STATEMENT = re.compile(r"^[^\S\n]*[^\s#]", re.MULTILINE)
+QUOTED = re.compile(r"\"(?:[^\"\\]|\\.?)*+(?:\"|\Z)", re.DOTALL)  # a text in JSON, or the rest
+HTML_CODE = re.compile(r"^[ \t]*+(?:<pre[^<>]*+>\s*+)?<code[^<>]*+>|</code>", re.IGNORECASE | re.MULTILINE)
+ENTITY = re.compile(r"&#?\w{1,32};")
+LONE_WORD = re.compile(r"\s*+(?P<word>[A-Za-z][\w+#.]*+):?[^\S\n]*+\n")
+ATTRIBUTE = re.compile(r"[\w-]++=[\"'{]")  # of a fence, such as title="a.py"
+STATEMENT = re.compile(r"^[^\S\n]*+[^\s#]", re.MULTILINE)
 # Where a function's body may end: at a line that is not indented, unless it is a comment.
 OUTER = re.compile(rf"{FENCE.pattern}|^(?P<outer>[^\s#])", re.MULTILINE)
 HEAD = re.compile(r"^(?:(?:async )?def|class) ", re.MULTILINE)
-INDENTED_CODE = re.compile(r"^[ \t]+(?:(?:async )?def |class |import |from [\w.]+ import |@)", re.MULTILINE)
-NAME = r"[A-Za-z_](?:[\w.]|\[[^\]\n]*\])*"  # or an attribute, or an item
+INDENTED_CODE = re.compile(r"^[ \t]++(?:(?:async )?def |class |import |from [\w.]++ import |@)", re.MULTILINE)
+NAME = r"[A-Za-z_](?:[\w.]++|\[[^\]\n]*+\])*+"  # or an attribute, or an item
 # Lines that begin a program: surely, or perhaps a sentence. The last alternative is assignments of all kinds.
 CODE_START = re.compile(
-    r"^(?:(?P<surely>(?:async )?def |class |import |from [\w.]+ import |@|print\(|try:)"
+    r"^(?:(?P<surely>(?:async )?def |class |import |from [\w.]++ import |@|print\(|try:)"
     r"|(?P<perhaps>(?:async )?for |while |if |(?:(?:async )?with|match) [^\n]*:)"
-    rf"|{NAME}(?: *, *\*?{NAME})*(?: *: *{NAME}(?: *\| *{NAME})*)? *(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=))",
+    rf"|{NAME}(?: *+, *+\*?{NAME})*+(?: *+: *+{NAME}(?: *+\| *+{NAME})*+)?+ *+"
+    r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=))",
     re.MULTILINE,
 )
 LONGEST_COMPLETION = 2**16  # characters that are read: a hostile text must not stall the trainer
@@ -65,7 +67,7 @@ LONGEST_BARE = 2**13  # characters of a text that is parsed repeatedly
 MAX_PARSES = 50  # of one answer; each takes up to some milliseconds
 MAX_FENCES = 1000
 MAX_BLOCKS = 50
-TORN = re.compile(r"\S[^\n]*(?:\n(?:[ \t][^\n]*)?)*")  # one statement and its indented lines
+TORN = re.compile(r"\S[^\n]*+(?:\n(?:[ \t][^\n]*+)?)*+")  # one statement and its indented lines
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -74,7 +76,8 @@ class Program:
     """A part of an answer that may be its program.
 
     tree: None where the code is not Python. language: of the fence, in lower case. closed: by a fence.
-    settled: no text that follows can move its end.
+    settled: no text that follows can move its end. helpers: code of other blocks that it may use, which
+    defines no function that is asked for.
     """
 
     code: str
@@ -82,6 +85,18 @@ class Program:
     language: str = ""
     closed: bool = False
     settled: bool = False
+    helpers: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The code with its helpers."""
+        is_first = "from __future__" in self.code
+        return self.code + self.helpers if is_first else self.helpers + self.code
+
+    @property
+    def is_foreign(self) -> bool:
+        """Its fence names another language."""
+        return bool(OTHER_LANGUAGES.fullmatch(self.language))
 
     def has_only(self, is_kind: Callable[[ast.stmt], bool]) -> bool:
         statements = self.tree.body if self.tree else []
@@ -90,9 +105,9 @@ class Program:
     @property
     def rank(self) -> int:
         """Where no function is asked: 0 for the answer, 1 for a block that may be one, 2 without an end."""
-        if not self.closed or not STATEMENT.search(self.code):
+        if not self.closed or not STATEMENT.search(self.whole):
             return 2
-        is_code = self.tree and any(match["surely"] for match in CODE_START.finditer(self.code))
+        is_code = self.tree and any(match["surely"] for match in CODE_START.finditer(self.whole))
         is_named = PYTHON.fullmatch(self.language) or not self.language and is_code
         return 0 if is_named and not self.has_only(is_import) else 1
 
@@ -138,10 +153,10 @@ def extract_program(completion: str, *, prefix: str = "", function: str = "") ->
         programs = []
         for program in _iterate_programs(text, function):
             if function and program.defines(function):
-                return program.code
+                return program.whole
             programs.append(program)
         fallback = fallback or min(programs, key=lambda program: program.rank, default=None)
-    return fallback.code if fallback else None
+    return fallback.whole if fallback else None
 
 
 def is_complete_answer(text: str, *, prefix: str = "", function: str = "") -> bool:
@@ -179,8 +194,8 @@ def iterate_drafts(completion: str, *, function: str, prefix: str = "") -> Itera
     """
     for text in _list_readings(completion, prefix, function, with_thoughts=True):
         programs = list(_iterate_programs(text, function))
-        yield from [program.code for program in programs[::-1] if program.closed][:MAX_BLOCKS]
-        yield from [program.code for program in programs if not program.closed]
+        yield from islice((program.whole for program in programs[::-1] if program.closed), MAX_BLOCKS)
+        yield from (program.whole for program in programs if not program.closed)
 
 
 def _list_readings(completion: str, prefix: str, function: str, *, with_thoughts: bool = False) -> list[str]:
@@ -190,7 +205,9 @@ def _list_readings(completion: str, prefix: str, function: str, *, with_thoughts
     for text in _list_texts(completion, prefix):
         parts, is_thinking = split_thoughts(text, function)
         for part in parts[::-1]:
-            fenced = html.unescape(HTML_CODE.sub(f"\n{'`' * 9}\n", part)) if HTML_CODE.search(part) else part
+            fenced = HTML_CODE.sub(f"\n{'`' * 9}\n", part)
+            if fenced != part:  # an entity has a name, or a number of a few digits
+                fenced = ENTITY.sub(lambda entity: html.unescape(entity[0]), fenced)
             readings += [part, fenced] if FENCE.search(part) else [fenced, part]
         quoted += [code for part in parts[-1:] for code in unquote(part, function)]
         if with_thoughts and not is_thinking:
@@ -211,7 +228,8 @@ def unquote(text: str, function: str) -> list[str]:
     for match in QUOTED.finditer(text[:LONGEST_BARE]):
         with suppress(ValueError):
             texts.append(json.loads(match[0], strict=False))
-    return [text for text in texts if function and compile_mentions(function).search(text)][:3]
+    mentions = compile_mentions(function)
+    return [text for text in texts if function and mentions.search(text)][:3]
 
 
 def split_thoughts(text: str, function: str | None = None) -> tuple[list[str], bool]:
@@ -263,12 +281,11 @@ def _iterate_programs(text: str, function: str) -> Iterator[Program]:
     """Yield the blocks, those that are closed first, then bare text."""
     text, parses = _trim(text), count(1)
     every = list(_iterate_blocks(text, function, parses))
-    others = [block for block in every if OTHER_LANGUAGES.fullmatch(block.language)]
-    blocks = [block for block in every if STATEMENT.search(block.code) and block not in others]
+    blocks = [block for block in every if STATEMENT.search(block.whole) and not block.is_foreign]
     yield from sorted(blocks, key=lambda block: not block.closed)
     parts = [text]
     if every:  # A text without a fence around it, or a fence of the function that closes another block.
-        for block in others:
+        for block in islice((block for block in every if block.is_foreign), MAX_BLOCKS):
             text = text.replace(block.code.strip("\n"), "")
         mentions = compile_mentions(function)
         parts = [part for part in FENCE_LINE.split(text) if function and mentions.search(part)][:3]
@@ -310,8 +327,8 @@ def _iterate_blocks(text: str, function: str, parses: Iterator[int]) -> Iterator
             if not (block.tree and is_whole and not all(map(may_be_prose, block.tree.body))):
                 continue
         index = end
-        code = block.code + helpers if "from __future__" in block.code else helpers + block.code
-        yield Program(code, block.tree, opening.language, block.closed or not opening.fence, settled)
+        is_closed = block.closed or not opening.fence
+        yield Program(block.code, block.tree, opening.language, is_closed, settled, helpers)
         if block.has_only(is_helper) and not block.defines(function):
             helpers += block.code
 
@@ -321,10 +338,9 @@ def _open_bare(text: str, fences: list[re.Match[str]]) -> Opening | None:
     before = text[: fences[0].start()] if fences else ""
     if re.match(r"\s*(?:\"\"\"|'''|#)", before):
         return Opening(0)
-    starts = [
-        m.start() for m in CODE_START.finditer(before) if not (m["perhaps"] and before[: m.start()].strip())
-    ]
-    return Opening(starts[0]) if starts else None
+    first = len(before) - len(before.lstrip())
+    matches = CODE_START.finditer(before)
+    return next((Opening(m.start()) for m in matches if not m["perhaps"] or m.start() <= first), None)
 
 
 def _open_block(text: str, fence: re.Match[str]) -> Opening | None:
@@ -406,10 +422,10 @@ def _close_block(
 def _read_code(code: str, parses: Iterator[int], *, quotes: int = 0) -> tuple[str, ast.Module | None, str]:
     """Return code, mended if only that makes it Python; its tree; and the parser's errors."""
     errors = ""
-    if quotes:
-        code = re.sub(rf"^[ \t]*(?:>[ \t]?){{0,{quotes}}}", "", code, flags=re.MULTILINE)
     if len(code) > LONGEST_PROGRAM:
         return code, None, ""
+    if quotes:
+        code = re.sub(rf"^[ \t]*+(?:>[ \t]?){{0,{quotes}}}", "", code, flags=re.MULTILINE)
     for text in chain((code,), mend_code(code)):
         if text == code and errors:
             continue
@@ -459,8 +475,8 @@ def find_bare_code(text: str, parses: Iterator[int]) -> str | None:
     if program := find_whole_program(text):
         return program
     first = CODE_START.search(text)
-    for match in CODE_START.finditer(text):
-        code = cut_prose(text[match.start() :], parses)
+    for index, match in enumerate(CODE_START.finditer(text)):  # each takes a parse, until there is none left
+        code = cut_prose(text[match.start() :], parses) if index < MAX_PARSES else ""
         if code or match["surely"]:
             return code or text[match.start() :].rstrip() + "\n"
     return text[first.start() :].rstrip() + "\n" if first else None
@@ -527,7 +543,7 @@ def find_parsing_part(text: str, parses: Iterator[int]) -> str:
 
     parses: counts the attempts on the whole text, which end after MAX_PARSES.
     """
-    lines = text.rstrip().split("\n")
+    lines = text.rstrip().split("\n") if len(text) <= LONGEST_PROGRAM else []
     while lines and next(parses) <= MAX_PARSES:
         code = "\n".join(lines) + "\n"
         try:

@@ -18,6 +18,7 @@ from rlnb.mbpp.problems import load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question
 from rlnb.mbpp.writers import PROGRAM_STARTS
 from rlnb.params import load_params
+from rlnb.params.thoughts import THOUGHT_MARKS
 from rlnb.policy.loading import show_thoughts
 from rlnb.policy.prompts import Chat, Prompt, begin_answer
 from rlnb.source_code.extraction import is_complete_answer
@@ -118,7 +119,12 @@ def test_a_model_speaks_under_its_own_system_message_unless_it_is_given_one(fami
         assert own == empty and given == own.replace("Why?", "Be brief.\n\nWhy?")
 
 
-@pytest.mark.parametrize("opening", ["<think>", "<thought>", "[THINK]", "◁think▷"])  # R1, EXAONE, ...
+OPENINGS = {
+    "<think>": "</think>", "<thought>": "</thought>", "<|channel>thought": "<channel|>", **THOUGHT_MARKS
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
 @pytest.mark.parametrize("thinking", [False, True])
 def test_a_thought_that_the_template_opens_is_closed_or_belongs_to_the_answer(thinking, opening):
     tokenizer = train_tokenizer("qwen", PROGRAMS)
@@ -128,7 +134,7 @@ def test_a_thought_that_the_template_opens_is_closed_or_belongs_to_the_answer(th
     prompt = build_prompt(builtin_tasks()[0], "chat", Chat(tokenizer, thinking))
     begun = build_prompt(builtin_tasks()[0], "prefilled", Chat(tokenizer, thinking))
     answer = "```python\ndef f(n):\n    return 1\n```\nNo.\n"
-    closed = f"{opening}\n\n{opening[0]}/{opening[1:]}\n\n"
+    closed = f"{opening}\n\n{OPENINGS[opening]}\n\n"
     assert begun.text.removesuffix(begun.prefix).endswith(closed)
     assert prompt.prefix == (f"{opening}\n" if thinking else "")
     assert prompt.text.endswith(f"{opening}\n" if thinking else closed)
