@@ -41,8 +41,9 @@ def busy(seconds):
     count, end = 0, time.monotonic() + seconds
     while time.monotonic() < end: count += 1
     return count
-def halves(values):  # which are below the middle
-    middle = (min(values) + max(values)) / 2
+def halves(values):  # which are below the middle of the lower and the upper ones
+    ranked = sorted(values)
+    middle = (ranked[len(ranked) // 5] + ranked[-1 - len(ranked) // 5]) / 2
     print([int(value < middle) for value in values])
 """
 PAGES = """

@@ -191,22 +191,28 @@ def answer_calls(connection: int, program: dict[str, _codec.PlainData]) -> None:
     begins with "V", a value, or "E", the text of an exception.
     """
     kept: list[object] = []
-    with open(connection, "rb") as calls, open(connection, "wb", closefd=False) as answers:
-        while True:
-            size = calls.read(4)
-            if len(size) < 4:
-                return
-            request = _codec.loads(calls.read(int.from_bytes(size, "big")), kept)
-            try:
-                if request[0] == "names":
-                    value = [name for name, member in program.items() if callable(member)]
-                elif request[1] not in program:
-                    raise NameError(f"name {request[1]!r} is not defined")
-                else:
-                    member = program[request[1]]
-                    value = member(*request[2], **request[3]) if request[0] == "call" else member
-                answer = b"V" + _codec.dumps(value, kept)
-            except BaseException as error:
-                answer = b"E" + f"{type(error).__name__}: {error}".encode(errors="replace")[:2000]
-            answers.write(len(answer).to_bytes(4, "big") + answer)
-            answers.flush()
+    while size := read_all(connection, 4):
+        request = _codec.loads(read_all(connection, int.from_bytes(size, "big")), kept)
+        try:
+            if request[0] == "names":
+                value = [name for name, member in program.items() if callable(member)]
+            elif request[1] not in program:
+                raise NameError(f"name {request[1]!r} is not defined")
+            else:
+                member = program[request[1]]
+                value = member(*request[2], **request[3]) if request[0] == "call" else member
+            answer = b"V" + _codec.dumps(value, kept)
+        except BaseException as error:
+            answer = b"E" + f"{type(error).__name__}: {error}".encode(errors="replace")[:2000]
+        left = memoryview(len(answer).to_bytes(4, "big") + answer)
+        while left:
+            left = left[os.write(connection, left) :]
+
+
+def read_all(descriptor: int, size: int) -> bytes:
+    """Return the next `size` bytes, none at the end."""
+    data = os.read(descriptor, size)
+    while 0 < len(data) < size:
+        more = os.read(descriptor, size - len(data))
+        data = data + more if more else b""
+    return data

@@ -65,11 +65,11 @@ class Job(TypedDict):
 
 
 class Pages:
-    """What a program is, says or has written, in memory of its own that is emptied before the next fork.
+    """What a program is, says or has written, in memory of its own.
 
     A child inherits this process's memory, freed parts included: what stayed there of one program, the next
     one could read, and by the addresses of its own objects it could tell how much that was. So all texts are
-    read into such pages, and only the source's are inherited.
+    read into such pages: the source's are emptied before the next fork, the others are not inherited.
     """
 
     def __init__(self, capacity: int, *, is_inherited: bool = False) -> None:
@@ -84,11 +84,6 @@ class Pages:
         count = os.readv(descriptor, [self.buffer[self.size : self.size + CHUNK]])
         self.size += count
         return count
-
-    def empty(self) -> None:
-        if self.size:
-            self.pages.madvise(mmap.MADV_DONTNEED)
-            self.size = 0
 
 
 class Zygote:
@@ -228,8 +223,9 @@ def serve(zygote: Zygote) -> None:
         is_clean = is_usual and _keeper.end_children(zygote.children) and not has_changed(zygote)
         send(control, (*fields, job_count == MAX_JOBS or not is_clean), parts)
         del parts
-        for pages in (zygote.source, zygote.letter, *zygote.streams):
-            pages.empty()
+        zygote.source.pages.madvise(mmap.MADV_DONTNEED)
+        for pages in (zygote.letter, *zygote.streams):
+            pages.size = 0
 
 
 def receive(zygote: Zygote) -> Job | None:
@@ -249,8 +245,9 @@ def receive(zygote: Zygote) -> Job | None:
         zygote.streams = Pages(capacity), Pages(capacity)
     if body_bytes > USUAL_SOURCE:
         zygote.source = Pages(body_bytes, is_inherited=True)
+    zygote.source.size = body_bytes
     if body_bytes:
-        zygote.source.size = zygote.control.recv_into(zygote.source.buffer, body_bytes, socket.MSG_WAITALL)
+        zygote.control.recv_into(zygote.source.buffer, body_bytes, socket.MSG_WAITALL)
     return zygote.last_job
 
 
@@ -291,7 +288,8 @@ def run(zygote: Zygote, job: Job, connection: int | None) -> tuple[Fields, list[
         drain(streams, job["output_bytes"])
     with contextlib.suppress(BlockingIOError):
         zygote.letter.read(zygote.status_read)
-    letter, message = bytes(zygote.letter.buffer[:1]), zygote.letter.buffer[1 : max(1, zygote.letter.size)]
+    size = zygote.letter.size
+    letter, message = bytes(zygote.letter.buffer[: min(1, size)]), zygote.letter.buffer[1 : max(1, size)]
     cap = job["output_bytes"]
     if not ended_for and max(output.size, errors.size) > cap:
         ended_for = "output_exceeded"
