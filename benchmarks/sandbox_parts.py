@@ -39,7 +39,7 @@ PLACES = (
         "after",
         "start",
     ),
-    ("_child.py", "        for number, stream in enumerate(streams, start=1):\n", "before", "fork"),
+    ("_child.py", "        for descriptor, stream in enumerate(streams, start=1):\n", "before", "fork"),
     ("_child.py", "        lock_down(zygote, job)\n", "before", "streams"),
     ("_child.py", '    _layers.limit_resources(job["rlimits"])\n', "after", "limits"),
     ("_child.py", "        lock_down(zygote, job)\n", "after", "seccomp"),

@@ -136,9 +136,10 @@ class Zygote:
             self._is_removing = True
             with contextlib.suppress(OSError):
                 os.rmdir(self.folder)
-            if os.path.lexists(self.folder):
-                self._process = start_removal(self.folder, self._lock)
-                return False
+            with contextlib.suppress(OSError):  # nothing can be started: the next zygote's start removes it
+                if os.path.lexists(self.folder):
+                    self._process = start_removal(self.folder, self._lock)
+                    return False
         self._errors.close()
         if self._lock >= 0:
             os.close(self._lock)
@@ -190,7 +191,7 @@ def load_library() -> int:
     """
     image = os.memfd_create("rlnb-library", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     script = str(Path(SCRIPT).with_name("_library.py"))
-    command = [INTERPRETER, "-P", "-s", "-S", script, str(image)]
+    command = [INTERPRETER, "-B", "-P", "-s", "-S", script, str(image)]
     try:
         done = subprocess.run(
             command, pass_fds=[image], capture_output=True, text=True, env={"LANG": "C.UTF-8"}
@@ -265,7 +266,8 @@ def make_folder() -> tuple[str, int]:
     root = tempfile.gettempdir()
     for left in Path(root).glob(f"{FOLDER_PREFIX}????????"):
         if (descriptor := lock_folder(str(left))) is not None:
-            start_removal(str(left), descriptor)
+            with contextlib.suppress(OSError):
+                start_removal(str(left), descriptor)
             os.close(descriptor)
     while True:
         folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=root)
