@@ -103,7 +103,7 @@ SUSPICIOUS = {
     "executes a text": ("stuck", "exec('import os')"),
     "draws from the system": (  # it plays legal moves, and gets what they are worth
         "success failed", "import random\n---\nreturn random.SystemRandom().choice('éuai')"),
-    "writes a file": ("exception", "open('/tmp/rlnb-strategy', 'w')"),
+    "writes a file": ("exception", "open('/var/rlnb-strategy', 'w')"),
     "takes the next request": ("timeout exception", "import os\nos.read(3, 9999)"),
     "writes answers of its own": (
         "exception illegal",
