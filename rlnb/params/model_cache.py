@@ -4,8 +4,6 @@ They are read without huggingface_hub and transformers, before either is importe
 """
 
 import fnmatch
-import functools
-import hashlib
 import json
 import os
 import re
@@ -28,12 +26,13 @@ HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 TIED = ("gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neo", "opt", "bloom", "falcon")
 LEARNED_POSITIONS = ("gpt2", "gpt_bigcode", "gpt_neo", "opt", "openai-gpt", "biogpt")
 POSITIONS = ("max_position_embeddings", "n_positions")
+NOT_GGUF = "write the repository of its safetensors, most often the name without -GGUF, or their folder"
 ANY_FAMILY = ("PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizers without an end of their own
 
 
 def is_path(model_id: str) -> bool:
     """Return whether a model's id is a path, by its form or because it is there, not a name on the hub."""
-    is_written_so = model_id.startswith(("/", "./", "../", "~")) or model_id.lower().endswith(".gguf")
+    is_written_so = model_id.startswith(("/", "./", "../", "~"))
     return model_id not in BUILT_DIRECTORIES and (is_written_so or os.path.exists(model_id))
 
 
@@ -45,47 +44,21 @@ def is_on_hub(model_id: str) -> bool:
 def find_id_fault(model_id: str) -> str:
     """Return why an id names no model, with the remedy; "" for a path that is there or a name on the hub."""
     if is_path(model_id):
-        return "" if os.path.exists(model_id) else f"is not there; paths count from {os.getcwd()}"
+        if os.path.exists(model_id):
+            return f"is a file, not a model's folder; {NOT_GGUF}" if os.path.isfile(model_id) else ""
+        return f"is not there; paths count from {os.getcwd()}"
     if re.match(r"(https?://|hf\.co/|huggingface\.co/)", model_id):
         return "is an address; write the name on the hub alone: owner/name"
     if re.fullmatch(r"[\w./-]+:[\w.-]+", model_id):
         return "is a name of ollama's; write that of the same model on the hub, owner/name, or its folder"
     if not HUB_ID.fullmatch(model_id):
         return f"is neither a path in {os.getcwd()} nor a name on the hub: owner/name"
-    without = "write the repository without -GGUF, or the path of a file downloaded from it"
-    return f"holds GGUF files; {without}" if model_id.lower().endswith("-gguf") else ""
-
-
-def find_gguf(model_id: str) -> Path | None:
-    """Return the GGUF file that an id names: itself, or the only one of a folder without other weights.
-
-    Raises ParamsError for a folder with several.
-    """
-    path = Path(model_id)
-    if os.path.isfile(path):
-        with path.open("rb") as file:
-            return path if file.read(4) == b"GGUF" else None
-    files = sorted(path.glob("*.gguf"))
-    if not files or any(weights for pattern in WEIGHTS for weights in path.glob(pattern)):
-        return None
-    if len(files) > 1:
-        raise ParamsError(f"model.id = {model_id!r} holds several GGUF files, such as {files[0]}; name one")
-    return files[0]
+    return f"holds GGUF files; {NOT_GGUF}" if model_id.lower().endswith(("-gguf", ".gguf")) else ""
 
 
 def built_directory(model_id: str, cache_dir: str | Path) -> Path | None:
-    """Return where a model without a hub is built, that of a GGUF file by its content; None for others."""
-    if model_id in BUILT_DIRECTORIES:
-        return Path(cache_dir, BUILT_DIRECTORIES[model_id])
-    gguf = find_gguf(model_id)
-    return Path(cache_dir, f"{gguf.stem}-{_hash_file(gguf, gguf.stat().st_mtime_ns)}") if gguf else None
-
-
-@functools.cache
-def _hash_file(path: Path, changed: int) -> str:
-    """Return the beginning of a file's SHA-256. changed: its time, so that another content is read again."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    """Return where a model without a hub is built, None for others."""
+    return Path(cache_dir, BUILT_DIRECTORIES[model_id]) if model_id in BUILT_DIRECTORIES else None
 
 
 def find_folder(model_id: str, cache_dir: str | Path) -> Path | None:
@@ -160,7 +133,7 @@ def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:
         return []
     folder = find_folder(model_id, cache_dir)
     if folder is None:
-        return ["all files" if is_on_hub(model_id) else "config.json: it is not a folder"]
+        return ["all files"]
     names = {path.name for path in folder.iterdir() if path.exists()}
     if pointers := sorted(name for name in names if is_pointer(folder / name)):
         return [f"the content of {pointers[0]} (run `git lfs pull` there)"]

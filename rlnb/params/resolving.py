@@ -170,8 +170,8 @@ def _model_conflicts(params: NotebookParams) -> Iterator[Conflict]:
     if model is None:
         return
     if missing := [] if is_on_hub(model.id) else find_missing(model.cache_dir, model.id):
-        reason = f"lacks {', '.join(missing[:3])}; write a folder as save_pretrained of model and "
-        reason += "tokenizer writes it, or a GGUF file"
+        reason = f"lacks {', '.join(missing[:3])}; write a folder with safetensors, as save_pretrained "
+        reason += "of model and tokenizer writes it; GGUF files are not read"
         if base := read_base(model.id):
             reason = f"holds adapters; write model.adapters, and model.id = {base}"
         yield Conflict("model.id", reason)

@@ -124,8 +124,8 @@ class NotebookParams(Section):
 
 class ModelParams(Section):
     id: str = Field(default="auto", min_length=1)
-    """Hub id, folder or GGUF file of the model; auto = by this machine's memory, embedded = SmolLM2-135M
-    from a package, tiny = random weights for tests, tiny_code = the same, and some of its code runs"""
+    """Hub id or folder of the model; auto = by this machine's memory, embedded = SmolLM2-135M from a package,
+    tiny = random weights for tests, tiny_code = the same, and some of its code runs"""
     cache_dir: str = described("./model_cache", "Directory for downloaded and converted models", min_length=1)
     engine: Literal["auto", "transformers", "unsloth"] = "auto"
     """What loads the model; auto = unsloth on GPUs where it is installed, else transformers"""

