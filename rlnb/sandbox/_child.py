@@ -70,7 +70,8 @@ def become(zygote: "Zygote", job: "Job", *, streams: tuple[int, int], connection
         text = str(zygote.source.buffer[: zygote.source.size], "utf-8").removeprefix("\ufeff")
         code = compile(text, "<program>", "exec", dont_inherit=True)
         # For `inspect.getsource`. A file would be a trace that the next program could find.
-        linecache.cache["<program>"] = len(text), None, list(io.StringIO(text, None)), "<program>"
+        lines = len(text), None, list(io.StringIO(text, None)), "<program>"
+        linecache.cache |= dict.fromkeys(("<program>", script_path(zygote.folder)), lines)
         warnings.filters.remove(QUIET)  # type: ignore[attr-defined]
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         message = f"{type(error).__name__}: {error}"
@@ -85,6 +86,11 @@ def become(zygote: "Zygote", job: "Job", *, streams: tuple[int, int], connection
         zygote.variation.make_refusals_fatal()
     gc.enable()
     run_as_script(code, connection, zygote.finalize, folder=zygote.folder)
+
+
+def script_path(folder: str) -> str:
+    """Return the program's `__file__`, by which `inspect` looks for the source of classes."""
+    return os.path.join(folder, "program.py")
 
 
 def make_rlimits(zygote: "Zygote", job: "Job") -> dict[int, int]:
@@ -123,7 +129,7 @@ def run_as_script(
     """
     name = "__main__" if connection is None else "program"
     program = type(sys)(name)
-    file = os.path.join(folder, "program.py")
+    file = script_path(folder)
     vars(program).update(__annotations__={}, __builtins__=builtins, __cached__=None, __file__=file)
     sys.modules["__main__"] = sys.modules[name] = program
     leave, print_traceback, num_threads = os._exit, sys.excepthook, _thread._count

@@ -151,6 +151,7 @@ ENDINGS = (
     "from dataclasses import dataclass\n@dataclass\nclass Point:\n    x: int\nassert Point(1).x == len('ü')",
     "import inspect, os\nassert os.path.dirname(__file__) == os.getcwd()\n"
     "assert inspect.getsource(double) == 'def double(n):\\n    return 2 * n\\n'",
+    "import inspect\nclass Two:\n    by = 2\nassert inspect.getsource(Two) == 'class Two:\\n    by = 2\\n'",
     "if __name__ != '__main__':\n    del __file__",
     "print('x' * 200_000)",
 )
