@@ -26,8 +26,12 @@ def own_folder(tmp_path, monkeypatch):
 
 
 def descendants_of(pid: str) -> set[str]:
-    """The children of a process, their children, and so on: its zygotes' keepers, zygotes, programs."""
-    return set().union(*({child, *descendants_of(child)} for child in children_of(pid)))
+    """The running children of a process, theirs, and so on: its zygotes' keepers, zygotes, programs.
+
+    A keeper that has ended is there still, until its sandbox lets another zygote go.
+    """
+    running = filter(is_running, children_of(pid))
+    return set().union(*({child, *descendants_of(child)} for child in running))
 
 
 def leftovers() -> tuple[set[str], int, int, set[str]]:
