@@ -10,7 +10,9 @@ import itertools
 import json
 import operator
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 # A value of the types above, or on the program's side any object.
@@ -37,7 +39,10 @@ TYPES: Mapping[str, PlainData] = {
     kind.__name__: kind
     for kind in (bool, bytes, complex, dict, float, frozenset, int, list, object, set, str, tuple)
 }
-VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+NO_PAIRS: dict[PlainData, PlainData] = {}
+KEYS, VALUES, ITEMS = type(NO_PAIRS.keys()), type(NO_PAIRS.values()), type(NO_PAIRS.items())
+EXACT_NUMBERS = {"Fraction": "fractions", "Decimal": "decimal"}  # by their modules, which few programs import
+EXACT_NUMBER = re.compile(r"-?[0-9]{1,300}(/[1-9][0-9]{0,299}|(\.[0-9]{1,300})?(E[+-]?[0-9]{1,3})?)")
 
 
 class Reference:
@@ -122,10 +127,16 @@ def _pack(value: PlainData, depth: int, kept: list[object] | None) -> object:
     if isinstance(value, tuple | set | frozenset):
         name = next(kind.__name__ for kind in (tuple, set, frozenset) if isinstance(value, kind))
         return {name: [_pack(item, depth - 1, kept) for item in value]}
-    if isinstance(value, dict):
+    if isinstance(value, dict | ITEMS):
         if len(value) > MAX_PAIRS:
             raise ValueError(f"a dict of more than {MAX_PAIRS} pairs")
-        return {"dict": [[_pack(part, depth - 1, kept) for part in pair] for pair in dict.items(value)]}
+        name, pairs = ("dict", dict.items(value)) if isinstance(value, dict) else ("items", value)
+        return {name: [[_pack(part, depth - 1, kept) for part in pair] for pair in pairs]}
+    if isinstance(value, deque | KEYS):
+        name = "deque" if isinstance(value, deque) else "keys"
+        return {name: [_pack(item, depth - 1, kept) for item in value]}
+    if (name := type(value).__name__) in EXACT_NUMBERS and EXACT_NUMBER.fullmatch(text := str(value)):
+        return {name: text}
     if isinstance(value, bytes | bytearray):
         return {"bytes": bytes(value).hex()}
     if isinstance(value, complex):
@@ -134,7 +145,7 @@ def _pack(value: PlainData, depth: int, kept: list[object] | None) -> object:
         return {"range": [_pack(part, 0, kept) for part in (value.start, value.stop, value.step)]}
     if isinstance(value, type) and value.__name__ in TYPES and TYPES[value.__name__] is value:
         return {"type": value.__name__}
-    if hasattr(type(value), "__next__") or isinstance(value, VIEWS):
+    if hasattr(type(value), "__next__") or isinstance(value, VALUES):
         items = list(itertools.islice(value, MAX_ITEMS + 1))
         if len(items) > MAX_ITEMS:
             raise ValueError(f"an iterator of more than {MAX_ITEMS} items")
@@ -179,6 +190,8 @@ class _Decoder:
                 return bytes.fromhex(content).decode("utf-8", "surrogatepass")
             if name == "type" and content in TYPES:
                 return TYPES[content]
+            if name in EXACT_NUMBERS and EXACT_NUMBER.fullmatch(content):
+                return getattr(import_module(EXACT_NUMBERS[name]), name)(content)
         raise ValueError("not a value")
 
     def decode_tagged_list(self, name: str, content: list[PlainData], depth: int) -> PlainData:
@@ -186,11 +199,16 @@ class _Decoder:
             return TYPES[name](self.decode_items(content, depth))
         if name == "iterator" and len(content) <= MAX_ITEMS:
             return iter(self.decode_items(content, depth))
-        if name == "dict" and len(content) > MAX_PAIRS:
+        if name == "deque":
+            return deque(self.decode_items(content, depth))
+        if name in ("dict", "items", "keys") and len(content) > MAX_PAIRS:
             raise ValueError(f"a dict of more than {MAX_PAIRS} pairs")
-        if name == "dict" and all(type(pair) is list and len(pair) == 2 for pair in content):
+        if name == "keys":
+            return dict.fromkeys(self.decode_items(content, depth)).keys()
+        if name in ("dict", "items") and all(type(pair) is list and len(pair) == 2 for pair in content):
             keys = self.decode_items([key for key, _ in content], depth)
-            return dict(zip(keys, self.decode_items([item for _, item in content], depth), strict=True))
+            pairs = dict(zip(keys, self.decode_items([item for _, item in content], depth), strict=True))
+            return pairs if name == "dict" else pairs.items()
         if name == "complex" and [type(part) for part in content] == [float, float]:
             return complex(*content)
         if name == "range" and len(content) == 3:
@@ -230,7 +248,7 @@ def may_collide(value: object) -> bool:
     """
     if type(value) is int:
         return abs(value) > LARGEST_JSON_INTEGER
-    return type(value) in (tuple, list, frozenset, complex)
+    return type(value) in (tuple, list, frozenset, complex) or type(value).__name__ in EXACT_NUMBERS
 
 
 def check_hashes(values: list[PlainData]) -> None:

@@ -200,3 +200,27 @@ def test_a_program_that_does_not_end_after_its_calls_is_ended(sandbox, monkeypat
     program = "import atexit, time\natexit.register(time.sleep, 99)\ndef f(x): return 2 * x"
     assert check_tests(sandbox, program, ["assert f(2) == 4"], functions=["f"]).passed
     assert sandbox.run("print(1)").stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        ("Fraction(1, 2)", "0.5"), ("Fraction(1, 3)", "1 / 3"), ("Decimal(3)", "3"),
+        ("Decimal('0.1')", "0.1"),
+        ("Counter('aab')", "{'a': 2, 'b': 1}"), ("deque([1, 2])", "[1, 2]"), ("{2: 1}.keys()", "{2}"),
+        ("[{2: 1}.keys()]", "[{2}]"), ("{2: [1]}.items()", "[(2, [1])]"), ("{2: 1}.values()", "[1]"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "shape", ["f() == {}", "sorted([f()]) == [{}]", "len(f()) == len({})", "list(f()) == {}"]
+)
+def test_a_value_of_the_library_passes_what_it_passes_in_plain_python(sandbox, returned, expected, shape):
+    """But views of values, which arrive as iterators and have no length."""
+    imports = "from collections import *\nfrom decimal import Decimal\nfrom fractions import Fraction\n"
+    program, test = f"{imports}def f(): return {returned}", f"assert {shape.format(expected)}"
+    try:
+        exec(f"{program}\n{test}", {})
+        passes = ".values()" not in returned or "len" not in shape
+    except (AssertionError, TypeError):
+        passes = False
+    assert check_tests(sandbox, program, [test], functions=["f"]).passed == passes

@@ -2,6 +2,9 @@
 
 import itertools
 import json
+from collections import deque
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -12,12 +15,13 @@ from rlnb.sandbox import _codec
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
     | st.complex_numbers(allow_nan=False) | st.sampled_from([int, str, list, dict, range(3, 9, 2)])
+    | st.fractions() | st.decimals(-(10**9), 10**9)
 )  # fmt: skip
 HASHABLE = st.none() | st.booleans() | st.integers() | st.text() | st.tuples(st.integers(), st.text())
 PLAIN = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner) | st.dictionaries(HASHABLE, inner) | st.builds(tuple, st.lists(inner))
-    | st.sets(HASHABLE) | st.frozensets(HASHABLE),
+    | st.sets(HASHABLE) | st.frozensets(HASHABLE) | st.builds(deque, st.lists(inner)),
     max_leaves=20,
 )  # fmt: skip
 
@@ -26,7 +30,7 @@ def same(left, right):
     """Equal, and of the same types throughout: True is not 1."""
     if type(left) is not type(right):
         return False
-    if isinstance(left, list | tuple):
+    if isinstance(left, list | tuple | deque):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, dict):
         return same(list(left.items()), list(right.items()))
@@ -42,9 +46,9 @@ def test_plain_data_comes_back_the_same(value):
 
 KINDS = (
     type(None), bool, int, float, str, bytes, complex, list, tuple, set, frozenset, dict, range, type,
-    type(iter([])), _codec.Reference,
+    type(iter([])), _codec.Reference, deque, Fraction, Decimal, _codec.KEYS, _codec.ITEMS,
 )  # fmt: skip
-TAGS = st.sampled_from([*(kind.__name__ for kind in KINDS), "iterator", "reference"])
+TAGS = st.sampled_from([*(kind.__name__ for kind in KINDS), "iterator", "reference", "keys", "items"])
 HEXADECIMAL = st.integers(-(2**20000), 2**20000).map(hex)
 FORGED = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text() | HEXADECIMAL,
@@ -98,6 +102,10 @@ LARGE = {  # refused where it would take long to decode, or to make a set of
     "a large dictionary": (b'{"dict":' + many(b"[1,1]", 80_000) + b"}", True),
     "integers of one hash": (
         b"[" + b",".join(b'{"int":"%#x"}' % (PRIME * n) for n in range(9000)) + b"]", True),
+    "fractions of one hash": (
+        b"[" + b",".join(b'{"Fraction":"%d"}' % (PRIME * n) for n in range(9000)) + b"]", True),
+    "the longest fractions": (
+        many(b'{"Fraction":"%s/%s"}' % (b"7" * 300, b"3" * 300), 10**6), False),
     "tuples of one hash": (b"[" + b",".join(TUPLES) + b"]", True),
     "lists of one hash": (b"[" + b",".join(b"[%b]" % items for items in MINUS) + b"]", True),
     "few tuples of one hash, many times": (b"[" + b",".join(TUPLES[:20] * 100) + b"]", False),
@@ -144,6 +152,7 @@ def test_what_is_too_much_or_no_plain_data_is_refused(value):
         b"", b"{", b"\xff", b'{"range": [0, 1000000000000000000, 1]}', b'{"int": "' + b"f" * 30_000 + b'"}',
         b'{"type": "eval"}', b'{"type": "__import__"}', b'{"set": [[1]]}', b'{"dict": [1]}', b"{}",
         b'{"int": "0x1", "str": "x"}', b"[" * 100_000, b"1" * 10_000, b'{"reference": [1e999, "x"]}',
+        b'{"Fraction": "1/0"}', b'{"Decimal": "1e999999999"}', b'{"keys": [[1]]}', b'{"items": [[[1], 2]]}',
         b'{"complex": [1' + b"0" * 400 + b', 1.0]}', b'{"int": "0x' + b"f" * 3573 + b'"}',
     ],
 )  # fmt: skip
@@ -172,6 +181,9 @@ def test_what_is_no_plain_data_may_be_kept_and_comes_back_itself():
     assert _codec.loads(_codec.dumps((1, reference)), kept) == (1, thing)
 
 
-def test_iterators_and_views_arrive_as_iterators():
+def test_iterators_arrive_as_iterators_and_views_as_views():
     assert list(_codec.loads(_codec.dumps(x * x for x in range(3)))) == [0, 1, 4]
-    assert list(_codec.loads(_codec.dumps({1: 2}.keys()))) == [1]
+    assert list(_codec.loads(_codec.dumps({1: 2}.values()))) == [2]
+    keys, items = _codec.loads(_codec.dumps([{3: 2, 1: 2}.keys(), {3: [2]}.items()]))
+    assert keys == {1, 3} and list(keys) == [3, 1]
+    assert items == {3: [2]}.items()
