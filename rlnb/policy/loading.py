@@ -175,7 +175,9 @@ def attach_adapters(model: PreTrainedModel, params: ModelParams, *, is_trained: 
     except Exception as error:  # a folder of others may hold anything
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise PolicyUnavailable(f"model.adapters = {params.adapters!r} cannot be loaded: {reason}") from error
-    if saved.keys() != get_peft_model_state_dict(adapted).keys():  # peft only warns
+    # peft only warns, and by default asks the hub for the base's vocabulary.
+    expected = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    if any("lora_" in name for name in saved.keys() ^ expected.keys()):
         raise ParamsError(
             f"model.adapters = {params.adapters!r} do not fit this model, which has other layers"
         )
@@ -323,7 +325,7 @@ def save_adapters(policy: Policy, directory: str | Path) -> Path:
     """Write the adapters, the tokenizer and a note of the model they belong to; only rank 0 writes."""
     directory = Path(directory)
     if rank() == 0:
-        policy.model.save_pretrained(directory)
+        policy.model.save_pretrained(directory, save_embedding_layers=False)  # "auto" asks the hub
         policy.tokenizer.save_pretrained(directory)
         write_base(directory, policy.source)
     return directory

@@ -13,6 +13,7 @@ from torch import Tensor
 from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.policy import Policy, generate, save_adapters
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
+from rlnb.policy.export import save_lora
 
 
 @pytest.fixture
@@ -139,3 +140,15 @@ def test_a_hostile_folder_of_adapters_is_an_error_in_a_line_and_runs_nothing(
         load_tiny(cache_dir, adapters=str(tmp_path / "adapters"), is_trained=False)
     assert "\n" not in str(refusal.value) and "adapters" in str(refusal.value)
     assert not Path("MARK").exists()
+
+
+def test_adapters_are_saved_and_loaded_without_a_question_to_the_hub(tiny, cache_dir, tmp_path, monkeypatch):
+    """Also where their note names the base as the hub does: a cluster's nodes would wait for no answer."""
+    from peft.utils import save_and_load
+
+    asked = []
+    monkeypatch.setattr(save_and_load, "check_file_exists_on_hf_hub", lambda *given: asked.append(given))
+    tiny.model.peft_config["default"].base_model_name_or_path = "someone/model"
+    save_lora(tiny, tmp_path)
+    load_tiny(cache_dir, adapters=str(tmp_path))
+    assert asked == []
