@@ -1,10 +1,8 @@
-"""The table of all metrics, metrics.csv: every name that a run may report, its unit, what it measures."""
+"""Names of metrics. metrics.csv has all that a run may report, with their units and meanings."""
 
-import csv
 import re
-from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Final, NamedTuple
+from collections.abc import Collection
+from typing import Final
 
 # How a program, a strategy for 2048 or a program of the code game ended: status/{}_share and so on.
 STATUSES: Final = (
@@ -24,26 +22,6 @@ MAIN_MEASURES: Final = (
     r"^pass_at/\d+/value$", r"(^|/)arena/.*_score$", r"^curriculum/(stage|score)$", r"^reward$",
 )  # fmt: skip
 NUM_SHOWN: Final = 6  # measures that a table shows where none is named
-
-
-class Metric(NamedTuple):
-    """The meaning of a metric, and its unit."""
-
-    what: str
-    unit: str
-
-
-with Path(__file__).with_name("metrics.csv").open(encoding="utf-8", newline="") as _file:
-    METRICS: Final[Mapping[str, Metric]] = {
-        row["name"]: Metric(row["what"], row["unit"]) for row in csv.DictReader(_file)
-    }
-
-
-def describe(name: str) -> Metric | None:
-    """Return the metric of METRICS, ignoring TRL's `eval_` and the names of games and reward functions."""
-    name = re.sub(r"^[a-z]\w*(\([^)]*\))?/(?=(exact|arena)/)", "", name.removeprefix("eval_"))
-    name = re.sub(r"^arena/[^/]+/", "arena/{opponent}/", name)
-    return METRICS.get(re.sub(r"^rewards/[^/]+/(mean|std)$", r"rewards/{function}/\1", name))
 
 
 def main_measures(names: Collection[str]) -> list[str]:

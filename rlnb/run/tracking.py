@@ -7,14 +7,11 @@ import shutil
 import sys
 import time
 import uuid
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rlnb.machine import rank
-from rlnb.run.metrics import describe
 from rlnb.run.records import cut_rows, read_rows
 
 if TYPE_CHECKING:
@@ -22,10 +19,6 @@ if TYPE_CHECKING:
     from wandb import Run
 
 STEP_AXIS: Final = "train/global_step"
-
-
-class UnknownMetric(UserWarning):
-    """A metric was reported under a name that METRICS does not have."""
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
@@ -41,51 +34,35 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
 
 
 class Tracker:
-    """Writes metrics to metrics.jsonl, TensorBoard and W&B; `seconds` is the wall time that it has used."""
+    """Writes metrics to metrics.jsonl, TensorBoard and W&B."""
 
     def __init__(
         self, path: Path, *, tensorboard: "SummaryWriter | None" = None, wandb_run: "Run | None" = None
     ) -> None:
         self.path = path
-        self.seconds = 0.0
         self._file = path.open("ab", buffering=0)  # a row is one write, so a kill leaves whole lines
         self._tensorboard = tensorboard
         self._wandb_run = wandb_run
-        self._unknown: set[str] = set()
-        self._timed_step: int | None = None
-        self._timed_seconds = 0.0
+        self._last_step: int | None = None
 
     def report(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Write the metrics of one step under exactly their names.
 
-        NaN and infinity become None. The first report of a step carries `time/tracking_seconds` and, on a
-        GPU, `memory/peak_gib`. A name that METRICS does not have is warned about once: a typing error must
-        not end a run of hours.
+        NaN and infinity become None. The first report of a step carries, on a GPU, `memory/peak_gib`.
         """
-        with self._timed():
-            values = {name: _finite_or_none(value) for name, value in metrics.items()}
-            if step != self._timed_step:
-                values |= peak_memory()
-                values["time/tracking_seconds"] = self.seconds - self._timed_seconds
-                self._timed_step, self._timed_seconds = step, self.seconds
-            for name in values:
-                if name not in self._unknown and describe(name) is None:
-                    self._unknown.add(name)
-                    warnings.warn(
-                        f"metric {name!r} is not in rlnb.run.metrics.METRICS; it is written, but "
-                        "undocumented. Add it to the table or correct the name.",
-                        UnknownMetric,
-                        stacklevel=3,
-                    )
-            row = {"step": step, "time": time.time(), **values}
-            self._write(json.dumps(row, allow_nan=False).encode() + b"\n")
-            present = {name: value for name, value in values.items() if value is not None}
-            if self._tensorboard is not None:
-                for name, value in present.items():
-                    self._tensorboard.add_scalar(name, value, step)
-            if self._wandb_run is not None:
-                # Never pass step=: W&B drops rows whose step is smaller than its own counter.
-                self._wandb_run.log({**present, STEP_AXIS: step})
+        values = {name: _finite_or_none(value) for name, value in metrics.items()}
+        if step != self._last_step:
+            values |= peak_memory()
+            self._last_step = step
+        row = {"step": step, "time": time.time(), **values}
+        self._write(json.dumps(row, allow_nan=False).encode() + b"\n")
+        present = {name: value for name, value in values.items() if value is not None}
+        if self._tensorboard is not None:
+            for name, value in present.items():
+                self._tensorboard.add_scalar(name, value, step)
+        if self._wandb_run is not None:
+            # Never pass step=: W&B drops rows whose step is smaller than its own counter.
+            self._wandb_run.log({**present, STEP_AXIS: step})
 
     def _write(self, line: bytes) -> None:
         """Write a line. A nearly full disk takes a part of it, which a run that goes on drops."""
@@ -94,26 +71,17 @@ class Tracker:
 
     def close(self) -> None:
         """Flush and close everything; W&B uploads what is left."""
-        with self._timed():
-            self._file.close()
-            if self._tensorboard is not None:
-                self._tensorboard.close()
-            if self._wandb_run is not None:
-                self._wandb_run.finish()
+        self._file.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._wandb_run is not None:
+            self._wandb_run.finish()
 
     def __enter__(self) -> "Tracker":
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - started
 
 
 def open_tracker(
@@ -137,7 +105,6 @@ def open_tracker(
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "metrics.jsonl"
-    path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)  # of older versions
     cut_rows(path, after=resume_step or -1)
     writer = wandb_run = None
     if tensorboard:

@@ -2,6 +2,7 @@
 
 import random
 
+from metric_table import METRICS
 from replaying import replay
 
 from rlnb.game_2048.board import DIRECTIONS, BoardKind, GameBoard
@@ -15,7 +16,7 @@ from rlnb.game_2048.display import (
 )
 from rlnb.game_2048.play import BoardRules, StrategyGame
 from rlnb.game_2048.reward import StrategyResult
-from rlnb.run.metrics import ENDINGS, METRICS
+from rlnb.run.metrics import ENDINGS
 
 RULES = BoardRules()
 PLAY_ON = BoardRules(play_on=True)
@@ -97,4 +98,4 @@ def test_the_live_figure_has_scores_held_out_points_and_endings(tmp_path):
     assert all(points in lines for points in ([[1, -1], [2, -0.25]], [[2, 0.5]], [[0, 0.1]], [[0, 0.2]]))
     LiveStrategies(tmp_path).update(0, 5)  # an empty run
     names = {f"strategy/{ending}_share" for ending in ENDINGS}
-    assert names | set(rows[0]) - {"step"} <= METRICS.keys()
+    assert names | set(rows[0]) - {"step"} <= METRICS

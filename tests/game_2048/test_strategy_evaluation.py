@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from metric_table import METRICS
 from replaying import replay
 
 from rlnb.errors import ParamsError
@@ -23,7 +24,6 @@ from rlnb.game_2048.prompts import fence_strategy
 from rlnb.params import load_params
 from rlnb.policy import Completion, load_policy
 from rlnb.results import compare_files
-from rlnb.run.metrics import METRICS
 from rlnb.statistics import bootstrap_two_way
 
 SMALL = BoardKind(3, 64)
@@ -113,7 +113,7 @@ def test_before_and_after_are_compared_on_the_same_boards(evaluate):
 def test_without_an_honest_completion_there_is_no_skill(evaluate):
     bad = judge(evaluate, BAD, "no code at all")
     metrics = strategy_heldout_metrics(bad)
-    assert "heldout/strategy/skill" not in metrics and metrics.keys() <= METRICS.keys()
+    assert "heldout/strategy/skill" not in metrics and metrics.keys() <= METRICS
     assert [row.measure for row in compare_strategies(bad, bad)] == ["score"]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from metric_table import is_known  # noqa: E402
 from tiny_families import (  # noqa: E402
     CONTINUATION,
     MODELS,
@@ -33,7 +34,6 @@ from rlnb.policy import Policy, generate, load_policy, save_adapters  # noqa: E4
 from rlnb.policy.adapters import adapters_off, hash_trained  # noqa: E402
 from rlnb.policy.export import compute_logits, save_in_format  # noqa: E402
 from rlnb.policy.scoring import score  # noqa: E402
-from rlnb.run.metrics import describe  # noqa: E402
 from rlnb.run.tracking import read_metrics  # noqa: E402
 
 torch.set_num_threads(1)
@@ -122,7 +122,7 @@ def test_grpo_trains_the_loss_that_was_asked_for_through_evaluations_and_a_resum
     for before, after in whole["checkpointing"]:
         assert before == after and before and "generating" not in before
     rows = read_metrics(tmp_path / "whole" / "metrics.jsonl")
-    assert not {key for row in rows for key in row if key not in ("step", "time") and not describe(key)}
+    assert not {key for row in rows for key in row if key not in ("step", "time") and not is_known(key)}
 
     train(models, name, tmp_path / "parts", max_steps=2, beta=beta)
     resumed = train(models, name, tmp_path / "parts", beta=beta)

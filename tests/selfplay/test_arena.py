@@ -5,13 +5,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from metric_table import is_known
 from pytest import approx
 from self_play_run import make_run, params_of
 
 from rlnb.games.exact import nash_conv
 from rlnb.games.text_games import load_game
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
-from rlnb.run.metrics import describe
 from rlnb.selfplay.arena import (
     WAYS,
     Arena,
@@ -142,7 +142,7 @@ def test_every_way_to_play_meets_every_opponent_from_both_seats(evaluation):
 def test_metrics_are_of_the_way_in_which_the_policy_is_trained(evaluation):
     assert evaluation.metrics["arena/random/invalid_share"] == 0
     assert {"arena/perfect/second_score", "arena/perfect/average_second_score"} <= set(evaluation.metrics)
-    assert [name for name in evaluation.metrics if describe(name) is None] == []
+    assert [name for name in evaluation.metrics if not is_known(name)] == []
 
 
 def test_exact_measures_are_of_the_last_and_of_the_averaged_weights(arena, evaluation, exact):
