@@ -27,7 +27,6 @@ from rlnb.params import (
 )
 from rlnb.params.loading import choose_profile, notebook_name
 from rlnb.params.sections import NotebookParams, SandboxParams, value_of
-from rlnb.params.training import TrainingParams
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import (
     OF_STATE,
@@ -140,7 +139,7 @@ def plan_run(
     load_dotenv(Path.cwd())
     here = machine or probe(ask_hub=False)
     if machine is None:
-        check_ranks(num_ranks, os.environ, here)
+        check_ranks(num_ranks, os.environ)
     overrides = overrides or {}
     if out is not None and os.path.exists(out / runs.POINTS_FILE):
         raise ParamsError(f"--out {out}: is the folder of a sweep; name another, or a point in it")
@@ -179,13 +178,6 @@ def check_params(params: NotebookParams, machine: Machine, *, num_ranks: int = 1
     sharing = {"WORLD_SIZE": str(num_ranks)} if num_ranks > 1 else {}
     check_machine(resolved, machine, environ={**os.environ, **sharing})
     resolved.check_files()
-    splits = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-    is_split = any(os.environ.get(name, "").lower() in ("1", "true") for name in splits)
-    if is_split and not isinstance(getattr(params, "training", None), TrainingParams):
-        raise ParamsError(
-            "accelerate: splits the weights among the ranks, which only the trainings by TRL can do, not "
-            "self-play and PPO; take params/accelerate/ddp.yaml"
-        )
     lines = [check_positions(resolved), check_memory(resolved, machine)]
     check_room(resolved)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):

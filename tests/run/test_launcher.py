@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from accelerate.commands.config.config_args import load_config_from_file
 from notebook_files import write_notebook
 from waiting import is_running, status_of, wait_for
 
@@ -126,7 +125,6 @@ def test_no_rank_outlives_a_launcher_that_is_killed(start, out):
         ("0", {}, "--nproc 0"),
         ("2", {"RANK": "0", "WORLD_SIZE": "2"}, "--nproc"),
         ("1", {"RANK": "0", "WORLD_SIZE": "2"}, "--out"),
-        ("1", {"ACCELERATE_USE_FSDP": "true"}, "accelerate"),
     ],
 )
 def test_ranks_that_cannot_be_started_are_refused(capsys, monkeypatch, num_ranks, environ, refusal):
@@ -157,14 +155,6 @@ def test_a_lost_peer_is_not_the_cause_that_is_told():
     ended_here = Rank(2, notebook, process, "killed", "its process ended by SIGKILL", is_killed=True)
     assert find_cause([lost, ended_here, out_of_memory]) == out_of_memory
     assert find_cause([lost, ended_here]) == lost
-
-
-@pytest.mark.parametrize(
-    ("name", "distributed"), [("ddp", "MULTI_GPU"), ("fsdp", "FSDP"), ("zero3", "DEEPSPEED")]
-)
-def test_accelerate_reads_the_shipped_files(name, distributed):
-    config = load_config_from_file(str(ROOT / "params" / "accelerate" / f"{name}.yaml"))
-    assert config.distributed_type == distributed
 
 
 @pytest.mark.parametrize(
