@@ -8,12 +8,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 import rlnb
-from rlnb.batch.commands import MACHINE, PARAMETERS, add_batch_commands, add_command, path_or_none
+from rlnb.batch.commands import PARAMETERS, add_batch_commands, add_command, path_or_none
 from rlnb.doctor import main as run_doctor
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.machine import check_python
@@ -118,7 +117,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = add_command(
         commands, "run", _run, "run a notebook, or go on with an unfinished run",
-        description=RUN_HELP, shared=(*PARAMETERS, "--out", *MACHINE),
+        description=RUN_HELP, shared=(*PARAMETERS, "--out"),
     )  # fmt: skip
     run.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     run.add_argument("--nproc", type=int, default=1, metavar="N", help="ranks on this machine")
@@ -141,7 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
         "written as JSON and a picture into --out (default: a new folder arena-001 of its run).",
         shared=(*PARAMETERS, "--out"),
     )  # fmt: skip
-    evaluate.set_defaults(check=False, machine=None, gpu_memory=None, nproc=1)
+    evaluate.set_defaults(check=False, nproc=1)
     for option, (field, name, meaning) in EVAL_OPTIONS.items():
         evaluate.add_argument(option, dest=field, metavar=name, help=meaning)
     for option, (dest, default, name, text) in ARENA_OPTIONS.items():
@@ -184,21 +183,10 @@ def _run(options: argparse.Namespace) -> int:
         from rlnb.run.headless import plan_run, run_notebook
 
         out, overrides = path_or_none(options.out), parse_set(*options.assignments)
+        wanted = {"profile": options.profile, "overrides": overrides, "out": out, "num_ranks": options.nproc}
         if not options.check:
-            if options.machine or options.gpu_memory:
-                raise ParamsError("--machine and --gpu-memory: are for --check; give it as well")
-            return run_notebook(
-                options.notebook, profile=options.profile, overrides=overrides, out=out,
-                num_ranks=options.nproc,
-            )  # fmt: skip
-        from rlnb.batch.machines import job_machine
-        from rlnb.machine import probe
-
-        machine = job_machine(options.profile, options.machine, options.gpu_memory)
-        plan = plan_run(
-            options.notebook, profile=options.profile, overrides=overrides, out=out, num_ranks=options.nproc,
-            machine=None if machine == replace(probe(ask_hub=False), hub=machine.hub) else machine,
-        )  # fmt: skip
+            return run_notebook(options.notebook, **wanted)
+        plan = plan_run(options.notebook, **wanted)
         run = f"{plan.directory}: {plan.notebook.name}, profile {plan.profile}, for {plan.machine.name}"
         print(f"{run}: not refused", *filter(None, [plan.memory]), sep="\n")
         return 0

@@ -5,7 +5,7 @@ import platform
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ from rlnb.machine import Machine, Recommendation, installed_version, probe, reco
 
 ROOT = Path(rlnb.__file__).parents[1]
 STACK = ("torch", "transformers", "trl", "peft", "datasets", "open-spiel")
-OUTPUTS_GIB, MODEL_CACHE_GIB = 5.0, 20.0  # a run with its checkpoints; a 3-billion model with its download
 
 
 class Finding(NamedTuple):
@@ -43,8 +42,6 @@ def report(
         Finding("environment", machine.environment),
         _hub(machine, choices),
         *_keys(root, environ),
-        *_disk(root, machine),
-        _kernel(prefix),
         *(Finding("machine", "a warning", warning) for warning in choices.warnings),
     ]
 
@@ -171,19 +168,3 @@ def _keys(root: Path, environ: Mapping[str, str]) -> list[Finding]:
         Finding("W&B key", "there" if has_wandb_key(environ) else f"none: {no_key}"),
         Finding("hub token", "there" if token else f"none: {no_token}"),
     ]
-
-
-def _disk(root: Path, machine: Machine) -> Iterator[Finding]:
-    # Without a GPU the embedded model is written there once, as safetensors.
-    model_gib = MODEL_CACHE_GIB if machine.capability else 1.0
-    for folder, needed in (("outputs", OUTPUTS_GIB), ("model_cache", model_gib)):
-        place = root / folder if (root / folder).exists() else root
-        free = shutil.disk_usage(place).free / 2**30
-        remedy = f"{folder}/ may need {needed:.0f} GiB: free some, or make it a link to a larger disk"
-        yield Finding("disk", f"{free:.0f} GiB free for {folder}/", remedy if free < needed else "")
-
-
-def _kernel(prefix: str) -> Finding:
-    is_there = Path(prefix, "share", "jupyter", "kernels", "rlnb", "kernel.json").is_file()
-    remedy = "" if is_there else "notebooks need it: run ./setup.sh"
-    return Finding("Jupyter kernel", "rlnb registered" if is_there else "rlnb not registered", remedy)

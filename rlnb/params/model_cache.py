@@ -47,10 +47,6 @@ def find_id_fault(model_id: str) -> str:
         if os.path.exists(model_id):
             return f"is a file, not a model's folder; {NOT_GGUF}" if os.path.isfile(model_id) else ""
         return f"is not there; paths count from {os.getcwd()}"
-    if re.match(r"(https?://|hf\.co/|huggingface\.co/)", model_id):
-        return "is an address; write the name on the hub alone: owner/name"
-    if re.fullmatch(r"[\w./-]+:[\w.-]+", model_id):
-        return "is a name of ollama's; write that of the same model on the hub, owner/name, or its folder"
     if not HUB_ID.fullmatch(model_id):
         return f"is neither a path in {os.getcwd()} nor a name on the hub: owner/name"
     return f"holds GGUF files; {NOT_GGUF}" if model_id.lower().endswith(("-gguf", ".gguf")) else ""

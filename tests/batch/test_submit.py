@@ -1,4 +1,4 @@
-"""`rlnb submit` and `rlnb run --check` with a stand-in for SLURM: checks, scripts, arrays, directories."""
+"""`rlnb submit` with a stand-in for SLURM: checks, scripts, arrays, directories."""
 
 import json
 import subprocess
@@ -194,14 +194,3 @@ def test_ranks_on_several_nodes_meet_at_the_first(capsys):
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n" in script
     assert "tasks=(--ntasks=2 " in script and "--nproc" not in script
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-
-
-def test_a_check_says_what_another_machine_would_refuse_and_leaves_nothing(capsys):
-    def check(*arguments: str) -> int:
-        return cli.main(["run", NOTEBOOK, "--profile", "v100", "--check", *arguments])
-
-    assert check("--set", "model.id=tiny") == 0
-    assert capsys.readouterr().out.startswith("outputs/grpo_code_execution/v100-001: ")
-    assert check("--set", "model.dtype=bfloat16") == 2
-    assert "model.dtype" in capsys.readouterr().err
-    assert not Path("outputs").exists()

@@ -42,10 +42,8 @@ def told(folder: Path, **sections: dict) -> str:
 @pytest.mark.parametrize(
     ("model_id", "reason"),
     [
-        ("qwen2.5-coder:0.5b", "ollama"),
-        ("library/llama3:latest", "ollama"),
-        ("hf.co/Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "is an address"),
-        ("https://huggingface.co/Qwen/Qwen2.5-0.5B", "is an address"),
+        ("qwen2.5-coder:0.5b", "neither a path"),  # ollama's
+        ("https://huggingface.co/Qwen/Qwen2.5-0.5B", "neither a path"),
         ("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "without -GGUF"),
         ("outputs/run/model", "neither a path"),
         ("my model", "neither a path"),

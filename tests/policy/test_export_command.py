@@ -53,7 +53,7 @@ def test_what_cannot_be_exported_is_refused_by_its_option(adapters, tmp_path):
     assert refused(check_request, tmp_path / "none", **given).startswith("--adapters ")
     assert refused(check_request, adapters, **given | {"base": ""}).startswith("--base: ")
     assert refused(check_request, adapters, **given | {"out": tmp_path}).startswith("--out ")
-    for base, reason in (("./nowhere", "is not there"), ("qwen2.5:7b", "ollama")):
+    for base, reason in (("./nowhere", "is not there"), ("qwen2.5:7b", "neither a path")):
         said = refused(check_request, adapters, **given | {"base": base})
         assert said.startswith(f"--base {base}: ") and reason in said
 
