@@ -213,7 +213,9 @@ def waiting(game: TextGame, count: int) -> list[Request]:
         for _ in range(2):
             state.apply_action(source.choice(state.legal_actions()))
         found.append(
-            Request(game.prompt(state), tuple(state.legal_actions()), 2, source, lambda text, is_cut: (None, None))
+            Request(
+                game.prompt(state), tuple(state.legal_actions()), 2, source, lambda text, is_cut: (None, None)
+            )
         )
     return found
 
