@@ -5,6 +5,7 @@ import textwrap
 import yaml
 
 from rlnb.params.loading import list_fields
+from rlnb.params.reading import Dumper
 from rlnb.params.sections import NotebookParams, value_of
 
 WIDTH = 100
@@ -35,8 +36,9 @@ def profile_text(params: NotebookParams, *, title: str, default: NotebookParams 
 
 def _yaml(name: str, value: object) -> str:
     """Return `name: value`, short lists on one line."""
-    text: str = yaml.safe_dump(
+    text: str = yaml.dump(
         {name: value},
+        Dumper=Dumper,
         sort_keys=False,
         default_flow_style=None if isinstance(value, list) else False,
         width=10**6,

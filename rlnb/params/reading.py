@@ -23,37 +23,39 @@ NOT_YAML = (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeE
 
 
 INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
-# YAML 1.1 calls 010 eight and 08 a text.
-LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+$")
+# As in YAML 1.2. PyYAML reads YAML 1.1, where 010 is eight, 1:30 is ninety and 1e-5 is a text.
+NUMBERS = {
+    INT: re.compile(r"[-+]?[0-9]+$"),
+    FLOAT: re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|[-+]?\.inf$|\.nan$"),
+}
 
 
 class Loader(yaml.SafeLoader):
-    """Reads YAML, numbers as `read_numbers_plainly` says."""
+    """Reads YAML with the numbers of YAML 1.2."""
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes YAML for `Loader`: texts that look like numbers with leading zeros in quotes."""
+    """Writes YAML for `Loader`: texts that look like numbers in quotes."""
 
 
-def read_numbers_plainly(loader: type[yaml.SafeLoader]) -> None:
-    """Let a loader read 010 as 10, as Python's int() does, and 1:30 as a text instead of 90 (YAML 1.1)."""
-    loader.add_implicit_resolver(INT, LEADING_ZERO, list("-+0"))
-    loader.add_constructor(INT, _construct_number)
-    loader.add_constructor(FLOAT, _construct_number)
+def read_numbers_plainly(reader: type[yaml.SafeLoader] | type[yaml.SafeDumper]) -> None:
+    """Let a loader, or a dumper for it, take NUMBERS for numbers, and nothing else."""
+    reader.yaml_implicit_resolvers = {
+        first: [pair for pair in pairs if pair[0] not in NUMBERS]
+        for first, pairs in reader.yaml_implicit_resolvers.items()
+    }
+    for tag, pattern in NUMBERS.items():
+        reader.add_implicit_resolver(tag, pattern, list("-+.0123456789"))
+    if issubclass(reader, yaml.SafeLoader):
+        reader.add_constructor(INT, _construct_integer)
 
 
-def _construct_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float | str:
-    text: str = loader.construct_scalar(node)
-    if ":" in text:
-        return text
-    if node.tag == FLOAT:
-        return float(loader.construct_yaml_float(node))
-    digits = text.replace("_", "")
-    return int(digits, 0 if re.match("[-+]?0[bx]", digits) else 10)
+def _construct_integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(loader.construct_scalar(node))
 
 
 read_numbers_plainly(Loader)
-Dumper.add_implicit_resolver(INT, LEADING_ZERO, list("-+0"))
+read_numbers_plainly(Dumper)
 
 
 class TypedText(str):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from rlnb.params.bases import find_adapter_fault
 from rlnb.params.model_cache import find_id_fault
@@ -69,17 +69,6 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _number_without_dot(cls, value: object, info: ValidationInfo) -> object:
-        # PyYAML reads YAML 1.1, where 1e-5 is text (a number has a dot there); so does papermill's -f.
-        if isinstance(value, str) and cls.model_fields[str(info.field_name)].annotation is float:
-            try:
-                return float(value)
-            except ValueError:
-                return value
-        return value
 
     @field_validator(*PATH_FIELDS, mode="before", check_fields=False)
     @classmethod

@@ -74,12 +74,12 @@ def test_a_grid_makes_every_combination_with_every_seed():
     )
     points = load_points(path, seeds="1,3")
     assert [point.name for point in points][:3] == [
-        "learning_rate=1e-5_style=compact_seed=1",
-        "learning_rate=1e-5_style=compact_seed=3",
-        "learning_rate=1e-5_style=full_seed=1",
+        "learning_rate=1e-05_style=compact_seed=1",
+        "learning_rate=1e-05_style=compact_seed=3",
+        "learning_rate=1e-05_style=full_seed=1",
     ]
     assert len(points) == 8 and points[0].overrides == {
-        "training.max_steps": 4, "training.learning_rate": "1e-5", "game.style": "compact", "seed": 1,
+        "training.max_steps": 4, "training.learning_rate": 1e-5, "game.style": "compact", "seed": 1,
     }  # fmt: skip
 
 

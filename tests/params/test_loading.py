@@ -71,7 +71,7 @@ def test_environment_values_have_the_type_of_their_field():
 
 def test_a_number_needs_no_dot_wherever_it_is_given(project):
     assert project("training: {learning_rate: 1e-5}").training.learning_rate == 1e-5
-    assert project("", overrides={"training": {"learning_rate": "1E-5"}}).training.learning_rate == 1e-5
+    assert with_set("training.learning_rate=1E-5").training.learning_rate == 1e-5
     temperature = project("training: {temperature: 1}").training.temperature
     assert (temperature, type(temperature)) == (1.0, float)
 
