@@ -228,6 +228,9 @@ def write_published(cache_dir: Path) -> None:
         folder = cache_dir / ("models--" + name.replace("/", "--")) / "snapshots" / "published"
         folder = folder if "/" in name else cache_dir / name
         folder.mkdir(parents=True)
+        if "/" in name:
+            (reference := folder.parents[1] / "refs" / "main").parent.mkdir()
+            reference.write_text("published")
         (folder / "config.json").write_text(json.dumps(dict(zip(NAMES, sizes, strict=True)) | others))
 
 

@@ -4,7 +4,6 @@ docs/configure.md says how accurate it was where it was measured.
 """
 
 import math
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any, NamedTuple
 
 from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, recommend
-from rlnb.params.bases import is_same_model
-from rlnb.params.model_cache import built_directory, find_folder, is_tied, read_config, read_facts
+from rlnb.params.model_cache import find_folder, is_tied, read_config, read_facts
 from rlnb.params.resolving import loaded_model, measures_mbpp, resolve
 from rlnb.params.sections import ModelParams, NotebookParams, get_value, value_of
 from rlnb.run.disk import GIB, check_disk
@@ -51,17 +49,9 @@ class ModelSizes(NamedTuple):
 
 
 def load_model_sizes(model_id: str, cache_dir: str | Path) -> ModelSizes | None:
-    """Return the sizes of a model by its config.json, None where it is not here or does not tell them.
-
-    Looks for a folder, into the model cache and the hub's own, last for unsloth's copies in 4 bits.
-    """
-    home = Path(os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"))
-    caches = (Path(cache_dir), Path(os.environ.get("HF_HUB_CACHE") or home / "hub"))
-    folders = [built_directory(model_id, cache_dir) or Path(model_id)]
-    for name in (model_id.replace("/", "--"), "unsloth--*-bnb-4bit"):
-        snapshots = [path for cache in caches for path in sorted(cache.glob(f"models--{name}/snapshots/*"))]
-        folders += [path for path in snapshots if is_same_model(path.parts[-3].rpartition("--")[2], model_id)]
-    config = next(filter(None, map(read_config, folders)), {})
+    """Return the sizes of a model by its config.json, None where it is not here or does not tell them."""
+    folder = find_folder(model_id, cache_dir)
+    config = read_config(folder) if folder else {}
     return count_sizes(config) if all(name in config for name in NEEDED) else None
 
 

@@ -28,11 +28,6 @@ WITH_MODEL = sorted(set(MODELS) - {"compare_runs"})
 SMALL_WEIGHTS = 2 * 3200 + 3 * (2 * 32 * (64 + 32) + 3 * 32 * 48)  # embeddings twice; q, o, k, v; the MLP
 
 
-@pytest.fixture(autouse=True)
-def no_hub_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-
-
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """Return a model cache with the config.json of every model of the profiles."""
@@ -58,10 +53,6 @@ def test_parameters_are_counted_to_a_hundredth(kind, tmp_path):
 def test_a_model_that_is_not_here_is_unknown_whatever_its_name_says(tmp_path):
     params = params_of("spiral_self_play", model={"id": "me/mine-7B", "cache_dir": str(tmp_path)})
     assert memory.check_memory(params, A100) == memory.UNKNOWN_SIZE
-    # The hub's cache is looked into, also for unsloth's copy in 4 bits.
-    copy = tmp_path / "home/hub/models--unsloth--mine-7b-bnb-4bit/snapshots/abc"
-    LlamaConfig(**SMALL).save_pretrained(copy)
-    assert memory.load_model_sizes("me/mine-7B", tmp_path).parameters == SMALL_WEIGHTS
     (tmp_path / "config.json").write_text('{"hidden_size"')
     assert str(tmp_path / "config.json") in refused(memory.load_model_sizes, str(tmp_path), tmp_path)
 
