@@ -12,11 +12,10 @@ from types import TracebackType
 from IPython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
-from safetensors import SafetensorError
 
 import rlnb
 from rlnb.display.tables import Table, fold, show_facts
-from rlnb.errors import DiskFull, OutOfMemory, ParamsError
+from rlnb.errors import OutOfMemory, ParamsError
 from rlnb.machine import (
     Machine,
     Recommendation,
@@ -39,7 +38,6 @@ from rlnb.params import (
 )
 from rlnb.params.loading import load_model_class
 from rlnb.params.sections import NotebookParams, Section, value_of
-from rlnb.run.disk import telling_full_disk
 from rlnb.run.health import memory_advice
 from rlnb.run.memory import check_memory, check_positions, check_room
 
@@ -79,7 +77,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     join_ranks(machine)
     shell = get_ipython()
     if shell is not None:
-        advise_on_memory_and_disk(shell, params)
+        advise_on_memory(shell, params)
     for line in filter(None, [*recommendation.warnings, positions, memory]):
         print(line)
     display(*_show_parameters(notebook, params))
@@ -98,22 +96,21 @@ def join_ranks(machine: Machine) -> None:
         PartialState(cpu=machine.capability is None)
 
 
-def advise_on_memory_and_disk(shell: InteractiveShell, params: NotebookParams) -> None:
-    """Let CUDA's out-of-memory error and that of a full disk, in any cell, say what to do."""
+def advise_on_memory(shell: InteractiveShell, params: NotebookParams) -> None:
+    """Let CUDA's out-of-memory error, in any cell, say what to do."""
 
     def explain(
         shell: InteractiveShell, kind: type, error: Exception, traceback: TracebackType, **_: object
     ) -> None:
         try:
-            with telling_full_disk(params.output_dir), memory_advice(params):
+            with memory_advice(params):
                 raise error
-        except (DiskFull, OutOfMemory):
+        except OutOfMemory:
             shell.showtraceback()
         except Exception:
             shell.showtraceback((kind, error, traceback), running_compiled_code=True)
 
-    # torch raises RuntimeError for a full disk, and CUDA's error is one, too.
-    shell.set_custom_exc((OSError, RuntimeError, SafetensorError), explain)
+    shell.set_custom_exc((RuntimeError,), explain)  # CUDA's error is one
 
 
 def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = None) -> dict[str, object]:
