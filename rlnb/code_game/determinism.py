@@ -55,7 +55,7 @@ WITHHELD = {
     "functools": {"singledispatch", "singledispatchmethod", "update_wrapper"},
     "random": {"SystemRandom"},
     "string": {"Formatter"},
-    "typing": {"ForwardRef", "evaluate_forward_ref", "get_type_hints"},
+    "typing": {"ForwardRef", "evaluate_forward_ref", "get_origin", "get_type_hints"},
 }
 BUILTINS = {
     **dict.fromkeys(("copyright", "credits", "dir", "globals", "license", "locals", "vars"), MACHINE),
@@ -80,7 +80,10 @@ SPECIAL = (
 )
 OPERATORS = (side + name.rstrip("_") for name in operator.__all__ for side in ("", "r"))
 DUNDERS = frozenset(f"__{name}__" for name in (*SPECIAL.split(), *OPERATORS))
-HOOKS = frozenset(("__get__", "__init_subclass__", "__set_name__"))  # they see an unfinished dataclass
+# They lead to an unfinished dataclass, or to the class of its fields: it runs their names as texts.
+HOOKS = frozenset((
+    "__class__", "__class_getitem__", "__get__", "__init_subclass__", "__origin__", "__set_name__",
+))  # fmt: skip
 
 
 def find_forbidden_use(code: str) -> str:
@@ -95,7 +98,10 @@ def find_forbidden_use(code: str) -> str:
     except UNREADABLE:  # it is nested too deeply, or no program
         scopes = []
     of_python = names_of_python(tree, scopes) if scopes else names_in(tree) & PYTHON
-    names = ProgramNames(tree, imported_names(tree), of_python, is_refused)
+    imports = imported_names(tree)
+    has_dataclasses = any(meaning.startswith("dataclasses") for meaning in chain(*imports.values()))
+    hooks = HOOKS if has_dataclasses else frozenset()
+    names = ProgramNames(tree, imports, of_python, lambda name: is_refused(name) or name in hooks)
     faults = [*import_faults(names), *module_faults(names), *name_faults(names), *names.iterate_hidden()]
     return "Line {} {}.".format(*min(faults)) if faults else ""
 
@@ -133,7 +139,8 @@ def module_faults(names: ProgramNames) -> Iterator[tuple[int, str]]:
             parent = names.parents[node]
             if isinstance(parent, ast.Attribute):
                 attribute = f"{meaning}.{shown(parent.attr)}"
-                if not is_allowed(meaning, parent.attr):
+                is_set = not isinstance(parent.ctx, ast.Load) and attribute not in STREAMS
+                if is_set or not is_allowed(meaning, parent.attr):
                     yield parent.lineno, f"uses {attribute}, {MACHINE}"
             elif isinstance(node.ctx, ast.Load):
                 call = names.parents.get(parent) if getattr(parent, "arg", "") == "file" else None
@@ -144,15 +151,31 @@ def module_faults(names: ProgramNames) -> Iterator[tuple[int, str]]:
 
 def name_faults(names: ProgramNames) -> Iterator[tuple[int, str]]:
     """Yield (line, fault) of each name that leads out of the program."""
-    has_dataclasses = any(meaning.startswith("dataclasses") for meaning in chain(*names.imports.values()))
+    hidden = BUILTINS | ({"type": HIDDEN} if names.is_refused("__class__") else {})  # among dataclasses
     for node in names.nodes:
-        is_wrong = is_refused if isinstance(node, ast.Attribute | ast.MatchClass) else is_special
+        if is_class_named(node, names):
+            continue
+        is_any = isinstance(node, ast.Attribute | ast.MatchClass)
         fields = [getattr(node, kind, None) for kind in ("id", "attr", "name", "arg", "asname", "rest")]
         for name in [*fields, *getattr(node, "kwd_attrs", ()), *getattr(node, "names", ())]:
-            if isinstance(name, str) and (is_wrong(name) or has_dataclasses and name in HOOKS):
+            is_wrong = isinstance(name, str) and names.is_refused(name)
+            if is_wrong and (is_any or DUNDER.fullmatch(name)):
                 yield getattr(node, "lineno", 1), f"uses {shown(name)}, {MACHINE}"
-        if isinstance(node, ast.Name) and node.id in names.of_python & BUILTINS.keys():
-            yield node.lineno, f"uses {node.id}, {BUILTINS[node.id]}"
+        declaration = names.parents.get(node)
+        is_declared = isinstance(declaration, ast.AnnAssign) and declaration.target is node
+        if isinstance(node, ast.Name) and node.id in names.of_python & hidden.keys() and not is_declared:
+            yield node.lineno, f"uses {node.id}, {hidden[node.id]}"
+
+
+def is_class_named(node: ast.AST, names: ProgramNames) -> bool:
+    """Return whether a node is `type` or `__class__`, of which only `__name__` or the identity is read."""
+    place = names.parents.get(node)
+    if getattr(node, "id", "") == "type" and isinstance(place, ast.Call) and place.func is node:
+        place = names.parents[place]
+    elif getattr(node, "attr", "") != "__class__":
+        return False
+    is_compared = isinstance(place, ast.Compare) and all(isinstance(o, ast.Is | ast.IsNot) for o in place.ops)
+    return is_compared or getattr(place, "attr", "") in ("__name__", "__qualname__")
 
 
 def is_special(name: str) -> bool:

@@ -127,7 +127,18 @@ MADE_UP = {
     "every attribute": "class A:\n    def __getattribute__(self, name): return 1",
     "where a directory is": "import contextlib\nwith contextlib.chdir('/usr'): pass",
 }  # fmt: skip
+# Ways to the class of a dataclass's fields, whose names dataclass runs as texts, and to an unfinished class.
+DATACLASS = "import typing\nfrom dataclasses import dataclass, field\n"
+FIELD_CLASSES = [
+    "field().__class__", "type(field())", "getattr(field(), '__class__')", "[*map(type, [field()])][0]",
+    "field().__class_getitem__(int).__origin__", "typing.get_origin(typing.Type[int])",
+    "type(int)('F', (), {'__set' + '_name__': hook})", "setattr(F, '__set_name__', hook)",
+    "type(field()) == Y()", "(lambda f=type: f)()",
+]  # fmt: skip
 PLAIN_CLASSES = [
+    "from dataclasses import dataclass\n@dataclass\nclass A:\n    type: str\n    id: int\n"
+    "    def __eq__(self, o): return type(self) is type(o) and self.type == o.type\n"
+    "    def __str__(self): return f'{type(self).__name__} {self.__class__.__name__}'\nprint(A('b', 1))",
     "from dataclasses import dataclass, field\n@dataclass\nclass A:\n    x: int = 0\n"
     "    xs: list = field(default_factory=list)\n    def f(self): self.x += 1\nprint(A())",
     "import dataclasses\n@dataclasses.dataclass(frozen=True, order=True)\nclass A:\n    x: int\n"
@@ -191,6 +202,18 @@ def test_no_use_of_a_stream_or_a_module_reaches_more_than_writing_needs():
 def test_what_makes_names_from_data_is_refused(way):
     said = find_forbidden_use(MADE_UP[way])
     assert any(reason in said for reason in (MACHINE, OUTSIDE, HIDDEN)), said
+
+
+@pytest.mark.parametrize("way", FIELD_CLASSES)
+def test_no_program_changes_what_dataclass_runs(way):
+    assert HIDDEN in (said := find_forbidden_use(f"{DATACLASS}F = {way}\n")) or MACHINE in said
+    assert find_forbidden_use(f"{DATACLASS}F = field(default=3)\n") == ""
+
+
+@pytest.mark.parametrize("target", ["x = Fake", "del x", "x += 1", "for x in [Fake]: pass"])
+def test_no_program_changes_a_module(target):
+    for module, name in (("dataclasses", "field"), ("functools", "reduce"), ("math", "pi")):
+        assert find_forbidden_use(f"import {module} as m\n{target.replace('x', f'm.{name}')}")
 
 
 def test_what_depends_on_the_program_alone_is_allowed():
