@@ -11,6 +11,7 @@ THOUGHT_MARKS = {
     "<|begin_of_thought|>": "<|end_of_thought|>",
     "<|inner_prefix|>": "<|inner_suffix|>",
     "<|channel>": "<channel|>",
+    "<start_working_out>": "<end_working_out>",
 }
 BEGIN_THOUGHT, END_THOUGHT = (
     "|".join(map(re.escape, tokens)) for tokens in (THOUGHT_MARKS.keys(), THOUGHT_MARKS.values())

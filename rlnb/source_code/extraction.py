@@ -19,14 +19,14 @@ from rlnb.source_code.checks import LONGEST_PROGRAM, iterate_scopes
 
 # Where thoughts begin and answers begin: by such marks, in GPT-OSS's channels, and in words.
 MARK = re.compile(
-    rf"(?P<open>^[ \t]*+<{THINK}>|{BEGIN_THOUGHT}|<\|channel\|>(?!\s{{0,4}}final)"
+    rf"(?P<open>(?:^[ \t]*+|(?<=>))<{THINK}>|{BEGIN_THOUGHT}|<\|channel\|>(?!\s{{0,4}}final)"
     r"|\A\s*(?:analysis(?=[^\W_])|Here is my thought process:))"
     rf"|(?P<close></{THINK}>|{END_THOUGHT}|^Here is my response:|assistantfinal"
-    r"|<\|channel\|>\s{0,4}final(?:[^<]|<\|constrain){0,64}<\|message\|>)|<answer>",
+    r"|<\|channel\|>\s{0,4}final(?:[^<]|<\|constrain){0,64}<\|message\|>)|<(?:answer|solution)>",
     re.IGNORECASE | re.MULTILINE,
 )
 # A token that ends an answer, written as text; these may also stand before it.
-END = r"(?:\n\[DONE\]|</s>|<eos>|<end_of_turn>|</answer>|<[|｜][\w▁-]{1,32}[|｜]>)"
+END = r"(?:\n\[DONE\]|</s>|<eos>|<end_of_turn>|</(?i:answer|solution)>|<[|｜][\w▁-]{1,32}[|｜]>)"
 LEADING_ENDS = rf"\A(?:\s*{END}(?:assistant\b)?)++"
 # What may open or close a block. Tildes only at the start of a line: elsewhere they are operators.
 FENCE = re.compile(
@@ -40,7 +40,9 @@ OTHER_LANGUAGES = re.compile(
     "bash|sh|shell|zsh|fish|console|terminal|powershell|ps1|cmd|bat|dockerfile|makefile|cmake|c|h|cpp|c[+][+]|cc|"
     "cs|csharp|c#|java|kotlin|scala|groovy|javascript|js|jsx|typescript|ts|tsx|go|golang|rust|rs|zig|swift|ruby|"
     "rb|perl|php|lua|r|julia|matlab|octave|fortran|haskell|hs|ocaml|elixir|erlang|clojure|lisp|scheme|dart|nim|"
-    "sql|json|jsonl|yaml|yml|toml|ini|xml|html|css|scss|csv|latex|tex|diff|patch|mermaid"
+    "sql|json|jsonl|yaml|yml|toml|ini|xml|html|css|scss|csv|latex|tex|diff|patch|mermaid|jl|fsharp|fs|f#|vb|"
+    "vbnet|vba|objective-c|objc|asm|nasm|wasm|mathematica|wolfram|solidity|graphql|vue|svelte|sass|less|proto|"
+    "hcl|terraform|nginx|awk|tcl|vim|lean|coq|prolog|pascal|delphi|ada|cobol|racket|elm|d|sas|stata|http"
 )
 MARKDOWN = ("markdown", "md")
 QUOTED = re.compile(r"\"(?:[^\"\\]|\\.?)*+(?:\"|\Z)", re.DOTALL)  # a text in JSON, or the rest
@@ -52,7 +54,9 @@ STATEMENT = re.compile(r"^[^\S\n]*+[^\s#]", re.MULTILINE)
 # Where a function's body may end: at a line that is not indented, unless it is a comment.
 OUTER = re.compile(rf"{FENCE.pattern}|^(?P<outer>[^\s#])", re.MULTILINE)
 HEAD = re.compile(r"^(?:(?:async )?def|class) ", re.MULTILINE)
-INDENTED_CODE = re.compile(r"^[ \t]++(?:(?:async )?def |class |import |from [\w.]++ import |@)", re.MULTILINE)
+INDENTED_CODE = re.compile(
+    r"^[ \t]++(?:(?:async )?def |class |import |from [\w.]++ import |@|try:|\w++ = )", re.MULTILINE
+)
 NAME = r"[A-Za-z_](?:[\w.]++|\[[^\]\n]*+\])*+"  # or an attribute, or an item
 # Lines that begin a program: surely, or perhaps a sentence. The last alternative is assignments of all kinds.
 CODE_START = re.compile(
@@ -109,7 +113,7 @@ class Program:
             return 2
         is_code = self.tree and any(match["surely"] for match in CODE_START.finditer(self.whole))
         is_named = PYTHON.fullmatch(self.language) or not self.language and is_code
-        return 0 if is_named and not self.has_only(is_import) else 1
+        return 0 if is_named and not self.has_only(lambda part: is_import(part) or may_be_prose(part)) else 1
 
     def defines(self, function: str) -> bool:
         """Return whether it is Python that binds a name, not to a stub, outside of functions and classes."""
@@ -165,7 +169,7 @@ def is_complete_answer(text: str, *, prefix: str = "", function: str = "") -> bo
     The one exception is a mark behind it that makes all before it a thought. prefix, function: as for
     `extract_program`.
     """
-    if continued := _read_continuation(text, prefix):
+    if continued := _read_continuation(_read_to_last(OUTER, text), prefix):
         return continued.closed and continued.settled
     parts, is_thinking = split_thoughts(_list_texts(text, prefix)[0], function)
     return not is_thinking and _has_answer(parts[-1], function)
@@ -173,12 +177,19 @@ def is_complete_answer(text: str, *, prefix: str = "", function: str = "") -> bo
 
 def _has_answer(text: str, function: str) -> bool:
     """Return whether a block is the program, whatever text follows."""
-    for block in _iterate_blocks(_trim(text), function, count(1)):
+    for block in _iterate_blocks(_read_to_last(FENCE, _trim(text)), function, count(1)):
         if not block.settled:
             return False
         if block.defines(function) if function else block.rank == 0:
             return True
     return False
+
+
+def _read_to_last(end: re.Pattern[str], text: str) -> str:
+    """Return a text without the lines behind its last end, so that no look parses what is being written."""
+    text = re.sub(r"\r\n?", "\n", text)
+    last = max((match.end() for match in end.finditer(text)), default=0)
+    return text[: text.find("\n", last) + 1 or None]
 
 
 def ends_of_answers(prefixes: Sequence[str], functions: Sequence[str]) -> Callable[[int, str], bool]:
@@ -208,7 +219,8 @@ def _list_readings(completion: str, prefix: str, function: str, *, with_thoughts
             fenced = HTML_CODE.sub(f"\n{'`' * 9}\n", part)
             if fenced != part:  # an entity has a name, or a number of a few digits
                 fenced = ENTITY.sub(lambda entity: html.unescape(entity[0]), fenced)
-            readings += [part, fenced] if FENCE.search(part) else [fenced, part]
+            fence = FENCE.search(fenced)  # one of HTML comes first, or in a program
+            readings += [part, fenced] if fence and fence[0] != "`" * 9 else [fenced, part]
         quoted += [code for part in parts[-1:] for code in unquote(part, function)]
         if with_thoughts and not is_thinking:
             readings.append(re.sub(END, "\n", text[:LONGEST_COMPLETION]))

@@ -6,7 +6,7 @@ import json
 import textwrap
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlnb.source_code.extraction import extract_program, is_complete_answer
@@ -87,6 +87,10 @@ EXACT = {
     "thoughts of Granite": lambda code: "Here is my thought process:\n" + DRAFT
     + f"Here is my response:\n{block(code)}",
     "thoughts in other tokens": lambda code: f"<|begin_of_thought|>{DRAFT}<|end_of_thought|>\n{block(code)}",
+    "thoughts in tags of working": lambda code: f"<start_working_out>{DRAFT}<end_working_out>\n"
+    + f"<SOLUTION>{code}</SOLUTION>",
+    "thoughts behind a token": lambda code: f"<｜Assistant｜><think>\n{DRAFT}</think>\n{block(code)}",
+    "fences in words": lambda code: f"I wrap it in {F}python ... {F} marks.\n\n{block(code)}",
     "a channel in Python": lambda code: f"{CHANNEL.format('final<|constrain|>python')}{block(code)}",
     "a stub first": lambda code: block("def answer(n):\n    pass\n") + block(code),
     "thoughts, then bare": lambda code: f"<think>{DRAFT}</think>\n{code}",
@@ -181,6 +185,7 @@ def test_a_program_comes_back_whole_from(form, code):
 
 @pytest.mark.parametrize("form", LOSSY)
 @settings(deadline=None, max_examples=15)
+@example('def answer(n):\n    """A.\n\n    ```\n    def answer(n):\n    """\ndef helper(n):\n    return n\n')
 @given(PROGRAMS)
 def test_a_program_comes_back_with_its_functions_from(form, code):
     for function in ("answer",) if form in BY_NAME else ("answer", ""):
@@ -189,7 +194,8 @@ def test_a_program_comes_back_with_its_functions_from(form, code):
 
 THOUGHTS = [
     f"<think>\n{DRAFT}", f"{CHANNEL.format('analysis')}{DRAFT}", f"analysisWe try. {DRAFT}",
-    f"<think>\nA.\n</think>\nHm.\n<think>\n{DRAFT}",
+    f"<think>\nA.\n</think>\nHm.\n<think>\n{DRAFT}", f"<think>A</think><think>{DRAFT}",
+    f"<｜Assistant｜><think>\n{DRAFT}", f"<start_working_out>{DRAFT}",
 ]  # fmt: skip
 
 
@@ -222,9 +228,17 @@ def test_a_block_of_another_language_is_no_program():
     for text in (
         block(WRONG, "java"),
         block(f"bash\n{WRONG}", ""),
+        *(block("x = 1\n", language) for language in ("fsharp", "vbnet", "jl", "Solidity", "objective-c")),
         f"Run:\n{block(WRONG, 'js')}for example.",
     ):
         assert extract_program(text, function="answer") is extract_program(text) is None
+
+
+@pytest.mark.parametrize("start", ["LIMIT = 3\n", "try:\n    import math\nexcept ImportError:\n    pass\n"])
+def test_indented_code_among_words_begins_with_its_first_line(start):
+    code = f"{start}answer = lambda n: n\n"
+    text = f"Here it is:\n\n{indented(code, '    ')}\n\nThis isn't hard."
+    assert extract_program(text, function="answer") == code
 
 
 HEAD = 'def answer(n):\n    """Three."""'

@@ -1,5 +1,6 @@
 """Every reader of a completion takes time that grows with its length, whatever a hostile text repeats."""
 
+import ast
 import gc
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from rlnb.game_2048.checks import is_suspicious
 from rlnb.game_2048.strategies import extract_strategy
 from rlnb.games.answers import parse_answer
 from rlnb.mbpp.prompts import TEMPLATES, is_complete, read_program
+from rlnb.source_code import extraction
 from rlnb.source_code.extraction import extract_program, is_complete_answer
 
 LENGTHS = (4_000, 16_000, 64_000)
@@ -76,6 +78,17 @@ def no_collection():
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.mark.parametrize(("start", "prefix"), [(f"{F}python\ndef f(n):\n", ""), ("", HEAD)])
+def test_what_is_being_written_is_not_parsed_at_each_look_for_its_end(start, prefix, monkeypatch):
+    parsed: list[int] = []
+    monkeypatch.setattr(extraction, "parse", lambda code: parsed.append(len(code)) or ast.parse(code))
+    text = start + "    n = [i * 2 for i in range(n)]\n" * 100
+    for end in range(0, len(text), 32):
+        assert not is_complete_answer(text[:end], prefix=prefix, function="f")
+    assert sum(parsed) < 10 * len(text)
+    assert is_complete_answer(f"{text}{F}\n", prefix=prefix, function="f")
 
 
 @pytest.mark.parametrize("reader", READERS)
