@@ -53,6 +53,8 @@ EXPORT_OPTIONS = {
     "--base": ("MODEL", "to put them on: hub id or directory (default: the one they name)"),
     "--out": ("DIR", "to write (default: outputs/export/FORMAT)"),
     "--cache-dir": ("DIR", "for downloaded models (default: ./model_cache)"),
+    "--repo-id": ("OWNER/NAME", "on the hub to upload to"),
+    "--license": ("NAME", "on the model card, in the hub's names"),
 }
 
 
@@ -148,8 +150,8 @@ def make_parser() -> argparse.ArgumentParser:
 
     export = add_command(
         commands, "export", _export, "adapters as a model that others load",
-        description="Write trained adapters alone or merged into a base, load what was written,\n"
-        "and compare it with the adapted model.",
+        description="Write trained adapters alone or merged into a base, load what was written, compare it\n"
+        "with the adapted model, and upload it where --repo-id says so.",
     )  # fmt: skip
     export.add_argument("--adapters", required=True, type=Path, metavar="DIR", help="of a run or checkpoint")
     export.add_argument(
@@ -157,6 +159,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for option, (name, meaning) in EXPORT_OPTIONS.items():
         export.add_argument(option, default="", metavar=name, help=meaning)
+    export.add_argument("--public", action="store_true", help="a new repository is public, not private")
 
     configure = add_command(
         commands, "configure", _configure, "a profile by questions and answers, or all parameters as YAML",
@@ -242,6 +245,7 @@ def _export(options: argparse.Namespace) -> int:
             out=Path(options.out or f"outputs/export/{options.format}"),
             cache_dir=options.cache_dir or "./model_cache",
             dtype="float32" if machine.capability is None else advice.dtype,
+            repo_id=options.repo_id, public=options.public, license=options.license,
         )  # fmt: skip
     return 0
 

@@ -37,7 +37,7 @@ EMBEDDED_ON_HUB = f"HuggingFaceTB/{EMBEDDED_NAME}"
 
 
 class ExportFailed(RlnbError):
-    """The policy cannot be written in this form; nothing half done remains."""
+    """The policy cannot be written in this form or uploaded; nothing half done remains."""
 
     exit_code = 1
 

@@ -1,11 +1,15 @@
-"""The command `rlnb export`: write trained adapters as a model that others load, and check it."""
+"""The command `rlnb export`: write trained adapters as a model that others load, check it, upload it."""
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from huggingface_hub import ModelCard, ModelCardData
+from httpx import HTTPError
+from huggingface_hub import HfApi, ModelCard, ModelCardData
+from huggingface_hub.errors import HfHubHTTPError
 
 import rlnb
 from rlnb.errors import ParamsError
@@ -45,8 +49,19 @@ CARD = """\
 """
 
 
-def export(adapters: Path, *, base: str, form: Form, out: Path, cache_dir: str, dtype: str) -> None:
-    """Write adapters in one form, load what was written, and compare both.
+def export(
+    adapters: Path,
+    *,
+    base: str,
+    form: Form,
+    out: Path,
+    cache_dir: str,
+    dtype: str,
+    repo_id: str,
+    public: bool,
+    license: str,
+) -> None:
+    """Write adapters in one form, load what was written, and compare both; upload it where repo_id says so.
 
     base: a model to put them on, "" for the one that they name. dtype: what this machine computes in. Raises
     ParamsError and ExportFailed, before a model is loaded for what is known then, and PolicyUnavailable.
@@ -54,6 +69,9 @@ def export(adapters: Path, *, base: str, form: Form, out: Path, cache_dir: str, 
     adapters, out = adapters.expanduser(), out.expanduser()
     base = os.path.expanduser(base) or find_base(adapters)
     check_request(adapters, base=base, out=out)
+    if repo_id:  # before a model is loaded; a repository that exists keeps its visibility
+        with explain_hub_errors(repo_id, out):
+            HfApi().create_repo(repo_id, private=not public, exist_ok=True)
     # gpt-oss has no sdpa attention.
     fixed = {"engine": "transformers", "attention": "eager", "load_in_4bit": False}
     dtype = "float32" if form == "merged_32bit" else dtype
@@ -71,12 +89,16 @@ def export(adapters: Path, *, base: str, form: Form, out: Path, cache_dir: str, 
     exported = reload(out, form, params)
     difference = compare_logits(trained_logits, compute_logits(exported, prompts))
     rounded = check_difference(difference, change, form, out)
-    make_card(out.name, form, base=source, difference=difference).save(out / "README.md")
+    card = make_card(repo_id or out.name, form, base=source, license=license, difference=difference)
+    card.save(out / "README.md")
     print(f"{QUESTIONS[0]}\n{generate(exported, prompts[:1], max_new_tokens=48, temperature=0)[0].text}")
     print(f"logits, exported against trained: {difference}")
     print(f"logits, adapters against none: {change}{rounded}")
     size = sum(path.stat().st_size for path in out.iterdir()) / 2**20
-    print(f"{out}: {form} of {source}, {size:.1f} MiB; `hf upload --private OWNER/NAME {out}` uploads it")
+    print(f"{out}: {form} of {source}, {size:.1f} MiB")
+    if repo_id:
+        with explain_hub_errors(repo_id, out):
+            print(f"uploaded: {HfApi().upload_folder(repo_id=repo_id, folder_path=out)}")
 
 
 def check_request(adapters: Path, *, base: str, out: Path) -> None:
@@ -108,14 +130,14 @@ def check_difference(difference: LogitDifference, change: LogitDifference, form:
     return f"\nwarning: {reason}, mostly by rounding to 16 bits; {remedy}"
 
 
-def make_card(name: str, form: Form, *, base: str, difference: LogitDifference) -> ModelCard:
+def make_card(name: str, form: Form, *, base: str, license: str, difference: LogitDifference) -> ModelCard:
     """Return the model card in the form that the hub reads. base: source of the policy."""
     on_hub = hub_name(base)  # the hub refuses a card whose base is a local path
     library, relation = ("peft", "adapter") if form == "lora" else ("transformers", "finetune")
     data = ModelCardData(
         library_name=library, pipeline_tag="text-generation", base_model=on_hub or None,
         base_model_relation=relation if on_hub else None,
-        license="apache-2.0" if on_hub == EMBEDDED_ON_HUB else None,
+        license=license or ("apache-2.0" if on_hub == EMBEDDED_ON_HUB else None),
         tags=["rlnb", "reinforcement-learning", "trl"],
     )  # fmt: skip
     description = f"LoRA adapters for {on_hub or Path(base).name}"
@@ -124,3 +146,15 @@ def make_card(name: str, form: Form, *, base: str, difference: LogitDifference) 
         data, template_str=CARD, name=name, description=description, difference=difference,
         version=rlnb.__version__,
     )  # fmt: skip
+
+
+@contextmanager
+def explain_hub_errors(repo_id: str, directory: Path) -> Iterator[None]:
+    """Turn the hub's errors, such as a missing network or key, into ExportFailed with the remedy."""
+    try:
+        yield
+    except (HfHubHTTPError, HTTPError, OSError, ValueError) as error:  # ValueError: of a wrong name
+        raise ExportFailed(
+            f"--repo-id {repo_id}: an upload needs the hub and a key that may write (HF_TOKEN in .env, or "
+            f"`hf auth login`): {error}; `hf upload {repo_id} {directory}` sends what has been written"
+        ) from error

@@ -1,12 +1,16 @@
-"""`rlnb export`: the model card, and what is refused before a model is loaded or after it was written."""
+"""`rlnb export`: the model card, what is refused before a model is loaded, and the way to the hub."""
 
+import json
 import math
 import re
 import shutil
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
+from huggingface_hub import constants
 from refusals import refused
 from tiny_policy import load_tiny, tiny_params, train_by_hand
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -31,7 +35,7 @@ EMBEDDED = {
 )
 def test_a_card_says_in_the_hubs_words_what_the_model_is(base, form, front):
     gap = LogitDifference(0.0123, 0.001, 0.995, 200)
-    _, head, text = str(make_card("it", form, base=base, difference=gap)).split("---\n", 2)
+    _, head, text = str(make_card("me/it", form, base=base, license="", difference=gap)).split("---\n", 2)
     metadata = yaml.safe_load(head)
     assert metadata.pop("tags")[:2] == ["rlnb", "reinforcement-learning"]
     assert metadata == {"pipeline_tag": "text-generation", **front}
@@ -58,16 +62,58 @@ def test_what_cannot_be_exported_is_refused_by_its_option(adapters, tmp_path):
         assert said.startswith(f"--base {base}: ") and reason in said
 
 
-def test_adapters_are_put_on_another_base(cache_dir, tmp_path, capsys):
+class UploadHandler(BaseHTTPRequestHandler):
+    """As much of the hub's API as an upload of small files asks for."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        address = f"http://{self.headers['Host']}/me/model"
+        self.server.requests.append((self.path, body))
+        answer = {"url": address, "commitUrl": f"{address}/commit/1", "commitOid": "1", "success": True}
+        if "/preupload/" in self.path:
+            files = json.loads(body)["files"]
+            answer = {"files": [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in files]}
+        text = json.dumps(answer).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A hub on this machine, and a key."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), UploadHandler)
+    server.requests, server.status = [], 200
+    Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "hf_nobody")
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_adapters_are_put_on_another_base_and_uploaded_into_a_private_repository(
+    hub, cache_dir, tmp_path, capsys
+):
     policy, base, out = load_tiny(cache_dir), tmp_path / "other", tmp_path / "out"
     train_by_hand(policy)
     shutil.copytree(policy.source, base)
-    given = {"form": "lora", "cache_dir": str(cache_dir), "dtype": "float32", "base": str(base)}
-    export(save_adapters(policy, tmp_path / "adapters"), out=out, **given)
+    given = {"form": "lora", "cache_dir": str(cache_dir), "dtype": "float32", "license": "mit"}
+    given |= {"base": str(base), "out": out, "repo_id": "me/model", "public": False}
+    export(save_adapters(policy, tmp_path / "adapters"), **given)
     assert read_base(out) == str(base)
-    said = capsys.readouterr().out
-    assert "exported against trained: differ by at most 0, " in said
-    assert said.endswith(f"`hf upload --private OWNER/NAME {out}` uploads it\n")
+    assert "exported against trained: differ by at most 0, " in capsys.readouterr().out
+    created = json.loads(next(body for path, body in hub.requests if path.endswith("/create")))
+    assert (created["organization"], created["name"]) == ("me", "model")
+    assert created.get("private") or created.get("visibility") == "private"
+    commit = next(body for path, body in hub.requests if "/commit/" in path)
+    lines = [json.loads(line)["value"] for line in commit.splitlines()]
+    assert {line["path"] for line in lines[1:]} == {path.name for path in out.iterdir()}
 
 
 def test_adapters_of_a_model_with_other_layers_are_refused(cache_dir, tmp_path):
@@ -76,36 +122,57 @@ def test_adapters_of_a_model_with_other_layers_are_refused(cache_dir, tmp_path):
     shutil.copytree(policy.source, base)
     config = AutoConfig.from_pretrained(base, num_hidden_layers=1)
     AutoModelForCausalLM.from_config(config).save_pretrained(base)
-    given = {"form": "lora", "cache_dir": str(cache_dir), "dtype": "float32"}
-    said = refused(export, adapters, base=str(base), out=tmp_path / "out", **given)
+    given = {"form": "lora", "cache_dir": str(cache_dir), "dtype": "float32", "license": "", "repo_id": ""}
+    said = refused(export, adapters, base=str(base), out=tmp_path / "out", public=False, **given)
     assert said.startswith("model.adapters = ") and not (tmp_path / "out").exists()
+
+
+def test_a_hub_that_refuses_or_cannot_be_reached_is_an_error_before_a_model_is_loaded(
+    hub, adapters, tmp_path
+):
+    def ask(repo_id):
+        with pytest.raises(ExportFailed, match=f"^--repo-id {repo_id}: "):
+            export(
+                adapters, base="tiny", form="lora", out=tmp_path / "out", cache_dir=str(tmp_path / "none"),
+                dtype="float32", repo_id=repo_id, public=False, license="",
+            )  # fmt: skip
+
+    hub.status = 403
+    ask("me/model")
+    ask("a/b/c")
+    hub.shutdown()
+    hub.server_close()
+    ask("me/model")
+    assert [path.name for path in tmp_path.iterdir()] == ["adapters"]
 
 
 def export_tiny(policy, tmp_path, cache_dir, **given: object) -> Path:
     """Export a policy's adapters; return the folder."""
     out = tmp_path / "out"
-    given = {"form": "merged_16bit", "dtype": "float32", "base": ""} | given
+    given = {"form": "merged_16bit", "dtype": "float32", "license": "", "repo_id": "", "base": ""} | given
     adapters = save_adapters(policy, tmp_path / "adapters")
-    export(adapters, out=out, cache_dir=str(cache_dir), **given)
+    export(adapters, out=out, cache_dir=str(cache_dir), public=False, **given)
     return out
 
 
 @pytest.mark.parametrize(("std", "said"), [(0.5, ""), (1e-4, "warning: the export differs"), (1e-5, None)])
-def test_an_export_says_what_rounding_took_and_one_farther_than_the_base_fails(
-    std, said, cache_dir, tmp_path, capsys
+def test_an_export_says_what_rounding_took_and_one_farther_than_the_base_fails_before_any_upload(
+    std, said, hub, cache_dir, tmp_path, capsys
 ):
     policy = load_tiny(cache_dir)
     train_by_hand(policy, std=std)
     if said is None:
         with pytest.raises(ExportFailed, match="out: removed, .* of what training changed .*merged_32bit"):
-            export_tiny(policy, tmp_path, cache_dir)
+            export_tiny(policy, tmp_path, cache_dir, repo_id="me/model")
         assert not (tmp_path / "out").exists()
+        assert not any("/commit/" in path for path, _ in hub.requests)
         out = export_tiny(policy, tmp_path, cache_dir, form="merged_32bit")
         assert (out / "config.json").is_file() and "warning" not in capsys.readouterr().out
     else:
-        export_tiny(policy, tmp_path, cache_dir)
+        export_tiny(policy, tmp_path, cache_dir, repo_id="me/model")
         printed = capsys.readouterr().out
         assert said in printed and ("warning" in printed) == bool(said)
+        assert any("/commit/" in path for path, _ in hub.requests)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.26, 0.99, 1.0, 30.0, math.nan])
