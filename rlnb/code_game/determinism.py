@@ -81,9 +81,7 @@ SPECIAL = (
 OPERATORS = (side + name.rstrip("_") for name in operator.__all__ for side in ("", "r"))
 DUNDERS = frozenset(f"__{name}__" for name in (*SPECIAL.split(), *OPERATORS))
 # They lead to an unfinished dataclass, or to the class of its fields: it runs their names as texts.
-HOOKS = frozenset((
-    "__class__", "__class_getitem__", "__get__", "__init_subclass__", "__origin__", "__set_name__",
-))  # fmt: skip
+HOOKS = ("__class__", "__class_getitem__", "__get__", "__init_subclass__", "__origin__", "__set_name__")
 
 
 def find_forbidden_use(code: str) -> str:
@@ -100,7 +98,7 @@ def find_forbidden_use(code: str) -> str:
     of_python = names_of_python(tree, scopes) if scopes else names_in(tree) & PYTHON
     imports = imported_names(tree)
     has_dataclasses = any(meaning.startswith("dataclasses") for meaning in chain(*imports.values()))
-    hooks = HOOKS if has_dataclasses else frozenset()
+    hooks = HOOKS if has_dataclasses else ()
     names = ProgramNames(tree, imports, of_python, lambda name: is_refused(name) or name in hooks)
     faults = [*import_faults(names), *module_faults(names), *name_faults(names), *names.iterate_hidden()]
     return "Line {} {}.".format(*min(faults)) if faults else ""
@@ -155,11 +153,10 @@ def name_faults(names: ProgramNames) -> Iterator[tuple[int, str]]:
     for node in names.nodes:
         if is_class_named(node, names):
             continue
-        is_any = isinstance(node, ast.Attribute | ast.MatchClass)
         fields = [getattr(node, kind, None) for kind in ("id", "attr", "name", "arg", "asname", "rest")]
         for name in [*fields, *getattr(node, "kwd_attrs", ()), *getattr(node, "names", ())]:
             is_wrong = isinstance(name, str) and names.is_refused(name)
-            if is_wrong and (is_any or DUNDER.fullmatch(name)):
+            if is_wrong and (DUNDER.fullmatch(name) or isinstance(node, ast.Attribute | ast.MatchClass)):
                 yield getattr(node, "lineno", 1), f"uses {shown(name)}, {MACHINE}"
         declaration = names.parents.get(node)
         is_declared = isinstance(declaration, ast.AnnAssign) and declaration.target is node

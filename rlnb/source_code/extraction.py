@@ -40,9 +40,8 @@ OTHER_LANGUAGES = re.compile(
     "bash|sh|shell|zsh|fish|console|terminal|powershell|ps1|cmd|bat|dockerfile|makefile|cmake|c|h|cpp|c[+][+]|cc|"
     "cs|csharp|c#|java|kotlin|scala|groovy|javascript|js|jsx|typescript|ts|tsx|go|golang|rust|rs|zig|swift|ruby|"
     "rb|perl|php|lua|r|julia|matlab|octave|fortran|haskell|hs|ocaml|elixir|erlang|clojure|lisp|scheme|dart|nim|"
-    "sql|json|jsonl|yaml|yml|toml|ini|xml|html|css|scss|csv|latex|tex|diff|patch|mermaid|jl|fsharp|fs|f#|vb|"
-    "vbnet|vba|objective-c|objc|asm|nasm|wasm|mathematica|wolfram|solidity|graphql|vue|svelte|sass|less|proto|"
-    "hcl|terraform|nginx|awk|tcl|vim|lean|coq|prolog|pascal|delphi|ada|cobol|racket|elm|d|sas|stata|http"
+    "sql|json|jsonl|yaml|yml|toml|ini|xml|html|css|scss|csv|latex|tex|diff|patch|mermaid|jl|fsharp|fs|f#|vb|vba|"
+    "vbnet|objective-c|objc|asm|mathematica|solidity|graphql|vue|svelte|sass|proto|hcl|terraform|awk|pascal|elm"
 )
 MARKDOWN = ("markdown", "md")
 QUOTED = re.compile(r"\"(?:[^\"\\]|\\.?)*+(?:\"|\Z)", re.DOTALL)  # a text in JSON, or the rest
@@ -55,7 +54,7 @@ STATEMENT = re.compile(r"^[^\S\n]*+[^\s#]", re.MULTILINE)
 OUTER = re.compile(rf"{FENCE.pattern}|^(?P<outer>[^\s#])", re.MULTILINE)
 HEAD = re.compile(r"^(?:(?:async )?def|class) ", re.MULTILINE)
 INDENTED_CODE = re.compile(
-    r"^[ \t]++(?:(?:async )?def |class |import |from [\w.]++ import |@|try:|\w++ = )", re.MULTILINE
+    r"(?m)^[ \t]++(?:(?:(?:async )?def|class|import|from [\w.]++ import) |@|try:|\w++ = )"
 )
 NAME = r"[A-Za-z_](?:[\w.]++|\[[^\]\n]*+\])*+"  # or an attribute, or an item
 # Lines that begin a program: surely, or perhaps a sentence. The last alternative is assignments of all kinds.
