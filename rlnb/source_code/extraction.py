@@ -53,9 +53,7 @@ STATEMENT = re.compile(r"^[^\S\n]*+[^\s#]", re.MULTILINE)
 # Where a function's body may end: at a line that is not indented, unless it is a comment.
 OUTER = re.compile(rf"{FENCE.pattern}|^(?P<outer>[^\s#])", re.MULTILINE)
 HEAD = re.compile(r"^(?:(?:async )?def|class) ", re.MULTILINE)
-INDENTED_CODE = re.compile(
-    r"(?m)^[ \t]++(?:(?:(?:async )?def|class|import|from [\w.]++ import) |@|try:|\w++ = )"
-)
+INDENTED_CODE = re.compile(r"(?m)^[ \t]++((async )?def |class |(from [\w.]++ )?import |@|try:|\w++ = )")
 NAME = r"[A-Za-z_](?:[\w.]++|\[[^\]\n]*+\])*+"  # or an attribute, or an item
 # Lines that begin a program: surely, or perhaps a sentence. The last alternative is assignments of all kinds.
 CODE_START = re.compile(
