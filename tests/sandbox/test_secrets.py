@@ -1,5 +1,9 @@
 """What a program leaves for the next one in the interpreter that forks both: nothing."""
 
+import base64
+import struct
+import zlib
+
 from rlnb.code_execution.reward import judge
 from rlnb.code_execution.tasks import Task
 from rlnb.code_execution.tasks import Test as Case
@@ -39,6 +43,35 @@ def test_a_program_finds_nothing_of_earlier_ones_in_its_memory():
         with sandbox.load(f"{other}\ndef f(): return x") as program:
             assert program.call("f").value == "written-by-another-one"
         assert sandbox.run(SEARCH).stdout == "[]\n"
+
+
+DUMP = """
+import base64, gc, zlib
+print([o for o in gc.get_objects() if type(o) is tuple and any(type(part) is float for part in o)])
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+    for line in maps.read().splitlines():
+        span, rights = line.split()[:2]
+        low, high = (int(end, 16) for end in span.split("-"))
+        if rights[:2] == "rw" and "[v" not in line:
+            memory.seek(low)
+            print(base64.b64encode(zlib.compress(memory.read(high - low), 1)).decode())
+"""
+
+
+def test_a_program_finds_no_numbers_of_how_the_last_one_ended():
+    """Its CPU time and how much it printed are what a program chooses."""
+    limits = Limits(memory_mib=2048, output_kib=65536)
+    without = ("files", "system calls", "namespaces")
+    with Sandbox(limits, num_workers=1, require="basic", without=without) as sandbox:
+        for size in (51_234, 5_123_456, 49_876):
+            before = sandbox.run(f"print('x' * {size - 1})")
+            assert len(before.stdout) == size
+            objects, *dumps = sandbox.run(DUMP).stdout.splitlines()
+            assert objects == "[]"
+            memory = b"".join(zlib.decompress(base64.b64decode(dump)) for dump in dumps)
+            # As numbers of C and as an integer of Python; shorter ones are there by chance.
+            patterns = struct.pack("<d", before.seconds), struct.pack("<Q", size), struct.pack("<QI", 1, size)
+            assert [memory.count(pattern) for pattern in patterns] == [0, 0, 0], size
 
 
 PEEK = """
