@@ -167,7 +167,7 @@ def make_parser() -> argparse.ArgumentParser:
         "they need, and write what differs from default.yaml as a profile; or print all of them.",
         shared=PARAMETERS,
     )  # fmt: skip
-    configure.add_argument("notebook", nargs="?", metavar="NOTEBOOK", help="its name (default: a question)")
+    configure.add_argument("notebook", metavar="NOTEBOOK", help="its name")
     configure.add_argument("--output", metavar="FILE.yaml", help="default: params/<notebook>/mine.yaml")
     configure.add_argument(
         "--print", action="store_true", dest="show_all",

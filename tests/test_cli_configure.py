@@ -29,12 +29,12 @@ def configure(tmp_path, monkeypatch, capsys):
 def test_a_dialogue_ends_in_a_profile_and_the_command_that_runs_it(configure):
     """Wrong names and values are explained and asked again; two fields that only fit together are taken."""
     answers = (
-        "spiral\nspiral_self_play\nhuge\ntiny\nmax_step\ntraining.max_steps\nmany\n9\n"
+        "max_step\ntraining.max_steps\nmany\n9\n"
         "model.load_in_4bit=true\nmodel.load_in_4bit=true model.lora_rank=8\n\nx.txt\nnew/mine.yaml\n"
     )
-    code, out, err = configure(answers=answers)
+    code, out, err = configure("spiral_self_play", "--profile", "tiny", answers=answers)
     assert (code, err) == (0, "")
-    for refused in ("'spiral'", "'huge'", "training.max_steps = 'many'", "model.lora_rank", "x.txt"):
+    for refused in ("max_step", "training.max_steps = 'many'", "model.lora_rank", "x.txt"):
         assert refused in out, refused
     command = shlex.split(out.splitlines()[-1].removeprefix("Run it:  "))
     assert command[:2] == ["rlnb", "run"] and Path(command[2]).is_file()
@@ -65,7 +65,7 @@ def test_print_asks_nothing_and_takes_set(configure):
     assert (code, err) == (0, "")
     expected = load_params("mbpp_eval", profile="tiny", overrides={"seed": 3}, environ={})
     assert load_params("mbpp_eval", profile="mine.yaml", environ={}) == expected
-    assert configure("mbpp_eval", "--print", "--set", "seed=x")[0] == configure("--print")[0] == 2
+    assert configure("mbpp_eval", "--print", "--set", "seed=x")[0] == configure("spiral", "--print")[0] == 2
 
 
 def test_ctrl_c_writes_nothing(configure, monkeypatch, tmp_path):

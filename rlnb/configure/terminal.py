@@ -14,7 +14,7 @@ from rlnb.configure.profile_text import profile_text
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe, recommend
 from rlnb.params import check_machine, load_params, parse_set, resolve
-from rlnb.params.loading import MODELS, ROOT, choose_profile, list_fields, load_model_class
+from rlnb.params.loading import ROOT, choose_profile, list_fields
 from rlnb.params.problems import did_you_mean, show
 from rlnb.params.reading import read_yaml
 from rlnb.params.sections import NotebookParams, value_of
@@ -44,30 +44,22 @@ class Draft:
 
 
 def main(
-    *,
-    notebook: str | None,
-    profile: str | None,
-    output: str | None,
-    assignments: Sequence[str],
-    show_all: bool,
+    *, notebook: str, profile: str | None, output: str | None, assignments: Sequence[str], show_all: bool
 ) -> int:
     """Ask, write a profile and print the command that runs it; return 130 after Ctrl-C, which writes nothing.
 
     The arguments are the options of the command line, None where they were not given. show_all: print every
     field of the profile instead. Raises ParamsError, also where the input ends too early.
     """
-    machine = probe(ask_hub=False)
+    machine, name = probe(ask_hub=False), Path(notebook).stem
+    chosen = profile or choose_profile(name, recommend(machine).profile)
+    draft = Draft(name, chosen, _load(name, chosen, assignments), tuple(assignments))
     if show_all:
-        if notebook is None:
-            raise ParamsError("--print: needs a notebook; write `rlnb configure NOTEBOOK --print`")
-        name = Path(notebook).stem
-        chosen = profile or choose_profile(name, recommend(machine).profile)
-        params = _load(name, chosen, assignments)
-        print(profile_text(params, title=f"All parameters of {name}, profile {chosen}."), end="")
+        print(profile_text(draft.params, title=f"All parameters of {name}, profile {chosen}."), end="")
         return 0
     try:
         path = None if output is None else _check_output(output)
-        draft = _ask_for_fields(_start(machine, notebook, profile).answer(*assignments), machine)
+        draft = _ask_for_fields(draft, machine)
         path = path or _ask("\nFile to write", f"params/{draft.notebook}/mine.yaml", _check_output)
     except KeyboardInterrupt:
         print("\nNothing was written.", file=sys.stderr)
@@ -80,7 +72,7 @@ def main(
     return 0
 
 
-def _load(notebook: str, profile: str, assignments: Sequence[str] = ()) -> NotebookParams:
+def _load(notebook: str, profile: str, assignments: Sequence[str]) -> NotebookParams:
     """Return the parameters of a profile without the environment's values, which do not belong in a file."""
     overrides = parse_set(*assignments)
     return load_params(notebook, profile=profile, overrides=overrides, place="your answer", environ={})
@@ -89,25 +81,6 @@ def _load(notebook: str, profile: str, assignments: Sequence[str] = ()) -> Noteb
 def _command(notebook: str, profile: str) -> str:
     path = os.path.relpath(ROOT / "notebooks" / f"{notebook}.ipynb")
     return shlex.join(["rlnb", "run", path, "--profile", profile])
-
-
-def _start(machine: Machine, notebook: str | None, profile: str | None) -> Draft:
-    """Return the draft of the notebook and profile that the command line names, or that are asked for."""
-
-    def check(given: str) -> str:
-        name = Path(given).stem
-        load_model_class(name)
-        return name
-
-    if notebook is None:
-        print(f"Notebooks: {', '.join(sorted(MODELS))}")
-    name = check(notebook) if notebook is not None else _ask("Notebook", "ppo_openspiel", check)
-    if profile is not None:
-        return Draft(name, profile, _load(name, profile))
-    profiles = sorted(path.stem for path in (ROOT / "params" / name).glob("*.yaml"))
-    print(f"Profiles to start from, or a path of your own: {', '.join(profiles)}")
-    suitable = choose_profile(name, recommend(machine).profile)
-    return _ask("Profile", suitable, lambda chosen: Draft(name, chosen, _load(name, chosen)))
 
 
 def _ask_for_fields(draft: Draft, machine: Machine) -> Draft:

@@ -127,9 +127,7 @@ def _warnings(machine: Machine, version: Callable[[str], str | None]) -> Iterato
     if name == "newer" and machine.capability:
         capability = "{}.{}".format(*machine.capability)
         yield f"{gpu} (capability {capability}) is not in rlnb/machine/table.py: small batches, no unsloth."
-    # Wheels of the cu126 index keep kernels for 7.0 until torch 2.14.
-    last = [2, 14] if "+cu126" in torch else [2, 10]
-    if name == "v100" and list(map(int, re.findall(r"\d+", torch)[:2])) > last:
+    if name == "v100" and list(map(int, re.findall(r"\d+", torch)[:2])) > [2, 10]:
         yield f"torch {torch} has no kernels for {gpu}: ./setup.sh volta installs torch 2.10."
     if name in ("v100", "gb10") and version("flash-attn") is not None:
         yield f"flash-attn does not work on {gpu}: uninstall it{see('ptxas-and-sm_121a')}."

@@ -147,8 +147,6 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
             yield Conflict("model.load_in_4bit", "needs a CUDA GPU; write false")
         if not on_cpu and not is_ampere and model.dtype == "bfloat16":
             yield Conflict("model.dtype", f"is not computed by {device}; write float16")
-        if model.attention == "flash_attention_2" and (not is_ampere or machine.name == "gb10"):
-            yield Conflict("model.attention", f"does not work on {device}; write sdpa")
         if model.engine == "unsloth" and on_cpu:
             yield Conflict("model.engine", "needs a CUDA GPU; write transformers")
         elif model.engine == "unsloth" and installed_version("unsloth") is None:

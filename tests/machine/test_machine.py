@@ -159,7 +159,6 @@ def test_a_process_sees_one_gpu_and_a_rank_all_of_them_to_take_its_own():
 def test_what_is_known_to_break_is_said_with_its_remedy():
     for name, installed, word in (
         ("v100", {"torch": "2.13.0"}, "./setup.sh volta"),
-        ("v100", {"torch": "2.14.1+cu126"}, ""),
         ("gb10", {"flash-attn": "2.8"}, "flash-attn"),
         ("a100", {"flash-attn": "2.8", "torch": "2.13.0"}, ""),
         ("older", {}, "older than Volta"),

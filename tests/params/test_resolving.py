@@ -87,7 +87,6 @@ def test_wandb_is_online_where_there_is_a_key_and_a_network(no_login, environ, h
         ("gb10", {"vllm": {"enabled": True}, "model": {"engine": "unsloth"}}, "vllm.enabled", "write false"),
         ("a100", {"vllm": {"enabled": True}}, "vllm.enabled", "./setup.sh vllm"),
         ("a100", {"model": {"engine": "unsloth"}}, "model.engine", "./setup.sh cuda"),
-        ("v100", {"model": {"attention": "flash_attention_2"}}, "model.attention", "write sdpa"),
         ("cpu", {"vllm": {"enabled": True}}, "vllm.enabled", "write false"),
         ("cpu", {"training": {"optim": "adamw_8bit"}}, "training.optim", "write adamw_torch_fused"),
     ],
