@@ -12,7 +12,7 @@ from rlnb.errors import ParamsError, see
 from rlnb.machine import recommend
 from rlnb.params import load_params, resolve
 from rlnb.params.loading import choose_profile
-from rlnb.params.model_cache import MBPP_ID, MBPP_REVISION, built_directory, find_missing, is_on_hub
+from rlnb.params.model_cache import MBPP_ID, MBPP_REVISION, find_missing, is_on_hub
 from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads
 
 # What a run reads of a repository: of a model the files at the top, weights as safetensors.
@@ -43,9 +43,7 @@ def prefetch(
     cache_dir = cache_directory(params)
     print(f"{notebook.stem}, profile {profile}, for {target.name}, into {cache_dir}:")
     model, repositories = loaded_model(params), {}
-    if model is not None and built_directory(model.id, cache_dir):
-        print(f"  {model.id}: built in {_build(model.id, cache_dir)}", flush=True)
-    elif model is not None and is_on_hub(model.id):
+    if model is not None and is_on_hub(model.id):
         repositories[model.id, "model"] = "model.id"
     for field in mbpp_downloads(params):
         repositories[MBPP_ID, "dataset"] = field
@@ -53,13 +51,6 @@ def prefetch(
         place = f"{params._sources.get(field, 'default')}: {field}"
         print(f"  {repo_id}: {fetch(repo_id, cache_dir, kind=kind, place=place)}", flush=True)
     return 0
-
-
-def _build(name: str, cache_dir: str) -> Path:
-    """Build one of the models that need no hub, unless it is there, and return its directory."""
-    from rlnb.policy.builtin import model_directory  # torch
-
-    return Path(model_directory(name, cache_dir))
 
 
 def fetch(repo_id: str, cache_dir: str, *, kind: str, place: str) -> str:
