@@ -122,21 +122,43 @@ def evaluate_samples(
     return samples
 
 
+TRY_TESTS = """
+for test in {tests!r}:
+    try: exec(test)
+    except MemoryError: raise
+    except BaseException: pass
+"""
+
+
+def make_trial(problem: Problem) -> str:
+    """Return a program that tries each test on the problem's own solution, or on functions of None."""
+    stubs = "\n".join(f"def {name}(*_, **__): pass" for name in interface(problem).functions)
+    tests = (*problem.imports, *problem.tests)
+    return f"{problem.code or stubs}\n{problem.setup}\n{TRY_TESTS.format(tests=tests)}"
+
+
 def try_solutions(problems: Sequence[Problem], sandbox: Sandbox, *, timeout_seconds: float) -> dict[int, str]:
     """Return {task_id: why} of problems that tell nothing, because no program passes or every program does.
 
-    Tests have to say only what a test may, their own solution has to pass, and an empty program to fail:
-    asserts may be in a function that nothing calls. Solutions get at least REFERENCE_SECONDS, lest a busy
-    machine decide. Problems without one are not tried.
+    Tests have to say only what a test may, and to end: they run in this process, where nothing limits them.
+    Their own solution has to pass, and an empty program to fail: asserts may be in a function that nothing
+    calls. Solutions get at least REFERENCE_SECONDS, lest a busy machine decide. Problems without one are not
+    tried.
     """
     left_out = {problem.task_id: fault for problem in problems if (fault := find_fault(problem))}
+    seconds = max(timeout_seconds, REFERENCE_SECONDS)
+    asked = [problem for problem in problems if problem.task_id not in left_out]
+    limits = replace(sandbox.limits, cpu_seconds=seconds)
+    trials = sandbox.run_many(map(make_trial, asked), limits=limits)
+    for problem, execution in zip(asked, trials, strict=True):
+        if execution.status in ("timeout", "memory_exceeded", "killed") or "MemoryError" in execution.stderr:
+            left_out[problem.task_id] = f"its tests do not end ({execution.status})"
     written = [
         WrittenSample(task_id=problem.task_id, solution=program)
         for problem in problems
         if problem.task_id not in left_out
         for program in dict.fromkeys((problem.code, ""))
     ]
-    seconds = max(timeout_seconds, REFERENCE_SECONDS)
     for sample in evaluate_samples(problems, written, sandbox, timeout_seconds=seconds):
         if sample.program and sample.passed is False:
             left_out[sample.task_id] = f"own solution: {sample.error[:200]}"

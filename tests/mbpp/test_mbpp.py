@@ -10,7 +10,8 @@ from refusals import refused
 from tiny_policy import load_tiny
 
 from rlnb.errors import SandboxUnavailable
-from rlnb.mbpp.checking import check_program, evaluate, evaluate_samples
+from rlnb.mbpp import checking
+from rlnb.mbpp.checking import check_program, evaluate, evaluate_samples, try_solutions
 from rlnb.mbpp.display import show_summary
 from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.problems import Problem, interface, load_mbpp
@@ -314,6 +315,28 @@ def test_a_record_whose_tests_say_more_than_a_test_may_is_left_out_by_name_and_n
     for why, said in zip(measure.left_out.values(), [*HOSTILE.values(), "import os"], strict=True):
         assert f": {said} is not on the list" in why
     assert not Path("MARK").exists()
+
+
+ENDLESS = (
+    "assert f(1, 2) == 10**10**10", "assert f(1, 2) == 3 and 'a' * 10**10",
+    "assert f(1, 2) == sum(range(10**12))", "assert f(1, 2) == '%9999999999d' % 1",
+    "assert f(1, 2) != 1 << 10**12", "assert f(1, 2) != 0\nwhile 3: pass",
+    "assert f(1, 2) == 3 and [0] * 10**10",
+    "import re\nassert f(1, 2) == 3 and not re.match('(a+)+$', 'a' * 99 + 'b')",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [SUM["code"], ""])
+def test_a_record_whose_tests_never_end_is_left_out_by_name_and_never_runs_here(
+    tmp_path, sandbox, monkeypatch, code
+):
+    monkeypatch.setattr(checking, "REFERENCE_SECONDS", 0.5)
+    path = tmp_path / "mbpp.jsonl"
+    records = [{**SUM, "task_id": n, "code": code, "test_list": [test]} for n, test in enumerate(ENDLESS)]
+    path.write_text("\n".join(map(json.dumps, records)))
+    left_out = try_solutions(load_mbpp(path=str(path)).split("all"), sandbox, timeout_seconds=0.5)
+    # Without a solution f returns None, and what comes behind f's right result is not tried.
+    assert set(left_out) == (set(range(len(ENDLESS))) if code else {0, 2, 3, 4, 5})
 
 
 def test_a_smaller_draw_is_part_of_a_larger_one_and_a_disabled_one_is_empty(tmp_path, sandbox):
