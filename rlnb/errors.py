@@ -34,6 +34,10 @@ class OutOfMemory(RlnbError):
     """A run that needs more memory than the GPU has."""
 
 
+class DiskFull(RlnbError):
+    """A disk, or a quota on it, with no room left for what a run writes."""
+
+
 class SandboxUnavailable(RlnbError):
     """A machine that cannot isolate programs as much as the parameters require, or cannot judge them."""
 

@@ -12,10 +12,11 @@ from types import TracebackType
 from IPython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
+from safetensors import SafetensorError
 
 import rlnb
 from rlnb.display.tables import Table, fold, show_facts
-from rlnb.errors import OutOfMemory, ParamsError
+from rlnb.errors import DiskFull, OutOfMemory, ParamsError
 from rlnb.machine import (
     Machine,
     Recommendation,
@@ -38,6 +39,7 @@ from rlnb.params import (
 )
 from rlnb.params.loading import load_model_class
 from rlnb.params.sections import NotebookParams, Section, value_of
+from rlnb.run.disk import telling_full_disk
 from rlnb.run.health import memory_advice
 from rlnb.run.memory import check_memory, check_positions, check_room
 
@@ -77,7 +79,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     join_ranks(machine)
     shell = get_ipython()
     if shell is not None:
-        advise_on_memory(shell, params)
+        advise_on_memory_and_disk(shell, params)
     for line in filter(None, [*recommendation.warnings, positions, memory]):
         print(line)
     display(*_show_parameters(notebook, params))
@@ -96,21 +98,22 @@ def join_ranks(machine: Machine) -> None:
         PartialState(cpu=machine.capability is None)
 
 
-def advise_on_memory(shell: InteractiveShell, params: NotebookParams) -> None:
-    """Let CUDA's out-of-memory error, in any cell, say what to do."""
+def advise_on_memory_and_disk(shell: InteractiveShell, params: NotebookParams) -> None:
+    """Let CUDA's out-of-memory error and that of a full disk, in any cell, say what to do."""
 
     def explain(
         shell: InteractiveShell, kind: type, error: Exception, traceback: TracebackType, **_: object
     ) -> None:
         try:
-            with memory_advice(params):
+            with telling_full_disk(params.output_dir), memory_advice(params):
                 raise error
-        except OutOfMemory:
+        except (DiskFull, OutOfMemory):
             shell.showtraceback()
         except Exception:
             shell.showtraceback((kind, error, traceback), running_compiled_code=True)
 
-    shell.set_custom_exc((RuntimeError,), explain)  # CUDA's error is one
+    # torch raises RuntimeError for a full disk, and CUDA's error is one, too.
+    shell.set_custom_exc((OSError, RuntimeError, SafetensorError), explain)
 
 
 def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = None) -> dict[str, object]:

@@ -15,7 +15,7 @@ from two_ranks import run_on_two_ranks
 from rlnb import notebook
 from rlnb.display.tables import Table
 from rlnb.machine import Machine
-from rlnb.notebook import advise_on_memory, load_cell, start
+from rlnb.notebook import advise_on_memory_and_disk, load_cell, start
 from rlnb.params import load_params
 
 NOTEBOOK = "grpo_code_execution"
@@ -147,13 +147,25 @@ def test_a_cell_is_executed_by_its_tag(monkeypatch, tmp_path):
 
 def test_an_out_of_memory_error_of_any_cell_says_what_to_lower_and_others_are_shown_as_they_were(capsys):
     shell = InteractiveShell(colors="nocolor")
-    advise_on_memory(shell, load_params("mbpp_eval", profile="default", environ={}))
+    advise_on_memory_and_disk(shell, load_params("mbpp_eval", profile="default", environ={}))
     shell.run_cell("import torch\nraise torch.cuda.OutOfMemoryError('Tried to allocate 2 GiB')")
     told = capsys.readouterr().out
     assert "OutOfMemory: " in told and "mbpp.batch_size = 32" in told
     shell.run_cell("def broken():\n    raise RuntimeError('nothing about disks')\nbroken()")
     told = capsys.readouterr().out
     assert told.strip().endswith("RuntimeError: nothing about disks") and "rlnb" not in told
+
+
+def test_a_full_disk_is_named(capsys, tmp_path):
+    shell = InteractiveShell(colors="nocolor")
+    params = load_params("mbpp_eval", overrides={"output_dir": str(tmp_path)}, environ={})
+    advise_on_memory_and_disk(shell, params)
+    half = tmp_path / "checkpoints" / ".checkpoint-3"
+    half.mkdir(parents=True)
+    shell.run_cell("file = open('/dev/full', 'w'); file.write('x'); file.flush()")
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last.startswith(f"DiskFull: {tmp_path}: ") and last.endswith("#disk-full)")
+    assert not half.exists()
 
 
 def test_the_ranks_of_a_run_on_a_cpu_know_of_each_other(tmp_path):

@@ -1,18 +1,28 @@
-"""The disk under a run: files that outlast a crash of the machine, and room for what the run will write."""
+"""The disk under a run: files that outlast a crash of the machine, and an answer where there is no room."""
 
 import errno
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlnb.errors import ParamsError, see
+from rlnb.errors import DiskFull, ParamsError, see
 from rlnb.machine import rank
 
 if TYPE_CHECKING:
     from rlnb.params.training import ResumableParams
 
 MIB, GIB = 2**20, 2**30
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# What safetensors and torch.save say, which raise no OSError.
+WORDS_OF_NO_ROOM = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "PytorchStreamWriter failed writing",
+    "inline_container.cc",
+)
 RECIPE_FILE = "rlnb.json"  # of a checkpoint: written last, so one without it was being written
 
 
@@ -53,9 +63,40 @@ def check_disk(output_dir: str | Path, num_bytes: int, training: "ResumableParam
         )
 
 
-def lacks_room(error: OSError) -> bool:
-    """Return whether an error is that of a full disk or quota."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+@contextmanager
+def telling_full_disk(output_dir: str | Path) -> Iterator[None]:
+    """Turn an error of a full disk into DiskFull, and remove checkpoints that were being written."""
+    try:
+        yield
+    except Exception as error:
+        if not lacks_room(error) or isinstance(error, DiskFull):
+            raise
+        sentence = describe_full_disk(output_dir)
+        remove_half_written(output_dir)
+        raise DiskFull(sentence) from error
+
+
+def lacks_room(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it followed from, is that of a full disk or quota."""
+    while error is not None:
+        if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in NO_ROOM):
+            return True
+        if not isinstance(error, OSError) and any(words in str(error) for words in WORDS_OF_NO_ROOM):
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False
+
+
+def describe_full_disk(output_dir: str | Path) -> str:
+    """Return which file system is full, how much of it is free, and what to do."""
+    existing = _existing(output_dir)
+    mount = next(path for path in (existing, *existing.parents) if os.path.ismount(path))
+    usage = shutil.disk_usage(existing)
+    return (
+        f"{output_dir}: no room is left on its disk or quota: the file system {mount} has "
+        f"{show_size(usage.free)} of {show_size(usage.total)} free. Make room there, then run the same "
+        f"command again: it goes on from the last checkpoint{see('disk-full')}"
+    )
 
 
 def remove_half_written(output_dir: str | Path) -> list[Path]:

@@ -37,6 +37,7 @@ from rlnb.run.checkpoints import (
     latest_checkpoint,
     run_recipe,
 )
+from rlnb.run.disk import telling_full_disk
 from rlnb.run.launcher import check_ranks, run_ranks
 from rlnb.run.memory import check_memory, check_positions, check_room
 from rlnb.run.metrics import main_measures
@@ -95,7 +96,8 @@ def run_notebook(
             make_directory(plan.directory)
             if rank() == 0:
                 stack.enter_context(runs.locked(plan.directory))
-        code = _run_attempt(plan, num_ranks)
+        with telling_full_disk(plan.directory):
+            code = _run_attempt(plan, num_ranks)
         for line in describe_result(plan.directory, is_done=code == runs.EXIT_DONE) if rank() == 0 else ():
             print(line)
         return code

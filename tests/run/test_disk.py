@@ -7,11 +7,12 @@ import pytest
 from refusals import refused
 from waiting import small_disk
 
+from rlnb.errors import DiskFull
 from rlnb.params import load_params
 from rlnb.params.training import ResumableParams
 from rlnb.policy import model_directory
 from rlnb.run import directory as runs
-from rlnb.run.disk import check_disk
+from rlnb.run.disk import check_disk, telling_full_disk
 from rlnb.run.memory import check_room
 
 TWO = ResumableParams(save_total_limit=2)
@@ -39,6 +40,32 @@ def test_room_for_checkpoints_is_checked_by_the_parameters_alone(cache_dir, monk
     whole, without_moments, twice = needed
     weights = (whole - without_moments) / 2
     assert weights > 1e4 and without_moments % weights == 0 and twice == 2 * whole
+
+
+def test_an_error_of_a_full_disk_is_seen_behind_others_and_no_other_is_taken_for_it(tmp_path):
+    def write_to_full_device() -> None:
+        with open("/dev/full", "w") as file:
+            file.write("x")
+
+    def wrap() -> None:
+        try:
+            write_to_full_device()
+        except OSError as error:
+            raise RuntimeError("it did not work") from error
+
+    def drop() -> None:
+        try:
+            write_to_full_device()
+        except OSError:
+            raise ValueError("another story") from None
+
+    for raise_it in (write_to_full_device, wrap):
+        with pytest.raises(DiskFull), telling_full_disk(tmp_path):
+            raise_it()
+    with pytest.raises(ValueError, match="another story"), telling_full_disk(tmp_path):
+        drop()
+    with pytest.raises(FileNotFoundError), telling_full_disk(tmp_path):
+        (tmp_path / "a" / "b").read_text()
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def disk(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_a_run_and_with_room_it_goes_on(whole, disk):
+def test_a_full_disk_ends_a_run_with_one_sentence_and_with_room_it_goes_on(whole, disk):
     notebook, undisturbed = whole
     out, filling = disk / "run", disk / "filling"
     stop = threading.Event()
@@ -125,9 +125,10 @@ def test_a_full_disk_ends_a_run_and_with_room_it_goes_on(whole, disk):
     stop.set()
     filler.join()
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert ended.stderr.strip().splitlines()[-1].startswith("failed: ")
+    assert str(disk) in ended.stderr.strip().splitlines()[-1] and "Traceback" not in ended.stderr
     status = runs.read_status(out)
-    assert (status.state, status.exit) == ("failed", 1)
+    assert (status.state, status.exit) == ("failed", 1) and str(disk) in status.reason
+    assert not list((out / "checkpoints").glob(".checkpoint-*"))
     assert not list(out.glob(".*.json.*"))
     refused = run(notebook, out)
     assert refused.returncode == 2 and "output_dir = " in refused.stderr

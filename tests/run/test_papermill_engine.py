@@ -1,5 +1,6 @@
 """Real kernels under `papermill --engine rlnb`: signals, deaths, status, sockets, outputs."""
 
+import errno
 import io
 import os
 import signal
@@ -10,12 +11,14 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
+from nbformat.v4 import new_notebook
 from notebook_files import write_notebook
+from papermill.engines import NotebookExecutionManager
 from waiting import is_running, status_of, wait_for
 
-from rlnb.errors import ParamsError
+from rlnb.errors import DiskFull, ParamsError
 from rlnb.run import directory as runs
-from rlnb.run.papermill_engine.engine import KernelDied, KernelNotStarted, RlnbEngine
+from rlnb.run.papermill_engine.engine import ForwardingClient, KernelDied, KernelNotStarted, RlnbEngine
 from rlnb.run.papermill_engine.execution import execute
 
 SAVES = """
@@ -191,9 +194,14 @@ def test_a_kernel_that_does_not_start_is_a_failure_unless_it_was_killed(
     assert ("#out-of-memory" in said) == (exit_code == 138)
 
 
-def test_an_unknown_kernel_is_told(tmp_path):
+def test_a_full_temporary_directory_and_an_unknown_kernel_are_told(tmp_path):
     with pytest.raises(KernelNotStarted, match="the kernel did not start: No such kernel named nosuch"):
         run_here(tmp_path, "x = 1", kernel_name="nosuch", language="python")
+    client = ForwardingClient(NotebookExecutionManager(new_notebook()))
+    client.socket_directory = tmp_path
+    error = client._not_started(OSError(errno.ENOSPC, "No space left on device"))
+    assert isinstance(error, DiskFull)
+    assert str(error).startswith(f"the kernel did not start: {tmp_path}: no room")
 
 
 def test_a_killed_run_leaves_no_kernel_and_can_be_run_again(tmp_path, start_papermill):

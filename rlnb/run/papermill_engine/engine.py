@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,12 +31,12 @@ from papermill.inspection import _infer_parameters
 from papermill.iorw import LocalHandler, NoDatesSafeLoader, papermill_io
 from papermill.log import logger
 
-from rlnb.errors import ParamsError, Preempted, RlnbError
+from rlnb.errors import DiskFull, ParamsError, Preempted, RlnbError
 from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import read_numbers_plainly
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
-from rlnb.run.disk import lacks_room
+from rlnb.run.disk import describe_full_disk, lacks_room, telling_full_disk
 
 read_numbers_plainly(NoDatesSafeLoader)  # papermill's -y and -f, which read this module when it starts
 OWN_KERNELS = ("rlnb", "python3")
@@ -86,7 +87,7 @@ class RlnbEngine(NBClientEngine):
             runs.end_attempt(directory, dataclasses.replace(status, saved_step=saved_step), **how)
 
         try:
-            with runs.heartbeat(directory):
+            with runs.heartbeat(directory), telling_full_disk(directory):
                 nb = super().execute_notebook(nb, kernel_name, output_path, signals=signals, **kwargs)
         except BaseException as error:
             end_attempt(describe_error(error))
@@ -174,7 +175,7 @@ class ForwardingClient(PapermillNotebookClient):
     has_started = False
 
     def execute(self, **kwargs: Any) -> NotebookNode:
-        """Run all cells; raises Stopped, KernelDied or KernelNotStarted when it ended early."""
+        """Run all cells; raises Stopped, KernelDied, KernelNotStarted or DiskFull when it ended early."""
         self.tenths: dict[str, int] = {}
         try:
             with runs.socket_directory() as self.socket_directory, runs.handling_signals(self._forward):
@@ -288,6 +289,9 @@ class ForwardingClient(PapermillNotebookClient):
 
     def _not_started(self, error: Exception) -> Exception:
         """Return what to raise for an error before the kernel answered."""
+        if lacks_room(error):  # only the sockets' directory was written to
+            reason = describe_full_disk(getattr(self, "socket_directory", tempfile.gettempdir()))
+            return DiskFull(f"the kernel did not start: {reason}")
         code = self.process.poll() if self.process else None
         if code is None or "died" not in str(error):  # not there, or killed by us after it stayed silent
             return KernelNotStarted(error)

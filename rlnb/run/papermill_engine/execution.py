@@ -9,9 +9,10 @@ from papermill.engines import papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import LocalHandler, papermill_io
 
-from rlnb.errors import see
+from rlnb.errors import DiskFull, see
 from rlnb.machine import rank
 from rlnb.run import directory as runs
+from rlnb.run.disk import telling_full_disk
 from rlnb.run.papermill_engine.engine import KernelNotStarted, RlnbEngine, Stopped
 from rlnb.run.slurm import how_to_go_on
 
@@ -33,21 +34,24 @@ def execute(
     papermill_io.register("local", WholeFileHandler())
     streams = {"stdout_file": sys.stdout, "stderr_file": sys.stderr} if rank() == 0 else {}
     try:
-        papermill.execute_notebook(
-            notebook,
-            output,
-            parameters=parameters,
-            engine_name="rlnb",
-            kernel_name=RlnbEngine.nb_kernel_name(None),
-            language="python",
-            progress_bar=False,
-            **streams,
-        )
-    except (OSError, KernelNotStarted) as error:
+        with telling_full_disk(output.parent):
+            papermill.execute_notebook(
+                notebook,
+                output,
+                parameters=parameters,
+                engine_name="rlnb",
+                kernel_name=RlnbEngine.nb_kernel_name(None),
+                language="python",
+                progress_bar=False,
+                **streams,
+            )
+    except (DiskFull, KernelNotStarted) as error:
         text, code = f"failed: {error}", runs.EXIT_FAILED
     except PapermillExecutionError as error:
         traceback = "\n".join(str(error).strip().splitlines()[-TRACEBACK_LINES:])
         text = f"{traceback}\nfailed: a cell raised {error.ename}; all of it is in {output}"
+        if error.ename == DiskFull.__name__:
+            text = f"failed: {error.evalue}"
         code = runs.EXIT_FAILED
     except Stopped as error:
         text = f"{error}\npreempted: {how_to_go_on()}; so far: {output}"
