@@ -147,10 +147,10 @@ def try_solutions(problems: Sequence[Problem], sandbox: Sandbox, *, timeout_seco
     """
     left_out = {problem.task_id: fault for problem in problems if (fault := find_fault(problem))}
     seconds = max(timeout_seconds, REFERENCE_SECONDS)
-    asked = [problem for problem in problems if problem.task_id not in left_out]
+    candidates = [problem for problem in problems if problem.task_id not in left_out]
     limits = replace(sandbox.limits, cpu_seconds=seconds)
-    trials = sandbox.run_many(map(make_trial, asked), limits=limits)
-    for problem, execution in zip(asked, trials, strict=True):
+    trials = sandbox.run_many(map(make_trial, candidates), limits=limits)
+    for problem, execution in zip(candidates, trials, strict=True):
         if execution.status in ("timeout", "memory_exceeded", "killed") or "MemoryError" in execution.stderr:
             left_out[problem.task_id] = f"its tests do not end ({execution.status})"
     written = [
