@@ -31,6 +31,11 @@ TEMPLATE = Path(rlnb.__file__).resolve().parents[1] / "slurm" / "run.sbatch"
 SCRIPT_FILE = "job.sbatch"
 OPTION = re.compile(r"^#SBATCH --([\w-]+)(?:=(.*))?$", re.MULTILINE)
 GPUS = re.compile(r"\bgpu(?::[a-z]\w*)?(?::(\d+))?")  # in a value of --gres
+# Ranks on several nodes: a task of SLURM each.
+SRUN = """\
+tasks=(--ntasks={num_ranks} --kill-on-bad-exit=0 --cpus-per-task="$((SLURM_CPUS_PER_TASK / {ranks_on_node}))")
+command=(srun "${{tasks[@]}}" bash -c {task})
+"""
 TASK = ' --point "$SLURM_ARRAY_TASK_ID"'
 
 Header = dict[str, str | None]  # {option of sbatch: its value, None for one without}
@@ -90,17 +95,17 @@ def submit(options: argparse.Namespace) -> int:
 
 
 def _submit_run(request: argparse.Namespace, machine: Machine, header: Header) -> int:
-    num_ranks = max(1, count_gpus(header))
+    num_gpus, num_nodes = count_gpus(header), int(header["nodes"] or 1)
     plan = plan_run(
         request.notebook,
         profile=request.profile,
         overrides=parse_set(*request.assignments),
         out=request.out,
-        num_ranks=num_ranks,
+        num_ranks=max(1, num_gpus) * num_nodes,
         machine=machine,
     )
     words = ["run", str(request.notebook), "--out", str(plan.directory)]
-    command = _command(words, machine, num_ranks=num_ranks)
+    command = _command(words, machine, ranks_on_node=max(1, num_gpus), num_nodes=num_nodes)
     job = Job(plan.directory, request.notebook, header, command)
 
     def write() -> None:
@@ -111,8 +116,8 @@ def _submit_run(request: argparse.Namespace, machine: Machine, header: Header) -
 
 def _submit_sweep(request: argparse.Namespace, machine: Machine, header: Header) -> int:
     """Submit the points that are not done as an array; the option --array=%10 lets ten run at a time."""
-    if count_gpus(header) > 1:
-        raise ParamsError("--gres: a point of a sweep has at most one GPU; ask for 1")
+    if int(header["nodes"] or 1) > 1 or count_gpus(header) > 1:
+        raise ParamsError("--nodes and GPUs: a point of a sweep has one node and at most one GPU; ask for 1")
     if request.profile in (None, "auto"):
         request.profile = choose_profile(request.notebook.stem, recommend(machine).profile)
     prepared = prepare_sweep(
@@ -159,10 +164,6 @@ def make_header(given: Sequence[str], machine: Machine) -> Header:
         if match[1].startswith("gpus"):
             raise ParamsError(f"{text}: ask for the GPUs of a node by --gres=gpu:N, or --gres=gpu:volta:N")
         header[match[1]] = match[2]
-    if header["nodes"] != "1":
-        raise ParamsError(
-            "--nodes: a job has one; for several copy slurm/run.sbatch and write command=(srun ...)"
-        )
     if count_gpus(header) and not machine.capability:
         raise ParamsError("--gres: asks for a GPU that the profile does not tell; add --machine v100")
     return header
@@ -174,15 +175,21 @@ def count_gpus(header: Mapping[str, str | None]) -> int:
     return int(match[1] or 1) if match else 0
 
 
-def _command(arguments: Sequence[str], machine: Machine, *, num_ranks: int = 1) -> str:
+def _command(
+    arguments: Sequence[str], machine: Machine, *, ranks_on_node: int = 1, num_nodes: int = 1
+) -> str:
     """Return the lines of a script that set `command` to `rlnb` with these arguments."""
     # The job chooses as was checked, also on a GPU with more memory.
     memory = f"export RLNB_GPU_MEMORY={machine.memory_gib:g}\n" if machine.capability else ""
-    nproc = ["--nproc", str(num_ranks)] if num_ranks > 1 else []
+    nproc = ["--nproc", str(ranks_on_node)] if ranks_on_node > 1 and num_nodes == 1 else []
     program = shlex.join([str(Path(sys.executable).with_name("rlnb")), *arguments, *nproc])
     if arguments[0] == "sweep":
         program += TASK
-    return f"{memory}command=({program})\n"
+    if num_nodes == 1:
+        return f"{memory}command=({program})\n"
+    task = shlex.quote(f"trap '' USR1; exec {program}")
+    num_ranks = num_nodes * ranks_on_node
+    return memory + SRUN.format(task=task, num_ranks=num_ranks, ranks_on_node=ranks_on_node)
 
 
 def _ranges(points: Sequence[int]) -> str:

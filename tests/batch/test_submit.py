@@ -88,7 +88,7 @@ def test_the_same_command_goes_on_where_the_job_was_and_waits_for_one_that_is_in
         (("--set", "model.dtype=bfloat16", "--machine", "v100"), "", "model.dtype"),
         (("--set", "training.max_stepz=1"), "", "training.max_stepz"),
         ((), "--gres=gpu:2", "--gres"),
-        ((), "--nodes=2", "--nodes"),
+        (("--seeds", "1-2"), "--nodes=2", "--nodes"),
         (("--gpu-memory", "40"), "", "--gpu-memory 40"),
         ((), "--gpus=2", "--gpus=2: ask"),
         ((), "--array=0-9", "--array=0-9: is computed"),
@@ -186,3 +186,11 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(capsys):
         assert submit(*options, "--dry-run") == 0
         assert capsys.readouterr().out.startswith("#!/bin/bash\n")
     assert not any(Path(name).exists() for name in ("sweep", "run", "outputs", "submitted"))
+
+
+def test_ranks_on_several_nodes_meet_at_the_first(capsys):
+    assert submit("--dry-run", sbatch="--nodes=2 --time=60") == 0
+    script = capsys.readouterr().out
+    assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n" in script
+    assert "tasks=(--ntasks=2 " in script and "--nproc" not in script
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)

@@ -138,3 +138,28 @@ def test_a_node_that_fails_gives_its_job_back_and_it_resumes(submit: Submitter):
     job.wait_restarts(1)
     job.wait_end()
     assert (job.status.attempt, job.step) == (2, 10)
+
+
+def test_ranks_on_two_tasks_of_slurm_train_together_and_save_at_a_warning_and_at_a_cancel(submit: Submitter):
+    held = submit(sbatch="--hold", training__max_steps="200")  # makes the directory
+    call("scancel", held.number)
+    options = {"sbatch": "--nodes=2 --signal=B:USR1@60", "training__max_steps": "200"}
+    printed = submit.rlnb("submit", "--dry-run", **options)
+    # One node has both tasks here, which is all that differs from two nodes.
+    text = printed[printed.index("#!/bin/bash") :].partition("Not submitted.")[0]
+    script = held.directory / "job.sbatch"
+    script.write_text(
+        text.replace("--nodes=2\n", "--nodes=1\n").replace("--ntasks-per-node=1\n", "--ntasks=2\n")
+    )
+    job = Job(call("sbatch", "--parsable", str(script)).strip(), held.directory)
+    submit.jobs.append(job.number)
+    job.wait_saved(2)
+    assert (job.directory / "attempt-01.rank1.ipynb").exists()
+    job.limit_soon()
+    job.wait_restarts(1)
+    assert (job.status.state, job.status.signal) == ("preempted", "SIGUSR1")
+    job.limit(60)
+    job.wait_saved(job.saved + 1)
+    call("scancel", job.number)
+    job.wait_end("CANCELLED")
+    assert (job.status.state, job.status.exit, job.step) == ("preempted", 85, job.saved)
