@@ -146,7 +146,7 @@ def save_merged(
     if is_mxfp4:
         options["quantization_config"] = Mxfp4Config(dequantize=True)
     with tempfile.TemporaryDirectory() as adapters:
-        policy.model.save_pretrained(adapters, save_embedding_layers=False)
+        PeftModel.save_pretrained(policy.model, adapters, save_embedding_layers=False)
         if is_last:
             policy.model.to("meta")
             return_memory()

@@ -325,7 +325,7 @@ def save_adapters(policy: Policy, directory: str | Path) -> Path:
     """Write the adapters, the tokenizer and a note of the model they belong to; only rank 0 writes."""
     directory = Path(directory)
     if rank() == 0:
-        policy.model.save_pretrained(directory, save_embedding_layers=False)  # "auto" asks the hub
+        PeftModel.save_pretrained(policy.model, directory, save_embedding_layers=False)  # "auto" asks the hub
         policy.tokenizer.save_pretrained(directory)
         write_base(directory, policy.source)
     return directory
