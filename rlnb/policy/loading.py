@@ -325,7 +325,10 @@ def save_adapters(policy: Policy, directory: str | Path) -> Path:
     """Write the adapters, the tokenizer and a note of the model they belong to; only rank 0 writes."""
     directory = Path(directory)
     if rank() == 0:
-        PeftModel.save_pretrained(policy.model, directory, save_embedding_layers=False)  # "auto" asks the hub
+        if isinstance(policy.model, PeftModel):  # by default it asks the hub for the base's vocabulary
+            PeftModel.save_pretrained(policy.model, directory, save_embedding_layers=False)
+        else:
+            policy.model.save_pretrained(directory)
         policy.tokenizer.save_pretrained(directory)
         write_base(directory, policy.source)
     return directory
