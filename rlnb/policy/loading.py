@@ -177,7 +177,8 @@ def attach_adapters(model: PreTrainedModel, params: ModelParams, *, is_trained: 
         raise PolicyUnavailable(f"model.adapters = {params.adapters!r} cannot be loaded: {reason}") from error
     # peft only warns, and by default asks the hub for the base's vocabulary.
     expected = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-    if any("lora_" in name for name in saved.keys() ^ expected.keys()):
+    # What else may be saved is a weight of the model: embeddings that adapters lie on.
+    if expected.keys() - saved.keys() or saved.keys() - expected.keys() - adapted.state_dict().keys():
         raise ParamsError(
             f"model.adapters = {params.adapters!r} do not fit this model, which has other layers"
         )
