@@ -174,7 +174,7 @@ def draw_replay(replay: Replay) -> Figure:
             draw_board(axes, frame, replay.columns, replay.symbols, cell_points=72 * width / replay.columns)
         facts = (f"{name} {value}" for name, value in frame.facts.items())
         heading = f"{frame.num_moves}: {frame.heading or ', '.join(facts)}"
-        axes.set_title(heading, fontsize=9, loc="left" if words else "center", parse_math=False)
+        axes.set_title(heading, fontsize=7.5, loc="left" if words else "center", parse_math=False)
     figure.suptitle(repr(replay), fontsize=11, parse_math=False)
     return figure
 
