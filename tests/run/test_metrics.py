@@ -40,7 +40,7 @@ def test_a_line_torn_by_a_kill_is_dropped_and_reports_of_one_step_are_one_row(tm
     assert rows_without_times(path) == [{"step": 1, "reward": 0.5}, last]
 
 
-def test_a_damaged_line_is_left_out_with_a_warning_and_dropped_by_a_run_that_goes_on(tmp_path):
+def test_a_damaged_line_is_left_out_with_a_warning_and_set_aside_by_a_run_that_goes_on(tmp_path, capsys):
     path, line = tmp_path / "metrics.jsonl", bytes(40)
     rows = b'{"step": 1, "reward": 0.5}\n' + line + b'\n{"step": 3, "reward": 1.5}\n'
     path.write_bytes(rows + b'{"step": 4, "reward": 2.5}\n' + line + b"\n")
@@ -48,7 +48,9 @@ def test_a_damaged_line_is_left_out_with_a_warning_and_dropped_by_a_run_that_goe
         assert [row["step"] for row in read_metrics(path)] == [1, 3, 4]
     with quiet_tracker(tmp_path, resume_step=3) as tracker:
         tracker.report(4, {"reward": 3.5})
-    assert line not in path.read_bytes()
+    aside = tmp_path / "metrics.jsonl.damaged"
+    assert str(aside) in capsys.readouterr().out
+    assert aside.read_bytes() == 2 * (line + b"\n")
     assert [row["reward"] for row in read_metrics(path)] == [0.5, 1.5, 3.5]
 
 

@@ -87,7 +87,7 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_no_crash_has_damaged(whol
     for step in (4, 5, 6, 7, 8):
         (line,) = [line for line in ended.stdout.splitlines() if line.startswith(f"{checkpoint[step]}: ")]
         assert str(checkpoint[3]) in line and line in log
-    assert ".checkpoint-9" in log
+    assert ".checkpoint-9" in log and "metrics.jsonl.damaged" in ended.stdout
     assert learned(out) == learned(undisturbed)
     assert steps(out) == steps(undisturbed)
     if (out / "games.jsonl").exists():
