@@ -169,6 +169,14 @@ def list_gpus() -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
+def count_visible_gpus(environ: Mapping[str, str]) -> int:
+    """Return the number of GPUs that torch sees, 0 where it may not use any."""
+    visible, num_gpus = environ.get("CUDA_VISIBLE_DEVICES"), len(list_gpus())
+    if visible is None or not num_gpus:
+        return num_gpus
+    return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+
+
 def _first_visible(gpus: Sequence[Gpu], visible: str | None) -> Gpu | None:
     """Return the GPU that CUDA numbers 0: torch heeds CUDA_VISIBLE_DEVICES, the driver's list does not."""
     if visible is None or not gpus:

@@ -139,7 +139,7 @@ def plan_run(
     load_dotenv(Path.cwd())
     here = machine or probe(ask_hub=False)
     if machine is None:
-        check_ranks(num_ranks, os.environ)
+        check_ranks(num_ranks, os.environ, here)
     overrides = overrides or {}
     if out is not None and os.path.exists(out / runs.POINTS_FILE):
         raise ParamsError(f"--out {out}: is the folder of a sweep; name another, or a point in it")

@@ -30,6 +30,8 @@ from types import FrameType
 import psutil
 
 from rlnb.errors import ParamsError, see
+from rlnb.machine import Machine
+from rlnb.machine.facts import count_visible_gpus
 from rlnb.run import directory as runs
 from rlnb.run.slurm import how_to_go_on
 
@@ -42,12 +44,15 @@ OF_A_LOST_PEER = re.compile(
 )
 
 
-def check_ranks(num_ranks: int, environ: Mapping[str, str]) -> None:
+def check_ranks(num_ranks: int, environ: Mapping[str, str], machine: Machine) -> None:
     """Raise ParamsError for a number of ranks that cannot be started here."""
     if num_ranks < 1:
         raise ParamsError(f"--nproc {num_ranks}: write at least 1")
     if num_ranks > 1 and int(environ.get("WORLD_SIZE", "1")) > 1:
         raise ParamsError("--nproc: this process is a rank already, of torchrun, accelerate launch or srun")
+    num_gpus = count_visible_gpus(environ)
+    if machine.accelerator and num_ranks > num_gpus:
+        raise ParamsError(f"--nproc {num_ranks}: each rank takes a GPU; there are {num_gpus}: write that")
 
 
 @dataclass
