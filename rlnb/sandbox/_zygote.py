@@ -222,8 +222,7 @@ def serve(zygote: Zygote) -> None:
         is_usual = zygote.source.size <= USUAL_SOURCE
         is_clean = is_usual and _keeper.end_children(zygote.children) and not has_changed(zygote)
         send(control, (*fields, job_count == MAX_JOBS or not is_clean), parts)
-        del fields, parts
-        forget()
+        del fields, parts  # the next program would find them in this process's memory
         zygote.source.pages.madvise(mmap.MADV_DONTNEED)
         for pages in (zygote.letter, *zygote.streams):
             pages.size = 0
@@ -261,14 +260,6 @@ def send(control: socket.socket, fields: tuple[object, ...], parts: list[memoryv
         if count < len(part):
             control.sendall(part[count:])
         count = max(0, count - len(part))
-
-
-def forget() -> None:
-    """Write over what freed objects held: how long the last program took, how much it printed.
-
-    A freed object's memory is taken first by the next ones of its size, and numbers have free lists.
-    """
-    [([bytes(size) for size in range(0, 480, 16)], 0.5 + n, 2**20 + n) for n in range(32)]
 
 
 def run(zygote: Zygote, job: Job, connection: int | None) -> tuple[Fields, list[memoryview]]:
