@@ -15,7 +15,10 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_GET_NAME = 1, 4, 15, 16
 PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 36, 38, 2
 ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 DO_NOTHING = 0x00050000  # the call returns 0, as if it had been done
-CLONE_THREAD, X32_BIT = 0x00010000, 0x40000000
+X32_BIT = 0x40000000
+# clone: how the C libraries (glibc's, musl's) start a thread, and no more: a descriptor of it, for one, has a
+# number that counts the threads of the whole machine.
+FLAGS_OF_A_THREAD = (0x3D0F00, 0x7D0F00)
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000,
 )  # fmt: skip
@@ -71,7 +74,7 @@ REFUSED_FLAGS = 0x1000 | 0x2000 | 0x40000 | 0x100000 | 0x200000 | 0x400000  # an
 MAP_LOCKED, MAP_HUGETLB = 0x2000, 0x40000
 # madvise: nothing special, forget own memory now or later, no huge pages. The C library needs no other.
 HARMLESS_ADVICE = (0, 4, 8, 15)
-FUTEX_PRIVATE, FUTEX_WAITS = 128, (0, 9, 9 | 256)  # with the end of a thread, for one
+FUTEX_PRIVATE = 128
 CLOCK_OF_A_PROCESS = 0x80000000  # the number of a clock that belongs to a process has this bit
 # ioctl: is it a terminal, its size, set close-on-exec, non-blocking, how much can be read
 HARMLESS_IOCTLS = (0x5401, 0x5413, 0x5450, 0x5451, 0x5421, 0x541B)
@@ -79,7 +82,9 @@ LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 4
 READ_FILE, READ_FOLDER, WRITE_FILE, TRUNCATE, IOCTL_DEVICE = 1 << 2, 1 << 3, 1 << 1, 1 << 14, 1 << 15
 RIGHTS_OF_ABI_1, REFER = (1 << 13) - 1, 1 << 13
 MAKE_AND_REMOVE = 0b1111110110000  # remove, make: folders, files, fifos; no devices, sockets or links
-RLIMIT_MSGQUEUE = 12  # bytes in POSIX message queues; the module `resource` does not name it
+# What the module `resource` does not name: signals of all processes of a user that wait with their data, and
+# bytes in POSIX message queues.
+RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE = 11, 12
 CAPABILITY_VERSION_3, KEPT_CAPABILITIES = 0x20080522, 0b110  # those with which root reads what others own
 
 
@@ -269,12 +274,9 @@ def guards(o_direct: int) -> dict[str, list[tuple[int, int, int, int]]]:
         "openat": [third, *opens_plainly],
         "mmap": [fourth, (any_bit, 0, 1, MAP_LOCKED | MAP_HUGETLB), deny, allow],
         "madvise": [third, *allow_only(*HARMLESS_ADVICE)],
-        # Where a page is shared, as all of a library are, it wakes nobody: they might be other programs.
-        "futex": [
-            second, (any_bit, len(FUTEX_WAITS) + 1, 0, FUTEX_PRIVATE),
-            *[(equal, len(FUTEX_WAITS) - i, 0, value) for i, value in enumerate(FUTEX_WAITS)],
-            do_nothing, allow,
-        ],
+        # Nobody waits where a page is shared, as all of a library are: other programs could end that by a
+        # call, or by a thread's end. The C library waits so for an ended thread to go: it asks again then.
+        "futex": [second, (any_bit, 1, 0, FUTEX_PRIVATE), do_nothing, allow],
         "fcntl": [
             second, *[(equal, len(LOCK_FCNTLS) - i + 4, 0, value) for i, value in enumerate(LOCK_FCNTLS)],
             (equal, 0, 5, SET_FLAGS), third, (any_bit, 0, 1, refused_flags), deny, allow,
@@ -284,7 +286,7 @@ def guards(o_direct: int) -> dict[str, list[tuple[int, int, int, int]]]:
         # Nothing of a program outlives it, and who waits for a disk knows who else writes to it.
         "fsync": [do_nothing], "fdatasync": [do_nothing], "msync": [do_nothing],
         "ioctl": [second, *allow_only(*HARMLESS_IOCTLS)],
-        "clone": [first, (any_bit, 1, 0, CLONE_THREAD), deny, allow],
+        "clone": [first, *allow_only(*FLAGS_OF_A_THREAD)],
         "clone3": [(give, 0, 0, ENOSYS)],  # its flags lie in memory, where no filter can look; clone's do not
         "kill": [first, *allow_only(OWN_PID)],
         "tgkill": [first, *allow_only(OWN_PID)],

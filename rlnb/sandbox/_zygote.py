@@ -146,7 +146,7 @@ class Zygote:
             if self.lacks_proc:
                 raise OSError("/proc is another namespace's, so threads cannot be counted; mount it again")
             fixed = {resource.RLIMIT_NOFILE: _child.MAX_OPEN_FILES, resource.RLIMIT_CORE: 0}
-            fixed[_layers.RLIMIT_MSGQUEUE] = 0
+            fixed |= {_layers.RLIMIT_MSGQUEUE: 0, _layers.RLIMIT_SIGPENDING: 0}
             _layers.limit_resources(fixed | {resource.RLIMIT_STACK: 64 * 2**20})
         elif layer == "files":
             _layers.protect_files(self.libc, self.library.files, writable=self.folder)

@@ -186,6 +186,14 @@ SHARED = {
     "a pair of sockets": ("import socket; socket.socketpair()", ERROR),
     "its processor": (system_call(309, 168, 0, 0, 0), ERROR),
     "a barrier of all processors": (system_call(324, 283, 0, 0), ERROR),
+    "a signal that counts among its user's": (
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [40])\nsignal.raise_signal(40)", ERROR),
+    "a thread whose descriptor has the machine's next number": (
+        "import ctypes\nlibc, pidfd = ctypes.CDLL(None), ctypes.c_int()\n"
+        "stack = ctypes.create_string_buffer(2**18)\ntop = ctypes.addressof(stack) + 2**18 - 64 & ~15\n"
+        "flags = 0x10000 | 0x1000 | 0x40F00\n"
+        "id = libc.clone(libc.getpid, ctypes.c_void_p(top), flags, None, ctypes.byref(pidfd), None, None)\n"
+        "if id < 0: raise OSError", ERROR),
 }  # fmt: skip
 VERDICT = {
     "writes its letter (74)": (
@@ -201,8 +209,23 @@ VERDICT = {
     "patches builtins (80)": ("import builtins; builtins.print = builtins.len = None", OK),
     "another exit": ("import sys, threading\nthreading._shutdown = lambda: sys.exit(0)\n1 / 0", ERROR),
 }  # fmt: skip
+THREADS = {
+    "threads that it waits for": (
+        "import threading\nthreads = [threading.Thread(target=print) for _ in range(9)]\n"
+        "for thread in threads: thread.start()\nfor thread in threads: thread.join()", OK),
+    "a thread of the C library": (
+        "import ctypes, sys\nlibc, thread = ctypes.CDLL(None), ctypes.c_ulong()\n"
+        "sys.exit(libc.pthread_create(ctypes.byref(thread), None, libc.getpid, None)"
+        " or libc.pthread_join(thread, None))", OK),
+    "its own signals": (
+        "import os, signal, time\ngot = []\n"
+        "for number in (10, 14): signal.signal(number, lambda number, _: got.append(number))\n"
+        "os.kill(os.getpid(), 10); signal.raise_signal(10); signal.setitimer(signal.ITIMER_REAL, 0.01)\n"
+        "time.sleep(0.05)\nsignal.pthread_sigmask(signal.SIG_BLOCK, [12]); os.kill(os.getpid(), 12)\n"
+        "assert got == [10, 10, 14] and signal.sigwaitinfo([12]).si_pid == os.getpid()", OK),
+}  # fmt: skip
 # What no kernel and no user may let through.
-BOUNDARIES = {**PROCESSES, **FILES, **NETWORK, **KERNEL, **SHARED}
+BOUNDARIES = {**PROCESSES, **FILES, **NETWORK, **KERNEL, **SHARED, **THREADS}
 STANDARD = {**TIME, **MEMORY_CASES, **PARSER, **STREAMS, **VERDICT, **BOUNDARIES}
 HOST_SAFETY = {
     **TIME, **PARSER, **STREAMS, **VERDICT,

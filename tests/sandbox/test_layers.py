@@ -66,7 +66,9 @@ def test_the_filter_allows_what_is_in_the_table_and_nothing_else(machine):
 
 OWN = _layers.OWN_PID
 JUDGED = {
-    "a thread": ("clone", (_layers.CLONE_THREAD | 0x100,), _layers.ALLOW),
+    "a thread": ("clone", (0x3D0F00,), _layers.ALLOW),
+    "a thread with a descriptor": ("clone", (0x3D1F00,), _layers.EPERM),
+    "a thread with files of its own": ("clone", (0x3D0B00,), _layers.EPERM),
     "a process": ("clone", (0x11,), _layers.EPERM),
     "a clone that cannot be looked at": ("clone3", (), _layers.ENOSYS),
     "a signal to itself": ("kill", (OWN, 15), _layers.ALLOW),
@@ -112,7 +114,8 @@ JUDGED = {
     "memory": ("mmap", (0, 4096, 3, 0x22), _layers.ALLOW),
     "waiting for its own thread": ("futex", (0, 128), _layers.ALLOW),
     "waking its own thread": ("futex", (0, 129), _layers.ALLOW),
-    "waiting for a thread to end": ("futex", (0, 0), _layers.ALLOW),
+    "waiting where others may wake": ("futex", (0, 0), _layers.DO_NOTHING),
+    "waiting there with a mask": ("futex", (0, 9), _layers.DO_NOTHING),
     "waking another program": ("futex", (0, 1), _layers.DO_NOTHING),
     "handing waiting programs over": ("futex", (0, 3), _layers.DO_NOTHING),
     "waiting for the disk": ("fsync", (0,), _layers.DO_NOTHING),
