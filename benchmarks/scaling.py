@@ -5,7 +5,7 @@
 
 The estimates: a token takes 2 operations a parameter forwards and 4 backwards (Kaplan et al. 2020,
 arXiv:2001.08361), with frozen weights 2 of the 4; decoding reads the weights and the keys and values for each
-token (Pope et al. 2022, arXiv:2211.05102). docs/scaling.md says what they leave out.
+token (Pope et al. 2022, arXiv:2211.05102).
 
 The measurements: one and two take turns, so that whatever else the machine does hits both alike; each round
 gives a ratio, and the median of the ratios is reported. On a machine whose cores others use, two cannot be
