@@ -41,10 +41,9 @@ EVAL_OPTIONS = {
     "--served-model": ("writer.served_model", "NAME", "of the model on that server"),
 }
 
-# Options of `rlnb eval` for games: the argument of `evaluate_checkpoints`, its default, and as above.
+# Options of `rlnb eval` for games: the argument of `evaluate_checkpoint`, its default, and as above.
 ARENA_OPTIONS = {
-    "--checkpoint": ("checkpoint", "", "DIR", "a run's checkpoints/checkpoint-N, or the word untrained"),
-    "--compare-with": ("compare_with", "", "DIR", "another checkpoint, or untrained: the same games"),
+    "--checkpoint": ("checkpoint", "", "DIR", "a run's checkpoints/checkpoint-N"),
     "--opponent": ("opponents", "random", "NAMES", "random, mcts:N, perfect, nash; with commas"),
     "--episodes": ("num_episodes", 100, "NUMBER", "of games against each opponent, even (default: 100)"),
 }
@@ -211,18 +210,17 @@ def _evaluate(options: argparse.Namespace) -> int:
     given = {field: getattr(options, field) for field, _, _ in EVAL_OPTIONS.values()}
     assignments = [f"{field}={value}" for field, value in given.items() if value is not None]
     if options.checkpoint:
-        if assignments or options.assignments:
-            raise ParamsError("--set, --plus and the like: are for MBPP, and --checkpoint for games")
-        from rlnb.ppo.checkpoint_arena import evaluate_checkpoints  # imports torch
+        if assignments or options.assignments or options.profile:
+            raise ParamsError("--set, --profile and the like: are for MBPP, and --checkpoint for games")
+        from rlnb.ppo.checkpoint_arena import evaluate_checkpoint  # imports torch
 
-        evaluate_checkpoints(
-            options.checkpoint, compare_with=options.compare_with, num_episodes=options.num_episodes,
-            opponents=[name.strip() for name in options.opponents.split(",")],
-            profile=options.profile or "auto", out=options.out,
-        )  # fmt: skip
+        opponents = [name.strip() for name in options.opponents.split(",")]
+        evaluate_checkpoint(
+            options.checkpoint, opponents=opponents, num_episodes=options.num_episodes, out=options.out
+        )
         return 0
     if any(getattr(options, name) != default for name, default, _, _ in ARENA_OPTIONS.values()):
-        raise ParamsError("--checkpoint: is missing; name a run's checkpoints/checkpoint-N, or untrained")
+        raise ParamsError("--checkpoint: is missing; name a run's checkpoints/checkpoint-N")
     # A run of the notebook of this project; --set wins over the short options.
     options.assignments = assignments + options.assignments
     options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / "mbpp_eval.ipynb"

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyspiel
 
@@ -108,18 +108,17 @@ def equilibrium(game: str) -> pyspiel.TabularPolicy:
     return solver.tabular_average_policy()  # a copy: the solver's own policy ends with the solver
 
 
-def refusals(game: TextGame) -> dict[str, str]:
-    """Return {kind of opponent: why it cannot play the game, "" where it can}."""
-    reasons = dict.fromkeys(("random", "mcts:N", "perfect", "nash"), "")
-    if game.has_hidden_information:
-        reasons["mcts:N"] = "MCTS sees what the other player hides."
-    if game.short_name != "tic_tac_toe":
-        reasons["perfect"] = "only tic_tac_toe is solved."
-    sizes = game.game.get_parameters()
+def refusal(name: str, game: TextGame) -> str:
+    """Return why an opponent cannot play a game, "" if it can."""
+    kind, sizes = opponent_kind(name), game.game.get_parameters()
+    if kind == "mcts" and game.has_hidden_information:
+        return "MCTS sees what the other player hides"
+    if kind == "perfect" and game.short_name != "tic_tac_toe":
+        return "only tic_tac_toe is solved"
     has_many_dice = game.short_name == "liars_dice" and (sizes["numdice"] > 1 or sizes["dice_sides"] > 6)
-    if game.short_name not in CFR_ITERATIONS or has_many_dice:
-        reasons["nash"] = "only kuhn_poker, leduc_poker and liars_dice with one die each have a table."
-    return reasons
+    if kind == "nash" and (game.short_name not in CFR_ITERATIONS or has_many_dice):
+        return "only kuhn_poker, leduc_poker and liars_dice with one die each have a table"
+    return ""
 
 
 def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Opponent:
@@ -130,64 +129,38 @@ def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Oppo
     """
     if fault := name_fault(name):
         raise ParamsError(f"{field} = {name!r} {fault}.")
-    kind, reasons = opponent_kind(name), refusals(game)
-    if reasons[kind]:
-        raise ParamsError(f"{field} = {name!r} cannot play {game.name}: {reasons[kind]} {usable(reasons)}")
-    if kind == "mcts:N":
+    if reason := refusal(name, game):
+        raise ParamsError(f"{field} = {name!r} cannot play {game.name}: {reason}. Use 'random'.")
+    if opponent_kind(name) == "mcts":
         return MctsPlayer(count_simulations(name))
     choices = {"random": choose_random, "perfect": choose_perfect, "nash": choose_nash}
-    return StatePlayer(name, choices[kind])
-
-
-def usable(reasons: Mapping[str, str]) -> str:
-    """Return which opponents to use, by `refusals`."""
-    return f"Use {' or '.join(repr(kind) for kind, reason in reasons.items() if not reason)}."
+    return StatePlayer(name, choices[name])
 
 
 def playable_opponents(game: TextGame, names: Sequence[str]) -> tuple[str, ...]:
     """Return the opponents that can play the game without cheating, in their order."""
-    reasons = refusals(game)
-    return tuple(name for name in names if not reasons[opponent_kind(name)])
+    return tuple(name for name in names if not refusal(name, game))
 
 
-def choose_opponent(game: TextGame, names: Sequence[str], *, field: str) -> str:
-    """Return the first of the opponents that can play the game; ParamsError for none."""
-    playable = playable_opponents(game, names)
-    if not playable:
-        raise ParamsError(
-            f"{field}: none of its opponents ({', '.join(names)}) can play {game.name}. "
-            f"{usable(refusals(game))}"
-        )
-    return playable[0]
+class Yardstick(NamedTuple):
+    """Reference scores of a game in (seat 0, seat 1): wins and half the draws, against random play.
 
-
-@dataclass(frozen=True)
-class Yardstick:
-    """Reference scores of a game: random play against random play, and the best possible play against it.
-
-    random_win: share of games won by (seat 0, seat 1); the rest is drawn. best_score: the highest mean score
-    (1 for a win, 0.5 for a draw) against random play in each seat.
+    random_score: of random play. best_score: of the best possible play.
     """
 
-    random_win: tuple[float, float]
+    random_score: tuple[float, float]
     best_score: tuple[float, float]
 
-    @property
-    def random_score(self) -> tuple[float, float]:
-        """Return the mean score of random play against random play in each seat."""
-        first, second = self.random_win
-        return (1 + first - second) / 2, (1 + second - first) / 2
 
-
-# By the names under which OpenSpiel loads the games. All shares are exact.
+# By the names under which OpenSpiel loads the games. All are exact.
 KNOWN: Mapping[str, Yardstick] = MappingProxyType(
     {
-        "tic_tac_toe": Yardstick((0.58492, 0.28810), (0.99740, 0.96243)),
+        "tic_tac_toe": Yardstick((0.64841, 0.35159), (0.99740, 0.96243)),
         "kuhn_poker": Yardstick((0.5625, 0.4375), (0.75, 0.625)),
-        "leduc_poker": Yardstick((0.49479, 0.42708), (0.77778, 0.82986)),
+        "leduc_poker": Yardstick((0.53385, 0.46615), (0.77778, 0.82986)),
         "liars_dice": Yardstick((0.48380, 0.51620), (0.89775, 0.88300)),
         "nim": Yardstick((0.5, 0.5), (1.0, 1.0)),
-        "dots_and_boxes": Yardstick((0.42049, 0.42064), (1.0, 0.96387)),
+        "dots_and_boxes": Yardstick((0.49993, 0.50008), (1.0, 0.96387)),
     }
 )
 

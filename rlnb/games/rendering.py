@@ -1,8 +1,4 @@
-"""How a game's states and actions become text; the automatic form, which any OpenSpiel game can take.
-
-A game in words of its own is a class in rendering_boards.py or rendering_cards.py, entered in `WORDED` of
-text_games.py.
-"""
+"""How a game's states and actions become text; the automatic form, which any OpenSpiel game can take."""
 
 import re
 from collections import Counter
@@ -59,10 +55,10 @@ class Rendering:
     rules: str = ""  # with `parameters` in braces
     usual: Mapping[str, object] = {}  # parameters that the words hold for; others get OpenSpiel's strings
 
-    def __init__(self, game: pyspiel.Game) -> None:
+    def __init__(self, game: pyspiel.Game, rules: str = "") -> None:
         kind = game.get_type()
         self.sizes = parameters(game)
-        self.rules = self.rules.format(**self.sizes)
+        self.rules = (rules or self.rules).format(**self.sizes)
         self.hidden = hides(game)
         # An information state remembers all that a player saw; an observation may show only the present.
         # A bid still pending is in neither, so a simultaneous game that hides nothing else is observed.

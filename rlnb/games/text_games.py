@@ -1,10 +1,7 @@
 """OpenSpiel's two-player games as text: the prompt of the player to move, and how its answer is read."""
 
 import difflib
-import functools
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -12,29 +9,11 @@ from typing import Literal
 import pyspiel
 
 from rlnb.errors import ParamsError
-from rlnb.games import rendering_boards as boards
-from rlnb.games import rendering_cards as cards
 from rlnb.games.answers import ParsedAnswer, parse_answer, shortened
 from rlnb.games.rendering import Rendering, hides, parameters
+from rlnb.games.rendering_words import RULES, WORDED
 
 Style = Literal["full", "compact"]
-
-# The games with texts of their own; others, and those with unusual rules, get OpenSpiel's strings. To word
-# another one, write its class in rendering_boards.py or rendering_cards.py and enter it here.
-WORDED: dict[str, type[Rendering]] = {
-    "breakthrough": boards.Breakthrough,
-    "clobber": boards.Clobber,
-    "connect_four": boards.ConnectFour,
-    "dots_and_boxes": boards.DotsAndBoxes,
-    "goofspiel": cards.Goofspiel,
-    "hex": boards.Hex,
-    "kuhn_poker": cards.KuhnPoker,
-    "leduc_poker": cards.LeducPoker,
-    "liars_dice": cards.LiarsDice,
-    "nim": boards.Nim,
-    "othello": boards.Othello,
-    "tic_tac_toe": boards.TicTacToe,
-}
 
 
 @dataclass(frozen=True)
@@ -132,8 +111,8 @@ def load_game(
 ) -> TextGame:
     """Return the game of a name, as pyspiel.load_game takes it.
 
-    Raises ParamsError with the field, the name and the reason for unknown names and parameters, for games
-    that are not zero-sum games for two, and for those that OpenSpiel itself does not trust (quoridor).
+    Raises ParamsError with the field, the name and the reason for unknown names and parameters, and for games
+    that are not zero-sum games for two.
     """
     name = name.strip()
     place, short_name = f"{field} = {name!r}", name.partition("(")[0]
@@ -142,11 +121,10 @@ def load_game(
         near = difflib.get_close_matches(short_name, known, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"for example: {', '.join(WORDED)}."
         raise ParamsError(f"{place}: OpenSpiel has no such game; {hint}")
-    if short_name == "quoridor":
-        raise ParamsError(f"{place} has known faults in OpenSpiel; choose another game.")
-    if name not in WORDED and (fault := find_fault(name)):
-        raise ParamsError(f"{place} cannot be played: {fault}; write other parameters, or another game.")
-    game = pyspiel.load_game(name)
+    try:
+        game = pyspiel.load_game(name)
+    except pyspiel.SpielError as error:
+        raise ParamsError(f"{place} cannot be played: {str(error)[:200]}; write other parameters") from None
     if game.num_players() != 2:
         raise ParamsError(f"{place} has {game.num_players()} player(s); choose a game for two.")
     if game.get_type().utility != pyspiel.GameType.Utility.ZERO_SUM:
@@ -154,35 +132,13 @@ def load_game(
             f"{place} is not zero-sum; choose a game where one player wins what the other loses."
         )
     canonical = str(game).removesuffix("()")
-    game = turn_based(game)
-    worded = WORDED.get(short_name, Rendering)
-    is_usual = worded.usual.items() <= parameters(game).items()
-    rendering = (worded if is_usual else Rendering)(game)
+    if game.get_type().dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
+        game = pyspiel.convert_to_turn_based(game)
+    worded = WORDED.get(short_name)
+    if worded and worded.usual.items() <= parameters(game).items():
+        rendering = worded(game)
+    else:
+        rendering = Rendering(game, RULES.get(short_name, ""))
     if not rendering.has_view:
         raise ParamsError(f"{place} has no text of what one player alone knows; choose another game.")
     return TextGame(canonical, style, game, rendering.roles, rendering, asks_for_thoughts)
-
-
-@functools.cache
-def find_fault(name: str) -> str:
-    """Return why another process cannot play the game, or "": OpenSpiel dies of connect_four(rows=0)."""
-    code = "import sys; from rlnb.games.text_games import try_game; try_game(sys.argv[1])"
-    trial = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True)
-    if trial.returncode < 0:
-        return f"OpenSpiel dies of it by signal {-trial.returncode}"
-    return " ".join(trial.stderr.splitlines()[-1:])[:200] if trial.returncode else ""
-
-
-def try_game(name: str) -> None:
-    """Play the first legal action up to 1,000 times. Raises whatever OpenSpiel raises."""
-    state = turn_based(pyspiel.load_game(name)).new_initial_state()
-    if state.is_terminal():
-        sys.exit("it is over before it starts")
-    for _ in range(1000):
-        if not state.is_terminal():
-            state.apply_action(state.legal_actions()[0])
-
-
-def turn_based(game: pyspiel.Game) -> pyspiel.Game:
-    is_simultaneous = game.get_type().dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS
-    return pyspiel.convert_to_turn_based(game) if is_simultaneous else game

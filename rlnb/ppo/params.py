@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from rlnb.errors import ParamsError
 from rlnb.params.sections import Conflict, Names, Section, described
 from rlnb.selfplay import params as play
 
@@ -74,13 +75,6 @@ class CurriculumParams(Section):
             yield Conflict("curriculum.start", f"is not the name of a stage; write {' or '.join(names)}")
         if len(set(names)) < len(names):
             yield Conflict("curriculum.stages", "names two stages alike; give each a name of its own")
-        for stage in self.stages:
-            if stage.min_episodes > stage.window:
-                yield Conflict(
-                    "curriculum.stages",
-                    f"asks in {stage.name!r} for min_episodes = {stage.min_episodes}, more than its window "
-                    f"of {stage.window}; write a window of at least that",
-                )
 
 
 class ReplayParams(Section):
@@ -150,23 +144,19 @@ class PpoOpenspielParams(play.GameRunParams):
         Raises ParamsError for an unknown game or opponent, and for a game that none of them can play.
         """
         # Imported here: pyspiel takes half a second, which whoever reads parameters need not wait for.
-        from rlnb.games.opponents import choose_opponent
-        from rlnb.games.text_games import load_game
+        from rlnb.games.opponents import playable_opponents
 
-        stages, field = self.curriculum.stages, "curriculum.stages"
-        thinks = self.game.asks_for_thoughts
-        games = {
-            name: load_game(name, style=self.game.style, asks_for_thoughts=thinks, field=field)
-            for name in self.game_names()
-        }
-        pairings = []
-        for stage in stages:
-            place = f"{field}: stage {stage.name!r}"
-            stage_games = [games[name] for name in stage.games]
-            pairings.append(
-                [(game, choose_opponent(game, stage.opponents, field=place)) for game in stage_games]
-            )
-        return pairings
+        field = "curriculum.stages"
+        games = {name: self.game.load_game(name, field=field) for name in self.game_names()}
+        stages = []
+        for stage in self.curriculum.stages:
+            opponents = {name: playable_opponents(games[name], stage.opponents) for name in stage.games}
+            if hopeless := [name for name, playable in opponents.items() if not playable]:
+                raise ParamsError(
+                    f"{field}: stage {stage.name!r}: none of its opponents can play {hopeless[0]}; add random"
+                )
+            stages.append([(games[name], playable[0]) for name, playable in opponents.items()])
+        return stages
 
     def check_files(self) -> None:
         super().check_files()

@@ -6,7 +6,7 @@ from typing import Any
 import pyspiel
 
 from rlnb.display.replay import Bar, Frame, Replay, show_replay
-from rlnb.games.rendering_boards import Board
+from rlnb.games.rendering_words import board_rows
 from rlnb.games.text_games import TextGame
 from rlnb.selfplay.rollouts import FinishedGame
 
@@ -91,9 +91,7 @@ def make_bars(game: TextGame, state: pyspiel.State, turn: Record | None, chosen:
 
 def grid_rows(game: TextGame, state: pyspiel.State) -> list[str]:
     """Return the rows of the board as "x", "o" and "."; none for a game that is shown in words."""
-    if game.short_name in GRIDS and isinstance(game.rendering, Board):
-        return game.rendering.rows(state, 0)
-    return []
+    return board_rows(state) if game.short_name in GRIDS else []
 
 
 def marked_cell(rows: Sequence[str], action: int) -> int | None:

@@ -1,7 +1,7 @@
 """Sections of notebooks whose policy plays games: its model, how it acts, updates, the arena."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -23,6 +23,9 @@ from rlnb.params.sections import (
 )
 from rlnb.params.training import ResumableParams
 
+if TYPE_CHECKING:
+    from rlnb.games.text_games import TextGame
+
 
 def check_opponents(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names; whether they can play a game is found out later, where the game is loaded."""
@@ -33,13 +36,6 @@ def check_opponents(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Opponents = Annotated[Names, AfterValidator(check_opponents)]
-
-
-def missing_pyspiel(field: str) -> Iterator[Conflict]:
-    """Yield a conflict of a field of the games where OpenSpiel is not installed."""
-    if installed_version("open-spiel") is None:
-        reason = f"needs pyspiel, which is not installed; run ./setup.sh{see('pyspiel-missing')}"
-        yield Conflict(field, reason)
 
 
 class PlayerModelParams(ModelParams):
@@ -93,7 +89,16 @@ class ActingParams(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        yield from missing_pyspiel("game.style")
+        if installed_version("open-spiel") is None:
+            reason = f"needs pyspiel, which is not installed; run ./setup.sh{see('pyspiel-missing')}"
+            yield Conflict("game.style", reason)
+
+    def load_game(self, name: str, *, field: str = "game.name") -> "TextGame":
+        """Return a game, told in this style. Raises ParamsError for one that cannot be played."""
+        # Imported here: pyspiel takes half a second, which whoever reads parameters need not wait for.
+        from rlnb.games.text_games import load_game
+
+        return load_game(name, style=self.style, asks_for_thoughts=self.asks_for_thoughts, field=field)
 
 
 class UpdateParams(ResumableParams):

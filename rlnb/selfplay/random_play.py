@@ -34,7 +34,7 @@ def score_random_play(game: TextGame, opponent: str) -> tuple[float, float] | No
         return known.random_score if known else None
     if kind == "nash" and known:
         return AGAINST_NASH[game.short_name]
-    if kind == "mcts:N":
+    if kind == "mcts":
         opponent = f"mcts:{min(count_simulations(opponent), USUAL_SIMULATIONS)}"
     return play_at_random(game.name, opponent)
 

@@ -55,12 +55,9 @@ class SpiralSelfPlayParams(play.GameRunParams):
 
     def load_game(self) -> "TextGame":
         """Return the game. Raises ParamsError for an unknown one, and for opponents that cannot play it."""
-        # Imported here: pyspiel takes half a second, which whoever reads parameters need not wait for.
-        from rlnb.games.opponents import load_opponent
-        from rlnb.games.text_games import load_game
+        from rlnb.games.opponents import load_opponent  # imports pyspiel, which takes half a second
 
-        thinks = self.game.asks_for_thoughts
-        game = load_game(self.game.name, style=self.game.style, asks_for_thoughts=thinks)
+        game = self.game.load_game(self.game.name)
         for name in self.evaluation.opponents:
             load_opponent(name, game, field="evaluation.opponents")
         return game

@@ -84,14 +84,14 @@ def test_equilibria_are_near(game, exploitability):
 @pytest.mark.parametrize(
     ("name", "game", "reason"),
     [
-        ("mcts:200", "liars_dice", "MCTS sees what the other player hides. Use 'random' or 'nash'."),
+        ("mcts:200", "liars_dice", "MCTS sees what the other player hides"),
         ("perfect", "connect_four", "only tic_tac_toe is solved"),
         ("nash", "liars_dice(numdice=2)", "with one die each have a table"),
-        ("minimax", "tic_tac_toe", "is not an opponent"),
-        *((name, "nim", "number of simulations") for name in ("mcts:", "mcts:1", "mcts:1000001", "mcts:N")),
+        ("minimax", "tic_tac_toe", "is no opponent"),
+        *((name, "nim", "simulations") for name in ("mcts:", "mcts:1", "mcts:1000001", "mcts:N")),
     ],
 )
-def test_an_opponent_that_cannot_play_is_refused_with_those_that_can(name, game, reason):
+def test_an_opponent_that_cannot_play_is_refused(name, game, reason):
     said = refused(load_opponent, name, load_game(game), field="opponents")
     assert said.startswith(f"opponents = {name!r} ") and reason in said
 
@@ -117,12 +117,12 @@ def at_random(state):
     return [(action, 1 / len(actions)) for action in actions]
 
 
-def mean_worth(state, policies, seat, worth=score):
-    """Return the mean worth of a seat's return, by all histories. policies: of both seats."""
+def mean_score(state, policies, seat):
+    """Return the mean score of a seat, by all histories. policies: of both seats."""
     if state.is_terminal():
-        return worth(state.returns()[seat])
+        return score(state.returns()[seat])
     shares = state.chance_outcomes() if state.is_chance_node() else policies[state.current_player()](state)
-    return sum(share * mean_worth(state.child(action), policies, seat, worth) for action, share in shares)
+    return sum(share * mean_score(state.child(action), policies, seat) for action, share in shares)
 
 
 def best_against(policy, starts, seat):
@@ -177,8 +177,8 @@ def test_exact_reference_scores_of_open_games_follow_from_the_rules(name):
 def test_exact_reference_scores_of_hidden_games_follow_from_the_rules(name):
     game, known = load_game(name), KNOWN[name]
     start = game.new_state()
-    won = [mean_worth(start, (at_random, at_random), seat, lambda value: value > 0) for seat in (0, 1)]
-    assert won == pytest.approx(known.random_win, abs=1e-5)
+    at_both = [mean_score(start, (at_random, at_random), seat) for seat in (0, 1)]
+    assert at_both == pytest.approx(known.random_score, abs=1e-5)
     best = [best_against(at_random, [(start, 1.0)], seat) for seat in (0, 1)]
     assert best == pytest.approx(known.best_score, abs=1e-5)
 
@@ -195,7 +195,7 @@ def test_the_scores_of_random_play_against_an_equilibrium_are_sums_over_the_whol
         return list(table.get_state_policy(state.information_state_string()))
 
     start, first, second = game.new_state(), (at_random, nash), (nash, at_random)
-    scores = [mean_worth(start, policies, seat) for seat, policies in enumerate((first, second))]
+    scores = [mean_score(start, policies, seat) for seat, policies in enumerate((first, second))]
     assert AGAINST_NASH[name] == pytest.approx(scores, abs=1e-5)
 
 

@@ -180,7 +180,6 @@ def test_what_cannot_be_played_is_refused_before_any_model(stage, reason):
     [
         ({"start": "third"}, "curriculum.start"),
         ({"stages": [EASY, EASY]}, "curriculum.stages"),
-        ({"stages": [{**EASY, "min_episodes": 11}]}, "curriculum.stages"),
     ],
 )
 def test_stages_that_contradict_one_another_are_refused(changes, field):
