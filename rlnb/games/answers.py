@@ -128,15 +128,15 @@ def _search(text: str, named: Mapping[str, int | None]) -> int | str | None:
     answer = _read(last, named)
     if answer is not None:
         return answer if _read(above, named) in (None, answer) else None
-    return next((found for found in _behind_cues(text, named) if found is not None), None)
+    return next((answer for answer in _behind_cues(text, named) if answer is not None), None)
 
 
 def _behind_cues(text: str, named: Mapping[str, int | None]) -> Iterator[int | str | None]:
     """Yield what follows each cue in its line, the last cue first: an id or the words of an action."""
     for cue in reversed(list(_CUE.finditer(text))):
         line = text[cue.end() :][:400].partition("\n")[0]
-        if number := _EXPLAINED_ID.fullmatch(_plain(_CLAUSE_END.split(line, maxsplit=1)[0])):
-            yield _as_id(number[1])
+        if numeral := _EXPLAINED_ID.fullmatch(_plain(_CLAUSE_END.split(line, maxsplit=1)[0])):
+            yield _as_id(numeral[1])
         else:
             said = f"{_plain(line)} "
             ends = [at for at, sign in enumerate(said) if sign == " "]
