@@ -65,10 +65,12 @@ def iterate_imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.lineno, "." * node.level + (node.module or "")
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            name, text = getattr(node.func, "id", getattr(node.func, "attr", "")), node.args[0].value
-            if name in ("__import__", "import_module") and isinstance(text, str):
-                yield node.lineno, text
+        elif isinstance(node, ast.Call):
+            function = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            named = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "name")]
+            texts = [getattr(argument, "value", None) for argument in named]
+            if function in ("__import__", "import_module"):
+                yield from ((node.lineno, text) for text in texts if isinstance(text, str))
 
 
 def explain_unreadable(error: BaseException) -> str:

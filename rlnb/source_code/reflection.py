@@ -23,6 +23,8 @@ READERS = {
     "operator.attrgetter": slice(0, None),
     "operator.methodcaller": slice(0, 1),
 }
+# Methods that do the same. Where a text or a pattern names one, nothing is known of its arguments.
+METHODS = frozenset(("__delattr__", "__setattr__", "format", "format_map"))
 # What makes classes, runs texts or copies attributes by name, and its only place.
 PLACES = {
     "contextlib.redirect_stderr": "other than in a with statement",
@@ -87,10 +89,12 @@ class ProgramNames:
                 if not self.is_written_out(node, meanings, call.args if call else []):
                     name = getattr(node, "attr", getattr(node, "id", ""))
                     yield node.lineno, f"uses {name} on a made-up text, {HIDDEN}"
-            elif isinstance(node, ast.MatchClass) and node.patterns:
+            elif isinstance(node, ast.MatchClass):
                 name = getattr(node.cls, "id", "")
-                if name not in PYTHON or name in self.bindings:
+                if node.patterns and (name not in PYTHON or name in self.bindings):
                     yield node.lineno, f"matches attributes by their order, {HIDDEN}"
+                if named := METHODS.intersection(node.kwd_attrs):
+                    yield node.lineno, f"matches {min(named)}, {HIDDEN}"
             elif isinstance(node, ast.ClassDef) and {k.arg for k in node.keywords} & {None, "metaclass"}:
                 yield node.lineno, f"has a metaclass, {HIDDEN}"
 
@@ -121,9 +125,11 @@ class ProgramNames:
             positions = [slice(0, 1)]
         for named in positions:
             texts = [getattr(argument, "value", None) for argument in arguments[named]]
-            names = chain.from_iterable(IDENTIFIER.findall(text) for text in texts if isinstance(text, str))
             if not texts or any(isinstance(argument, ast.Starred) for argument in arguments[: named.stop]):
                 return False
+            names = list(chain.from_iterable(IDENTIFIER.findall(t) for t in texts if isinstance(t, str)))
             if not all(isinstance(text, str) for text in texts) or any(map(self.is_refused, names)):
+                return False
+            if attribute not in METHODS and METHODS.intersection(names):
                 return False
         return True

@@ -124,6 +124,11 @@ MADE_UP = {
     "an attribute by a list": "getattr(*[f, '__globals__'], 'x')",
     "attributes of the copy": "class A:\n    def __reduce__(self): return f, (), (None, {N: 1})",
     "attributes of the copy, by its state": "class A:\n    def __getstate__(self): return None, {N: 1}",
+    "format by a text": "getattr('{0.__glo' + 'bals__}', 'format')(f)",
+    "format by an attribute's name": "from operator import attrgetter\nattrgetter('format')(N)(f)",
+    "format by a method's name": "from operator import methodcaller\nmethodcaller('format', f)(N)",
+    "format by a pattern": "match N:\n    case str(format=g): print(g(f))",
+    "an attribute by a text": "getattr(f, '__setattr__')(N, 1)",
     "every attribute": "class A:\n    def __getattribute__(self, name): return 1",
     "where a directory is": "import contextlib\nwith contextlib.chdir('/usr'): pass",
 }  # fmt: skip
@@ -161,6 +166,67 @@ PLAIN_CLASSES = [
     "cr_total, tb_size, f_code = 1, 2, 3\ndef g(_stream): return _stream\nprint(g(cr_total + tb_size))",
     "string = 'ab'\nfor copy in string: print(copy, '__doc__', 'a.b')",
 ]  # fmt: skip
+# No text tells these: names that the library of Python takes from objects. Each would print "found".
+FIELD = (
+    "from dataclasses import asdict, dataclass, field, replace\nF = field(default=1)\n"
+    "@dataclass\nclass A:\n    x: int = F\n"
+)
+RUN = "y=print('found'), z"
+MADE_UP_WHILE_RUNNING = {
+    "a field's name that is run": (
+        "from dataclasses import dataclass, field\nF = field()\ndef hook(cls):\n"
+        f"    F.name = {RUN!r}\n    return 0\nclass H:\n    __getitem__ = hook\n@dataclass\nclass A:\n"
+        "    x: int = F\n    y: int = classmethod(property(hook))\n"
+    ),
+    "annotations of another class": (
+        "from enum import Enum\nfrom functools import wraps\nfrom typing import TypedDict\n"
+        f"from dataclasses import dataclass\nT = TypedDict('T', {{{RUN!r}: int}})\n"
+        "def hook(self, owner, name):\n    try: wraps(T)(owner)\n    except AttributeError: pass\n"
+        "E = Enum('E', {'__set' + '_name__': hook, 'B': 1})\n@dataclass\nclass A:\n    x: int = E.B\nA()"
+    ),
+    "a field's name that is read": f"{FIELD}F.name = '__do' + 'c__'\nprint(asdict(A()) and 'found')",
+    "a field's name that is replaced": f"{FIELD}F.name = '__dic' + 't__'\nprint(replace(A()) and 'found')",
+    "a field's name that is printed":
+        f"import pprint\n{FIELD}F.name = '__dic' + 't__'\nprint(pprint.pformat(A(), width=1) and 'found')",
+    "a cached attribute": (
+        "from functools import cached_property as c\np = c(print)\np.attrname = '__do' + 'c__'\n"
+        "print(p.__get__(str) and 'found')"
+    ),
+    "a cached attribute of a class of its own": (
+        "from functools import cached_property\nclass C(cached_property):\n"
+        "    attrname = property(lambda s: '__do' + 'c__', lambda s, v: 0)\n"
+        "print(C(print).__get__(str) and 'found')"
+    ),
+    "an attribute of a copy": (
+        "import copy\nfrom enum import Enum\ndef f(): pass\nstate = (None, {'__qual' + 'name__': 'found'})\n"
+        "names = {'__redu' + 'ce_ex__': lambda *_: (lambda: f, (), state), '__co' + 'py__': None, 'B': 1}\n"
+        "E = Enum('E', names)\n"
+        "copy.copy(E.B)\nprint(f.__qualname__)"
+    ),
+    "an attribute of a copied class": (
+        "import copy\nmake = [type][0]\nclass A: x = 'a'\nstate = (None, {'x': 'found'})\n"
+        "B = make('B', (), {'__redu' + 'ce_ex__': lambda *_: (lambda: A, (), state)})\n"
+        "copy.copy(B())\nprint(A.x)"
+    ),
+}  # fmt: skip
+# Ordinary programs with the same parts of the library, and what they print.
+ORDINARY = {
+    "from dataclasses import asdict, astuple, dataclass, replace\n@dataclass(slots=True, order=True)\n"
+    "class A:\n    x: int\n    _y: int = 2\n"
+    "print(asdict(A(1)), astuple(A(3)), replace(A(1), x=5), A(1) < A(2))":
+        "{'x': 1, '_y': 2} (3, 2) A(x=5, _y=2) True",
+    "import dataclasses as d\nfrom pprint import pprint\n@d.dataclass(frozen=True)\nclass A:\n"
+    "    xs: list = d.field(default_factory=list)\ntry: A().xs = 1\n"
+    "except d.FrozenInstanceError as e: print(e)\npprint(A([1]))":
+        "cannot assign to field 'xs'\nA(xs=[1])",
+    "from functools import cached_property\nclass A:\n    @cached_property\n    def x(self):\n"
+    "        print('once')\n        return 3\na = A()\nprint(a.x + a.x)": "once\n6",
+    "import copy\nclass A:\n    __slots__ = ('x', 'y')\na = A()\na.x = [1]\nb = copy.deepcopy(a)\n"
+    "b.x.append(2)\nprint(a.x, b.x, hasattr(b, 'y'))": "[1] [1, 2] False",
+    "from typing import NamedTuple\nfrom enum import Enum\nclass P(NamedTuple):\n    x: int\n    y: int = 2\n"
+    "class C(Enum):\n    RED = P(1)\n    BLUE = P(3, 4)\nprint(C.BLUE.value.y, [c.name for c in C])":
+        "4 ['RED', 'BLUE']",
+}  # fmt: skip
 STREAMS_AS_VALUES = [
     "print(type(sys.stdout.buffer.raw)('/etc/passwd').read(12))", "print(sys.stdout.errors)",
     "sys.stdout.detach()", "old = sys.stdout\nprint(old.buffer)", "def f(o=sys.stdout): print(o.buffer)",
@@ -219,6 +285,17 @@ def test_no_program_changes_a_module(target):
 def test_what_depends_on_the_program_alone_is_allowed():
     programs = [*ALLOWED, *PLAIN_CLASSES, *(f"import {module}" for module in ALLOWED_MODULES)]
     assert {code: find_forbidden_use(code) for code in programs} == dict.fromkeys(programs, "")
+
+
+def test_what_the_library_takes_as_a_name_is_none_of_pythons_own():
+    with Reruns(Limits(cpu_seconds=1), num_workers=2) as reruns:
+        results = reruns.run_many([*MADE_UP_WHILE_RUNNING.values(), *ORDINARY])
+    for way, rerun in zip(MADE_UP_WHILE_RUNNING, results, strict=False):
+        assert "TypeError: a" in rerun.execution.error, (way, rerun)
+        assert "found" not in rerun.execution.stdout, (way, rerun)
+    for code, rerun in zip(ORDINARY, results[len(MADE_UP_WHILE_RUNNING) :], strict=True):
+        assert find_forbidden_use(code) == ""
+        assert (rerun.execution.stdout, rerun.difference) == (ORDINARY[code] + "\n", ""), (code, rerun)
 
 
 def test_what_differs_from_run_to_run_is_left_to_the_interpreters():

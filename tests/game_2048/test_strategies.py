@@ -59,6 +59,7 @@ FORBIDDEN = {
     "from . import re": ".",
     "if board: import pandas": "pandas",
     "__import__('numpy').random": "numpy",
+    "__import__(name='numpy')": "numpy",
     "import importlib as i; i.import_module('numpy.random')": "numpy.random",
 }
 # The rule is about packages. What is odd in these is a metric, and gains nothing (strategy_table.py).
