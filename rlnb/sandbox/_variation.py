@@ -1,7 +1,7 @@
 """Make a zygote's interpreter differ from others in accidents: the hour, the machine, addresses.
 
-Names that the library takes from a program's objects are checked here as well: the check of the code game reads
-only those that are written. Runs in the zygote (`_zygote.py`) before any program; the hash seed is the
+Names that the library takes from a program's objects are checked here, too: the check of the code game reads
+those that are written. Runs in the zygote (`_zygote.py`) before any program; the hash seed is the
 interpreter's own. Standard library only. For programs that read what they should not, not for those that dig
 for the functions replaced here.
 """
