@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from accelerate import PartialState
-from accelerate.utils import gather_object
 from numpy.typing import ArrayLike
 
 from rlnb.advantages.groups import check_groups, group_means, repeat_by_turn
@@ -15,6 +13,9 @@ def advantages(
     trajectories: Sequence[Trajectory], baselines: Mapping[str, float]
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Return each turn's advantage among the trajectories of all ranks; baselines are not used."""
+    from accelerate import PartialState  # imports torch, which `leave_one_out` alone does not need
+    from accelerate.utils import gather_object
+
     ranks = gather_object([[(each.role_name, each.reward) for each in trajectories]])
     names, rewards = zip(*(pair for rank in ranks for pair in rank), strict=True)
     first = sum(map(len, ranks[: PartialState().process_index]))

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from accelerate.utils import gather_object
 from numpy.typing import ArrayLike
 
 from rlnb.advantages.groups import check_groups, repeat_by_turn
@@ -16,6 +15,8 @@ def advantages(
     trajectories: Sequence[Trajectory], baselines: Mapping[str, float]
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Return each turn's advantage over the baselines, by "game/role", and the baselines after this batch."""
+    from accelerate.utils import gather_object  # imports torch, which `role_advantages` alone does not need
+
     everywhere = gather_object([(each.role_name, each.reward) for each in trajectories])
     names = sorted({*baselines, *(name for name, _ in everywhere)})
     before = np.array([baselines.get(name, 0.0) for name in names])
