@@ -18,18 +18,22 @@ KUHN = {0: "pass", 1: "bet"}
         (r"\boxed{5}. Place X in row 2, column 2 would lose. Answer: 4", 5),  # a box beats what follows it
         (r"\boxed{ \text{Action 4.} }", 4),
         (r"\boxed{\text{Place x in Row 2,  Column 2.}}", 4),
+        (r"\boxed{I place X in row 2, column 2, in the middle}", 4),
         (r"\boxed{4 -> place X in row 2, column 2}", 4),
         (r"\boxed{4", 4),  # cut off, or the closing brace was a stop string
         ("boxed{4}", 4),
         (r"I am to write \boxed{id}. Answer: 4", 4),
         (r"\boxed{4} \boxed{}", 4),
         (" 4.\n", 4),
+        ("A: 4", 4),
+        ("4, because 3 is taken", 4),
         ("The final answer is **4**.", 4),
         ("I choose action 4, as action 5 loses.", 4),
         ("I choose 2. No: I pick 5.", 5),
         ("There are 3 rows.\n4", 4),
         ("There are 8 lines to win.\nMy choice: place X in row 1, column 2", 1),
         ("<think>Answer: 2</think>4", 4),
+        ("<think>Answer: 2</think>", 2),
         ("Bet.", 1),
         (r"\boxed{\text{Pass}}", 0),
         ("I choose to bet, since he would pass.", 1),
@@ -38,12 +42,21 @@ KUHN = {0: "pass", 1: "bet"}
         (r"analysismaybe \boxed{0}assistantfinal1", 1),
         ("<think>x\n<answer>bet</answer>", 1),
         ("0 -> pass\n1 -> bet\n\n1", 1),
+        ("He will raise. So bet, I think.", 1),
+        ("I would take [4] now", 4),
         ("<answer>place X in row 2, column 2</answer>, not 5", 4),
         ("４", 4),
         ("\\boxed｛4｝", 4),
+        ("4<|im_end|>", 4),
+        ("I think it wins. {4}", 4),
+        ("so «4»", 4),
+        ("[x] 4", 4),
         ("Boxed: 4", 4),
         ("<answer>[4]</answer>", 4),
         ("<answer>Action (4)</answer>", 4),
+        ("[box]4[/box]", 4),
+        ('{"reasoning": "2 is bad", "action": 4}', 4),
+        ("4️⃣", 4),
     ],
 )
 def test_the_last_answer_is_read_in_the_forms_that_models_use(text, action):
@@ -65,17 +78,17 @@ def test_an_answer_that_is_cut_counts_by_a_box_that_has_ended(before, answer):
 
 @pytest.mark.parametrize(
     "text",
-    ["", " \n ", "(2,2)", "2-2", "I play [2,2].", 
+    ["", " \n ", "(2,2)", "2-2", "I play [2,2].", "[ ] 2\n[x] 4\n[ ] 8",
      "there are 3 rows and 2 columns", "1) I look at 2 cells. 2) I think", "Answer: 4.5",
      "column 9", "If I bet he folds.\nSo what now?", "I am a better passer", r"\boxed{id}",
      r"<think>\boxed{4}", r"analysismaybe \boxed{4}", "pass or bet", "I prefer pass to bet", "do not bet",
-     "0 -> pass\n1 -> bet", "pass: safe\nbet: risky", "I can pass.\nI can bet.",
+     "0 -> pass\n1 -> bet", "pass: safe\nbet: risky", "I can pass.\nI can bet.", r"\boxed{pass} \boxed{bet}",
      "1, 2, 4, 5", "You may play 1, 2, 4 or 5 now.", "4, 5", "1 is fine. 4 is fine. 8 is fine.",
-     "Answer: 4 or 5", "play 4, 5", "Legal: 0 -> pass\n1 -> bet", "0 -> bet",
+     "Answer: 4 or 5", "play 4, 5", r"\boxed{4} or \boxed{5}", "Legal: 0 -> pass\n1 -> bet", "0 -> bet",
      "0, because bet is weak", "I will not fold, so bet", "[1] or pass, but bet",
      "place X in row 1, column 2 loses, place X in row 2, column 2 wins", "I do not choose bet",
-     "pass; do not bet", "I'd rather pass than bet", "He will bet",
-     "He will bet. I pass.", "bet is too risky, pass"],
+     "If I bet, he may fold.\nI pass.", "pass; do not bet", "I'd rather pass than bet", "He will bet",
+     "He will bet. I pass.", "bet is too risky, pass", "0 -> pass\n1 -> bet\n\nI bet."],
 )  # fmt: skip
 def test_a_text_without_an_answer_names_no_action(text):
     words = KUHN if "bet" in text else CELLS
@@ -91,6 +104,7 @@ def test_running_text_with_two_actions_names_none_whatever_joins_them(joining):
         text = f"So {CELLS[first]} {joining} {CELLS[second]} now"
         assert parse_answer(text, CELLS).problem == "no_action"
         assert parse_answer(f"\\boxed{{{text}}}", CELLS).problem == "no_action"
+        assert parse_answer(f"So {CELLS[first]} now", CELLS).action == first
 
 
 def test_a_box_with_something_else_in_it_is_a_failed_answer_whatever_surrounds_it():
@@ -126,7 +140,7 @@ def test_an_id_that_is_not_legal_is_named_with_those_that_are(text, named):
 def test_words_that_differ_only_by_case_are_told_apart_exactly_and_not_guessed():
     chess = {7: "bxc3", 9: "Bxc3"}
     assert parse_answer(r"\boxed{bxc3}", chess).action == 7
-    assert parse_answer(r"\boxed{Bxc3}", chess).action == 9
+    assert parse_answer(r"\boxed{\text{Bxc3}}", chess).action == 9
     assert parse_answer("BXC3", chess).problem == "no_action"
 
 

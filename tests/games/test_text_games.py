@@ -210,6 +210,10 @@ def test_a_game_knows_its_names_and_whether_it_hides_anything():
         ("tic_tac_toe(foo=1)", "Unknown parameter 'foo'"),
         ("kuhn_poker(players=3)", "has 3 player(s); choose a game for two."),
         ("matrix_pd", "is not zero-sum"),
+        ("breakthrough(rows=1)", "cannot be played: "),
+        ("connect_four(rows=0)", "OpenSpiel dies of it"),
+        ("oware(num_houses_per_player=0)", "is over before it starts"),
+        ("quoridor", "has known faults in OpenSpiel"),
     ],
 )
 def test_a_name_that_cannot_be_played_is_refused_with_its_place(name, reason):
