@@ -1,9 +1,9 @@
-"""MBPP: programs are checked, outside of their process, while a model writes the next ones."""
+"""MBPP: completions are written, and then their programs checked, outside of their process."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 from rlnb.mbpp.evalplus import OUTPUT_KIB, REFERENCE_SECONDS
 from rlnb.mbpp.problems import Problem, find_fault, interface
@@ -16,6 +16,14 @@ from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_oracle, c
 MAX_ERROR_LENGTH = 300  # characters kept of what a program printed as its error
 
 
+class Answer(NamedTuple):
+    """A completion for a problem, and the program in it, None where there is none."""
+
+    problem: Problem
+    completion: Completion
+    program: str | None
+
+
 def check_program(problem: Problem, program: str | None, sandbox: Sandbox, *, limits: Limits) -> Verdict:
     """Run a problem's asserts against a program's functions; the program never sees an assert."""
     if program is None:
@@ -24,10 +32,9 @@ def check_program(problem: Problem, program: str | None, sandbox: Sandbox, *, li
     return check_tests(sandbox, program, problem.tests, **names, limits=limits)
 
 
-def make_sample(
-    problem: Problem, index: int, completion: Completion, program: str | None, verdict: Verdict
-) -> Sample:
-    """Return the record of a completion that was checked. index: among the samples of its problem."""
+def make_sample(answer: Answer, index: int, verdict: Verdict) -> Sample:
+    """Return the record of an answer that was checked. index: among the samples of its problem."""
+    problem, completion, program = answer
     status = "wrong" if verdict.status == "ok" else verdict.status
     outcome = "passed" if verdict.passed else "no_code" if program is None else status
     passed = None if outcome == "sandbox_error" else verdict.passed
@@ -36,16 +43,6 @@ def make_sample(
         problem.task_id, problem.text, index, outcome, passed, verdict.results, error, completion.text,
         completion.is_cut and not passed, program,
     )  # fmt: skip
-
-
-def count_failures(failures: FailureCount, *verdicts: Verdict) -> None:
-    failures.add(len(verdicts), [each.error for each in verdicts if each.status == "sandbox_error"])
-
-
-def start_checks(sandbox: Sandbox, timeout_seconds: float) -> Limits:
-    """Return the limits of programs. Raises SandboxUnavailable where no verdict can be trusted."""
-    check_oracle(sandbox)
-    return replace(sandbox.limits, cpu_seconds=timeout_seconds, output_kib=OUTPUT_KIB)
 
 
 def evaluate(
@@ -59,39 +56,30 @@ def evaluate(
     timeout_seconds: float = 10.0,
     progress: Progress | None = None,
 ) -> list[Sample]:
-    """Let a writer write `num_samples` completions of each problem, and check them meanwhile.
+    """Let a writer write `num_samples` completions of each problem, and check them.
 
     shots: the problems among which the template finds its solved examples. progress: counts written
-    completions. Raises SandboxUnavailable if the sandbox fails for more than 1% of them.
+    completions. Raises as `check_answers`, before anything is written where no verdict can be trusted.
     """
-    rows = [(problem, index) for problem in problems for index in range(num_samples)]
+    check_oracle(sandbox)
+    rows = [problem for problem in problems for _ in range(num_samples)]
     questions = [  # a function comes behind a class
         Question(build_question(problem, template, shots), max(interface(problem).functions, default=""))
-        for problem, _ in rows
+        for problem in rows
     ]
-    limits, failures = start_checks(sandbox, timeout_seconds), FailureCount()
-    checks: dict[int, tuple[Completion, str | None, Future[Verdict]]] = {}
-    running: deque[Future[Verdict]] = deque()
-    pool = ThreadPoolExecutor(sandbox.num_workers, thread_name_prefix="mbpp")
+    completions: dict[int, Completion] = {}
 
-    def check(row: int, completion: Completion) -> None:
-        program = read_program(completion.text, template, questions[row].function)
-        running.append(pool.submit(check_program, rows[row][0], program, sandbox, limits=limits))
-        checks[row] = completion, program, running[-1]
-        while running and running[0].done():
-            count_failures(failures, running.popleft().result())
+    def receive(row: int, completion: Completion) -> None:
+        completions[row] = completion
         if progress:
-            progress(len(checks), len(rows))
+            progress(len(completions), len(rows))
 
-    try:
-        write(questions, template, check)
-        count_failures(failures, *(each.result() for each in running))
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return [
-        make_sample(*rows[row], completion, program, verdict.result())
-        for row, (completion, program, verdict) in sorted(checks.items())
+    write(questions, template, receive)
+    answers = [
+        Answer(rows[row], completion, read_program(completion.text, template, questions[row].function))
+        for row, completion in sorted(completions.items())
     ]
+    return check_answers(answers, sandbox, timeout_seconds=timeout_seconds)
 
 
 def evaluate_samples(
@@ -104,21 +92,36 @@ def evaluate_samples(
 ) -> list[Sample]:
     """Check programs of the problems, for example from `read_samples`; progress counts them."""
     by_id = {problem.task_id: problem for problem in problems}
-    written = sorted((w for w in written if w.task_id in by_id), key=lambda sample: sample.task_id)
-    limits = start_checks(sandbox, timeout_seconds)
+    answers = [
+        Answer(by_id[sample.task_id], Completion(sample.solution, False), sample.solution)
+        for sample in sorted(written, key=lambda sample: sample.task_id)
+        if sample.task_id in by_id
+    ]
+    return check_answers(answers, sandbox, timeout_seconds=timeout_seconds, progress=progress)
+
+
+def check_answers(
+    answers: Sequence[Answer], sandbox: Sandbox, *, timeout_seconds: float, progress: Progress | None = None
+) -> list[Sample]:
+    """Return checked samples in the order of the answers.
+
+    Raises SandboxUnavailable where no verdict can be trusted, and if more than 1% of the programs cannot be
+    run.
+    """
+    check_oracle(sandbox)
+    limits = replace(sandbox.limits, cpu_seconds=timeout_seconds, output_kib=OUTPUT_KIB)
     verdicts = sandbox.map(
-        lambda sample: check_program(by_id[sample.task_id], sample.solution, sandbox, limits=limits),
-        written,
-        groups=[sample.task_id for sample in written],
-        progress=count_up(progress, len(written)),
+        lambda job: check_program(*job, sandbox, limits=limits),
+        [(answer.problem, answer.program) for answer in answers],
+        groups=[answer.problem.task_id for answer in answers],
+        progress=count_up(progress, len(answers)),
     )
-    count_failures(FailureCount(), *verdicts)
+    errors = [verdict.error for verdict in verdicts if verdict.status == "sandbox_error"]
+    FailureCount().add(len(verdicts), errors)
     samples, indices = [], Counter[int]()
-    for sample, verdict in zip(written, verdicts, strict=True):
-        completion = Completion(sample.solution, False)
-        index, problem = indices[sample.task_id], by_id[sample.task_id]
-        samples.append(make_sample(problem, index, completion, sample.solution, verdict))
-        indices[sample.task_id] += 1
+    for answer, verdict in zip(answers, verdicts, strict=True):
+        samples.append(make_sample(answer, indices[answer.problem.task_id], verdict))
+        indices[answer.problem.task_id] += 1
     return samples
 
 

@@ -1,8 +1,6 @@
 """Evaluating on MBPP: real programs in a real sandbox, asked for by writers that a test can see through."""
 
 import json
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -86,23 +84,6 @@ def test_samples_come_in_the_order_of_problems(sandbox):
     ]  # fmt: skip
 
 
-def test_programs_are_checked_while_others_are_written(sandbox, monkeypatch):
-    checked = threading.Event()
-
-    def write(questions, template, on_completion):
-        on_completion(0, Completion(RIGHT[1], False))
-        assert checked.wait(timeout=60)
-        on_completion(1, Completion(RIGHT[1], False))
-
-    def check(*arguments, **options):
-        verdict = check_program(*arguments, **options)
-        checked.set()
-        return verdict
-
-    monkeypatch.setattr("rlnb.mbpp.checking.check_program", check)
-    assert all(sample.passed for sample in ask(sandbox, write, num_samples=2))
-
-
 def test_setup_belongs_behind_the_program_and_imports_to_this_side(sandbox):
     problem = Problem(
         1, "", "import math\nclass Node:\n    def __init__(self): self.n = 2\ndef size(node): return node.n",
@@ -112,21 +93,12 @@ def test_setup_belongs_behind_the_program_and_imports_to_this_side(sandbox):
     assert sample.passed, sample.error
 
 
-def test_a_sandbox_that_fails_ends_the_evaluation_before_all_is_written(monkeypatch):
-    written = []
-
-    def write(questions, template, on_completion):
-        for number in range(len(questions)):
-            on_completion(number, Completion(RIGHT[1], False))
-            written.append(number)
-            time.sleep(0.01)
-
+def test_a_sandbox_that_fails_ends_the_evaluation_before_anything_is_written(monkeypatch):
     with Sandbox(num_workers=1) as sandbox:
         sandbox._idle.pop().close()
         monkeypatch.setattr(zygotes, "INTERPRETER", "/no/such/python")
         with pytest.raises(SandboxUnavailable, match="no program can be run"):
-            ask(sandbox, write, num_samples=500)
-    assert len(written) < 400
+            ask(sandbox, lambda *_: pytest.fail("written"))
 
 
 def test_completions_from_before_an_interruption_are_reused(tmp_path, sandbox):
