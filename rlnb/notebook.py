@@ -41,7 +41,7 @@ from rlnb.params.loading import load_model_class
 from rlnb.params.sections import NotebookParams, Section, value_of
 from rlnb.run.disk import telling_full_disk
 from rlnb.run.health import memory_advice
-from rlnb.run.memory import check_memory, check_positions, check_room
+from rlnb.run.memory import check_memory, check_positions
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
 INJECTED = "# Parameters\n"  # first line of the cell that papermill adds
@@ -73,7 +73,6 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
         os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path(params.output_dir, "unsloth_cache")))
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
     positions, memory = check_positions(params), check_memory(params, machine)
-    check_room(params)
     num_threads = max(getattr(section, "num_threads", 0) for _, section in params)
     set_threads(num_threads)
     join_ranks(machine)

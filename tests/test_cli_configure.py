@@ -27,14 +27,12 @@ def configure(tmp_path, monkeypatch, capsys):
 
 
 def test_a_dialogue_ends_in_a_profile_and_the_command_that_runs_it(configure):
-    """Wrong names and values are explained and asked again; two fields that only fit together are taken."""
-    answers = (
-        "max_step\ntraining.max_steps\nmany\n9\n"
-        "model.load_in_4bit=true\nmodel.load_in_4bit=true model.lora_rank=8\n\nx.txt\nnew/mine.yaml\n"
-    )
-    code, out, err = configure("spiral_self_play", "--profile", "tiny", answers=answers)
+    """Wrong names and values are explained and asked again; fields that only fit together go by --set."""
+    answers = "max_step\ntraining.max_steps, seed\n\nmany\n9\nx.txt\nnew/mine.yaml\n"
+    together = ("--set", "model.load_in_4bit=true", "--set", "model.lora_rank=8")
+    code, out, err = configure("spiral_self_play", "--profile", "tiny", *together, answers=answers)
     assert (code, err) == (0, "")
-    for refused in ("max_step", "training.max_steps = 'many'", "model.lora_rank", "x.txt"):
+    for refused in ("max_step", "training.max_steps = 'many'", "x.txt"):
         assert refused in out, refused
     command = shlex.split(out.splitlines()[-1].removeprefix("Run it:  "))
     assert command[:2] == ["rlnb", "run"] and Path(command[2]).is_file()

@@ -9,8 +9,10 @@ import re
 from functools import lru_cache
 
 from rlnb.code_game.prediction import normalise_output
-from rlnb.source_code.checks import FUNCTIONS, bound_names, names_in
+from rlnb.source_code.checks import FUNCTIONS, names_in
 from rlnb.source_code.extraction import UNREADABLE, parse, parse_program
+
+LITERAL = re.compile(r"'(?:[^'\\]|\\.)*+'|\"(?:[^\"\\]|\\.)*+\"|\b\d[\w.]*+")
 
 
 def strip_comments(code: str) -> str | None:
@@ -115,38 +117,6 @@ def is_echo(code: str, output: str) -> bool:
     return any(len(output) <= len(text) and piece.search(text) for text in [source, *texts])
 
 
-@lru_cache(maxsize=4096)
 def program_shape(code: str) -> str:
-    """Return the program's tree with its constants and its own names masked, "" where there is none.
-
-    Programs of one shape differ in these alone. Builtins, modules, attributes, True, False and None stay.
-    """
-    source = strip_comments(code)
-    tree = parse_program(source) if source else None
-    if tree is None:
-        return ""
-    numbers: dict[str, str] = {}
-    own_names = bound_names(tree)
-    try:
-        for node in ast.walk(ConstantsMasked().visit(tree)):
-            for field in ("id", "arg", "name", "asname", "rest"):
-                name = getattr(node, field, None)
-                if name in own_names and not isinstance(node, ast.alias) or field == "asname" and name:
-                    setattr(node, field, numbers.setdefault(str(name), f"name{len(numbers)}"))
-            if isinstance(node, ast.Global | ast.Nonlocal):
-                node.names = [numbers.setdefault(name, f"name{len(numbers)}") for name in node.names]
-        return ast.dump(tree)
-    except UNREADABLE:
-        return ""
-
-
-class ConstantsMasked(ast.NodeTransformer):
-    """Replaces constants by the names of their types; the sign of a number is a part of it."""
-
-    def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        is_masked = type(node.value) in (int, float, complex, str, bytes)
-        return ast.Constant(type(node.value).__name__) if is_masked else node
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        is_negative = isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant)
-        return self.visit(node.operand) if is_negative else self.generic_visit(node)
+    """Return a program with its texts and numbers masked, "" where it cannot be read."""
+    return LITERAL.sub("_", strip_comments(code) or "")

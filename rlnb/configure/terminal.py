@@ -1,6 +1,7 @@
 """Questions and answers on a terminal, or on standard input, until a profile is written."""
 
 import contextlib
+import functools
 import os
 import shlex
 import sys
@@ -22,9 +23,8 @@ from rlnb.run.memory import describe_memory
 
 KEYS = """
 Enter keeps the value in brackets. Lists are typed as [a, b]; "" is an empty text. Ctrl-C writes nothing.
-Fields to change: main, those that default.yaml sets; all; names of fields and sections; none ends.
-section.field=value there sets a field, and several of them set fields that only fit together.
-"""
+Fields to change: main, those that default.yaml sets; all; none; or names of fields and sections.
+Fields that only fit together are set by --set section.field=value."""
 Answer = TypeVar("Answer")
 
 
@@ -37,9 +37,9 @@ class Draft:
     params: NotebookParams
     answers: tuple[str, ...] = ()
 
-    def answer(self, *assignments: str) -> "Draft":
-        """Return the draft with these answers as well. Raises ParamsError with every problem."""
-        answers = (*self.answers, *assignments)
+    def answer(self, assignment: str) -> "Draft":
+        """Return the draft with this answer as well. Raises ParamsError with every problem."""
+        answers = (*self.answers, assignment)
         return replace(self, params=_load(self.notebook, self.profile, answers), answers=answers)
 
 
@@ -84,26 +84,16 @@ def _command(notebook: str, profile: str) -> str:
 
 
 def _ask_for_fields(draft: Draft, machine: Machine) -> Draft:
-    """Ask which fields to change, and for their values, until none is to be changed."""
+    """Ask which fields to change, and for their values."""
     sections = dict.fromkeys(
         field.partition(".")[0] for field in list_fields(type(draft.params)) if "." in field
     )
-    print(f"{KEYS}Sections: {', '.join(sections)}.")
-
-    def choose(text: str) -> tuple[Draft, list[str]]:
-        if "=" in text:
-            return draft.answer(*shlex.split(text)), []
-        return draft, _select_fields(draft, text)
-
-    usual = "main"
-    while True:
-        _summarize(draft, machine)
-        changed, fields = _ask("\nFields to change", usual, choose)
-        if changed is draft and not fields:
-            return draft
-        draft, usual = changed, "none"
-        for field in fields:
-            draft = _ask_for_field(draft, field)
+    print(f"{KEYS}\nSections: {', '.join(sections)}.")
+    fields = _ask("\nFields to change", "main", functools.partial(_select_fields, draft))
+    for field in fields:
+        draft = _ask_for_field(draft, field)
+    _summarize(draft, machine)
+    return draft
 
 
 def _select_fields(draft: Draft, text: str) -> list[str]:
@@ -163,7 +153,7 @@ def _ask(question: str, default: str, read: Callable[[str], Answer]) -> Answer:
         except EOFError:
             reason = "and nothing was written; --print takes all values as they are"
             raise ParamsError(f"configure: the input ended at {question.strip()!r} {reason}") from None
-        except (ParamsError, ValueError) as error:  # the second of shlex
+        except ParamsError as error:
             print(textwrap.indent(str(error).replace("your answer: ", ""), "  "))
 
 

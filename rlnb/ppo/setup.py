@@ -19,7 +19,7 @@ from rlnb.run.tracking import Tracker, open_tracker
 from rlnb.selfplay.acting import make_encoder
 from rlnb.selfplay.arena import Arena, make_arena
 from rlnb.selfplay.batch import Learner
-from rlnb.selfplay.checkpoints import check_room_for_checkpoints, restore, save_checkpoint
+from rlnb.selfplay.checkpoints import restore, save_checkpoint
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
 
 SAMPLED_GAMES = 50
@@ -86,7 +86,6 @@ class PpoRun:
     ) -> PpoState:
         """Train by `train_ppo` to the last update. before: metrics of the untrained policy, for step 0."""
         params, keep = self.params, self.params.training.save_total_limit
-        check_room_for_checkpoints(output_dir, self.learner)
         with self.open_tracker(output_dir, state) as tracker:
             if before and state.step == 0:
                 tracker.report(0, before)

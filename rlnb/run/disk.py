@@ -6,13 +6,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rlnb.errors import DiskFull, ParamsError, see
+from rlnb.errors import DiskFull, see
 from rlnb.machine import rank
-
-if TYPE_CHECKING:
-    from rlnb.params.training import ResumableParams
 
 MIB, GIB = 2**20, 2**30
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -41,26 +37,6 @@ def sync(path: Path) -> None:
 def show_size(num_bytes: float) -> str:
     """Return 3.2 GiB, or 25 MiB where that is less than one GiB."""
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.1f} MiB"
-
-
-def check_disk(output_dir: str | Path, num_bytes: int, training: "ResumableParams") -> None:
-    """Raise ParamsError where a run's checkpoints of `num_bytes` each, and one being written, do not fit.
-
-    Checkpoints that are already there count as written.
-    """
-    keep, existing = training.save_total_limit, _existing(Path(output_dir) / "checkpoints")
-    num_written = len([*existing.glob("checkpoint-*")]) if existing.name == "checkpoints" else 0
-    num_new = max(1, keep + 1 - num_written)
-    usage, needed = shutil.disk_usage(existing), num_new * num_bytes
-    if usage.total and usage.free < needed:  # /proc and /sys have no size
-        what = f"{num_new} checkpoints take" if num_new > 1 else "a checkpoint takes"
-        remedies = ["write another directory"]
-        remedies += [f"less than training.save_total_limit = {keep}"] if keep > 1 else []
-        remedies += ["training.save_optimizer = false"] if training.save_optimizer else []
-        raise ParamsError(
-            f"output_dir = {str(output_dir)!r} has {show_size(usage.free)} free, and {what} "
-            f"{show_size(needed)}; {', or '.join(remedies)}{see('disk-full')}"
-        )
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from rlnb.run.checkpoints import (
 )
 from rlnb.run.disk import telling_full_disk
 from rlnb.run.launcher import check_ranks, run_ranks
-from rlnb.run.memory import check_memory, check_positions, check_room
+from rlnb.run.memory import check_memory, check_positions
 from rlnb.run.metrics import main_measures
 from rlnb.run.slurm import join_tasks
 from rlnb.run.tracking import read_metrics
@@ -179,7 +179,6 @@ def check_params(params: NotebookParams, machine: Machine, *, num_ranks: int = 1
     check_machine(resolved, machine, environ={**os.environ, **sharing})
     resolved.check_files()
     lines = [check_positions(resolved), check_memory(resolved, machine)]
-    check_room(resolved)
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         _check_sandbox(sandbox)  # refuse before anything has run
     return "\n".join(filter(None, lines))

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rlnb.errors import OutOfMemory, TrainingDiverged, see
-from rlnb.params.loading import list_fields
 from rlnb.params.problems import show
-from rlnb.params.sections import NotebookParams, value_of
+from rlnb.params.sections import NotebookParams, get_value
 
 MAX_KL = 0.01
 MAX_INVALID_SHARE = 0.5
@@ -66,13 +65,19 @@ CHECKS: dict[str, tuple[str, float, str]] = {
 # times training.target_kl.
 ALARM_PATIENCE, ALARM_ENTROPY, ALARM_LENGTH_SHARE = 5, 1e-4, 0.1
 ALARM_KL_FACTOR = 10.0
-# Settings to change where memory is used up, cheapest first.
-MEMORY_SETTINGS = (
-    "vllm.gpu_memory_utilization", "training.tokens_per_pass", "training.per_device_train_batch_size",
-    "training.gradient_checkpointing", "evaluation.batch_size", "game.batch_size", "mbpp.batch_size",
-    "opponent.batch_size", "model.load_in_4bit", "game.max_new_tokens", "training.max_completion_length",
-    "mbpp.max_completion_length",
-)  # fmt: skip
+# Settings to change where memory is used up, cheapest first, by what the run was doing.
+MEMORY_SETTINGS = {
+    "training": (
+        "vllm.gpu_memory_utilization", "training.tokens_per_pass", "training.per_device_train_batch_size",
+        "training.gradient_checkpointing", "game.batch_size", "opponent.batch_size", "model.load_in_4bit",
+        "game.max_new_tokens", "training.max_completion_length",
+    ),
+    "evaluation": (
+        "evaluation.batch_size", "game.batch_size", "mbpp.batch_size", "opponent.batch_size",
+        "model.load_in_4bit", "game.max_new_tokens", "training.max_completion_length",
+        "mbpp.max_completion_length",
+    ),
+}  # fmt: skip
 
 
 class AnswerEnd(NamedTuple):
@@ -210,34 +215,11 @@ def memory_advice(
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        fields = find_memory_settings(params, doing=doing)[:3]
-        settings = ", ".join(f"{field} = {show(value_of(params, field))}" for field in fields)
+        values = {field: get_value(params, field, None) for field in MEMORY_SETTINGS[doing]}
+        if not get_value(params, "vllm.enabled"):
+            values.pop("vllm.gpu_memory_utilization", None)
+        open_to_change = [f"{f} = {show(value)}" for f, value in values.items() if value not in (None, True)]
+        settings = ", ".join(open_to_change[:3])
         order = settings or "none is left; take a smaller model"
         advice = f"In this order, halve a number or write true for false: {order}{see('out-of-memory')}"
         raise OutOfMemory(f"the GPU's memory is used up. {advice}") from error
-
-
-def find_memory_settings(params: NotebookParams, *, doing: Literal["training", "evaluation"]) -> list[str]:
-    """Return the fields of MEMORY_SETTINGS that this notebook reads in what it was doing.
-
-    What is already true or 1, or without effect, is left out.
-    """
-    values: dict[str, Any] = {field: value_of(params, field) for field in list_fields(type(params))}
-    is_training = doing == "training"
-    without_effect = {
-        "vllm": not values.get("vllm.enabled") or values.get("vllm.server_base_url"),
-        "training.per_device_train_batch_size": not is_training,
-        "training.gradient_checkpointing": not is_training,
-        "opponent": values.get("opponent.base_url"),
-        "model": not values.get("model.lora_rank"),  # weights that are all trained cannot be quantized
-        "game": is_training and values.get("game.acting") == "constrained",
-        "mbpp": is_training or not values.get("mbpp.enabled", True),
-        "evaluation": is_training,
-    }
-    return [
-        field
-        for field in MEMORY_SETTINGS
-        if values.get(field) not in (None, True)
-        and not without_effect.get(field)
-        and not without_effect.get(field.partition(".")[0])
-    ]

@@ -14,7 +14,7 @@ from rlnb.machine import Machine, recommend
 from rlnb.params.model_cache import find_folder, is_tied, read_config, read_facts
 from rlnb.params.resolving import loaded_model, measures_mbpp, resolve
 from rlnb.params.sections import ModelParams, NotebookParams, get_value, value_of
-from rlnb.run.disk import GIB, check_disk
+from rlnb.run.disk import GIB
 
 UNKNOWN_SIZE = "memory: not known, as long as the model's config.json is not on this machine"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -103,14 +103,6 @@ def check_memory(params: NotebookParams, machine: Machine) -> str:
     return lines[0]
 
 
-def check_room(params: NotebookParams) -> None:
-    """Raise ParamsError where the checkpoints of a training do not fit on the disk."""
-    sizes = _load_sizes(params)
-    if sizes and hasattr(params, "training"):
-        _, num_bytes = _count_trained(params, sizes)
-        check_disk(value_of(params, "output_dir"), num_bytes, params.training)
-
-
 def estimate_memory(params: NotebookParams, machine: Machine) -> dict[str, float] | None:
     """Return {part: GiB} of a run at its peak, the largest first; None without a model of known size.
 
@@ -126,7 +118,7 @@ def estimate_memory(params: NotebookParams, machine: Machine) -> dict[str, float
     cached = length * policy.layers * 2 * policy.keys * BYTES[model.dtype]
     in_turns = [{"keys and values of generation": rows * (cached + 3 * 4 * policy.vocabulary) / GIB}]
     if hasattr(params, "training"):
-        staying["gradients, optimizer, adapters"] = _count_trained(params, policy)[0] / GIB
+        staying["gradients, optimizer, adapters"] = _count_trained(params, policy) / GIB
         in_turns.append(_training_pass(params, machine, policy))
     vllm = getattr(params, "vllm", None)
     if vllm is not None and vllm.enabled and not vllm.server_base_url:
@@ -154,8 +146,8 @@ def weight_bytes(model: ModelParams, sizes: ModelSizes) -> float:
     return (inner - wide) * FOUR_BIT + (ends + wide) * number_bytes
 
 
-def _count_trained(params: NotebookParams, sizes: ModelSizes) -> tuple[float, int]:
-    """Return the bytes of what is trained: with gradients and copies in memory, and in a checkpoint."""
+def _count_trained(params: NotebookParams, sizes: ModelSizes) -> float:
+    """Return the bytes of what is trained beyond the weights: gradients, moments, adapters, copies."""
     model: ModelParams = value_of(params, "model")
     # peft's adapters are float32; the weights themselves, where all are trained, are counted already.
     count = sizes.count_adapters(model) or sizes.parameters
@@ -164,8 +156,7 @@ def _count_trained(params: NotebookParams, sizes: ModelSizes) -> tuple[float, in
     # With adapters the untrained model of the KL penalty is the same one without them.
     copied = ["average_decay", "magnet_coef", *([] if model.lora_rank else ["init_kl_coef"])]
     copies = wide * sum(bool(get_value(params, f"training.{name}")) for name in copied)
-    saved = wide + copies + (moments if get_value(params, "training.save_optimizer") else 0)
-    return count * ((2 if model.lora_rank else 1) * wide + moments + copies), count * saved
+    return count * ((2 if model.lora_rank else 1) * wide + moments + copies)
 
 
 def _training_pass(params: NotebookParams, machine: Machine, sizes: ModelSizes) -> dict[str, float]:

@@ -27,7 +27,7 @@ from rlnb.params.sections import NotebookParams
 from rlnb.policy.adapters import WeightSnapshot, save_trained
 from rlnb.run.checkpoints import STATE_FILE, complete_checkpoint, remove_old_checkpoints
 from rlnb.run.directory import log_line, write_text
-from rlnb.run.disk import check_disk, sync
+from rlnb.run.disk import sync
 from rlnb.run.health import Health, find_alarms
 from rlnb.run.records import cut_rows
 from rlnb.run.stop_signal import SaveTimer, StopSignal
@@ -205,17 +205,6 @@ def mean_over_ranks(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the means over all ranks, the same on each, so that all ranks stop or continue together."""
     ranks: list[Mapping[str, float]] = gather_object([dict(metrics)])
     return {name: float(np.mean([values[name] for values in ranks if name in values])) for name in metrics}
-
-
-def check_room_for_checkpoints(output_dir: str | Path, learner: Learner) -> None:
-    """Raise ParamsError if the checkpoints do not fit on the disk.
-
-    A checkpoint holds the weights, their averages and, with `training.save_optimizer`, AdamW's two moments.
-    """
-    parameters = learner.actor.parameters_to_train()
-    num_copies = 1 + len(learner.snapshots) + 2 * learner.training.save_optimizer
-    num_bytes = num_copies * sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-    check_disk(output_dir, num_bytes, learner.training)
 
 
 def save_checkpoint(

@@ -8,7 +8,7 @@ from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import checkpoint_to_resume
 from rlnb.selfplay.arena import Arena, make_arena
 from rlnb.selfplay.batch import Learner
-from rlnb.selfplay.checkpoints import check_room_for_checkpoints, restore
+from rlnb.selfplay.checkpoints import restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
 from rlnb.spiral.params import SpiralSelfPlayParams
 from rlnb.spiral.training import SelfPlayGames, SelfPlayState
@@ -39,8 +39,7 @@ def make_self_play_run(
 
 
 def resume_run(run: SelfPlayRun, output_dir: str | Path) -> SelfPlayState:
-    """Load the checkpoint that `training.resume` names and return its state; else start. Check the disk."""
+    """Load the checkpoint that `training.resume` names and return its state; else start."""
     params, learner = run.params, run.learner
-    check_room_for_checkpoints(output_dir, learner)
     checkpoint = checkpoint_to_resume(params, output_dir)
     return restore(SelfPlayState(), checkpoint, learner)

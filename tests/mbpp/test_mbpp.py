@@ -9,7 +9,7 @@ from tiny_policy import load_tiny
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.mbpp import checking
-from rlnb.mbpp.checking import check_program, evaluate, evaluate_samples, try_solutions
+from rlnb.mbpp.checking import evaluate, evaluate_samples, try_solutions
 from rlnb.mbpp.display import show_summary
 from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.problems import Problem, interface, load_mbpp

@@ -1,7 +1,6 @@
 """What `rlnb run` refuses before anything is written, and which directories it goes on in."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -106,15 +105,6 @@ def test_parameters_that_are_lost_are_said_to_be_lost(capsys, content):
     assert run("--out", "here") == 2
     assert capsys.readouterr().err.startswith(f"rlnb: {path}:")
     assert run() == 0  # they are those of no unfinished run
-
-
-def test_a_disk_without_room_for_the_checkpoints_is_refused_before_anything_runs(
-    capsys, monkeypatch, huge_model
-):
-    usage = shutil.disk_usage(".")._replace(free=2**18)
-    monkeypatch.setattr("rlnb.run.disk.shutil.disk_usage", lambda _: usage)
-    model = ("--set", f"model.id={huge_model}", "--set", "model.check_memory=false")
-    assert refused(capsys, "--out", "here", *model).startswith("output_dir = 'here' has 0.2 MiB free")
 
 
 def test_a_run_ends_with_its_result_and_any_other_with_its_metrics_so_far(tmp_path):

@@ -15,7 +15,6 @@ from rlnb.run.health import (
     check_alarms,
     describe_ends,
     find_alarms,
-    find_memory_settings,
     memory_advice,
 )
 from rlnb.run.metrics import ENDINGS, INVALID_KINDS, STATUSES
@@ -24,8 +23,6 @@ from rlnb.selfplay.params import UpdateParams
 
 QUIET = {"play/invalid_share": 0.1, "entropy": 0.5, "play/completion_tokens": 100.0}
 INVALID, FLAT, SHORT = {"play/invalid_share": 0.75}, {"entropy": 5e-5}, {"play/completion_tokens": 6.0}
-
-BATCH = "training.per_device_train_batch_size"
 
 
 def warnings_of(rows: list[dict[str, float]]) -> list[str]:
@@ -140,22 +137,3 @@ def test_lack_of_memory_names_three_settings_in_order_with_their_values():
     assert "training.tokens_per_pass = 4096, game.batch_size = 64, model.load_in_4bit = false" in str(
         stopped.value
     )
-
-
-def settings_for(doing: str, notebook: str = "grpo_code_execution", **sections) -> list[str]:
-    return find_memory_settings(on_a_gpu(notebook, **sections), doing=doing)
-
-
-def test_only_settings_that_have_an_effect_are_offered():
-    assert BATCH in settings_for("training") and BATCH not in settings_for("evaluation")
-    assert "mbpp.batch_size" in settings_for("evaluation")
-    assert "mbpp.batch_size" not in settings_for("evaluation", mbpp={"enabled": False})
-    assert settings_for("training", vllm={"enabled": True})[0] == "vllm.gpu_memory_utilization"
-    assert "vllm.gpu_memory_utilization" not in settings_for("training")
-    # Constrained acting generates no answers.
-    assert "game.batch_size" not in settings_for("training", "ppo_openspiel")
-    assert "game.batch_size" in settings_for("training", "ppo_openspiel", game={"acting": "free"})
-    all_weights = {"lora_rank": 0, "load_in_4bit": False}  # which cannot be quantized
-    assert "model.load_in_4bit" not in settings_for("training", "spiral_self_play", model=all_weights)
-    server = {"base_url": "http://host:1/v1", "model_id": "m", "batch_size": 8}
-    assert "opponent.batch_size" not in settings_for("training", "grpo_code_game", opponent=server)
