@@ -28,7 +28,7 @@ def configure(tmp_path, monkeypatch, capsys):
 
 def test_a_dialogue_ends_in_a_profile_and_the_command_that_runs_it(configure):
     """Wrong names and values are explained and asked again; fields that only fit together go by --set."""
-    answers = "max_step\ntraining.max_steps, seed\n\nmany\n9\nx.txt\nnew/mine.yaml\n"
+    answers = "max_step\nseed, training.max_steps\n\nmany\n9\nx.txt\nnew/mine.yaml\n"
     together = ("--set", "model.load_in_4bit=true", "--set", "model.lora_rank=8")
     code, out, err = configure("spiral_self_play", "--profile", "tiny", *together, answers=answers)
     assert (code, err) == (0, "")

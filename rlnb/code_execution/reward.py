@@ -8,7 +8,6 @@ the program's process, so nothing that it prints can make a wrong function right
 """
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -183,15 +182,11 @@ def try_solutions(
 
 @dataclass(eq=False)
 class CodeRewards:
-    """Judges the completions of a batch once, for all reward functions that TRL calls with it.
-
-    `seconds` counts the time spent here.
-    """
+    """Judges the completions of a batch once, for all reward functions that TRL calls with it."""
 
     tasks: Sequence[Task]
     sandbox: Sandbox
     rewards: Sequence[RewardFunction]
-    seconds: float = 0.0
     failures: FailureCount = field(default_factory=FailureCount)
     _batch: tuple[object, ...] = ()
     _judgements: list[Judgement] = field(default_factory=list)
@@ -219,13 +214,11 @@ class CodeRewards:
         """
         batch = tuple(completions), tuple(task_id), tuple(prefix)
         if batch != self._batch:
-            started = time.perf_counter()
             by_id = {task.id: task for task in self.tasks}
             self._judgements = judge(completions, [by_id[name] for name in task_id], prefix, self.sandbox)
             failed = [each.execution for each in self._judgements if each.outcome == "sandbox_error"]
             self.failures.add(len(completions), [execution.error for execution in failed if execution])
             self._batch = batch
-            self.seconds += time.perf_counter() - started
         return self._judgements
 
 

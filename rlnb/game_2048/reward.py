@@ -4,7 +4,6 @@ The rewards themselves are functions of a StrategyResult in the notebook's rewar
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -115,13 +114,11 @@ ResultKey = tuple[str, str, BoardKind, tuple[int, ...]]  # prefix, completion, b
 class StrategyReferee:
     """Extracts, checks and plays the strategies in completions, each distinct one of a call once.
 
-    Results of the last call are remembered, since all reward functions ask for the same completions. seconds:
-    time spent judging.
+    Results of the last call are remembered, since all reward functions ask for the same completions.
     """
 
     sandbox: Sandbox
     rules: BoardRules
-    seconds: float = 0.0
     failures: FailureCount = field(default_factory=FailureCount)
     _results: dict[ResultKey, StrategyResult] = field(default_factory=dict)
 
@@ -140,7 +137,6 @@ class StrategyReferee:
 
         Raises SandboxUnavailable if the sandbox failed in more than 1% of the games.
         """
-        started = time.perf_counter()
         keys = list(zip(prefixes, completions, kinds, map(tuple, seeds), strict=True))
         results = {key: self._results[key] for key in keys if key in self._results}
         extractions = {
@@ -162,7 +158,6 @@ class StrategyReferee:
             )
         self._results = results
         self.failures.add(len(games), [g.error for g in games.values() if g.ending == "sandbox_error"])
-        self.seconds += time.perf_counter() - started
         return [results[key] for key in keys]
 
 

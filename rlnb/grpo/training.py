@@ -5,7 +5,6 @@ The step itself is TRL's; docs/one_grpo_step.md maps each hook here to the metho
 
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import mul
 from pathlib import Path
@@ -333,7 +332,6 @@ class MetricsReporter(TrainerCallback):
 
     It replaces the trainer's own printing: what it prints is the warnings of `rlnb.run.health.Health`.
     show: called with (step, max_steps) some fifty times over the run.
-    `step_seconds` counts the time inside steps, `log_seconds` that of tracking and showing.
     """
 
     def __init__(
@@ -344,9 +342,6 @@ class MetricsReporter(TrainerCallback):
         self.trainer = trainer
         self.show = show
         self.health = Health()
-        self.step_seconds = 0.0
-        self.log_seconds = 0.0
-        self._step_started = 0.0
 
     def on_train_begin(self, args: object, state: TrainerState, control: object, **_: object) -> None:
         if state.global_step >= state.max_steps:  # TRL's closing log would empty the last step's completions
@@ -354,10 +349,6 @@ class MetricsReporter(TrainerCallback):
 
     def on_step_begin(self, *_: object, **__: object) -> None:
         adapt_threads()
-        self._step_started = time.perf_counter()
-
-    def on_step_end(self, *_: object, **__: object) -> None:
-        self.step_seconds += time.perf_counter() - self._step_started
 
     def on_log(
         self, args: object, state: TrainerState, control: object, *, logs: Mapping[str, float], **_: object
@@ -365,7 +356,6 @@ class MetricsReporter(TrainerCallback):
         check_gradient(state.global_step, logs, fp16=self.trainer.args.fp16)
         if not state.is_world_process_zero or "train_runtime" in logs:
             return
-        started = time.perf_counter()
         step, max_steps = state.global_step, state.max_steps
         if self.trainer.scale_rewards == "batch":  # TRL's share says whether the whole batch is tied
             share = tied_share(self._step_rewards(), num_generations=self.trainer.num_generations)
@@ -378,14 +368,6 @@ class MetricsReporter(TrainerCallback):
             log_line(output_dir, line)
         if self.show and (step == max_steps or step % max(1, max_steps // NUM_PICTURES) == 0):
             self.show(step, max_steps)
-        self.log_seconds += time.perf_counter() - started
-
-    def describe_overhead(self, reward_seconds: float) -> str:
-        """Return in a sentence what rewards, tracking and plots took of this attempt's time in training."""
-        if not self.step_seconds:
-            return "This attempt trained no step."
-        share = (reward_seconds + self.log_seconds) / (self.step_seconds + self.log_seconds)
-        return f"Rewards, tracking and plots took {share:.1%} of the training time."
 
     def _step_ends(self) -> list[AnswerEnd]:
         """Return how the last step's completions ended, as the reward has logged it."""

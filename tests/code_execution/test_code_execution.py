@@ -277,7 +277,7 @@ def test_trl_is_given_a_reward_a_completion_from_each_function_and_the_batchs_me
     assert values["reward/successful_predictions_count"] == 1
     assert values["reward/pass_rate"] == values["reward/best_share"] == 0.25
     assert sum(value for name, value in metrics if name.startswith("status/")) == 1
-    assert 0 < rewards.seconds <= values["time/reward_seconds"]
+    assert values["time/reward_seconds"] > 0
 
 
 @given(st.sampled_from(STATUSES), st.lists(st.sampled_from([True, False, None]), max_size=3))
