@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
 from accelerate.utils import broadcast_object_list
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -22,61 +21,42 @@ from rlnb.run.tracking import Tracker, read_metrics
 Evaluation = TypeVar("Evaluation")
 
 
-class RecordForm(Protocol[Evaluation]):
-    """How an evaluation is kept in a JSON object.
-
-    `load` returns what `dump` was given, and raises ValidationError or KeyError for records of another form.
-    """
-
-    def dump(self, evaluation: Evaluation) -> Mapping[str, object]: ...
-
-    def load(self, saved: Mapping[str, object]) -> Evaluation: ...
-
-
-@dataclass(frozen=True)
-class PlainForm(Generic[Evaluation]):
-    """The form of evaluations that are dataclasses of plain values; kind: such as list[JudgedAnswer]."""
-
-    kind: type[Evaluation]
-
-    def dump(self, evaluation: Evaluation) -> Mapping[str, object]:
-        # JSON has no NaN and no infinity; as texts they are read back as floats.
-        text = to_json(evaluation, inf_nan_mode="strings", fallback=to_plain_data)
-        return {"evaluation": json.loads(text)}
-
-    def load(self, saved: Mapping[str, object]) -> Evaluation:
-        return TypeAdapter(self.kind).validate_python(saved["evaluation"])
-
-
 def measure_once(
     path: Path,
     evaluate: Callable[[], Evaluation],
     *,
-    form: RecordForm[Evaluation],
+    kind: type[Evaluation],
     policy: Policy,
     params: BaseModel,
     settings: Mapping[str, object],
     warn: Callable[[Evaluation], Sequence[str]] = lambda _: (),
     snapshots: Sequence[WeightSnapshot] = (),
+    name: str = "evaluation",
+    summarize: Callable[[Evaluation], Mapping[str, object]] = lambda _: {},
 ) -> Evaluation:
     """Return the evaluation that an earlier attempt of this run saved; else evaluate, and save it at once.
 
     It is read if it was made with the same settings and, to the bit, the same trained weights, those of the
     policy and of `snapshots`. Rank 0 writes, and decides for all ranks whether to read: the file may reach
-    them at different times, and an evaluation may wait for all of them. settings: all else that the result
-    depends on. params: of the run, kept in the file for its readers. warn: returns lines that are said of it.
+    them at different times, and an evaluation may wait for all of them. kind: of dataclasses of plain values,
+    such as list[JudgedAnswer]; name: its key in the file. settings: all else that the result depends on.
+    params: of the run, kept in the file for its readers, as is what `summarize` returns. warn: returns lines
+    that are said of it.
     """
     settings = {**settings, "trained_sha256": hash_trained(policy, snapshots)}
-    (kept,) = broadcast_object_list([_read(path, form, settings) if rank() == 0 else None])
+    (kept,) = broadcast_object_list([_read(path, kind, name, settings) if rank() == 0 else None])
     evaluation = evaluate() if kept is None else kept
     if kept is None:
-        write_record(path, {"params": params, "settings": settings, **form.dump(evaluation)})
+        # JSON has no NaN and no infinity; as texts they are read back as floats.
+        text = to_json(evaluation, inf_nan_mode="strings", fallback=to_plain_data)
+        record = {"params": params, "settings": settings, **summarize(evaluation), name: json.loads(text)}
+        write_record(path, record)
     for line in warn(evaluation):
         say(path.parent, f"{path.stem}: {line}")
     return evaluation
 
 
-def _read(path: Path, form: RecordForm[Evaluation], settings: Mapping[str, object]) -> Evaluation | None:
+def _read(path: Path, kind: type[Evaluation], name: str, settings: Mapping[str, object]) -> Evaluation | None:
     """Return the evaluation in a file, None where there is none of these settings; say what is done."""
     if not path.exists():
         return None
@@ -84,7 +64,7 @@ def _read(path: Path, form: RecordForm[Evaluation], settings: Mapping[str, objec
         saved = load_results(path)
         if saved.get("settings") != to_jsonable_python(settings):
             return None
-        evaluation = form.load(saved)
+        evaluation = TypeAdapter(kind).validate_python(saved[name])
     except (ParamsError, ValidationError, KeyError):
         print(f"{path} is damaged or of another version; evaluating again", flush=True)
         return None

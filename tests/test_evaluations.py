@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from tiny_policy import load_tiny, train_by_hand
 from two_ranks import run_on_two_ranks
 
-from rlnb.evaluations import PlainForm, measure_once
+from rlnb.evaluations import measure_once
 from rlnb.policy.adapters import WeightSnapshot
 
 
@@ -44,7 +44,7 @@ def measure(policy, tmp_path):
             calls.append(1)
             return evaluation
 
-        options = {"form": PlainForm(list[Verdict]), "policy": policy, "params": ParamsOfTest()}
+        options = {"kind": list[Verdict], "policy": policy, "params": ParamsOfTest()}
         options |= {"settings": {"games": (1, 2)}, **changes}
         return measure_once(tmp_path / "run" / "game_before.json", evaluate, **options), bool(calls)
 
@@ -90,7 +90,7 @@ from pathlib import Path
 from accelerate import PartialState
 from test_evaluations import ParamsOfTest, VERDICTS, Verdict
 from tiny_policy import load_tiny
-from rlnb.evaluations import PlainForm, measure_once
+from rlnb.evaluations import measure_once
 from rlnb.machine import rank
 
 state = PartialState(cpu=True)  # as rlnb.notebook.start does
@@ -98,7 +98,7 @@ policy, folder, calls = load_tiny(Path(sys.argv[1])), Path(sys.argv[2]), []
 for attempt in (1, 2):
     evaluation = measure_once(
         folder / f"seen-by-{rank()}" / "arena_before.json", lambda: calls.append(attempt) or VERDICTS,
-        form=PlainForm(list[Verdict]), policy=policy, params=ParamsOfTest(), settings={},
+        kind=list[Verdict], policy=policy, params=ParamsOfTest(), settings={},
     )
     assert evaluation == VERDICTS
 (folder / f"evaluated-by-{rank()}").write_text(str(calls))

@@ -10,7 +10,7 @@ from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.prompts import build_prompt
 from rlnb.code_execution.reward import Judgement, RewardFunction, compute_reward, judge
 from rlnb.code_execution.tasks import Task
-from rlnb.evaluations import PlainForm, measure_once
+from rlnb.evaluations import measure_once
 from rlnb.policy import Policy, generate
 from rlnb.policy.prompts import Prompt
 from rlnb.run.health import AnswerEnd, describe_ends
@@ -78,7 +78,7 @@ class ProgramEvaluation:
         return measure_once(
             Path(self.params.output_dir, f"tasks_{label}.json"),
             lambda: self(policy, progress=progress),
-            form=PlainForm(list[JudgedAnswer]),
+            kind=list[JudgedAnswer],
             policy=policy,
             params=self.params,
             settings={

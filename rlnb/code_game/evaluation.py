@@ -19,7 +19,7 @@ from rlnb.code_game.prediction import PREDICTION_LEVELS, load_prediction_set
 from rlnb.code_game.programs import is_echo, is_trivial
 from rlnb.code_game.prompts import GameQuestion, build_game_prompt, game_questions
 from rlnb.code_game.reward import GameReferee, GameRound, game_metrics, judge_rounds
-from rlnb.evaluations import PlainForm, measure_once
+from rlnb.evaluations import measure_once
 from rlnb.policy import Policy, generate
 from rlnb.results import Comparison, save_results
 from rlnb.run.health import AnswerEnd, describe_ends
@@ -133,7 +133,7 @@ class GameEvaluation:
         return measure_once(
             Path(self.params.output_dir, f"game_{label}.json"),
             lambda: self(policy, is_interval=is_interval, progress=progress),
-            form=PlainForm(list[EvaluatedProgram]),
+            kind=list[EvaluatedProgram],
             policy=policy,
             params=self.params,
             settings={

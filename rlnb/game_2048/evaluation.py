@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from rlnb.evaluations import PlainForm, measure_once
+from rlnb.evaluations import measure_once
 from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.board_secret import BoardSecret
 from rlnb.game_2048.params import HARD_BOARDS, GptOss2048Params
@@ -99,7 +99,7 @@ class StrategyEvaluation:
         return measure_once(
             Path(self.params.output_dir, f"strategies_{label}.json"),
             lambda: self(policy, progress=progress),
-            form=PlainForm(list[JudgedCompletion]),
+            kind=list[JudgedCompletion],
             policy=policy,
             params=self.params,
             settings={

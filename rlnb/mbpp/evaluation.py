@@ -11,9 +11,9 @@ from rlnb.mbpp.checking import evaluate, try_solutions
 from rlnb.mbpp.params import MbppEvaluationParams, WriterParams, choose_problems, load_data
 from rlnb.mbpp.problems import Problem, ProblemSet
 from rlnb.mbpp.prompts import TEMPLATES, Template
-from rlnb.mbpp.results import SampleForm, describe_samples
+from rlnb.mbpp.results import describe_samples, summarize
 from rlnb.mbpp.samples import Progress, Sample, hash_samples
-from rlnb.mbpp.writers import Write, Writer, keep_completions
+from rlnb.mbpp.writers import Write, Writer
 from rlnb.params.resolving import cache_directory, measures_mbpp, resolve_mbpp
 from rlnb.params.sections import EvaluationParams, MbppParams, ModelParams, NotebookParams, value_of
 from rlnb.policy import Policy
@@ -98,15 +98,8 @@ class MbppEvaluation:
             **self.tried(),
         }  # fmt: skip
 
-    def __call__(
-        self, write: Write, *, kept: Path | None = None, progress: Progress | None = None
-    ) -> list[Sample]:
-        """Return checked samples of the problems; without problems (mbpp.enabled = false) there are none.
-
-        kept: a file of completions from which an interrupted evaluation goes on. progress counts those.
-        """
-        if kept is not None:
-            write = keep_completions(write, kept, settings=self.describe())
+    def __call__(self, write: Write, *, progress: Progress | None = None) -> list[Sample]:
+        """Return checked samples of the problems; without problems (mbpp.enabled = false) there are none."""
         return evaluate(
             self.problems, self.template, write, self.sandbox, shots=self.data.problems,
             num_samples=self.sampling.num_samples, timeout_seconds=self.sampling.timeout_seconds,
@@ -120,8 +113,8 @@ class MbppEvaluation:
         return measure_once(
             Path(value_of(self.params, "output_dir"), f"mbpp_{label}.json"),
             lambda: self(self.writer(policy), progress=progress),
-            form=SampleForm(), policy=policy, params=self.params, settings=self.describe(),
-            warn=describe_samples,
+            kind=list[Sample], name="samples", policy=policy, params=self.params, settings=self.describe(),
+            warn=describe_samples, summarize=lambda samples: {"summary": summarize(samples)},
         )  # fmt: skip
 
 

@@ -73,43 +73,32 @@ class MbppEvalParams(NotebookParams):
             yield Conflict("model.adapters", reason, ("writer.base_url", "writer.samples_path"))
         if mbpp.split == "plus" and not plus_path:
             yield Conflict("mbpp.split", "needs EvalPlus's file; set evaluation.plus_path, or write test")
-        if plus_path and mbpp.split not in ("auto", "plus") and mbpp.source == "builtin" and not mbpp.path:
-            reason = "has none of EvalPlus's problems; write mbpp.split = auto, or set mbpp.path"
-            yield Conflict("mbpp.source", reason, ("evaluation.plus_path",))
+        if plus_path and mbpp.split not in ("auto", "plus"):
+            reason = "is for MBPP's own problems, and evaluation.plus_path has others; write auto"
+            yield Conflict("mbpp.split", reason)
 
     def check_files(self) -> None:
         """Raise ParamsError for wrong files of EvalPlus or of completions, and for what does not match."""
         super().check_files()
         plus_path, samples_path = self.evaluation.plus_path, self.writer.samples_path
-        if not plus_path and self.writer.kind != "file":
-            return
-        data = load_data(self.mbpp, plus_path, self.model.cache_dir)
-        problems = choose_problems(data, self.mbpp, self.evaluation.num_questions, seed=self.seed)
-        task_ids = [problem.task_id for problem in problems]
-        if plus_path and not load_plus(plus_path).keys() & set(task_ids):
-            raise ParamsError(f"{plus_path}: has none of the evaluated problems; write mbpp.split = auto")
+        if plus_path or self.writer.kind == "file":
+            data = load_data(self.mbpp, plus_path, self.model.cache_dir)
+            problems = choose_problems(data, self.mbpp, self.evaluation.num_questions, seed=self.seed)
         if self.writer.kind == "file":
-            read_samples(samples_path, task_ids)
+            read_samples(samples_path, [problem.task_id for problem in problems])
 
 
 def load_data(mbpp: sections.MbppParams, plus_path: str, cache_dir: str | Path) -> ProblemSet:
     """Return the problems of a resolved section `mbpp`, or with split "plus" those of EvalPlus's file.
 
-    The latter have the asserts of mbpp.path or, if that is empty, the one in each prompt. Raises ParamsError
-    for data that cannot be read, that have no problem in the split, or that lack problems of EvalPlus's file.
+    The latter have the assert in their prompt. Raises ParamsError for data that cannot be read, or that have
+    no problem in the split.
     """
-    plus = load_plus(plus_path) if mbpp.split == "plus" else {}
-    if mbpp.split == "plus" and not mbpp.path:
+    if mbpp.split == "plus":
+        plus = load_plus(plus_path)
         problems = parse_problems((f"{plus_path}: Mbpp/{n}", plus[n].to_record()) for n in plus)
         return ProblemSet(problems, plus_path, hashlib.sha256(Path(plus_path).read_bytes()).hexdigest())
     data = load_mbpp(mbpp.source, path=mbpp.path, subset=mbpp.subset, cache_dir=cache_dir)
-    if missing := plus.keys() - data.problems.keys():
-        raise ParamsError(
-            f"{data.source}: lacks {len(missing)} of the {len(plus)} problems of {plus_path}, task_id "
-            f"{min(missing)} for one; leave mbpp.path empty, or write mbpp.split = all"
-        )
-    if mbpp.split == "plus":
-        return data._replace(problems={task_id: data.problems[task_id] for task_id in plus})
     if not data.split(mbpp.split):
         raise ParamsError(f"{data.source}: has no problem of mbpp.split = {mbpp.split!r}; write all")
     return data

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from rlnb.errors import ParamsError
 from rlnb.mbpp.evalplus import PlusResults
@@ -95,26 +95,11 @@ def save_evaluation(
     ks: Collection[int] = (1,),
     plus: PlusResults | None = None,
 ) -> None:
-    """Write settings and `make_records` as JSON; see `save_results`."""
-    records = make_records(samples, ks=ks, plus=plus)
-    headline = make_headline(records["summary"])
-    save_results(path, params=params, headline=headline, settings=settings, **records)
-
-
-def make_records(
-    samples: Sequence[Sample], *, ks: Collection[int] = (1,), plus: PlusResults | None = None
-) -> dict[str, Any]:
-    """Return the summary and a record per sample."""
+    """Write settings, the summary and a record per sample as JSON; see `save_results`."""
     verdicts, rates = plus or ([None] * len(samples), None)
     records = [asdict(sample) | {"plus": verdict} for sample, verdict in zip(samples, verdicts, strict=True)]
-    return {"summary": summarize(samples, ks) | {"plus": rates}, "samples": records}
-
-
-class SampleForm:
-    """The form of samples in a file; see `rlnb.evaluations.RecordForm`."""
-
-    def dump(self, samples: Sequence[Sample]) -> dict[str, object]:
-        return make_records(samples)
-
-    def load(self, saved: Mapping[str, object]) -> list[Sample]:
-        return TypeAdapter(list[Sample]).validate_python(saved["samples"])
+    summary = summarize(samples, ks)
+    save_results(
+        path, params=params, headline=make_headline(summary), settings=settings,
+        summary=summary | {"plus": rates}, samples=records,
+    )  # fmt: skip

@@ -1,11 +1,8 @@
 """The writer of completions for MBPP: a policy in this process, or a server that speaks OpenAI's protocol."""
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rlnb.mbpp.prompts import Question, Template, is_complete
@@ -75,32 +72,3 @@ class Writer:
             for index, (text, is_cut) in completions:
                 is_whole = is_complete(text, template, questions[index].function)
                 on_completion(index, Completion(text, is_cut and not is_whole))
-
-
-def keep_completions(write: Write, path: Path, *, settings: object) -> Write:
-    """Return a writer that appends completions to a JSONL file, and goes on from those with its settings.
-
-    settings: all that completions depend on, the questions too, as JSON. The rest of an interrupted
-    evaluation is sampled in other batches: unless the temperature is 0 it is equivalent, but not equal.
-    """
-    key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
-
-    def go_on(questions: Sequence[Question], template: Template, on_completion: OnCompletion) -> None:
-        kept: dict[int, Completion] = {}
-        for line in path.read_bytes().splitlines() if path.exists() else []:
-            with contextlib.suppress(ValueError, TypeError):  # torn by a kill
-                saved, row, text, is_cut = json.loads(line)
-                kept |= {row: Completion(text, is_cut)} if saved == key else {}
-        missing = [row for row in range(len(questions)) if row not in kept]
-
-        def keep(index: int, completion: Completion) -> None:
-            with path.open("a", encoding="utf-8") as file:  # the first line break ends a torn line
-                file.write(f"\n{json.dumps([key, missing[index], *completion])}\n")
-            on_completion(missing[index], completion)
-
-        for row, completion in kept.items():
-            on_completion(row, completion)
-        if missing:
-            write([questions[row] for row in missing], template, keep)
-
-    return go_on

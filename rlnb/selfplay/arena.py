@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyspiel
 
-from rlnb.evaluations import PlainForm, measure_once
+from rlnb.evaluations import measure_once
 from rlnb.games.exact import TicTacToeResult, measure_rows, nash_conv, probabilities_by_state
 from rlnb.games.opponents import best_scores, has_usual_parameters, load_opponent
 from rlnb.games.text_games import TextGame
@@ -206,7 +206,7 @@ class Arena:
         return measure_once(
             Path(value_of(params, "output_dir"), f"arena_{label}.json"),
             lambda: self.measure(average, num_games=num_games, in_every_way=in_every_way, progress=progress),
-            form=PlainForm(ArenaEvaluation),
+            kind=ArenaEvaluation,
             policy=self.actor.policy,
             snapshots=[average],
             params=params,

@@ -47,20 +47,18 @@ def test_with_evalplus_file_and_no_split_its_problems_are_evaluated(tmp_path):
     for sections, split, source in (
         ({}, "test", "hub"),
         ({"evaluation": PLUS}, "plus", "hub"),
-        ({"evaluation": PLUS, "mbpp": {"split": "all"}}, "all", "hub"),
     ):
         mbpp = resolved(load(**sections)).mbpp
         assert (mbpp.split, mbpp.source) == (split, source)
+    assert "mbpp.split = 'all'" in refused(load, evaluation=PLUS, mbpp={"split": "all"})
     assert "mbpp.split = 'plus'" in refused(load, "grpo_code_execution", mbpp={"split": "plus"})
 
 
-def test_problems_of_evalplus_that_the_data_lack_are_refused(tmp_path):
-    plus, data = tmp_path / "plus.jsonl", tmp_path / "mbpp.jsonl"
+def test_the_problems_of_evalplus_are_those_of_its_file_with_the_assert_of_each_prompt(tmp_path):
+    plus = tmp_path / "plus.jsonl"
     plus.write_text(json.dumps(ADD))
-    data.write_text(json.dumps({"task_id": 1, "text": "", "code": "f = abs", "test_list": ["assert f(1)"]}))
-    params = resolved(load(evaluation={"plus_path": str(plus)}, mbpp={"path": str(data)}))
-    assert refused(load_data, params.mbpp, str(plus), tmp_path).startswith(f"{data}: ")
-    (problem,) = load_data(params.mbpp.model_copy(update={"path": ""}), str(plus), tmp_path).split("plus")
+    params = resolved(load(evaluation={"plus_path": str(plus)}))
+    (problem,) = load_data(params.mbpp, str(plus), tmp_path).split("plus")
     assert (problem.task_id, problem.tests) == (900, ("assert add(1, 2) == 3",))
 
 

@@ -131,7 +131,7 @@ def test_a_full_disk_ends_a_run_with_one_sentence_and_with_room_it_goes_on(whole
     assert not list((out / "checkpoints").glob(".checkpoint-*"))
     assert not list(out.glob(".*.json.*"))
     again = run(notebook, out)
-    assert again.returncode == 1 and str(disk) in again.stderr, again.stdout + again.stderr
+    assert again.returncode in (1, 2) and str(disk) in again.stderr and "Traceback" not in again.stderr
     filling.unlink()
     ended = run(notebook, out)
     assert ended.returncode == 0, ended.stdout + ended.stderr
