@@ -128,13 +128,6 @@ def test_a_run_goes_on_when_nobody_reads_what_it_prints_and_needs_no_terminal(st
     assert status_of("here") == status_of("there") == ("done", 0, 1)
 
 
-def test_a_kernel_that_dies_is_138(capsys):
-    write_notebook(NOTEBOOK, "import os\nos.kill(os.getpid(), 9)")
-    assert run("--out", "here") == 138
-    assert "SIGKILL" in capsys.readouterr().err
-    assert status_of("here") == ("killed", 138, 1)
-
-
 def test_a_hostile_value_or_a_wrong_notebook_is_one_message_and_leaves_nothing(capsys):
     for parameters, options in ((PARAMETERS, ("--profile", "mine.yaml")), ('profile: str = "auto"', ())):
         write_notebook(NOTEBOOK, parameters=parameters)
@@ -175,17 +168,6 @@ def test_a_run_goes_on_with_other_settings_also_beyond_its_last_step(capsys):
     assert cli.main([*GO_ON, "training.max_steps=3", "--set", "training.learning_rate=1e-4"]) == 0
     assert "here/attempt-02.ipynb" in capsys.readouterr().out
     assert "max_steps: 3" in Path("here/params.yaml").read_text()
-
-
-def test_every_rank_runs_and_only_rank_0_writes_the_status(start_run):
-    write_notebook(NOTEBOOK, "print('ran')")
-    ranks = [start_run("--out", "here", RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
-    printed = [process.communicate(timeout=200) for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0]
-    assert printed[0][0].endswith("ran\ndone: here/attempt-01.ipynb\n") and printed[1] == ("", "")
-    notebooks = sorted(path.name for path in Path("here").glob("*.ipynb"))
-    assert notebooks == ["attempt-01.ipynb", "attempt-01.rank1.ipynb"]
-    assert json.loads(Path("here/status.json").read_text())["notebook"] == "attempt-01.ipynb"
 
 
 def test_what_is_no_notebook_or_is_missing_is_refused(capsys):

@@ -36,12 +36,3 @@ def test_adapters_are_merged_into_the_base_that_they_name(adapters, cache_dir, t
     assert (tmp_path / "out" / "model.safetensors").is_file()
     front = yaml.safe_load((tmp_path / "out" / "README.md").read_text().split("---\n")[1])
     assert front["library_name"] == "transformers" and "base_model" not in front
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"), [((), "--adapters"), (("--adapters", "none"), "rlnb: --adapters none: ")]
-)
-def test_what_cannot_be_exported_is_refused_with_exit_code_2(arguments, told, tmp_path):
-    done = export(*arguments, cwd=tmp_path)
-    assert done.returncode == 2 and told in done.stderr
-    assert "Traceback" not in done.stderr and list(tmp_path.iterdir()) == []

@@ -58,11 +58,6 @@ def unfinished_run(directory: Path, overrides: Mapping[str, Any] | None = None) 
     return directory
 
 
-def test_what_this_machine_cannot_do_is_refused_and_leaves_nothing(capsys):
-    for field, value in (("model.dtype", "float16"), ("tracking.wandb", "online")):
-        assert refused(capsys, "--set", f"{field}={value}", "--out", "here").startswith(f"--set: {field} = ")
-
-
 @pytest.fixture
 def huge_model(tmp_path_factory) -> Path:
     """The directory of a model that no machine holds, by its config.json; its other files are empty."""

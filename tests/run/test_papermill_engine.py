@@ -16,7 +16,7 @@ from notebook_files import write_notebook
 from papermill.engines import NotebookExecutionManager
 from waiting import is_running, status_of, wait_for
 
-from rlnb.errors import DiskFull, ParamsError
+from rlnb.errors import DiskFull
 from rlnb.run import directory as runs
 from rlnb.run.papermill_engine.engine import ForwardingClient, KernelDied, KernelNotStarted, RlnbEngine
 from rlnb.run.papermill_engine.execution import execute
@@ -245,15 +245,6 @@ def test_the_notebook_is_saved_while_a_cell_runs(tmp_path, start_papermill):
     start_papermill("import time\nfor step in range(100):\n    print(step)\n    time.sleep(.1)")
     out = tmp_path / "out.ipynb"
     wait_for(lambda: out.exists() and '"1\\n"' in out.read_text())
-
-
-def test_a_parameter_that_the_notebook_does_not_have_is_refused(tmp_path):
-    write_notebook(tmp_path / "in.ipynb", parameters="seed: int = 42\nlearning_rate: float = 1.0")
-    given = {"engine_name": "rlnb", "progress_bar": False, "kernel_name": "python3", "language": "python"}
-    wrong = {"lerning_rate": 3.0, "seed": 1}
-    with pytest.raises(ParamsError, match="lerning_rate"):
-        papermill.execute_notebook(tmp_path / "in.ipynb", tmp_path / "out.ipynb", parameters=wrong, **given)
-    assert not (tmp_path / "status.json").exists()
 
 
 def test_progress_is_told_on_the_terminal_at_each_tenth(tmp_path):

@@ -27,12 +27,10 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, NotebookExecutionManager
-from papermill.inspection import _infer_parameters
 from papermill.iorw import LocalHandler, NoDatesSafeLoader, papermill_io
 from papermill.log import logger
 
-from rlnb.errors import DiskFull, ParamsError, Preempted, RlnbError
-from rlnb.params.problems import did_you_mean
+from rlnb.errors import DiskFull, Preempted, RlnbError
 from rlnb.params.reading import read_numbers_plainly
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
@@ -73,8 +71,7 @@ class RlnbEngine(NBClientEngine):
     def execute_notebook(
         cls, nb: NotebookNode, kernel_name: str, output_path: str | None = None, **kwargs: Any
     ) -> NotebookNode:
-        """Run the notebook; raises what `ForwardingClient` does, and ParamsError for unknown parameters."""
-        _check_parameters(nb)
+        """Run the notebook; raises what `ForwardingClient` does."""
         directory = _status_directory(output_path)
         if directory is None:
             return super().execute_notebook(nb, kernel_name, output_path, **kwargs)
@@ -134,20 +131,6 @@ class RlnbEngine(NBClientEngine):
     def nb_language(cls, nb: NotebookNode, language: str | None = None) -> str:
         """Return the given language, else Python: papermill needs one, and templates need not name it."""
         return language or "python"
-
-
-def _check_parameters(nb: NotebookNode) -> None:
-    """Raise ParamsError for a name that the parameters cell does not define; papermill only warns."""
-    given = nb.metadata.get("papermill", {}).get("parameters", {})
-    inferred = _infer_parameters(nb, name="python3", language="python") if given else []
-    known = [parameter.name for parameter in inferred]
-    problems = [
-        f"papermill: {name} is not a parameter of this notebook{did_you_mean(str(name), known)}"
-        for name in given
-        if name not in known
-    ]
-    if problems:
-        raise ParamsError("\n".join(problems))
 
 
 class UninterruptedKernel(AsyncKernelManager):
