@@ -67,17 +67,11 @@ def evaluate(
         Question(build_question(problem, template, shots), max(interface(problem).functions, default=""))
         for problem in rows
     ]
-    completions: dict[int, Completion] = {}
-
-    def receive(row: int, completion: Completion) -> None:
-        completions[row] = completion
-        if progress:
-            progress(len(completions), len(rows))
-
-    write(questions, template, receive)
     answers = [
-        Answer(rows[row], completion, read_program(completion.text, template, questions[row].function))
-        for row, completion in sorted(completions.items())
+        Answer(problem, completion, read_program(completion.text, template, question.function))
+        for problem, question, completion in zip(
+            rows, questions, write(questions, template, progress), strict=True
+        )
     ]
     return check_answers(answers, sandbox, timeout_seconds=timeout_seconds)
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlnb.mbpp.prompts import Question, Template, is_complete
+from rlnb.mbpp.samples import Progress
 from rlnb.policy import Completion, Policy, generate
 from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint
 from rlnb.policy.prompts import begin_answer, opened_thought, with_system
 
-OnCompletion = Callable[[int, Completion], None]  # called with (index of the question, completion)
-Write = Callable[[Sequence[Question], Template, OnCompletion], None]  # a completion for each question
+Write = Callable[[Sequence[Question], Template, Progress | None], list[Completion]]
 PROGRAM_STARTS = ("def f", "import math", "from math", "class A", "@cache", "x = 1", "# a")
 
 
@@ -31,11 +31,11 @@ class Writer:
     system: str | None = None
 
     def __call__(
-        self, questions: Sequence[Question], template: Template, on_completion: OnCompletion
-    ) -> None:
+        self, questions: Sequence[Question], template: Template, progress: Progress | None = None
+    ) -> list[Completion]:
+        """Return a completion for each question; progress counts them."""
         if isinstance(self.source, Endpoint):
-            self.ask_server(self.source, questions, template, on_completion)
-            return
+            return self.ask_server(self.source, questions, template, progress)
         policy = self.source
         if not template.stops:
             prompts = [policy.chat.ask(question.text) for question in questions]
@@ -47,17 +47,18 @@ class Writer:
         def is_at_end(index: int, text: str) -> bool:
             return is_complete(thoughts[index] + text, template, questions[index].function)
 
-        def receive(index: int, completion: Completion) -> None:
-            on_completion(index, completion._replace(text=thoughts[index] + completion.text))
-
-        generate(
+        written = generate(
             policy, prompts, max_new_tokens=self.max_completion_length, temperature=self.temperature,
-            seed=self.seed, batch_size=self.batch_size, received=receive, is_complete=is_at_end,
+            seed=self.seed, batch_size=self.batch_size, is_complete=is_at_end, progress=progress,
         )  # fmt: skip
+        return [
+            completion._replace(text=thought + completion.text)
+            for thought, completion in zip(thoughts, written, strict=True)
+        ]
 
     def ask_server(
-        self, server: Endpoint, questions: Sequence[Question], template: Template, on_completion: OnCompletion
-    ) -> None:
+        self, server: Endpoint, questions: Sequence[Question], template: Template, progress: Progress | None
+    ) -> list[Completion]:
         bodies: list[dict[str, Any]] = [
             {"messages": with_system([{"role": "user", "content": question.text}], self.system)}
             if not template.stops  # servers accept few stops; `read_program` cuts at the others
@@ -67,8 +68,11 @@ class Writer:
         for index, body in enumerate(bodies):
             body |= {"temperature": self.temperature, "max_tokens": self.max_completion_length}
             body["seed"] = self.seed + index
-        completions = server.answers(bodies, path=TEXT if template.stops else CHAT)
-        with contextlib.closing(completions):
-            for index, (text, is_cut) in completions:
+        completions: dict[int, Completion] = {}
+        with contextlib.closing(server.answers(bodies, path=TEXT if template.stops else CHAT)) as answers:
+            for index, (text, is_cut) in answers:
                 is_whole = is_complete(text, template, questions[index].function)
-                on_completion(index, Completion(text, is_cut and not is_whole))
+                completions[index] = Completion(text, is_cut and not is_whole)
+                if progress:
+                    progress(len(completions), len(bodies))
+        return [completions[index] for index in range(len(bodies))]

@@ -57,15 +57,14 @@ def generate(
     seed: int = 0,
     batch_size: int = 32,
     is_complete: Callable[[int, str], bool] | None = None,
-    received: Callable[[int, Completion], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Completion]:
     """Return one completion per prompt, in order.
 
     A completion ends at the model's end tokens, or with the token at which `is_complete(index of the prompt,
     text)` becomes true, and stays true. temperature 0 is greedy. Sampling depends only on `seed`,
-    `batch_size` and the prompts; the global random state stays as it was. received: called with (index of the
-    prompt, completion) when a batch is written; progress with (done, total), also at the start.
+    `batch_size` and the prompts; the global random state stays as it was. progress: called with (done,
+    total), also at the start.
     """
     writing = _Writing(policy, max_new_tokens, temperature, batch_size, is_complete)
     completions = [Completion("", False)] * len(prompts)
@@ -78,8 +77,6 @@ def generate(
             for row, tokens in zip(rows, new_tokens, strict=True):
                 answer, is_cut = cut_answer(tokens, writing.ends, writing.is_row_complete([row]))
                 completions[row] = Completion(writing.decode(answer), is_cut)
-                if received:
-                    received(row, completions[row])
             num_done += len(rows)
             if progress:
                 progress(num_done, len(prompts))

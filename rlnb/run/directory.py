@@ -343,10 +343,14 @@ def socket_directory() -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write by rename: the whole old or new text is there, also after a kill, a crash or on a full disk."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write by rename: the whole old or new file is there, also after a kill, a crash or on a full disk."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content)
         sync(part)
         part.replace(path)
     except BaseException:

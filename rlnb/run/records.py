@@ -5,14 +5,11 @@ that goes on moves them to a file of their own.
 """
 
 import json
-import os
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlnb.run.directory import say
-from rlnb.run.disk import sync
+from rlnb.run.directory import say, write_bytes
 
 DAMAGED_SUFFIX = ".damaged"
 TAIL_BYTES = 1 << 18  # of metrics.jsonl, some hundred steps
@@ -24,14 +21,10 @@ class DamagedRows(UserWarning):
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file, none if it is missing; warn once of lines that are damaged."""
-    rows, num_damaged = [], 0
-    for line in _whole_lines(path):
-        row = parse_row(line)
-        rows += [] if row is None else [row]
-        num_damaged += row is None
-    if num_damaged:
+    rows = [parse_row(line) for line in _read_lines(path)]
+    if num_damaged := rows.count(None):
         warnings.warn(f"{path}: left out {_count(num_damaged)}", DamagedRows, stacklevel=3)
-    return rows
+    return [row for row in rows if row is not None]
 
 
 def read_last_step(directory: Path) -> int | None:
@@ -51,42 +44,21 @@ def cut_rows(path: Path, *, after: int) -> None:
     A last line without an end is dropped: it is of a later step, since a step's rows are written before its
     checkpoint.
     """
-    if not path.exists():
-        return
-    damaged: list[bytes] = []
-    end = position = 0  # end: of the rows to keep, as long as nothing else lies between them
-    is_prefix = True
-    for line in _whole_lines(path):
-        row = parse_row(line)
-        damaged += [line] if row is None else []
-        if row is not None and row["step"] <= after:
-            is_prefix &= position == end
-            end += len(line)
-        position += len(line)
-    if damaged:
+    rows = [(line, parse_row(line)) for line in _read_lines(path)]
+    if damaged := [line for line, row in rows if row is None]:
         aside = path.with_name(path.name + DAMAGED_SUFFIX)
         with aside.open("ab") as file:
             file.writelines(damaged)
         say(path.parent, f"warning: {path}: moved {_count(len(damaged))} to {aside}")
-    if not is_prefix:
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        with part.open("wb") as file:
-            file.writelines(line for line in _whole_lines(path) if _is_kept(line, after))
-        sync(part)
-        part.replace(path)
-    elif path.stat().st_size > end:
-        os.truncate(path, end)
+    kept = b"".join(line for line, row in rows if row is not None and row["step"] <= after)
+    if path.exists() and path.stat().st_size > len(kept):
+        write_bytes(path, kept)
 
 
-def _is_kept(line: bytes, after: int) -> bool:
-    row = parse_row(line)
-    return row is not None and bool(row["step"] <= after)
-
-
-def _whole_lines(path: Path) -> Iterator[bytes]:
-    if path.exists():
-        with path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
+def _read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file that have an end."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [line + b"\n" for line in lines]
 
 
 def parse_row(line: bytes) -> dict[str, Any] | None:

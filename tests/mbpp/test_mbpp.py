@@ -38,17 +38,11 @@ def sandbox():
         yield sandbox
 
 
-class Scripted:
-    """Answers from a list, in an order of its own; counts what it was asked for."""
-
-    def __init__(self, *answers: str) -> None:
-        self.answers = answers
-        self.questions: list[str] = []
-
-    def __call__(self, questions, template, on_completion):
-        for index in reversed(range(len(questions))):
-            self.questions.append(questions[index].text)
-            on_completion(index, Completion(self.answers[index % len(self.answers)], False))
+def scripted(*answers: str):
+    """A writer that answers from a list."""
+    return lambda questions, *_: [
+        Completion(answers[index % len(answers)], False) for index in range(len(questions))
+    ]
 
 
 def ask(sandbox, writer, *problems, **options) -> list[Sample]:
@@ -68,17 +62,14 @@ ANSWERS = {
 
 def test_an_answer_is_judged_by_its_asserts(sandbox):
     for program, judged in ANSWERS.items():
-        (sample,) = ask(sandbox, Scripted(f"```python\n{program}\n```"), timeout_seconds=0.5)
+        (sample,) = ask(sandbox, scripted(f"```python\n{program}\n```"), timeout_seconds=0.5)
         assert (sample.outcome, sample.results) == judged
         assert sample.passed == (sample.outcome == "passed") == (sample.error == "")
 
 
 def test_samples_come_in_the_order_of_problems(sandbox):
-    seen = []
-    writer = Scripted(RIGHT[1], "none", RIGHT[2], "none")
-    progress = {"progress": lambda *counts: seen.append(counts)}
-    samples = ask(sandbox, writer, DOUBLE, TRIPLE, num_samples=2, **progress)
-    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    writer = scripted(RIGHT[1], "none", RIGHT[2], "none")
+    samples = ask(sandbox, writer, DOUBLE, TRIPLE, num_samples=2)
     assert [(s.task_id, s.sample, s.passed) for s in samples] == [
         (1, 0, True), (1, 1, False), (2, 0, True), (2, 1, False),
     ]  # fmt: skip
@@ -291,7 +282,7 @@ def test_a_record_whose_tests_never_end_is_left_out_by_name_and_never_runs_here(
 
 
 def test_a_smaller_draw_is_part_of_a_larger_one_and_a_disabled_one_is_empty(tmp_path, sandbox):
-    assert measurement(tmp_path, sandbox, enabled=False)(Scripted("never")) == []
+    assert measurement(tmp_path, sandbox, enabled=False)(scripted("never")) == []
     few, many = ([p.task_id for p in measurement(tmp_path, sandbox, n).problems] for n in (5, 20))
     assert len(few) == 5 and set(few) < set(many) and many == sorted(many)
 
@@ -307,7 +298,7 @@ def test_an_evaluation_is_written_at_once_and_read_back_for_the_same_settings(tm
 def test_outcomes_of_every_kind_survive_being_saved(tmp_path, sandbox):
     bodies = ("return n", "1 / 0", "while True: pass", "return 2 * n")
     texts = ["no code", *(f"```python\ndef double(n):\n    {body}\n```" for body in bodies)]
-    samples = ask(sandbox, Scripted(*texts), num_samples=len(texts), timeout_seconds=1)
+    samples = ask(sandbox, scripted(*texts), num_samples=len(texts), timeout_seconds=1)
     assert [s.outcome for s in samples] == ["no_code", "wrong", "runtime_error", "timeout", "passed"]
     save_evaluation(tmp_path / "m.json", samples, params={}, settings={"seed": 1})
     assert TypeAdapter(list[Sample]).validate_python(load_results(tmp_path / "m.json")["samples"]) == samples

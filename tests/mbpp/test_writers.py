@@ -67,10 +67,8 @@ def chat_answer(text: object):
 
 
 def written(writer, questions, template) -> dict[int, str]:
-    answers: dict[int, str] = {}
     asked = [Question(text, function="") for text in questions]
-    writer(asked, template, lambda index, completion: answers.update({index: completion.text}))
-    return answers
+    return {index: completion.text for index, completion in enumerate(writer(asked, template))}
 
 
 def test_a_chat_goes_to_chat_completions_and_is_judged(server):
@@ -172,7 +170,7 @@ def test_an_answer_that_trickles_is_ended(server, monkeypatch):
         endpoint.read_answer(response)
 
 
-def interrupted(number: int, completion: str) -> None:
+def interrupted(num_done: int, total: int) -> None:
     raise KeyboardInterrupt
 
 
