@@ -95,7 +95,7 @@ def test_a_file_of_evalplus_is_evaluated_without_any_other_data():
     assert cli.main(["eval", *options]) == 0
     results = json.loads(Path("out/results.json").read_text())
     settings, plus = results["settings"], results["summary"]["plus"]
-    assert (settings["data"], settings["split"]) == ("MbppPlus.jsonl", "plus")
+    assert (settings["data"], settings["split"]) == ("MbppPlus.jsonl", "all")
     assert results["summary"]["num_problems"] == settings["num_questions"] == 4
     assert list(settings["left_out"]) == ["Mbpp/801"]
     assert all(sample["passed"] for sample in results["samples"])

@@ -13,6 +13,7 @@ from rlnb.mbpp.problems import Problem, ProblemSet, load_mbpp, parse_problems
 from rlnb.mbpp.prompts import TEMPLATES
 from rlnb.mbpp.samples import read_samples
 from rlnb.params import sections
+from rlnb.params.resolving import resolve_mbpp
 from rlnb.params.sections import Conflict, Integers, NotebookParams, Section, ServerAddress, described
 
 
@@ -67,34 +68,29 @@ class MbppEvalParams(NotebookParams):
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        mbpp, plus_path = self.mbpp, self.evaluation.plus_path
         if self.model.adapters and self.writer.kind != "policy":
             reason = f"does not write: completions come from a writer.{self.writer.kind}; name one of them"
             yield Conflict("model.adapters", reason, ("writer.base_url", "writer.samples_path"))
-        if mbpp.split == "plus" and not plus_path:
-            yield Conflict("mbpp.split", "needs EvalPlus's file; set evaluation.plus_path, or write test")
-        if plus_path and mbpp.split not in ("auto", "plus"):
-            reason = "is for MBPP's own problems, and evaluation.plus_path has others; write auto"
-            yield Conflict("mbpp.split", reason)
 
     def check_files(self) -> None:
         """Raise ParamsError for wrong files of EvalPlus or of completions, and for what does not match."""
         super().check_files()
         plus_path, samples_path = self.evaluation.plus_path, self.writer.samples_path
         if plus_path or self.writer.kind == "file":
-            data = load_data(self.mbpp, plus_path, self.model.cache_dir)
-            problems = choose_problems(data, self.mbpp, self.evaluation.num_questions, seed=self.seed)
+            mbpp = resolve_mbpp(self) or self.mbpp
+            data = load_data(mbpp, plus_path, self.model.cache_dir)
+            problems = choose_problems(data, mbpp, self.evaluation.num_questions, seed=self.seed)
         if self.writer.kind == "file":
             read_samples(samples_path, [problem.task_id for problem in problems])
 
 
 def load_data(mbpp: sections.MbppParams, plus_path: str, cache_dir: str | Path) -> ProblemSet:
-    """Return the problems of a resolved section `mbpp`, or with split "plus" those of EvalPlus's file.
+    """Return the problems of a section that `resolve_mbpp` returned, or those of EvalPlus's file.
 
     The latter have the assert in their prompt. Raises ParamsError for data that cannot be read, or that have
     no problem in the split.
     """
-    if mbpp.split == "plus":
+    if plus_path:
         plus = load_plus(plus_path)
         problems = parse_problems((f"{plus_path}: Mbpp/{n}", plus[n].to_record()) for n in plus)
         return ProblemSet(problems, plus_path, hashlib.sha256(Path(plus_path).read_bytes()).hexdigest())

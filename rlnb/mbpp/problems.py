@@ -79,8 +79,8 @@ class ProblemSet(NamedTuple):
     sha256: str
 
     def split(self, name: str) -> list[Problem]:
-        """Return the problems of a published split, or all for "all" and "plus", by task_id."""
-        ids = range(2**31) if name in ("all", "plus") else SPLITS[name]
+        """Return the problems of a published split, or all for "all", by task_id."""
+        ids = range(2**31) if name == "all" else SPLITS[name]
         return [problem for task_id, problem in sorted(self.problems.items()) if task_id in ids]
 
 

@@ -51,7 +51,8 @@ def mbpp_downloads(params: NotebookParams) -> list[str]:
     tasks, mbpp = getattr(params, "tasks", None), resolve_mbpp(params)
     if tasks is not None and tasks.source == "mbpp" and not (mbpp and mbpp.path):
         return ["tasks.source"]
-    is_download = mbpp is not None and mbpp.source == "hub" and not mbpp.path and mbpp.split != "plus"
+    is_download = mbpp is not None and mbpp.source == "hub" and not mbpp.path
+    is_download &= not get_value(params, "evaluation.plus_path", "")
     return ["mbpp.source"] if is_download and measures_mbpp(params) else []
 
 
@@ -61,16 +62,18 @@ def measures_mbpp(params: NotebookParams) -> bool:
 
 
 def resolve_mbpp(params: object) -> MbppParams | None:
-    """Return the section mbpp without "auto": the same problems as the tasks, the hub's without tasks."""
+    """Return the section mbpp without "auto": the same problems as the tasks, the hub's without tasks.
+
+    With evaluation.plus_path the split is all: those of that file.
+    """
     mbpp: MbppParams | None = getattr(params, "mbpp", None)
     tasks, evaluation = getattr(params, "tasks", None), getattr(params, "evaluation", None)
     if mbpp is None:
         return None
-    choices = {
-        "source": "hub" if tasks is None or tasks.source == "mbpp" else "builtin",
-        "split": "plus" if getattr(evaluation, "plus_path", "") else "test",
-    }
-    return mbpp.model_copy(update={name: choices[name] for name in choices if getattr(mbpp, name) == "auto"})
+    changes: dict[str, str] = {"split": "all"} if getattr(evaluation, "plus_path", "") else {}
+    if mbpp.source == "auto":
+        changes["source"] = "hub" if tasks is None or tasks.source == "mbpp" else "builtin"
+    return mbpp.model_copy(update=changes)
 
 
 def resolve(
@@ -91,7 +94,6 @@ def resolve(
         ("training", "gradient_checkpointing"): recommendation.gradient_checkpointing,
         ("tracking", "wandb"): _wandb_mode(recommendation, environ),
         ("mbpp", "source"): mbpp and mbpp.source,
-        ("mbpp", "split"): mbpp and mbpp.split,
     }
     sources, resolved = dict(params._sources), params.model_copy()
     for (name, field), choice in choices.items():

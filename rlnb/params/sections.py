@@ -171,8 +171,8 @@ class MbppParams(Section):
     path: str = described("", "File in MBPP's format, or its directory; wins over source, for tasks as well")
     subset: Literal["full", "sanitized"] = "full"
     """All 974 problems, or the 427 that people have checked"""
-    split: Literal["auto", "test", "validation", "train", "prompt", "all", "plus"] = "auto"
-    """Which problems, by task_id as published; plus = those of evaluation.plus_path; auto = plus or test"""
+    split: Literal["test", "validation", "train", "prompt", "all"] = "test"
+    """Which problems, by task_id as published; where evaluation.plus_path is set, those of that file"""
     template: Literal["paper", "docstring", "chat"] = "chat"
     """Form of the question: paper = 3 solved examples and all asserts, docstring = a program to be continued,
     one assert, chat = a user's message, one assert"""
@@ -187,11 +187,6 @@ class MbppParams(Section):
 class MbppInTrainingParams(MbppParams):
     enabled: bool = described(True, "Measure pass rates on MBPP too, whenever evaluation measures")
     num_questions: int = described(0, "Problems, at every evaluation; 0 = evaluation.num_questions", ge=0)
-
-    def conflicts(self) -> Iterator[Conflict]:
-        yield from super().conflicts()
-        if self.split == "plus":
-            yield Conflict("mbpp.split", "is for notebooks/mbpp_eval.ipynb; write test or all")
 
 
 class SandboxParams(Section):

@@ -10,6 +10,7 @@ from rlnb.machine import recommend
 from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.params import load_data
 from rlnb.params import asks_network, check_machine, load_params, resolve
+from rlnb.params.resolving import resolve_mbpp
 from rlnb.sandbox import Sandbox
 
 CPU = MACHINES["cpu"]
@@ -43,22 +44,11 @@ def test_a_training_asks_as_many_problems_as_mbpp_says_or_else_its_evaluation():
             assert len(MbppEvaluation.from_params(params, sandbox).problems) == expected
 
 
-def test_with_evalplus_file_and_no_split_its_problems_are_evaluated(tmp_path):
-    for sections, split, source in (
-        ({}, "test", "hub"),
-        ({"evaluation": PLUS}, "plus", "hub"),
-    ):
-        mbpp = resolved(load(**sections)).mbpp
-        assert (mbpp.split, mbpp.source) == (split, source)
-    assert "mbpp.split = 'all'" in refused(load, evaluation=PLUS, mbpp={"split": "all"})
-    assert "mbpp.split = 'plus'" in refused(load, "grpo_code_execution", mbpp={"split": "plus"})
-
-
 def test_the_problems_of_evalplus_are_those_of_its_file_with_the_assert_of_each_prompt(tmp_path):
     plus = tmp_path / "plus.jsonl"
     plus.write_text(json.dumps(ADD))
-    params = resolved(load(evaluation={"plus_path": str(plus)}))
-    (problem,) = load_data(params.mbpp, str(plus), tmp_path).split("plus")
+    mbpp = resolve_mbpp(load(evaluation={"plus_path": str(plus)}))
+    (problem,) = load_data(mbpp, str(plus), tmp_path).split(mbpp.split)
     assert (problem.task_id, problem.tests) == (900, ("assert add(1, 2) == 3",))
 
 
