@@ -16,7 +16,7 @@ from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_oracle, c
 MAX_ERROR_LENGTH = 300  # characters kept of what a program printed as its error
 
 
-class Answer(NamedTuple):
+class WrittenAnswer(NamedTuple):
     """A completion for a problem, and the program in it, None where there is none."""
 
     problem: Problem
@@ -32,7 +32,7 @@ def check_program(problem: Problem, program: str | None, sandbox: Sandbox, *, li
     return check_tests(sandbox, program, problem.tests, **names, limits=limits)
 
 
-def make_sample(answer: Answer, index: int, verdict: Verdict) -> Sample:
+def make_sample(answer: WrittenAnswer, index: int, verdict: Verdict) -> Sample:
     """Return the record of an answer that was checked. index: among the samples of its problem."""
     problem, completion, program = answer
     status = "wrong" if verdict.status == "ok" else verdict.status
@@ -68,7 +68,7 @@ def evaluate(
         for problem in rows
     ]
     answers = [
-        Answer(problem, completion, read_program(completion.text, template, question.function))
+        WrittenAnswer(problem, completion, read_program(completion.text, template, question.function))
         for problem, question, completion in zip(
             rows, questions, write(questions, template, progress), strict=True
         )
@@ -87,7 +87,7 @@ def evaluate_samples(
     """Check programs of the problems, for example from `read_samples`; progress counts them."""
     by_id = {problem.task_id: problem for problem in problems}
     answers = [
-        Answer(by_id[sample.task_id], Completion(sample.solution, False), sample.solution)
+        WrittenAnswer(by_id[sample.task_id], Completion(sample.solution, False), sample.solution)
         for sample in sorted(written, key=lambda sample: sample.task_id)
         if sample.task_id in by_id
     ]
@@ -95,7 +95,11 @@ def evaluate_samples(
 
 
 def check_answers(
-    answers: Sequence[Answer], sandbox: Sandbox, *, timeout_seconds: float, progress: Progress | None = None
+    answers: Sequence[WrittenAnswer],
+    sandbox: Sandbox,
+    *,
+    timeout_seconds: float,
+    progress: Progress | None = None,
 ) -> list[Sample]:
     """Return checked samples in the order of the answers.
 
