@@ -69,10 +69,18 @@ def import_listed(name: str, *_: object) -> SimpleNamespace:
     return SimpleNamespace(**{member: getattr(module, member) for member in members})
 
 
-# The builtins of tests. `type` makes no class here.
+def plain_type(value: object) -> type:
+    """Return the type of plain data. Those of classes and modules make objects with any attributes."""
+    if (kind := type(value)) in KINDS:
+        return kind
+    raise TypeError(f"a test may ask for types of plain data alone, not for that of {kind.__name__}")
+
+
+KINDS = frozenset((*TYPES, type(None), *(each for each in BUILTINS if isinstance(each, type)))) - {type}
+# The builtins of tests.
 PLACE: dict[str, object] = {
     **{each.__name__: each for each in BUILTINS},
-    "type": lambda value: type(value),
+    "type": plain_type,
     "__import__": import_listed,
 }
 

@@ -121,7 +121,7 @@ class LoadedProgram:
     def _ask(self, request: object, limits: Limits) -> Call:
         data = _codec.dumps(request)
         if self.ended is not None:
-            return self._how_it_ended(0.0)
+            return self.how_it_ended()
         started = time.monotonic()
         try:
             self._connection.settimeout(limits.wall_seconds)
@@ -135,7 +135,7 @@ class LoadedProgram:
             answer = None
         seconds = time.monotonic() - started
         if answer is None:
-            return self._how_it_ended(seconds)
+            return self.how_it_ended(seconds)
         if answer[:1] != b"V":
             return Call("runtime_error", None, one_line(answer[1:].decode("utf-8", "replace")), seconds)
         try:
@@ -198,7 +198,8 @@ class LoadedProgram:
         self._connection.close()
         self._release(self._zygote)
 
-    def _how_it_ended(self, seconds: float) -> Call:
+    def how_it_ended(self, seconds: float = 0.0) -> Call:
+        """Return what a call of a program that has ended says."""
         ended = self.ended
         if ended is None or ended.status == "ok":
             return Call("runtime_error", None, "it has ended", seconds)

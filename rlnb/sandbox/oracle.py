@@ -92,6 +92,8 @@ def run_tests(
                 break
             try:
                 exec(compile_test(test, program_names), dict(here))
+                if loaded.ended is not None:  # the test caught it, as one that expects an error does
+                    raise CallFailed(loaded.how_it_ended())
                 results[index] = True
             except AssertionError as failed:
                 results[index] = False

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlnb.sandbox import Sandbox, check_tests
+from rlnb.sandbox import Limits, Sandbox, check_tests
 from rlnb.sandbox.assertions import PLACE, compile_test
 
 
@@ -81,6 +81,33 @@ def test_a_refused_test_fails_and_refused_imports_are_an_error(sandbox, tmp_path
     with pytest.raises(ValueError, match="import os"):
         check_tests(sandbox, "def f(x): return x", ["assert f(1)"], functions=["f"], imports="import os")
     assert not Path("MARK").exists()
+
+
+# What the type of a thing that is no plain data would make: a class, a module's stand-in, an array.
+MADE = [
+    "type(type(1))('A', (), {})", "import math\ntype(math)(**{'__array_interface__': f(1)})",
+    "import numpy as np\ntype(np.array([1]))((1,), 'O', bytes(8))", "type(type)", "type(f)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", MADE)
+def test_no_test_makes_objects_with_attributes_of_any_name(source, sandbox):
+    """With them numpy reads any memory of this process, and `copy` changes classes of the library."""
+    lines = source.split("\n")
+    test = "\n".join([*lines[:-1], f"assert {lines[-1]}"])
+    verdict = check_tests(sandbox, "def f(x): return x", [test], functions=["f"])
+    assert verdict.results == (False,) and "TypeError: a test may ask" in verdict.error, verdict
+
+
+@pytest.mark.parametrize("way", ["import os\n    os._exit(0)", "while True: pass"])
+def test_an_end_is_not_the_error_that_a_test_expects(way, sandbox):
+    test = "try:\n    f(1)\nexcept Exception:\n    pass\nelse:\n    assert False"
+    program = "def f(x):\n    {}"
+    verdict = check_tests(sandbox, program.format("raise ValueError"), [test], functions=["f"])
+    assert verdict.passed, verdict
+    limits = Limits(cpu_seconds=0.1)
+    verdict = check_tests(sandbox, program.format(way), [test, test], functions=["f"], limits=limits)
+    assert verdict.results == (None, None) and verdict.status in ("runtime_error", "timeout"), verdict
 
 
 def test_keys_are_not_where_tests_run(monkeypatch):
