@@ -24,8 +24,9 @@ class Scripted:
 
     def turn(self, request: Request) -> Turn:
         text = self.says(request)
-        action, problem = request.parse(text, False)
-        return Turn((), (), (), (), action, request.legal_actions, request.ply, problem, text=text)
+        parsed = request.parse(text)
+        legal = request.legal_actions
+        return Turn((), (), (), (), parsed.action, legal, request.ply, parsed.problem, text=text)
 
 
 def any_legal(request: Request) -> str:

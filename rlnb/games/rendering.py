@@ -109,19 +109,3 @@ class Rendering:
         if role.endswith("player"):
             return f"You are the {role} (player {player})."
         return f"You are {role} (player {player}, who moves {order})."
-
-    def last_moves(self, state: pyspiel.State, player: int) -> str:
-        """Return the opponent's moves since the player's last one as a sentence, "" where they are secret."""
-        if self.hidden:
-            return ""
-        past = state.full_history()
-        first = next((at for at in range(len(past), 0, -1) if past[at - 1].player == player), 0)
-        # A move's name may need the board it was made on (chess), so OpenSpiel walks there again.
-        before, moves = state.get_game().new_initial_state(), []
-        for at, step in enumerate(past):
-            if at >= first and step.player >= 0:
-                moves.append(self.words(before, step.player, step.action))
-            before.apply_action(step.action)
-        if not moves:
-            return ""
-        return f"Your opponent's last {'move' if len(moves) == 1 else 'moves'}: {'; '.join(moves)}."

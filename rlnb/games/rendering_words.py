@@ -24,10 +24,6 @@ class TicTacToe(Rendering):
         "begins. Three own marks in one row, column, or diagonal win. A full board without them is a draw."
     )
 
-    def last_moves(self, state: pyspiel.State, player: int) -> str:
-        """Return "", so that a board has one prompt for all orders of moves, as exact measures need."""
-        return ""
-
     def compact(self, state: pyspiel.State, player: int) -> str:
         # One pass, no calls: tiny models ask for millions of these.
         cells = zip(state.observation_string(player), "012\n345\n678", strict=True)

@@ -68,8 +68,8 @@ class TextGame:
     def prompt(self, state: pyspiel.State) -> str:
         """Return the prompt of the player to move. Raises ValueError where no player is to move.
 
-        full: rules, seat and role, the opponent's last move where it is public, the state, the legal actions
-        as `id -> words`, how to answer. compact: only the state, ending in "?".
+        full: rules, seat and role, the state, the legal actions as `id -> words`, how to answer.
+        compact: only the state, ending in "?".
         """
         player, rendering = mover(state), self.rendering
         if self.style == "compact":
@@ -77,7 +77,7 @@ class TextGame:
         legal = "\n".join(f"{action} -> {words}" for action, words in self.legal_words(state).items())
         blocks = (
             rendering.rules or f"A game for two, called {self.name}; its rules are those of OpenSpiel.",
-            " ".join(filter(None, (rendering.seat(player), rendering.last_moves(state, player)))),
+            rendering.seat(player),
             rendering.full(state, player),
             f"Your legal actions (id -> words):\n{legal}",
             "Please reason step by step, and put the id of your action within \\boxed{}."

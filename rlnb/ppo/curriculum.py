@@ -91,7 +91,7 @@ class ReplayTask:
     """What is needed to play a game again.
 
     game: OpenSpiel's name with parameters. seat: of the learner. opponent: as in the parameters, "mcts:25".
-    seed, opening_seed: of the Episode. stage: name of the stage for which the game was first played.
+    seed, opening_seed: of the Episode.
     """
 
     game: str
@@ -99,7 +99,6 @@ class ReplayTask:
     opponent: str
     seed: int
     opening_seed: int
-    stage: str
 
     @property
     def matchup(self) -> str:
@@ -121,13 +120,12 @@ class Failure:
     """A lost game.
 
     deficit: mean score of the matchup's fresh games minus the game's last score, at least 0. num_tries: how
-    often it was replayed. step, first_step: updates of its last and of its first loss.
+    often it was replayed. first_step: the update of its first loss.
     """
 
     task: ReplayTask
     deficit: float
     num_tries: int
-    step: int
     first_step: int
 
 
@@ -175,9 +173,9 @@ class ReplayBuffer:
                 continue
             deficit = max(0.0, mean_scores[task.matchup] - score)
             if failure is None and is_fresh:
-                lost.append(Failure(task, deficit, 0, step, step))
+                lost.append(Failure(task, deficit, 0, step))
             elif failure is not None and failure.num_tries + 1 < MAX_TRIES:
-                lost.append(replace(failure, deficit=deficit, num_tries=failure.num_tries + 1, step=step))
+                lost.append(replace(failure, deficit=deficit, num_tries=failure.num_tries + 1))
         return ReplayBuffer(tuple(kept.values())).add(lost)
 
     def metrics(self, results: Sequence[GameResult], *, step: int) -> dict[str, float]:
@@ -260,24 +258,20 @@ def draw_fresh_games(
     The stage's games take turns, in an order that is shuffled for each round. On average a share of
     EARLIER_SHARE of the pairs is of games of earlier stages, drawn uniformly, which do not count.
     """
-    rng, stages = random.Random(seed), curriculum.params.stages
-    earlier = [
-        (stage.name, pairing)
-        for stage, pairings in zip(stages[: state.stage], curriculum.pairings, strict=False)
-        for pairing in pairings
-    ]
+    rng = random.Random(seed)
+    earlier = [pairing for pairings in curriculum.pairings[: state.stage] for pairing in pairings]
     share = EARLIER_SHARE if earlier else 0.0
     num_earlier = round_randomly(share * count / 2, rng)
-    stage, pairings = stages[state.stage].name, curriculum.pairings[state.stage]
+    stage, pairings = curriculum.params.stages[state.stage].name, curriculum.pairings[state.stage]
     num_current = count // 2 - num_earlier
     turns = range(state.num_episodes // 2, state.num_episodes // 2 + num_current)
-    drawn = [(stage, choose_pairing(stage, pairings, turn)) for turn in turns]
+    drawn = [choose_pairing(stage, pairings, turn) for turn in turns]
     drawn += rng.choices(earlier, k=num_earlier)
     assignments = []
-    for pair, (stage, (game, opponent)) in enumerate(drawn):
+    for pair, (game, opponent) in enumerate(drawn):
         episodes = paired_episodes(game, opponent, 2, seed=rng.getrandbits(40))  # below ARENA_SEED
         for seat, episode in enumerate(episodes):
-            task = ReplayTask(game.name, seat, opponent, episode.seed, episode.opening_seed, stage)
+            task = ReplayTask(game.name, seat, opponent, episode.seed, episode.opening_seed)
             counts = pair < num_current
             assignments.append(Assignment(replace(episode, group=pair), task, is_fresh=True, counts=counts))
     return assignments

@@ -84,8 +84,8 @@ class ReplayParams(Section):
 class PpoActingParams(play.ActingParams):
     acting: Literal["free", "constrained"] = "constrained"
     """constrained = the id of a legal action, free = up to max_new_tokens, then it is read"""
-    invalid: Literal["forfeit", "retry", "random"] = "random"
-    """Answer without legal move: random = a random move, retry = asked again, forfeit = lost"""
+    invalid: Literal["forfeit", "random"] = "random"
+    """Answer without legal move: random = a random move, forfeit = lost"""
     max_new_tokens: int = described(8, "Longest answer (tokens): ids have at most 4", ge=1)
     temperature: float = described(0.7, "Sampling temperature, in play and in the loss", gt=0, le=10)
 

@@ -26,7 +26,6 @@ from accelerate.utils import gather_object
 from numpy.typing import ArrayLike
 
 from rlnb.advantages.gae import gae_of_turns
-from rlnb.errors import TrainingDiverged, see
 from rlnb.games.opponents import Opponent
 from rlnb.games.text_games import TextGame
 from rlnb.policy.generation import evaluating
@@ -46,7 +45,7 @@ from rlnb.ppo.curriculum import (
 )
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
 from rlnb.run.directory import log_line
-from rlnb.run.health import ALARM_KL_FACTOR, check_alarms, memory_advice
+from rlnb.run.health import check_alarms, memory_advice
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
 from rlnb.selfplay.batch import (
@@ -99,7 +98,7 @@ def ppo_loss(
     is_clipped_bt = clipped_bt * advantages_b1 < ratios_bt * advantages_b1
     entropy = (weights_b1 * now.entropies_bt).sum()
     loss = -(weights_b1 * surrogate_bt * mask_bt).sum() - training.entropy_coef_at(step) * entropy
-    figures = ratio_figures(now, old, is_clipped_bt, batch, clip=training.clip)
+    figures = ratio_figures(now, old, is_clipped_bt, batch)
     if anchor is not None:
         kl_bt, figure_bt = kl_terms(now, anchor, batch)
         loss = loss + kl_coef * (weights_b1 * kl_bt).sum()
@@ -270,7 +269,6 @@ def train_ppo(
             # 5. Move on: curriculum, replay buffer and alarms. Stop a run that has diverged.
             state, notes = next_state(state, results, metrics, params)
             check_alarms(state.alarms, metrics, first_length=state.first_length)
-            check_kl(metrics, params)
             metrics["play/success_share"] = success_share(results)
             pairings = plan.curriculum.pairings[state.curriculum.stage]
             metrics["curriculum/random_score"] = score_of_random_play(pairings)
@@ -365,18 +363,6 @@ def next_state(
     state = state.advance(metrics, params.training)
     replay = state.replay.update(results, curriculum.mean_scores, step=state.step)
     return replace(state, curriculum=curriculum, replay=replay), [progression] if progression else []
-
-
-def check_kl(metrics: Mapping[str, float], params: PpoOpenspielParams) -> None:
-    """Raise TrainingDiverged if one update moved the policy by more than ALARM_KL_FACTOR times target_kl."""
-    target = params.training.target_kl
-    if target and metrics["update/approx_kl"] > ALARM_KL_FACTOR * target:
-        raise TrainingDiverged(
-            f"in one update the policy moved by {metrics['update/approx_kl']:.3g} nats a token, more than "
-            f"{ALARM_KL_FACTOR} times training.target_kl = {target}; lower "
-            f"training.learning_rate = {params.training.learning_rate}, or training.num_epochs = "
-            f"{params.training.num_epochs}{see('nan')}"
-        )
 
 
 def describe_step(step: int, metrics: Mapping[str, float]) -> str:

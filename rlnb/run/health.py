@@ -61,10 +61,8 @@ CHECKS: dict[str, tuple[str, float, str]] = {
 }
 # A policy that plays games raises an alarm above MAX_INVALID_SHARE of invalid answers, below this entropy
 # (nats a token), and if answers get shorter than this share of the first update's. The same alarm in
-# ALARM_PATIENCE updates in a row ends the run, and so does one update whose approximate KL is ALARM_KL_FACTOR
-# times training.target_kl.
+# ALARM_PATIENCE updates in a row ends the run.
 ALARM_PATIENCE, ALARM_ENTROPY, ALARM_LENGTH_SHARE = 5, 1e-4, 0.1
-ALARM_KL_FACTOR = 10.0
 # Settings to change where memory is used up, cheapest first, by what the run was doing.
 MEMORY_SETTINGS = {
     "training": (

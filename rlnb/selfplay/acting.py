@@ -470,11 +470,11 @@ class FreePlayer:
         rows = zip(requests, texts, ids, completions, values, strict=True)
         for request, prompt, prompt_ids, (completion, is_cut), value in rows:
             text = self.encoder.tokenizer.decode(completion, skip_special_tokens=True)
-            action, problem = request.parse(opened_thought(prompt) + text, is_cut)
+            parsed = request.parse(opened_thought(prompt) + text, is_cut=is_cut)
             choices = tuple(Choice(len(prompt_ids) + k, token) for k, token in enumerate(completion))
             turn = Turn(
-                prompt_ids, completion, choices, (), action, request.legal_actions, request.ply, problem,
-                value=value, text=text,
+                prompt_ids, completion, choices, (), parsed.action, request.legal_actions, request.ply,
+                parsed.problem, value=value, text=text,
             )  # fmt: skip
             turns.append(turn)
         return turns

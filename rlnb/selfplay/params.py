@@ -74,8 +74,8 @@ class ActingParams(Section):
         default="free",
         description="free = reasoning, then an answer in \\boxed{}, constrained = the id of a legal action",
     )
-    invalid: Literal["forfeit", "retry", "random"] = "forfeit"
-    """Answer without legal move: forfeit = lost, retry = asked again, random = a random move"""
+    invalid: Literal["forfeit", "random"] = "forfeit"
+    """Answer without legal move: forfeit = lost, random = a random move"""
     max_new_tokens: int = described(1024, "Longest answer in free play (tokens)", ge=1)
     temperature: float = described(1.0, "Sampling temperature, in play and in the loss", gt=0, le=10)
     max_prompt_tokens: int = described(1024, "A longer prompt ends the run with its length (tokens)", ge=8)

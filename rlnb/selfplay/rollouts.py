@@ -7,18 +7,18 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyspiel
 from pydantic import JsonValue
 
-from rlnb.games.answers import Problem
+from rlnb.games.answers import ParsedAnswer, Problem
 from rlnb.games.opponents import Opponent
 from rlnb.games.text_games import TextGame
 
 LEARNER = "policy"
 NUM_PARALLEL = 512  # games in lockstep
-NUM_RETRIES = 2  # answers without a legal move before a game is lost, with `retry`
 Event = Literal["end", "invalid", "forfeit", "opponent_forfeit"]
 RewardFunction = Callable[[Event, float], float]  # see GameRules.reward
 
@@ -69,15 +69,15 @@ class Turn(NamedTuple):
 class Request(NamedTuple):
     """A game that waits for a player's answer.
 
-    parse: turns an answer, and whether it was cut, into (action or None, its problem or None). random: the
-    game's own random state; all sampling of the answer must draw from it.
+    parse: reads an answer; is_cut: by the limit of tokens. random: the game's own random state; all sampling
+    of the answer must draw from it.
     """
 
     prompt: str
     legal_actions: tuple[int, ...]
     ply: int
     random: random.Random
-    parse: Callable[[str, bool], tuple[int | None, Problem | None]]
+    parse: Callable[..., ParsedAnswer]
 
 
 @runtime_checkable
@@ -184,12 +184,11 @@ class GameRules:
     reward: called with an event and the seat's return in the game's units. Events: "invalid" for each answer
     without a legal move (return 0), then at the end of the game, once for each seat, "end", "forfeit" or
     "opponent_forfeit"; a forfeit has the return of the worst loss.
-    invalid: forfeit = the game is lost at once; random = a random legal move is made instead; retry = the
-    player is told the reason and asked again, up to NUM_RETRIES times, and then forfeits.
+    invalid: forfeit = the game is lost at once; random = a random legal move is made instead.
     """
 
     reward: RewardFunction = reward_with_return
-    invalid: Literal["forfeit", "retry", "random"] = "forfeit"
+    invalid: Literal["forfeit", "random"] = "forfeit"
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ class Episode:
 
 @dataclass
 class GameInProgress:
-    """A game that is being played. num_invalid: invalid answers in a row by the player to move."""
+    """A game that is being played."""
 
     episode: Episode
     rules: GameRules
@@ -219,8 +218,6 @@ class GameInProgress:
     rng: random.Random
     moves: list[Move] = field(default_factory=list)
     turns: tuple[list[Turn], list[Turn]] = field(default_factory=lambda: ([], []))
-    num_invalid: int = 0
-    last_reason: str = ""
     forfeit: int | None = None
 
     @classmethod
@@ -255,33 +252,24 @@ class GameInProgress:
     def move(self, action: int, *, is_opening: bool = False) -> None:
         self.moves.append(Move(self.seat, action, is_opening))
         self.episode.game.apply(self.state, action)
-        self.num_invalid, self.last_reason = 0, ""
 
     def request(self) -> Request:
-        prompt = self.episode.game.prompt(self.state)
-        if self.last_reason:
-            prompt += f"\n\nYour last answer was not valid: {self.last_reason} Answer again."
-        return Request(prompt, tuple(self.state.legal_actions()), len(self.moves), self.rng, self.parse)
-
-    def parse(self, text: str, is_cut: bool) -> tuple[int | None, Problem | None]:
-        """Return an answer's action and problem; keep the reason of the problem for the next request."""
-        answer = self.episode.game.parse(text, self.state, is_cut=is_cut)
-        self.last_reason = answer.reason
-        return answer.action, answer.problem
+        game, state = self.episode.game, self.state
+        parse = partial(game.parse, state=state)
+        return Request(game.prompt(state), tuple(state.legal_actions()), len(self.moves), self.rng, parse)
 
     def play(self, turn: Turn) -> None:
         """Take the learner's turn."""
-        seat, rules = self.seat, self.rules
-        if turn.action is not None:
-            self.turns[seat].append(turn)
-            self.move(turn.action)
-            return
-        self.turns[seat].append(turn._replace(reward=rules.reward("invalid", 0.0)))
-        self.num_invalid += 1
-        if rules.invalid == "random":
-            self.move(self.rng.choice(self.state.legal_actions()))
-        elif rules.invalid == "forfeit" or self.num_invalid > NUM_RETRIES:
-            self.forfeit = seat
+        action = turn.action
+        if action is None:
+            turn = turn._replace(reward=self.rules.reward("invalid", 0.0))
+            if self.rules.invalid == "random":
+                action = self.rng.choice(self.state.legal_actions())
+        self.turns[self.seat].append(turn)
+        if action is None:
+            self.forfeit = self.seat
+        else:
+            self.move(action)
 
     def finish(self) -> FinishedGame:
         """Return the record, with trajectories of the seats in which the learner had a turn."""

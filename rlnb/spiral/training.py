@@ -93,7 +93,7 @@ def spiral_loss(
     surrogate_bt = torch.minimum(ratios_bt * advantages_b1, clipped_bt * advantages_b1)
     is_clipped_bt = clipped_bt * advantages_b1 < ratios_bt * advantages_b1
     loss = -(surrogate_bt * mask_bt).sum() - training.entropy_coef_at(step) * now.entropies_bt.sum()
-    figures = ratio_figures(now, old, is_clipped_bt, batch, clip=training.clip)
+    figures = ratio_figures(now, old, is_clipped_bt, batch)
     if magnet is not None:
         kl_bt, figure_bt = kl_terms(now, magnet, batch)
         loss = loss + training.magnet_coef * kl_bt.sum()
@@ -212,19 +212,12 @@ def select_turns(
 
 def describe_step(step: int, metrics: Mapping[str, float], *, max_steps: int) -> str:
     """Return an update's line of train.log."""
-    parts = [
-        f"step {step}/{max_steps}",
-        f"score {metrics['play/score']:.2f}",
-        f"first seat {metrics['play/first_score']:.2f}",
-        f"draws {metrics['play/draw_share']:.0%}",
-        f"invalid {metrics['play/invalid_share']:.0%}",
-        f"entropy {metrics['entropy']:.3f}",
-    ]
-    exact = {"NashConv": "nash_conv", "loss as first": "loss_first", "as second": "loss_second"}
-    parts += [
-        f"{label} {metrics[f'exact/{name}']:.3f}"
-        for label, name in exact.items()
-        if f"exact/{name}" in metrics
-    ]
+    line = (
+        f"step {step}/{max_steps}  score {metrics['play/score']:.2f}  "
+        f"first seat {metrics['play/first_score']:.2f}  draws {metrics['play/draw_share']:.0%}  "
+        f"invalid {metrics['play/invalid_share']:.0%}  entropy {metrics['entropy']:.3f}"
+    )
+    if "exact/nash_conv" in metrics:
+        line += f"  NashConv {metrics['exact/nash_conv']:.3f}"
     seconds = metrics["time/rollout_seconds"] + metrics["time/update_seconds"]
-    return "  ".join([*parts, f"{seconds:.1f} s"])
+    return f"{line}  {seconds:.1f} s"

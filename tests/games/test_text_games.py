@@ -70,7 +70,6 @@ def test_states_that_differ_have_prompts_that_differ(name, style):
     for seed in range(30):
         for state in states_of_a_game(game, seed):
             here = (str(state), state.current_player())
-            # A full prompt tells the last move as well, so it is the state that its prompt determines.
             assert seen.setdefault(game.prompt(state), here) == here
     assert len(seen) >= 10
 

@@ -49,7 +49,7 @@ def curriculum(*stages: dict, **changes):
 
 
 def results(*scores: float, is_fresh: bool = True, counts: bool = True, seat: int = 0) -> list[GameResult]:
-    task = ReplayTask("nim", seat, "random", 1, 2, "easy")
+    task = ReplayTask("nim", seat, "random", 1, 2)
     return [GameResult(task, score, is_fresh, counts) for score in scores]
 
 
@@ -107,7 +107,7 @@ def test_games_come_in_pairs_with_the_same_seeds_from_both_seats():
         assert second.episode == replace(first.episode, players=("random", LEARNER))
     assert len({(game.task.seed, game.episode.group) for game in assignments}) == 6
     # The first stage has no earlier ones, whatever their share.
-    assert all(game.is_fresh and game.counts and game.task.stage == "easy" for game in assignments)
+    assert all(game.is_fresh and game.counts for game in assignments)
     assert matchups(assignments) == {
         (name, "random", seat): 3 for name in ("tic_tac_toe", "nim") for seat in (0, 1)
     }
@@ -141,8 +141,6 @@ def test_a_share_of_pairs_is_of_earlier_stages_and_does_not_count():
     assert len(assignments) == 2400
     assert len(earlier) / 2400 == approx(0.15, abs=0.03)
     assert all(assignment.is_fresh for assignment in assignments)
-    assert {assignment.task.stage for assignment in earlier} == {"easy", "cards"}
-    assert {assignment.task.stage for assignment in assignments if assignment.counts} == {"hard"}
     counts = matchups(earlier)
     assert counts.keys() == {
         (game, "random", seat) for game in ("tic_tac_toe", "nim", "kuhn_poker") for seat in (0, 1)

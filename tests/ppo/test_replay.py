@@ -27,11 +27,11 @@ MEANS = {"nim/0/random": 0.75, "nim/1/random": 0.25, "kuhn_poker/1/nash": 0.5}
 
 
 def task(seed: int, game: str = "nim", seat: int = 0, opponent: str = "random") -> ReplayTask:
-    return ReplayTask(game, seat, opponent, seed, seed + 1000, "easy")
+    return ReplayTask(game, seat, opponent, seed, seed + 1000)
 
 
 def failure(seed: int, deficit: float = 0.5, *, game: str = "nim", tries: int = 0) -> Failure:
-    return Failure(task(seed, game), deficit, tries, 0, 0)
+    return Failure(task(seed, game), deficit, tries, 0)
 
 
 def after(replay: ReplayBuffer, *results: GameResult) -> ReplayBuffer:
@@ -49,8 +49,8 @@ def seeds(replay: ReplayBuffer) -> list[int]:
 def test_a_lost_game_is_kept_with_what_it_lacks_to_the_mean_of_its_seat():
     replay = after(ReplayBuffer(), GameResult(task(1), 0.0), GameResult(task(2, seat=1), 0.0))
     assert replay.failures == (
-        Failure(task(1), 0.75, 0, 7, 7),  # the first seat wins three games of four: this was a bad one
-        Failure(task(2, seat=1), 0.25, 0, 7, 7),
+        Failure(task(1), 0.75, 0, 7),  # the first seat wins three games of four: this was a bad one
+        Failure(task(2, seat=1), 0.25, 0, 7),
     )
     assert after(ReplayBuffer(), GameResult(task(1), 0.5), GameResult(task(2), 1.0)) == ReplayBuffer()
 
@@ -63,7 +63,7 @@ def test_a_failure_that_is_won_is_dropped_and_the_others_stay():
 
 def test_a_failure_lost_again_is_the_most_recent_one_and_remembers_its_first_loss():
     replay = after(ReplayBuffer((failure(1, 0.1), failure(2))), replayed(1, 0.0))
-    assert replay.failures == (failure(2), Failure(task(1), 0.75, 1, 7, 0))
+    assert replay.failures == (failure(2), Failure(task(1), 0.75, 1, 0))
 
 
 def test_a_failure_is_dropped_after_its_last_try():
@@ -99,7 +99,7 @@ def test_tasks_are_drawn_in_proportion_to_their_deficits_among_those_left():
 
 
 def test_size_share_and_age_are_reported():
-    replay = ReplayBuffer((Failure(task(1), 0.5, 2, 9, 4), Failure(task(2), 0.5, 0, 10, 10)))
+    replay = ReplayBuffer((Failure(task(1), 0.5, 2, 4), Failure(task(2), 0.5, 0, 10)))
     results = [GameResult(task(3), 1.0), replayed(1, 0.0)] * 2
     assert replay.metrics(results, step=10) == {
         "play/replay_size": 2.0,

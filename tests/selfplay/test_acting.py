@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pytest import approx
 from tiny_actor import make_encoder, played, tiny_actor
 
+from rlnb.games.answers import ParsedAnswer
 from rlnb.games.text_games import load_game
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, FreePlayer, TokenTrie
 from rlnb.selfplay.batch import compute_logprobs, make_batch
@@ -42,7 +43,7 @@ def turns(actor):
 
 
 def request(legal, *, prompt=PROMPT, seed=0) -> Request:
-    return Request(prompt, tuple(legal), 0, random.Random(seed), lambda text, is_cut: (None, "no_action"))
+    return Request(prompt, tuple(legal), 0, random.Random(seed), lambda text, **_: ParsedAnswer(None, "no_action", ""))
 
 
 def next_logits(actor, ids) -> torch.Tensor:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pytest import approx
 from scripted_play import X_WINS, line
 
-from rlnb.advantages.gae import gae, gae_of_turns
+from rlnb.advantages.gae import gae
 from rlnb.advantages.group import group_advantages
 from rlnb.advantages.leave_one_out import leave_one_out
 from rlnb.advantages.role import role_advantages
@@ -205,11 +205,3 @@ def test_a_group_is_one_role_in_the_games_of_one_opening():
     games = [numbered(game(), 0), numbered(mirrored(), 0), numbered(game(), 1), numbered(game(), 1)]
     computed, _ = compute(games, {}, "group")
     assert computed == [1] * 4 + [-1] * 3 + [-1] * 3 + [1] * 3 + [0.0] * 14
-
-
-def test_an_invalid_answer_on_the_way_is_paid_for_where_it_was_given():
-    played = game(spoken={2: ["?"], 3: ["\\boxed{0}"]}, invalid="retry")
-    first, second = played.trajectories
-    assert [turn.reward for turn in first.turns] == [0, -1.5, 0, 0, 1]
-    assert gae_of_turns(played.trajectories, lam=0.0).tolist() == [0, -1.5, 0, 0, 1, 0, -1.5, 0, -1.0]
-    assert len(second.turns) == 4

@@ -45,14 +45,6 @@ def test_a_game_is_played_to_its_end_and_its_result_comes_with_the_last_turns():
     [
         ({2: ["\\boxed{0}"]}, {}, 2, 0, [[0, -1.5], [0.5]]),  # illegal
         ({0: ["I do not know"]}, {}, 0, 0, [[-1.5]]),  # the other seat had no turn
-        ({2: ["?"] * 3}, {"invalid": "retry"}, 2, 0, [[0, -1.5, -1.5, -1.5], [0.5]]),  # asked again twice
-        (
-            {ply: ["?"] * 2 for ply in range(7)},  # retries are counted from 0 at every move
-            {"invalid": "retry"},
-            7,
-            None,
-            [[-1.5, -1.5, 0] * 3 + [-1.5, -1.5, 1], [-1.5, -1.5, 0] * 2 + [-1.5, -1.5, -1]],
-        ),
     ],
 )
 def test_an_answer_without_a_legal_move_is_paid_for_and_forfeits(spoken, rules, num_moves, forfeit, expected):
@@ -64,17 +56,6 @@ def test_an_answer_without_a_legal_move_is_paid_for_and_forfeits(spoken, rules, 
 
 def test_a_forfeit_loses_the_most_that_can_be_lost():
     assert one_game(Scripted(lambda request: "nothing"), game=KUHN).returns == (-2.0, 2.0)
-
-
-def test_a_retry_is_told_why_and_the_game_goes_on():
-    player = line(X_WINS, spoken={2: ["\\boxed{0}", "what?"]})
-    played = one_game(player, invalid="retry")
-    assert played.history == X_WINS
-    assert rewards(played) == [[0, -1.5, -1.5, 0, 0, 1], [0, 0, -1]]
-    assert played.trajectories[0].reward == -2.0
-    told = [prompt.rpartition("\n\n")[2] for prompt in player.prompts[2:5]]
-    assert "Action 0 is not legal here" in told[1] and "names no action" in told[2]
-    assert "not valid" not in told[0] + player.prompts[5]
 
 
 def test_in_the_place_of_an_invalid_answer_a_random_move_is_made():
