@@ -28,13 +28,6 @@ def gae(
     """
     rewards, values = np.asarray(rewards, dtype=float), np.asarray(values, dtype=float)
     ends = np.asarray(is_last, dtype=bool)
-    if rewards.shape != values.shape or rewards.shape != ends.shape or rewards.ndim != 1:
-        raise ValueError(
-            f"rewards, values and is_last have the shapes {rewards.shape}, {values.shape} and {ends.shape}; "
-            "give equal shapes"
-        )
-    if len(ends) and not ends[-1]:
-        raise ValueError("is_last: the last turn does not end its trajectory")
     advantages = np.zeros(len(rewards))
     for turn in range(len(rewards) - 1, -1, -1):
         follows = not ends[turn]

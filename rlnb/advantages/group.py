@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlnb.advantages.groups import check_groups, group_means, repeat_by_turn
+from rlnb.advantages.groups import as_groups, group_means, repeat_by_turn
 from rlnb.selfplay.rollouts import Trajectory
 
 
@@ -24,6 +24,6 @@ def group_advantages(returns: ArrayLike, groups: ArrayLike) -> np.ndarray:
 
     returns: float (num_trajectories,). groups: int >= 0 (num_trajectories,). Tied groups get 0.
     """
-    returns, groups = check_groups(returns, groups)
+    returns, groups = as_groups(returns, groups)
     _, means = group_means(returns, groups)
     return np.asarray(returns - means)

@@ -20,11 +20,5 @@ def group_means(values: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.
     return counts[groups], (sums / np.maximum(counts, 1))[groups]
 
 
-def check_groups(returns: ArrayLike, groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return both as arrays. Raises ValueError for different shapes."""
-    values, indices = np.asarray(returns, dtype=float), np.asarray(groups, dtype=np.int64)
-    if values.ndim != 1 or values.shape != indices.shape:
-        raise ValueError(
-            f"returns and roles have the shapes {values.shape} and {indices.shape}; give one each"
-        )
-    return values, indices
+def as_groups(returns: ArrayLike, groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(returns, dtype=float), np.asarray(groups, dtype=np.int64)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlnb.advantages.groups import check_groups, group_means, repeat_by_turn
+from rlnb.advantages.groups import as_groups, group_means, repeat_by_turn
 from rlnb.selfplay.rollouts import Trajectory
 
 
@@ -29,6 +29,6 @@ def leave_one_out(returns: ArrayLike, groups: ArrayLike) -> np.ndarray:
     returns: float (num_trajectories,). groups: int >= 0 (num_trajectories,), here the role. Kool et al. 2019,
     "Buy 4 REINFORCE samples, get a baseline for free!"; RLOO, arXiv:2402.14740.
     """
-    returns, groups = check_groups(returns, groups)
+    returns, groups = as_groups(returns, groups)
     counts, means = group_means(returns, groups)
     return np.asarray((returns - means) * counts / np.maximum(counts - 1, 1))

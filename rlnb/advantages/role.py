@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlnb.advantages.groups import check_groups, repeat_by_turn
+from rlnb.advantages.groups import as_groups, repeat_by_turn
 from rlnb.selfplay.rollouts import Trajectory
 
 ROLE_DECAY = 0.95  # a trajectory, of a role's running mean, as in SPIRAL
@@ -39,7 +39,7 @@ def role_advantages(
     (arXiv:2506.24119): A = R - b[game, role]. The paper's code moves b trajectory by trajectory; this keeps
     its time scale and is the same for any order and any number of ranks.
     """
-    returns, roles = check_groups(returns, roles)
+    returns, roles = as_groups(returns, roles)
     baselines = np.asarray(baselines, dtype=float)
     counts = np.bincount(roles, minlength=len(baselines))
     sums = np.bincount(roles, weights=returns, minlength=len(baselines))

@@ -75,7 +75,7 @@ def shortened(actions: Collection[int]) -> str:
 
 
 def parse_answer(text: str, words: Mapping[int, str], *, is_cut: bool = False) -> ParsedAnswer:
-    r"""Return the action that a text names. words: {legal id: words}, no two with the same words.
+    r"""Return the action that a text names. words: {legal id: words}; words that two share name neither.
 
     1. Only what follows the thoughts is read, and an open thought is no answer.
     2. A box or a tag beats all other text, and the last one that holds an answer counts: `\boxed{4}`,

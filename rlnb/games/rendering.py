@@ -1,7 +1,6 @@
 """How a game's states and actions become text; the automatic form, which any OpenSpiel game can take."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,15 +90,8 @@ class Rendering:
         return plain_words(str(state.action_to_string(player, action)))
 
     def all_words(self, state: pyspiel.State, player: int) -> dict[int, str]:
-        """Return {id: words} of the legal actions in rising order of ids, no two with the same words."""
-        named = {action: self.words(state, player, action) for action in sorted(state.legal_actions())}
-        counts = Counter(named.values())
-        if len(counts) == len(named):
-            return named
-        return {
-            action: words if counts[words] == 1 else f"{words} (action {action})"
-            for action, words in named.items()
-        }
+        """Return {id: words} of the legal actions in rising order of ids."""
+        return {action: self.words(state, player, action) for action in sorted(state.legal_actions())}
 
     def seat(self, player: int) -> str:
         """Return who the player is."""

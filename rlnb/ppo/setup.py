@@ -19,7 +19,7 @@ from rlnb.run.tracking import Tracker, open_tracker
 from rlnb.selfplay.acting import make_encoder
 from rlnb.selfplay.arena import Arena, make_arena
 from rlnb.selfplay.batch import Learner
-from rlnb.selfplay.checkpoints import restore, save_checkpoint
+from rlnb.selfplay.checkpoints import restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
 
 SAMPLED_GAMES = 50
@@ -66,10 +66,6 @@ class PpoRun:
         say(output_dir, f"curriculum.start = {start!r}: moved from stage {first} to {now}")
         return replace(state, curriculum=curriculum)
 
-    def measure(self) -> Mapping[str, float]:
-        num_games = self.params.evaluation.interval_games
-        return self.arena.measure(self.learner.average, num_games=num_games).metrics
-
     def open_tracker(self, output_dir: str | Path, state: PpoState) -> Tracker:
         tracking = self.params.tracking.model_dump()
         return open_tracker(output_dir, resume_step=state.step, config=self.params.model_dump(), **tracking)
@@ -85,14 +81,12 @@ class PpoRun:
         say: Callable[[str], None] = print,
     ) -> PpoState:
         """Train by `train_ppo` to the last update. before: metrics of the untrained policy, for step 0."""
-        params, keep = self.params, self.params.training.save_total_limit
         with self.open_tracker(output_dir, state) as tracker:
             if before and state.step == 0:
                 tracker.report(0, before)
             return train_ppo(
-                params, self.learner, self.plan, state, output_dir=output_dir, tracker=tracker,
+                self.params, self.learner, self.plan, state, output_dir=output_dir, tracker=tracker,
                 evaluate=evaluate, show=show, say=say,
-                save=lambda now: save_checkpoint(output_dir, self.learner, now, params, keep=keep),
             )  # fmt: skip
 
 

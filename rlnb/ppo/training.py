@@ -45,7 +45,7 @@ from rlnb.ppo.curriculum import (
 )
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
 from rlnb.run.directory import log_line
-from rlnb.run.health import check_alarms, memory_advice
+from rlnb.run.health import check_alarms
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
 from rlnb.selfplay.batch import (
@@ -219,14 +219,13 @@ def train_ppo(
     output_dir: str | Path,
     tracker: Tracker,
     evaluate: Callable[[int], Mapping[str, float]],
-    save: Callable[[PpoState], object],
     show: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] = print,
     loss: Callable[..., tuple[torch.Tensor, dict[str, float]]] = ppo_loss,
 ) -> PpoState:
     """Train from `state` to `training.max_steps` updates and return the last state.
 
-    evaluate, show: as in `StepRecorder`. save: writes a checkpoint. say: called with warnings and changes of
+    evaluate, show: as in `StepRecorder`. say: called with warnings and changes of
     the stage; train.log has these and a line a step. Raises TrainingDiverged, OutOfMemory,
     and Preempted after a signal.
     """
@@ -237,10 +236,10 @@ def train_ppo(
         say(line)
 
     recording = record_steps(
-        output_dir, params.training, params.evaluation, tracker, after=state.step,
-        evaluate=memory_advice(params)(evaluate), describe=describe_step, show=show, say=log_and_say,
+        output_dir, params, learner, tracker, after=state.step, evaluate=evaluate, describe=describe_step,
+        show=show, say=log_and_say,
     )  # fmt: skip
-    with recording as recorder, memory_advice(params, doing="training"):
+    with recording as recorder:
         while state.step < max_steps and not recorder.is_stopping:
             # 1. Play: fresh games of the stage, each from both seats, and games that were lost before.
             started = time.perf_counter()
@@ -276,7 +275,7 @@ def train_ppo(
             metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
 
             # 6. Evaluate, report and save. Do not checkpoint a policy that raises an alarm.
-            recorder.end_step(state, games, metrics, save=partial(save, state), notes=notes)
+            recorder.end_step(state, games, metrics, notes=notes)
     return state
 
 

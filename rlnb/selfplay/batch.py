@@ -8,7 +8,6 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -151,15 +150,9 @@ def make_batch(
     return Batch(**moved)
 
 
-class Sums(defaultdict[str, float]):
-    """Sums over the tokens and steps of an update, by name."""
-
-    def __init__(self, **first: float) -> None:
-        super().__init__(float, first)
-
-    def add(self, terms: Mapping[str, float]) -> None:
-        for name, value in terms.items():
-            self[name] += value
+def add(sums: dict[str, float], terms: Mapping[str, float]) -> None:
+    for name, value in terms.items():
+        sums[name] += value
 
 
 class Logprobs(NamedTuple):
@@ -299,13 +292,6 @@ class Learner:
         named = {"average": self.average, "magnet": self.magnet, "reference": self.reference}
         return {name: snapshot for name, snapshot in named.items() if snapshot}
 
-    def anchored(self) -> AbstractContextManager[None] | None:
-        """Return a context with the weights that the loss pulls to: the magnet or the reference, if any."""
-        policy = self.actor.policy
-        if snapshot := self.magnet or self.reference:
-            return snapshot.applied_to(policy)
-        return adapters_off(policy) if self.has_reference else None
-
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the policy's rate; a value head with its own rate keeps the ratio between the two."""
         usual = self.training.learning_rate
@@ -331,10 +317,11 @@ class Learner:
         return computed
 
     def compute_anchor_logprobs(self, batch: Batch) -> Logprobs | None:
-        """Return `compute_logprobs` by the weights of `anchored`, None without any."""
-        if (context := self.anchored()) is None:
+        """Return those by the weights that the loss pulls to, the magnet or the reference; None without."""
+        policy, snapshot = self.actor.policy, self.magnet or self.reference
+        if snapshot is None and not self.has_reference:
             return None
-        with context:
+        with snapshot.applied_to(policy) if snapshot else adapters_off(policy):
             return self.compute_logprobs(batch)
 
     def update(
@@ -346,7 +333,7 @@ class Learner:
         step: int,
         detach_trunk: bool = False,
         is_enough: Callable[[Mapping[str, float]], bool] | None = None,
-    ) -> tuple[Sums, dict[str, float]]:
+    ) -> tuple[dict[str, float], dict[str, float]]:
         """Update the policy on a batch, in epochs of mini-batches; return sums over its steps, and metrics.
 
         The loss of a mini-batch is the mean over its turns, by their weights, on all ranks: `loss` gives the
@@ -355,7 +342,7 @@ class Learner:
         Raises TrainingDiverged where the first ratios are not 1, or a loss or gradient is not finite; the
         weights are then as before the failed step.
         """
-        training, sums = self.training, Sums()
+        training, sums = self.training, defaultdict[str, float](float)
         self.set_learning_rate(training.learning_rate_at(step))
         old, anchor = self.compute_logprobs(batch), self.compute_anchor_logprobs(batch)
         weight = float(sum_over_ranks(batch.weights_b.sum())) / training.num_mini_batches
@@ -368,18 +355,18 @@ class Learner:
             if not float(sum_over_ranks(mini_batch.weights_b.sum())):
                 continue  # no turn on any rank: a step would follow old moments alone
             self.optimizer.zero_grad(set_to_none=True)
-            step_sums = Sums(steps=1.0)
+            step_sums = defaultdict(float, steps=1.0)
             for part in mini_batch.micro_batches(max_tokens=training.tokens_per_pass):
                 now = compute_logprobs(
                     self.actor, part, temperature=self.temperature, detach_trunk=detach_trunk
                 )
                 part_loss, figures = loss(now, old.select(part), anchor and anchor.select(part), part)
                 self.scaler.scale(part_loss / weight).backward()
-                step_sums.add({**figures, "loss": float(part_loss.detach()) / weight})
+                add(step_sums, {**figures, "loss": float(part_loss.detach()) / weight})
             if not sums:
                 deviation = check_first_ratio(step_sums, self.actor.policy.dtype)
             step_sums["grad_norm"] = self.step(step_sums["loss"])
-            sums.add(step_sums)
+            add(sums, step_sums)
             if is_enough and is_enough(step_sums):
                 break
         if is_enough and sums["steps"] == 1:  # measured before the only step, the KL is 0

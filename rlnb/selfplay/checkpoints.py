@@ -23,17 +23,17 @@ from rlnb.evaluations import evaluate_step
 from rlnb.machine import rank
 from rlnb.machine.threads import adapt_threads
 from rlnb.params import dump_yaml
-from rlnb.params.sections import NotebookParams
 from rlnb.policy.adapters import WeightSnapshot, save_trained
+from rlnb.policy.builtin import written_whole
 from rlnb.run.checkpoints import STATE_FILE, complete_checkpoint, remove_old_checkpoints
 from rlnb.run.directory import log_line, write_text
 from rlnb.run.disk import sync
-from rlnb.run.health import Health, find_alarms
+from rlnb.run.health import Health, find_alarms, memory_advice
 from rlnb.run.records import cut_rows
 from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.batch import Learner
-from rlnb.selfplay.params import ArenaParams, UpdateParams
+from rlnb.selfplay.params import GameRunParams, UpdateParams
 from rlnb.selfplay.rollouts import FinishedGame, collect_trajectories, collect_turns
 
 PARAMS_FILE, GAMES_FILE = "params.yaml", "games.jsonl"
@@ -79,8 +79,8 @@ class StepRecorder:
     """
 
     output_dir: str | Path
-    training: UpdateParams
-    evaluation: ArenaParams
+    params: GameRunParams
+    learner: Learner
     tracker: Tracker
     evaluate: Callable[[int], Mapping[str, float]]
     describe: Callable[[int, Mapping[str, float]], str]
@@ -99,46 +99,45 @@ class StepRecorder:
         games: Sequence[FinishedGame],
         metrics: Mapping[str, float],
         *,
-        save: Callable[[], object],
         notes: Sequence[str] = (),
     ) -> None:
         """Record an update's games and metrics, and save where a checkpoint is due. notes: lines to say."""
-        step, max_steps = state.step, self.training.max_steps
+        training, evaluation, step = self.params.training, self.params.evaluation, state.step
         values = {**metrics, "play/num_games": float(state.num_games)}
         if self.games_file:
             records = [{"step": step, **game.as_record()} for game in games]
             lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
             self.games_file.write("".join(lines).encode())
             self.games_file.flush()
-        is_last = step == max_steps
+        is_last = step == training.max_steps
         self.is_stopping = self.stop.after_step(is_last=is_last)
-        is_evaluated = self.evaluation.is_due(step) and not is_last and not self.is_stopping
+        is_evaluated = evaluation.is_due(step) and not is_last and not self.is_stopping
         self.tracker.report(step, values)
-        self.is_save_due |= is_evaluated or step % self.training.save_steps == 0 or self.timer.is_due()
+        self.is_save_due |= is_evaluated or step % training.save_steps == 0 or self.timer.is_due()
         # A policy that raises an alarm is saved at the end and on a signal only.
         if is_last or self.is_stopping or (self.is_save_due and not state.alarms):
-            save()
+            save_checkpoint(self.output_dir, self.learner, state, self.params)
             self.is_save_due = False
             self.timer.restart()
         if is_evaluated:
             values |= evaluate_step(step, self.evaluate, self.tracker, self.stop)
             self.is_stopping = self.stop.after_step()
             if self.is_stopping and state.alarms:
-                save()
+                save_checkpoint(self.output_dir, self.learner, state, self.params)
         log_line(self.output_dir, self.describe(step, values))
         # The warning of KL(policy || reference) is GRPO's; PPO adapts its weight.
         for line in [*notes, *self.health.after_step(step, {**values, "kl": None})]:
             self.say(line)
-        if self.show and (is_last or step % max(1, max_steps // 50) == 0):
-            self.show(step, max_steps)
+        if self.show and (is_last or step % max(1, training.max_steps // 50) == 0):
+            self.show(step, training.max_steps)
         adapt_threads()
 
 
 @contextmanager
 def record_steps(
     output_dir: str | Path,
-    training: UpdateParams,
-    evaluation: ArenaParams,
+    params: GameRunParams,
+    learner: Learner,
     tracker: Tracker,
     *,
     after: int,
@@ -147,21 +146,23 @@ def record_steps(
     show: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] = print,
 ) -> Iterator[StepRecorder]:
-    """Yield the recorder of a run that goes on after a step. Raises Preempted if a signal has stopped it.
+    """Yield the recorder of a run that goes on after a step.
 
     An evaluation of that step that a signal skipped or cut short is made up first. The rest is as in
-    `StepRecorder`.
+    `StepRecorder`. Raises Preempted if a signal has stopped the run, and OutOfMemory with what to lower.
     """
     adapt_threads()
     gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
+    evaluate = memory_advice(params)(evaluate)
     with StopSignal() as stop, open_games_file(output_dir, after=after) as games_file:
         recorder = StepRecorder(
-            output_dir, training, evaluation, tracker, evaluate, describe, show, say, stop, games_file
+            output_dir, params, learner, tracker, evaluate, describe, show, say, stop, games_file
         )
-        if 0 < after < training.max_steps and evaluation.is_due(after):
+        if 0 < after < params.training.max_steps and params.evaluation.is_due(after):
             evaluate_step(after, evaluate, tracker, stop)
             recorder.is_stopping = stop.after_step()
-        yield recorder
+        with memory_advice(params, doing="training"):
+            yield recorder
 
 
 @contextmanager
@@ -207,10 +208,8 @@ def mean_over_ranks(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: float(np.mean([values[name] for values in ranks if name in values])) for name in metrics}
 
 
-def save_checkpoint(
-    output_dir: str | Path, learner: Learner, state: RunState, params: NotebookParams, *, keep: int
-) -> Path:
-    """Write checkpoints/checkpoint-N atomically, and delete all but the newest `keep`; rank 0 only.
+def save_checkpoint(output_dir: str | Path, learner: Learner, state: RunState, params: GameRunParams) -> Path:
+    """Write checkpoints/checkpoint-N atomically, and delete all but the newest; rank 0 only.
 
     The random states of play and of mini-batches follow from the seed and the step; torch's is saved for
     dropout. Without `training.save_optimizer` the optimizer's own state is left out.
@@ -218,37 +217,24 @@ def save_checkpoint(
     directory = Path(output_dir) / "checkpoints" / f"checkpoint-{state.step}"
     if rank() != 0:
         return directory
-    unfinished = directory.with_name(f".{directory.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        write_state(unfinished, learner, state, params)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)  # a full disk has room again
-        raise
-    if directory.exists():  # of an earlier attempt; this one started over
-        shutil.rmtree(directory)
-    unfinished.rename(directory)
+    shutil.rmtree(directory, ignore_errors=True)  # of an earlier attempt; this one started over
+    with written_whole(directory) as unfinished:
+        save_trained(learner.actor.policy, unfinished)
+        for name, snapshot in learner.snapshots.items():
+            snapshot.save(unfinished / f"{name}.safetensors")
+        if learner.actor.value_head is not None:
+            save_file(learner.actor.value_head.state_dict(), unfinished / HEAD_FILE)
+        tensors = {"scaler": learner.scaler.state_dict(), "random": torch.random.get_rng_state()}
+        if learner.training.save_optimizer:
+            tensors["optimizer"] = learner.optimizer.state_dict()
+        torch.save(tensors, unfinished / "optimizer.pt")
+        write_text(unfinished / PARAMS_FILE, dump_yaml(params))  # read by `rlnb eval`
+        fields = {"global_step": state.step, **asdict(state)}
+        write_text(unfinished / STATE_FILE, json.dumps(fields, indent=1) + "\n")
+        complete_checkpoint(unfinished, params)
     sync(directory.parent)
-    remove_old_checkpoints(output_dir, step=state.step, keep=keep)
+    remove_old_checkpoints(output_dir, step=state.step, keep=params.training.save_total_limit)
     return directory
-
-
-def write_state(directory: Path, learner: Learner, state: RunState, params: NotebookParams) -> None:
-    """Write the files of a checkpoint into an empty directory."""
-    save_trained(learner.actor.policy, directory)
-    for name, snapshot in learner.snapshots.items():
-        snapshot.save(directory / f"{name}.safetensors")
-    if learner.actor.value_head is not None:
-        save_file(learner.actor.value_head.state_dict(), directory / HEAD_FILE)
-    tensors = {"scaler": learner.scaler.state_dict(), "random": torch.random.get_rng_state()}
-    if learner.training.save_optimizer:
-        tensors["optimizer"] = learner.optimizer.state_dict()
-    torch.save(tensors, directory / "optimizer.pt")
-    write_text(directory / PARAMS_FILE, dump_yaml(params))  # read by `rlnb eval`
-    fields = {"global_step": state.step, **asdict(state)}
-    write_text(directory / STATE_FILE, json.dumps(fields, indent=1) + "\n")
-    complete_checkpoint(directory, params)
 
 
 def restore(start: AnyState, checkpoint: str | None, learner: Learner) -> AnyState:

@@ -23,7 +23,7 @@ from rlnb.advantages.gae import gae_of_turns
 from rlnb.advantages.groups import repeat_by_turn
 from rlnb.games.text_games import TextGame
 from rlnb.policy.generation import evaluating
-from rlnb.run.health import check_alarms, memory_advice
+from rlnb.run.health import check_alarms
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
 from rlnb.selfplay.batch import (
@@ -34,7 +34,7 @@ from rlnb.selfplay.batch import (
     make_batch,
     ratio_figures,
 )
-from rlnb.selfplay.checkpoints import RunState, mean_over_ranks, play_metrics, record_steps, save_checkpoint
+from rlnb.selfplay.checkpoints import RunState, mean_over_ranks, play_metrics, record_steps
 from rlnb.selfplay.rollouts import (
     LEARNER,
     Episode,
@@ -162,11 +162,10 @@ def train(
     estimator = estimator or ESTIMATORS[params.advantage.kind]
     device = learner.actor.policy.device
     recording = record_steps(
-        output_dir, training, params.evaluation, tracker, after=state.step,
-        evaluate=memory_advice(params)(evaluate), show=show,
+        output_dir, params, learner, tracker, after=state.step, evaluate=evaluate, show=show,
         describe=partial(describe_step, max_steps=training.max_steps),
     )  # fmt: skip
-    with recording as recorder, memory_advice(params, doing="training"):
+    with recording as recorder:
         while state.step < training.max_steps and not recorder.is_stopping:
             # 1. Play. Games advance in lockstep; the learner plays both seats.
             started = time.perf_counter()
@@ -187,10 +186,7 @@ def train(
             state = replace(state.advance(metrics, training), baselines=baselines)
             check_alarms(state.alarms, metrics, first_length=state.first_length)
             # 5. Evaluate, report and save.
-            save = partial(
-                save_checkpoint, output_dir, learner, state, params, keep=training.save_total_limit
-            )
-            recorder.end_step(state, games, metrics, save=save)
+            recorder.end_step(state, games, metrics)
     return state
 
 

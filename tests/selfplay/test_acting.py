@@ -43,7 +43,9 @@ def turns(actor):
 
 
 def request(legal, *, prompt=PROMPT, seed=0) -> Request:
-    return Request(prompt, tuple(legal), 0, random.Random(seed), lambda text, **_: ParsedAnswer(None, "no_action", ""))
+    return Request(
+        prompt, tuple(legal), 0, random.Random(seed), lambda text, **_: ParsedAnswer(None, "no_action", "")
+    )
 
 
 def next_logits(actor, ids) -> torch.Tensor:
