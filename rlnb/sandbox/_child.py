@@ -70,7 +70,7 @@ def become(zygote: "Zygote", job: "Job", *, streams: tuple[int, int], connection
         text = str(zygote.source.buffer[: zygote.source.size], "utf-8").removeprefix("\ufeff")
         code = compile(text, "<program>", "exec", dont_inherit=True)
         # For `inspect.getsource`. A file would be a trace that the next program could find.
-        lines = len(text), None, list(io.StringIO(text, None)), "<program>"
+        lines = len(text), None, list(io.StringIO(text + "\n" * (text[-1:] != "\n"), None)), "<program>"
         linecache.cache |= dict.fromkeys(("<program>", script_path(zygote.folder)), lines)
         warnings.filters.remove(QUIET)  # type: ignore[attr-defined]
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:

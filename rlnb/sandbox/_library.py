@@ -15,13 +15,14 @@ import json
 import marshal
 import mmap
 import os
+import select
 import struct
 import sys
 import sysconfig
 from collections.abc import Iterator
 from importlib._bootstrap_external import _LoaderBasics  # type: ignore[attr-defined]
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, SimpleNamespace
 
 # Folders of packages, where rlnb may lie, with the answers of its tasks, and of what no program needs.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
@@ -78,7 +79,7 @@ class Library(_LoaderBasics):  # no traceback shows the frames of this class
         return io.BytesIO(self.read(self.zones[key]))
 
 
-PATCHED = ("asyncio.selector_events", "zoneinfo._common", "zoneinfo._tzpath")
+PATCHED = ("asyncio.selector_events", "multiprocessing.pool", "zoneinfo._common", "zoneinfo._tzpath")
 
 
 class Patcher:
@@ -94,6 +95,8 @@ class Patcher:
         self.library.exec_module(module)
         if module.__name__ == "asyncio.selector_events":
             module.BaseSelectorEventLoop._make_self_pipe = hang_bell
+        elif module.__name__ == "multiprocessing.pool":
+            vars(module)["get_context"] = lambda: SimpleNamespace(SimpleQueue=Notifier)  # of a ThreadPool
         elif module.__name__ == "zoneinfo._common":
             vars(module)["load_tzdata"] = self.library.open_zone
         else:
@@ -120,6 +123,22 @@ class Bell:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+class Notifier:
+    """Wakes the thread that looks after a pool of threads, in place of a queue with a pipe."""
+
+    def __init__(self) -> None:
+        self._reader = Bell()
+
+    def put(self, item: object) -> None:
+        self._reader.send(b"\0")
+
+    def empty(self) -> bool:
+        return not select.select([self._reader], [], [], 0)[0]
+
+    def get(self) -> bytes:
+        return self._reader.recv(1)
 
 
 def hang_bell(loop: object) -> None:

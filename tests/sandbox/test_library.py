@@ -33,6 +33,17 @@ for key in ("Nowhere/Else", "../passwd"):
 """
 
 
+THREADS = """
+from multiprocessing.dummy import Pool
+from multiprocessing.pool import ThreadPool
+with Pool(3) as pool:
+    print(pool.map(abs, range(-5, 0)))
+with ThreadPool() as pool:
+    print(pool.apply_async(pow, (2, 5)).get(), sorted(pool.imap_unordered(str, range(4))))
+pool.join()
+"""
+
+
 @pytest.fixture(scope="module", params=WITHOUT_LAYERS)
 def sandbox(request):
     without = WITHOUT_LAYERS[request.param]
@@ -54,6 +65,18 @@ def test_every_module_that_python_has_can_be_imported(sandbox):
 
 def test_time_zones_are_as_in_python(sandbox):
     assert sandbox.run(LOCAL_TIME).stdout == printed_by_python(LOCAL_TIME)
+
+
+def test_pools_of_threads_work_as_in_python(sandbox):
+    execution = sandbox.run(THREADS)
+    assert execution.stdout == printed_by_python(THREADS), execution.stderr
+
+
+def test_the_source_of_the_last_line_is_a_whole_line(sandbox):
+    assert (
+        sandbox.run("import inspect\nf = 1\nprint(inspect.getsource(lambda: 0), end='|')").stdout[-2:]
+        == "\n|"
+    )
 
 
 def test_what_an_import_raises_shows_the_programs_frames_and_the_modules(sandbox):
